@@ -167,6 +167,18 @@ def test_hosts_of_slurm_that_torchrun_is_not_told():
     assert problem.line == 2 and "each trains by itself" in problem.says.en
 
 
+def test_a_launcher_that_only_the_first_host_starts():
+    """Once, whatever is asked of tasks: all that is wrong is said at once."""
+    head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n"
+    said = [p.says.en for p in check("file", head + "torchrun --nproc-per-node 4 train.py\n")[1]]
+    assert said == [
+        "2 hosts, and torchrun without --nnodes: it trains on one of them",
+        "torchrun without srun: a batch script runs on the first of its 2 hosts only",
+    ]
+    one, *_ = check("file", head + "srun torchrun --nnodes=$SLURM_NNODES --nproc-per-node 4 train.py\n")[1]
+    assert "4 tasks on each host, and each starts a launcher" in one.says.en
+
+
 def test_hosts_that_deepspeed_has_no_file_of():
     several = "deepspeed --num_gpus=8 --num_nodes=2 --no_ssh --node_rank=$NODE_RANK --master_addr=a --master_port=29500 train.py\n"
     (problem,) = check("file", BASH + several)[1]

@@ -297,9 +297,9 @@ def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterat
 
 
 def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: _At) -> Iterator[Problem]:
-    outer = {one.names[0] for one in started}
     tasks, hosts = _count(asked, "--ntasks-per-node"), _count(asked, "--nodes")
-    if tasks is not None and int(tasks.text) > 1 and outer - {"deepspeed"}:
+    by_tasks = [one for one in started if _is_on_hosts(one) and one.names[0] != "deepspeed"]
+    if tasks is not None and int(tasks.text) > 1 and by_tasks:
         says = Text(
             f"{tasks.text} tasks on each host, and each starts a launcher with all its processes",
             f"每台主机 {tasks.text} 个任务，每个都会启动带全部进程的启动器",
@@ -307,11 +307,14 @@ def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: 
         yield Problem(line=at(tasks.offset), says=says, instead=same("#SBATCH --ntasks-per-node=1"))
     if hosts is not None and int(hosts.text) > 1:
         if any(map(_is_torchrun, started)) and all(_nodes(one) is None for one in started if _is_torchrun(one)):
+            alone = ("each trains by itself", "各自单独训练") if by_tasks else ("it trains on one of them", "只在其中一台上训练")
             says = Text(
-                f"{hosts.text} hosts, and torchrun without --nnodes: each trains by itself",
-                f"{hosts.text} 台主机，torchrun 却没有 --nnodes：各自单独训练",
+                f"{hosts.text} hosts, and torchrun without --nnodes: {alone[0]}",
+                f"{hosts.text} 台主机，torchrun 却没有 --nnodes：{alone[1]}",
             )
             yield Problem(line=at(hosts.offset), says=says, instead=same("--nnodes=$SLURM_NNODES"))
+            if not any(map(_is_on_hosts, started)):
+                yield _without_srun(next(filter(_is_torchrun, started)), hosts.text, at)
         for one in started:
             yield from _on_all_hosts(one, hosts.text, at)
     on_cpus = re.search(r"--set\s+backend=gloo|use_cpu|--cpu\b|CUDA_VISIBLE_DEVICES=['\"]{2}|unhang export", text)
@@ -321,14 +324,10 @@ def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: 
 
 
 def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:
-    if not _ON_HOSTS & {word.rpartition("/")[2] for word in one.before}:
+    if not _is_on_hosts(one):
         # DeepSpeed goes to the other hosts itself.
         if _several(one) is not None and one.names[0] != "deepspeed":
-            says = Text(
-                f"{one.names[0]} without srun: a batch script runs on the first of its {hosts} hosts only",
-                f"{one.names[0]} 前没有 srun：批处理脚本只在 {hosts} 台主机中的第一台上运行",
-            )
-            yield Problem(line=at(one.offset), says=says, instead=same(f"srun {one.names[0]} ..."))
+            yield _without_srun(one, hosts, at)
         return
     given = one.option(*_NODE_RANK)
     rank = given and one.filled(given)
@@ -340,6 +339,18 @@ def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:
             f"{found['name']} 由第一台主机上的批处理脚本一次性展开：每台主机都成了 0 号",
         )
         yield Problem(line=at(rank.offset), says=says, instead=same(_by_node(one)))
+
+
+def _without_srun(one: Start, hosts: str, at: _At) -> Problem:
+    says = Text(
+        f"{one.names[0]} without srun: a batch script runs on the first of its {hosts} hosts only",
+        f"{one.names[0]} 前没有 srun：批处理脚本只在 {hosts} 台主机中的第一台上运行",
+    )
+    return Problem(line=at(one.offset), says=says, instead=same(f"srun {one.names[0]} ..."))
+
+
+def _is_on_hosts(one: Start) -> bool:
+    return bool(_ON_HOSTS & {word.rpartition("/")[2] for word in one.before})
 
 
 def _in_script(one: Start) -> bool:
