@@ -154,3 +154,33 @@ def test_what_was_taken_back_is_not_proven(tmp_path, then):
     again = "".join(LOG.splitlines(keepends=True)[:5])
     log.write_text(LOG.format(says=next(iter(SAYS))) + again + f"unhang: with interface=auto it {then}\n")
     assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "unset-gloo"
+
+
+HANG = """\
+unhang: 2 ranks on cpu (gloo); first step 16.5 s after the start
+step 20
+{before}✗ process-stuck  likely
+  A rank is alive and stands still outside any collective
+{end}
+unhang: {records} runs/train-1; unhang why runs/train-1
+"""
+INTERRUPTED = "W1124 10:28:36.572000 1715 torch/distributed/elastic/agent/server/api.py:753] Received 2 death signal, shutting down workers\n"
+
+
+@pytest.mark.parametrize("records", ["records in", "记录在"])
+@pytest.mark.parametrize(("before", "cause"), [("", "unknown"), (INTERRUPTED, "launcher-teardown")])
+def test_what_unhang_run_printed_of_a_hang_leads_to_its_records(tmp_path, records, before, cause):
+    log = tmp_path / "run.log"
+    log.write_text(HANG.format(before=before, end="unhang: ended with exit code 1 after 0:57", records=records))
+    found = judge_logs([str(log)]).verdict
+    assert (found.primary.cause, found.primary.standing) == (cause, "not-established")
+    assert [r.command for r in found.primary.remedies] == ["unhang why runs/train-1"]
+    assert cause == "unknown" or "by the user: Ctrl-C" in found.primary.says
+    assert not any("healthy" in n.why for n in found.not_examined)
+
+
+def test_what_ended_well_after_all_has_failed_in_nothing(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text(HANG.format(before="", end="unhang: training finished after 0:38, 2 attempts", records="records in"))
+    found = judge_logs([str(log)]).verdict
+    assert found.primary is None and any("the training finished" in n.why for n in found.not_examined)

@@ -372,6 +372,9 @@ class Judge:
             read = shown if len(inputs) <= _NAMES else f"{shown} and {len(inputs) - _NAMES} more"
             ended = next((f"{h.source}:{h.line}" for a in self.attempts for h in a.hits if h.signature == proven.FINISHED), "")
             why = "nothing in it was recognised: it may be a healthy log, or none of a training"
+            if not ended and any(h.signature == proven.RECORDS for a in self.attempts for h in a.hits):
+                # They tell what was found.
+                return
             if ended:
                 why = f"nothing that failed was recognised in it; the training finished, as unhang run tells ({ended})"
             self.not_examined.append(NotExamined(what=read, why=why if any(i.bytes for i in inputs) else EMPTY))

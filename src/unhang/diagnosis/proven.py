@@ -6,11 +6,12 @@ A run directory has more of it, see `solved`, which needs what nobody loads for 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from unhang.diagnosis.unknown import SUPERVISE
 from unhang.knowledge.text import Text
-from unhang.model import Remedy, Verdict
+from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.records.logs import Hit, Signature
 
 CLIMBING = Signature(
@@ -30,11 +31,16 @@ TAKEN_BACK = Signature(
     role="context",
 )
 FINISHED = Signature(needle="unhang: training finished after ", role="context")
-SIGNATURES = (CLIMBING, FELL_BACK, TAKEN_BACK, FINISHED)
+# Printed where something was found on the way.
+RECORDS = Signature(needle="; unhang why ", pattern=r"unhang: (?:records in|记录在) \S.{0,300}?; unhang why (?P<run>\S.{0,300})$", role="context")
+SIGNATURES = (CLIMBING, FELL_BACK, TAKEN_BACK, FINISHED, RECORDS)
 
 
 def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
     """The verdict on logs that hold what unhang wrote to the terminal; of what was found for another cause nothing is told."""
+    hits = list(hits)
+    if found.primary is None or found.primary.standing == "not-established":
+        found = _recorded(found, hits)
     change = taken(hits)
     if change is None or found.primary is None or found.primary.cause != change.cause:
         return found
@@ -50,6 +56,31 @@ def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
         source=change.place,
     )
     return first(found, remedy(says, change.what.split(", "), ()))
+
+
+def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
+    """A hang leaves nothing in a log that anybody would recognise: but unhang run has told where its verdict is."""
+    told = [h for h in hits if h.signature in (RECORDS, FINISHED)]
+    # The records of a run that ended well are named behind its end.
+    if not told or any(h.signature == FINISHED for h in told[-2:]):
+        return found
+    last = told[-1]
+    says = Text(
+        "unhang run found something in this run, and its records tell what; in this log nothing else names it",
+        "unhang run 在这次运行中发现了问题，详情在其记录中；该日志里没有别的内容指明原因",
+    )
+    primary = found.primary or Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says.en,
+        says_zh=says.zh,
+        evidence=(Evidence(source=last.source, line=last.line, text=last.text.strip()),),
+    )
+    read = Text("Read the verdict of the run itself.", "查看该次运行本身的结论。")
+    remedy = Remedy(id="read-verdict", says=read.en, says_zh=read.zh, command=f"unhang why {last.groups['run']}")
+    # It was run under unhang.
+    others = (one for one in primary.remedies if one != SUPERVISE)
+    return replace(found, primary=replace(primary, remedies=(remedy, *others)))
 
 
 @dataclass(frozen=True, kw_only=True)

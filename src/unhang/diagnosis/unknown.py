@@ -41,7 +41,8 @@ _ABSENT_SHOWN = 4
 _CRASHES = (-4, -7, -8, -11)
 # How launchers tell that they were told to end.
 _ASKED = lazily(r"death signal, shutting down|got signal: (?:1|2|15)\b|CANCELLED AT|Received SIGTERM")
-_TYPED = lazily(r"SIGINT|got signal: 2\b")
+# torch 2.13 tells the number alone.
+_TYPED = lazily(r"SIGINT|got signal: 2\b|Received 2 death signal")
 _FAULT_FRAME = lazily(r'^ *File "([^"\n]+)", line (\d{1,9}) in (.+)$', re.MULTILINE)
 # What Python's fault handler prints of the thread that crashed, innermost first.
 FATAL = Signature(
