@@ -76,7 +76,9 @@ class Exchanging(Ending):
                 # What the others have found without us.
                 self._raise(turn, msgspec.json.decode(closed, type=Closed), late=True)
             ended = [rank for rank, says in found.absent.items() if says == ENDED]
-            return self.close(turn, have_ended(ended) if ended else f"not all ranks came within {deadline_s:g} s")
+            # Before its time it was decided because somebody has declined, and says why itself.
+            late = f"not all ranks came within {deadline_s:g} s" if time.monotonic() - began_s >= deadline_s else TOLD
+            return self.close(turn, have_ended(ended) if ended else late)
 
     def decline(self, what: str, error: Exception | None = None) -> None:
         """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it.
