@@ -225,7 +225,9 @@ def test_nor_for_one_that_was_there_and_stands_still(fresh):
     world.start(is_stopped)
     found = world.ended([1, 2])
     world.signal(0, signal.SIGCONT)
-    assert found + world.ended([0]) == [({1: 1, 2: 2}, (0,))] * 3
+    (values, missing), *others = found + world.ended([0])
+    # Whom only the one that stands still could answer is let in when its own time is over: maybe too late for this decision, never for the next.
+    assert others == [(values, missing)] * 2 and 0 in missing and values and values.items() <= {1: 1, 2: 2}.items()
     assert world(goes_on) == [[3.0] * 4] * 3
 
 

