@@ -184,7 +184,7 @@ def test_nor_does_a_decision_wait_for_it_and_it_obeys(fresh):
 def comes_with_the_others(rank: int, sign: str) -> list:
     if rank == 0:
         until(lambda: bool(standing(of_ranks.store, sign)))
-    agreed = [unhang.agree(rank, deadline=20 if rank == 0 else 2) for _ in range(2)]
+    agreed = [unhang.agree(rank, deadline=deadline) for deadline in (20 if rank == 0 else 2, 20)]
     return [(dict(one.values), one.missing) for one in agreed] + goes_on(rank)
 
 
