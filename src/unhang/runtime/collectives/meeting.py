@@ -79,6 +79,8 @@ class Meeting:
             # Or they are in a round without it already, and are about to say so.
             return True
         until = time.monotonic() + deadline_s
+        # The first rank may have founded a round and stand still: those that are in it can let us in, while there is time to be heard there.
+        asks_s = until - deadline_s / 2
         wanted, founds_s, knocks_s = self.root.count("wants", 0), float("inf"), 0.0
         called, pause_s = False, _SHORTEST_S
         while not self.round:
@@ -86,8 +88,12 @@ class Meeting:
             if now >= knocks_s or not self._name:
                 knocks_s = now + _KNOCKS_EVERY_S
                 self._knock(self.root)
+            if now >= asks_s:
+                asks_s = float("inf")
+                self.root.count("asks")
             if now >= until and not called:
                 called = True
+                self.root.count("asks")
                 self.root.count("wants")
             if founds_s == float("inf") and self.root.count("wants", 0) != wanted:
                 before = [said for said in self.root.look_at([f"hello/{rank}" for rank in self._earlier()]) if said is not None]
@@ -191,8 +197,8 @@ class Meeting:
         if round_.count("seats", 0) >= len(self._ranks):
             self._full = True
             return
-        # Whom the founder does not answer calls for another one.
-        heard = root.count("knocks" if self._founded else "wants", 0)
+        # Whom the founder does not answer asks the others.
+        heard = root.count("knocks" if self._founded else "asks", 0)
         if heard != self._heard:
             self._heard = heard
             for rank in self._ranks:
