@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.runtime.collectives import world as of_ranks
-from tests.runtime.collectives.world import Gone, Raised
+from tests.runtime.collectives.world import Gone, Raised, reads_its_keys
 
 import unhang
 from unhang.errors import StoreLost
@@ -249,6 +249,7 @@ def waits_for_it(rank: int, who: int, late: int) -> str:
     return "done"
 
 
+@reads_its_keys
 def test_who_is_interrupted_while_it_waits_for_another(fresh):
     """Most likely of all: somebody does not come, and the user presses Ctrl-C, in one of the terminals."""
     world = fresh(3)
@@ -312,6 +313,7 @@ def is_elsewhere(rank: int) -> int:
     return len(circles.of()._begun_at)
 
 
+@reads_its_keys
 def test_an_evaluation_that_did_not_begin_is_not_kept(fresh):
     assert fresh(2)(is_elsewhere) == [0, 0]
 
@@ -372,6 +374,7 @@ def waits_for_the_dead(rank: int, comes: bool) -> tuple:
     return caught.value.missing, time.monotonic() - began
 
 
+@reads_its_keys
 @pytest.mark.parametrize("comes", [False, True])
 def test_who_has_ended_is_not_waited_for(fresh, comes):
     zero, _, two = fresh(3).try_(waits_for_the_dead, comes)
@@ -391,6 +394,7 @@ def waits_for_the_dead_and_the_late(rank: int) -> tuple:
     return type(caught.value).__name__, caught.value.missing
 
 
+@reads_its_keys
 def test_who_is_late_to_a_call_without_the_dead_has_missed_nothing(fresh):
     assert fresh(3).try_(waits_for_the_dead_and_the_late)[::2] == [("CollectiveTimeout", (1,))] * 2
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.runtime.collectives import world as of_ranks
-from tests.runtime.collectives.world import Raised
+from tests.runtime.collectives.world import Raised, reads_its_keys
 
 import unhang
 from unhang.runtime.collectives.board import Board
@@ -76,6 +76,7 @@ def lives(rank: int, port: int, size: int, generation: int, last: int) -> list:
     return calls(rank, generation)
 
 
+@reads_its_keys
 @pytest.mark.parametrize("last", [[0, 0, 0], [2, 2, 2], [2, 0, 1]])
 def test_a_generation_reads_nothing_of_the_one_before(fresh, server, last):
     for generation, who in enumerate(last):
@@ -93,6 +94,7 @@ def calls_alone(generation: int) -> dict:
     return dict(unhang.agree([generation, 0], deadline=0.5).values)
 
 
+@reads_its_keys
 @pytest.mark.parametrize("last", [0, 1])
 def test_who_never_came_in_the_generation_before_is_in_the_new_one(fresh, server, last):
     world = fresh(2, store=False)
@@ -117,6 +119,7 @@ def comes_last(rank: int, port: int) -> list:
     return calls(rank, 1)
 
 
+@reads_its_keys
 def test_an_earlier_first_rank_that_still_lives(fresh, server):
     """It answers, since somebody is missing still; where rank 1 had another process, rank 1 does not enter, and waits for another answer."""
     old = fresh(3, store=False)
@@ -189,6 +192,7 @@ def comes_with_the_others(rank: int, sign: str) -> list:
     return [(dict(one.values), one.missing) for one in agreed] + goes_on(rank)
 
 
+@reads_its_keys
 @pytest.mark.parametrize("sign", ["/wants", "/who/1", "/who/2"])
 def test_where_it_comes_just_then_all_decide_the_same(fresh, sign):
     """They have called for a round without it, or are in one, and wait for each other a moment longer."""
@@ -205,6 +209,7 @@ def hurries(rank: int) -> list[tuple[dict, tuple]]:
     return [(dict(one.values), one.missing) for one in agreed]
 
 
+@reads_its_keys
 def test_nor_where_it_waits_for_less_time_than_they_take_to_tell_it(fresh):
     first, *others = fresh(3)(hurries)
     assert others == [first] * 2 and first[1] == ({0: 0, 1: 1, 2: 2}, ())
@@ -221,6 +226,7 @@ def is_stopped(rank: int) -> tuple[dict, tuple]:
     return dict(agreed.values), agreed.missing
 
 
+@reads_its_keys
 def test_nor_for_one_that_was_there_and_stands_still(fresh):
     world = fresh(3)
     world.start(is_stopped)

@@ -18,9 +18,19 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 # What takes longer has hung.
 BOUND_S = 25.0
 _PR_SET_PDEATHSIG = 1
+
+
+def reads_its_keys(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a test that waits for what somebody has said: what stores of torch 2.4 hold they do not tell."""
+    import torch.distributed as dist
+
+    return pytest.mark.skipif(not hasattr(dist.TCPStore, "list_keys"), reason="a store that does not tell its keys (torch 2.4)")(test)
+
 
 # In a rank: the tests' own, without the prefixes of groups.
 store: Any = None

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.runtime.collectives import world as of_ranks
+from tests.runtime.collectives.world import reads_its_keys
 
 import unhang
 from unhang.runtime.evaluation import counting
@@ -161,7 +162,7 @@ def meets(rank: int) -> None:
     unhang.agree(rank, deadline=20)
 
 
-@pytest.mark.skipif(not hasattr(dist.TCPStore, "list_keys"), reason="a store that does not tell its keys (torch 2.4)")
+@reads_its_keys
 def test_what_was_told_and_decided_meanwhile_is_forgotten_once_the_late_one_has_come(fresh):
     world = fresh(3)
     world(without_one, [0, 1], bound_s=BOUND_S)
