@@ -542,3 +542,15 @@ def test_a_report_of_a_run_whose_name_is_no_text(app, rundir, tmp_path):
     named = rundir.path.rename(tmp_path / os.fsdecode(b"r\xff"))
     assert run(app, named, "--report", tmp_path / "x.html", "--json").exit_code == 1
     assert "r\\udcff" in (tmp_path / "x.html").read_text("utf-8")
+
+
+def test_logs_of_a_run_without_incidents_do_not_lead_back_to_it(app, tmp_path):
+    rundir = RunDir.create(tmp_path / "killed")
+    rundir.write(rundir.run, {"schema": "unhang/run/1"})
+    rundir.events.write_text('{"s":0.1,"event":"Started","attempt":0,"pid":7,"command":["x"]}\n')
+    log = rundir.log(0, rank=0, stream="err")
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1\n")
+    assert f"unhang why {log.parent}" in run(app, rundir.path).stdout
+    ran = run(app, log.parent)
+    assert "which has no record of an incident" in ran.stderr and "unhang why" not in ran.stderr

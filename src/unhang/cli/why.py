@@ -208,7 +208,9 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
             raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
         if holding is not None:
             run = _shortest(holding.path)
-            _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
+            # Of one without incidents these logs may be all there is: whoever comes from there is not sent back.
+            more = f", which knows more: unhang why {shlex.quote(run)}" if holding.incident_numbers() else ", which has no record of an incident"
+            _say(f"{shown(paths[0])} is part of the run directory {run}{more}")
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
         if holding is not None and alone is not None:
             from unhang.diagnosis import ended_by_us

@@ -9,19 +9,23 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import words
-from unhang.knowledge.text import NOTHING, THEN, Text, joined
+from unhang.knowledge.text import NOTHING, Text, joined
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special
+
+if TYPE_CHECKING:
+    from unhang.diagnosis.unfinished import Unfinished
 
 MAX_LINE_BYTES = 1024 * 1024
 
 
-def _read_logs(folder: str) -> Remedy:
+def read_logs(folder: str) -> Remedy:
     return Remedy(
         id="read-log",
         says="Have the logs of the last attempt read.",
@@ -143,10 +147,11 @@ def read(path: Path, *, source: str) -> Course:
     )
 
 
-def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None = None) -> Finding | None:
+def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None = None, unfinished: Unfinished | None = None) -> Finding | None:
     """What is to be said of a run of which no incident can be read; None where it went well, or was interrupted.
 
-    `damaged`: the incidents that are there; `logs`: those of the last attempt, as they may be named to `unhang why`.
+    `damaged`: the incidents that are there; `logs`: those of the last attempt, as they may be named to `unhang why`; `unfinished`: how it stands,
+    where its end is not recorded.
     """
     if course.well or (course.interrupted and not course.opened):
         return None
@@ -155,23 +160,18 @@ def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None =
     lacking = Text("the records of {incidents} are {state}", "{incidents} 的记录{state}")
     parts = [lacking.fill(incidents=_incidents(numbers), state=state) for state, numbers in states if numbers]
     lost = joined(parts, Text(", ", "，")) if parts else Text("no incident of it was recorded", "没有记录下任何事件")
-    if course.exitcode is not None:
-        ended = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=course.exitcode)
-        if course.interrupted:
-            ended = Text("was interrupted after {s}", "在 {s} 后被中断").fill(s=words.seconds(course.elapsed_s))
-        says = Text("the training {ended}; {lost}", "训练{ended}；{lost}").fill(ended=ended, lost=lost)
-    else:
-        says = Text(
-            "no end of the run is recorded: unhang itself was killed, or the run still goes on",
-            "没有记录运行的结尾：unhang 本身被杀死，或者运行还在继续",
-        )
-        says += THEN + lost if course.opened else NOTHING
+    if unfinished is not None:
+        return unfinished.finding(lost if course.opened else NOTHING)
+    ended = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=str(course.exitcode))
+    if course.interrupted:
+        ended = Text("was interrupted after {s}", "在 {s} 后被中断").fill(s=words.seconds(course.elapsed_s))
+    says = Text("the training {ended}; {lost}", "训练{ended}；{lost}").fill(ended=ended, lost=lost)
     evidence = () if course.line is None else (Evidence(source=course.source, line=course.line, text=f"Finished, exit code {course.exitcode}"),)
-    remedies = () if logs is None else (_read_logs(logs),)
+    remedies = () if logs is None else (read_logs(logs),)
     return Finding(cause="unknown", standing="not-established", says=says.en, evidence=evidence, remedies=remedies, says_zh=says.zh)
 
 
-def not_examined(course: Course, unreadable: dict[int, str]) -> tuple[NotExamined, ...]:
+def not_examined(course: Course, unreadable: dict[int, str], *, unfinished: Unfinished | None = None) -> tuple[NotExamined, ...]:
     """What the events tell of and nobody could look at: `unreadable` incidents with the reason, an end that was not the training's own."""
     found = [NotExamined(what=f"incident {n}", why=why) for n, why in sorted(unreadable.items())]
     if not course.exists:
@@ -181,8 +181,9 @@ def not_examined(course: Course, unreadable: dict[int, str]) -> tuple[NotExamine
     if course.interrupted:
         after = words.seconds(course.elapsed_s)
         found.append(NotExamined(what="the rest of the training", why=f"the run was interrupted after {after}", why_zh=f"运行在 {after} 后被中断"))
-    elif course.exists and course.exitcode is None:
-        found.append(NotExamined(what="the end of the run", why="it is not recorded: unhang itself was killed, or the run still goes on"))
+    elif course.exists and unfinished is not None:
+        why = Text("it is not recorded: {why}", "没有记录：{why}").fill(why=unfinished.why)
+        found.append(NotExamined(what="the end of the run", why=why.en, why_zh=why.zh))
     return tuple(found)
 
 

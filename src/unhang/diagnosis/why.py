@@ -1,6 +1,7 @@
 """Why did it fail? A pure function of a run directory.
 
-The live supervisor and `unhang why`, on any machine and at any time, reach the same verdict. Credentials are taken out here: whoever shows or
+The live supervisor and `unhang why`, on any machine and at any time, reach the same verdict. Only of a run whose end is not recorded it is asked
+whether `unhang run` still lives. Credentials are taken out here: whoever shows or
 writes a verdict has nothing to remember.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unhang.diagnosis import course, interrupted, solved, verdict
 from unhang.diagnosis.redact import redact_data
@@ -19,6 +21,9 @@ from unhang.model import ONLY_NEWEST, Input, NotExamined, Verdict
 from unhang.records import picture
 from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
+
+if TYPE_CHECKING:
+    from unhang.diagnosis.unfinished import Unfinished
 
 # Whoever reads of a failure thinks of its end. A pipe (`| tee`) or `|| true` ends with 0 whatever became of the training.
 _WENT_ON = Text("; the training was started again after that, and the run ended with exit code 0", "；此后训练重新启动，运行以退出码 0 结束")
@@ -73,6 +78,13 @@ def _logs(rundir: RunDir, called: str) -> str | None:
     return None if last is None else f"{called}/{rundir.relative(rundir.logs(last))}"
 
 
+def _unfinished(rundir: RunDir, called: str) -> Unfinished:
+    # Of most runs the end is recorded.
+    from unhang.diagnosis import unfinished
+
+    return unfinished.look(rundir, called=called, logs=_logs(rundir, called))
+
+
 def _run(rundir: RunDir) -> tuple[NotExamined, ...]:
     """No verdict rests on run.json; whoever reads it later has to know."""
     try:
@@ -100,6 +112,7 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
         went = course.read(rundir.events, source=rundir.relative(rundir.events))
     except OSError as e:
         raise RunDirError(f"cannot read {rundir.events}: {e.strerror or e}") from e
+    unfinished = None if went.exitcode is not None else _unfinished(rundir, called)
     unreadable = {n: "it was opened, and its incident.json is missing" for n in went.opened if n not in numbers}
     for number in reversed(numbers):
         try:
@@ -112,12 +125,12 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
             found = then
         if found.primary is not None and went.exitcode == EXIT_OK:
             found = replace(found, primary=continued(found.primary, _WENT_ON if went.restarted else _ALL_THE_SAME))
-        return replace(found, not_examined=(*course.not_examined(went, unreadable), *found.not_examined))
+        return replace(found, not_examined=(*course.not_examined(went, unreadable, unfinished=unfinished), *found.not_examined))
     went = replace(went, opened=tuple(sorted({*went.opened, *numbers})))
     read = [p for p in (rundir.run, rundir.events) if p.is_file()]
     return Verdict(
-        primary=course.unknown(went, damaged=numbers, logs=_logs(rundir, called))
+        primary=course.unknown(went, damaged=numbers, logs=_logs(rundir, called), unfinished=unfinished)
         or (interrupted.in_logs(rundir, elapsed_s=went.elapsed_s) if went.interrupted else None),
-        not_examined=course.not_examined(went, unreadable),
+        not_examined=course.not_examined(went, unreadable, unfinished=unfinished),
         inputs=tuple(Input(source=rundir.relative(p), kind="run", bytes=p.stat().st_size) for p in read),
     )

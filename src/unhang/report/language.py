@@ -133,7 +133,6 @@ REASONS: Mapping[str, str] = {
     "its name leads out of the archive; it was not opened": "名称指向归档之外；没有打开",
     "it is missing: how the run ended is not known": "文件不存在：不知道运行是怎样结束的",
     "the end of the run": "运行的结尾",
-    "it is not recorded: unhang itself was killed, or the run still goes on": "没有记录：unhang 本身被杀死，或者运行还在继续",
     "the rest of the training": "训练的其余部分",
     "it is cut off or damaged: its newest entries are lost": "文件不完整或已损坏：最新的条目已丢失",
     "damaged": "已损坏",

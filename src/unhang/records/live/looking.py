@@ -89,6 +89,12 @@ class Looker:
         monitored = self._snapshots.read()
         return _Drawing(self, run, now, verdict, monitored).picture()
 
+    @property
+    def now(self) -> Now | None:
+        """The record of the ranks that the last look was drawn from, None where there is none of the present attempt."""
+        now, started = self._now.value, self._history.started
+        return now if now is not None and (started is None or now.attempt == started.attempt) else None
+
     def news(self, picture: Picture) -> tuple[object, ...]:
         """Differs from that of an earlier look where there is more to tell than time that went by."""
         history, now = self._history, self._now.value
@@ -191,8 +197,7 @@ class _Drawing:
 
     @property
     def _is_of_this_attempt(self) -> bool:
-        started = self._history.started
-        return self._now is not None and (started is None or self._now.attempt == started.attempt)
+        return self._looker.now is not None
 
     def _of_phase(self) -> Phase:
         history = self._history

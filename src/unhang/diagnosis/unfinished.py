@@ -1,0 +1,227 @@
+"""What may be said of a run whose end is not recorded: whether `unhang run` lives, and where its ranks were by its last record of them.
+
+Whether it lives is told as `unhang top` tells it (`records.live`). A run that goes on is never called healthy: nobody has judged it yet.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unhang.diagnosis import course
+from unhang.errors import RunDirError
+from unhang.facts import processes
+from unhang.facts.host import Host
+from unhang.knowledge import seen, text, words
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined
+from unhang.model import Evidence, Finding, ProcessId, Remedy
+from unhang.records.live.looking import Looker
+from unhang.records.live.picture import Phase, Picture
+from unhang.records.now import Now, RankNow
+from unhang.records.rundir import RunDir
+from unhang.records.seen import Seen, together
+
+_MOST_EVIDENCE = 8
+_GOES_ON: tuple[Phase, ...] = ("starting", "running", "standing", "wrong", "between", "trying")
+_EITHER = Text("unhang itself was killed, or the run still goes on", "unhang 本身被杀死，或者运行还在继续")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """How it stands. `why` the end is not recorded, in a few words; `says` with where the ranks were."""
+
+    why: Text
+    says: Text
+    evidence: tuple[Evidence, ...]
+    remedies: tuple[Remedy, ...]
+
+    def finding(self, lost: Text = NOTHING) -> Finding:
+        """`lost`: what is to be said of incidents that cannot be read."""
+        says = joined([t for t in (self.says, lost) if t])
+        return Finding(
+            cause="unknown",
+            standing="not-established",
+            says=says.en,
+            says_zh=says.zh,
+            evidence=self.evidence,
+            remedies=self.remedies,
+        )
+
+
+def _seen_from_here(process: ProcessId) -> bool | None:
+    return processes.is_alive(Host(), process)
+
+
+def look(rundir: RunDir, *, called: str, logs: str | None, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here) -> Unfinished:
+    """How a run stands whose end is not recorded. `called`: where it is, for whoever is to look into it; `logs`: where those of the last attempt are."""
+    looker = Looker(rundir.path, is_alive=is_alive)
+    try:
+        return told(looker.look(), looker.now, called=called, logs=logs, source=rundir.relative(rundir.now))
+    except RunDirError:
+        says = Text("no end of the run is recorded: {either}", "没有记录运行的结尾：{either}").fill(either=_EITHER)
+        return Unfinished(why=_EITHER, says=says, evidence=(), remedies=() if logs is None else (course.read_logs(logs),))
+
+
+def told(picture: Picture, now: Now | None, *, called: str, logs: str | None, source: str = "now.json") -> Unfinished:
+    """The same of a picture, and of the record of the ranks that it was drawn from."""
+    why = _why(picture)
+    parts = [Text("no end of the run is recorded: {why}", "没有记录运行的结尾：{why}").fill(why=why), *_ranks(picture, now)]
+    return Unfinished(
+        why=why,
+        says=joined(parts),
+        evidence=() if now is None else tuple(_evidence(r, now, source) for r in now.ranks[:_MOST_EVIDENCE]),
+        remedies=_remedies(picture, now, called=called, logs=logs),
+    )
+
+
+# -- who watches it
+
+
+def _why(picture: Picture) -> Text:
+    supervisor = picture.job.supervisor
+    if supervisor.pid is None:
+        return _EITHER
+    who = Text("unhang run (pid {pid} on {host})", "unhang run（pid {pid}，{host}）").fill(pid=supervisor.pid, host=str(supervisor.host))
+    if supervisor.alive is None:
+        return Text("{who} cannot be seen from here: it was killed, or the run still goes on", "从这里看不到 {who}：它被杀死，或者运行还在继续").fill(
+            who=who
+        )
+    if not supervisor.alive:
+        return Text(
+            "{who} lives no longer, and has not said that the run was over: it was killed, or failed itself",
+            "{who} 已不存在，也没有说明运行已经结束：它被杀死，或者自身出错",
+        ).fill(who=who)
+    if picture.job.phase in _GOES_ON:
+        return Text("the run still goes on, {who} lives", "运行还在继续，{who} 存活").fill(who=who)
+    return Text(
+        "{who} lives, but has not written for so long that it is not known how the run stands",
+        "{who} 存活，但已很久没有写记录，不知道运行的状况",
+    ).fill(who=who)
+
+
+# -- where the ranks were
+
+
+def _ranks(picture: Picture, now: Now | None) -> list[Text]:
+    job = picture.job
+    if now is None:
+        if not picture.ranks:
+            return [Text("no rank had reported to it", "还没有 rank 向它报告")] if job.supervisor.pid is not None else []
+        return [Text("where the ranks were is not known: nothing of it was written down", "不知道各 rank 在哪里：没有留下记录")]
+    if not now.ranks:
+        return [Text("no rank had reported to it", "还没有 rank 向它报告")]
+    living = [r for r in now.ranks if r.ended_s is None]
+    said = []
+    if living:
+        age_s = job.supervisor.silent_s
+        ago = Text(" ({s} ago)", "（{s} 前）").fill(s=words.seconds(age_s)) if age_s is not None else NOTHING
+        said.append(
+            Text("by its last record{ago} and their last heartbeats: {where}", "据其最后的记录{ago}和各自最后的心跳：{where}").fill(
+                ago=ago, where=seen.told(_seen(living, now))
+            )
+        )
+    if ended := _ended([r for r in now.ranks if r.ended_s is not None]):
+        said.append(ended)
+    if job.trouble is None:
+        said.append(_whether(now) if living else Text("nothing was judged yet", "还没有做出判断"))
+    return said
+
+
+def _whether(now: Now) -> Text:
+    stands = now.standstill
+    if stands is None:
+        return Text("nothing was judged yet: a hang was not found, and is not ruled out", "还没有做出判断：没有发现挂起，也不能排除")
+    for_s = now.at_s - stands.since_s
+    said = Text("nothing had moved for {s} then", "当时已有 {s} 没有任何进展").fill(s=words.seconds(for_s))
+    if for_s < now.hang_after_s:
+        why = Text(", less than the {s} after which it is taken for a hang", "，还没到判定为挂起的 {s}")
+        return said + why.fill(s=words.seconds(now.hang_after_s))
+    return said + Text(", and it was not judged yet", "，还没有做出判断")
+
+
+def _seen(living: Sequence[RankNow], now: Now) -> tuple[Seen, ...]:
+    return together(
+        Seen(
+            ranks=(r.rank,),
+            place=r.place,
+            call=r.waiting.call if r.waiting is not None else None,
+            least_step=r.step or None,
+            step=r.step or None,
+            silent_s=None if r.beat_s is None else now.at_s - r.beat_s,
+        )
+        for r in living
+    )
+
+
+def _ended(ranks: Sequence[RankNow]) -> Text:
+    how: dict[Text, list[int]] = {}
+    for rank in ranks:
+        how.setdefault(_how(rank), []).append(rank.rank)
+    return joined((Text("{who} {how}", "{who} {how}").fill(who=text.ranks(numbers), how=said) for said, numbers in how.items()), COMMA)
+
+
+def _how(rank: RankNow) -> Text:
+    if rank.raised is not None:
+        return Text("had raised {what}", "抛出了 {what}").fill(what=rank.raised)
+    if rank.by_launcher:
+        return Text("had been ended", "已被结束")
+    if rank.exitcode is not None and rank.exitcode < 0:
+        return Text("had been ended by {signal}", "已被 {signal} 结束").fill(signal=words.signal_name(rank.exitcode))
+    if rank.exitcode:
+        return Text("had ended with exit code {n}", "已以退出码 {n} 结束").fill(n=rank.exitcode)
+    return Text("had ended", "已结束")
+
+
+def _evidence(rank: RankNow, now: Now, source: str) -> Evidence:
+    at = "?" if rank.place is None else f"{rank.place.file}:{rank.place.line} in {rank.place.name}"
+    beat = "no heartbeat" if rank.beat_s is None else f"heartbeat {words.seconds(max(now.at_s - rank.beat_s, 0.0))} before this record"
+    return Evidence(source=source, text=f"rank {rank.rank} (pid {rank.pid}) last seen at {at}, {beat}")
+
+
+# -- what to do
+
+
+def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | None) -> tuple[Remedy, ...]:
+    supervisor, read = picture.job.supervisor, () if logs is None else (course.read_logs(logs),)
+    if supervisor.pid is None:
+        return read
+    watch = Remedy(
+        id="watch-it",
+        says="Watch it: where each rank is, and who is waited for. unhang judges it by itself once it hangs or fails.",
+        says_zh="观察它：各 rank 在哪里、在等谁。一旦挂起或失败，unhang 会自行判断。",
+        command=f"unhang top {shlex.quote(called)}",
+    )
+    if supervisor.alive:
+        return (watch, _interrupt(supervisor.pid)) if picture.job.phase == "standing" else (watch,)
+    if supervisor.alive is None:
+        there = Remedy(
+            id="look-there",
+            says=f"Ask {supervisor.host} whether it lives.",
+            says_zh=f"到 {supervisor.host} 上查看它是否存活。",
+            command=f"ssh {shlex.quote(str(supervisor.host))} ps -o pid,stat,etime,args -p {supervisor.pid}",
+        )
+        return there, *read
+    pids = [r.pid for r in now.ranks if r.ended_s is None] if now is not None else []
+    left = Remedy(
+        id="look-for-what-is-left",
+        says="See whether its ranks still live: they would go on holding GPUs and ports. Others may have got these pids since.",
+        says_zh="查看它的 rank 是否还活着：它们会继续占用 GPU 和端口。这些 pid 也可能已属于别的进程。",
+        command=f"ps -o pid,stat,etime,args -p {','.join(map(str, pids))}",
+    )
+    killed = Remedy(
+        id="who-killed-it",
+        says="Ask the kernel whether it killed unhang run for memory; a kill -9 by anybody else leaves no trace.",
+        says_zh="查看内核是否因内存不足杀死了 unhang run；别人的 kill -9 不留痕迹。",
+        command=f"dmesg -T | grep -i 'killed process {supervisor.pid} '",
+    )
+    return *((left,) if pids else ()), killed, *read
+
+
+def _interrupt(pid: int) -> Remedy:
+    return Remedy(
+        id="interrupt-it",
+        says="Or end it now, as Ctrl-C in its terminal would: stacks of all ranks are taken first.",
+        says_zh="或者现在就结束它（等同于在其终端按 Ctrl-C）：会先采集所有 rank 的调用栈。",
+        command=f"kill -INT {pid}",
+    )

@@ -1,0 +1,114 @@
+"""Runs whose end is not recorded: whether they are watched is told as it is known, with where the ranks were last, and none is called healthy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.records.live.runs import Laid
+
+from unhang.diagnosis import unfinished
+from unhang.diagnosis.why import judge
+from unhang.facts import processes
+from unhang.facts.host import Host
+from unhang.records.now import Place, Standstill, Waiting
+from unhang.records.rundir import RunDir
+
+AT = Place(file="/p/train.py", line=16, name="step")
+ELSEWHERE = Place(file="/p/data.py", line=7, name="load")
+
+
+@pytest.fixture
+def laid(tmp_path):
+    def laid(*, alive, stands_s=None, **more):
+        run = Laid(tmp_path / "run", alive=alive, **more)
+        run.begin()
+        waits = Waiting(since_s=50.0, call="all_reduce") if stands_s is not None else None
+        standstill = None if stands_s is None else Standstill(since_s=run.at - stands_s, waiting=(0,), absent=(1,))
+        run.now(run.rank(0, place=AT, waiting=waits), run.rank(1, place=ELSEWHERE, beat_s=run.at - 7.0), standstill=standstill)
+        return run
+
+    return laid
+
+
+def told(run, logs="run/logs/attempt-0"):
+    return unfinished.told(run.look(), run.looker.now, called="run", logs=logs)
+
+
+def commands(found):
+    return [r.command for r in found.remedies]
+
+
+def test_of_a_dead_one_it_is_told_that_it_is_dead_and_where_ranks_were(laid):
+    run = laid(alive=False)
+    run.at += 120
+    found = told(run).finding()
+    assert found.standing == "not-established" and found.cause == "unknown"
+    assert "unhang run (pid 4711 on node1) lives no longer, and has not said that the run was over" in found.says
+    assert (
+        "by its last record (120 s ago) and their last heartbeats: rank 0 at train.py:16 in step (step 100); "
+        "rank 1 at data.py:7 in load (step 100, no heartbeat for 7.0 s by then); nothing was judged yet" in found.says
+    )
+    assert "已不存在" in found.says_zh and "rank 1 在 data.py:7 in load（第 100 步、当时已有 7.0 s 没有心跳）" in found.says_zh
+    assert commands(found) == [
+        "ps -o pid,stat,etime,args -p 200,201",
+        "dmesg -T | grep -i 'killed process 4711 '",
+        "unhang why run/logs/attempt-0",
+    ]
+    assert found.evidence[1].source == "now.json" and "rank 1 (pid 201) last seen at /p/data.py:7 in load, heartbeat 7.0 s" in found.evidence[1].text
+
+
+def test_of_a_living_one_it_is_told_that_nothing_was_judged(laid):
+    found = told(laid(alive=True)).finding()
+    assert "the run still goes on, unhang run (pid 4711 on node1) lives" in found.says
+    assert "a hang was not found, and is not ruled out" in found.says and "killed" not in found.says
+    assert commands(found) == ["unhang top run"]
+
+
+def test_of_one_that_stands_still_it_is_told_for_how_long(laid):
+    found = told(laid(alive=True, stands_s=6.0)).finding()
+    assert "rank 0 at train.py:16 in step (all_reduce, step 100)" in found.says
+    assert "nothing had moved for 6.0 s then, less than the 11 s after which it is taken for a hang" in found.says
+    assert commands(found) == ["unhang top run", "kill -INT 4711"]
+
+
+def test_one_that_has_not_written_for_long_is_not_said_to_go_on(laid):
+    run = laid(alive=True)
+    run.at += 60
+    assert "goes on" not in told(run).why.en and "has not written for so long" in told(run).why.en
+
+
+def test_one_that_cannot_be_seen_stays_unknown(laid):
+    found = told(laid(alive=None))
+    assert "cannot be seen from here: it was killed, or the run still goes on" in found.why.en
+    assert commands(found)[0] == "ssh node1 ps -o pid,stat,etime,args -p 4711"
+
+
+def test_how_ranks_had_ended_is_told_apart(laid):
+    run = laid(alive=False)
+    gone = run.rank(0, place=AT, raised="ValueError: x", ended_s=59.0, exitcode=1)
+    run.now(gone, run.rank(1, place=ELSEWHERE, ended_s=59.5, exitcode=-9))
+    assert "; rank 0 had raised ValueError: x, rank 1 had been ended by SIGKILL; nothing was judged yet" in told(run).says.en
+    assert "by its last record" not in told(run).says.en and "ps " not in str(commands(told(run)))
+
+
+def test_without_a_record_of_the_ranks_their_places_are_not_known(laid):
+    run = laid(alive=False)
+    (run.path / "now.json").unlink()
+    assert "where the ranks were is not known" in told(run).says.en
+
+
+def test_a_run_is_judged_by_its_very_process(laid):
+    run = laid(alive=None)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        run.run(supervisor=vars(processes.identity(Host(), child.pid)))
+        lives = judge(RunDir(run.path))
+    finally:
+        child.communicate(b"\n")
+    assert f"unhang run (pid {child.pid} on {os.uname().nodename}) lives" in lives.primary.says
+    assert lives.not_examined[0].what == "the end of the run" and "lives" in lives.not_examined[0].why and "存活" in lives.not_examined[0].why_zh
+    dead = judge(RunDir(run.path))
+    assert "lives no longer" in dead.primary.says and "lives no longer" in dead.not_examined[0].why
