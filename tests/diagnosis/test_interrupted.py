@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -120,3 +121,72 @@ def test_only_of_an_interrupted_run(went):
     back = [(0, "rank0.err", BACK.format(rank=0, line=28, type="KeyboardInterrupt"))]
     assert "interrupted" not in went(1, back).primary.says
     assert went(0, back).primary is None
+
+
+def beats(signal="SIGTERM", still=0.2):
+    places = [
+        {"ranks": [0, 1], "place": {"file": "/p/train.py", "line": 16, "name": "step"}, "least_step": 3, "step": 4, "silent_s": 0.1},
+        {"ranks": [2], "place": {"file": "/p/data.py", "line": 7, "name": "load"}, "silent_s": 9.0},
+    ]
+    return json.dumps({"s": 11.0, "event": "LastSeen", "signal": signal, "seen": places, "still_s": still}) + "\n"
+
+
+FORCED = json.dumps({"s": 11.9, "event": "Forced", "seen": [{"ranks": [2], "silent_s": 9.0}], "after_s": 30.0, "by_us": True}) + "\n"
+
+
+@pytest.fixture
+def ended(build, lab):
+    """The verdict on a run that a signal ended, by its events and by the errors of its ranks."""
+
+    def ended(told, code=143, **errors):
+        rundir = build().rundir
+        rundir.events.write_text(told + (FINISHED % code).replace('"elapsed_s"', '"interrupted":true,"elapsed_s"'))
+        for name, text in errors.items():
+            rundir.write_bytes(rundir.logs(0) / f"{name}.err", text.encode())
+        return lab.judge(rundir)
+
+    return ended
+
+
+def test_heartbeats_tell_where_the_ranks_were_when_no_evidence_was_taken(ended):
+    v = ended(beats())
+    assert (v.primary.cause, v.primary.standing) == ("unknown", "not-established")
+    assert v.primary.says == (
+        "the training was interrupted after 12 s (SIGTERM): as SIGTERM came, by the last heartbeats: ranks 0 and 1 at train.py:16 in step "
+        "(steps 3-4); rank 2 at data.py:7 in load (no heartbeat for 9.0 s by then); the last step or collective was 0.2 s before"
+    )
+    assert "SIGTERM 到来时，据最后的心跳：rank 0、1 在 train.py:16 in step（第 3-4 步）" in v.primary.says_zh
+    assert [(e.source, e.text) for e in v.primary.evidence][1:] == [
+        ("events.jsonl", "LastSeen: rank 2 at data.py:7 in load (no heartbeat for 9.0 s by then)")
+    ]
+    assert "whether it stood still is not in evidence" in ended(beats(still=None)).primary.says
+
+
+def test_a_traceback_counts_for_more_than_a_heartbeat(ended):
+    v = ended(beats("SIGINT"), 130, rank0=BACK.format(rank=0, line=28, type="KeyboardInterrupt"))
+    assert "(Ctrl-C): rank 0 was at train.py:28 in main; as SIGINT came, by the last heartbeats: rank 1 at train.py:16 in step" in v.primary.says
+    alone = {f"rank{n}": BACK.format(rank=n, line=28, type="KeyboardInterrupt") for n in range(3)}
+    says = ended(beats("SIGINT"), 130, **alone).primary.says
+    assert "heartbeats" not in says and says.endswith("ranks 0 to 2 were at train.py:28 in main; the last step or collective was 0.2 s before")
+
+
+def test_who_had_to_be_killed_is_named(ended):
+    says = ended(beats() + FORCED).primary.says
+    assert "ended by force 30 s after the signal; last seen, by heartbeat: rank 2 at a place that is not known" in says
+    launchers = ended(beats() + FORCED.replace("true", "false")).primary.says
+    assert "still there 30 s after the signal, then gone without a word" in launchers and "ended by force" not in launchers
+
+
+def test_who_had_to_be_killed_is_named_beside_a_verdict(build, lab):
+    rundir = stuck(build, lab).write("interrupted", **INTERRUPTED)
+    opened = '{"s":3.5,"event":"Opened","incident":1,"kind":"interrupted"}\n'
+    rundir.events.write_text(opened + FORCED + FINISHED % 130)
+    v = lab.judge(rundir)
+    assert v.primary.cause == "process-stuck" and "ended by force 30 s after the signal" in v.primary.says
+
+
+def test_who_was_asked_to_end_before_its_supervisor_was_killed(build, lab):
+    rundir = build().rundir
+    rundir.events.write_text(beats())
+    says = lab.judge(rundir).primary.says
+    assert says.startswith("no end of the run is recorded") and "as SIGTERM came, by the last heartbeats: ranks 0 and 1 at train.py:16" in says

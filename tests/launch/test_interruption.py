@@ -8,11 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from unhang.launch import interruption
+from unhang.launch import events, interruption
 from unhang.launch.incidents import Asked, Situation
 from unhang.launch.interruption import Interruption
 from unhang.launch.watch import RankState, Stall
+from unhang.records.frames import Frame
 from unhang.records.incident import Ended
+from unhang.records.now import Place
+from unhang.records.seen import Seen
 
 WAITING = Stall(since_s=3.0, threshold_s=300.0, waiting=(0,), absent=(1,))
 SILENT = Stall(since_s=3.0, threshold_s=300.0, waiting=(), absent=(0, 1))
@@ -58,6 +61,7 @@ class Around:
 
     async def draw(self, opened, situation):
         self.current, self.drawn = None, (opened, situation)
+        self.last = self.drawn
         self.happened.append("drawn")
 
     def trouble(self, text):
@@ -139,7 +143,13 @@ def test_what_stands_still_is_looked_at_first(interrupt, stall, number):
     ids=["moves", "executes", "is not known to stand", "has its verdict"],
 )
 def test_anything_else_is_interrupted_at_once(interrupt, around):
-    assert interrupt(around()) == ["SIGINT"]
+    around = around()
+    at = Frame(file="/p/train.py", line=16, name="step")
+    around.ranks[0].place, around.ranks[0].last_beat_s, around.ranks[0].joined, around.ranks[0].last_progress_s = at, 8.9, True, 7.5
+    assert interrupt(around) == ["SIGINT"]
+    seen = Seen(ranks=(0,), place=Place(file="/p/train.py", line=16, name="step"), silent_s=0.1)
+    # Where they were is told of by nobody else.
+    assert around.told == [events.LastSeen(signal="SIGINT", seen=(seen, Seen(ranks=(1,))), still_s=1.5)]
 
 
 def test_a_rank_that_executes_while_others_wait_is_looked_at(interrupt):
@@ -159,7 +169,9 @@ def test_no_longer_than_that(interrupt):
 
 
 def test_a_look_that_does_not_end_keeps_no_signal_back(interrupt):
-    assert interrupt(Around(gather=deaf)) == ["looked", "SIGINT"]
+    around = Around(gather=deaf)
+    assert interrupt(around) == ["looked", "SIGINT"]
+    assert isinstance(around.told[-1], events.LastSeen)
 
 
 def test_a_second_one_skips_it_and_a_third_one_forces(interrupt):
@@ -169,7 +181,9 @@ def test_a_second_one_skips_it_and_a_third_one_forces(interrupt):
 
 
 def test_one_that_has_gone_on_meanwhile_is_no_incident(interrupt):
-    assert interrupt(Around(then=None)) == ["looked", "abandoned", "SIGINT"]
+    around = Around(then=None)
+    assert interrupt(around) == ["looked", "abandoned", "SIGINT"]
+    assert isinstance(around.told[-1], events.LastSeen)
     later = Stall(since_s=8.0, threshold_s=300.0, waiting=(0,), absent=(1,))
     assert interrupt(Around(then=later)) == ["looked", "abandoned", "SIGINT"]
 

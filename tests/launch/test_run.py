@@ -360,6 +360,10 @@ def test_an_interrupt_ends_everything(launcher, number):
     assert run.happened("Finished")[0]["interrupted"] is True
     assert run.outcome["interrupted"] is True
     assert run.outcome["verdict"] is None
+    seen = run.happened("LastSeen")[0]
+    assert seen["signal"] == number.name and sorted(r for s in seen["seen"] for r in s["ranks"]) == [0, 1]
+    assert f"as {number.name} came, by the last heartbeats: rank" in run.err
+    assert judge(RunDir.open(run.path)).primary.says.startswith("the training was interrupted")
 
 
 STANDS = """
@@ -418,6 +422,8 @@ def test_a_second_interrupt_forces(launcher):
     body = "for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_IGN)\ndist.init_process_group('gloo')\ntrain(100000)\n"
     run = interrupted(launcher, body, [signal.SIGINT, signal.SIGINT])
     assert run.exitcode == 130
+    assert sorted(r for e in run.happened("Forced") if e["by_us"] for s in e["seen"] for r in s["ranks"]) == [0, 1]
+    assert "ended by force" in run.err
     asked = next(e["s"] for e in run.happened("Note") if "interrupted" in e["text"])
     # Without the force, ranks that ignore the signal are given this long.
     assert run.happened("Finished")[0]["s"] - asked < INTERRUPT_GRACE_S[signal.SIGINT] / 2

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
-from unhang.knowledge import words
-from unhang.knowledge.text import NOTHING, Text, joined
+from unhang.knowledge import seen, words
+from unhang.knowledge.text import Text, joined
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special
+from unhang.records.seen import Seen
 
 if TYPE_CHECKING:
     from unhang.diagnosis.unfinished import Unfinished
@@ -40,6 +41,24 @@ def why(path: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LastSeen:
+    """Where ranks were by their last heartbeats as a signal came; `still_s`: how long before it the training had moved."""
+
+    signal: str
+    seen: tuple[Seen, ...]
+    still_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forced:
+    """Ranks that were ended by force, `after_s` behind the signal; not `by_us`: by their launcher, as it seems."""
+
+    seen: tuple[Seen, ...]
+    after_s: float
+    by_us: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Course:
     """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines.
 
@@ -54,6 +73,8 @@ class Course:
     opened: tuple[int, ...] = ()
     damaged: int = 0
     was_interrupted: bool | None = None
+    last_seen: LastSeen | None = None
+    forced: tuple[Forced, ...] = ()
     # An attempt began after the last incident was opened.
     restarted: bool = False
 
@@ -77,6 +98,11 @@ class _Event(msgspec.Struct):
     interrupted: bool | None = None
     attempt: int | None = None
     kind: str = ""
+    signal: str = ""
+    seen: tuple[Seen, ...] = ()
+    still_s: float | None = None
+    after_s: float = 0.0
+    by_us: bool = True
 
 
 def drawn(path: Path, *, attempt: int, kinds: Collection[str]) -> list[int]:
@@ -110,6 +136,8 @@ def read(path: Path, *, source: str) -> Course:
     finished: tuple[int, _Event] | None = None
     opened: list[int] = []
     damaged, restarted = 0, False
+    last_seen: LastSeen | None = None
+    forced: list[Forced] = []
     decoder = msgspec.json.Decoder(_Event)
     refuse_special(path)
     try:
@@ -129,10 +157,14 @@ def read(path: Path, *, source: str) -> Course:
                     restarted = bool(opened)
                 elif event.event == "Abandoned" and event.incident in opened:
                     opened.remove(event.incident)
+                elif event.event == "LastSeen":
+                    last_seen = LastSeen(signal=event.signal, seen=event.seen, still_s=event.still_s)
+                elif event.event == "Forced":
+                    forced.append(Forced(seen=event.seen, after_s=event.after_s, by_us=event.by_us))
     except FileNotFoundError:
         return Course(source=source, exists=False)
     if finished is None:
-        return Course(source=source, opened=tuple(opened), damaged=damaged)
+        return Course(source=source, opened=tuple(opened), damaged=damaged, last_seen=last_seen, forced=tuple(forced))
     line, end = finished
     elapsed = end.s if end.elapsed_s is None else end.elapsed_s
     return Course(
@@ -144,6 +176,8 @@ def read(path: Path, *, source: str) -> Course:
         damaged=damaged,
         was_interrupted=end.interrupted,
         restarted=restarted,
+        last_seen=last_seen,
+        forced=tuple(forced),
     )
 
 
@@ -161,7 +195,7 @@ def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None =
     parts = [lacking.fill(incidents=_incidents(numbers), state=state) for state, numbers in states if numbers]
     lost = joined(parts, Text(", ", "，")) if parts else Text("no incident of it was recorded", "没有记录下任何事件")
     if unfinished is not None:
-        return unfinished.finding(lost if course.opened else NOTHING)
+        return unfinished.finding([*([lost] if course.opened else []), *asked(course)])
     ended = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=str(course.exitcode))
     if course.interrupted:
         ended = Text("was interrupted after {s}", "在 {s} 后被中断").fill(s=words.seconds(course.elapsed_s))
@@ -169,6 +203,14 @@ def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None =
     evidence = () if course.line is None else (Evidence(source=course.source, line=course.line, text=f"Finished, exit code {course.exitcode}"),)
     remedies = () if logs is None else (read_logs(logs),)
     return Finding(cause="unknown", standing="not-established", says=says.en, evidence=evidence, remedies=remedies, says_zh=says.zh)
+
+
+def asked(course: Course) -> list[Text]:
+    """Where ranks were as they were told to end, and who had to be killed, of a run that a signal ended or was to end."""
+    found = []
+    if course.last_seen is not None:
+        found.append(seen.before_signal(course.last_seen.signal, course.last_seen.seen, course.last_seen.still_s))
+    return [*found, *(seen.by_force(f.seen, f.after_s, by_us=f.by_us) for f in course.forced)]
 
 
 def not_examined(course: Course, unreadable: dict[int, str], *, unfinished: Unfinished | None = None) -> tuple[NotExamined, ...]:

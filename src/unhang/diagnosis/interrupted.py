@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from unhang.diagnosis import course
 from unhang.errors import UnhangError
-from unhang.knowledge import text, words
+from unhang.knowledge import seen, text, words
 from unhang.knowledge.text import Text, continued, joined
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records import logs
 from unhang.records.frames import Frame, user_frame
 
 if TYPE_CHECKING:
+    from unhang.diagnosis.course import Course
     from unhang.records.picture import Picture
     from unhang.records.rundir import RunDir
 
@@ -63,33 +65,52 @@ class _Stood:
     frame: Frame
 
 
-def in_logs(rundir: RunDir, *, elapsed_s: float) -> Finding | None:
-    """Where the ranks of the last attempt stood when Ctrl-C met them, from the tracebacks in their own logs; None where there is none."""
+def before_its_end(rundir: RunDir, went: Course) -> Finding | None:
+    """Where the ranks of the last attempt were when a signal ended them: by the tracebacks of Ctrl-C in their own logs, and of those that left none
+    by the last heartbeats before it; None where neither is there.
+    """
     stood = _stood(rundir)
-    if not stood:
+    told = {s.rank for s in stood}
+    last = went.last_seen
+    if last is not None:
+        # What a rank has raised is where it was; a heartbeat is up to a quarter of a second older.
+        left = [replace(s, ranks=ranks) for s in last.seen if (ranks := tuple(r for r in s.ranks if r not in told))]
+        last = replace(last, seen=tuple(left)) if left else None
+    if not stood and last is None:
         return None
     lines: dict[tuple[str, int, str], list[int]] = {}
     for s in stood:
         lines.setdefault((s.frame.file, s.frame.line, s.frame.name), []).extend(() if s.rank is None else (s.rank,))
-    where = joined(
+    parts = [
         Text("{who} {were} at {at}", "{who} 在 {at}").fill(
             who=text.ranks(ranks) if ranks else Text("a process", "某个进程"), were=words.verb(ranks or (0,), "was", "were"), at=_place(*at)
         )
         for at, ranks in lines.items()
+    ]
+    parts += course.asked(replace(went, last_seen=last))
+    if went.last_seen is None or went.last_seen.still_s is None:
+        parts.append(Text("whether it stood still is not in evidence", "当时是否停住不动不在证据之中"))
+    elif last is None:
+        parts.append(seen.moved_before(went.last_seen.still_s))
+    says = Text("the training was interrupted after {s} ({by}): {where}", "训练运行 {s} 后被中断（{by}）：{where}").fill(
+        s=words.seconds(went.elapsed_s), by=_by(went), where=joined(parts)
     )
-    says = Text(
-        "the training was interrupted after {s} (Ctrl-C): {where}; whether it stood still is not in evidence",
-        "训练运行 {s} 后被中断（Ctrl-C）：{where}；当时是否停住不动不在证据之中",
-    ).fill(s=words.seconds(elapsed_s), where=where)
     return Finding(
         cause="unknown",
         standing="not-established",
         says=says.en,
         says_zh=says.zh,
         ranks=tuple(sorted(s.rank for s in stood if s.rank is not None)),
-        evidence=tuple(Evidence(source=s.source, line=s.line, text=f"KeyboardInterrupt: {words.frame(s.frame)}") for s in stood[:8]),
+        evidence=(
+            *(Evidence(source=s.source, line=s.line, text=f"KeyboardInterrupt: {words.frame(s.frame)}") for s in stood[:8]),
+            *(Evidence(source=went.source, text=f"LastSeen: {seen.one(s).en}") for s in (last.seen[:8] if last is not None else ())),
+        ),
         remedies=(_WAIT,),
     )
+
+
+def _by(went: Course) -> str:
+    return "Ctrl-C" if went.last_seen is None or went.last_seen.signal == "SIGINT" else went.last_seen.signal
 
 
 def _place(file: str, line: int, name: str) -> str:

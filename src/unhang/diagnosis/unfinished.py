@@ -36,9 +36,9 @@ class Unfinished:
     evidence: tuple[Evidence, ...]
     remedies: tuple[Remedy, ...]
 
-    def finding(self, lost: Text = NOTHING) -> Finding:
-        """`lost`: what is to be said of incidents that cannot be read."""
-        says = joined([t for t in (self.says, lost) if t])
+    def finding(self, more: Sequence[Text] = ()) -> Finding:
+        """With what else is to be said of it."""
+        says = joined([self.says, *more])
         return Finding(
             cause="unknown",
             standing="not-established",
@@ -54,7 +54,7 @@ def _seen_from_here(process: ProcessId) -> bool | None:
 
 
 def look(rundir: RunDir, *, called: str, logs: str | None, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here) -> Unfinished:
-    """How a run stands whose end is not recorded. `called`: where it is, for whoever is to look into it; `logs`: where those of the last attempt are."""
+    """How a run stands whose end is not recorded. `called`: where it is, for whoever is to look into it; `logs`: those of the last attempt."""
     looker = Looker(rundir.path, is_alive=is_alive)
     try:
         return told(looker.look(), looker.now, called=called, logs=logs, source=rundir.relative(rundir.now))

@@ -16,7 +16,7 @@ from unhang.diagnosis import course, interrupted, solved, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
-from unhang.knowledge.text import Text, continued
+from unhang.knowledge.text import THEN, Text, continued, joined
 from unhang.model import ONLY_NEWEST, Input, NotExamined, Verdict
 from unhang.records import picture
 from unhang.records.packed import Unpacked
@@ -125,12 +125,14 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
             found = then
         if found.primary is not None and went.exitcode == EXIT_OK:
             found = replace(found, primary=continued(found.primary, _WENT_ON if went.restarted else _ALL_THE_SAME))
+        if found.primary is not None and went.forced:
+            found = replace(found, primary=continued(found.primary, THEN + joined(course.asked(replace(went, last_seen=None)))))
         return replace(found, not_examined=(*course.not_examined(went, unreadable, unfinished=unfinished), *found.not_examined))
     went = replace(went, opened=tuple(sorted({*went.opened, *numbers})))
     read = [p for p in (rundir.run, rundir.events) if p.is_file()]
     return Verdict(
         primary=course.unknown(went, damaged=numbers, logs=_logs(rundir, called), unfinished=unfinished)
-        or (interrupted.in_logs(rundir, elapsed_s=went.elapsed_s) if went.interrupted else None),
+        or (interrupted.before_its_end(rundir, went) if went.interrupted else None),
         not_examined=course.not_examined(went, unreadable, unfinished=unfinished),
         inputs=tuple(Input(source=rundir.relative(p), kind="run", bytes=p.stat().st_size) for p in read),
     )

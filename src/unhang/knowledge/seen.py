@@ -23,6 +23,28 @@ def told(seen: Iterable[Seen], *, most: int = MOST_PLACES) -> Text:
     return joined(said)
 
 
+def before_signal(signal: str, seen: Iterable[Seen], still_s: float | None) -> Text:
+    """ "as SIGTERM came, by the last heartbeats: rank 0 at ...; 0.2 s after the last step or collective"."""
+    said = Text("as {signal} came, by the last heartbeats: {where}", "{signal} 到来时，据最后的心跳：{where}").fill(signal=signal, where=told(seen))
+    return said if still_s is None else joined((said, moved_before(still_s)))
+
+
+def moved_before(still_s: float) -> Text:
+    """How long before a signal the training had last moved."""
+    return Text("the last step or collective was {s} before", "最后一步或最后一次集合通信在此前 {s}").fill(s=words.seconds(still_s))
+
+
+def by_force(seen: Iterable[Seen], after_s: float, *, by_us: bool) -> Text:
+    """ "ended by force 30 s after the signal, last seen, by heartbeat: rank 1 at ..."."""
+    said = Text("ended by force {s} after the signal", "信号 {s} 后被强制结束")
+    if not by_us:
+        said = Text(
+            "still there {s} after the signal, then gone without a word (as if killed by its launcher)",
+            "信号 {s} 后仍在，随后不声不响地消失（像是被启动器杀死）",
+        )
+    return (said + Text("; last seen, by heartbeat: {where}", "；最后的心跳所在位置：{where}")).fill(s=words.seconds(after_s), where=told(seen))
+
+
 def one(seen: Seen) -> Text:
     """The ranks of one place."""
     where = same(short(seen.place)) if seen.place is not None else Text("a place that is not known", "未知的位置")

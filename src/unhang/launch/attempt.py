@@ -30,6 +30,7 @@ from unhang.launch.alarm import Alarm
 from unhang.launch.command import Command
 from unhang.launch.incidents import Asked, Incidents, Open, Situation, logs_so_far
 from unhang.launch.interruption import Interruption
+from unhang.launch.lastseen import Overdue
 from unhang.launch.listener import Listener, Peer
 from unhang.launch.now import Onlookers
 from unhang.launch.output import Channel, Sink, Stream
@@ -61,6 +62,10 @@ WORLD_S = 20.0
 # How long an interrupted training may take to save itself. Schedulers kill after 30 s or so on their own.
 INTERRUPT_GRACE_S = {signal.SIGINT: 30.0}
 OTHER_GRACE_S = 60.0
+# Launchers got the signal, too: torchrun kills ranks that have not ended by then.
+LAUNCHERS_GRACE_S = 30.0
+# Who still lives so long before the end of either time is named.
+OVERDUE_BEFORE_S = 1.0
 CENSUS_INTERVAL_S = 2.0
 TERM_GRACE_S = 3.0
 
@@ -140,6 +145,8 @@ class Attempt:
         self._unattached_told = False
         self._ended_by_us = False
         self._wrong_world = False
+        self._overdue = Overdue()
+        self._interrupted_s: float | None = None
         self._pace = Pace(self._watch, promised=command.world_size, tell=tell)
         self._tasks: set[asyncio.Task[None]] = set()
         self._onlookers = Onlookers(
@@ -344,6 +351,8 @@ class Attempt:
         self._roster.closing = True
         if hasattr(self, "_family") and (left := self._family.kill()):
             self._tell(events.Note(text=f"processes {left} are in uninterruptible I/O and could not be ended"))
+        for forced in self._overdue.killed():
+            self._tell(forced)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -367,10 +376,13 @@ class Attempt:
     def interrupt(self, number: int) -> None:
         """The user's Ctrl-C or SIGTERM."""
         self._roster.closing = True
+        if self._interrupted_s is None:
+            self._interrupted_s = self._now()
         self._interruption.arrive(number)
 
     def force(self) -> None:
         """The user will wait no longer."""
+        self._note_overdue(by_us=True)
         self.release_all()
         self._family.kill()
 
@@ -393,8 +405,19 @@ class Attempt:
             channel.resize()
 
     async def _enforce(self, grace_s: float) -> None:
-        await asyncio.sleep(grace_s)
+        waited_s = 0.0
+        for until_s in sorted({min(LAUNCHERS_GRACE_S, grace_s), grace_s}):
+            await asyncio.sleep(until_s - OVERDUE_BEFORE_S - waited_s)
+            waited_s = until_s - OVERDUE_BEFORE_S
+            self._note_overdue(by_us=False)
+        await asyncio.sleep(OVERDUE_BEFORE_S)
+        self._note_overdue(by_us=True)
         await self.end()
+
+    def _note_overdue(self, *, by_us: bool) -> None:
+        now = self._now()
+        since_s = now if self._interrupted_s is None else self._interrupted_s
+        self._overdue.note(self.states(), now=now, since_s=since_s, exists=lambda pid: processes.exists(self._host, pid), by_us=by_us)
 
     # -- what the roster sets off
 

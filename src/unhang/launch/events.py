@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from unhang.model import Verdict
+from unhang.records.seen import Seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +186,28 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LastSeen:
+    """A signal ends a training of which no evidence was taken: where its ranks were by their last heartbeats before it. `still_s`: how long before it
+    the training had last moved (a step, a collective), None where it had not begun to.
+    """
+
+    signal: str
+    seen: tuple[Seen, ...]
+    still_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forced:
+    """Ranks that still lived `after_s` behind the signal and were ended by force; where they were then, by their last heartbeats. Not `by_us`: they
+    were gone a little later without a word, as ranks are that their launcher kills.
+    """
+
+    seen: tuple[Seen, ...]
+    after_s: float
+    by_us: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finished:
     """The run is over."""
 
@@ -216,5 +239,7 @@ Event = Union[  # noqa: UP007
     FellBack,
     GaveUp,
     Note,
+    LastSeen,
+    Forced,
     Finished,
 ]

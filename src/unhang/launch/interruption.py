@@ -13,11 +13,13 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol
 
-from unhang.launch import events
+from unhang.launch import events, lastseen
 from unhang.launch.alarm import Alarm
 from unhang.launch.incidents import Asked, Incidents, Open, Situation
 from unhang.launch.sampling import Sampler, window_s
 from unhang.launch.watch import Stall, Watch
+from unhang.model import Verdict
+from unhang.records.incident import Incident
 
 # For so long a signal is held back; what it takes to judge what was seen goes on behind that.
 EVIDENCE_S = 5.0
@@ -63,21 +65,28 @@ class Interruption:
         self._handed_on = False
         self._enough = asyncio.Event()
         self._look: asyncio.Task[None] | None = None
+        self._seen: events.LastSeen | None = None
+        # The newest incident that was judged before the signal came.
+        self._last: tuple[Incident, Verdict] | None = None
         self.count = 0
 
     def arrive(self, number: int) -> None:
         """A signal has come."""
         self.count += 1
+        if self.count == 1 and self._ground.running():
+            self._seen = lastseen.at_signal(signal.Signals(number).name, self._watch.ranks.values(), self._clock())
         if self._handed_on:
             self._ground.force()
             return
         look = self._worth_a_look(number) if self.count == 1 and self._ground.running() else None
         if look is None:
+            self._tell_seen()
             self._hand_on(number)
             return
         loop = asyncio.get_running_loop()
         loop.call_later(EVIDENCE_S, self._enough.set)
         loop.call_later(EVIDENCE_S + _LEEWAY_S, self._hand_on, number)
+        self._last = self._incidents.last
         self._look = asyncio.ensure_future(self._and_hand_on(look, number))
 
     async def over(self) -> None:
@@ -90,6 +99,14 @@ class Interruption:
         for failed in await asyncio.gather(self._look, return_exceptions=True):
             if isinstance(failed, Exception):
                 self._incidents.trouble(f"the look before the interruption failed: {type(failed).__name__}: {failed}")
+        if self._incidents.last is self._last:
+            self._tell_seen()
+
+    def _tell_seen(self) -> None:
+        """Once: where the ranks were as the signal came, of whom nothing else will tell it."""
+        told, self._seen = self._seen, None
+        if told is not None:
+            self._tell(told)
 
     def _hand_on(self, number: int) -> None:
         self._enough.set()

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from unhang.launch.lastseen import placed
 from unhang.launch.roster import Roster
 from unhang.launch.sampling import INTERVAL_S as SAMPLED_EVERY_S
 from unhang.launch.sampling import Sampler
 from unhang.launch.watch import RankState, Stall, Watch
-from unhang.records.now import MOST_CHARACTERS, Now, Place, RankNow, Standstill, Waiting
+from unhang.records.now import MOST_CHARACTERS, Now, RankNow, Standstill, Waiting
 from unhang.records.rundir import RunDir
 
 INTERVAL_S = 1.0
@@ -133,7 +134,7 @@ class Onlookers:
             steps_per_s=self._pace(state, now),
             beat_s=_rounded(state.last_beat_s),
             progress_s=_rounded(state.last_progress_s),
-            place=None if (at := state.place) is None else Place(file=at.file[-MOST_CHARACTERS:], line=at.line, name=at.name[:MOST_CHARACTERS]),
+            place=placed(state.place),
             waiting=None if ended is not None else _waiting(state, now),
             process=activity.state if activity is not None and ended is None else None,
             cpu_share=activity.cpu_share if activity is not None and ended is None else None,

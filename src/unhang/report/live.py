@@ -21,6 +21,7 @@ from typing import IO, Any, Literal
 
 from rich.console import Console
 
+from unhang.knowledge import seen
 from unhang.knowledge.text import NOTHING, Text
 from unhang.launch import events
 from unhang.report import language, screen, terminal
@@ -238,6 +239,10 @@ def _say(event: events.Event) -> tuple[Text, str]:
         return Text("not starting again: {why}", "不再重新启动：{why}").fill(why=_told(event.why)), "red"
     if isinstance(event, events.Note):
         return _told(event.text), "yellow"
+    if isinstance(event, events.LastSeen):
+        return seen.before_signal(event.signal, event.seen, event.still_s), "yellow"
+    if isinstance(event, events.Forced):
+        return seen.by_force(event.seen, event.after_s, by_us=event.by_us), "yellow"
     if isinstance(event, events.Finished):
         return _finished(event)
     return NOTHING, ""
@@ -318,7 +323,7 @@ def _records(event: events.Finished) -> Text:
         path = path.relative_to(Path.cwd())
     name = shlex.quote(str(path))
     said = Text("records in {name}", "记录在 {name}").fill(name=name)
-    return said + _both(f"; unhang why {name}") if event.incidents else said
+    return said + _both(f"; unhang why {name}") if event.incidents or event.interrupted else said
 
 
 def _count(ranks: int) -> Text:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from unhang.knowledge import seen
 from unhang.records.live.history import Happened
 from unhang.records.live.picture import Phase, State
+from unhang.records.seen import Seen
 from unhang.report.language import Language
 
 # What is not known; never an empty place, which might be read as nothing being wrong.
@@ -355,7 +359,16 @@ def happened(event: Happened, lang: Language) -> str:
         fields["n"] = str(n + 1) if isinstance(n := event.fields.get("attempt"), int) else UNKNOWN
     if event.event == "Opened":
         fields["told"] = KINDS[lang].get(str(event.fields.get("kind")), str(event.fields.get("kind")))
+    if event.event in ("LastSeen", "Forced"):
+        fields["told"] = _seen(event.fields.get("seen"), lang)
     return told[lang].format_map(_Unknown(fields))
+
+
+def _seen(told: Any, lang: Language) -> str:
+    try:
+        return seen.told(msgspec.convert(told, tuple[Seen, ...])).of(lang)
+    except msgspec.ValidationError:
+        return UNKNOWN
 
 
 class _Unknown(dict[str, str]):
@@ -392,6 +405,11 @@ _EVENTS: Mapping[str, Mapping[Language, str]] = {
     "FellBack": {"en": "going on with other settings: {says}", "zh": "改用其他设置继续：{says}"},
     "GaveUp": {"en": "not starting again: {why}", "zh": "不再重启：{why}"},
     "Note": {"en": "{text}", "zh": "{text}"},
+    "LastSeen": {"en": "{signal}; last seen, by heartbeat: {told}", "zh": "{signal}；最后的心跳所在位置：{told}"},
+    "Forced": {
+        "en": "still there {after_s} s after the signal, and ended by force; last seen: {told}",
+        "zh": "信号 {after_s} 秒后仍在，随后被强制结束；最后的心跳所在位置：{told}",
+    },
     "Finished": {
         "en": "ended with exit code {exitcode} after {elapsed_s} s, in attempt {attempts}",
         "zh": "以退出码 {exitcode} 结束，用时 {elapsed_s} 秒，第 {attempts} 次尝试",
