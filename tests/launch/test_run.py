@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -430,11 +431,18 @@ def test_a_second_interrupt_forces(launcher):
 
 
 def test_a_supervisor_that_is_killed_leaves_no_training_behind(launcher):
-    process, run_dir = launcher.start("-n", "2", str(launcher.script("dist.init_process_group('gloo')\ntrain(100000)\n")))
-    launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
-    process.kill()
-    process.wait()
-    launcher.until(lambda: not launcher.living())
+    # Short, as the path of a socket has to be.
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:
+        script = launcher.script("dist.init_process_group('gloo')\ntrain(100000)\n")
+        process, run_dir = launcher.start("-n", "2", str(script), env={"TMPDIR": temporary})
+        launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
+        process.kill()
+        process.wait()
+        launcher.until(lambda: not launcher.living())
+        # Its socket is left, until the next run.
+        assert len(list(Path(temporary).glob("unhang-*/socket"))) == 1
+        launcher.run(sys.executable, "-c", "pass", env={"TMPDIR": temporary})
+        assert not list(Path(temporary).glob("unhang-*"))
 
 
 @pytest.mark.integration

@@ -165,7 +165,7 @@ class Attempt:
         """Start the command and stay until its last process has ended. Raises CommandNotFound where it cannot be started."""
         shown = asyncio.ensure_future(self._show())
         try:
-            async with Listener(self._roster, lambda why: self._incidents.trouble(f"refused a message: {why}")) as listener:
+            async with Listener(self._roster, lambda why: self._incidents.trouble(f"refused a message: {why}"), host=self._host) as listener:
                 try:
                     self._begin(listener)
                     await self._attend()

@@ -12,7 +12,6 @@ import contextlib
 import hmac
 import os
 import secrets
-import shutil
 import socket
 import struct
 import tempfile
@@ -20,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from unhang.facts.host import Host
+from unhang.launch import leftovers
 from unhang.runtime.attach import protocol
 
 HELLO_TIMEOUT_S = 10.0
@@ -57,17 +58,21 @@ class Handler(Protocol):
 class Listener:
     """Serve with `async with Listener(handler, refused) as listener:`; `listener.environment` attaches a process to it."""
 
-    def __init__(self, handler: Handler, refused: Callable[[str], None]) -> None:
+    def __init__(self, handler: Handler, refused: Callable[[str], None], *, host: Host | None = None) -> None:
         self._handler = handler
         self._refused = refused
+        self._host = host or Host()
         self._token = secrets.token_hex(16)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Listener:
         # The path of a Unix socket has at most 107 bytes: TMPDIR may be too long for it.
         base = tempfile.gettempdir()
-        self._directory = Path(tempfile.mkdtemp(prefix="unhang-", dir=base if len(base) < 70 else "/tmp"))
-        self._path = self._directory / "socket"
+        base = base if len(base) < 70 else "/tmp"
+        leftovers.sweep(Path(base), self._host)
+        self._directory = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX, dir=base))
+        leftovers.mark(self._directory, self._host)
+        self._path = self._directory / leftovers.SOCKET
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._server.bind(str(self._path))
         self._path.chmod(0o600)
@@ -80,7 +85,7 @@ class Listener:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._server.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        leftovers.remove(self._directory)
 
     @property
     def environment(self) -> dict[str, str]:
