@@ -78,12 +78,17 @@ def diverges(rank: int, who: tuple[int, ...], step: int) -> tuple:
         ),
         ((1, 2), -1, (1, 2), "the ranks are out of sync at step 100. loss: rank 1 has nan; rank 2 has nan"),
         ((1,), 1, (1,), "loss: rank 1 has nan. Rank 1 differs from most"),
-        ((1,), 2, (1, 2), "steps: rank 0 is at 100; rank 1 is at 100; rank 2 is at 200. loss: rank 1 has nan. Ranks 1, 2 differ from most"),
+        (
+            (1,),
+            2,
+            (1, 2),
+            "at step 100-200. steps: rank 0 is at 100; rank 1 is at 100; rank 2 is at 200. loss: rank 1 has nan. Ranks 1, 2 differ from most",
+        ),
     ],
 )
 def test_most_is_said_of_what_is_so_of_most(worlds, who, step, ranks, says):  # noqa: F811
     for found, said in worlds(3)(diverges, who, step):
-        assert found == ranks and said.replace("at step 200", "at step 100").endswith(says)
+        assert found == ranks and said.endswith(says)
 
 
 def all_have_none(rank: int) -> str:

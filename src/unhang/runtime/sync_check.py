@@ -115,7 +115,10 @@ def _compare(circle: Circle, group: Any, step: Any, model: Any, loss: Any, deadl
         said.append(_NO_MAJORITY)
     elif len(ranks) < len(seen) and 2 * len(endless) < len(seen):
         said.append(f"{_ranks(ranks).capitalize()} differ{'' if len(ranks) > 1 else 's'} from most")
-    raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=ranks)
+    # The same on all ranks, also where each is at another.
+    numbers = [s.step for s in seen.values()]
+    at = f"{min(numbers)}-{max(numbers)}" if steps else f"{step}"
+    raise OutOfSync(f"the ranks are out of sync at step {at}. {'. '.join(said)}", ranks=ranks)
 
 
 def _which(circle: Circle, sums: Mapping[str, int], deadline_s: float) -> str:

@@ -44,6 +44,17 @@ def test_who_trains_another_model_is_named_by_all(fresh, logs):  # noqa: F811
     assert "same-on-all" not in [r.id for r in found.remedies]
 
 
+def at_its_own_step(rank: int) -> None:
+    unhang.sync_check(300 + (rank == 1), loss=1.0, every=1)
+
+
+def test_ranks_at_different_steps_say_the_same(fresh, logs):  # noqa: F811
+    raised = fresh(3).try_(at_its_own_step)
+    assert len({error.text for error in raised}) == 1
+    found = told(logs, "out-of-sync", raised)
+    assert "at steps 300-301 the ranks do not train the same model: rank 1 differs from most" in found.says and "第 300-301 步" in found.says_zh
+
+
 def mismatched(rank: int) -> None:
     unhang.all_reduce(torch.ones(9 if rank == 2 else 8))
 

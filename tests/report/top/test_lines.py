@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import string
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from tests.report.top.pictures import TOLD, TROUBLE, picture, rank, thousand
+from tests.report.top.pictures import MONITORED, TOLD, TROUBLE, picture, rank, thousand
 
 from unhang.launch import events
 from unhang.records.live.history import Happened
+from unhang.records.live.monitored import Calls
 from unhang.records.live.picture import PHASES, STATES, Memory
 from unhang.report.top import lines, words
 from unhang.report.top.choosing import choose
@@ -95,6 +97,30 @@ def test_what_is_not_known_is_said():
     assert "no rank seen yet" in "\n".join(shown(picture(), 100, "en"))
 
 
+@pytest.mark.parametrize("width", [50, 59, 66, 67, 80, 160])
+@pytest.mark.parametrize(
+    ("gbps", "said"), [(1.2345e-5, "1.2e-05"), (0.00123456, "0.00123"), (12.5, "12.5"), (1234.5, "1234"), (0.0, "0"), (None, "?")]
+)
+def test_no_number_of_a_call_is_cut(width, gbps, said):
+    calls = Calls(group="ranks 0,1,2,3", collective="reduce_scatter_tensor", count=12_345_678, latency_p50_s=0.0001, busbw_p50_gbps=gbps)
+    of = replace(STUCK, monitor=replace(MONITORED, calls=(calls,), interval_calls=()))
+    row = next(line.plain for line in lines.collectives(of, width, 30, "en") if "12345678" in line.plain)
+    assert row.split()[-1] == said and " 100 µs" in row and len(row) <= width
+
+
+@pytest.mark.parametrize("state", ["failed", "stopped", "done", "unknown", "silent"])
+def test_a_place_that_only_a_heartbeat_tells_is_called_so(state):
+    of = rank(0, state)
+    columns = lines.columns([of], 120)
+    assert lines.row(of, columns, "en").plain.endswith("train.py:42 main (last seen)")
+    assert lines.row(of, columns, "zh").plain.endswith("train.py:42 main （最后所见）")
+    assert "last seen at /home/u/project/train.py:42 main" in lines.detail(of, 160, "en")[1].plain
+    nowhere = rank(0, state, place=None)
+    assert lines.row(nowhere, columns, "en").plain.endswith("?") and "last seen at ?" in lines.detail(nowhere, 160, "en")[1].plain
+    running = rank(0)
+    assert "seen" not in lines.row(running, columns, "en").plain + lines.detail(running, 160, "en")[1].plain
+
+
 def test_states_are_told_without_colours():
     rows = [lines.row(rank(0, state), lines.columns([rank(0)], 80), "en").plain for state in STATES]
     assert len(set(rows)) == len(STATES)
@@ -121,6 +147,15 @@ def test_both_languages_say_the_same_things():
         assert len(words.HELP[lang].splitlines()) <= 22 and all(cell_len(line) <= 76 for line in words.HELP[lang].splitlines())
     for name, told in words._EVENTS.items():
         assert fields(told["en"]) == fields(told["zh"]), name
+
+
+def test_where_ranks_were_last_is_among_the_events():
+    seen = [{"ranks": [0, 1], "place": {"file": "/p/train.py", "line": 16, "name": "step"}, "least_step": 3, "step": 3, "silent_s": 0.1}]
+    told = words.happened(Happened(s=1.0, event="LastSeen", fields={"signal": "SIGTERM", "seen": seen}), "en")
+    assert told == "SIGTERM; last seen, by heartbeat: ranks 0 and 1 at train.py:16 in step (step 3)"
+    forced = Happened(s=1.0, event="Forced", fields={"after_s": 30.0, "seen": seen})
+    assert words.happened(forced, "zh") == "信号 30 秒后仍在，随后被强制结束；最后的心跳所在位置：rank 0、1 在 train.py:16 in step（第 3 步）"
+    assert words.happened(Happened(s=1.0, event="LastSeen", fields={"signal": "SIGTERM", "seen": 7}), "en").endswith("?")
 
 
 def test_every_event_has_its_words():

@@ -34,11 +34,12 @@ def _found(seen: LogView | Picture) -> Finding | None:
         else NOTHING
     )
     who += Text(" ({what})", "（{what}）").fill(what=what) if who else same(what)
-    says = Text("at step {step} the ranks do not train the same model: {who}{at}", "第 {step} 步时各 rank 训练的模型不一致：{who}{at}")
+    at = hits[0].groups["step"]
+    says = Text("at step{s} {step} the ranks do not train the same model: {who}{at}", "第 {step} 步时各 rank 训练的模型不一致：{who}{at}")
     return guarded.finding(
         CAUSE,
         hits,
-        says.fill(step=hits[0].groups["step"], who=who, at=guarded.at_line(line) if line else NOTHING),
+        says.fill(s="s" if "-" in at[1:] else "", step=at, who=who, at=guarded.at_line(line) if line else NOTHING),
         standing="established",
         ranks=odd or guarded.raisers(hits),
         where=line,
@@ -88,7 +89,7 @@ CAUSE = Cause(
     hits=(
         "unhang.errors.OutOfSync: the ranks are out of sync at step 300. parameters: layer.0.weight (rank 2) differs. Rank 2 differs from most",
         (
-            "[rank1]: unhang.errors.OutOfSync: the ranks are out of sync at step 7. steps: rank 0 is at 7; rank 1 is at 8. "
+            "[rank1]: unhang.errors.OutOfSync: the ranks are out of sync at step 7-8. steps: rank 0 is at 7; rank 1 is at 8. "
             "There is no majority: which rank is right cannot be told from this"
         ),
     ),

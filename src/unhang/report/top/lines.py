@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from unhang.report.top.words import (
     UNKNOWN,
     duration,
     gibibytes,
+    gigabytes,
     happened,
     small,
 )
@@ -36,6 +37,8 @@ _MOST_NOTES = 3
 _MOST_SILENT = 8
 _MOST_SAID = 2
 _ENDED: frozenset[State] = frozenset({"failed", "stopped", "done"})
+# Of these a place is no more than where the last heartbeat saw it: where it ended, or is now, nobody has told.
+_LAST_SEEN: frozenset[State] = _ENDED | {"unknown", "silent"}
 _MOST_LINES_OF_VERDICT = 3
 
 
@@ -141,7 +144,8 @@ def detail(rank: Rank, width: int, lang: Language) -> list[Text]:
     if rank.waits_s is not None or rank.call is not None:
         of_group = f" [{rank.group}#{_or(rank.number)}]" if rank.group is not None else ""
         stands.append(f"{rank.call or labels['collective']}{of_group} {duration(rank.waits_s)}")
-    stands.append(f"{rank.place.file}:{rank.place.line} {rank.place.name}" if rank.place is not None else UNKNOWN)
+    at = f"{rank.place.file}:{rank.place.line} {rank.place.name}" if rank.place is not None else UNKNOWN
+    stands.append(labels["last_seen"].format(at=at) if rank.state in _LAST_SEEN else at)
     if rank.quiet_s is not None:
         stands.append(labels["moved"].format(t=duration(rank.quiet_s)))
     return [_cut("  ".join(who), width), _cut("  ".join(stands), width)]
@@ -192,14 +196,16 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
     if monitor.deadlines_s:
         lines.append(_cut(f"{labels['deadlines']}: " + ", ".join(f"{kind} {small(s)}" for kind, s in monitor.deadlines_s.items()), width))
     if monitor.calls:
-        lines.append(_cut(_call_row(labels["group"], labels["call"], labels["count"], "p50", "p95", "p99", "GB/s"), width, style="bold"))
+        of_calls = _of_calls(width)
+        titles = {"p50": "p50", "p95": "p95", "p99": "p99", "busbw": "GB/s"} | {name: labels[name] for name in ("group", "call", "count")}
+        lines.append(_cut(_call_row(titles, of_calls), width, style="bold"))
         late = {(c.group, c.collective): c for c in monitor.interval_calls}
         for every in sorted(monitor.calls, key=lambda c: -c.count):
             # How long they took of late, where that is known: since the start a day hides an hour.
             c = replace(late.get((every.group, every.collective), every), count=every.count)
-            busbw = UNKNOWN if c.busbw_p50_gbps is None else f"{c.busbw_p50_gbps:.3g}"
-            latencies = (small(c.latency_p50_s), small(c.latency_p95_s), small(c.latency_p99_s))
-            lines.append(_cut(_call_row(c.group, c.collective, str(c.count), *latencies, busbw), width))
+            latencies = {"p50": small(c.latency_p50_s), "p95": small(c.latency_p95_s), "p99": small(c.latency_p99_s)}
+            cells = {"group": c.group, "call": c.collective, "count": str(c.count), **latencies, "busbw": gigabytes(c.busbw_p50_gbps)}
+            lines.append(_cut(_call_row(cells, of_calls), width))
     if len(lines) > most:
         lines = (
             [*lines[: most - 1], _cut("  ... " + labels["more"].format(n=len(lines) - most + 1), width, style="dim")] if most > 1 else lines[:most]
@@ -207,11 +213,22 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
     return lines
 
 
-def _call_row(group: str, call: str, *numbers: str) -> str:
-    return " ".join(_sized(text, column) for text, column in zip((group, call, *numbers), _OF_CALLS, strict=True))
+def _call_row(told: Mapping[str, str], of: Sequence[Column]) -> str:
+    return " ".join(_sized(told[column.name], column) for column in of)
 
 
-_OF_CALLS = tuple(Column("", width, right=i > 1) for i, width in enumerate((10, 12, 6, 8, 8, 8, 7)))
+def _of_calls(width: int) -> tuple[Column, ...]:
+    """A number that is cut is another number: where it is narrow some are left out, and where it is wide names get more."""
+    numbers = {"count": 8, "p50": 8, "p95": 8, "p99": 8, "busbw": 7}
+    for left_out in ("p95", "p99"):
+        if _GROUP + _CALL + sum(n + 1 for n in numbers.values()) + 1 > width:
+            del numbers[left_out]
+    spare = width - (_GROUP + _CALL + sum(n + 1 for n in numbers.values()) + 1)
+    names = Column("group", _GROUP), Column("call", _CALL + min(max(spare, 0), _MOST_SPARE))
+    return *names, *(Column(name, cells, right=True) for name, cells in numbers.items())
+
+
+_GROUP, _CALL, _MOST_SPARE = 10, 12, 12
 
 
 # -- the job
@@ -315,6 +332,8 @@ def _cell(rank: Rank, name: str, lang: Language) -> str:
         return "-" if rank.waits_s is None and rank.call is None else f"{rank.call or LABELS[lang]['collective']} {duration(rank.waits_s)}"
     if name == "where":
         where = f"{Path(rank.place.file).name}:{rank.place.line} {rank.place.name}" if rank.place is not None else UNKNOWN
+        if rank.state in _LAST_SEEN and rank.place is not None:
+            where = f"{where} {LABELS[lang]['seen']}"
         return "; ".join(s for s in (_why(rank, lang), where) if s)
     return {"host": rank.host, "pid": str(rank.pid), "local": _or(rank.local_rank)}[name]
 

@@ -157,6 +157,8 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
         "signal": "ended by signal {n}",
         "blamed": "named by the verdict",
         "moved": "moved {t} ago",
+        "seen": "(last seen)",
+        "last_seen": "last seen at {at}",
         "of": "of",
         "sorted": "sorted by {by}",
         "filtered": "filter {text}",
@@ -243,6 +245,8 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
         "signal": "被信号 {n} 结束",
         "blamed": "结论指名",
         "moved": "{t} 前有进展",
+        "seen": "（最后所见）",
+        "last_seen": "最后见于 {at}",
         "of": "/",
         "sorted": "按{by}排序",
         "filtered": "过滤 {text}",
@@ -344,6 +348,15 @@ def small(seconds: float | None) -> str:
 
 def gibibytes(size: int) -> str:
     return f"{size / 2**30:.1f}"
+
+
+def gigabytes(per_s: float | None) -> str:
+    """12.5, 0.0031, 1.2e-05, 340: seven characters at most, none of which may be cut off."""
+    if per_s is None:
+        return UNKNOWN
+    if 99.95 <= per_s < 999_999.5:
+        return f"{per_s:.0f}"
+    return f"{per_s:.3g}" if per_s == 0 or 0.001 <= per_s < 99.95 else f"{per_s:.1e}"
 
 
 def happened(event: Happened, lang: Language) -> str:
