@@ -13,7 +13,7 @@ from unhang.diagnosis import unfinished
 from unhang.diagnosis.why import judge
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.records.now import Place, Standstill, Waiting
+from unhang.records.now import Now, Place, RankNow, Standstill, Waiting
 from unhang.records.rundir import RunDir
 
 AT = Place(file="/p/train.py", line=16, name="step")
@@ -98,6 +98,19 @@ def test_without_a_record_of_the_ranks_their_places_are_not_known(laid):
     run = laid(alive=False)
     (run.path / "now.json").unlink()
     assert "where the ranks were is not known" in told(run).says.en
+
+
+def test_beside_the_verdict_on_an_incident_it_is_said_where_the_ranks_were_later(build, lab):
+    rundir = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False).write()
+    rundir.events.write_text('{"s":3.5,"event":"Opened","incident":1,"kind":"hang"}\n')
+    later = Now(
+        attempt=0, host="node1", time_s=9.0, at_s=9.0, every_s=1.0, hang_after_s=11.0, ranks=(RankNow(rank=0, pid=7, host="node1", since_s=0.0),)
+    )
+    rundir.write(rundir.now, later)
+    found = lab.judge(rundir)
+    said = {n.what: n for n in found.not_examined}["the end of the run"]
+    assert found.primary.cause == "process-stuck" and "rank 0 at a place that is not known (no heartbeat came)" in said.why
+    assert "未知的位置" in said.why_zh
 
 
 def test_a_run_is_judged_by_its_very_process(laid):

@@ -213,8 +213,12 @@ def asked(course: Course) -> list[Text]:
     return [*found, *(seen.by_force(f.seen, f.after_s, by_us=f.by_us) for f in course.forced)]
 
 
-def not_examined(course: Course, unreadable: dict[int, str], *, unfinished: Unfinished | None = None) -> tuple[NotExamined, ...]:
-    """What the events tell of and nobody could look at: `unreadable` incidents with the reason, an end that was not the training's own."""
+def not_examined(
+    course: Course, unreadable: dict[int, str], *, unfinished: Unfinished | None = None, judged: bool = False
+) -> tuple[NotExamined, ...]:
+    """What the events tell of and nobody could look at: `unreadable` incidents with the reason, an end that was not the training's own. `judged`: the
+    verdict is on an incident, and says nothing of where the ranks were last.
+    """
     found = [NotExamined(what=f"incident {n}", why=why) for n, why in sorted(unreadable.items())]
     if not course.exists:
         found.append(NotExamined(what=course.source, why="it is missing: how the run ended is not known"))
@@ -224,7 +228,7 @@ def not_examined(course: Course, unreadable: dict[int, str], *, unfinished: Unfi
         after = words.seconds(course.elapsed_s)
         found.append(NotExamined(what="the rest of the training", why=f"the run was interrupted after {after}", why_zh=f"运行在 {after} 后被中断"))
     elif course.exists and unfinished is not None:
-        why = Text("it is not recorded: {why}", "没有记录：{why}").fill(why=unfinished.why)
+        why = unfinished.says if judged else Text("it is not recorded: {why}", "没有记录：{why}").fill(why=unfinished.why)
         found.append(NotExamined(what="the end of the run", why=why.en, why_zh=why.zh))
     return tuple(found)
 

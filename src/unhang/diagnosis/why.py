@@ -127,7 +127,7 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
             found = replace(found, primary=continued(found.primary, _WENT_ON if went.restarted else _ALL_THE_SAME))
         if found.primary is not None and went.forced:
             found = replace(found, primary=continued(found.primary, THEN + joined(course.asked(replace(went, last_seen=None)))))
-        return replace(found, not_examined=(*course.not_examined(went, unreadable, unfinished=unfinished), *found.not_examined))
+        return replace(found, not_examined=(*course.not_examined(went, unreadable, unfinished=unfinished, judged=True), *found.not_examined))
     went = replace(went, opened=tuple(sorted({*went.opened, *numbers})))
     read = [p for p in (rundir.run, rundir.events) if p.is_file()]
     return Verdict(
