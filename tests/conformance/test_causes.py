@@ -35,6 +35,9 @@ VOCABULARY = {
     "ssh-launcher", "straggler-timeout", "topology-file", "version-mismatch", "wrong-backend-for-tensor", "wsl-limits", "collective-timeout",
     "launcher-teardown", "peer-lost", "store-disconnect", "unhandled-generic", "out-of-sync", "evaluation-out-of-step", "guarded-call-timeout",
 }  # fmt: skip
+# Of these every line that is recognised is told in Chinese, too.
+SPOKEN = {"backend-unavailable", "interface-selection", "nic-hardware"}
+CHINESE = re.compile(r"[一-鿿]")
 ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 BY_ID = [pytest.param(c, id=c.id) for c in CAUSES.values()]
 
@@ -54,6 +57,16 @@ def test_the_catalogue_is_whole():
     files = {p.stem.replace("_", "-") for p in Path(room.__path__[0]).glob("*.py")} - {"--init--"}
     assert files == set(CAUSES)
     assert list(CAUSES) == list(catalogue.load())
+
+
+@pytest.mark.parametrize("cause", BY_ID)
+def test_what_its_lines_say_has_chinese_for_all_or_for_none(cause):
+    told = [s for s in cause.signatures if s.says]
+    if not any(s.says_zh for s in told):
+        assert cause.id not in SPOKEN
+        return
+    values = lambda template: {name for _, name, _, _ in string.Formatter().parse(template) if name}  # noqa: E731
+    assert [s.says for s in told if not CHINESE.search(s.says_zh) or values(s.says) != values(s.says_zh)] == []
 
 
 @pytest.mark.parametrize("cause", BY_ID)

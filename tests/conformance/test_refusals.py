@@ -26,9 +26,6 @@ COMPOSED = {
     "{}: it is {}",
     "{} seen yet: a standstill is taken for a hang after {} s (--startup)",
     "nothing was read: {} {}",
-    # Read back from logs, by `diagnosis/proven`.
-    "with {} it failed all the same: that is {}",
-    "with {} it failed before its first step: {}",
 }
 
 
@@ -52,7 +49,7 @@ def sentences(path: Path) -> list[str]:
             parts = [] if "says_zh" in named else call.args[:1]
             parts = [*parts, *(named[name] for name in ("cause", "hint") if name in named)]
         elif kind == "Note":
-            parts = [named["text"]]
+            parts = [] if "text_zh" in named else [named["text"]]
         else:
             continue
         found += [said for part in parts for said in templates(part)]

@@ -124,8 +124,10 @@ def test_a_log_that_tells_of_a_good_end_and_of_no_failure_says_so(tmp_path):
     assert found.primary is None and any("the training finished" in n.why and ":2)" in n.why for n in found.not_examined)
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_what_the_terminal_showed_is_read_back_at_any_width(tmp_path, width):
+def test_what_the_terminal_showed_is_read_back_at_any_width(tmp_path, width, lang, monkeypatch):
+    monkeypatch.setenv("LC_ALL", {"en": "C.UTF-8", "zh": "zh_CN.UTF-8"}[lang])
     log = tmp_path / "train.log"
     out = io.StringIO()
     live = Live(console=Console(file=out, force_terminal=True, width=width))
@@ -134,7 +136,9 @@ def test_what_the_terminal_showed_is_read_back_at_any_width(tmp_path, width):
     live.tell(events.RungTried(rung="as-is", title="as it is", outcome="failed", says="process group: rank 0: RuntimeError " * 4))
     environment = {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""}
     says = next(iter(SAYS))
-    live.tell(events.FellBack(choice={"interface": "auto"}, environment=environment, arguments=(), says=says, remembered=False))
+    says_zh = "interface=auto 是此处可行的最小改动，已通过两次"
+    fell_back = events.FellBack(choice={"interface": "auto"}, environment=environment, arguments=(), says=says, remembered=False, says_zh=says_zh)
+    live.tell(fell_back)
     live.tell(events.Restarting(attempt=1, of=3))
     log.write_text("".join(LOG.splitlines(keepends=True)[:4]) + out.getvalue())
     assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "proven-here"
@@ -154,6 +158,46 @@ def test_what_was_taken_back_is_not_proven(tmp_path, then):
     again = "".join(LOG.splitlines(keepends=True)[:5])
     log.write_text(LOG.format(says=next(iter(SAYS))) + again + f"unhang: with interface=auto it {then}\n")
     assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "unset-gloo"
+
+
+SAYS_ZH = {
+    "interface=auto 是此处可行的最小改动，已通过两次": "interface=auto",
+    "interface=lo 是此处可行的最小改动，已通过两次；lo 只能到达本机，多主机作业用它无法启动": "interface=lo",
+    "shm=off, ib=off 在此可行，已通过两次；其中是否每一项都必需，未能测完": "shm=off, ib=off",
+    "选择了 backend=gloo，已通过两次": "backend=gloo",
+}
+
+
+@pytest.fixture
+def in_chinese(tmp_path, monkeypatch):
+    """Writes the log of a terminal that spoke Chinese: a change that was taken, and what came after it."""
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+
+    def write(says_zh, *then):
+        out = io.StringIO()
+        live = Live(console=Console(file=out, force_terminal=False, width=80))
+        live.tell(events.Climbing(cause="interface-selection", ranks=2, limit_s=600))
+        live.tell(events.FellBack(choice={}, environment={"GLOO_SOCKET_IFNAME": ""}, arguments=(), says="", says_zh=says_zh))
+        for event in (events.Restarting(attempt=1, of=3), *then):
+            live.tell(event)
+        log = tmp_path / "train.log"
+        log.write_text("".join(LOG.splitlines(keepends=True)[:4]) + out.getvalue(), encoding="utf-8")
+        return judge_logs([str(log)]).verdict
+
+    return write
+
+
+@pytest.mark.parametrize("says", SAYS_ZH)
+def test_what_was_said_in_chinese_is_read_back(in_chinese, says):
+    assert f": {SAYS_ZH[says]} (GLOO_SOCKET_IFNAME unset)" in in_chinese(says).primary.remedies[0].says
+    ended = in_chinese(says, events.Finished(exitcode=0, attempts=2, incidents=1, elapsed_s=12.0, run_dir="runs/train-1"))
+    assert "此后训练以此正常结束" in ended.primary.remedies[0].says_zh
+
+
+@pytest.mark.parametrize("then", ["在第一步之前失败：已撤回并忘记", "在第一步之前失败：已撤回", "仍然失败：已忘记", "仍然失败：已撤回"])
+def test_what_was_taken_back_in_chinese_is_not_proven(in_chinese, then):
+    told = events.Note(text="with interface=auto it failed", text_zh=f"以 interface=auto 训练{then}")
+    assert in_chinese(next(iter(SAYS_ZH)), told).primary.remedies[0].id == "unset-gloo"
 
 
 HANG = """\

@@ -240,7 +240,7 @@ def test_what_is_tried_fits_a_terminal_of_80_columns():
             events.FirstStep(ranks=8, devices=("cuda:0 (H100)",), backend="nccl", after_s=41.2),
             "8 个 rank，位于 cuda:0 (H100) (nccl)；启动后 41.2 秒完成第一步",
         ),
-        (events.Straggling(ranks=(1,), waiting=(0, 2), for_s=31.0, incident=1), "rank 1 较慢但仍在运行：ranks 0, 2 已等待 31 秒；再给它时间"),
+        (events.Straggling(ranks=(1,), waiting=(0, 2), for_s=31.0, incident=1), "rank 1 较慢但仍在运行：rank 0, 2 已等待 31 秒；再给它时间"),
         (events.Opened(incident=1, kind="hang"), "不再有任何进展；正在采集证据"),
         (events.Restarting(attempt=1, of=3), "重新启动（第 1 次，共 3 次）"),
         (events.Note(text="port 29500 is still taken; waiting for it"), "端口 29500 仍被占用；正在等待"),
@@ -250,8 +250,25 @@ def test_what_is_tried_fits_a_terminal_of_80_columns():
         ),
         (events.Asking(ways=2, within_s=75), "最多等待回答 1:15；没有回答则按原样重新启动"),
         (events.Finished(exitcode=3, attempts=2, incidents=0, elapsed_s=61.0), "以退出码 3 结束，用时 1:01，共 2 次尝试"),
-        # Read back from logs.
-        (events.Finished(exitcode=0, attempts=1, incidents=0, elapsed_s=61.0), "training finished after 1:01"),
+        (events.Finished(exitcode=0, attempts=2, incidents=0, elapsed_s=61.0), "训练正常结束，用时 1:01，共 2 次尝试"),
+        (
+            events.Climbing(cause="shm-exhausted", ranks=2, limit_s=300.0, answer_s=75.0),
+            "shm-exhausted：更改设置也许能解决；正在本机用 2 个 rank 测试，最多 5:00，其中 1:15 留给您回答",
+        ),
+        (
+            events.FellBack(choice={"shm": False}, environment={"NCCL_SHM_DISABLE": "1"}, arguments=(), says="it works", says_zh="它可行"),
+            "它可行；从现在起使用 NCCL_SHM_DISABLE=1",
+        ),
+        (events.Note(text="of one run only", text_zh="只属于这次运行"), "只属于这次运行"),
+        (
+            events.GaveUp(why="the same failure again, each time before the first optimizer step: starting again would not help"),
+            "不再重新启动：每次都在优化器的第一步之前出现同样的失败，再次启动也没有用",
+        ),
+        (
+            events.GaveUp(why="the same failure again, each time after 7 steps: starting again would not help"),
+            "不再重新启动：每次都在 7 步之后出现同样的失败，再次启动也没有用",
+        ),
+        (events.GaveUp(why="--max-restarts 3 is used up"), "不再重新启动：--max-restarts 3 已用完"),
     ],
 )
 def test_lines_of_ours_in_chinese(shown, monkeypatch, event, text):

@@ -179,7 +179,10 @@ class Fallback:
             return None
         self.outcome = found.outcome
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.found_s))
-        says = f"{_named(found.outcome)} is what this job got on with here on {day} (unhang run --forget forgets it)"
+        says = Text(
+            "{what} is what this job got on with here on {day} (unhang run --forget forgets it)",
+            "此任务曾于 {day} 在本机以 {what} 正常运行（用 unhang run --forget 可忘记）",
+        ).fill(what=_named(found.outcome), day=day)
         return self._changed(found.outcome, says)
 
     def after(self, result: Result, tell: Tell, cancelled: Callable[[], bool]) -> Changed | None:
@@ -199,8 +202,9 @@ class Fallback:
             is_gone = self._memory.forget(self._keyed()) is not None
             self._in_force = False
             if not (answerable and self.outcome.remembered):
-                back = "taken back, and forgotten" if is_gone else "taken back"
-                self._tell(events.Note(text=f"with {_named(self.outcome)} it failed before its first step: {back}"))
+                back = Text("taken back, and forgotten", "已撤回并忘记") if is_gone else Text("taken back", "已撤回")
+                failed = Text("with {what} it failed before its first step: {back}", "以 {what} 训练在第一步之前失败：{back}")
+                self._note(failed.fill(what=_named(self.outcome), back=back))
                 self.outcome = replace(
                     self.outcome,
                     chosen=None,
@@ -210,7 +214,9 @@ class Fallback:
                 )
                 self._write(self.outcome)
                 return Changed(environ=self._environ, command=self._command)
-            self._tell(events.Note(text=f"with {_named(self.outcome)} it failed all the same: that is {'forgotten' if is_gone else 'taken back'}"))
+            back = Text("forgotten", "已忘记") if is_gone else Text("taken back", "已撤回")
+            failed = Text("with {what} it failed all the same: that is {back}", "以 {what} 训练仍然失败：{back}")
+            self._note(failed.fill(what=_named(self.outcome), back=back))
             self.outcome = None
             assert verdict is not None
             # What is forgotten is not kept either, whatever else is found.
@@ -262,21 +268,30 @@ class Fallback:
             self.outcome = self._asked(self.outcome, bench, until)
         self._write(self.outcome)
         if cancelled():
-            self._tell(events.Note(text=self._interrupted(self.outcome)))
+            self._note(self._interrupted(self.outcome))
             return None
         if not self.outcome.chosen:
-            self._tell(events.Note(text=f"{self.outcome.says}; nothing is changed"))
+            says = Text(self.outcome.says, self.outcome.says_zh or self.outcome.says)
+            self._note(says + Text("; nothing is changed", "；没有更改任何设置"))
             return None
         self._unproven = True
         # Now, while nothing is watched: it looks at the machine.
         self._keyed()
-        return self._changed(self.outcome, self.outcome.says)
+        return self._changed(self.outcome, Text(self.outcome.says, self.outcome.says_zh))
 
-    def _interrupted(self, outcome: Outcome) -> str:
+    def _note(self, said: Text) -> None:
+        self._tell(events.Note(text=said.en, text_zh=said.zh))
+
+    def _interrupted(self, outcome: Outcome) -> Text:
         """What a Ctrl-C leaves behind: an hour later nobody knows what had passed by then."""
         passed = [f"{ladder.named(w.trials[0].choice)} ({w.passed}x)" for w in solution.ways(outcome, "en") if w.passed and w.trials[0].choice]
-        said = f"until then {', '.join(passed)} had passed" if passed else "nothing had passed until then"
-        return f"interrupted while settings were tried; nothing is changed: {said}; what was tried is in {self._rundir.solution_report}"
+        said = Text("nothing had passed until then", "此前没有任何设置通过")
+        if passed:
+            said = Text("until then {passed} had passed", "此前 {passed} 已通过").fill(passed=", ".join(passed))
+        return Text(
+            "interrupted while settings were tried; nothing is changed: {said}; what was tried is in {path}",
+            "测试设置时被中断；没有更改任何设置：{said}；测试过的内容见 {path}",
+        ).fill(said=said, path=str(self._rundir.solution_report))
 
     def _hint(self, verdict: Verdict) -> None:
         """Once, where it would be tried."""
@@ -408,7 +423,7 @@ class Fallback:
             )
         return self._key
 
-    def _changed(self, outcome: Outcome, says: str) -> Changed:
+    def _changed(self, outcome: Outcome, says: Text) -> Changed:
         assert outcome.chosen is not None
         self._in_force = True
         done = applied(outcome.chosen, self._here(), launcher=commands.launcher(self._command))
@@ -418,8 +433,9 @@ class Fallback:
                 choice=outcome.chosen,
                 environment=dict(done.env),
                 arguments=(*options, *done.arguments),
-                says=says,
+                says=says.en,
                 remembered=outcome.remembered,
+                says_zh=says.zh,
             )
         )
         command = commands.with_settings(self._command, options=done.options, arguments=done.arguments, environ=self._environ)

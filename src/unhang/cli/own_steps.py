@@ -17,7 +17,7 @@ from typing import Any
 
 from unhang.errors import EXIT_INTERRUPTED, UnhangError
 from unhang.knowledge.settings.setting import Choice
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, same
 from unhang.launch import ending
 from unhang.launch.command import resolve
 from unhang.model import Steps
@@ -140,17 +140,18 @@ def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -
     except ValueError:
         if over:
             return _no_step(limit_s)
-        return _not_run(" ".join(err.split())[-_KEPT:] or f"exit code {exitcode}")
+        return _not_run(same(" ".join(err.split())[-_KEPT:]) or Text("exit code {n}", "退出码 {n}").fill(n=exitcode))
     steps, rate = int(told.get("steps") or 0), told.get("steps_per_s")
     step_s = round(1 / rate, 6) if rate else None
     if over and exitcode == EXIT_INTERRUPTED:
         return Steps(exitcode=0, steps=steps, step_s=step_s) if steps else _no_step(limit_s)
     primary = (told.get("verdict") or {}).get("primary")
     says = f"{primary['cause']}: {primary['says']}" if exitcode and primary else ""
+    says_zh = f"{primary['cause']}：{primary.get('says_zh') or primary['says']}" if says else ""
     if not steps and (exitcode in _NOT_STARTED or says.startswith("config-error:")):
-        return _not_run(says or f"exit code {exitcode}")
-    return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=says)
+        return _not_run(Text(says, says_zh) if says else Text("exit code {n}", "退出码 {n}").fill(n=exitcode))
+    return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=says, says_zh=says_zh)
 
 
-def _not_run(why: str) -> Text:
-    return Text(f"the command cannot be run so: {why}", f"命令无法这样运行：{why}")
+def _not_run(why: Text) -> Text:
+    return Text("the command cannot be run so: {why}", "命令无法这样运行：{why}").fill(why=why)

@@ -370,7 +370,7 @@ class Judge:
         if inputs := [i for i in self.inputs if i.source not in told]:
             shown = ", ".join(i.source for i in inputs[:_NAMES])
             read = shown if len(inputs) <= _NAMES else f"{shown} and {len(inputs) - _NAMES} more"
-            ended = next((f"{h.source}:{h.line}" for a in self.attempts for h in a.hits if h.signature == proven.FINISHED), "")
+            ended = next((f"{h.source}:{h.line}" for a in self.attempts for h in a.hits if h.signature in proven.ENDED_WELL), "")
             why = "nothing in it was recognised: it may be a healthy log, or none of a training"
             if not ended and any(h.signature == proven.RECORDS for a in self.attempts for h in a.hits):
                 # They tell what was found.

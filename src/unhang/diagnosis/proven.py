@@ -31,9 +31,27 @@ TAKEN_BACK = Signature(
     role="context",
 )
 FINISHED = Signature(needle="unhang: training finished after ", role="context")
+# The same as they are said in Chinese.
+CLIMBING_ZH = Signature(needle="：更改设置也许能解决；正在本机用 ", pattern=r"(?P<cause>[\w-]{1,60})：更改设置也许能解决；正在本机用 ", role="context")
+FELL_BACK_ZH = Signature(
+    needle="；从现在起使用 ",
+    pattern=(
+        r"^(?:unhang: )?(?:选择了 )?(?P<what>[a-z-]+=\S.{0,300}?)(?: 是此处可行的最小改动，已通过两次| 在此可行，已通过两次|，已通过两次)"
+        r".{0,200}?；从现在起使用 (?P<set>.{1,600})$"
+    ),
+    role="context",
+)
+TAKEN_BACK_ZH = Signature(
+    needle="失败：已",
+    pattern=r"^(?:unhang: )?以 [a-z-]+=\S.{0,300}? 训练(?:在第一步之前失败：已撤回|仍然失败：(?:已忘记|已撤回))",
+    role="context",
+)
+FINISHED_ZH = Signature(needle="unhang: 训练正常结束，用时 ", role="context")
+_CLIMBING, _FELL_BACK = (CLIMBING, CLIMBING_ZH), (FELL_BACK, FELL_BACK_ZH)
+_TAKEN_BACK, ENDED_WELL = (TAKEN_BACK, TAKEN_BACK_ZH), (FINISHED, FINISHED_ZH)
 # Printed where something was found on the way.
 RECORDS = Signature(needle="; unhang why ", pattern=r"unhang: (?:records in|记录在) \S.{0,300}?; unhang why (?P<run>\S.{0,300})$", role="context")
-SIGNATURES = (CLIMBING, FELL_BACK, TAKEN_BACK, FINISHED, RECORDS)
+SIGNATURES = (*_CLIMBING, *_FELL_BACK, *_TAKEN_BACK, *ENDED_WELL, RECORDS)
 
 
 def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
@@ -60,9 +78,9 @@ def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
 
 def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
     """A hang leaves nothing in a log that anybody would recognise: but unhang run has told where its verdict is."""
-    told = [h for h in hits if h.signature in (RECORDS, FINISHED)]
+    told = [h for h in hits if h.signature in (RECORDS, *ENDED_WELL)]
     # The records of a run that ended well are named behind its end.
-    if not told or any(h.signature == FINISHED for h in told[-2:]):
+    if not told or any(h.signature in ENDED_WELL for h in told[-2:]):
         return found
     last = told[-1]
     says = Text(
@@ -104,12 +122,12 @@ class Change:
 def taken(hits: Iterable[Hit]) -> Change | None:
     """The change that was taken last, and not taken back."""
     told = [h for h in hits if h.signature in SIGNATURES]
-    last = next((n for n in reversed(range(len(told))) if told[n].signature in (FELL_BACK, TAKEN_BACK)), None)
-    climb = next((h for h in reversed(told[:last]) if h.signature == CLIMBING), None)
-    if last is None or climb is None or told[last].signature == TAKEN_BACK:
+    last = next((n for n in reversed(range(len(told))) if told[n].signature in (*_FELL_BACK, *_TAKEN_BACK)), None)
+    climb = next((h for h in reversed(told[:last]) if h.signature in _CLIMBING), None)
+    if last is None or climb is None or told[last].signature in _TAKEN_BACK:
         return None
     at = told[last]
-    ended_well = any(h.signature == FINISHED and h.source == at.source for h in told[last + 1 :])
+    ended_well = any(h.signature in ENDED_WELL and h.source == at.source for h in told[last + 1 :])
     return Change(cause=climb.groups["cause"], what=at.groups["what"], sets=at.groups["set"], place=f"{at.source}:{at.line}", ended_well=ended_well)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.records.frames import place, user_frame
 from unhang.records.logs import Hit, Role, Signature, Traceback
@@ -148,7 +148,7 @@ class Cause:
         view: LogView | None = None,
         *,
         standing: Standing | None = None,
-        says: str | None = None,
+        says: str | Text | None = None,
         remedies: tuple[str, ...] | None = None,
         commands: Mapping[str, str] | None = None,
     ) -> Finding | None:
@@ -164,14 +164,14 @@ class Cause:
         numbers = tuple(sorted({h.rank for h in alike if h.rank is not None}))
         back = view.traceback_of(best) if view is not None else None
         frame = user_frame(back.frames) if back is not None else None
-        filled = _filled(best)
-        sentence = says if says is not None else filled or self.title
-        titled = "" if says is not None or filled else self.title_zh
+        sentence = (Text(says, "") if isinstance(says, str) else says) or _filled(best) or Text(self.title, self.title_zh)
         local = {h.local_rank for h in alike if h.local_rank is not None}
-        who = f"{words.ranks(numbers)}: " if numbers else f"local {words.ranks(local)}: " if local else ""
-        found = self.finding(
+        who = Text("{who}: ", "{who}：").fill(who=ranks(numbers)) if numbers else NOTHING
+        if not numbers and local:
+            who = Text("local {who}: ", "本地 {who}：").fill(who=ranks(local))
+        return self.finding(
             standing=standing or best.signature.standing,
-            says=f"{who}{sentence}",
+            says=who + sentence if sentence.zh else (who + sentence).en,
             ranks=numbers,
             hosts=tuple(dict.fromkeys(h.host for h in alike if h.host is not None)),
             where=place(frame, "") if frame is not None else None,
@@ -179,17 +179,16 @@ class Cause:
             remedies=remedies if remedies is not None else best.signature.remedies,
             commands=commands,
         )
-        return replace(found, says_zh=f"{who}{titled}") if titled else found
 
     def remedy(self, id: str) -> Remedy:
         return next(r for r in self.remedies if r.id == id)
 
 
-def _filled(hit: Hit) -> str:
-    """The signature's sentence with what it captured; "" where it has none or lacks a value."""
-    template = hit.signature.says
-    names = [name for _, name, _, _ in string.Formatter().parse(template) if name]
-    return template.format_map(hit.groups) if all(n in hit.groups for n in names) else ""
+def _filled(hit: Hit) -> Text:
+    """The signature's sentence with what it captured; NOTHING where it has none or lacks a value."""
+    template = Text(hit.signature.says, hit.signature.says_zh)
+    names = [name for _, name, _, _ in string.Formatter().parse(template.en) if name]
+    return template.fill(**hit.groups) if all(n in hit.groups for n in names) else NOTHING
 
 
 def _one_per_text(hits: Iterable[Hit]) -> list[Hit]:

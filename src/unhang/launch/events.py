@@ -169,6 +169,7 @@ class FellBack:
     arguments: tuple[str, ...]
     says: str
     remembered: bool = False
+    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +181,10 @@ class GaveUp:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Something that the user should know and that is no verdict."""
+    """Something that the user should know and that is no verdict; `text_zh` where its Chinese is not in the table of sentences."""
 
     text: str
+    text_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

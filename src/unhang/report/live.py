@@ -4,8 +4,7 @@ The live line stands below the output on a terminal, and only while the training
 (a progress bar); elsewhere there is none. Everything is written to the file descriptors: a non-blocking one (a parent
 that reads with asyncio or node) takes a part of what Python's buffered writers give it and fails on the rest.
 
-Under Chinese four lines stay English, for `diagnosis/proven` reads them back from logs: what is tried, what was taken, what was
-taken back, and a good end.
+Four lines are read back from logs by `diagnosis/proven`, in both languages: what is tried, what was taken, what was taken back, and a good end.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ def _say(event: events.Event) -> tuple[Text, str]:
         return said.fill(ranks=_count(event.ranks), where=where, after=f"{event.after_s:.1f}"), "green"
     if isinstance(event, events.Overridden):
         where = f" ({Path(event.place[0]).name}:{event.place[1]})" if event.place else ""
-        said = Text("{what} in {ranks}{where}", "{ranks}中 {what}{where}")
+        said = Text("{what} in {ranks}{where}", "{ranks} 上 {what}{where}")
         return said.fill(what=f"{event.what} {event.was} -> {event.now}", ranks=_count(len(event.ranks)), where=where), "cyan"
     if isinstance(event, events.Ignored):
         return Text("{what} in {ranks}", "{what}（{ranks}）").fill(what=_not_done(event), ranks=_count(len(event.ranks))), "yellow"
@@ -222,11 +221,12 @@ def _say(event: events.Event) -> tuple[Text, str]:
     if isinstance(event, events.Restarting):
         return Text("starting again (restart {n} of {of})", "重新启动（第 {n} 次，共 {of} 次）").fill(n=event.attempt, of=event.of), "cyan"
     if isinstance(event, events.Climbing):
-        share = f", {_clock(event.answer_s)} of it for your answer" if event.answer_s else ""
-        ranks = _count(event.ranks).en
-        return _both(
-            f"{event.cause}: settings may answer it; trying them on this machine with {ranks}, {_clock(event.limit_s)} at most{share}"
-        ), "cyan"
+        share = Text(", {time} of it for your answer", "，其中 {time} 留给您回答").fill(time=_clock(event.answer_s)) if event.answer_s else NOTHING
+        said = Text(
+            "{cause}: settings may answer it; trying them on this machine with {ranks}, {time} at most{share}",
+            "{cause}：更改设置也许能解决；正在本机用 {ranks} 测试，最多 {time}{share}",
+        )
+        return said.fill(cause=event.cause, ranks=_count(event.ranks), time=_clock(event.limit_s), share=share), "cyan"
     if isinstance(event, events.RungTried):
         return _tried(event)
     if isinstance(event, events.Asking):
@@ -234,11 +234,11 @@ def _say(event: events.Event) -> tuple[Text, str]:
             "an answer is waited for {time} at most; without one it starts again as it is", "最多等待回答 {time}；没有回答则按原样重新启动"
         ).fill(time=_clock(event.within_s)), "cyan"
     if isinstance(event, events.FellBack):
-        return _both(_fell_back(event)), "green"
+        return _fell_back(event), "green"
     if isinstance(event, events.GaveUp):
         return Text("not starting again: {why}", "不再重新启动：{why}").fill(why=_told(event.why)), "red"
     if isinstance(event, events.Note):
-        return _told(event.text), "yellow"
+        return _told(event.text, event.text_zh), "yellow"
     if isinstance(event, events.LastSeen):
         return seen.before_signal(event.signal, event.seen, event.still_s), "yellow"
     if isinstance(event, events.Forced):
@@ -270,9 +270,9 @@ def _both(text: str) -> Text:
     return Text(text, text)
 
 
-def _told(text: str) -> Text:
-    """What was noted in English, with its Chinese where the table of sentences has it."""
-    return Text(text, language.refusal(text))
+def _told(text: str, text_zh: str = "") -> Text:
+    """What was noted, with its Chinese: beside it, or where the table of sentences has it."""
+    return Text(text, text_zh or language.refusal(text))
 
 
 def _pace(event: events.Pace) -> Text:
@@ -295,10 +295,11 @@ def _why(event: events.RungTried) -> Text:
     return Text(cut(event.says, _MOST_SAID), cut(event.says_zh or event.says, _MOST_SAID))
 
 
-def _fell_back(event: events.FellBack) -> str:
+def _fell_back(event: events.FellBack) -> Text:
     set_to = [f"{name}={shlex.quote(value)}" if value else f"{name} unset" for name, value in event.environment.items()]
     what = " ".join([*set_to, *map(shlex.quote, event.arguments)])
-    return f"{event.says}: from here on {what}"
+    says = Text(event.says, event.says_zh or event.says)
+    return Text("{says}: from here on {what}", "{says}；从现在起使用 {what}").fill(says=says, what=what)
 
 
 def _not_done(event: events.Ignored) -> Text:
@@ -309,7 +310,8 @@ def _not_done(event: events.Ignored) -> Text:
 def _finished(event: events.Finished) -> tuple[Text, str]:
     times = NOTHING if event.attempts == 1 else Text(", {n} attempts", "，共 {n} 次尝试").fill(n=event.attempts)
     if event.exitcode == 0:
-        return _both(f"training finished after {_clock(event.elapsed_s)}{times.en}"), "green"
+        said = Text("training finished after {time}", "训练正常结束，用时 {time}").fill(time=_clock(event.elapsed_s))
+        return said + times, "green"
     said = Text("ended with exit code {code} after {time}", "以退出码 {code} 结束，用时 {time}").fill(
         code=event.exitcode, time=_clock(event.elapsed_s)
     )
@@ -330,10 +332,11 @@ def _count(ranks: int) -> Text:
     return Text("1 rank" if ranks == 1 else f"{ranks} ranks", f"{ranks} 个 rank")
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
+def _ranks(ranks: tuple[int, ...]) -> Text:
     if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''}"
+        return _both(f"rank {ranks[0]}")
+    shown = f"{', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''}"
+    return Text(f"ranks {shown}", f"rank {shown}")
 
 
 def _verb(ranks: tuple[int, ...]) -> str:

@@ -20,6 +20,7 @@ CAUSE = Cause(
             needle="Distributed package doesn't have ",
             pattern=r"Distributed package doesn't have (?P<backend>\w+) built in",
             says="the script asks for the backend {backend}, and this build of torch does not contain it",
+            says_zh="脚本要求使用后端 {backend}，而这个 torch 编译时没有包含它",
             remedies=("gloo-instead", "cuda-build", "see-the-build"),
         ),
         # A driver that does not answer hides GPUs as well, and says so itself.
@@ -28,6 +29,7 @@ CAUSE = Cause(
             pattern=r"ProcessGroup(?P<backend>\w+) is only supported with GPUs, no GPUs found",
             unless=r"too old|Error 80\d|NVML|libcuda\.so|Found no NVIDIA driver|Xid|CUDA-capable device is detected",
             says="the script asks for the backend {backend}, which works on GPUs alone, and the process sees none: there is none, or it is hidden",
+            says_zh="脚本要求使用后端 {backend}，它只能在 GPU 上工作，而进程看不到 GPU：本机没有，或者对进程不可见",
             remedies=("gloo-instead", "see-the-gpus", "see-the-build"),
         ),
     ),

@@ -34,7 +34,10 @@ def _in_logs(view: LogView) -> Finding | None:
                 view.hits_of(CAUSE.id),
                 view,
                 standing="established",
-                says=f"NCCL_SOCKET_IFNAME={asked} matches no usable network interface of the host, so NCCL cannot start",
+                says=Text(
+                    "NCCL_SOCKET_IFNAME={asked} matches no usable network interface of the host, so NCCL cannot start",
+                    "NCCL_SOCKET_IFNAME={asked} 没有匹配到主机上任何可用的网卡，因此 NCCL 无法启动",
+                ).fill(asked=asked),
                 remedies=("let-nccl-choose", "name-one-that-exists"),
             )
         return found
@@ -59,7 +62,10 @@ def _chosen(view: LogView, asked: str | None) -> Finding | None:
     connected = any(view.hits_of(c) for c in ("network-blocked", "gloo-connect"))
     return CAUSE.finding(
         standing="likely" if connected else "possible",
-        says=f"NCCL chose the interface {name}, which reaches no other host, on {len({a.host for a in at if a.host}) or 1} of {len(hosts)} hosts",
+        says=Text(
+            "NCCL chose the interface {name}, which reaches no other host, on {n} of {of} hosts",
+            "{of} 台主机中有 {n} 台上，NCCL 选用了到不了其他主机的网卡 {name}",
+        ).fill(name=name, n=len({a.host for a in at if a.host}) or 1, of=len(hosts)),
         hosts=tuple(sorted({a.host for a in at if a.host})),
         evidence=tuple(Evidence(source=a.source, line=a.line, text=a.text) for a in at[:3]),
         remedies=("name-one-that-exists",) if asked else ("keep-off-virtual", "name-one-that-exists"),
@@ -70,6 +76,7 @@ _NONE_FOUND = Signature(
     needle="no socket interface found",
     pattern=r"Bootstrap ?: no socket interface found",
     says="NCCL found no network interface to start from: NCCL_SOCKET_IFNAME matches none, or the host has none with an address",
+    says_zh="NCCL 找不到可用于启动的网卡：NCCL_SOCKET_IFNAME 没有匹配到任何网卡，或者主机没有带地址的网卡",
     remedies=("name-one-that-exists", "let-nccl-choose"),
 )
 _BAD_FAMILY = Signature(
@@ -77,6 +84,7 @@ _BAD_FAMILY = Signature(
     pattern=r"connecting to address \S* ?with family (?P<family>\d+) is neither AF_INET\(\d+\) nor AF_INET6\(\d+\)",
     standing="likely",
     says="NCCL was given an address without a family ({family}), as happens where NCCL_SOCKET_IFNAME matches no interface of a host",
+    says_zh="NCCL 得到的地址没有有效的地址族（{family}）；某台主机上没有网卡匹配 NCCL_SOCKET_IFNAME 时会这样",
     remedies=("name-one-that-exists", "let-nccl-choose"),
 )
 
@@ -238,12 +246,14 @@ CAUSE = Cause(
             needle="NET/Socket : ",
             pattern=r"NET/Socket : (?:no interface found|No usable listening interface found)",
             says="NCCL found no network interface to listen on",
+            says_zh="NCCL 找不到可以监听的网卡",
             remedies=("name-one-that-exists", "let-nccl-choose"),
         ),
         Signature(
             needle="No interface found in the same subnet as",
             pattern=r"No interface found in the same subnet as (?:remote address )?(?P<peer>\S+)",
             says="no interface of this host is in the subnet of {peer}, which NCCL_COMM_ID names",
+            says_zh="本机没有网卡与 NCCL_COMM_ID 指定的 {peer} 在同一子网",
             remedies=("name-one-that-exists", "let-nccl-choose"),
         ),
         # Without GLOO_SOCKET_IFNAME Gloo takes the address of the host's own name, and that need not be one of this host.
@@ -251,11 +261,13 @@ CAUSE = Cause(
             needle="Unable to find interface for: ",
             pattern=r"ifa != nullptr\.? {0,2}Unable to find interface for: \[(?P<address>[^\]]+)\]",
             says="Gloo took the address {address}, to which the name of this host resolves, and no interface of it has that one",
+            says_zh="Gloo 使用了本机主机名解析出的地址 {address}，而本机没有网卡拥有该地址",
             remedies=("gloo-interface", "name-resolves-here"),
         ),
         Signature(
             needle="interface or hostname can't be empty",
             says="Gloo was given neither an interface nor the name of this host, which is empty",
+            says_zh="没有为 Gloo 指定网卡，而本机的主机名又是空的",
             remedies=("gloo-interface", "name-resolves-here"),
         ),
         # Gloo: GLOO_SOCKET_IFNAME names an interface that is absent or has no address. Where a host name is meant, the check is `rp`.
@@ -263,18 +275,21 @@ CAUSE = Cause(
             needle="Unable to find address for: ",
             pattern=r"(?:ifa != nullptr|\bfalse)\.? {0,2}Unable to find address for: (?P<interface>[\w.@:-]+)",
             says="Gloo finds no address on the interface {interface}: it is absent on this host, down, or has no IP address",
+            says_zh="Gloo 在网卡 {interface} 上找不到地址：本机没有该网卡，或者它未启用，或者没有 IP 地址",
             remedies=("unset-gloo", "gloo-interface"),
         ),
         Signature(
             needle="onnect to fe80",
             pattern=r"[Cc]onnect to fe80[0-9a-fA-F:]*%(?P<interface>[\w.-]+)<(?P<port>\d+)> (?:failed|returned)",
             says="NCCL tried a peer through {interface} by its link-local address, which only that one link can reach",
+            says_zh="NCCL 经 {interface} 用链路本地地址连接对端，而该地址只在这一条链路上有效",
             remedies=("keep-off-virtual", "ipv4-only"),
         ),
         Signature(
             needle="onnect to fe80",
             pattern=r"[Cc]onnect to (?P<peer>fe80[0-9a-fA-F:]*)<\d+> (?:failed|returned)",
             says="NCCL tried a peer by the link-local address {peer}, which is valid on one link only",
+            says_zh="NCCL 用链路本地地址 {peer} 连接对端，而该地址只在一条链路上有效",
             remedies=("keep-off-virtual", "ipv4-only"),
         ),
         # Up to NCCL 2.3; the loopback is taken only where NCCL_SOCKET_IFNAME names it.
@@ -284,6 +299,7 @@ CAUSE = Cause(
             near=r"Call to connect (?:timeout|failed) : Connection refused|Connection timed out",
             standing="likely",
             says="NCCL was told to use the interface {interface} as well, which reaches no other host, and a connection was refused",
+            says_zh="NCCL 被指定同时使用网卡 {interface}，它到不了其他主机，而且有连接被拒绝",
             remedies=("name-one-that-exists", "let-nccl-choose"),
         ),
         # Docker hands out the addresses of its default bridge one by one; some clusters use 172.17 themselves.
@@ -292,6 +308,7 @@ CAUSE = Cause(
             pattern=r"[Cc]onnect to (?P<peer>172\.17\.0\.\d+)<\d+> (?:failed|returned)",
             standing="likely",
             says="NCCL tried a peer at {peer}, an address of Docker's default bridge, which other hosts cannot reach",
+            says_zh="NCCL 连接对端 {peer}，这是 Docker 默认网桥的地址，其他主机无法到达",
             remedies=("keep-off-virtual", "host-network"),
         ),
         Signature(
@@ -299,6 +316,7 @@ CAUSE = Cause(
             pattern=r"[Cc]onnect to (?P<peer>172\.17\.[1-9]\d*\.\d+)<\d+> (?:failed|returned)",
             standing="possible",
             says="NCCL did not reach {peer}: it lies in the net of Docker's default bridge, unless the cluster uses that net itself",
+            says_zh="NCCL 没有连上 {peer}：它位于 Docker 默认网桥的网段，除非集群自己也使用这个网段",
             remedies=("keep-off-virtual", "host-network"),
         ),
         Signature(
@@ -306,6 +324,7 @@ CAUSE = Cause(
             pattern=r"UCX {1,4}ERROR.{0,100} connect\(fd=-?\d+, dest_addr=(?P<peer>172\.17\.0\.\d+):\d+\) failed",
             standing="likely",
             says="UCX tried a peer at {peer}, an address of Docker's default bridge, which other hosts cannot reach",
+            says_zh="UCX 连接对端 {peer}，这是 Docker 默认网桥的地址，其他主机无法到达",
             remedies=("ucx-device", "host-network"),
         ),
         Signature(
@@ -313,6 +332,7 @@ CAUSE = Cause(
             pattern=r"(?:connect|timed out).{0,200}remote=\[(?:::ffff:)?(?P<peer>172\.17\.0\.\d+)\]",
             standing="likely",
             says="Gloo tried a peer at {peer}, an address of Docker's default bridge, which other hosts cannot reach",
+            says_zh="Gloo 连接对端 {peer}，这是 Docker 默认网桥的地址，其他主机无法到达",
             remedies=("gloo-interface", "host-network"),
         ),
         Signature(
@@ -320,12 +340,14 @@ CAUSE = Cause(
             pattern=r"(?:connect |remote=)\[(?P<peer>fe80:[0-9a-fA-F:]+)(?:%[\w.-]+)?\]",
             standing="likely",
             says="Gloo tried a peer by the link-local address {peer}, which is valid on one link only",
+            says_zh="Gloo 用链路本地地址 {peer} 连接对端，而该地址只在一条链路上有效",
             remedies=("gloo-interface",),
         ),
         Signature(
             needle="Socket creation failed : Address family not supported",
             standing="likely",
             says="NCCL got an address of a family that this host does not speak: it has no IP interface, or only some hosts have IPv6",
+            says_zh="NCCL 得到的地址所属的地址族本机不支持：本机没有 IP 网卡，或者只有部分主机有 IPv6",
             remedies=("ipv4-only", "name-one-that-exists"),
         ),
         # Old NCCL printed no "Bootstrap : Using"; MPI refuses names by itself.
@@ -333,6 +355,7 @@ CAUSE = Cause(
             needle="An invalid value was given for btl_tcp_if_",
             pattern=r"An invalid value was given for btl_tcp_if_(?P<which>include|exclude)",
             says="Open MPI was told an interface (btl_tcp_if_{which}) that this host does not have",
+            says_zh="为 Open MPI 指定的网卡（btl_tcp_if_{which}）本机没有",
             remedies=("mpi-interface",),
         ),
     ),

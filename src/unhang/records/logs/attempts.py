@@ -42,6 +42,7 @@ AGENTS = (
     _start("attempts left; will restart worker group"),
     _start("[INFO] [runner.py:", r"cmd = "),
     _start("unhang: starting again"),
+    _start("unhang: 重新启动（第 "),
     _start("torch.distributed.launch is deprecated"),
 )
 LIBRARIES = (
