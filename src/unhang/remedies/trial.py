@@ -18,7 +18,7 @@ import psutil
 from unhang.knowledge.settings.setting import Applied, Choice, Installed, Refused, applied
 from unhang.knowledge.text import Text, joined
 from unhang.model import StageResult, Steps, Trial, Verdict
-from unhang.probes import plan
+from unhang.probes import plan, told
 from unhang.probes.live import verdict_of
 from unhang.probes.ranks import Ranks
 from unhang.records.logs import nccl
@@ -191,7 +191,7 @@ def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Step
         return "inconclusive", Text("interrupted", "被中断")
     if failed is not None:
         stage = next(s for s in (*plan.STAGES, plan.LOADER) if s.id == failed.stage)
-        said = Text(f"{stage.title}: {failed.says}", f"{stage.title_zh}：{failed.says}")
+        said = Text(f"{stage.title}: {failed.says}", f"{stage.title_zh}：{told.in_chinese(failed.says)}")
         return ("inconclusive" if failed.stage in _BEFORE_ANY_TALK else "failed"), said
     if isinstance(steps, Text):
         return "inconclusive", steps

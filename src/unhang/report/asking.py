@@ -15,6 +15,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "again": "a number from 0 to {most}, please",
         "not-measured": "not measured",
         "cost": "cost: {cost}",
+        "step": ", {s:.3g} s/step",
         "varies": "no stars for speed: one way differs from itself more than twofold, so these speeds rank nothing",
     },
     "zh": {
@@ -24,6 +25,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "again": "请输入 0 到 {most} 的数字",
         "not-measured": "未测量",
         "cost": "代价：{cost}",
+        "step": "，每步 {s:.3g} 秒",
         "varies": "不给速度评星：同一方案的实测相差一倍以上，这些速度不足以排名",
     },
 }
@@ -36,9 +38,9 @@ def menu(found: Sequence[Way], *, lang: Language) -> str:
     lines = [words["head"]]
     for number, way in enumerate(found, 1):
         speed = way.busbw_gbps
-        measured = spread(way) if speed is not None else words["not-measured"]
+        measured = spread(way, lang) if speed is not None else words["not-measured"]
         if way.step_s is not None:
-            measured += f", {way.step_s:.3g} s/step"
+            measured += words["step"].format(s=way.step_s)
         stars = f"{stars_of(speed / best) if speed is not None and best else '-' * 5} {stars_of(way.passed / len(way.trials))}"
         lines.append(f"  {number}) {stars}  {what(way.trials[0].choice, lang)}  ({way.title}): {measured}")
         if way.cost:

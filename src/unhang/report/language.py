@@ -161,7 +161,8 @@ def unseen(said: str, lang: Language) -> str:
     return _in_chinese(said, also=SENTENCES) if lang == "zh" else said
 
 
-def _in_chinese(said: str, depth: int = 0, *, also: Sentences = ()) -> str:
+def _in_chinese(said: str, depth: int = 0, *, also: Sentences = (), piecewise: bool = True) -> str:
+    """`also` are sentences beside those of `refusals`; with `piecewise` what is put together of several of them, each with where it comes from."""
     from unhang.knowledge.settings.catalogue import SETTINGS
     from unhang.report.refusals import SENTENCES
 
@@ -177,8 +178,10 @@ def _in_chinese(said: str, depth: int = 0, *, also: Sentences = ()) -> str:
             continue
         pattern = "(.*?)".join(re.escape(part) for part in english.split("{}"))
         if (found := re.fullmatch(pattern, said, re.DOTALL)) is not None:
-            return chinese.format(*(_in_chinese(value, depth + 1, also=also) if depth < _DEEPEST else value for value in found.groups()))
-    if also:
+            return chinese.format(
+                *(_in_chinese(value, depth + 1, also=also, piecewise=piecewise) if depth < _DEEPEST else value for value in found.groups())
+            )
+    if also and piecewise:
         return _piecewise(said, depth + 1, also) if depth < _DEEPEST else said
     parts = [(part, _named(part)) for part in said.split("; ")]
     return "；".join(named or part for part, named in parts) if any(named for _, named in parts) else said
@@ -204,8 +207,12 @@ def spoken() -> Language:
 
 
 def reason(said: str, lang: Language) -> str:
-    """What was not examined, or why, in a language; as it is where that is of one run only."""
-    return REASONS.get(said, said) if lang == "zh" else said
+    """What was not examined, or why, in a language; as it is where that is of one run only, or what the system said."""
+    if lang != "zh" or said in REASONS:
+        return REASONS[said] if lang == "zh" else said
+    from unhang.report.unexamined import SENTENCES
+
+    return _in_chinese(said, also=SENTENCES, piecewise=False)
 
 
 def chosen(lang: str | None) -> Language:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.model import Finding, Live, StageResult
+from unhang.probes import told
 from unhang.probes.plan import STAGES, Stage
 from unhang.report import screen
 from unhang.report.folding import fold
@@ -88,7 +89,8 @@ def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
     title = titles[result.stage]
     ranks = _ranks(result.world_size, lang)
     head = f"  {ranks}{' ' * (10 - cell_len(ranks))}{title}{' ' * (column - cell_len(title))}{result.seconds:9.3f} s  "
-    text = {"lacking": _WORDS[lang]["lacking"].format(why=result.says)}.get(result.state, result.says)
+    said = told.in_chinese(result.says) if lang == "zh" else result.says
+    text = {"lacking": _WORDS[lang]["lacking"].format(why=said)}.get(result.state, said)
     if result.state == "failed" or cell_len(head) + cell_len(text) > width:
         yield Text.assemble((mark, style), head[1:].rstrip())
         yield from (Text(line) for line in fold(text, width, first=" " * 6) if text)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from unhang.model import Outcome, Trial, Tried
+from unhang.probes import told
 from unhang.probes.plan import LOADER, STAGES
 from unhang.remedies.ladder import spelled
 from unhang.remedies.settings import in_shell
@@ -59,6 +60,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "took": "All of it took {s:.0f} s on this machine.",
         "as-it-is": "as it is",
         "step": "{s:.3g} s a step",
+        "to": " to ",
     },
     "zh": {
         "title": "本机上可行的方案",
@@ -95,6 +97,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "took": "全部测试在本机用时 {s:.0f} 秒。",
         "as-it-is": "保持原样",
         "step": "每步 {s:.3g} 秒",
+        "to": " 到 ",
     },
 }
 
@@ -132,10 +135,10 @@ def best_of(found: Sequence[Way]) -> float | None:
     return max((w.busbw_gbps for w in found if w.busbw_gbps is not None), default=None)
 
 
-def spread(way: Way) -> str:
+def spread(way: Way, lang: Language) -> str:
     """ "0.16 to 1.04 GB/s", or one number."""
     ends = dict.fromkeys(f"{speed:.3g}" for speed in (way.speeds_gbps[0], way.speeds_gbps[-1]))
-    return f"{' to '.join(ends)} GB/s"
+    return f"{_WORDS[lang]['to'].join(ends)} GB/s"
 
 
 def ways(outcome: Outcome, lang: Language) -> tuple[Way, ...]:
@@ -195,7 +198,7 @@ def _stages(trial: Trial, words: Mapping[str, str], lang: Language) -> Iterator[
     for stage in trial.stages:
         if stage.state == "not-tested":
             continue
-        said = f": {stage.says}" if stage.says else ""
+        said = f": {told.in_chinese(stage.says) if lang == 'zh' else stage.says}" if stage.says else ""
         yield f"- {_MARKS[stage.state]} {titles[stage.stage]}{said}"
     if left := [titles[stage.stage] for stage in trial.stages if stage.state == "not-tested"]:
         yield f"- {words['not-reached'].format(stages=('、' if lang == 'zh' else '; ').join(left))}"
@@ -214,22 +217,23 @@ def _table(outcome: Outcome, words: Mapping[str, str], lang: Language) -> Iterat
     yield words["head"]
     yield "|---|---|---|---|---|---|"
     for way in found:
-        yield _row(way, best, words)
+        yield _row(way, best, words, lang)
     for rung in outcome.rungs:
         if rung.trial is None:
             yield _skipped(rung, words, lang)
     yield ""
 
 
-def _row(way: Way, best: float | None, words: Mapping[str, str]) -> str:
+def _row(way: Way, best: float | None, words: Mapping[str, str], lang: Language) -> str:
     decided = [t for t in way.trials if t.outcome != "inconclusive"]
     if not way.passed:
         result = words["fails" if decided else "inconclusive"]
         mark = _MARKS["failed" if decided else "inconclusive"]
-        return f"| {_cell(way.title)} | {mark} {result} | - | - | {_cell(cut(way.trials[0].says, _MOST_SAID))} | {_cell(way.cost)} |"
+        says = (lang == "zh" and way.trials[0].says_zh) or way.trials[0].says
+        return f"| {_cell(way.title)} | {mark} {result} | - | - | {_cell(cut(says, _MOST_SAID))} | {_cell(way.cost)} |"
     result = words["passed" if way.trials[0].choice else "unseen"]
     speed = way.busbw_gbps
-    measured = [spread(way) if speed is not None else words["not-measured"]]
+    measured = [spread(way, lang) if speed is not None else words["not-measured"]]
     if way.step_s is not None:
         measured.append(words["step"].format(s=way.step_s))
     measured.append(words["of-trials"].format(n=way.passed, all=len(decided)))

@@ -66,6 +66,7 @@ class Abandoned(_Event, frozen=True, tag="Abandoned"):
 class Cause(msgspec.Struct, frozen=True):
     cause: str
     says: str
+    says_zh: str = ""
 
 
 class Drawn(_Event, frozen=True, tag="Drawn"):

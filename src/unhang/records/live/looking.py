@@ -296,7 +296,7 @@ class _Drawing:
                 where=primary.where,
                 ranks=primary.ranks,
             )
-        return None if last is None else Told(attempt=attempt, cause=last.cause, says=last.says)
+        return None if last is None else Told(attempt=attempt, cause=last.cause, says=last.says, says_zh=last.says_zh)
 
     # -- its ranks
 

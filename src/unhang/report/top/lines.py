@@ -13,7 +13,7 @@ from rich.text import Text
 from unhang.patterns import lazily
 from unhang.records.live.picture import Job, Picture, Rank, State
 from unhang.report.folding import fold
-from unhang.report.language import Language, refusal
+from unhang.report.language import STANDINGS, Language, refusal
 from unhang.report.top.choosing import Chosen
 from unhang.report.top.words import (
     KINDS,
@@ -298,7 +298,7 @@ def _of_trouble(picture: Picture, width: int, lang: Language, *, whole: bool) ->
     if job.verdict is not None:
         told = job.verdict
         says = told.says_zh if lang == "zh" and told.says_zh else told.says
-        standing = f" ({told.standing})" if told.standing else ""
+        standing = f" ({STANDINGS[lang][told.standing]})" if told.standing else ""
         of_attempt = f" ({labels['attempt'].format(n=told.attempt + 1)})" if told.attempt != job.attempt and told.attempt is not None else ""
         of_verdict = fold(clean(f"{labels['verdict']}{of_attempt}  {told.cause}{standing}: {says}"), width, deeper="  ")
         most = len(of_verdict) if whole else _MOST_LINES_OF_VERDICT
@@ -306,7 +306,7 @@ def _of_trouble(picture: Picture, width: int, lang: Language, *, whole: bool) ->
         if len(of_verdict) > most:
             lines[-1] = _cut(of_verdict[most - 1] + " ...", width)
     if job.gave_up is not None:
-        lines.append(_cut(labels["gave_up"].format(why=job.gave_up), width))
+        lines.append(_cut(labels["gave_up"].format(why=refusal(job.gave_up) if lang == "zh" else job.gave_up), width))
     return lines
 
 

@@ -11,7 +11,7 @@ from unhang.knowledge import seen
 from unhang.records.live.history import Happened
 from unhang.records.live.picture import Phase, State
 from unhang.records.seen import Seen
-from unhang.report.language import Language
+from unhang.report.language import Language, refusal
 
 # What is not known; never an empty place, which might be read as nothing being wrong.
 UNKNOWN = "?"
@@ -365,9 +365,12 @@ def happened(event: Happened, lang: Language) -> str:
     if told is None:
         return event.event
     fields = {name: _plain(value, lang) for name, value in event.fields.items()}
+    if lang == "zh":
+        fields |= _in_chinese(event, fields)
     verdict = event.fields.get("verdict")
     if event.event == "Drawn":
-        fields["told"] = f"{verdict.get('cause')}: {verdict.get('says')}" if isinstance(verdict, dict) else LABELS[lang]["none"]
+        says = (lang == "zh" and verdict.get("says_zh")) or verdict.get("says") if isinstance(verdict, dict) else ""
+        fields["told"] = f"{verdict.get('cause')}: {says}" if isinstance(verdict, dict) else LABELS[lang]["none"]
     if event.event == "Started":
         fields["n"] = str(n + 1) if isinstance(n := event.fields.get("attempt"), int) else UNKNOWN
     if event.event == "Opened":
@@ -382,6 +385,19 @@ def _seen(told: Any, lang: Language) -> str:
         return seen.told(msgspec.convert(told, tuple[Seen, ...])).of(lang)
     except msgspec.ValidationError:
         return UNKNOWN
+
+
+def _in_chinese(event: Happened, fields: Mapping[str, str]) -> dict[str, str]:
+    """What an event brings in Chinese, and what the table of sentences has of what it brings in English."""
+    told = {name: value for name in ("title", "says", "text") if (value := str(event.fields.get(f"{name}_zh") or ""))}
+    if event.event in ("GaveUp", "Note"):
+        told = {name: refusal(value) for name, value in fields.items() if name in ("why", "text")} | told
+    if event.event == "RungTried":
+        told["outcome"] = _OUTCOMES.get(fields.get("outcome", ""), fields.get("outcome", UNKNOWN))
+    return told
+
+
+_OUTCOMES: Mapping[str, str] = {"passed": "可行", "failed": "失败", "inconclusive": "未定", "skipped": "未测试"}
 
 
 class _Unknown(dict[str, str]):
