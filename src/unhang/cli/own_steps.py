@@ -146,8 +146,9 @@ def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -
     if over and exitcode == EXIT_INTERRUPTED:
         return Steps(exitcode=0, steps=steps, step_s=step_s) if steps else _no_step(limit_s)
     primary = (told.get("verdict") or {}).get("primary")
-    says = f"{primary['cause']}: {primary['says']}" if exitcode and primary else ""
-    says_zh = f"{primary['cause']}：{primary.get('says_zh') or primary['says']}" if says else ""
+    says = says_zh = ""
+    if exitcode and primary:
+        says, says_zh = f"{primary['cause']}: {primary['says']}", f"{primary['cause']}：{primary.get('says_zh') or primary['says']}"
     if not steps and (exitcode in _NOT_STARTED or says.startswith("config-error:")):
         return _not_run(Text(says, says_zh) if says else Text("exit code {n}", "退出码 {n}").fill(n=exitcode))
     return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=says, says_zh=says_zh)

@@ -32,7 +32,9 @@ TAKEN_BACK = Signature(
 )
 FINISHED = Signature(needle="unhang: training finished after ", role="context")
 # The same as they are said in Chinese.
-CLIMBING_ZH = Signature(needle="：更改设置也许能解决；正在本机用 ", pattern=r"(?P<cause>[\w-]{1,60})：更改设置也许能解决；正在本机用 ", role="context")
+CLIMBING_ZH = Signature(
+    needle="：更改设置也许能解决；正在本机用 ", pattern=r"(?P<cause>[\w-]{1,60})：更改设置也许能解决；正在本机用 ", role="context"
+)
 FELL_BACK_ZH = Signature(
     needle="；从现在起使用 ",
     pattern=(

@@ -359,7 +359,7 @@ class Supervisor:
             line["command"] = redact_command(event.command)
         if isinstance(event, events.Drawn):
             primary = event.verdict.primary
-            line["verdict"] = {"cause": primary.cause, "says": primary.says} if primary else None
+            line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
         try:
             with self._rundir.events.open("ab") as f:
                 f.write(encoding.encode(line) + b"\n")

@@ -19,6 +19,7 @@ from unhang.records.logs.line import CONTROLS
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import Language
+from unhang.report.terminal import unseen
 
 _MARKS: Mapping[str, tuple[str, str]] = {
     "ok": ("✓", "green"),
@@ -107,7 +108,7 @@ def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
     for one in examined.variables:
         yield from _variable(one, width, lang)
     for missed in examined.not_examined:
-        yield from _folded(f"{words['not_examined']}: {missed.what}: {missed.why}", width, "", style="yellow")
+        yield from _folded(f"{words['not_examined']}: {': '.join(unseen(missed, lang))}", width, "", style="yellow")
     if not examined.variables:
         yield Shown(words["nothing"])
         return

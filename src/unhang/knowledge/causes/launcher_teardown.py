@@ -40,6 +40,7 @@ CAUSE = Cause(
             pattern=r"failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
             role="symptom",
             says="local rank {local_rank} (pid {pid}) ended with exit code {exitcode}, and the launcher stopped the others",
+            says_zh="本地 rank {local_rank}（pid {pid}）以退出码 {exitcode} 结束，启动器随后结束了其余进程",
         ),
         Signature(needle="multiprocessing.errors.ChildFailedError", role="symptom"),
         Signature(needle="Root Cause (first observed failure)", role="symptom"),
@@ -58,6 +59,7 @@ CAUSE = Cause(
             pattern=r"(?:Process (?P<pid>\d{1,9}) )?exits with return code = (?P<exitcode>-?\d+)",
             role="symptom",
             says="process {pid} ended with exit code {exitcode}, and DeepSpeed stopped the others",
+            says_zh="进程 {pid} 以退出码 {exitcode} 结束，DeepSpeed 随后结束了其余进程",
         ),
         Signature(needle="ssh exited with exit code", role="symptom"),
         Signature(needle="subprocess.CalledProcessError: Command", role="symptom"),
@@ -67,6 +69,7 @@ CAUSE = Cause(
             pattern=rf"srun: error: {srun.HOSTS}: tasks? {srun.TASKS}: Exited with exit code (?P<exitcode>\d+)",
             role="symptom",
             says="Slurm task {tasks} on {host} ended with exit code {exitcode}",
+            says_zh="{host} 上的 Slurm 任务进程 {tasks} 以退出码 {exitcode} 结束",
         ),
         Signature(needle="srun: Job step aborted", role="symptom"),
         Signature(needle="srun: Terminating StepId", role="symptom"),
@@ -88,6 +91,7 @@ CAUSE = Cause(
             pattern=r"DataLoader worker \(pid (?P<worker>\d+)\) is killed by signal: Terminated",
             role="symptom",
             says="data loader worker {worker} was asked to end (SIGTERM), as happens when its job is stopped",
+            says_zh="DataLoader worker {worker} 被要求结束（SIGTERM），任务被停止时会这样",
         ),
         # Lightning
         Signature(

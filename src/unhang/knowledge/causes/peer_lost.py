@@ -23,18 +23,21 @@ CAUSE = Cause(
             pattern=r"Connection closed by peer \[(?P<address>[^\]]{1,100})\]",
             role="symptom",
             says="the peer at {address} closed its connection",
+            says_zh="位于 {address} 的对端关闭了连接",
         ),
         Signature(
             needle="Connection reset by peer",
             pattern=r"(?:Read|Write) error \[(?P<address>[^\]]+)\]:\d+: Connection reset by peer",
             role="symptom",
             says="the peer at {address} reset the connection",
+            says_zh="位于 {address} 的对端重置了连接",
         ),
         Signature(
             needle="Broken pipe",
             pattern=r"(?:Read|Write) error \[(?P<address>[^\]]+)\]:\d+: Broken pipe",
             role="symptom",
             says="the connection to {address} was already gone",
+            says_zh="到 {address} 的连接早已断开",
         ),
         LEFT_AT_BARRIER,
         Signature(
@@ -50,12 +53,14 @@ CAUSE = Cause(
             pattern=r"Call to recv from (?P<peer>\S+) failed : (?:Connection reset by peer|Broken pipe|Software caused connection abort)",
             role="symptom",
             says="the connection to {peer} was reset",
+            says_zh="到 {peer} 的连接被重置",
         ),
         Signature(
             needle="Call to send to ",
             pattern=r"Call to send to (?P<peer>\S+) failed : (?:Connection reset by peer|Broken pipe)",
             role="symptom",
             says="the connection to {peer} was reset",
+            says_zh="到 {peer} 的连接被重置",
         ),
         Signature(
             needle="ocketProgressOpt: ",

@@ -39,6 +39,7 @@ CAUSE = Cause(
             pattern=r"DistStoreError: wait timeout after (?P<timeout_ms>\d+)ms, keys: (?P<keys>\S+)",
             role="symptom",
             says="nobody wrote {keys} to the store within {timeout_ms} ms",
+            says_zh="{timeout_ms} ms 内没有进程把 {keys} 写入 store",
         ),
         Signature(
             needle="client socket has timed out after",
@@ -46,12 +47,14 @@ CAUSE = Cause(
             pattern=r"timed out after (?P<timeout>\d+m?s) while trying to connect to (?P<open>\()?(?P<host>[^\s,]+)(?(open), |:)(?P<port>\d+)",
             role="symptom",
             says="no connection to {host}:{port} within {timeout}",
+            says_zh="{timeout} 内没有连上 {host}:{port}",
         ),
         Signature(
             needle="clients joined",
             pattern=r"waiting for clients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined",
             role="symptom",
             says="{joined} of {expected} processes came to the store",
+            says_zh="{expected} 个进程中有 {joined} 个连上了 store",
         ),
         # torch 1.8 to 2.0 "on rank: 0, ... worker_count=1"; 2.1+ "on rank 0, ... num_workers_joined=1".
         Signature(
@@ -60,6 +63,7 @@ CAUSE = Cause(
             r"timeout=(?P<timeout>[\d:.]+)\)",
             role="symptom",
             says="{joined} of {expected} ranks came to the first barrier within {timeout}",
+            says_zh="{timeout} 内 {expected} 个 rank 中有 {joined} 个到达了第一个 barrier",
         ),
         Signature(
             needle="waitForInput: ",
@@ -80,6 +84,7 @@ CAUSE = Cause(
             ),
             role="symptom",
             says="key {keys}, by which a communicator begins, could not be read from the store: the rank that writes it had not come, or was gone",
+            says_zh="无法从 store 读取建立通信器所用的键 {keys}：写入它的 rank 没有到，或已经不在",
         ),
         Signature(needle='Failed to check the "should dump" flag on TCPStore', role="symptom"),
         Signature(needle="Stop_waiting response is expected", role="symptom"),
@@ -87,6 +92,7 @@ CAUSE = Cause(
             needle="has failed to send a keep-alive heartbeat to the rendezvous",
             role="symptom",
             says="torchrun's agent lost the rendezvous: the host that holds it is gone, or its agent has ended",
+            says_zh="torchrun 的 agent 失去了 rendezvous：承载它的主机已不在，或其 agent 已结束",
         ),
         Signature(
             needle="Error: Connection reset by peer",
