@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 UNHANG = (sys.executable, "-m", "unhang")
 TRAIN = """\
@@ -72,7 +72,7 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=[pytest.mark.integration] if name != "again" else []) for name in RUNS])
 def run(request, chinese):
     command, environ, says = RUNS[request.param]
     if request.param == "backend":
