@@ -9,7 +9,7 @@ from dataclasses import replace
 from unhang.diagnosis.logs import ONLY_STACKS
 from unhang.diagnosis.recorders import NO_STACKS
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.telling import STACKS
+from unhang.diagnosis.untold import STACKS
 from unhang.knowledge import catalogue, stacked
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.stacked import Kind

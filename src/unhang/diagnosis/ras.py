@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.telling import unexamined
 from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING
+from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, possible, same
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from unhang.diagnosis import contradictions, kernel_told
 from unhang.diagnosis.logs import ONLY_LOGS
+from unhang.diagnosis.phrases import MISMATCHES, out_of_time
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.telling import MISMATCHES, ONE_LOOK, ROOTS, STACKS, Teller, out_of_time, unexamined
+from unhang.diagnosis.telling import ROOTS, Teller
 from unhang.diagnosis.unnumbered import unnumbered
+from unhang.diagnosis.untold import ONE_LOOK, STACKS, unexamined
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import NOTHING, Text, ranks
@@ -120,7 +122,7 @@ def _judged(recorded: Recorded) -> Examined:
         ).finding()
         for o in others
     ]
-    not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.left()]
+    not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.untold.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
     verdict = redact_data(
         Verdict(

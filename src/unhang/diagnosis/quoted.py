@@ -1,0 +1,113 @@
+"""The calls and lines that an outcome of flight recorders rests on: read again, with their frames, of the few ranks that are quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from unhang.diagnosis import phrases
+from unhang.knowledge import words
+from unhang.knowledge.text import NOTHING, Text
+from unhang.model import Evidence
+from unhang.records.flight import Call, Flight
+from unhang.records.flight.columns import Recording
+from unhang.records.flight.recordings import flight
+from unhang.records.frames import Frame, place, user_frame
+from unhang.records.match.outcome import Outcome
+
+
+def at(call: Call | None) -> Text:
+    """ " at train.py:88 in evaluate"."""
+    frame = user_frame(call.frames) if call is not None else None
+    return Text(" at {place}", "（位于 {place}）").fill(place=place(frame, "")) if frame is not None else NOTHING
+
+
+def line(call: Call) -> str:
+    frame: Frame | None = user_frame(call.frames)
+    return f", {words.frame(frame)}" if frame is not None else ""
+
+
+class Quoted:
+    """Of `recordings` what is quoted for an outcome; a rank's frames are read once, and of no more ranks than a few times those that are quoted."""
+
+    def __init__(self, recordings: Mapping[int, Recording], outcome: Outcome) -> None:
+        self._recordings, self._outcome = recordings, outcome
+        self._flights: dict[int, Flight | None] = {}
+
+    def flight(self, rank: int) -> Flight | None:
+        if rank not in self._flights:
+            recording = self._recordings.get(rank)
+            self._flights[rank] = flight(recording) if recording is not None and len(self._flights) < 4 * phrases.QUOTED else None
+        return self._flights[rank]
+
+    def calls(self, rank: int) -> Mapping[int, Call]:
+        """The calls of a rank in the group, by number; of several launched together the first."""
+        found = self.flight(rank)
+        calls = found.calls.get(self._outcome.group_name, ()) if found is not None else ()
+        return {c.seq: c for c in reversed(calls) if not c.is_p2p}
+
+    def call(self, rank: int) -> Call | None:
+        return None if self._outcome.number is None else self.calls(rank).get(self._outcome.number)
+
+    def message(self, rank: int) -> Call | None:
+        found = self.flight(rank)
+        calls = found.calls.get(self._outcome.group_name, ()) if found is not None else ()
+        side = next((s for s in self._outcome.sides if s.ranks == (rank,)), None)
+        number, kind = (self._outcome.number, "") if side is None or side.number is None else (side.number, side.call.split(" ")[0])
+        there = [c for c in calls if c.is_p2p and c.seq == number and c.op.startswith(kind) and c.op != "coalesced"]
+        return next((c for c in there if not c.done), there[0] if side is not None and there else None)
+
+    def waited(self, rank: int) -> Call | None:
+        """The call that the outcome is about, as this rank issued it."""
+        return self.message(rank) if phrases.is_message(self._outcome.call) or self._outcome.kind == "p2p-size" else self.call(rank)
+
+    def last(self, rank: int) -> Call | None:
+        """The newest call of a rank, in any group."""
+        found = self.flight(rank)
+        calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
+        return max(calls, key=lambda c: c.created_ns, default=None)
+
+    def oldest(self, rank: int) -> Call | None:
+        """The oldest call that a rank has pending, in any group."""
+        found = self.flight(rank)
+        calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
+        return min((c for c in calls if not c.done), key=lambda c: c.created_ns, default=None)
+
+    def place(self, rank: int) -> str | None:
+        call = self.waited(rank)
+        frame = user_frame(call.frames) if call is not None else None
+        return place(frame, "") if frame is not None else None
+
+    def evidence(self, rank: int, text: str) -> Evidence:
+        return Evidence(source=self._recordings[rank].source if rank in self._recordings else "", text=text)
+
+    def around(self, rank: int) -> tuple[list[Evidence], list[Evidence]]:
+        """What a rank issued at the number; the calls before and behind it."""
+        o = self._outcome
+        if o.number is None or o.kind == "p2p-size":
+            call = self.message(rank)
+            return [self.evidence(rank, f"rank {rank}: {words.call(call)}{line(call)}")] if call is not None else [], []
+        calls, found = self.calls(rank), dict[str, Evidence]()
+        for number, word in ((o.number, ""), (o.number - 1, "before: "), (o.number + 1, "behind: ")):
+            if (call := calls.get(number)) is not None:
+                state = self.over() if call.done else "not finished"
+                found[word] = self.evidence(rank, f"rank {rank}: {word}#{number} {words.call(call)} ({state}){line(call)}")
+        return [e for word, e in found.items() if not word], [e for word, e in found.items() if word]
+
+    def pending(self, rank: int) -> list[Evidence]:
+        """What a rank waits in."""
+        here = None if self._outcome.kind in phrases.MISMATCHES else self.waited(rank)
+        oldest = here or self.oldest(rank)
+        if oldest is None:
+            return []
+        state = self.over() if oldest.done else "waits"
+        return [self.evidence(rank, f"rank {rank}: #{oldest.seq} {words.call(oldest)} of group {oldest.group} ({state}){line(oldest)}")]
+
+    def newest(self, rank: int) -> list[Evidence]:
+        c = self.last(rank)
+        return [] if c is None else [self.evidence(rank, f"rank {rank}: last call #{c.seq} {words.call(c)} of group {c.group}{line(c)}")]
+
+    def over(self) -> str:
+        return "over, well or not" if self.on_gloo() else "done"
+
+    def on_gloo(self) -> bool:
+        return any(t.gloo for r in self._recordings.values() for t in r.tracks)
