@@ -223,6 +223,23 @@ def test_what_cannot_be_forgotten_is_not_said_to_be(here, monkeypatch):
     assert here.texts()[-1].endswith("it failed before its first step: taken back") and "is not forgotten" in here.texts()[-2]
 
 
+def test_what_becomes_of_a_change_is_told_in_chinese_too(here):
+    here.found = replace(here.found, says_zh="如此")
+    run = here()
+    run.after(failed(), here.told.append, lambda: False)
+    assert [e.says_zh for e in here.said(events.FellBack)] == ["如此"]
+    run.saw(STEPPED)
+    run.saw(FINISHED)
+    for cause, said in (("gpu-oom", "以 interface=lo 训练在第一步之前失败：已撤回并忘记"), ("gloo-connect", "以 interface=lo 训练仍然失败：已忘记")):
+        again = here()
+        here.told.clear()
+        again.at_start(here.told.append)
+        assert "以 interface=lo 正常运行（用 unhang run --forget 可忘记）" in here.said(events.FellBack)[0].says_zh
+        again.after(failed(cause), here.told.append, lambda: False)
+        assert said in [e.text_zh for e in here.said(events.Note)]
+        here.before()
+
+
 def test_a_memory_that_is_held_by_another_training_holds_up_nobody(here):
     here.before()
     here.versions = "torch 2.14"
