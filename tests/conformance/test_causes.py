@@ -36,7 +36,10 @@ VOCABULARY = {
     "launcher-teardown", "peer-lost", "store-disconnect", "unhandled-generic", "out-of-sync", "evaluation-out-of-step", "guarded-call-timeout",
 }  # fmt: skip
 # Of these every line that is recognised is told in Chinese, too.
-SPOKEN = {"backend-unavailable", "interface-selection", "launcher-teardown", "nic-hardware", "peer-lost", "store-disconnect"}
+SPOKEN = {
+    *("backend-unavailable", "collective-timeout", "gloo-connect", "interface-selection", "launcher-teardown", "nic-hardware", "peer-lost"),
+    "store-disconnect",
+}
 CHINESE = re.compile(r"[一-鿿]")
 ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 BY_ID = [pytest.param(c, id=c.id) for c in CAUSES.values()]

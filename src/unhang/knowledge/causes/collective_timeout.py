@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import COMMA, THEN, Text, joined, ranks
 from unhang.knowledge.watchdogs import behind, collective, evidence_of, first_of_each, ranks_of, silent
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ GLOO_TIMEOUT = Signature(
     pattern=r"Timed out waiting (?P<timeout_ms>\d+)ms for (?P<what>\w+) operation to complete",
     role="symptom",
     says="Gloo waited {timeout_ms} ms for a {what} from its peer",
+    says_zh="Gloo 等待对端的 {what} 已达 {timeout_ms} ms",
 )
 
 BARRIER = Signature(
@@ -24,6 +26,7 @@ BARRIER = Signature(
     pattern=r"Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier in (?P<timeout_ms>\d+) ms",
     role="symptom",
     says="rank(s) {missing} did not come to a monitored barrier within {timeout_ms} ms",
+    says_zh="rank {missing} 在 {timeout_ms} ms 内没有到达 monitored barrier",
 )
 
 # TORCH_NCCL_DESYNC_DEBUG=1 (TraceUtils.h)
@@ -33,12 +36,14 @@ DESYNC = (
         pattern=r"ranks \[(?P<missing>[\d, ]+)\] are the lagging ranks",
         role="symptom",
         says="torch's own report: ranks {missing} never joined any collective",
+        says_zh="torch 自己的报告：rank {missing} 从未加入任何集合通信",
     ),
     Signature(
         needle=", but didn't join collective #",
         pattern=r"\[(?P<missing>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join collective #(?P<seq>\d+)",
         role="symptom",
         says="torch's own report: ranks {missing} finished collective #{last} and never joined #{seq}",
+        says_zh="torch 自己的报告：rank {missing} 完成了集合通信 #{last}，从未加入 #{seq}",
     ),
 )
 
@@ -53,11 +58,14 @@ def _in_logs(view: LogView) -> Finding | None:
     numbers = ranks_of(most)
     missing = behind(view)
     absent = tuple(r for r, _ in missing) or silent(view)
-    says = f"{words.ranks(numbers)} waited {words.seconds(most[0].timeout_ms / 1000)} in {collective(most[0])}"
+    says = Text("{who} waited {s} in {call}", "{who} 在 {call} 中等待了 {s}").fill(
+        who=ranks(numbers), s=words.seconds(most[0].timeout_ms / 1000), call=collective(most[0])
+    )
     if missing:
-        says += "; " + ", ".join(f"rank {r} never issued it (last: #{last})" for r, last in missing[:4])
+        never = Text("rank {r} never issued it (last: #{last})", "rank {r} 从未发出它（最后一次：#{last}）")
+        says += THEN + joined((never.fill(r=r, last=last) for r, last in missing[:4]), COMMA)
     elif absent:
-        says += f"; {words.ranks(absent)} printed no timeout"
+        says += Text("; {who} printed no timeout", "；{who} 没有打印超时").fill(who=ranks(absent))
     return CAUSE.finding(standing="established", says=says, ranks=numbers, evidence=evidence_of(t.at for t in most[:2]))
 
 
@@ -83,6 +91,7 @@ CAUSE = Cause(
             pattern=r"OpType=(?P<op>\w+).*?Timeout\(ms\)=(?P<timeout_ms>\d+)",
             role="symptom",
             says="a collective ({op}) was not done within {timeout_ms} ms",
+            says_zh="一次集合通信（{op}）在 {timeout_ms} ms 内没有完成",
         ),
         # Wrapped by a terminal or abridged by whoever pasted it.
         Signature(
@@ -122,6 +131,7 @@ CAUSE = Cause(
             pattern=r"pmixp_coll_\w+: (?P<host>[\w.-]{1,253}) \[\d+\]: .{0,200}collective timeout seq=\d+",
             role="symptom",
             says="Slurm's PMIx on {host} waited for the daemons of the other nodes in vain",
+            says_zh="{host} 上 Slurm 的 PMIx 没有等到其他节点的守护进程",
         ),
         Signature(needle="by subset of ranks and are waiting for remainder of ranks", role="symptom"),
         # Horovod up to 0.15, up to 0.18 and later; the last names the missing rank as `2: [allreduce.w, allreduce.b ...]`, which reads as a prefix.
@@ -130,12 +140,14 @@ CAUSE = Cause(
             pattern=r"(?P<tensor>(?<![\w./:-])[\w./:-]{0,300}[Hh]orovod\w{0,100}) \[ready ranks: (?P<ready>[\d, ]+)\]",
             role="symptom",
             says="Horovod waits in {tensor}; only ranks {ready} came",
+            says_zh="Horovod 在 {tensor} 中等待；只有 rank {ready} 到达",
         ),
         Signature(
             needle=" [missing ranks: ",
             pattern=r"(?P<tensor>(?<![\w./:-])[\w./:-]{1,300}) \[missing ranks: ?(?P<missing>[\d, ]+)\]",
             role="symptom",
             says="Horovod waits in {tensor} for rank(s) {missing}",
+            says_zh="Horovod 在 {tensor} 中等待 rank {missing}",
         ),
         *(
             Signature(
@@ -144,6 +156,7 @@ CAUSE = Cause(
                 near=r"Missing ranks:",
                 role="symptom",
                 says="Horovod waits in {tensor} for ranks that did not come",
+                says_zh="Horovod 在 {tensor} 中等待没有到达的 rank",
             )
             for op in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
         ),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Finding, Remedy
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ def _in_logs(view: LogView) -> Finding | None:
         return CAUSE.of_hits(
             hits,
             view,
-            says=f"after a restart Gloo could not connect to {peer or 'a peer'} again: the address of a process of the attempt before was read",
+            says=Text(
+                "after a restart Gloo could not connect to {peer} again: the address of a process of the attempt before was read",
+                "重新启动后 Gloo 无法再连接 {peer}：读到的是上一次尝试中某个进程的地址",
+            ).fill(peer=peer or Text("a peer", "某个对端")),
             remedies=("own-store", "restart-afresh", "look-at-the-peer"),
         )
     if peer is not None and peer.startswith(_LOOPBACK):
@@ -58,24 +62,28 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="Gloo could not connect to {peer} port {port}, so the group was not made",
+            says_zh="Gloo 无法连接 {peer} 的端口 {port}，因此进程组没有建成",
         ),
         Signature(
             needle="connectFullMesh failed",
             pattern=r"connectFullMesh failed (?!.{0,600}(?:connect |remote=)\[).{0,300}",
             standing="likely",
             says="Gloo could not connect all ranks with each other, and names no address",
+            says_zh="Gloo 无法让所有 rank 两两相连，也没有说明地址",
         ),
         Signature(
             needle="timed out connecting: ",
             pattern=r"timed out connecting: SO_ERROR: (?P<error>[\w ]+), remote=\[(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+)",
             standing="likely",
             says="Gloo gave up connecting to {peer} port {port}: {error}",
+            says_zh="Gloo 放弃连接 {peer} 的端口 {port}：{error}",
         ),
         Signature(
             needle="gloo/transport/tcp",
             pattern=r"gloo/transport/tcp/\w+\.cc:\d+\] connect \[(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+): (?P<error>[\w ]+)",
             standing="likely",
             says="Gloo could not connect to {peer} port {port}: {error}",
+            says_zh="Gloo 无法连接 {peer} 的端口 {port}：{error}",
         ),
         # Of a rule on this very host: the kernel answers the call itself.
         Signature(
@@ -83,12 +91,14 @@ CAUSE = Cause(
             pattern=r"gloo/transport/tcp/socket\.cc:\d+\] rv != -1\..{0,40}connect: (?P<error>[\w ]+)",
             standing="likely",
             says="Gloo could not connect to a peer: {error}",
+            says_zh="Gloo 无法连接某个对端：{error}",
         ),
         Signature(
             needle="Connect timeout [",
             pattern=r"(?:gloo|pair\.cc).{0,200}Connect timeout \[(?:none\]|(?:::ffff:)?(?P<peer>[^\]]+)\])",
             standing="likely",
             says="a connection of Gloo to a peer timed out",
+            says_zh="Gloo 到某个对端的连接超时",
         ),
         # Printed once for every rank; the expected number is not reached.
         Signature(
@@ -99,6 +109,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="only {connected} of {expected} peers are connected",
+            says_zh="{expected} 个对端中只连上了 {connected} 个",
         ),
     ),
     in_logs=_in_logs,
