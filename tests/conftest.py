@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from tests.leftovers import Session
 
 from unhang.facts.host import Host, Ran, Space
+from unhang.report.language import chosen
 
 # How long examples take to be made is the machine's affair.
 settings.register_profile("unhang", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -50,6 +51,12 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     if _SESSION in config.stash:
         config.stash[_SESSION].end()
+
+
+@pytest.fixture(autouse=True)
+def no_language_that_was_asked_for_before():
+    """A process of `unhang` lives for one command; this one for all tests."""
+    chosen(None)
 
 
 # Its own --dist loadgroup does nothing beside pytest 9.2 (pytest-xdist 3.8.0): it renames what has another name there.
