@@ -117,6 +117,26 @@ def test_a_guard_that_lets_the_others_in_does_not_explain_them(build, lab):
     assert "rank0-guarded-collective" not in [f.cause for f in (*v.contributing, *v.symptoms)]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_guarded_call_that_has_failed_was_waited_in(build, lab, first):
+    """A call that gave up, or whose peer went, is over in Gloo's recorder."""
+    b = build()
+    for r, op, line, guards in ((0, "barrier", 52, ("rank == 0",)), (1, "all_reduce", 20, ())):
+        text, at_s = (lab.GLOO_TIMEOUT, 30.0) if r == first else (lab.PEER_CLOSED, 30.1)
+        frames = lab.in_collective(op, lab.user(40, "main"), lab.user(line, "step", guards=guards))
+        raised = lab.Raised(type="RuntimeError", text=text, frames=frames, at_s=at_s)
+        b.rank(r, raised=raised, entries=[*lab.steps(12), lab.Entry(seq=13, op=op, sizes=() if r == 0 else ((4,),), frames=frames)])
+    p = b.judge("failure").primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("rank0-guarded-collective", "established", (0,), "train.py:52 in step")
+    assert any("rank 0 waits in barrier #13" in e.text for e in p.evidence)
+
+
+def test_a_guarded_call_that_is_over_is_not_waited_in(build, lab):
+    b = stand(build(), lab, 0, op="barrier", line=52, done=True)
+    v = stand(b, lab, 1).judge(guards=(GuardedLine(file=f"{lab.CWD}/train.py", line=52, tests=("rank == 0",)),))
+    assert (v.primary.cause, v.primary.standing) == ("collective-mismatch", "likely")
+
+
 def test_a_guard_in_a_caller_counts(build, lab):
     frames = lab.in_collective("barrier", lab.user(41, "main", guards=("args.local_rank in (-1, 0)",)), lab.user(9, "save", file="io.py"))
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="barrier", sizes=(), done=False, frames=frames)])

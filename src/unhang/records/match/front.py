@@ -226,7 +226,7 @@ class _Watched:
 
     def _front(self, outcome: Outcome, waits: Mapping[int, Wait]) -> Front:
         o = outcome
-        parting = parting_of(o, self.flights)
+        parting = _still_waited(parting_of(o, self.flights), waits)
         crossed = o.waiting if o.kind in ("groups-crossed", "p2p-both-send") else self._crossed_unrecorded(o, waits)
         # Of a message both sides wait, where both have posted theirs.
         there = o.ranks if o.kind == "transport" else o.waiting
@@ -304,6 +304,14 @@ class _Watched:
             complete=comparable,
             parting=parting,
         )
+
+
+def _still_waited(parting: Parting | None, waits: Mapping[int, Wait]) -> Parting | None:
+    """A call that has failed is over in Gloo's recorder: the rank that raised there has waited in it to the end, and did not complete it."""
+    if parting is None or parting.seq is None:
+        return parting
+    there = {r for r, w in waits.items() if (w.group, w.seq) == (parting.group, parting.seq)}
+    return replace(parting, sides=tuple(replace(s, waiting=s.waiting or s.rank in there) for s in parting.sides))
 
 
 def _of_stacks(group: str | None, seq: int | None, stacks: Mapping[int, tuple[str, tuple[Frame, ...]]]) -> Parting | None:
