@@ -25,7 +25,7 @@ import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
 
 mode, out = sys.argv[1:]
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3 if mode == "expire" else 60))
 rank = dist.get_rank()
 faulthandler.enable(file=open(f"{out}/fatal{rank}", "w"))
 
@@ -40,7 +40,14 @@ def dump():
     write(f"flight{rank}", _dump_fr_trace(includeCollectives=True, includeStackTraces=True, onlyActive=False))
 
 
+def stood():
+    return all(os.path.exists(f"{out}/stack{r}") for r in range(2))
+
+
 def raised(kind, value, tb):
+    if stood():
+        # Both have been seen to wait: this one failed because the other has ended since, and its recorder holds no wait any more.
+        os._exit(0)
     dump()
     frames = [[f.filename, f.lineno, f.name] for f in traceback.extract_tb(tb)]
     write(f"raised{rank}", json.dumps({"type": kind.__name__, "text": str(value), "frames": frames}).encode())
@@ -63,14 +70,15 @@ def witness():
         waiting.wait(0.3)
     dump()
     write(f"stack{rank}", json.dumps(here).encode())
-    while not all(os.path.exists(f"{out}/stack{r}") for r in range(2)):
+    while not stood():
         waiting.wait(0.02)
     os._exit(0)
 
 
 waiting = threading.Event()
 sys.excepthook = raised
-threading.Thread(target=witness, daemon=True).start()
+if mode != "expire":
+    threading.Thread(target=witness, daemon=True).start()
 
 
 def reduce(n):
@@ -90,7 +98,7 @@ def rest():
 for _ in range(4):
     reduce(4)
 write(f"near{rank}", b"")
-if mode == "guard":
+if mode in ("guard", "expire"):
     save()
 if mode.startswith("size"):
     reduce(int(mode[4:]) if rank == 1 else 4)
@@ -139,7 +147,7 @@ def loaded(b, lab, tmp_path, codes):
             frames = tuple(lab.Frame(file=f, line=n, name=name, guards=stacks.guards_of(f, n)) for f, n, name in json.loads(stack.read_text()))
         if (tmp_path / f"raised{rank}").exists():
             told = json.loads((tmp_path / f"raised{rank}").read_text())
-            told["frames"] = tuple(lab.Frame(file=f, line=n, name=name) for f, n, name in told["frames"])
+            told["frames"] = tuple(lab.Frame(file=f, line=n, name=name, guards=stacks.guards_of(f, n)) for f, n, name in told["frames"])
             raised = lab.Raised(at_s=30.0, **told)
         if code < 0:
             ended = lab.Ended(at_s=29.9, exitcode=code)
@@ -161,6 +169,14 @@ def line_of(text: str) -> int:
 def test_a_guarded_barrier(build, lab, tmp_path):
     codes = provoke(tmp_path, "guard")
     v = loaded(build(), lab, tmp_path, codes).judge("hang", cwd=str(tmp_path))
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("rank0-guarded-collective", "established", (0,))
+    assert v.primary.where == f"train.py:{line_of('# guarded')} in save"
+
+
+def test_a_guarded_barrier_that_has_timed_out(build, lab, tmp_path):
+    codes = provoke(tmp_path, "expire")
+    assert codes == {0: 1, 1: 1}
+    v = loaded(build(), lab, tmp_path, codes).judge("failure", cwd=str(tmp_path))
     assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("rank0-guarded-collective", "established", (0,))
     assert v.primary.where == f"train.py:{line_of('# guarded')} in save"
 
