@@ -17,6 +17,7 @@ import typer
 from unhang import encoding
 from unhang.cli import misplaced, own_steps
 from unhang.cli.fallback import Fallback, Mode
+from unhang.diagnosis.retyped import Typed
 from unhang.errors import EXITS_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
@@ -131,12 +132,14 @@ def _run(request: Request, beginning: _Beginning) -> None:
     commands.check_reach(command, {**os.environ, **{name: value for env in typed for name, value in env.items()}})
     lang = language.chosen(None)
 
+    typed_words = Typed(options=(*request.own_words, *(("--",) if request.set_apart else ())), command=words)
+
     def fallback_of(rundir: RunDir) -> Fallback:
         return Fallback(
             command,
             rundir=rundir,
             words=words,
-            options=(*request.own_words, *(("--",) if request.set_apart else ())),
+            options=typed_words.options,
             environ={**os.environ, **(plan.applied.env if plan is not None else {})},
             mode=mode,  # type: ignore[arg-type]
             limit_s=request.fallback_limit_s or (configured.fallback_limit_s if configured is not None else None) or ladder.LIMIT_S,
@@ -194,6 +197,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         remedying=fallback,
         settings=plan.applied.env if plan is not None else {},
         described=described,
+        typed=typed_words,
     )
     try:
         outcome = supervisor.run()

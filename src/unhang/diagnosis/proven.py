@@ -5,10 +5,10 @@ A run directory has more of it, see `solved`, which needs what nobody loads for 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from unhang.diagnosis.retyped import Typed, again
 from unhang.diagnosis.unknown import SUPERVISE
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy, Verdict
@@ -75,7 +75,7 @@ def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
         else Text("the next attempt ran with it", "下一次尝试即以此运行"),
         source=change.place,
     )
-    return first(found, remedy(says, change.what.split(", "), ()))
+    return first(found, remedy(says, change.what.split(", "), None))
 
 
 def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
@@ -133,10 +133,10 @@ def taken(hits: Iterable[Hit]) -> Change | None:
     return Change(cause=climb.groups["cause"], what=at.groups["what"], sets=at.groups["set"], place=f"{at.source}:{at.line}", ended_well=ended_well)
 
 
-def remedy(says: Text, sets: Iterable[str], command: Iterable[str]) -> Remedy:
-    """`sets` as `--set` takes them; `command` is what is run."""
-    options = " ".join(f"--set {shlex.quote(one)}" for one in sets)
-    return Remedy(id="proven-here", says=says.en, says_zh=says.zh, command=f"unhang run {options} {shlex.join(command) or 'COMMAND'}", trial="passed")
+def remedy(says: Text, sets: Iterable[str], typed: Typed | None) -> Remedy:
+    """`sets` as `--set` takes them; `typed` is what was run, where that is known."""
+    command = again([word for one in sets for word in ("--set", one)], typed)
+    return Remedy(id="proven-here", says=says.en, says_zh=says.zh, command=command, trial="passed")
 
 
 def first(found: Verdict, remedy: Remedy) -> Verdict:

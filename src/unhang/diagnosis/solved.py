@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
+from unhang.diagnosis import retyped
 from unhang.diagnosis.course import MAX_LINE_BYTES
 from unhang.diagnosis.proven import first, remedy
 from unhang.errors import EXIT_OK, RunDirError
@@ -60,7 +60,7 @@ def _of_outcome(outcome: Outcome, rundir: RunDir) -> Remedy:
         then=then,
         file=rundir.relative(rundir.solution_report),
     )
-    return remedy(says, sets, _command(rundir))
+    return remedy(says, sets, retyped.of(rundir))
 
 
 def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
@@ -85,14 +85,6 @@ def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
     except (OSError, RunDirError):
         pass
     return steps, ended
-
-
-def _command(rundir: RunDir) -> tuple[str, ...]:
-    try:
-        told: Any = rundir.read(rundir.run, dict).get("command")
-    except RunDirError:
-        return ()
-    return tuple(map(str, told)) if isinstance(told, list) else ()
 
 
 def _spelled(value: object) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unhang.diagnosis import course, interrupted, solved, verdict
+from unhang.diagnosis import course, interrupted, retyped, solved, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
@@ -40,7 +40,7 @@ def judge(rundir: RunDir, *, number: int | None = None, called: str | None = Non
         known = ", ".join(map(str, numbers)) or "none"
         raise RunDirError(f"{rundir.path} has no incident {number}; it has: {known}")
     found = _whole(rundir, numbers, called or str(rundir.path)) if number is None else _incident(rundir, number)
-    found = solved.told(found, rundir)
+    found = retyped.told(solved.told(found, rundir), rundir)
     return redact_data(replace(found, not_examined=(*found.not_examined, *_run(rundir))))
 
 

@@ -25,6 +25,7 @@ import msgspec
 
 from unhang import encoding
 from unhang.diagnosis.redact import redact_command
+from unhang.diagnosis.retyped import Typed
 from unhang.errors import EXIT_FOUND, EXIT_OK, interrupted_by
 from unhang.facts import processes, snapshot
 from unhang.facts.host import Host
@@ -120,8 +121,9 @@ class Supervisor:
         described: Mapping[str, Any] | None = None,
         host: Host | None = None,
         remedying: Remedying | None = None,
+        typed: Typed | None = None,
     ) -> None:
-        """`settings` are variables that go over those of `environ`; `described` is what run.json says of where they come from."""
+        """`settings` are variables that go over those of `environ`; `described` tells run.json where they come from, `typed` what the user typed."""
         self._command = command
         self._rundir = rundir
         self._options = options
@@ -130,6 +132,7 @@ class Supervisor:
         self._sink = sink
         self._settings = dict(settings or {})
         self._described = described
+        self._typed = typed
         self._environ = {**environ, **self._settings}
         self._host = host or Host()
         self._remedying = remedying
@@ -328,6 +331,7 @@ class Supervisor:
             {
                 "schema": RUN_SCHEMA,
                 "command": redact_command(self._command.argv),
+                **({"typed": _redacted(self._typed)} if self._typed is not None else {}),
                 "cwd": str(Path.cwd()),
                 "python": self._command.python,
                 "torch": None if version is None else f"{version[0]}.{version[1]}",
@@ -367,6 +371,11 @@ class Supervisor:
             if not self._log_broken:
                 self._log_broken = True
                 self._told(events.Note(text=f"cannot write {self._rundir.events}: {e.strerror}; the training goes on"))
+
+
+def _redacted(typed: Typed) -> Typed:
+    words = redact_command((*typed.options, *typed.command))
+    return Typed(options=words[: len(typed.options)], command=words[len(typed.options) :])
 
 
 def no_progress(failures: Sequence[Result]) -> bool:

@@ -6,11 +6,11 @@ a rank among ways would be noise; of stability, how many of the trials of that w
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from unhang.diagnosis.retyped import Typed, again
 from unhang.model import Outcome, Trial, Tried
 from unhang.probes import told
 from unhang.probes.plan import LOADER, STAGES
@@ -286,8 +286,8 @@ def variables(outcome: Outcome) -> Mapping[str, str]:
 
 def by_run(outcome: Outcome, command: Sequence[str] = ()) -> str:
     """The chosen change under unhang run."""
-    sets = " ".join(f"--set {shlex.quote(f'{key}={spelled(value)}')}" for key, value in (outcome.chosen or {}).items())
-    return f"unhang run {sets} {shlex.join(command) if command else 'COMMAND'}"
+    sets = [word for key, value in (outcome.chosen or {}).items() for word in ("--set", f"{key}={spelled(value)}")]
+    return again(sets, Typed(command=tuple(command)) if command else None)
 
 
 def what(choice: Mapping[str, object], lang: Language) -> str:

@@ -53,7 +53,7 @@ def test_a_backend_that_cannot_work_here(provoke, script):
         pytest.skip("NCCL works here")
     primary = provoke.primary(provoke.torchrun(script('import torch.distributed as dist\ndist.init_process_group("nccl")\n')).log)
     assert (primary["cause"], primary["standing"]) == ("backend-unavailable", "established")
-    assert primary["remedies"][0]["command"] == "unhang run --set backend=gloo -- train.py"
+    assert primary["remedies"][0]["command"] == "unhang run --set backend=gloo -- COMMAND"
 
 
 def test_a_rank_that_never_comes(provoke, script):

@@ -38,7 +38,7 @@ CAUSE = Cause(
             id="gloo-instead",
             says="Without a GPU go over Gloo; the script stays as it is (by hand: init_process_group('gloo'), in the Trainer ddp_backend='gloo').",
             says_zh="没有 GPU 时改用 Gloo，脚本无需修改（手动修改：init_process_group('gloo')，Trainer 中 ddp_backend='gloo'）。",
-            command="unhang run --set backend=gloo -- train.py",
+            command="unhang run --set backend=gloo -- COMMAND",
         ),
         Remedy(
             id="cuda-build",
@@ -50,7 +50,11 @@ CAUSE = Cause(
                 "有 NVIDIA GPU 时安装同一版本的 CUDA 版 torch：Linux 上 PyPI 即提供，各 CUDA 版本的源见 pytorch.org/get-started。"
                 "Windows 和 macOS 没有 NCCL。"
             ),
-            command="pip uninstall -y torch && pip install --index-url https://pypi.org/simple torch",
+            # The index has newer releases than the one that the training was made with.
+            command=(
+                'release=$(python -c \'import importlib.metadata as m; print(m.version("torch").partition("+")[0])\') && pip uninstall -y torch && '
+                'pip install --index-url https://pypi.org/simple "torch==$release"'
+            ),
             verify=(
                 'python -c "import torch; print(torch.__version__, torch.version.cuda, torch.distributed.is_nccl_available(), '
                 'torch.cuda.device_count())"'

@@ -65,7 +65,7 @@ CAUSE = Cause(
             id="start-again",
             says="Start again from the newest checkpoint; unhang run does so by itself. Going on would add a metric to a gradient.",
             says_zh="从最新的 checkpoint 重新开始；unhang run 会自动这样做。继续训练会把指标混进梯度。",
-            command="unhang run -n 8 train.py",
+            command="unhang run -- COMMAND",
         ),
         Remedy(
             id="guarded-collectives",

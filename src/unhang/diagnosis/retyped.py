@@ -1,0 +1,85 @@
+"""The command of a run as somebody types it again: what a remedy calls COMMAND, with all that `unhang run` was given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unhang.errors import RunDirError
+from unhang.model import Finding, Remedy, Verdict
+
+if TYPE_CHECKING:
+    from unhang.records.rundir import RunDir
+
+# As remedies write it, with options that go to those of the run.
+_COMMAND = re.compile(r"unhang run(?P<added>(?: (?!-- )\S+)*?) (?:-- )?COMMAND\b|\bCOMMAND\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """What stood behind `unhang run`: its own options, up to a `--`, and the command."""
+
+    options: tuple[str, ...] = ()
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    command: tuple[str, ...] = ()
+    typed: Typed | None = None
+
+
+def of(rundir: RunDir) -> Typed | None:
+    """None where the run does not tell. Of an older one what was started is known, and that is a command, too."""
+    try:
+        run = rundir.read(rundir.run, _Run)
+    except RunDirError:
+        return None
+    return run.typed or (Typed(command=run.command) if run.command else None)
+
+
+def again(added: Sequence[str], typed: Typed | None) -> str:
+    """`unhang run` with more options, as a shell takes it; of those that were typed, what contradicts them goes."""
+    if typed is None:
+        return " ".join(["unhang run", *map(shlex.quote, added), "COMMAND"])
+    return shlex.join(["unhang", "run", *added, *_besides(typed.options, added), *typed.command])
+
+
+def told(found: Verdict, rundir: RunDir) -> Verdict:
+    """The verdict on a run, whose remedies name its command."""
+    findings = [f for f in (found.primary, *found.contributing, *found.symptoms) if f is not None]
+    if not any(_COMMAND.search(text) for f in findings for r in f.remedies for text in (r.command, r.verify) if text):
+        return found
+    typed = of(rundir)
+    if typed is None:
+        return found
+
+    def named(text: str | None) -> str | None:
+        return text and _COMMAND.sub(lambda m: again(shlex.split(m["added"] or ""), typed), text)
+
+    def remedied(remedy: Remedy) -> Remedy:
+        return replace(remedy, command=named(remedy.command), verify=named(remedy.verify))
+
+    def of_finding(finding: Finding) -> Finding:
+        return replace(finding, remedies=tuple(map(remedied, finding.remedies)))
+
+    return replace(
+        found,
+        primary=found.primary and of_finding(found.primary),
+        contributing=tuple(map(of_finding, found.contributing)),
+        symptoms=tuple(map(of_finding, found.symptoms)),
+    )
+
+
+def _besides(options: Sequence[str], added: Sequence[str]) -> list[str]:
+    """Options without those that are set anew: of settings the same key, else the same name. Each has its value in a word of its own."""
+    anew = {_key(added, i) for i, word in enumerate(added) if word.startswith("--")}
+    gone = {i for i, word in enumerate(options) if word.startswith("--") and _key(options, i) in anew}
+    return [word for i, word in enumerate(options) if i not in gone and i - 1 not in gone]
+
+
+def _key(words: Sequence[str], at: int) -> str:
+    return f"--set {words[at + 1].partition('=')[0]}" if words[at] == "--set" and at + 1 < len(words) else words[at]

@@ -1,0 +1,56 @@
+"""A remedy's command starts what failed, with all that `unhang run` was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.diagnosis import retyped
+from unhang.diagnosis.retyped import Typed, again, told
+from unhang.model import Finding, Remedy, Verdict
+from unhang.records.rundir import RunDir
+
+TYPED = {"options": ["-n", "8", "--set", "p2p=off", "--set", "backend=nccl", "--hang-after", "60"], "command": ["train.py", "--lr", "1e-4", "a b"]}
+ALL = "-n 8 --set p2p=off --set backend=nccl --hang-after 60 train.py --lr 1e-4 'a b'"
+
+
+@pytest.fixture
+def rundir(tmp_path):
+    run = RunDir.create(tmp_path / "r")
+    run.write(run.run, {"schema": "unhang/run/1", "command": ["python", "-m", "torch.distributed.run", "train.py"], "typed": TYPED})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("unhang run -- COMMAND", f"unhang run {ALL}"),
+        ("unhang run --set backend=gloo -- COMMAND", f"unhang run --set backend=gloo {ALL.replace('--set backend=nccl ', '')}"),
+        ("unhang run --hang-after SECONDS -- COMMAND", f"unhang run --hang-after SECONDS {ALL.replace('--hang-after 60 ', '')}"),
+        ("env -u TORCH_DISTRIBUTED_DEBUG unhang run -- COMMAND", f"env -u TORCH_DISTRIBUTED_DEBUG unhang run {ALL}"),
+        ("X=1 COMMAND 2>&1 | grep -o 'x y'", f"X=1 unhang run {ALL} 2>&1 | grep -o 'x y'"),
+        ("pip install torch", "pip install torch"),
+        (None, None),
+    ],
+)
+def test_of_a_run(rundir, command, wanted):
+    finding = Finding(cause="unknown", standing="possible", says="", remedies=(Remedy(id="a", says="", command=command, verify=command),))
+    found = told(Verdict(primary=finding, contributing=(finding,), symptoms=(finding,)), rundir)
+    assert found.primary is not None
+    assert {(r.command, r.verify) for f in (found.primary, *found.contributing, *found.symptoms) for r in f.remedies} == {(wanted, wanted)}
+
+
+def test_where_only_what_was_started_is_known(rundir):
+    rundir.write(rundir.run, {"schema": "unhang/run/1", "command": ["python", "-m", "torch.distributed.run", "train.py"]})
+    assert again(["--set", "shm=off"], retyped.of(rundir)) == "unhang run --set shm=off python -m torch.distributed.run train.py"
+
+
+@pytest.mark.parametrize("text", ['{"command": ', "[]", '{"command": 7}', "{}"])
+def test_where_nothing_tells(rundir, text):
+    rundir.run.write_text(text)
+    finding = Finding(cause="unknown", standing="possible", says="", remedies=(Remedy(id="a", says="", command="unhang run -- COMMAND"),))
+    assert told(Verdict(primary=finding), rundir) == Verdict(primary=finding)
+    assert again(["--set", "a=b c"], retyped.of(rundir)) == "unhang run --set 'a=b c' COMMAND"
+
+
+def test_a_command_that_was_set_apart_stays_so():
+    assert again(["--set", "a=b"], Typed(options=("-q", "--"), command=("./x",))) == "unhang run --set a=b -q -- ./x"
