@@ -234,6 +234,7 @@ class Trial:
 
     `choice` is what was set, `environment` the variables that came of it, `transports` and `interfaces` what the ranks used by their own account
     (none where they tell of none), `busbw_gbps` of the largest all_reduce. "inconclusive": it says nothing about the change, and `says` why.
+    `wrong_command`: the user's own command cannot go well under any.
     """
 
     choice: dict[str, bool | int | float | str]
@@ -250,6 +251,7 @@ class Trial:
     steps: Steps | None = None
     seconds: float = 0.0
     verdict: Verdict | None = None
+    wrong_command: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from unhang.cli import own_steps
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text
 from unhang.launch.attempt import OTHER_GRACE_S
+from unhang.remedies.trial import Wrong
 
 
 def told(**more):
@@ -22,40 +23,99 @@ def told(**more):
 
 
 def test_steps_that_went_well():
-    found = own_steps._steps(told(), 0, "", over=False, limit_s=60)
+    found = own_steps._steps(told(), 0, "", {}, over=False, limit_s=60)
     assert (found.exitcode, found.steps, found.step_s, found.says) == (0, 5, 0.25, "")
 
 
 def test_who_still_steps_when_the_time_is_over_has_passed():
-    found = own_steps._steps(told(exitcode=130), 130, "", over=True, limit_s=60)
+    found = own_steps._steps(told(exitcode=130), 130, "", {}, over=True, limit_s=60)
     assert (found.exitcode, found.says) == (0, "")
 
 
 def test_who_has_not_stepped_by_then_has_not():
-    assert "no optimizer step within 60 s" in own_steps._steps(told(steps=0, steps_per_s=None), 130, "", over=True, limit_s=60).says
+    assert "no optimizer step within 60 s" in own_steps._steps(told(steps=0, steps_per_s=None), 130, "", {}, over=True, limit_s=60).says
 
 
 def test_a_failure_is_told_with_its_cause():
-    verdict = {"primary": {"cause": "gloo-connect", "says": "refused"}}
-    found = own_steps._steps(told(exitcode=1, verdict=verdict), 1, "", over=False, limit_s=60)
+    verdict = {"primary": {"cause": "gloo-connect", "standing": "likely", "says": "refused"}}
+    found = own_steps._steps(told(exitcode=1, verdict=verdict), 1, "", {}, over=False, limit_s=60)
     assert (found.exitcode, found.says) == (1, "gloo-connect: refused")
 
 
 @pytest.mark.parametrize("exitcode", [2, 3, -9])
 def test_what_could_not_be_started_has_neither_passed_nor_failed(exitcode):
-    found = own_steps._steps(b"", exitcode, "unhang: this is why", over=False, limit_s=60)
+    found = own_steps._steps(b"", exitcode, "unhang: this is why", {}, over=False, limit_s=60)
     assert isinstance(found, Text) and "this is why" in found.en and "this is why" in found.zh
 
 
-def test_what_a_shell_did_not_find_has_not_failed():
-    assert isinstance(own_steps._steps(told(exitcode=127, steps=0), 127, "", over=False, limit_s=60), Text)
-    assert own_steps._steps(told(exitcode=127), 127, "", over=False, limit_s=60).exitcode == 127
+def test_what_a_shell_did_not_find_is_wrong_whatever_is_set():
+    assert isinstance(own_steps._steps(told(exitcode=127, steps=0), 127, "", {}, over=False, limit_s=60), Wrong)
+    assert own_steps._steps(told(exitcode=127), 127, "", {}, over=False, limit_s=60).exitcode == 127
 
 
-def test_what_refuses_its_options_has_not_failed():
-    verdict = {"primary": {"cause": "config-error", "says": "train.py does not know --max-stepz"}}
-    found = own_steps._steps(told(exitcode=1, steps=0, verdict=verdict), 1, "", over=False, limit_s=60)
-    assert isinstance(found, Text) and "--max-stepz" in found.en
+def ended(says, cause="rank-exception", choice=None, evidence=(), **more):
+    told_of = {"cause": cause, "standing": "established", "says": says, "says_zh": "中文", "evidence": [{"source": "a", "text": e} for e in evidence]}
+    return own_steps._steps(told(**{"exitcode": 1, "steps": 0, "verdict": {"primary": told_of}, **more}), 1, "", choice or {}, over=False, limit_s=60)
+
+
+UNKNOWN_OPTION = "train.py does not know --max-stepz"
+REFUSED = ("train.py: error: unrecognized arguments: --max-stepz",)
+
+
+@pytest.mark.parametrize(
+    ("says", "more"),
+    [
+        (UNKNOWN_OPTION, {"cause": "config-error"}),
+        (UNKNOWN_OPTION, {"cause": "config-error", "choice": {"backend": "gloo"}, "evidence": REFUSED}),
+        ("rank 0 ended itself with exit code 2", {"cause": "unknown", "evidence": ("usage: train.py [-h]", "train.py: error: no such model")}),
+        ("every rank raised ModuleNotFoundError: No module named 'nosuch' at train.py:1", {}),
+        ("every rank raised ImportError: cannot import name 'nosuch' from 'os'", {}),
+        ("every rank raised SyntaxError: invalid syntax (train.py, line 1)", {}),
+        ("every rank raised FileNotFoundError: [Errno 2] No such file or directory: '/data/train.json'", {}),
+        ("torchrun is of another Python", {"cause": "launcher-wrong-env"}),
+    ],
+)
+def test_what_no_setting_mends_is_wrong_whatever_is_set(says, more):
+    found = ended(says, **more)
+    assert isinstance(found, Wrong) and says in found.why.en and "中文" in found.why.zh
+    # Who has stepped has come further than that.
+    assert ended(says, steps=3, **more).exitcode == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "more"),
+    [
+        ("every rank raised ValueError: x", {}),
+        ("every rank raised FileNotFoundError: [Errno 2] No such file or directory: '/dev/shm/torch_1_2'", {}),
+        ("rank 0 ended itself with exit code 2", {"cause": "unknown", "evidence": ("closing",)}),
+        ("/dev/shm is full", {"cause": "shm-exhausted"}),
+    ],
+)
+def test_what_a_setting_may_mend_has_failed(says, more):
+    assert ended(says, **more).exitcode == 1
+
+
+def test_what_does_not_fit_so_many_processes_has_neither_failed_nor_is_it_wrong():
+    found = ended("the batch is none of 1 process", cause="config-error", choice={"processes": 1})
+    assert isinstance(found, Text) and "the batch" in found.en and "中文" in found.zh
+
+
+ASKS = "import argparse\nargparse.ArgumentParser().parse_args()\n"
+
+
+def test_an_option_that_a_setting_has_added_says_nothing_of_the_command(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(ASKS)
+    (tmp_path / "unhang.toml").write_text('[arguments]\nloader-workers = "--workers"\n')
+    monkeypatch.chdir(tmp_path)
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = own_steps.runner("train.py --max-stepz 5", python=sys.executable, environ=environ, limit_s=60)({}, 1, 60.0)
+    assert isinstance(found, Wrong) and "--max-stepz" in found.why.en
+    added = own_steps.runner("train.py", python=sys.executable, environ=environ, limit_s=60)({"loader-workers": 0}, 1, 60.0)
+    assert isinstance(added, Text) and "--workers" in added.en
+    (tmp_path / "agent").write_text(f"#!{sys.executable}\n{ASKS}")
+    (tmp_path / "agent").chmod(0o755)
+    other = own_steps.runner("agent --max-stepz 5", python=sys.executable, environ=environ, limit_s=60)({"interface": "lo"}, 1, 60.0)
+    assert isinstance(other, Wrong) and "--max-stepz" in other.why.en
 
 
 def test_what_is_refused_has_not_failed(tmp_path):

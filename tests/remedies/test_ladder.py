@@ -184,6 +184,20 @@ def test_what_could_not_be_decided_is_not_tried_again(bench, world):
     assert found.chosen is None and "could not be decided" in found.says
 
 
+def test_a_command_that_no_setting_mends_ends_the_climb_at_once(bench, world):
+    """Also behind rungs at which the probes fail, where it is not run."""
+    world.works = lambda environ, size, backend: environ.get("NCCL_SHM_DISABLE") == "1"
+    asked = []
+
+    def own(choice, size, left_s):
+        asked.append(dict(choice))
+        return trial.Wrong(why=Text("train.py does not know --max-stepz", "中文"))
+
+    found = climb(bench(own=own))
+    assert found.chosen is None and len(asked) == 1 and found.rungs[-1].trial.wrong_command
+    assert "no setting mends your command" in found.says and "--max-stepz" in found.says and "中文" in found.says_zh
+
+
 def test_a_command_that_fails_whatever_is_set_is_named(bench, world):
     found = climb(bench(own=lambda *_: Steps(exitcode=1, says="no module named nosuch")))
     assert found.chosen is None and "your command" in found.says and "no module named nosuch" in found.says

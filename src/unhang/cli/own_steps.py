@@ -15,13 +15,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from unhang.diagnosis import retyped
 from unhang.errors import EXIT_INTERRUPTED, UnhangError
 from unhang.knowledge.settings.setting import Choice
 from unhang.knowledge.text import Text, same
 from unhang.launch import ending
 from unhang.launch.command import resolve
-from unhang.model import Steps
+from unhang.model import Finding, Steps
+from unhang.records.rundir import RunDir
+from unhang.remedies import rungs
 from unhang.remedies.ladder import spelled
+from unhang.remedies.trial import Wrong
 
 LIMIT_S = 120.0
 _LOOK_S = 0.25
@@ -63,11 +69,11 @@ def words(command: str, *, python: str, environ: Mapping[str, str]) -> list[str]
 
 def runner(
     command: str, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool] = lambda: False
-) -> Callable[[Choice, int, float], Steps | Text]:
+) -> Callable[[Choice, int, float], Steps | Text | Wrong]:
     """What runs it under a choice, with so many ranks where it is a script, within so many seconds. Raises UnhangError as `words` does."""
     given = words(command, python=python, environ=environ)
 
-    def run(choice: Choice, size: int, left_s: float) -> Steps | Text:
+    def run(choice: Choice, size: int, left_s: float) -> Steps | Text | Wrong:
         if left_s < min(limit_s, _LEAST_S):
             return _too_little_time(left_s)
         found = _run(given, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
@@ -81,7 +87,7 @@ def runner(
 
 def _run(
     words: list[str], choice: Choice, size: int, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool]
-) -> Steps | Text:
+) -> Steps | Text | Wrong:
     folder = Path(tempfile.mkdtemp(prefix="unhang-steps-"))
     argv = [sys.executable, "-m", "unhang", "run", "--fallback", "off", "--on-failure", "abort", "--quiet", "--json", "--python", python]
     argv += ["--run-dir", str(folder / "run"), *(w for key, value in choice.items() for w in ("--set", f"{key}={spelled(value)}"))]
@@ -101,7 +107,9 @@ def _run(
                 preexec_fn=ending.die_with_parent,
             )
         over = _wait(process, limit_s, cancelled)
-        return _steps(out.read_bytes(), process.returncode, (folder / "err").read_text(errors="replace"), over=over, limit_s=limit_s)
+        found = _steps(out.read_bytes(), process.returncode, (folder / "err").read_text(errors="replace"), choice, over=over, limit_s=limit_s)
+        # What was refused may be what the settings have put there.
+        return _not_run(found.why) if isinstance(found, Wrong) and not _as_given(RunDir(folder / "run")) else found
     finally:
         if process is not None and process.poll() is None:
             _end(process)
@@ -133,7 +141,17 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, cancelled: Callable[
     return False
 
 
-def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -> Steps | Text:
+def _as_given(run: RunDir) -> bool:
+    """Whether it was started as it was given, without anything that a setting adds to command lines."""
+    typed = retyped.of(run)
+    if typed is None:
+        return False
+    started = tuple(run.read(run.run, dict)["command"])
+    # A script has its launcher in front; of a launcher that was given the first word is found on PATH.
+    return started[-len(typed.command) :] == typed.command if typed.command[0].endswith(".py") else started[1:] == typed.command[1:]
+
+
+def _steps(out: bytes, exitcode: int, err: str, choice: Choice, *, over: bool, limit_s: float) -> Steps | Text | Wrong:
     """A command that still took steps when its time was over has worked; of one that was not started, or refuses its options, nothing is known."""
     try:
         told: dict[str, Any] = json.loads(out)
@@ -145,13 +163,14 @@ def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -
     step_s = round(1 / rate, 6) if rate else None
     if over and exitcode == EXIT_INTERRUPTED:
         return Steps(exitcode=0, steps=steps, step_s=step_s) if steps else _no_step(limit_s)
-    primary = (told.get("verdict") or {}).get("primary")
-    says = says_zh = ""
-    if exitcode and primary:
-        says, says_zh = f"{primary['cause']}: {primary['says']}", f"{primary['cause']}：{primary.get('says_zh') or primary['says']}"
-    if not steps and (exitcode in _NOT_STARTED or says.startswith("config-error:")):
-        return _not_run(Text(says, says_zh) if says else Text("exit code {n}", "退出码 {n}").fill(n=exitcode))
-    return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=says, says_zh=says_zh)
+    primary = (told.get("verdict") or {}).get("primary") if exitcode else None
+    found = msgspec.convert(primary, Finding) if primary else None
+    said = Text("", "") if found is None else Text(f"{found.cause}: {found.says}", f"{found.cause}：{found.says_zh or found.says}")
+    if not steps and (exitcode in _NOT_STARTED or (found is not None and rungs.beyond_settings(found, choice))):
+        return Wrong(why=said if said.en else Text(f"exit code {exitcode}", f"退出码 {exitcode}"))
+    if not steps and found is not None and found.cause == "config-error":
+        return _not_run(said)
+    return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=said.en, says_zh=said.zh)
 
 
 def _not_run(why: Text) -> Text:

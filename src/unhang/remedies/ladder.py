@@ -48,6 +48,10 @@ _OWN_FAILS = Text(
     "your command (--trial-command) fails whatever is set, while the probes pass: it seems to fail for a reason of its own: {why}",
     "无论怎样设置，您的命令（--trial-command）都失败，而探测全部通过：看来是命令自身的问题：{why}",
 )
+_OWN_IS_WRONG = Text(
+    "no setting mends your command (--trial-command), so nothing more was tried: {why}",
+    "任何设置都无法修正您的命令（--trial-command），因此不再继续测试：{why}",
+)
 _SECONDS = Text("{s} s", "{s} 秒")
 _SHARE = Text("{s} s (the rest of {whole} s is for your answer)", "{s} 秒（{whole} 秒中其余的留给您回答）")
 _RAN_OUT = Text(" (the time of {time} was over)", "（{time}的时间已用完）")
@@ -117,6 +121,8 @@ class _Climb:
             result = self._try(rung, choice)
             if self._bench.cancelled():
                 return self._end(None, _INTERRUPTED)
+            if result.wrong_command:
+                return self._end(None, _OWN_IS_WRONG.fill(why=Text(result.says, result.says_zh)))
             if result.outcome == "inconclusive" and (rung.id == AS_IS.id or any(s.state == "failed" for s in result.stages)):
                 return self._end(
                     None, Text("not even this can be tried here: {why}", "此处无法测试：{why}").fill(why=Text(result.says, result.says_zh))

@@ -8,6 +8,7 @@ leaves out what only NCCL reads.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,15 @@ ANSWERABLE = frozenset(
         *("ib-config", "ib-port-down", "ib-transport-retry", "nic-hardware", "network-mtu"),
         *("interface-selection", "network-blocked", "dns-resolution", "gloo-connect", "unhandled-generic"),
     }
+)
+# What is wrong with a command itself, or with where it looks for what it needs. A config-error may be one of a number of processes, or of a backend.
+_OF_THE_COMMAND = frozenset(("launcher-wrong-env", "env-relocation", "library-link"))
+_OF_CHOICES = frozenset(("backend", "processes"))
+# argparse, click and what is built on them.
+_USAGE = re.compile(r"^usage: |^\S.{0,200}: error: |No such option|Missing (?:option|argument|parameter)", re.IGNORECASE)
+# Shared memory has names of files, too.
+_OF_CODE = re.compile(
+    r"(?:^|raised |: )(?:(?:Syntax|Indentation|Tab|Import|ModuleNotFound|Name)Error: |FileNotFoundError: (?!.*(?:/dev/shm|torch_|nccl-|psm_)))"
 )
 LOADERS = "loader-workers"
 PRESCRIBED = "prescribed-"
@@ -112,6 +122,16 @@ def lacks_nccl(verdict: Verdict | None) -> bool:
     if verdict is None or verdict.primary is None or verdict.primary.cause != "backend-unavailable":
         return False
     return any("NCCL" in text for text in _texts(verdict.primary))
+
+
+def beyond_settings(finding: Finding, choice: Choice) -> bool:
+    """Whether what ended a command under `choice`, before its first step, would end it under any: its command line, its code, its environment."""
+    if finding.cause == "config-error":
+        return not _OF_CHOICES & choice.keys() or any(_USAGE.search(text) for text in _texts(finding))
+    if finding.cause == "rank-exception":
+        return any(_OF_CODE.search(text) for text in _texts(finding))
+    # A message of its own is no signature, but who prints how it is to be used has refused what it was given.
+    return finding.cause in _OF_THE_COMMAND or (finding.cause == "unknown" and any(_USAGE.search(e.text) for e in finding.evidence))
 
 
 def _texts(finding: Finding) -> Iterator[str]:

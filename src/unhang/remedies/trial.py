@@ -42,12 +42,19 @@ _GLOO_AT = re.compile(r"^gloo at (.+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wrong:
+    """The user's own command ends so whatever is set."""
+
+    why: Text
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bench:
     """Where trials are run: `world_size` ranks with the training's Python and environment, over `backend` unless the candidate names another.
 
     `loaders`: loader workers are tried, too. `own` runs the user's own few steps under the candidate, within so many seconds, where they were
-    given; it answers with the reason where it could not be run under it. `trials` is where logs are kept: a directory of the run's, which need not
-    be there yet; None for the system's temporary one. `cancelled` is asked several times a second.
+    given; it answers with the reason where it could not be run under it, with `Wrong` where no setting can mend it. `trials` is where logs are kept:
+    a directory of the run's, which need not be there yet; None for the system's temporary one. `cancelled` is asked several times a second.
     """
 
     python: str
@@ -57,7 +64,7 @@ class Bench:
     installed: Installed
     launcher: str = "torchrun"
     loaders: bool = False
-    own: Callable[[Choice, int, float], Steps | Text] | None = None
+    own: Callable[[Choice, int, float], Steps | Text | Wrong] | None = None
     trials: Path | None = None
     cancelled: Callable[[], bool] = lambda: False
 
@@ -98,7 +105,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
             shutil.rmtree(folder, ignore_errors=True)
     stages = [replace(s, logs=str(kept)) if s.state == "failed" and kept is not None else s for s in stages]
     failed = next((s for s in stages if s.state == "failed"), None)
-    steps: Steps | Text | None = None
+    steps: Steps | Text | Wrong | None = None
     if failed is None and not cut and bench.own is not None and not bench.cancelled():
         steps = bench.own(choice, size, max(1.0, began + limit_s - time.monotonic()))
     outcome, said = _judged(bench, done, failed, too_little_time(limit_s) if cut else steps)
@@ -114,7 +121,8 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
         interfaces=interfaces,
         stages=tuple(stages),
         busbw_gbps=_bandwidth(stages),
-        steps=None if isinstance(steps, Text) else steps,
+        steps=steps if isinstance(steps, Steps) else None,
+        wrong_command=isinstance(steps, Wrong),
         seconds=round(time.monotonic() - began, 3),
         verdict=verdict,
     )
@@ -186,15 +194,15 @@ def _stages(bench: Bench, environ: Mapping[str, str], size: int, backend: str, f
     return results, cut
 
 
-def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | Text | None) -> tuple[str, Text]:
+def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | Text | Wrong | None) -> tuple[str, Text]:
     if bench.cancelled():
         return "inconclusive", Text("interrupted", "被中断")
     if failed is not None:
         stage = next(s for s in (*plan.STAGES, plan.LOADER) if s.id == failed.stage)
         said = Text(f"{stage.title}: {failed.says}", f"{stage.title_zh}：{told.in_chinese(failed.says)}")
         return ("inconclusive" if failed.stage in _BEFORE_ANY_TALK else "failed"), said
-    if isinstance(steps, Text):
-        return "inconclusive", steps
+    if isinstance(steps, (Text, Wrong)):
+        return "inconclusive", steps if isinstance(steps, Text) else steps.why
     if steps is not None and (steps.exitcode != 0 or steps.says):
         return "failed", Text(steps.says, steps.says_zh or steps.says) if steps.says else Text(
             f"the command ended with exit code {steps.exitcode}", f"命令以退出码 {steps.exitcode} 结束"
