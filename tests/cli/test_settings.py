@@ -190,3 +190,26 @@ def test_the_ranks_get_what_was_chosen(folder):
     run = json.loads((folder / "r" / "run.json").read_bytes())
     assert run["settings"]["preset"] == "conservative" and run["environment"]["GLOO_SOCKET_IFNAME"] == "lo"
     assert "unhang: --set: interface=lo trace-entries=500" in done.stderr
+
+
+NOT_ACTIVATED = "Usual cause: the environment of the training is not activated"
+
+
+@pytest.mark.parametrize(
+    ("argv", "says", "helps"),
+    [
+        (("--timeout", "30m"), "unhang: --timeout: {python} has no torch\n", NOT_ACTIVATED),
+        (("--set", "timeout=30m"), "unhang: --set timeout: {python} has no torch\n", NOT_ACTIVATED),
+        (("--set", "shm=off", "--set", "p2p=off"), "unhang: --set shm: {python} has no torch; nor p2p\n", NOT_ACTIVATED),
+        (("--set", "batch=8"), "unhang: --set batch: only the script", "change the number in the script"),
+    ],
+)
+def test_a_python_without_torch_is_named(tmp_path, argv, says, helps):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    done = unhang("run", "--python", str(python), *argv, "true", cwd=tmp_path)
+    assert done.returncode == 2 and says.format(python=python) in done.stderr and helps in done.stderr
+    if helps == NOT_ACTIVATED:
+        done = unhang("run", "--python", str(python), *argv, "true", cwd=tmp_path, LC_ALL="zh_CN.UTF-8")
+        assert f"{python} 中没有 torch" in done.stderr and "没有激活训练所用的环境" in done.stderr and "用 --python PATH 指定" in done.stderr

@@ -12,7 +12,7 @@ from unhang.cli import several_hosts
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
-from unhang.knowledge.settings import catalogue, choosing, configuration, planning
+from unhang.knowledge.settings import catalogue, choosing, configuration, planning, reading
 from unhang.knowledge.settings.choosing import Here
 from unhang.knowledge.settings.communication import AUTO
 from unhang.knowledge.settings.configuration import Configuration
@@ -67,8 +67,9 @@ def plan(
     if preset is None and not asked and not configured.preset and not configured.settings:
         return None
     address, hosts = commands.master(command)
+    machine = here(command.python, looks=bool(preset or configured.preset), address=address, hosts=hosts)
     found = planning.plan(
-        here(command.python, looks=bool(preset or configured.preset), address=address, hosts=hosts),
+        machine,
         configured,
         preset_name=preset or "",
         typed=asked,
@@ -82,10 +83,14 @@ def plan(
         also = f"; nor {', '.join(r.key for r in others)}" if others else ""
         origin = next(c.origin for c in found.chosen if c.key == first.key)
         also_zh = f"；{'、'.join(r.key for r in others)} 同样如此" if others else ""
+        # --timeout is the setting's own option.
+        named = origin if origin == f"--{first.key}" else f"{origin} {first.key}"
+        lacks_torch = first.why == reading.no_torch(machine.installed).en
         raise UnhangError(
-            f"{origin} {first.key}: {first.why}{also}",
-            says_zh=f"{origin} {first.key}：{first.why_zh or first.why}{also_zh}",
-            hint=planning.instead_of(first),
+            f"{named}: {first.why}{also}",
+            says_zh=f"{named}：{first.why_zh or first.why}{also_zh}",
+            cause="the environment of the training is not activated" if lacks_torch else None,
+            hint="activate it, or name its Python with --python PATH" if lacks_torch else planning.instead_of(first),
         )
     return _checked_interfaces(command, found, environ)
 

@@ -50,7 +50,7 @@ def _exact(value: Value) -> str:
 
 def _backend(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
     if installed.torch is None:
-        return reading.NO_TORCH
+        return reading.no_torch(installed)
     if value == "nccl" and installed.nccl is None:
         return reading.NO_NCCL
     if value == "nccl" and not installed.gpus:
@@ -74,7 +74,7 @@ def _interface(value: Value, installed: Installed, launcher: str) -> Spelled | T
         # Gloo takes exact names, and no mark in front of them.
         env["GLOO_SOCKET_IFNAME"] = "" if value == AUTO else str(value)
         readers["GLOO_SOCKET_IFNAME"] = f"Gloo of {reading.said(installed, 'torch')}"
-    return Spelled.by_several(readers, env=env) if env else reading.NO_TORCH
+    return Spelled.by_several(readers, env=env) if env else reading.no_torch(installed)
 
 
 def _tuned(variable: str) -> Callable[[str], Value]:

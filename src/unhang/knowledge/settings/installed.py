@@ -42,7 +42,7 @@ def installed(python: str, host: Host | None = None, *, timeout_s: float = 20.0)
     packages = {name: found[name] for name in PACKAGES if name in found}
     if "lightning" not in packages and "pytorch-lightning" in found:
         packages["lightning"] = found["pytorch-lightning"]
-    return Installed(torch=(int(torch[1]), int(torch[2])) if torch else None, nccl=nccl, packages=packages, gpus=_gpus(host))
+    return Installed(torch=(int(torch[1]), int(torch[2])) if torch else None, nccl=nccl, packages=packages, gpus=_gpus(host), python=python)
 
 
 def _asked(host: Host, python: str, timeout_s: float) -> tuple[dict[str, str], list[str], str | None]:

@@ -9,7 +9,6 @@ from unhang.knowledge.text import COMMA, Text, joined
 from unhang.knowledge.variables.examining import nothing_to_scan
 from unhang.knowledge.variables.readers import Reader, release, table
 
-NO_TORCH = Text("no torch is installed here", "这里没有安装 torch")
 NO_NCCL = Text("this torch is built without NCCL, and nothing else reads it", "这个 torch 不含 NCCL，没有别的程序读取它")
 NO_GPU = Text("there is no GPU here", "这里没有 GPU")
 
@@ -18,6 +17,12 @@ _THE_SCRIPT = "the script "
 
 # From this release on `llamafactory-cli train FILE.yaml key=value` takes what comes behind the file.
 _OVERRIDES = (0, 9, 2)
+
+
+def no_torch(installed: Installed) -> Text:
+    if not installed.python:
+        return Text("no torch is installed here", "这里没有安装 torch")
+    return Text(f"{installed.python} has no torch", f"{installed.python} 中没有 torch")
 
 
 def library(installed: Installed, name: str) -> tuple[str, str] | None:
@@ -68,9 +73,9 @@ def reads(installed: Installed, name: str, variable: str) -> bool:
 def refusal(installed: Installed, name: str, variable: str) -> Text:
     """Why a variable is read by nothing here."""
     if name == "torch" and installed.torch is None:
-        return NO_TORCH
+        return no_torch(installed)
     if name == "nccl" and installed.nccl is None:
-        return NO_NCCL if installed.torch is not None else NO_TORCH
+        return NO_NCCL if installed.torch is not None else no_torch(installed)
     span = table().span(name, variable)
     here = said(installed, name)
     if span is None:

@@ -39,7 +39,7 @@ def _by_script(of_llamafactory: str | None = None) -> Callable[[Value, Installed
 def _by_hook(name: str) -> Callable[[Value, Installed, str], Spelled | Text]:
     def spell(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
         if installed.torch is None:
-            return reading.NO_TORCH
+            return reading.no_torch(installed)
         return Spelled(env={name: str(int(value))}, read_by=HOOK)
 
     return spell
@@ -76,7 +76,7 @@ def _processes(value: Value, installed: Installed, launcher: str) -> Spelled | T
 
 def _launch_blocking(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
     if installed.torch is None:
-        return reading.NO_TORCH
+        return reading.no_torch(installed)
     if installed.nccl is None and not installed.gpus:
         return Text("only the CUDA runtime reads it, and this torch is built without CUDA", "只有 CUDA 运行时读取它，而这个 torch 不含 CUDA")
     return Spelled(env={"CUDA_LAUNCH_BLOCKING": str(int(value))}, read_by="the CUDA runtime")

@@ -23,13 +23,15 @@ Layer = Literal["communication", "timeouts", "run-time"]
 class Installed:
     """What a training would load. `nccl` is None where torch has no use for NCCL, () where it has one of a release that is not known.
 
-    `packages` are names of accelerate, deepspeed, lightning, transformers, llamafactory and ray with their versions; `gpus` is how many there are.
+    `packages` are names of accelerate, deepspeed, lightning, transformers, llamafactory and ray with their versions; `gpus` is how many there are;
+    `python` is who was asked, "" where nobody was.
     """
 
     torch: tuple[int, int] | None
     nccl: tuple[int, ...] | None
     packages: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
+    python: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

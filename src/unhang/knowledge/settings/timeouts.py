@@ -21,7 +21,7 @@ def _timeout(value: Value, installed: Installed, launcher: str) -> Spelled | Tex
     Layers that only end what is longer are raised to it and never lowered: a short timeout of collectives must not end a slow start.
     """
     if installed.torch is None:
-        return reading.NO_TORCH
+        return reading.no_torch(installed)
     seconds = int(value)
     env = {TIMEOUT: str(seconds)}
     readers = {TIMEOUT: HOOK}
