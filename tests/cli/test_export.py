@@ -213,6 +213,41 @@ def test_several_files_are_all_read_and_the_worst_counts(run, tmp_path):
     assert run("deepspeed", "--check", wrong).exit_code == 1
 
 
+BY_TORCHRUN = "torchrun --standalone --nproc-per-node 2 train.py\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.sh", "ulimit -n 4096\n./go\n", "torchrun: nothing wrong was found with its variables; no launcher was seen in it"),
+        ("a", "export NCCL_DEBUG=INFO\n./go\n", "torchrun: nothing wrong was found with its variables; no launcher was seen in it"),
+        ("a", "NCCL_DEBUG=INFO /opt/bin/python3 -u train.py\n", "torchrun: nothing wrong was found with its variables; no launcher was seen in it"),
+        ("a", "#!/bin/bash\n./go\n", "torchrun: nothing wrong was found with its variables; no launcher was seen in it"),
+        ("a", BY_TORCHRUN, "torchrun: nothing wrong was found"),
+        ("a", f'case "$1" in\n1) {BY_TORCHRUN} ;;\nesac\n', "bash: nothing wrong was found"),
+        ("a.sh", "export NCCL_SHM_DISABEL=1\n", ":1: NCCL_SHM_DISABEL"),
+    ],
+)
+def test_a_script_of_a_shell_needs_no_first_line_of_its_own(run, tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    said = run("--check", tmp_path / name).stdout
+    assert f"{name}: {says}\n" in said or f"{name}{says}" in said
+    assert ("没有看到启动器" in run("--check", tmp_path / name, "--lang", "zh").stdout) == ("no launcher" in says)
+
+
+@pytest.mark.parametrize("text", ["hello world\n", "python is a snake\n", "exports of wood\n"])
+def test_what_is_not_understood_says_what_was_looked_for(run, tmp_path, text):
+    (tmp_path / "a").write_text(text)
+    refused = run("--check", tmp_path / "a").exception
+    assert "no form known here" in str(refused) and "a line for a shell" in refused.cause and refused.hint.startswith("--form torchrun for a script")
+
+
+def test_what_was_not_carried_is_spelt_as_it_is_set(run):
+    ran = run("ray", "--preset", "conservative")
+    assert "pin-memory=off: " in ran.stdout and "pin-memory=off: " in ran.stderr and "=False: " not in ran.stdout + ran.stderr
+    assert "而这种文件" in run("ray", "--preset", "conservative", "--lang", "zh").stderr
+
+
 @pytest.mark.parametrize("words", [("--nodes=-2",), ("--processes", "0")])
 def test_no_job_has_less_than_one(run, tmp_path, words):
     (tmp_path / "a.json").write_text('{"train_batch_size": 8}')

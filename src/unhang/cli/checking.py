@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import typer
 
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
+from unhang.knowledge.text import Text
 from unhang.records import piped
 from unhang.remedies.exports import checking
 from unhang.remedies.exports.checking.problem import Problem
@@ -20,17 +21,22 @@ _MAX_BYTES = 4 * 1024 * 1024
 _STDIN = "-"
 # What is made by a command (`<(ssh host cat FILE)`) takes a while; a named pipe may have nobody who writes.
 _PATIENCE_S = 60
+_CLEAN = {
+    False: Text("nothing wrong was found", "未发现问题"),
+    True: Text("nothing wrong was found with its variables; no launcher was seen in it", "变量未发现问题；其中没有看到启动器"),
+}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """`refused` is why it was not understood."""
+    """`refused` is why it was not understood. `starts_nothing`: no launcher was seen in it."""
 
     name: str
     form: str | None = None
     problems: tuple[Problem, ...] = ()
     refused: UnhangError | None = None
+    starts_nothing: bool = False
 
     @property
     def code(self) -> int:
@@ -44,8 +50,9 @@ def check(names: Sequence[str], *, form: str | None, nodes: int | None, processe
     found = []
     for name in names:
         try:
-            recognised, problems = checking.check(name, _text(name), form=form, nodes=nodes, processes=processes)
-            found.append(Checked(name=name, form=recognised, problems=problems))
+            text = _text(name)
+            recognised, problems = checking.check(name, text, form=form, nodes=nodes, processes=processes)
+            found.append(Checked(name=name, form=recognised, problems=problems, starts_nothing=checking.starts_nothing(recognised, text)))
         except UnhangError as e:
             found.append(Checked(name=name, refused=e))
     return found
@@ -66,7 +73,7 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
             if instead := p.instead.of(lang):
                 typer.echo(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}")
         if not one.problems:
-            typer.echo(f"{one.name}: {one.form}: {'未发现问题' if lang == 'zh' else 'nothing wrong was found'}")
+            typer.echo(f"{one.name}: {one.form}: {_CLEAN[one.starts_nothing].of(lang)}")
 
 
 def as_json(one: Checked) -> dict[str, object]:

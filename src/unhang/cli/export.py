@@ -87,6 +87,7 @@ def export(
     """
     from unhang.errors import UnhangError
     from unhang.remedies.exports import forms
+    from unhang.remedies.exports.carrying import said
     from unhang.report import language
 
     chosen = language.chosen(lang)
@@ -114,7 +115,7 @@ def export(
         _write(output, found, force)
     for one in found.refused:
         what = "未写入" if chosen == "zh" else "not carried"
-        typer.echo(f"unhang: {what}: {one.key}={one.value}: {one.why_zh if chosen == 'zh' else one.why}", err=True)
+        typer.echo(f"unhang: {what}: {one.key}={said(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", err=True)
     if as_json:
         refused = [{"key": r.key, "value": r.value, "why": r.why, "why_zh": r.why_zh} for r in found.refused]
         _json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})

@@ -396,7 +396,12 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{} is no Python: {}", "{} 不是合法的 Python：{}"),
     ("a template that is not filled in yet", "尚未填写的模板"),
     ("- is what is piped in, and can be read once", "- 是管道输入，只能读取一次"),
-    ("--form FORM; forms: {}", "--form FORM；可用的形式：{}"),
+    ("--form torchrun for a script of a shell, else --form FORM; forms: {}", "shell 脚本用 --form torchrun，否则用 --form FORM；可用的形式：{}"),
+    ("it has neither #SBATCH, #!, a line for a shell, nor keys of a launcher's file", "其中没有 #SBATCH、#!、shell 命令行，也没有启动器文件的键"),
+    (
+        "leave it out; a field of another release of LLaMA-Factory than {} is added to the file by hand",
+        "去掉它；LLaMA-Factory {} 之外的版本才有的字段，请手动加到文件中",
+    ),
     ("{}: there are no keys in it", "{}：其中没有键"),
     ("more than {} launchers are started in it: that is no file of one", "其中启动了超过 {} 个启动器：它不是启动器的文件"),
     ("unhang export FORM -- train.py: name it by another path, or a link", "unhang export FORM -- train.py：用其他路径或链接指定它"),

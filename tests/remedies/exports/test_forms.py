@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -13,8 +14,11 @@ import sys
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unhang.errors import UnhangError
+from unhang.knowledge.settings.catalogue import SETTINGS, parse
 from unhang.knowledge.settings.presets import STATIC
 from unhang.remedies.exports import checking, forms
 from unhang.remedies.exports.layout import Layout, master
@@ -86,6 +90,72 @@ def test_every_preset_and_layout_reads_back_clean(name, nodes, processes, tmp_pa
             assert checking.check(file, text, nodes=nodes, processes=processes) == ("torchrun" if behind else name, ()), text
             if name in YAML:
                 assert list(yaml.safe_load_all(text))
+
+
+VALUES = ("on", "off", "0", "1", "2", "16", "45", "30m", "auto", "eth0", "gloo", "nccl", "bf16", "no", "INFO", "warn", "Ring", "Simple")
+COMMANDS = st.sampled_from(((), ("train.py", "--lr", "1e-4", "it's"), ("-m", "pkg.mod", "-x"), ("a b.py",)))
+
+
+def taken(setting):
+    """Values that it takes, its example among them."""
+    found = []
+    for text in (setting.example, *VALUES):
+        with contextlib.suppress(UnhangError):
+            found.append(parse(setting.key, text))
+    return st.sampled_from(found)
+
+
+LAYOUTS = st.fixed_dictionaries(
+    {
+        "nodes": st.sampled_from((1, 2, 3)),
+        "processes": st.sampled_from((1, 2, 8)),
+        "gpus": st.booleans(),
+        "address": st.sampled_from(("", "node0", "fd00::1")),
+        "given_port": st.sampled_from((None, 29501)),
+        "command": COMMANDS,
+    }
+)
+
+
+@pytest.mark.parametrize("name", forms.NAMES)
+@given(
+    choice=st.fixed_dictionaries({}, optional={key: taken(one) for key, one in SETTINGS.items() if key != "processes"}),
+    layout=LAYOUTS,
+    with_unhang=st.sampled_from((None, True, False)),
+    arguments=st.sampled_from(({}, {"batch": "--batch-size", "precision": "--precision"})),
+)
+def test_whatever_is_written_reads_back_clean(name, choice, layout, with_unhang, arguments):
+    # What is wrong with the choice itself is told whoever has made it: GPUs of one host that talk over the network, tries that outlast the timeout.
+    if choice.get("shm") is False:
+        choice.pop("p2p", None)
+    if choice.get("timeout", 1800) < 600:
+        choice.pop("ib-timeout", None)
+    where = Layout(**{**layout, "command": ()} if name == "llamafactory" else layout)
+    try:
+        found = forms.export(name, choice, where, with_unhang=with_unhang, arguments=arguments)
+    except UnhangError:
+        return
+    for behind, text in {"": found.text, **found.companions}.items():
+        for counts in ({}, {"nodes": where.nodes, "processes": where.processes}):
+            assert checking.check(forms.form(name).file + behind, text, **counts) == ("torchrun" if behind else name, ()), text
+        assert not any(line != line.rstrip() or re.match(r"\S+ NOT carried: \S+=(True|False):", line) for line in text.splitlines()), text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("stag=sft",), "no field `stag`"),
+        (("dataset=a", "mine=1"), "no field `mine`"),
+        (("stage=nope",), "stage is nope"),
+        (("bf16=true", "fp16=true"), "bf16 and fp16 are both on"),
+        (("dataloader_prefetch_factor=2",), "without workers"),
+    ],
+)
+def test_fields_that_llamafactory_refuses_are_not_written(words, says):
+    with pytest.raises(UnhangError, match=re.escape(says)) as e:
+        forms.export("llamafactory", {}, Layout(command=words))
+    assert e.value.hint and e.value.says_zh
+    assert ("LLaMA-Factory" in e.value.hint) == (says == "no field `mine`") or says == "bf16 and fp16 are both on"
 
 
 @pytest.mark.parametrize("name", [n for n in forms.NAMES if n not in ("llamafactory",)])

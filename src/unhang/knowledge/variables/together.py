@@ -5,6 +5,7 @@ Each check is a function of the view that yields remarks for a setting; a value 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -207,9 +208,14 @@ def _gpus(view: _View) -> Iterator[_Said]:
         yield "CUDA_VISIBLE_DEVICES", _of_host("warning", f"it hides all {number} GPUs of this host", f"它隐藏了本机全部 {number} 块 GPU")
 
 
+def _minutes(seconds: float) -> int:
+    """Whole ones, which is all that DeepSpeed takes: those that are not shorter."""
+    return math.ceil(seconds / 60)
+
+
 def _timeouts(view: _View) -> Iterator[_Said]:
     ddp, group, deepspeed = view.seconds("ddp_timeout"), view.seconds("group_timeout"), view.number("DEEPSPEED_TIMEOUT")
-    if ddp is not None and deepspeed is not None and deepspeed * 60 != ddp:
+    if ddp is not None and deepspeed is not None and deepspeed != _minutes(ddp):
         yield (
             "DEEPSPEED_TIMEOUT",
             _remark(
@@ -218,7 +224,7 @@ def _timeouts(view: _View) -> Iterator[_Said]:
                 f"{deepspeed} 分钟，但 ddp_timeout 为 {ddp} 秒；使用 Trainer 时以后者为准",
             ),
         )
-    if ddp is None and group is not None and deepspeed is not None and deepspeed * 60 != group:
+    if ddp is None and group is not None and deepspeed is not None and deepspeed != _minutes(group):
         yield (
             "DEEPSPEED_TIMEOUT",
             _remark(

@@ -100,14 +100,14 @@ def title(key: str) -> str:
 
 
 def _only_by_hook(key: str, value: Value, runs_unhang: bool) -> Refused:
-    but, but_zh = ("--without-unhang leaves that out", "--without-unhang 不使用钩子")
+    but, but_zh = ("--without-unhang leaves that out", " --without-unhang 不使用钩子")
     if not runs_unhang:
         but, but_zh = ("this form does not start through unhang run", "这种文件不通过 unhang run 启动")
     return Refused(
         key=key,
         value=value,
         why=f"nothing but unhang's hook applies it from outside a script, and {but}",
-        why_zh=f"除 unhang 的钩子外，没有别的程序能在脚本之外设置它，而 {but_zh}",
+        why_zh=f"除 unhang 的钩子外，没有别的程序能在脚本之外设置它，而{but_zh}",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text
 from unhang.remedies.exports import starting
-from unhang.remedies.exports.carrying import Carried
+from unhang.remedies.exports.carrying import TODAY, Carried
 from unhang.remedies.exports.exported import Form
 from unhang.remedies.exports.layout import Layout
 from unhang.remedies.exports.rendering import render
@@ -58,7 +58,7 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         *(f"{name}={value}" for name, value in carried.env.items()),
         *((f"NNODES={layout.nodes}", f"MASTER_ADDR={layout.address or 'first-host'}", f"MASTER_PORT={layout.port}") if layout.nodes > 1 else ()),
     )
-    return render(
+    text = render(
         "llamafactory",
         layout=layout,
         carried=carried,
@@ -73,7 +73,26 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
             **given,
         },
         chosen={_KEYS[key]: key for key in carried.native if key in _KEYS},
-    ), {}
+    )
+    if given:
+        _refuse(text)
+    return text, {}
+
+
+def _refuse(text: str) -> None:
+    """Raises UnhangError for what LLaMA-Factory would not take of the fields that were given."""
+    # Who writes has no use for who reads, but for this.
+    from unhang.remedies.exports.checking import documents, llamafactory
+    from unhang.remedies.exports.checking.problem import Layout as Any
+
+    wrong = next(llamafactory.check(documents.keys(FORM.file, text), Any()), None)
+    if wrong is not None:
+        raise UnhangError(
+            wrong.says.en,
+            says_zh=wrong.says.zh,
+            hint=wrong.instead.en
+            or f"leave it out; a field of another release of LLaMA-Factory than {TODAY.packages['llamafactory']} is added to the file by hand",
+        )
 
 
 def _typed(word: str) -> object:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from unhang.remedies.exports.carrying import said
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -42,6 +44,7 @@ def _environment() -> Environment:
         "comment": comment,
         "docker": docker,
         "literal": literal,
+        "said": said,
     }
     return made
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text, same
-from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script, syntax
+from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script, starts, syntax
 from unhang.remedies.exports.checking.names import known
 from unhang.remedies.exports.checking.problem import Layout, Problem
 from unhang.remedies.exports.forms import NAMES, form
@@ -19,6 +19,11 @@ _SHELL = ("torchrun", "bash", "slurm")
 _KUBERNETES = ("kubernetes", "kubernetes-job")
 _YAML = ("accelerate", "llamafactory", "skypilot", *_KUBERNETES)
 _PYTHON = ("lightning", "ray")
+_OF_SHELLS = (".sh", ".bash")
+_LINE_OF_A_SHELL = (
+    r"^[ \t]*(?:export +\w+=|set -[a-z]|source +\S|exec +\S|srun +\S"
+    r"|(?:(?:env +)?[A-Z_]\w*=\S* +)*(?:\S*/)?python[\d.]*(?: +-\w+)* +(?:\S+\.py\b|-m +\w))"
+)
 _MARK = "\ufeff"
 # Whoever has these has no use for more, and finding the name that was meant takes a while for each.
 _MOST_TOLD = 200
@@ -69,10 +74,10 @@ def recognise(name: str, text: str) -> str:
     """By contents. Raises UnhangError where it is none of the forms."""
     if re.search(r"^#SBATCH", text, re.MULTILINE):
         return "slurm"
-    if re.match(r"#!.*\b(?:ba|z|k|da)?sh\b", text):
-        return "bash" if re.search(r"^case ", text, re.MULTILINE) else "torchrun"
-    if re.search(r"^\s*(?:from|import) +(?:ray|lightning|pytorch_lightning)\b", text, re.MULTILINE):
-        return "ray" if re.search(r"^\s*(?:from|import) +ray\b", text, re.MULTILINE) else "lightning"
+    if re.match(r"#!.*\b(?:ba|z|k|da)?sh\b", text) or name.endswith(_OF_SHELLS):
+        return _of_shell(text)
+    if re.search(r"^[ \t]*(?:from|import) +(?:ray|lightning|pytorch_lightning)\b", text, re.MULTILINE):
+        return "ray" if re.search(r"^[ \t]*(?:from|import) +ray\b", text, re.MULTILINE) else "lightning"
     if _is_python(name, text):
         raise UnhangError(
             f"{name} is a Python program, and no file of a launcher",
@@ -102,8 +107,23 @@ def recognise(name: str, text: str) -> str:
         if marks & top:
             return one
     if re.search(r"^[^#\n]*\b(?:torchrun|accelerate launch|deepspeed|llamafactory-cli|torch\.distributed)\b", text, re.MULTILINE):
-        return "torchrun"
-    raise UnhangError(f"{name}: that is no form known here", hint=f"--form FORM; forms: {', '.join(NAMES)}")
+        return _of_shell(text)
+    if re.search(_LINE_OF_A_SHELL, text, re.MULTILINE):
+        return _of_shell(text)
+    raise UnhangError(
+        f"{name}: that is no form known here",
+        cause="it has neither #SBATCH, #!, a line for a shell, nor keys of a launcher's file",
+        hint=f"--form torchrun for a script of a shell, else --form FORM; forms: {', '.join(NAMES)}",
+    )
+
+
+def _of_shell(text: str) -> str:
+    return "bash" if re.search(r"^case ", text, re.MULTILINE) else "torchrun"
+
+
+def starts_nothing(found: str, text: str) -> bool:
+    """Whether it is a script of a shell in which no launcher was seen, so that only its syntax and its variables were looked at."""
+    return found in _SHELL and not starts.read(text).starts
 
 
 def _is_python(name: str, text: str) -> bool:
