@@ -232,3 +232,19 @@ def test_what_ended_well_after_all_has_failed_in_nothing(tmp_path):
     log.write_text(HANG.format(before="", end="unhang: training finished after 0:38, 2 attempts", records="records in"))
     found = judge_logs([str(log)]).verdict
     assert found.primary is None and any("the training finished" in n.why for n in found.not_examined)
+
+
+def test_of_several_runs_the_records_of_the_last_are_named(tmp_path):
+    log = tmp_path / "run.log"
+    first = HANG.format(before="", end="unhang: ended with exit code 1 after 0:57", records="records in")
+    log.write_text(first + first.replace("train-1", "train-2"))
+    found = judge_logs([str(log)]).verdict.primary
+    assert found.remedies[0].command == "unhang why runs/train-2" and found.evidence[0].line == 12
+
+
+def test_a_cause_that_is_named_keeps_its_own_remedies(tmp_path):
+    log = tmp_path / "run.log"
+    named = "[rank0]: RuntimeError: Distributed package doesn't have NCCL built in\n"
+    log.write_text(HANG.format(before=named, end="unhang: ended with exit code 1 after 0:57", records="records in"))
+    found = judge_logs([str(log)]).verdict.primary
+    assert found.cause == "backend-unavailable" and "read-verdict" not in [r.id for r in found.remedies]

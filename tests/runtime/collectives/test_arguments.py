@@ -15,6 +15,13 @@ import unhang
 
 pytestmark = pytest.mark.torch
 
+
+def guarded(monitor):
+    with unhang.evaluation(deadline=20, monitor=monitor) as block:
+        block.add("a", m=1.0)
+    return block.result
+
+
 # What rank 1 gives, the others what is right.
 WRONG = {
     "all_reduce": lambda bad: unhang.all_reduce(torch.ones(2), group="world" if bad else None, deadline=20),
@@ -33,6 +40,7 @@ WRONG = {
     "truths": lambda bad: unhang.all_ok(torch.ones(2) if bad else torch.ones(1), deadline=20),
     "agree": lambda bad: unhang.agree(1, "world" if bad else None, deadline=20).missing,
     "monitor": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {"a": 1}, batch_size=1, monitor="m" if bad else None, deadline=20),
+    "monitor_guarded": lambda bad: guarded("m" if bad else None),
     "evaluate": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {"a": 1}, batch_size=1, group="world" if bad else None, deadline=20),
     "named": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {1 if bad else "a": 1}, batch_size=1, deadline=20),
 }
@@ -42,6 +50,7 @@ SAID = {
     "source": "src is the number of a rank, not str '0'",
     "truth": "ok is true or false, not str 'false'",
     "monitor": "monitor is called with the result; str cannot be called",
+    "monitor_guarded": "monitor is called with the result; str cannot be called",
     "nothing": "ok is true or false, not NoneType None",
     "truths": r"ok is true or false, not Tensor tensor\(\[1\., 1\.\]\)",
     "count": "the count of metric 'a' is a number from 0 on, not -2",
@@ -78,6 +87,9 @@ def test_the_others_are_told_at_once_and_stay_in_step(worlds, how):
             assert (kind, said) == ("", "False")
         elif how in ("evaluate", "named", "monitor"):
             assert kind == "ValueError" and re.search(f"rank 1: TypeError: {own}", said)
+        elif how == "monitor_guarded":
+            # Nothing is raised: it is in the result.
+            assert kind == "" and re.search(f"rank 1: TypeError: {own}", said)
         else:
             assert kind == "PeerFailed" and re.search(f"rank 1: {one[0]}: {own}", said)
 

@@ -138,6 +138,8 @@ def evaluation(
         _check_monitor(monitor)
     except (TypeError, ValueError) as e:
         circle.leave_at(key, msgspec.msgpack.encode(Status(kind="wrong", says=f"{type(e).__name__}: {e}")))
+        # The others give their lanes up, because of what was begun in the block.
+        circle.broken()
         raise
     began = time.monotonic()
     guarded = Guarded()

@@ -179,6 +179,14 @@ def test_a_launcher_that_only_the_first_host_starts():
     assert "4 tasks on each host, and each starts a launcher" in one.says.en
 
 
+def test_a_launcher_that_only_the_first_host_starts_is_told_by_its_line():
+    head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
+    text = "deepspeed --hostfile hosts --num_nodes 2 --master_port 29500 first.py\ntorchrun --nproc-per-node 4 train.py\n"
+    alone, without = check("file", head + text)[1]
+    assert "it trains on one of them" in alone.says.en and (alone.line, without.line) == (2, 5)
+    assert without.says.en.startswith("torchrun without srun") and without.instead.en == "srun torchrun ..."
+
+
 def test_hosts_that_deepspeed_has_no_file_of():
     several = "deepspeed --num_gpus=8 --num_nodes=2 --no_ssh --node_rank=$NODE_RANK --master_addr=a --master_port=29500 train.py\n"
     (problem,) = check("file", BASH + several)[1]
