@@ -35,8 +35,8 @@ _NEEDS_ALL = (
 # The same by torch's names for them.
 _NEEDS_ALL_CALLS = frozenset(
     (
-        "all_reduce", "all_gather", "all_gather_into_tensor", "_all_gather_base", "all_gather_object", "reduce_scatter", "reduce_scatter_tensor",
-        "_reduce_scatter_base", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier",
+        "all_reduce", "all_gather", "all_gather_into_tensor", "_all_gather_base", "all_gather_single", "all_gather_object", "reduce_scatter",
+        "reduce_scatter_tensor", "_reduce_scatter_base", "reduce_scatter_single", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier",
     )
 )  # fmt: skip
 _GUARD = lazily(

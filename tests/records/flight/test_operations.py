@@ -27,7 +27,8 @@ def test_a_recorded_name(name, parts):
 
 def test_one_name_for_one_operation():
     assert {spelling(n) for n in ("all_reduce", "allreduce_", "allreduce", "all_reduce_")} == {"all_reduce"}
-    assert {spelling(n) for n in ("_all_gather_base", "_allgather_base", "_allgather_base_", "all_gather_into_tensor")} == {"all_gather_into_tensor"}
+    into_tensor = ("_all_gather_base", "_allgather_base", "_allgather_base_", "all_gather_into_tensor", "all_gather_single")
+    assert {spelling(n) for n in into_tensor} == {"all_gather_into_tensor"}
     assert spelling("something_new") == "something_new"
 
 
