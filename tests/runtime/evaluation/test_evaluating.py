@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -305,6 +306,23 @@ def test_what_put_it_out_of_step_is_said_on_all_ranks(fresh):
 class Broken(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         raise OSError("disk full")
+
+
+def is_interrupted(rank: int) -> float:
+    unhang.all_reduce(torch.ones(2), deadline=20)
+
+    def fn(data, size):
+        unhang.all_reduce(torch.ones(2))
+        if rank == 1:
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        unhang.evaluate(fn, {"one": [1]}, batch_size=1, deadline=20)
+    return unhang.all_reduce(torch.full((2,), float(rank)), deadline=20)[0].item()
+
+
+def test_who_goes_on_after_an_interruption_of_its_evaluation_is_in_step(fresh):
+    assert fresh(3)(is_interrupted) == [3.0] * 3
 
 
 def fails_where_logs_do(rank: int) -> tuple[bool, str]:
