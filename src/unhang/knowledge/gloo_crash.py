@@ -27,6 +27,10 @@ SIZE_MISMATCH = Signature(
         "ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, of one of the pieces in which "
         "Gloo sends a tensor, and Gloo ended this process; which rank strayed it does not tell"
     ),
+    says_zh=(
+        "各 rank 在同一次集合通信中的大小不同：Gloo 分块发送张量，其中一块收到 {received} 字节，而期望的是 {expected} 字节，"
+        "Gloo 因此结束了该进程；哪个 rank 走错了，它没有说明"
+    ),
     remedies=("same-size", "check-each-call"),
 )
 _SIGABRT = -6

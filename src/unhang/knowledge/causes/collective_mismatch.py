@@ -482,6 +482,7 @@ _TRACE = Signature(
     pattern=r"Invalidate trace cache @ step (?P<step>\d+): expected module (?P<expected>\d+), but got module (?P<got>\d+)",
     standing="possible",
     says="DeepSpeed ZeRO-3 met another order of modules than before: ranks that take different branches fetch different parameters",
+    says_zh="DeepSpeed ZeRO-3 遇到的模块顺序与之前不同：走不同分支的 rank 会获取不同的参数",
     remedies=("same-branches", "leaf-modules", "check-each-call"),
 )
 
@@ -498,6 +499,7 @@ _DESYNC = Signature(
     pattern=r"#(?P<seq>\d+) started ranks:",
     near=r"(?<= started ranks:)\s+\[(?P<ones>\d[\d, ]*)\] started (?P<one_op>\w+)\s+\[(?P<others>\d[\d, ]*)\] started (?P<other_op>\w+)",
     says="ranks of one group began different operations as number {seq} (torch's own desync report)",
+    says_zh="同一组的各 rank 在序号 {seq} 开始了不同的操作（torch 自己的 desync 报告）",
     remedies=("same-order", "check-each-call"),
 )
 _DESYNCED = (
@@ -524,6 +526,7 @@ CAUSE = Cause(
             r"(?P<other>\d+) is "
             r"running collective: (?P<theirs>.{0,600}?)(?:\)\.|$)(?:Collectives differ in the following aspects:(?P<differ>.{0,200}))?",
             says="ranks {one} and {other} issued different collectives (torch's own check)",
+            says_zh="rank {one} 和 {other} 发出了不同的集合通信（torch 自己的检查）",
             remedies=("same-order", "same-size"),
         ),
         # torch 1.10 to 1.12 names one rank only.
@@ -531,6 +534,7 @@ CAUSE = Cause(
             needle="is running inconsistent collective",
             pattern=r"Rank (?P<rank>\d+) is running inconsistent collective: CollectiveFingerPrint\(OpType=(?P<op>\w+)",
             says="rank {rank} issued another collective ({op}) than the others (torch's own check)",
+            says_zh="rank {rank} 发出的集合通信（{op}）与其他 rank 不同（torch 自己的检查）",
             remedies=("same-order", "same-size"),
         ),
         _DESYNC,
@@ -538,18 +542,21 @@ CAUSE = Cause(
         Signature(
             needle="Expected to have finished reduction in the prior iteration",
             says="DDP: parameters took no part in computing the loss of an iteration, so that ranks reduce different gradients",
+            says_zh="DDP：某次迭代中有参数没有参与 loss 的计算，因此各 rank 归约的梯度不同",
             remedies=("use-all-parameters", "find-unused"),
         ),
         Signature(
             needle="which did not receive grad for rank ",
             pattern=r"did not receive grad for rank (?P<of>\d+): (?P<params>.{1,300})",
             says="parameters took no part in the loss of rank {of}: {params}",
+            says_zh="有参数没有参与 rank {of} 的 loss：{params}",
             remedies=("use-all-parameters", "find-unused"),
         ),
         Signature(
             needle="DDP expects same model across all ranks",
             pattern=r"Rank (?P<one>\d+) has (?P<mine_params>\d+) params, while rank (?P<two>\d+) has inconsistent (?P<their_params>[1-9]\d*) params",
             says="DDP: rank {one} has {mine_params} parameters and rank {two} has {their_params}",
+            says_zh="DDP：rank {one} 有 {mine_params} 个参数，rank {two} 有 {their_params} 个",
             remedies=("same-model",),
         ),
         # 0 parameters is what the other ranks' answer looks like when the comparison itself was broken off or damaged.
@@ -561,6 +568,10 @@ CAUSE = Cause(
                 "DDP: rank {one} has {mine_params} parameters and read 0 for rank {two}: either the models differ, or the exchange itself did "
                 "not work (a timeout before it, or broken GPU-to-GPU copies)"
             ),
+            says_zh=(
+                "DDP：rank {one} 有 {mine_params} 个参数，而为 rank {two} 读到的是 0：要么模型不同，"
+                "要么交换本身没有成功（此前已超时，或 GPU 之间的拷贝不正常）"
+            ),
             remedies=("same-model", "test-the-exchange"),
         ),
         Signature(
@@ -568,18 +579,21 @@ CAUSE = Cause(
             pattern=r"(?:params|replicas)\[(?P<index>\d+)\].* in this process with (?P<what>sizes|strides) (?P<mine_shape>\[[\d, ]*\]) appears "
             r"not to match",
             says="DDP: parameter {index} has {what} {mine_shape} on one rank and others on rank 0",
+            says_zh="DDP：参数 {index} 的 {what} 在某个 rank 上是 {mine_shape}，在 rank 0 上则不同",
             remedies=("same-model",),
         ),
         # uneven inputs
         Signature(
             needle="exhausted inputs. Throwing across all ranks",
             says="a rank ran out of inputs before the others (join(throw_on_early_termination=True))",
+            says_zh="某个 rank 先于其他 rank 用完了输入（join(throw_on_early_termination=True)）",
             remedies=("even-inputs",),
         ),
         Signature(
             needle="exhausted all inputs",
             pattern=r"Rank (?P<rank>\d+) exhausted all inputs",
             says="rank {rank} ran out of inputs before the others",
+            says_zh="rank {rank} 先于其他 rank 用完了输入",
             remedies=("even-inputs",),
         ),
         Signature(
@@ -587,6 +601,7 @@ CAUSE = Cause(
             pattern=r"skew of greater than (?P<skew>\d+)\. This means that rank (?P<of>\d+) has at least",
             standing="possible",
             says="rank {of} has at least {skew} fewer inputs than the others",
+            says_zh="rank {of} 的输入比其他 rank 至少少 {skew} 个",
             remedies=("even-inputs",),
         ),
         # WeNet and CosyVoice end an epoch with this where the ranks' shares differ.
@@ -594,23 +609,27 @@ CAUSE = Cause(
             needle="Detected uneven workload distribution",
             standing="possible",
             says="a rank ran out of batches, or was late, before the others (its own uneven-workload check)",
+            says_zh="某个 rank 先于其他 rank 用完了批次，或者来晚了（程序自己的负载不均检查）",
             remedies=("even-inputs",),
         ),
         # accelerate 0.2x, 0.3x+ (ACCELERATE_DEBUG_MODE=1)
         Signature(
             needle="All shapes across devices must be valid",
             says="accelerate: tensors of different shapes met in one operation",
+            says_zh="accelerate：同一次操作中出现了形状不同的张量",
             remedies=("pad-first", "same-size"),
         ),
         Signature(
             needle="apply the desired operation due to inadequate shapes",
             says="accelerate: tensors of different shapes met in one operation",
+            says_zh="accelerate：同一次操作中出现了形状不同的张量",
             remedies=("pad-first", "same-size"),
         ),
         Signature(
             needle="disagreement between rank0 and rank",
             pattern=r"disagreement between rank0 and rank(?P<rank>\d+): rank0: (?P<theirs0>.{0,200}?), rank\d+: ",
             says="DeepSpeed: rank {rank} fetches other parameters than rank 0 (a branch of the model is taken by some ranks only)",
+            says_zh="DeepSpeed：rank {rank} 获取的参数与 rank 0 不同（模型的某个分支只有部分 rank 会走）",
             remedies=("same-branches", "leaf-modules"),
         ),
         # fairseq, and scripts after it: what one rank received is not what the others sent.
@@ -618,6 +637,7 @@ CAUSE = Cause(
             needle="requires all workers to enter the function together",
             standing="likely",
             says="fairseq: ranks came to a gathering of pickled data at different points: one finished its share, or failed, before the others",
+            says_zh="fairseq：各 rank 在不同的位置来到 pickle 数据的收集：其中一个先于其他 rank 做完了自己的份额，或先失败了",
             remedies=("even-inputs", "same-order"),
         ),
         # Also printed by models whose branches differ from step to step on all ranks alike: it counts beside a timeout only.
@@ -627,6 +647,7 @@ CAUSE = Cause(
             needle=", but another rank ",
             pattern=r"Mismatched (?P<what>[\w /]{3,60}): One rank",
             says="Horovod: mismatched {what} between ranks",
+            says_zh="Horovod：各 rank 之间的 {what} 不一致",
             remedies=("same-size", "same-order"),
         ),
         # NCCL up to 2.5
@@ -634,6 +655,7 @@ CAUSE = Cause(
             needle="Mismatched collective detected",
             pattern=r"collective calls at and around rank (?P<rank>\d+)",
             says="NCCL: rank {rank} or its neighbour issued another collective than the others",
+            says_zh="NCCL：rank {rank} 或其相邻 rank 发出的集合通信与其他 rank 不同",
             remedies=("same-order", "compare-calls"),
         ),
         Signature(
@@ -644,6 +666,7 @@ CAUSE = Cause(
             says=(
                 "NCCL: {local_size} bytes were to be sent where the peer expects {remote_size}: other sizes, or other NCCL settings, on the two sides"
             ),
+            says_zh="NCCL：要发送 {local_size} 字节，而对端期望 {remote_size} 字节：两端的大小不同，或 NCCL 设置不同",
             remedies=("same-size", "same-settings", "compare-calls"),
         ),
         Signature(
@@ -651,6 +674,7 @@ CAUSE = Cause(
             pattern=r"NET/Socket : (?:peer (?P<peer>\S+) )?message truncated : receiving (?P<received>\d+) bytes instead of (?P<expected>\d+)",
             standing="likely",
             says="NCCL: {received} bytes arrived where {expected} were expected: other sizes, or other NCCL settings or versions, on the two sides",
+            says_zh="NCCL：收到 {received} 字节，而期望的是 {expected} 字节：两端的大小不同，或 NCCL 的设置或版本不同",
             remedies=("same-size", "same-settings", "compare-calls"),
         ),
         Signature(
@@ -658,6 +682,7 @@ CAUSE = Cause(
             pattern=r"Communicator ranks have different (?P<what>[\w ]{3,40}) operation counts",
             standing="possible",
             says="NCCL's own report: ranks have made different numbers of {what} calls",
+            says_zh="NCCL 自己的报告：各 rank 的 {what} 调用次数不同",
             remedies=("same-order", "check-each-call"),
         ),
         # torchfrtrace, torch's reader of flight-recorder dumps
@@ -665,6 +690,7 @@ CAUSE = Cause(
             needle="Error type: ",
             pattern=r"Error type: (?P<what>COLLECTIVE_TYPE_MISMATCH|SIZE_OR_SYNTAX_MISMATCH|COLLECTIVE_DTYPE_MISMATCH)",
             says="torch's flight-recorder analysis: {what}",
+            says_zh="torch 对 flight recorder 的分析：{what}",
             remedies=("same-order", "same-size"),
         ),
     ),
