@@ -114,18 +114,21 @@ CAUSE = Cause(
         Signature(
             needle="no kernel image is available for execution",
             says="CUDA found no kernel for this GPU in the library that was called",
+            says_zh="在被调用的库中，CUDA 找不到适用于该 GPU 的核函数",
             remedies=("torch-for-this-gpu", "rebuild-the-extension"),
         ),
         Signature(
             needle="NoKernelImageForDevice",
             pattern=r"cudaErrorNoKernelImageForDevice",
             says="CUDA found no kernel for this GPU in the library that was called",
+            says_zh="在被调用的库中，CUDA 找不到适用于该 GPU 的核函数",
             remedies=("torch-for-this-gpu", "rebuild-the-extension"),
         ),
         Signature(
             needle="NO_BINARY_FOR_GPU",
             pattern=r"CUDA_ERROR_NO_BINARY_FOR_GPU",
             says="CUDA found no kernel for this GPU in the library that was called",
+            says_zh="在被调用的库中，CUDA 找不到适用于该 GPU 的核函数",
             remedies=("torch-for-this-gpu", "rebuild-the-extension"),
         ),
         # A warning at start-up: a job that never uses that card runs on.
@@ -134,6 +137,7 @@ CAUSE = Cause(
             pattern=_GPU,
             standing="likely",
             says="this torch was not built for the {gpu}({arch})",
+            says_zh="这个 torch 不是为 {gpu}({arch}) 编译的",
             remedies=("torch-for-this-gpu",),
         ),
         Signature(
@@ -146,6 +150,7 @@ CAUSE = Cause(
             needle="cuda capability supported by this version of PyTorch",
             standing="possible",
             says="torch warns that this GPU lies outside the architectures that it was built for",
+            says_zh="torch 警告：该 GPU 不在它编译时所针对的架构范围内",
             remedies=("torch-for-this-gpu",),
         ),
         # NCCL asks for each of its kernels at initialisation: a build without this architecture fails once per kernel.
@@ -154,6 +159,7 @@ CAUSE = Cause(
             pattern=r"NCCL WARN Cuda failure (?:\d+ )?'named symbol not found'",
             standing="likely",
             says="the NCCL library that is loaded holds no kernels for this GPU",
+            says_zh="所加载的 NCCL 库不包含适用于该 GPU 的核函数",
             remedies=("nccl-for-this-gpu",),
         ),
         Signature(
@@ -161,6 +167,7 @@ CAUSE = Cause(
             pattern=r"NCCL WARN Cuda failure (?:\d+ )?'invalid device function'",
             standing="likely",
             says="the NCCL library that is loaded holds no kernels for this GPU",
+            says_zh="所加载的 NCCL 库不包含适用于该 GPU 的核函数",
             remedies=("nccl-for-this-gpu",),
         ),
         Signature(
@@ -168,6 +175,7 @@ CAUSE = Cause(
             pattern=r"(?:CUDA error|cuda runtime error \(\d+\) ?|CUDA failure \d+): (?:invalid device function)",
             standing="likely",
             says="a CUDA extension was compiled for another GPU than this one",
+            says_zh="某个 CUDA 扩展是为另一种 GPU 编译的，不是为这一种",
             remedies=("rebuild-the-extension", "torch-for-this-gpu"),
         ),
         # ROCm translates nothing: code for one gfx target runs on no other.
@@ -175,36 +183,42 @@ CAUSE = Cause(
             needle="invalid device function",
             pattern=r"HIP error: (?:invalid device function)",
             says="HIP found no code for this GPU in the library that was called",
+            says_zh="在被调用的库中，HIP 找不到适用于该 GPU 的代码",
             remedies=("torch-for-this-amd-gpu", "rebuild-the-rocm-extension"),
         ),
         Signature(
             needle="hipErrorNoBinaryForGpu",
             pattern=r"hipErrorNoBinaryForGpu(?! : continue)",
             says="HIP found no code for this GPU in the library that was called",
+            says_zh="在被调用的库中，HIP 找不到适用于该 GPU 的代码",
             remedies=("torch-for-this-amd-gpu", "rebuild-the-rocm-extension"),
         ),
         Signature(
             needle="device kernel image is invalid",
             standing="possible",
             says="CUDA refuses the compiled code: it was made for another GPU, or by a newer toolkit than the driver knows",
+            says_zh="CUDA 拒绝了编译好的代码：它是为另一种 GPU 生成的，或者所用的工具包太新，驱动不认识",
             remedies=("rebuild-the-extension", "torch-for-this-gpu"),
         ),
         Signature(
             needle="is not defined for option 'gpu-name'",
             pattern=r"Value '(?P<arch>sm_\w+)' is not defined",
             says="ptxas is older than this GPU and does not know {arch}",
+            says_zh="ptxas 比该 GPU 旧，不认识 {arch}",
             remedies=("newer-toolkit",),
         ),
         Signature(
             needle="Unsupported gpu architecture",
             pattern=r"Unsupported gpu architecture '(?P<arch>compute_\w+)'",
             says="nvcc does not know {arch}: the CUDA toolkit and the architectures asked for do not fit",
+            says_zh="nvcc 不认识 {arch}：CUDA 工具包与所要求的架构不匹配",
             remedies=("newer-toolkit", "rebuild-the-extension"),
         ),
         Signature(
             needle="or GPU not supported",
             pattern=r"Unknown CUDA arch \((?P<capability>[^)]{1,20})\) or GPU not supported",
             says="this torch cannot compile for compute capability {capability}",
+            says_zh="这个 torch 无法为计算能力 {capability} 编译",
             remedies=("torch-for-this-gpu",),
         ),
         Signature(
@@ -212,6 +226,7 @@ CAUSE = Cause(
             pattern=r"'(?P<arch>sm_\w+)' is not a recognized processor",
             standing="likely",
             says="the Triton that is installed does not know {arch}",
+            says_zh="已安装的 Triton 不认识 {arch}",
             remedies=("torch-for-this-gpu",),
         ),
     ),

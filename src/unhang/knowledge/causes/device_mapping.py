@@ -160,6 +160,7 @@ CAUSE = Cause(
             unless=_MIG,
             standing="likely",
             says="NCCL addresses the GPU of another rank and this process cannot see it: each worker was shown its own GPU only",
+            says_zh="NCCL 要访问另一个 rank 的 GPU，而该进程看不到它：每个 worker 只能看到自己的 GPU",
             remedies=("see-all-gpus", "set-the-device"),
         ),
         Signature(
@@ -167,24 +168,28 @@ CAUSE = Cause(
             pattern=r"^(?!.{0,400}NCCL WARN).{0,400}?invalid device ordinal",
             unless=_MIG,
             says="a rank asked for a GPU number that is not among the visible ones",
+            says_zh="某个 rank 请求的 GPU 编号不在可见的 GPU 之中",
             remedies=("fewer-ranks", "set-the-device"),
         ),
         Signature(
             needle="but torch.cuda.device_count() is",
             pattern=r"on CUDA device (?P<device>\d+) but torch\.cuda\.device_count\(\) is (?P<count>\d+)",
             says="a checkpoint was saved on cuda:{device} and this process sees {count} GPUs",
+            says_zh="检查点是在 cuda:{device} 上保存的，而该进程看到 {count} 块 GPU",
             remedies=("map-location",),
         ),
         Signature(
             needle="But your machine only has:",
             pattern=r"But your machine only has: (?P<has>\[.{0,80}?\])",
             says="more GPUs were asked for than this machine has ({has})",
+            says_zh="请求的 GPU 多于本机所有（{has}）",
             remedies=("fewer-ranks",),
         ),
         Signature(
             needle="number of available GPUs",
             pattern=r"\((?P<wanted>\d+)\) (?:cannot be|is) larger than the number of available GPUs \((?P<count>\d+)\)",
             says="{wanted} ranks were asked for and {count} GPUs are visible",
+            says_zh="请求了 {wanted} 个 rank，而可见的 GPU 有 {count} 块",
             remedies=("fewer-ranks",),
         ),
         # Ray deals the GPUs out (verl, vLLM). That one node has fewer than the engine wants is usual, and no error.
@@ -192,18 +197,21 @@ CAUSE = Cause(
             needle="is less than total desired GPUs",
             pattern=r"Total available GPUs (?P<count>[\d.]+) is less than total desired GPUs (?P<wanted>[\d.]+)",
             says="{wanted} GPUs were asked for and Ray has {count}",
+            says_zh="请求了 {wanted} 块 GPU，而 Ray 有 {count} 块",
             remedies=("gpus-of-ray", "fewer-ranks"),
         ),
         Signature(
             needle="required GPUs exceeds the total number of available GPUs in the placement group",
             pattern=r"Error: .{0,40}required GPUs exceeds the total number of available GPUs in the placement group",
             says="the engine wants more GPUs than Ray has for it",
+            says_zh="引擎要的 GPU 多于 Ray 能给它的",
             remedies=("gpus-of-ray", "fewer-ranks"),
         ),
         Signature(
             needle="Cannot provide a placement group ",
             pattern=r"Cannot provide a placement group (?:of|requiring) .{0,4000}? within (?P<seconds>\d+) seconds",
             says="Ray had not the GPUs that the engine asked for within {seconds} s: too few are there, or others hold them",
+            says_zh="{seconds} s 内 Ray 没有凑齐引擎请求的 GPU：数量太少，或被别人占着",
             remedies=("gpus-of-ray", "fewer-ranks"),
         ),
         # Said after 10, 30, 70, 150 ... seconds: a busy cluster may still find them.
@@ -212,45 +220,53 @@ CAUSE = Cause(
             pattern=r"placement group of specs for (?P<seconds>\d{3,}) seconds",
             standing="possible",
             says="the engine has waited {seconds} s for GPUs of Ray: too few are there, others hold them, or a node is known by another address",
+            says_zh="引擎等待 Ray 的 GPU 已有 {seconds} s：数量太少，或被别人占着，或某个节点登记的是另一个地址",
             remedies=("gpus-of-ray", "fewer-ranks"),
         ),
         Signature(
             needle="does not allocate any GPUs on the driver node",
             says="Ray gave the engine no GPU of the host on which it was started",
+            says_zh="Ray 没有把引擎启动所在主机的 GPU 分给引擎",
             remedies=("gpus-of-ray",),
         ),
         Signature(
             needle="Current node has no GPU available",
             pattern=r"Error: Current node has no GPU available",
             says="Ray knows of no GPU on the host on which the engine was started",
+            says_zh="据 Ray 所知，引擎启动所在的主机上没有 GPU",
             remedies=("gpus-of-ray",),
         ),
         Signature(
             needle="device_ids and output_device arguments only work",
             pattern=r"got device_ids \[(?P<device>\d+)\]",
             says="the model that is wrapped in DistributedDataParallel is not on cuda:{device}, the GPU of this rank",
+            says_zh="用 DistributedDataParallel 包装的模型不在 cuda:{device}（该 rank 的 GPU）上",
             remedies=("set-the-device",),
         ),
         Signature(
             needle="(device_ids[0]) but found one of them on device",
             pattern=r"on device (?P<wanted>cuda:\d+) \(device_ids\[0\]\) but found one of them on device: (?P<found>\w+(?::\d+)?)",
             says="the model has to be on {wanted} and parts of it are on {found}",
+            says_zh="模型必须在 {wanted} 上，而它有一部分在 {found} 上",
             remedies=("set-the-device",),
         ),
         Signature(
             needle="Inconsistent compute device and `device_id`",
             pattern=r"on rank (?P<number>\d+): (?P<found>\S{1,20}) vs (?P<wanted>\S{1,20})",
             says="FSDP on rank {number} was given {wanted} and the model is on {found}",
+            says_zh="rank {number} 上为 FSDP 指定了 {wanted}，而模型在 {found} 上",
             remedies=("set-the-device",),
         ),
         Signature(
             needle="tensor not on device passed to init_process_group",
             says="a collective was called on a tensor of another GPU than the one that init_process_group was given",
+            says_zh="某次集合通信的张量不在传给 init_process_group 的那块 GPU 上，而在另一块上",
             remedies=("set-the-device",),
         ),
         Signature(
             needle="on a different device than the one you're training on",
             says="the quantised model was loaded onto another GPU than the one of this rank",
+            says_zh="量化模型没有加载到该 rank 的 GPU 上，而是加载到了另一块",
             remedies=("load-on-own-gpu",),
         ),
         Signature(
@@ -258,11 +274,13 @@ CAUSE = Cause(
             pattern=r"at least two devices, (?P<first>cuda:\d+) and (?P<second>cuda:\d+)",
             standing="likely",
             says="one operation got tensors from {first} and {second}: a rank works on two GPUs",
+            says_zh="同一次操作的张量来自 {first} 和 {second}：某个 rank 在两块 GPU 上工作",
             remedies=("set-the-device", "load-on-own-gpu"),
         ),
         Signature(
             needle="invalid literal for int() with base 10: 'GPU-",
             says="a framework expects numbers in CUDA_VISIBLE_DEVICES and found the UUID of a GPU",
+            says_zh="某个框架要求 CUDA_VISIBLE_DEVICES 中写编号，读到的却是 GPU 的 UUID",
             remedies=("numbers-not-uuids",),
         ),
         # NVML counted GPUs before CUDA_VISIBLE_DEVICES was changed, or with another value of it than CUDA uses.
@@ -271,6 +289,7 @@ CAUSE = Cause(
             unless=_MIG,
             standing="likely",
             says="torch counted the visible GPUs differently before and after CUDA started: CUDA_VISIBLE_DEVICES was changed inside the process",
+            says_zh="torch 在 CUDA 启动前后数出的可见 GPU 数不同：CUDA_VISIBLE_DEVICES 在进程内被修改过",
             remedies=("visible-before-start",),
         ),
         Signature(
@@ -279,6 +298,7 @@ CAUSE = Cause(
             near=PEERS_HIDDEN,
             standing="likely",
             says="every worker sees its own GPU only, so NCCL chose peer-to-peer for a pair of GPUs that cannot do it",
+            says_zh="每个 worker 只能看到自己的 GPU，因此 NCCL 为一对做不到 P2P 的 GPU 选用了 P2P",
             remedies=("see-all-gpus",),
         ),
         Signature(
@@ -286,6 +306,7 @@ CAUSE = Cause(
             pattern=r"\[?Rank (?P<number>\d+)\]? .{0,20}using (?:best-guess )?GPU (?P<guessed>\d+) ",
             standing="possible",
             says="rank {number} has not said which GPU is its own, and torch guesses {guessed}; a wrong guess hangs the first collective",
+            says_zh="rank {number} 没有说明哪块 GPU 是自己的，torch 猜测是 {guessed}；猜错会使第一次集合通信卡住",
             remedies=("set-the-device",),
         ),
         Signature(
@@ -294,6 +315,7 @@ CAUSE = Cause(
             unless=r"too old|Error 80\d|NVML|libcuda\.so|Found no NVIDIA driver|Xid|CUDA-capable device is detected",
             standing="likely",
             says="a process sees no GPU at all: CUDA_VISIBLE_DEVICES is empty or names none that exists here, or its worker was given none",
+            says_zh="某个进程看不到任何 GPU：CUDA_VISIBLE_DEVICES 为空，或所列的在本机都不存在，或者它所在的 worker 没有分到 GPU",
             remedies=(
                 "see-all-gpus",
                 "visible-before-start",
