@@ -83,69 +83,82 @@ CAUSE = Cause(
         Signature(
             needle="Check for out of sync clocks",
             says="Slurm could not use a credential, for the clocks of the hosts disagree",
+            says_zh="Slurm 无法使用某个凭据，因为主机之间时钟不一致",
         ),
         Signature(
             needle="ewound credential",
             pattern=r"[Rr]ewound credential",
             says="munge met a credential from the future: the clock of its sender is ahead of this one",
+            says_zh="munge 遇到了来自未来的凭据：发送方的时钟比本机快",
         ),
         Signature(
             needle="xpired credential",
             pattern=r"(?:munge|Munge|slurm).*[Ee]xpired credential",
             standing="likely",
             says="munge met an expired credential: the clocks of two hosts disagree, or it waited for minutes",
+            says_zh="munge 遇到了过期的凭据：两台主机的时钟不一致，或者凭据等待了几分钟",
         ),
         # slurmd, of a step that it is asked to start: made in the past or the future by its own clock, or queued for minutes.
         Signature(
             needle="Job credential expired",
             standing="likely",
             says="Slurm refused to start tasks, for their credential is out of date: the clocks of two hosts disagree, or a daemon hung for minutes",
+            says_zh="Slurm 拒绝启动任务，因为它们的凭据已过时：两台主机的时钟不一致，或者某个守护进程卡住了几分钟",
         ),
         Signature(
             needle="Clock skew too great",
             says="Kerberos refused a ticket: the clocks disagree by more than it allows (5 minutes)",
+            says_zh="Kerberos 拒绝了某个票据：时钟相差超过了它允许的范围（5 分钟）",
         ),
         Signature(
             needle="RequestTimeTooSkewed",
             says="the object storage refused a request, for this host's clock is off",
+            says_zh="对象存储拒绝了某个请求，因为本机的时钟不准",
         ),
         Signature(
             needle="Signature not yet current",
             pattern=r"Signature not yet current: (?P<signed>\S+)",
             says="a signed request lies in the future ({signed}): this host's clock is ahead",
+            says_zh="某个签名请求的时间在未来（{signed}）：本机的时钟快了",
         ),
         Signature(
             needle="is now earlier than",
             pattern=r"Signature expired: (?P<signed>\S+) is now earlier than (?P<limit>\S+)",
             says="a signed request is too old ({signed}, limit {limit}): this host's clock is behind",
+            says_zh="某个签名请求太旧（{signed}，期限 {limit}）：本机的时钟慢了",
         ),
         Signature(
             needle="clock difference against peer",
             pattern=r"clock difference against peer (?P<peer>\S+) is too high \[(?P<difference>[^\]]+?)(?: > [^\]]+)?\]",
             says="etcd measured a clock difference of {difference} against {peer}",
+            says_zh="etcd 测得与 {peer} 的时钟相差 {difference}",
         ),
         Signature(
             needle="clock-drift",
             pattern=r"prober found high clock drift.*?clock-drift\"?[:=] ?\"?(?P<difference>[\d.]+\w+)",
             says="etcd measured a clock drift of {difference}",
+            says_zh="etcd 测得时钟漂移 {difference}",
         ),
         Signature(
             needle="ystem clock wrong by",
             pattern=r"System clock wrong by (?P<difference>-?[\d.]+) seconds",
             standing="likely",
             says="chrony found the clock wrong by {difference} seconds",
+            says_zh="chrony 发现时钟偏差 {difference} 秒",
         ),
         Signature(
             needle="is not yet valid",
             pattern=r"certificate (?:is not yet valid|has expired or is not yet valid: current time \S+ is before)",
             standing="likely",
             says="a certificate is not yet valid by this host's clock, which is behind",
+            says_zh="按本机的时钟某个证书尚未生效，而本机的时钟慢了",
         ),
         Signature(
             needle="oken is not yet valid",
             pattern=r"token is not yet valid \((?P<claim>\w+)\)",
             standing="likely",
             says="a token is not yet valid by this host's clock ({claim})",
+            says_zh="按本机的时钟某个令牌尚未生效（{claim}）",
         ),
         # make and ninja, where an extension is compiled at start-up on a shared file system.
         Signature(
@@ -153,16 +166,19 @@ CAUSE = Cause(
             pattern=r"(?:has modification time|time stamp .* is) (?P<difference>[\d.e+]+) s in the future",
             standing="likely",
             says="a file was written {difference} s in the future: the file server's clock and this one disagree",
+            says_zh="某个文件的写入时间在未来 {difference} 秒：文件服务器的时钟与本机不一致",
         ),
         Signature(
             needle="Clock skew detected",
             standing="likely",
             says="make found files from the future: the file server's clock and this one disagree",
+            says_zh="make 发现了来自未来的文件：文件服务器的时钟与本机不一致",
         ),
         Signature(
             needle="perhaps system time is not set",
             standing="likely",
             says="ninja rebuilds for ever, for files are newer than the clock",
+            says_zh="ninja 没完没了地重新构建，因为有文件比时钟还新",
         ),
         # torch's dynamic rendezvous compares each node's own time with this node's: 15 s apart is dead.
         Signature(
@@ -170,6 +186,7 @@ CAUSE = Cause(
             pattern=r"the node\(s\) (?P<nodes>.{1,200}?) have been removed from the rendezvous '(?P<run>[^']*)' since they had no heartbeat",
             standing="possible",
             says="torchrun took {nodes} for dead: their heartbeats are late, or their clocks are behind by more than the keep-alive time",
+            says_zh="torchrun 认为 {nodes} 已死：它们的心跳来晚了，或者它们的时钟慢得超出了 keep-alive 时间",
             remedies=("compare-clocks", "longer-keep-alive", "set-the-clock"),
         ),
     ),

@@ -111,28 +111,33 @@ CAUSE = Cause(
             needle="Operation not permitted",
             pattern=r"pidfd_(?P<call>getfd|open): ?Operation not permitted",
             says="pidfd_{call} was refused: sharing GPU memory between processes by expandable segments needs the right to ptrace",
+            says_zh="pidfd_{call} 被拒绝：用 expandable segments 在进程间共享显存需要 ptrace 权限",
             remedies=("sys-ptrace", "no-expandable-segments"),
         ),
         Signature(
             needle="the pidfd_open syscall needed",
             says="the kernel or the container's seccomp profile does not allow pidfd_open, which sharing expandable segments needs",
+            says_zh="内核或容器的 seccomp 配置不允许 pidfd_open，而共享 expandable segments 需要它",
             remedies=("sys-ptrace", "no-expandable-segments"),
         ),
         Signature(
             needle="Failed to initialize NVML: Unknown Error",
             says="the container lost its GPU devices: a reload of systemd on the host took them away, or they were never given",
+            says_zh="容器失去了 GPU 设备：主机上 systemd 重新加载时拿走了它们，或者从未给过",
             standing="likely",
             remedies=("devices-again",),
         ),
         Signature(
             needle="Failed to initialize NVML: Insufficient Permissions",
             says="the process may not open the GPU's device files",
+            says_zh="该进程无权打开 GPU 的设备文件",
             remedies=("devices-again",),
         ),
         Signature(
             needle="could not select device driver",
             pattern=r"could not select device driver .{0,40}with capabilities: \[\[gpu",
             says="the container runtime knows no GPUs: the NVIDIA container toolkit is missing or not configured",
+            says_zh="容器运行时不认识 GPU：NVIDIA container toolkit 缺失或未配置",
             remedies=("container-toolkit",),
         ),
         Signature(
@@ -140,6 +145,7 @@ CAUSE = Cause(
             pattern=r"nvidia-container-cli: (?P<error>initialization error|mount error|device error|detection error|ldcache error)[^\n]{0,200}",
             unless=r"requirement error|\bWSL|microsoft-standard",
             says="the NVIDIA container runtime could not give the GPUs to the container ({error})",
+            says_zh="NVIDIA 容器运行时无法把 GPU 交给容器（{error}）",
             standing="likely",
             remedies=("container-toolkit",),
         ),
@@ -147,6 +153,7 @@ CAUSE = Cause(
             needle="pthread_create failed",
             pattern=r"pthread_create failed[^\n]{0,120}Operation not permitted",
             says="threads cannot be started: the container's seccomp profile refuses a system call that this C library uses (clone3)",
+            says_zh="无法启动线程：容器的 seccomp 配置拒绝了这个 C 库使用的系统调用（clone3）",
             remedies=("newer-runtime",),
         ),
         Signature(
@@ -154,12 +161,14 @@ CAUSE = Cause(
             pattern=r"process_vm_(?:readv|writev)[^\n]{0,200}Operation not permitted",
             standing="likely",
             says="UCX may not copy between processes (cross-memory attach is refused for want of SYS_PTRACE)",
+            says_zh="UCX 无权在进程间拷贝（缺少 SYS_PTRACE，cross-memory attach 被拒绝）",
             remedies=("sys-ptrace", "no-cma"),
         ),
         Signature(
             needle="Call to ibv_",
             pattern=r"Call to (?P<call>ibv_\w{3,40}) failed(?: with error)?:? (?P<error>Operation not permitted|Permission denied)",
             says="{call} was refused ({error}): the container lacks IPC_LOCK or the right to use /dev/infiniband",
+            says_zh="{call} 被拒绝（{error}）：容器缺少 IPC_LOCK，或无权使用 /dev/infiniband",
             standing="likely",
             remedies=("infiniband",),
         ),
@@ -170,6 +179,7 @@ CAUSE = Cause(
                 r" directory|Permission denied|Operation not permitted)"
             ),
             says="{device} cannot be opened in the container: {error}",
+            says_zh="在容器里无法打开 {device}：{error}",
             remedies=("infiniband",),
         ),
         Signature(
@@ -177,18 +187,21 @@ CAUSE = Cause(
             pattern=r"\[Errno 30\] Read-only file system: '(?P<path>/(?!dev/shm|psm_)[^']{1,300})'",
             standing="likely",
             says="{path} lies on a read-only file system: the image is mounted so, or no volume is mounted there",
+            says_zh="{path} 位于只读文件系统上：镜像是这样挂载的，或者那里没有挂载卷",
             remedies=("writable-volume",),
         ),
         Signature(
             needle="(core dumped) due to seccomp",
             standing="likely",
             says="the container's seccomp profile ended the process",
+            says_zh="容器的 seccomp 配置结束了该进程",
             remedies=("newer-runtime",),
         ),
         Signature(
             needle="setting membind: Operation not permitted",
             standing="likely",
             says="numactl may not bind memory: the container's seccomp profile refuses set_mempolicy without SYS_NICE",
+            says_zh="numactl 无权绑定内存：容器的 seccomp 配置在没有 SYS_NICE 时拒绝 set_mempolicy",
             remedies=("numa-policy",),
         ),
         Signature(
@@ -196,6 +209,7 @@ CAUSE = Cause(
             near="numactl|membind|cpunodebind|--interleave|exit(?:ed|s)? (?:code|with|status)|numa_bind",
             standing="likely",
             says="a memory policy may not be set: the container's seccomp profile refuses set_mempolicy without SYS_NICE",
+            says_zh="无权设置内存策略：容器的 seccomp 配置在没有 SYS_NICE 时拒绝 set_mempolicy",
             remedies=("numa-policy",),
         ),
         Signature(
@@ -203,6 +217,7 @@ CAUSE = Cause(
             pattern="Error: Found no NVIDIA driver on your system",
             standing="likely",
             says="torch finds no NVIDIA driver here: the container was started without GPUs, or this host has none",
+            says_zh="torch 在此处找不到 NVIDIA 驱动：启动容器时没有给 GPU，或者本机没有",
             remedies=(
                 "devices-again",
                 "container-toolkit",

@@ -123,6 +123,7 @@ CAUSE = Cause(
                 "NCCL wanted to attach to a segment of size {size_bytes}: it read its peer's cuMem handle as a file name, so the ranks disagree "
                 "about host memory"
             ),
+            says_zh="NCCL 要附加到大小为 {size_bytes} 的段：它把对端的 cuMem 句柄当成了文件名，可见各 rank 的主机内存方式不一致",
         ),
         Signature(
             needle="Error while attaching to shared memory segment",
@@ -131,6 +132,7 @@ CAUSE = Cause(
                 "NCCL wanted to attach to a segment without a proper name (size {size_bytes}): it read its peer's cuMem handle as a file name, so "
                 "the ranks disagree about host memory"
             ),
+            says_zh="NCCL 要附加到没有正常名字的段（大小 {size_bytes}）：它把对端的 cuMem 句柄当成了文件名，可见各 rank 的主机内存方式不一致",
         ),
         # The name may hold a line break or be cut: what follows "nccl-" alone tells.
         Signature(
@@ -138,6 +140,7 @@ CAUSE = Cause(
             pattern=r"attaching to shared memory segment /dev/shm/nccl-(?:[^\x00-\x7f]|[\x01-\x1f]|$)",
             standing="likely",
             says="NCCL wanted to attach to a segment with a garbled name: it read its peer's cuMem handle as a file name",
+            says_zh="NCCL 要附加到名字是乱码的段：它把对端的 cuMem 句柄当成了文件名",
         ),
         Signature(
             needle="ncclCuMemHostEnable",
@@ -145,6 +148,7 @@ CAUSE = Cause(
             near=r"[Ss]egmentation fault|SIGSEGV|Signal 11|signal 11|segfault",
             standing="likely",
             says="the process crashed in NCCL's test for cuMem host memory, as older drivers do on NUMA nodes without memory",
+            says_zh="进程在 NCCL 检测 cuMem 主机内存时崩溃，较旧的驱动在没有内存的 NUMA 节点上会这样",
             remedies=("cumem-host-off", "repair-numa", "newer-driver"),
         ),
     ),

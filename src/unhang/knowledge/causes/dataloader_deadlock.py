@@ -99,6 +99,7 @@ CAUSE = Cause(
             needle="DataLoader timed out after",
             pattern=r"DataLoader timed out after (?P<seconds>[\d.]+) seconds",
             says="a data loader got no batch from its workers within {seconds} s",
+            says_zh="某个 DataLoader 在 {seconds} s 内没有从它的 worker 得到批次",
             remedies=("start-method", "threads-in-workers", "find-the-line"),
         ),
         # torch 1.x to 2.15: `(pid(s) 12, 13)` where the parent noticed by itself, `(pid 12) ... with exit code 1` where SIGCHLD told it.
@@ -109,6 +110,7 @@ CAUSE = Cause(
             r"DataLoader worker",
             standing="possible",
             says="data loader worker {pids} ended without a word: look for what the worker printed, and for its memory",
+            says_zh="DataLoader 的 worker {pids} 没有留下任何信息就结束了：查看它打印了什么，以及它的内存",
             remedies=("no-workers", "start-method", "watch-shm"),
         ),
         Signature(
@@ -116,12 +118,14 @@ CAUSE = Cause(
             pattern=r"DataLoader worker \(pid (?P<pids>\d+)\) is killed by signal: (?P<signal>Segmentation fault|Aborted|Floating point "
             r"exception|Illegal instruction)",
             says="data loader worker {pids} crashed in native code ({signal})",
+            says_zh="DataLoader 的 worker {pids} 在原生代码中崩溃（{signal}）",
             remedies=("no-workers", "threads-in-workers", "start-method"),
         ),
         Signature(
             needle="Pin memory thread exited unexpectedly",
             standing="likely",
             says="the thread that pins batches ended, so that no batch comes any more",
+            says_zh="把批次放入锁页内存的线程结束了，因此不会再有批次到来",
             remedies=("no-pinning", "no-workers"),
         ),
     ),
