@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, ranks, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -24,17 +23,24 @@ def _in_logs(view: LogView) -> Finding | None:
     if not pairs:
         return CAUSE.of_hits(hits, view)
     devices = sorted({d for _, _, d in pairs})
-    ranks = sorted({r for a, b, _ in pairs for r in (a, b)})
+    numbers = {r for a, b, _ in pairs for r in (a, b)}
     hosts = {h.host for h in hits if h.host is not None}
-    gpus = ", ".join(_bus_id(d) for d in devices[:4]) + (f" and {len(devices) - 4} more" if len(devices) > 4 else "")
-    says = f"{words.ranks(ranks)} share {'one GPU' if len(devices) == 1 else f'{len(devices)} GPUs'} ({gpus})"
+    more = Text(" and {n} more", "，另有 {n} 块").fill(n=len(devices) - 4) if len(devices) > 4 else NOTHING
+    says = Text("{who} share {count} ({gpus})", "{who} 共用{count}（{gpus}）").fill(
+        who=ranks(numbers),
+        count=Text("one GPU", "一块 GPU") if len(devices) == 1 else Text("{n} GPUs", " {n} 块 GPU").fill(n=len(devices)),
+        gpus=joined((same(_bus_id(d)) for d in devices[:4]), COMMA) + more,
+    )
     # One bus id seen from two machines that NCCL takes for one: it compares host name and boot id.
     alike = [d for d in devices if len({h.host for h in hits if h.groups.get("device") == d and h.host is not None}) > 1]
     if alike and len(hosts) > 1:
         return CAUSE.of_hits(
             hits,
             view,
-            says=f"{says}, and they are on different hosts ({', '.join(sorted(hosts)[:4])}), which NCCL takes for one",
+            says=says
+            + Text(
+                ", and they are on different hosts ({hosts}), which NCCL takes for one", "，而它们在不同主机（{hosts}）上，NCCL 把这些主机当成了一台"
+            ).fill(hosts=joined(map(same, sorted(hosts)[:4]), COMMA)),
             remedies=("tell-hosts-apart", "set-the-device"),
         )
     return CAUSE.of_hits(hits, view, says=says, remedies=("set-the-device", "one-rank-per-gpu"))
@@ -92,6 +98,7 @@ CAUSE = Cause(
             needle="Multiple Ranks are using the same GPU/Partition",
             unless=_MIG,
             says="several ranks of a communicator are on the same GPU",
+            says_zh="一个通信组里有多个 rank 在同一块 GPU 上",
             remedies=("set-the-device", "one-rank-per-gpu", "share-on-purpose"),
         ),
     ),

@@ -104,17 +104,21 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
     assert number is not None
     meaning, _, remedies = _XIDS[number]
     bus = decoded.groups.get("bus")
-    gpu = f"GPU {bus}" if bus else "a GPU"
-    host = f" on {decoded.host}" if decoded.host else ""
+    gpu = same(f"GPU {bus}") if bus else Text("a GPU", "一块 GPU")
+    host = Text(f" on {decoded.host}", f"（{decoded.host}）") if decoded.host else Text("", " ")
     others = {
-        f"Xid {n}" + (f" on {b}" if b and b != bus else "") for h in ordered if (n := _xid(h)) and (b := h.groups.get("bus"), n) != (bus, number)
+        same(f"Xid {n}") + (Text(f" on {b}", f"（{b}）") if b and b != bus else NOTHING)
+        for h in ordered
+        if (n := _xid(h)) and (b := h.groups.get("bus"), n) != (bus, number)
     }
-    also = f"; also {', '.join(sorted(others)[:4])}" if others else ""
+    also = Text("; also {others}", "；另有 {others}").fill(others=joined(sorted(others, key=lambda t: t.en)[:4], COMMA)) if others else NOTHING
     # A GPU is reset by its full address, function included.
     return CAUSE.of_hits(
         [decoded, *(h for h in ordered if h is not decoded)],
         view,
-        says=f"{gpu}{host} reported Xid {number}: {meaning.en}{also}",
+        says=Text("{gpu}{host} reported Xid {number}: {meaning}{also}", "{gpu}{host}报告了 Xid {number}：{meaning}{also}").fill(
+            gpu=gpu, host=host, number=number, meaning=meaning, also=also
+        ),
         remedies=remedies,
         commands={"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {bus if '.' in bus else f'{bus}.0'}"} if bus and ":" in bus else None,
     )
@@ -353,67 +357,79 @@ CAUSE = Cause(
             needle="NVRM: Xid",
             pattern=rf"{_XID}(?P<xid>{_codes('established')}){_PID}",
             says="GPU {bus} reported Xid {xid}, a hardware fault",
+            says_zh="GPU {bus} 报告了 Xid {xid}，属于硬件故障",
         ),
         Signature(
             needle="NVRM: Xid",
             pattern=rf"{_XID}(?P<xid>{_codes('likely')}){_PID}",
             standing="likely",
             says="GPU {bus} reported Xid {xid}",
+            says_zh="GPU {bus} 报告了 Xid {xid}",
         ),
         Signature(
             needle="NVRM: Xid",
             pattern=rf"{_XID}(?P<xid>{_codes('possible')}){_PID}",
             standing="possible",
             says="GPU {bus} reported Xid {xid}",
+            says_zh="GPU {bus} 报告了 Xid {xid}",
         ),
         Signature(
             needle="caused by previous Xid",
             pattern=rf"{_XID}45\b.{{0,200}}caused by previous Xid (?P<xid>{'|'.join(str(n) for n in _XIDS)})\b",
             standing="likely",
             says="the driver ended this application's work on GPU {bus} because of an earlier Xid {xid}",
+            says_zh="由于之前的 Xid {xid}，驱动终止了该应用在 GPU {bus} 上的工作",
         ),
         Signature(
             needle="The NVIDIA Xid catalog recommends resetting",
             pattern=r"Xid (?P<xid>\d+) detected .{0,80}? on host (?P<host>[\w.-]+)\.",
             says="NCCL's own diagnosis found Xid {xid} on {host}, which needs a reset of the GPU",
+            says_zh="NCCL 自身的诊断在 {host} 上发现 Xid {xid}，需要重置 GPU",
             remedies=("reset-gpu", "check-memory", "take-it-out"),
         ),
         Signature(
             needle="XidCriticalError",
             pattern=r"XidCriticalError: Xid=(?P<xid>\d+) on Device=(?P<device>[\w-]+)",
             says="the device plugin took GPU {device} out of service after Xid {xid}",
+            says_zh="出现 Xid {xid} 后，device plugin 停用了 GPU {device}",
             remedies=("take-it-out", "check-memory"),
         ),
         Signature(
             needle="GPU has fallen off the bus",
             says="a GPU has fallen off the bus: the driver can no longer reach it over PCIe",
+            says_zh="一块 GPU 从总线上掉线：驱动已无法通过 PCIe 访问它",
             remedies=_BUS,
         ),
         Signature(
             needle="fallen off the bus and is not responding",
             says="a GPU has fallen off the bus: the driver can no longer reach it over PCIe",
+            says_zh="一块 GPU 从总线上掉线：驱动已无法通过 PCIe 访问它",
             remedies=_BUS,
         ),
         Signature(
             needle="NV_ERR_RESET_REQUIRED",
             says="the driver says that a GPU has to be reset before it can be used again",
+            says_zh="驱动表示一块 GPU 必须先重置才能再使用",
             remedies=("reset-gpu", "take-it-out", "check-memory"),
         ),
         Signature(
             needle="NV_ERR_GPU_IS_LOST",
             says="the driver has lost a GPU",
+            says_zh="驱动丢失了一块 GPU",
             remedies=_BUS,
         ),
         Signature(
             needle="GPU is lost",
             pattern=r"GPU is lost\b(?:\. +Reboot)?",
             says="NVML has lost a GPU: it no longer answers",
+            says_zh="NVML 丢失了一块 GPU：它不再响应",
             remedies=_BUS,
         ),
         Signature(
             needle="GPU requires reset",
             pattern=r"GPU requires reset|GPU requires reset \(ECC\)",
             says="a GPU has to be reset before it can be used again",
+            says_zh="一块 GPU 必须先重置才能再使用",
             remedies=("reset-gpu", "check-memory", "take-it-out"),
         ),
         Signature(
@@ -422,6 +438,7 @@ CAUSE = Cause(
                 r"Unable to determine the device handle for [Gg][Pp][Uu] ?\d?:? ?(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (?P<error>[\w ]{3,40})"
             ),
             says="nvidia-smi cannot reach GPU {bus}: {error}",
+            says_zh="nvidia-smi 无法访问 GPU {bus}：{error}",
             remedies=_BUS,
         ),
         Signature(
@@ -429,29 +446,34 @@ CAUSE = Cause(
             pattern=r"GPU (?P<bus>[0-9A-Fa-f:.]+): RmInitAdapter failed",
             standing="likely",
             says="the driver could not initialise GPU {bus}",
+            says_zh="驱动无法初始化 GPU {bus}",
             remedies=("power-cycle", "update-driver", "check-the-bus"),
         ),
         Signature(
             needle="uncorrectable ECC error encountered",
             says="a GPU met an uncorrectable memory (ECC) error",
+            says_zh="一块 GPU 发生不可纠正的显存（ECC）错误",
             remedies=_ECC,
         ),
         Signature(
             needle="CUDA_ERROR_ECC_UNCORRECTABLE",
             pattern=r"CUDA_ERROR_ECC_UNCORRECTABLE\b(?!\s*=)",
             says="a GPU met an uncorrectable memory (ECC) error",
+            says_zh="一块 GPU 发生不可纠正的显存（ECC）错误",
             remedies=_ECC,
         ),
         Signature(
             needle="ECC: uncorrected volatile errors on rank(s)",
             pattern=r"on rank\(s\) (?P<ranks>[\d, -]+) \(worst=(?P<count>\d+)\)",
             says="NCCL's own diagnosis found uncorrected memory (ECC) errors on the GPUs of ranks {ranks}",
+            says_zh="NCCL 自身的诊断在 rank {ranks} 的 GPU 上发现未纠正的显存（ECC）错误",
             remedies=_ECC,
         ),
         Signature(
             needle="double-bit ECC",
             pattern=r"(?i)(?:detected|volatile|encountered).{0,60}double-bit ECC|double-bit ECC (?:error|memory error).{0,40}(?:detected|GPU)",
             says="a GPU met a double-bit memory (ECC) error",
+            says_zh="一块 GPU 发生双比特显存（ECC）错误",
             remedies=_ECC,
         ),
         Signature(
@@ -460,6 +482,7 @@ CAUSE = Cause(
             says=(
                 "CUDA contained an error: a bad access to a peer's memory over NVLink, or a fault of the hardware (the kernel log's Xid tells which)"
             ),
+            says_zh="CUDA 隔离了一个错误：经 NVLink 非法访问了对端显存，或者是硬件故障（看内核日志里的 Xid 可知是哪一种）",
             remedies=("ask-the-kernel-log", "check-nvlink", "reset-gpu"),
         ),
         Signature(
@@ -467,34 +490,40 @@ CAUSE = Cause(
             pattern=r"(?:CUDA|Cuda).{0,160}\bhardware stack error",
             standing="likely",
             says="CUDA met an error in the hardware stack of a GPU",
+            says_zh="CUDA 在一块 GPU 上遇到硬件栈错误",
             remedies=("ask-the-kernel-log", "reset-gpu", "take-it-out"),
         ),
         Signature(
             needle="GSP RM heartbeat timed out",
             says="the system processor (GSP) of a GPU stopped answering",
+            says_zh="一块 GPU 的系统处理器（GSP）停止响应",
             remedies=_FIRMWARE,
         ),
         Signature(
             needle="Timeout waiting for RPC from GSP",
             says="the system processor (GSP) of a GPU did not answer the driver",
+            says_zh="一块 GPU 的系统处理器（GSP）没有响应驱动",
             remedies=_FIRMWARE,
         ),
         Signature(
             needle="Timeout after ",
             pattern=r"Timeout after \d+s of waiting for RPC response from GPU(?P<index>\d+) GSP",
             says="the system processor (GSP) of GPU {index} did not answer the driver",
+            says_zh="GPU {index} 的系统处理器（GSP）没有响应驱动",
             remedies=_FIRMWARE,
         ),
         Signature(
             needle="Row remapping failed",
             pattern=r"(?i)row remapping failed|row remap(?:ping)? failure",
             says="a GPU could not replace a faulty row of its memory",
+            says_zh="一块 GPU 无法替换显存中的故障行",
             remedies=("take-it-out", "check-memory"),
         ),
         Signature(
             needle="_kgspLogRpcTimeout",
             pattern=r"GPU(?P<index>\d+) _kgspLogRpcTimeout: \*+ GSP Timeout",
             says="the system processor (GSP) of GPU {index} did not answer the driver",
+            says_zh="GPU {index} 的系统处理器（GSP）没有响应驱动",
             remedies=(
                 "reset-gpu",
                 "power-cycle",
@@ -505,6 +534,7 @@ CAUSE = Cause(
             needle="_kgspIsHeartbeatTimedOut",
             pattern=r"GPU(?P<index>\d+) _kgspIsHeartbeatTimedOut: Heartbeat timed out",
             says="the system processor (GSP) of GPU {index} stopped answering",
+            says_zh="GPU {index} 的系统处理器（GSP）停止响应",
             remedies=(
                 "reset-gpu",
                 "power-cycle",
@@ -515,6 +545,7 @@ CAUSE = Cause(
             needle="DCGM_FR_",
             pattern=r"DCGM_FR_(?P<code>UNCONTAINED_ERROR|VOLATILE_DBE_DETECTED|ROW_REMAP_FAILURE|FAULTY_MEMORY)\b(?!\s*=)",
             says="DCGM's watch reports a fault of a GPU: {code}",
+            says_zh="DCGM 监控报告一块 GPU 有故障：{code}",
             remedies=(
                 "reset-gpu",
                 "check-memory",
@@ -525,6 +556,7 @@ CAUSE = Cause(
             needle="had an uncontained error",
             pattern=r"GPU ?(?P<index>\d*) had an uncontained error",
             says="DCGM's watch reports an uncorrectable memory error that was not contained",
+            says_zh="DCGM 监控报告不可纠正的显存错误，未能隔离",
             remedies=(
                 "reset-gpu",
                 "check-memory",
