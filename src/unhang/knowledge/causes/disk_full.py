@@ -86,6 +86,7 @@ CAUSE = Cause(
                 r" '/dev/shm)"
             ),
             says="no space left where {path} is written",
+            says_zh="{path} 的写入位置没有剩余空间",
             remedies=_SPACE,
         ),
         Signature(
@@ -93,17 +94,20 @@ CAUSE = Cause(
             pattern=r"\[Errno 28\] No space left on device(?!: b?['\"])",
             unless=_SHARED_MEMORY,
             says="a file could not be written: no space left on the device",
+            says_zh="文件无法写入：设备上没有剩余空间",
             remedies=_SPACE,
         ),
         Signature(
             needle="No space left on device (os error 28)",
             unless=_SHARED_MEMORY,
             says="a file could not be written: no space left on the device",
+            says_zh="文件无法写入：设备上没有剩余空间",
             remedies=_SPACE,
         ),
         Signature(
             needle="kind: StorageFull",
             says="a file could not be written: no space left on the device",
+            says_zh="文件无法写入：设备上没有剩余空间",
             remedies=_SPACE,
         ),
         Signature(
@@ -117,17 +121,20 @@ CAUSE = Cause(
             unless=rf"{_SHARED_MEMORY}|\[Errno 28\]",
             standing="likely",
             says="a program could not write ({what}): no space left on the device",
+            says_zh="有程序无法写入（{what}）：设备上没有剩余空间",
             remedies=_SPACE,
         ),
         Signature(
             needle="Disk quota exceeded",
             pattern=r"Disk quota exceeded: b?['\"](?P<path>[^'\"]{1,400})['\"]",
             says="the quota of the file system is used up where {path} is written",
+            says_zh="{path} 的写入位置文件系统配额已用尽",
             remedies=("quota", "keep-fewer", "move-caches"),
         ),
         Signature(
             needle="Disk quota exceeded",
             says="the quota of the file system is used up",
+            says_zh="文件系统的配额已用尽",
             remedies=("quota", "keep-fewer", "move-caches"),
         ),
         # A short write can also come from a network file system that hiccuped; what torch prints is the same.
@@ -137,6 +144,7 @@ CAUSE = Cause(
             unless=r"Stale file handle|Transport endpoint|Input/output error|Disk quota exceeded",
             standing="likely",
             says="torch.save could not write {record} of a checkpoint: the usual reason is a full disk or quota",
+            says_zh="torch.save 无法写入检查点中的 {record}：通常是因为磁盘已满或配额用尽",
             remedies=_SPACE,
         ),
         Signature(
@@ -144,18 +152,21 @@ CAUSE = Cause(
             pattern=r"inline_container\.cc:\d+\] ?\.? ?unexpected pos (?P<position>\d+) vs (?P<expected>\d+)",
             standing="likely",
             says="torch.save wrote only up to byte {position} of {expected}: the usual reason is a full disk or quota",
+            says_zh="torch.save 应写到第 {expected} 字节，实际只写到第 {position} 字节：通常是因为磁盘已满或配额用尽",
             remedies=_SPACE,
         ),
         Signature(
             needle="basic_ios::clear: iostream error",
             standing="possible",
             says="a file could not be written; the usual reason is a full disk or quota",
+            says_zh="文件无法写入；通常是因为磁盘已满或配额用尽",
             remedies=_SPACE,
         ),
         Signature(
             needle="Not enough disk space. Needed:",
             pattern=r"Not enough disk space\. Needed: (?P<needed>[^()\n]{1,60}?) \(",
             says="the data set needs {needed} of disk space, and there is not so much",
+            says_zh="数据集需要 {needed} 磁盘空间，而剩余空间不足",
             remedies=("move-caches", "what-fills-it"),
         ),
         Signature(
@@ -164,50 +175,59 @@ CAUSE = Cause(
             near=r"No space left|Traceback|Error: |os error 28",
             standing="likely",
             says="a download needs {needed} MB and {path} has {free} MB left",
+            says_zh="下载需要 {needed} MB，而 {path} 只剩 {free} MB",
             remedies=("move-caches", "what-fills-it"),
         ),
         Signature(
             needle="Local disk is full",
             pattern=r"OutOfDiskError|Local disk is full",
             says="Ray stopped: the local disk is over its limit",
+            says_zh="Ray 已停止：本地磁盘用量超过上限",
             remedies=("what-fills-it", "ray-spill"),
         ),
         Signature(
             needle="local disk's utilization is over capacity",
             says="Ray stopped: the local disk is over its limit",
+            says_zh="Ray 已停止：本地磁盘用量超过上限",
             remedies=("what-fills-it", "ray-spill"),
         ),
         Signature(
             needle="low on resource: ephemeral-storage",
             says="the kubelet evicted the pod: the node had too little ephemeral storage",
+            says_zh="kubelet 驱逐了该 Pod：节点的临时存储不足",
             remedies=("ephemeral-storage", "move-caches"),
         ),
         Signature(
             needle="ephemeral local storage",
             pattern=r"ephemeral local storage (?:usage exceeds the total limit of containers|limit) \"?(?P<limit>[\w.]{1,20})\"?",
             says="the kubelet evicted the pod: it wrote more than its ephemeral-storage limit of {limit}",
+            says_zh="kubelet 驱逐了该 Pod：它的写入量超过了 ephemeral-storage 上限 {limit}",
             remedies=("ephemeral-storage", "move-caches"),
         ),
         Signature(
             needle="Usage of EmptyDir volume",
             pattern=r"Usage of EmptyDir volume \"(?P<volume>(?![^\"]{0,80}shm)[^\"]{1,80})\" exceeds the limit \"(?P<limit>[^\"]{1,40})\"",
             says="the kubelet evicted the pod: its volume {volume} grew past its limit of {limit}",
+            says_zh="kubelet 驱逐了该 Pod：它的卷 {volume} 超过了上限 {limit}",
             remedies=("ephemeral-storage", "move-caches"),
         ),
         Signature(
             needle="[DiskPressure]",
             says="the node of the pod was under disk pressure",
+            says_zh="该 Pod 所在的节点处于磁盘压力之下",
             remedies=("ephemeral-storage", "what-fills-it"),
         ),
         Signature(
             needle="No usable temporary directory found in",
             standing="likely",
             says="Python found no directory for temporary files that it could write to: they are full, or read-only",
+            says_zh="Python 找不到可写的临时文件目录：这些目录已满，或者只读",
             remedies=("what-fills-it", "temporary-elsewhere"),
         ),
         Signature(
             needle="database or disk is full",
             says="a database (SQLite) could not grow: its disk is full",
+            says_zh="数据库（SQLite）无法扩展：所在磁盘已满",
             remedies=_SPACE,
         ),
         Signature(
@@ -215,6 +235,7 @@ CAUSE = Cause(
             pattern=r"write\(\): fd (?P<fd>\d+) failed with Input/output error",
             standing="likely",
             says="torch.save got an input/output error from the storage: a full or failing disk, or a quota",
+            says_zh="torch.save 写存储时得到输入/输出错误：磁盘已满或有故障，或者配额用尽",
             remedies=(
                 "what-fills-it",
                 "quota",
@@ -224,6 +245,7 @@ CAUSE = Cause(
             needle="write(): fd ",
             pattern=r"write\(\): fd (?P<fd>\d+) failed with (?P<error>No space left on device|Disk quota exceeded)",
             says="torch.save could not write: {error}",
+            says_zh="torch.save 无法写入：{error}",
             remedies=(
                 "what-fills-it",
                 "keep-fewer",

@@ -164,22 +164,26 @@ CAUSE = Cause(
             needle="Stale file handle",
             pattern=r"Stale (?:NFS )?file handle: ?b?'(?P<path>[^']{1,400})'",
             says="{path} is stale: another host replaced or removed it on the shared file system while this one had it open",
+            says_zh="{path} 的句柄已失效（stale）：本机打开它期间，另一台主机在共享文件系统上替换或删除了它",
             remedies=(*_RACE, "look-at-mount"),
         ),
         Signature(
             needle="Stale file handle",
             says="a file handle is stale: another host replaced or removed the file on the shared file system while this one had it open",
+            says_zh="有文件句柄已失效（stale）：本机打开该文件期间，另一台主机在共享文件系统上替换或删除了它",
             remedies=(*_RACE, "look-at-mount"),
         ),
         Signature(
             needle="Stale NFS file handle",
             says="a file handle is stale: another host replaced or removed the file on the shared file system while this one had it open",
+            says_zh="有文件句柄已失效（stale）：本机打开该文件期间，另一台主机在共享文件系统上替换或删除了它",
             remedies=(*_RACE, "look-at-mount"),
         ),
         Signature(
             needle="Transport endpoint is not connected",
             pattern=r"\[Errno 107\] Transport endpoint is not connected: ?b?'(?P<path>[^']{1,400})'",
             says="the mount under {path} is gone: its FUSE process ended",
+            says_zh="{path} 所在的挂载已失效：它的 FUSE 进程已结束",
             remedies=_MOUNT,
         ),
         Signature(
@@ -192,18 +196,21 @@ CAUSE = Cause(
             unless=r"socket\.py|\bsock(?:et)?\.\w+\(|\.recv\(|\.send\(|\.shutdown\(",
             standing="likely",
             says="a mount is gone: its FUSE process ended",
+            says_zh="有挂载已失效：它的 FUSE 进程已结束",
             remedies=_MOUNT,
         ),
         Signature(
             needle="Cannot send after transport endpoint shutdown",
             pattern=r"\[Errno 108\] Cannot send after transport endpoint shutdown",
             says="Lustre evicted this client: every open file of the job is lost on this host",
+            says_zh="Lustre 驱逐了本客户端：任务在本机打开的文件全部失效",
             remedies=_MOUNT,
         ),
         Signature(
             needle="LustreError:",
             pattern=r"This client was evicted by (?P<target>\S{1,80})",
             says="Lustre evicted this client from {target}: every open file of the job is lost on this host",
+            says_zh="Lustre 把本客户端从 {target} 驱逐：任务在本机打开的文件全部失效",
             remedies=_MOUNT,
         ),
         Signature(
@@ -211,11 +218,13 @@ CAUSE = Cause(
             pattern=r"nfs: server (?P<server>\S{1,200}) not responding, (?P<what>timed out|still trying)",
             standing="possible",
             says="the NFS server {server} did not answer ({what}): whoever touched its files was blocked",
+            says_zh="NFS 服务器 {server} 没有响应（{what}）：访问其文件的进程都被阻塞",
             remedies=_MOUNT,
         ),
         Signature(
             needle="[Errno 37] No locks available",
             says="the shared file system gives no locks: its lock service is off, or the mount has nolock",
+            says_zh="共享文件系统不提供文件锁：锁服务没有运行，或者挂载选项带有 nolock",
             remedies=("locks", "node-local-cache"),
         ),
         Signature(
@@ -223,6 +232,7 @@ CAUSE = Cause(
             pattern=r"[Uu]nable to lock file, errno = (?P<errno>\d+), error message = '(?P<error>[^']{1,80})'",
             standing="likely",
             says="HDF5 could not lock its file (errno {errno}, {error}), as on network file systems without locks",
+            says_zh="HDF5 无法锁定文件（errno {errno}，{error}），在不支持锁的网络文件系统上会这样",
             remedies=("locks",),
         ),
         Signature(
@@ -231,18 +241,21 @@ CAUSE = Cause(
             rf"(?!(?:\S{{1,300}}/)?(?:{_PROGRAMS}):|/\S{{1,300}}/bin/)(?P<path>\S{{1,300}}): No such file or directory",
             standing="likely",
             says="Slurm could not start {path} on a node: it is not there, or not on the PATH of that node",
+            says_zh="Slurm 无法在某个节点上启动 {path}：那里没有它，或者它不在该节点的 PATH 上",
             remedies=(*_NOT_HERE, "environment-on-each-node"),
         ),
         Signature(
             needle="couldn't chdir to",
             pattern=r"couldn't chdir to `(?P<path>[^']{1,400})': No such file or directory",
             says="{path} does not exist on a node of the job",
+            says_zh="任务的某个节点上不存在 {path}",
             remedies=_NOT_HERE,
         ),
         Signature(
             needle="Could not open stdout file",
             pattern=r"Could not open stdout file (?P<path>\S{1,400}): No such file or directory",
             says="{path} cannot be made on the node that runs the batch script",
+            says_zh="在运行批处理脚本的节点上无法创建 {path}",
             remedies=_NOT_HERE,
         ),
         Signature(
@@ -250,6 +263,7 @@ CAUSE = Cause(
             pattern=r"(?:ba)?sh: (?:line \d+: )?cd: (?P<path>/\S{1,400}): No such file or directory",
             standing="likely",
             says="{path} does not exist on a node that the launcher went to",
+            says_zh="启动器连到的某个节点上不存在 {path}",
             remedies=_NOT_HERE,
         ),
         Signature(
@@ -257,6 +271,7 @@ CAUSE = Cause(
             pattern=r"can't open file '(?P<path>/[^']{1,400})': \[Errno 2\]",
             standing="likely",
             says="{path} does not exist on a node that the launcher went to",
+            says_zh="启动器连到的某个节点上不存在 {path}",
             remedies=_NOT_HERE,
         ),
         Signature(
@@ -267,6 +282,7 @@ CAUSE = Cause(
                 "{path} was gone when it was to be renamed to {target}: another process renamed or removed it first, as happens where several nodes "
                 "write one directory"
             ),
+            says_zh="要把 {path} 重命名为 {target} 时它已经不在：另一个进程抢先重命名或删除了它，多个节点写同一目录时会这样",
             remedies=_RACE,
         ),
         Signature(
@@ -274,6 +290,7 @@ CAUSE = Cause(
             pattern=r"\[Errno 39\] Directory not empty: '(?P<path>[^']{1,400})'",
             standing="likely",
             says="{path} filled up again while it was renamed or removed: another process writes the same directory",
+            says_zh="{path} 在重命名或删除期间又被写入了内容：另一个进程在写同一目录",
             remedies=_RACE,
         ),
         Signature(
@@ -281,12 +298,14 @@ CAUSE = Cause(
             pattern=r"\[Errno 16\] Device or resource busy: '(?P<path>[^']{0,400}\.nfs[0-9a-f]{8,40})'",
             standing="likely",
             says="{path} is what NFS keeps of a removed file that some process still has open",
+            says_zh="{path} 是 NFS 为已删除、但仍有进程打开着的文件保留的",
             remedies=("node-local-cache",),
         ),
         Signature(
             needle="zero checkpoints paths are missing",
             pattern=r"zero checkpoints paths are missing: \['(?P<path>[^']{1,400})'",
             says="DeepSpeed's checkpoint is spread over the nodes: {path} is not on this one",
+            says_zh="DeepSpeed 的检查点分散在各节点上：{path} 不在本节点",
             remedies=("deepspeed-node-local", "same-path-everywhere"),
         ),
         Signature(
@@ -297,6 +316,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="{path} is a part of a checkpoint that another rank wrote: it lies on that rank's node, or another node removed it",
+            says_zh="{path} 是检查点中由另一个 rank 写的部分：它在那个 rank 的节点上，或者已被另一个节点删除",
             remedies=("deepspeed-node-local", "same-path-everywhere", "one-writer"),
         ),
         # Rank 0 alone builds these indices; a node without the shared directory finds nothing.
@@ -308,6 +328,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="the index {path} of the data set is not on this node: one rank builds it, on a path that not every node shares",
+            says_zh="数据集的索引 {path} 不在本节点上：它由一个 rank 构建，而所在路径并非所有节点共享",
             remedies=_NOT_HERE,
         ),
         Signature(
@@ -320,12 +341,14 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="{path} vanished from a cache that several processes or nodes share",
+            says_zh="{path} 从多个进程或节点共用的缓存中消失了",
             remedies=("node-local-cache", "one-writer"),
         ),
         Signature(
             needle="could not access or execute an executable",
             standing="likely",
             says="mpirun found no such program on a node",
+            says_zh="mpirun 在某个节点上找不到该程序",
             remedies=(*_NOT_HERE, "environment-on-each-node"),
         ),
         Signature(
@@ -333,6 +356,7 @@ CAUSE = Cause(
             pattern=r"Repo id must (?:be in the form|use alphanumeric).{0,200}: '(?P<path>(?:/|\./|\.\./)[^']{1,400})'",
             standing="possible",
             says="{path} does not exist on this node: a local path that is missing is taken for the name of a model",
+            says_zh="本节点上不存在 {path}：本地路径不存在时，会被当成模型名称",
             remedies=_NOT_HERE,
         ),
         Signature(
@@ -340,6 +364,7 @@ CAUSE = Cause(
             pattern=r"(?P<path>(?<![\w./+-])/[^\s']{1,400})'? is not a local folder and is not a valid model identifier",
             standing="possible",
             says="{path} does not exist on this node",
+            says_zh="本节点上不存在 {path}",
             remedies=_NOT_HERE,
         ),
         # Without a path it is most often a terminal that went away under print().
@@ -349,6 +374,7 @@ CAUSE = Cause(
             unless=r"/dev/(?!shm/)",
             standing="likely",
             says="the file system under {path} returned an I/O error: a network mount that lost its server, or a failing disk",
+            says_zh="{path} 所在的文件系统返回 I/O 错误：网络挂载失去了服务器，或者磁盘出了故障",
             remedies=_MOUNT,
         ),
         Signature(
@@ -357,6 +383,7 @@ CAUSE = Cause(
             near=r"filesystem_async|torch/serialization\.py|dist_checkpointing|save_checkpoint|h5py|safetensors|np(?:yio)?\.(?:load|save)",
             standing="possible",
             says="a file system returned an I/O error while a checkpoint or data were written or read: a network mount, or a failing disk",
+            says_zh="读写检查点或数据时文件系统返回 I/O 错误：网络挂载出了问题，或者磁盘出了故障",
             remedies=_MOUNT,
         ),
     ),
