@@ -29,7 +29,10 @@ def _in_logs(view: LogView) -> Finding | None:
     return CAUSE.of_hits(
         hits,
         view,
-        says=f"the NVIDIA driver of this host serves CUDA up to {serves}, and this torch was built for a newer one",
+        says=Text(
+            f"the NVIDIA driver of this host serves CUDA up to {serves}, and this torch was built for a newer one",
+            f"本机的 NVIDIA 驱动最高支持 CUDA {serves}，而这个 torch 面向更新的 CUDA 编译",
+        ),
         remedies=("upgrade-the-driver", "older-cuda-build"),
     )
 
@@ -108,6 +111,7 @@ CAUSE = Cause(
             needle="NVIDIA driver on your system is too old",
             pattern=r"too old \(found version (?P<found>\d+)\)",
             says="torch finds the NVIDIA driver too old (it serves CUDA {found})",
+            says_zh="torch 认为 NVIDIA 驱动太旧（它支持 CUDA {found}）",
             remedies=("upgrade-the-driver", "older-cuda-build"),
         ),
         Signature(
@@ -115,44 +119,52 @@ CAUSE = Cause(
             # Without any driver in reach CUDA prints the same.
             unless=r"Found no NVIDIA driver|libcuda\.so(?:\.1)?: cannot open|[Nn]o NVIDIA GPU|couldn't communicate with the NVIDIA driver",
             says="the CUDA driver of this host is older than the CUDA runtime that the program uses",
+            says_zh="本机的 CUDA 驱动比程序所用的 CUDA 运行时旧",
             remedies=("upgrade-the-driver", "older-cuda-build"),
         ),
         Signature(
             needle="CUDA initialization failure with error: 35",
             says="TensorRT cannot start CUDA: the driver of this host is older than the CUDA runtime (error 35)",
+            says_zh="TensorRT 无法启动 CUDA：本机驱动比 CUDA 运行时旧（错误 35）",
             remedies=("upgrade-the-driver", "older-cuda-build"),
         ),
         Signature(
             needle="compiled with an unsupported toolchain",
             pattern=r"PTX was compiled with an unsupported toolchain",
             says="the driver cannot translate PTX that a newer CUDA toolkit produced",
+            says_zh="驱动无法编译由更新的 CUDA 工具包生成的 PTX",
             remedies=("upgrade-the-driver", "older-cuda-build"),
         ),
         Signature(
             needle="UnsupportedPtxVersion",
             pattern=r"cudaErrorUnsupportedPtxVersion",
             says="the driver cannot translate PTX that a newer CUDA toolkit produced",
+            says_zh="驱动无法编译由更新的 CUDA 工具包生成的 PTX",
             remedies=("upgrade-the-driver", "older-cuda-build"),
         ),
         Signature(
             needle="API call is not supported in the installed CUDA driver",
             says="the program calls a function of CUDA that the driver of this host does not have yet",
+            says_zh="程序调用了本机驱动还没有的 CUDA 函数",
             remedies=("upgrade-the-driver", "older-cuda-build"),
         ),
         Signature(
             needle="forward compatibility was attempted on non supported HW",
             says="the image brings a newer CUDA driver library (forward compatibility), which works on data-centre GPUs only",
+            says_zh="镜像自带更新的 CUDA 驱动库（forward compatibility），它只在数据中心 GPU 上有效",
             remedies=("upgrade-the-driver", "without-compat", "older-cuda-build"),
         ),
         Signature(
             needle="COMPAT_NOT_SUPPORTED_ON_DEVICE",
             says="the image brings a newer CUDA driver library (forward compatibility), which works on data-centre GPUs only",
+            says_zh="镜像自带更新的 CUDA 驱动库（forward compatibility），它只在数据中心 GPU 上有效",
             remedies=("upgrade-the-driver", "without-compat", "older-cuda-build"),
         ),
         Signature(
             needle="unsatisfied condition: cuda",
             pattern=r"unsatisfied condition: cuda ?>= ?(?P<needs>\d+(?:\.\d+)?)",
             says="the container image asks for a driver of CUDA {needs} or newer, and the host has an older one",
+            says_zh="容器镜像要求支持 CUDA {needs} 或更新版本的驱动，而宿主机的驱动更旧",
             remedies=("upgrade-the-driver", "older-image"),
         ),
         Signature(
@@ -160,6 +172,7 @@ CAUSE = Cause(
             pattern=r"NVIDIA Driver Release (?P<needs>\d+(?:\.\d+)?)",
             unless=r"compatibility mode is ENABLED",
             says="the container image was built for driver release {needs} or newer, and the host has an older one",
+            says_zh="容器镜像面向 {needs} 或更新版本的驱动构建，而宿主机的驱动更旧",
             remedies=("upgrade-the-driver", "older-image"),
         ),
         Signature(
@@ -167,6 +180,7 @@ CAUSE = Cause(
             pattern=r"NCCL WARN CUDA some PFN functions not found in the library",
             standing="likely",
             says="NCCL misses functions in the CUDA driver library: the driver is older than this NCCL expects",
+            says_zh="CUDA 驱动库缺少 NCCL 需要的函数：驱动比这个 NCCL 所要求的旧",
             remedies=("upgrade-the-driver",),
         ),
         Signature(
@@ -174,6 +188,7 @@ CAUSE = Cause(
             pattern=r"Failed to load CUDA missing symbol (?P<symbol>cu\w+)",
             standing="likely",
             says="NCCL misses {symbol} in the CUDA driver library: the driver is older than this NCCL expects",
+            says_zh="CUDA 驱动库缺少 NCCL 需要的 {symbol}：驱动比这个 NCCL 所要求的旧",
             remedies=("upgrade-the-driver",),
         ),
     ),

@@ -53,6 +53,7 @@ CAUSE = Cause(
             pattern=r'Waited on lock file "(?P<path>[^"]{1,400})" for (?P<seconds>\d+) seconds',
             standing="possible",
             says="a process has waited {seconds} s for the lock file {path} of a build, which may be in progress or have been killed",
+            says_zh="有进程等待编译锁文件 {path} 已 {seconds} 秒，该编译可能还在进行，也可能已被杀死",
         ),
     ),
     in_run=_in_run,

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 _SIGABRT = -6
 _SIGSEGV = -11
-_AT_DDP = "torch crashed while DDP was built, as torch 2.13 does on Gloo with TORCH_DISTRIBUTED_DEBUG=DETAIL"
+_AT_DDP = Text(
+    "torch crashed while DDP was built, as torch 2.13 does on Gloo with TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    "torch 在构建 DDP 时崩溃，torch 2.13 在 Gloo 上设 TORCH_DISTRIBUTED_DEBUG=DETAIL 时会这样",
+)
 
 
 # What the threads of a Python process are called: by the interpreter, by torch, by NCCL, by what starts them.
@@ -74,7 +77,7 @@ def _at_ddp(picture: Picture) -> Finding | None:
     numbers = [r.number for r in crashed]
     return CAUSE.finding(
         standing="likely",
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'was', 'were')} ended by SIGSEGV: {_AT_DDP}",
+        says=f"{words.ranks(numbers)} {words.verb(numbers, 'was', 'were')} ended by SIGSEGV: {_AT_DDP.en}",
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         evidence=words.stack_evidence(picture, crashed[0]),
@@ -119,6 +122,7 @@ _ABORTED = Signature(
     pattern=r"^terminate called without an active exception",
     standing="possible",
     says="a process was aborted by its own C++ runtime without an exception, as happens when a Gloo thread outlives Python",
+    says_zh="有进程在没有异常的情况下被自己的 C++ 运行时中止，Python 退出后 Gloo 线程仍在运行时会这样",
     remedies=("let-go-first", "skip-the-teardown"),
 )
 
@@ -140,13 +144,15 @@ CAUSE = Cause(
             pattern=r"torch/nn/parallel/distributed\.py\", line \d+ in _ddp_init_helper",
             near=r"Fatal Python error: Segmentation fault",
             standing="likely",
-            says=_AT_DDP,
+            says=_AT_DDP.en,
+            says_zh=_AT_DDP.zh,
             remedies=("detail-off", "upgrade-torch"),
         ),
         # torch 2.4 and later on Windows; "build" up to 2.6, "built" later.
         Signature(
             needle="use_libuv was requested but PyTorch was buil",
             says="this torch asks for a libuv store by default and was built without one (Windows wheels from 2.4 on)",
+            says_zh="这个 torch 默认要用 libuv store，编译时却没有包含它（2.4 起的 Windows wheel）",
             remedies=("no-libuv",),
         ),
         Signature(
@@ -154,6 +160,7 @@ CAUSE = Cause(
             pattern=r"makeDeviceFor(?:Hostname|Interface)\(\): unsupported gloo device",
             standing="likely",
             says="this torch was built without a transport for Gloo (Windows wheels from 2.7 on that lack libuv)",
+            says_zh="这个 torch 编译时没有包含 Gloo 的传输层（2.7 起缺少 libuv 的 Windows wheel）",
             remedies=("other-wheel",),
         ),
         # torch up to 1.11 on Python 3.10, when torchrun's agents meet.
@@ -163,6 +170,7 @@ CAUSE = Cause(
             near=r"Fatal Python error: Segmentation fault",
             standing="likely",
             says="torchrun's agent crashed in its store, as torch up to 1.11 does on Python 3.10",
+            says_zh="torchrun 的 agent 在其 store 中崩溃，torch 1.11 及以下在 Python 3.10 上会这样",
             remedies=("upgrade-torch",),
         ),
         # torch up to 1.3 put communicator creation and collectives into one NCCL group; NCCL 2.5 and later refuse that.
@@ -171,6 +179,7 @@ CAUSE = Cause(
             near=r"torch/nn/parallel/(?:replicate|data_parallel)\.py|broadcast_coalesced",
             standing="likely",
             says="DataParallel of torch 1.3 or older fails on NCCL 2.5 and later",
+            says_zh="torch 1.3 及以下的 DataParallel 在 NCCL 2.5 及以上会失败",
             remedies=("upgrade-torch",),
         ),
         # torch 2.1 to 2.8: DETAIL numbers barriers with device_ids differently on each rank.
@@ -181,6 +190,7 @@ CAUSE = Cause(
             r"?OpType=BARRIER\)",
             standing="possible",
             says="torch's DETAIL check complains of two barriers whose numbers alone differ ({mine} and {theirs}), as it does without a fault",
+            says_zh="torch 的 DETAIL 检查报告两个仅编号不同的 barrier（{mine} 和 {theirs}）不一致，没有故障时它也会这样报告",
             remedies=("no-detail",),
         ),
     ),
