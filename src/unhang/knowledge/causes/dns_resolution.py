@@ -60,12 +60,14 @@ _IPV6 = Signature(
     ),
     standing="likely",
     says="the name {name} does not resolve on this host: {error}",
+    says_zh="主机名 {name} 在本机无法解析：{error}",
     remedies=("hosts-file", "name-or-address", "ask-each-host"),
 )
 _LOOPBACK_FALLBACK = Signature(
     needle="Unable to resolve hostname to a (local) address",
     standing="possible",
     says="Gloo could not resolve this host's own name and listens on the loopback, where no other host can reach it",
+    says_zh="Gloo 无法解析本机自己的名字，监听在回环地址上，其他主机都连不上",
     remedies=("own-name", "gloo-interface"),
 )
 _HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
@@ -221,12 +223,14 @@ CAUSE = Cause(
                 r"(?P<error>[^)]*)\)"
             ),
             says="the name {name} does not resolve on this host: {error}",
+            says_zh="主机名 {name} 在本机无法解析：{error}",
             remedies=("hosts-file", "name-or-address", "ask-each-host"),
         ),
         Signature(
             needle="network addresses of (",
             pattern=r"The IPv4/IPv6 network addresses of \((?P<name>[^,\s]+), (?P<port>\d+)\) cannot be retrieved",
             says="the name {name} does not resolve on this host",
+            says_zh="主机名 {name} 在本机无法解析",
             remedies=("hosts-file", "name-or-address", "ask-each-host"),
         ),
         # torch up to 2.0, where the host of the rendezvous or of the store is not known (yet): pods come before their names.
@@ -234,6 +238,7 @@ CAUSE = Cause(
             needle="host not found: ",
             pattern=r"(?:ValueError|RuntimeError|std::\w+): host not found: (?P<error>.{1,80})",
             says="the host of the rendezvous or of the store does not resolve here: {error}",
+            says_zh="rendezvous 或 store 的主机名在本机无法解析：{error}",
             remedies=("kubernetes-service", "ask-each-host", "name-or-address"),
         ),
         # A name that stays a name in this message was not resolved.
@@ -242,6 +247,7 @@ CAUSE = Cause(
             pattern=r"failed to connect to \[(?P<name>[A-Za-z][\w.-]*)\]:(?P<port>\d+) \(errno: 22 - Invalid argument\)",
             standing="likely",
             says="the name {name} does not resolve to an address that can be connected to",
+            says_zh="主机名 {name} 没有解析出可以连接的地址",
             remedies=("name-or-address", "ask-each-host", "hosts-file"),
         ),
         _IPV6,
@@ -252,18 +258,21 @@ CAUSE = Cause(
             pattern=r"socket\.gaierror: \[Errno (?P<code>-\d+)\] (?P<error>.+)",
             unless=r"HTTPS?ConnectionPool|urllib|huggingface|hf-mirror|modelscope|aiohttp|httpx|wandb|HTTPS?Connection|\bapi\.(?!py\b)",
             says="a host name does not resolve: {error}",
+            says_zh="有主机名无法解析：{error}",
             remedies=("ask-each-host", "hosts-file", "name-or-address"),
         ),
         Signature(
             needle="error encountered when getting address info",
             pattern=r"Net : error encountered when getting address info : (?P<error>.+)",
             says="NCCL could not resolve the host that NCCL_COMM_ID names: {error}",
+            says_zh="NCCL 无法解析 NCCL_COMM_ID 指定的主机：{error}",
             remedies=("name-or-address", "hosts-file"),
         ),
         Signature(
             needle="rp != nullptr",
             pattern=r"rp != nullptr\. Unable to find (?:address|interface) for:? \[?(?P<name>[\w.:-]+)",
             says="Gloo cannot listen on the address of {name}: the name resolves to an address that this host does not have",
+            says_zh="Gloo 无法监听 {name} 的地址：该名字解析出的地址不是本机的",
             remedies=("own-name", "gloo-interface"),
         ),
         # Gloo was given a loopback address of a peer, which the host name of that peer resolves to.
@@ -273,6 +282,7 @@ CAUSE = Cause(
             near=r"connectFullMesh|gloo|timed out connecting|SO_ERROR",
             standing="likely",
             says="a peer announced 127.0.1.1 as its address: its host name resolves to the loopback in its /etc/hosts",
+            says_zh="有对端公布的地址是 127.0.1.1：它的 /etc/hosts 把自己的主机名解析到回环地址",
             remedies=("own-name", "gloo-interface"),
         ),
         Signature(
@@ -280,12 +290,14 @@ CAUSE = Cause(
             pattern=r"ssh: Could not resolve hostname (?!\S*(?:github|gitlab|bitbucket|gitee))(?P<name>[^\s:]+): (?P<error>.+)",
             unless=r"git clone|Could not read from remote repository",
             says="the launcher's ssh does not know the host {name}: {error}",
+            says_zh="启动器的 ssh 无法识别主机名 {name}：{error}",
             remedies=("hosts-file", "ask-each-host"),
         ),
         Signature(
             needle="hostname: ",
             pattern=r"hostname: (?P<error>Name or service not known|Temporary failure in name resolution|No address associated with hostname)",
             says="this host's own name does not resolve: {error}",
+            says_zh="本机自己的名字无法解析：{error}",
             remedies=("own-name",),
         ),
         Signature(
@@ -295,18 +307,21 @@ CAUSE = Cause(
                 r".{0,60}resolve.{0,40})"
             ),
             says="Slurm or MPI could not resolve a node name: {error}",
+            says_zh="Slurm 或 MPI 无法解析某个节点名：{error}",
             remedies=("ask-each-host", "hosts-file"),
         ),
         Signature(
             needle="Unable to resolve",
             pattern=r"(?:slurm\w*|srun|sbatch)\b.*Unable to resolve \"?(?P<name>[\w.-]+)\"?",
             says="Slurm could not resolve the node name {name}",
+            says_zh="Slurm 无法解析节点名 {name}",
             remedies=("ask-each-host", "hosts-file"),
         ),
         Signature(
             needle="DNS resolution failed for ",
             pattern=r"DNS resolution failed for (?P<name>[^\s:]+)(?::(?P<port>\d+))?: (?P<error>.{0,80})",
             says="the name {name} does not resolve: {error}",
+            says_zh="主机名 {name} 无法解析：{error}",
             remedies=("ask-each-host", "hosts-file"),
         ),
         Signature(
@@ -318,6 +333,7 @@ CAUSE = Cause(
             unless=r"pulling image|ImagePull|Failed to pull",
             standing="likely",
             says="the cluster's DNS does not know {name}",
+            says_zh="集群的 DNS 里没有 {name}",
             remedies=("kubernetes-service", "ask-each-host"),
         ),
         Signature(
@@ -325,6 +341,7 @@ CAUSE = Cause(
             pattern=r"[Uu]nable to resolve host address [‘'\"]?(?P<name>[\w.-]+)",
             standing="possible",
             says="the name {name} does not resolve on this host",
+            says_zh="主机名 {name} 在本机无法解析",
             remedies=("ask-each-host", "hosts-file"),
         ),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Finding, Remedy
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ def _in_logs(view: LogView) -> Finding | None:
                 (hit, *(h for h in hits if h is not hit)),
                 view,
                 standing="established",
-                says=f"an {spoken} client spoke to a port of NCCL: what it sent was read as a message of {hit.groups['received']} bytes",
+                says=Text(
+                    f"an {spoken} client spoke to a port of NCCL: what it sent was read as a message of {hit.groups['received']} bytes",
+                    f"有 {spoken} 客户端连到了 NCCL 的端口：它发来的内容被当成了一条 {hit.groups['received']} 字节的消息",
+                ),
             )
     return CAUSE.of_hits(hits, view)
 
@@ -54,12 +58,14 @@ CAUSE = Cause(
             pattern=r"[Mm]essage truncated ?: receiv(?:ed|ing) (?P<received>\d{9,10}) bytes instead of (?P<expected>\d+)",
             standing="likely",
             says="NCCL was told to receive {received} bytes where {expected} were due: these are the first bytes of another protocol",
+            says_zh="NCCL 被告知要接收 {received} 字节，而应为 {expected} 字节：这个数其实是另一种协议的开头几个字节",
         ),
         Signature(
             needle="wrong magic ",
             pattern=r"socketFinalizeAccept: wrong magic (?P<magic>[0-9a-f]+) != (?P<own>[0-9a-f]+)",
             standing="likely",
             says="NCCL refused a connection whose greeting was {magic} instead of {own}: it came from outside the job",
+            says_zh="NCCL 拒绝了一个连接，其握手是 {magic} 而不是 {own}：它来自任务之外",
         ),
         # Before 2.27.3 a connection that closed without a word ended the accepting rank: the trace names where.
         Signature(
@@ -68,6 +74,7 @@ CAUSE = Cause(
             near=r"misc/socket\.cc:4[67]\d -> 6(?s:.{0,400})bootstrap\.cc:\d+ -> 6",
             standing="likely",
             says="{peer} connected to NCCL's bootstrap and left before it had greeted, as port scanners do; NCCL before 2.27.3 fails on that",
+            says_zh="{peer} 连上 NCCL 的 bootstrap，没有握手就断开了，端口扫描器会这样；2.27.3 之前的 NCCL 会因此失败",
             remedies=("upgrade-nccl", "spare-the-ports"),
         ),
         Signature(
@@ -75,6 +82,7 @@ CAUSE = Cause(
             pattern=r"(?:RAS|\bras\b).{0,120}[Ii]nvalid magic",
             standing="possible",
             says="NCCL's RAS was addressed by something that does not speak its protocol",
+            says_zh="有外来者连到了 NCCL 的 RAS，使用的不是它的协议",
             remedies=("spare-the-ports", "upgrade-nccl"),
         ),
         # An HTTP server answers a rank that came to the wrong door.
@@ -84,6 +92,7 @@ CAUSE = Cause(
             near=r"(?:c10d|TCPStore|rendezvous|NCCL|Gloo).{0,200}(?:timed out|failed|magic|reset by|refused|closed by)",
             standing="possible",
             says="a web server of the job got bytes that are no HTTP: a rank, or a scanner, came to the wrong port",
+            says_zh="任务的 Web 服务器收到了不是 HTTP 的字节：某个 rank 或扫描器连错了端口",
             remedies=("spare-the-ports",),
         ),
     ),

@@ -60,18 +60,21 @@ CAUSE = Cause(
             needle="Call to ibv_reg_mr",
             pattern=r"Call to (?P<call>ibv_reg_mr(?:_iova2)?) failed with error Bad address",
             says="the adapter could not register GPU memory ({call}: Bad address)",
+            says_zh="网卡无法注册显存（{call}：Bad address）",
             remedies=_MODULE,
         ),
         Signature(
             needle="ibv_reg_dmabuf_mr",
             pattern=r"ibv_reg_dmabuf_mr(?: \(\w+\))? failed(?: with error |: )(?P<error>[A-Z][\w ]{3,60})",
             says="the adapter could not register GPU memory by DMA-BUF: {error}",
+            says_zh="网卡无法通过 DMA-BUF 注册显存：{error}",
             remedies=("no-dmabuf", "load-the-module", "upgrade-nccl"),
         ),
         Signature(
             needle="mlx5dv_reg_dmabuf_mr failed",
             pattern=r"mlx5dv_reg_dmabuf_mr failed with error (?P<error>[A-Z][\w ]{3,60})",
             says="the adapter could not register GPU memory by DMA-BUF (Direct NIC): {error}",
+            says_zh="网卡无法通过 DMA-BUF 注册显存（Direct NIC）：{error}",
             remedies=("no-dmabuf", "load-the-module", "upgrade-nccl"),
         ),
         Signature(
@@ -79,6 +82,7 @@ CAUSE = Cause(
             pattern=rf"Got completion (?:from peer (?P<peer>\S+) )?with {_STATUS.format('4|10|11')}",
             standing="likely",
             says="the adapter's access to memory was rejected (completion status {status}): PCIe access control (ACS) or the peer memory module",
+            says_zh="网卡对内存的访问被拒绝（完成状态 {status}）：问题在 PCIe 访问控制（ACS）或 peer memory 模块",
             remedies=_ACCESS,
         ),
         Signature(
@@ -86,58 +90,68 @@ CAUSE = Cause(
             pattern=rf"Got completion (?:from peer (?P<peer>\S+) )?with {_STATUS.format('9')}",
             standing="possible",
             says="the peer refused an RDMA request (completion status 9)",
+            says_zh="对端拒绝了一个 RDMA 请求（完成状态 9）",
             remedies=_ACCESS,
         ),
         Signature(
             needle="local access violation work queue error",
             standing="likely",
             says="the adapter reported an access violation of a queue: PCIe access control (ACS) or the peer memory module",
+            says_zh="网卡报告某个队列访问违规：问题在 PCIe 访问控制（ACS）或 peer memory 模块",
             remedies=_ACCESS,
         ),
         Signature(
             needle="invalid request local work queue error",
             standing="possible",
             says="the adapter refused a request of a queue: a registration of memory that it does not have, or PCIe access control (ACS)",
+            says_zh="网卡拒绝了某个队列的请求：请求用到了网卡没有的内存注册，或者问题在 PCIe 访问控制（ACS）",
             remedies=_ACCESS,
         ),
         Signature(
             needle="that ACS is enabled, which breaks the GPU Direct RDMA protocol",
             standing="likely",
             says="NCCL suspects that PCIe access control (ACS) breaks GPUDirect RDMA",
+            says_zh="NCCL 怀疑 PCIe 访问控制（ACS）使 GPUDirect RDMA 无法正常工作",
             remedies=("acs-off", "no-gpudirect"),
         ),
         Signature(
             needle="could not insert 'nvidia_peermem'",
             pattern=r"could not insert 'nvidia_peermem': (?P<error>[\w ]{3,60})",
             says="the module nvidia_peermem cannot be loaded: {error}",
+            says_zh="模块 nvidia_peermem 无法加载：{error}",
             remedies=("rebuild-the-module", "dmabuf-instead"),
         ),
         Signature(
             needle="ib_register_peer_memory_client",
             pattern=r"nvidia_peermem: (?:disagrees about version of symbol|Unknown symbol) ib_register_peer_memory_client",
             says="the module nvidia_peermem was not built against the InfiniBand stack that runs",
+            says_zh="模块 nvidia_peermem 不是针对正在运行的 InfiniBand 软件栈编译的",
             remedies=("rebuild-the-module", "dmabuf-instead"),
         ),
         Signature(
             needle="nv_peer_mem, or nvidia_peermem detected",
             standing="likely",
             says="NVSHMEM found no peer memory module and skips the InfiniBand transport",
+            says_zh="NVSHMEM 找不到 peer memory 模块，跳过了 InfiniBand 传输",
             remedies=("load-the-module", "dmabuf-instead"),
         ),
         Signature(
             needle="Unable to use GIN: Peermem is not supported",
             says="NCCL's GPU-initiated networking finds neither the peer memory module nor DMA-BUF",
+            says_zh="NCCL 的 GPU-initiated networking 既找不到 peer memory 模块，也找不到 DMA-BUF",
             remedies=("load-the-module", "dmabuf-instead"),
         ),
         Signature(
             needle="Failed to create gpu umem with nvidia-peermem mode",
             says="DOCA could not register GPU memory, by DMA-BUF or by nvidia_peermem",
+            says_zh="DOCA 无法注册显存，无论通过 DMA-BUF 还是 nvidia_peermem",
             remedies=("load-the-module", "dmabuf-instead"),
         ),
         Signature(
             needle="NET/OFI Unable to register memory",
             pattern=r"NET/OFI Unable to register memory \(type = (?!1\))(?P<type>\d+)\)[^\n]{0,40}RC: -?(?P<code>\d+)",
             says="libfabric could not register memory of type {type} with the adapter (error {code})",
+            says_zh="libfabric 无法向网卡注册类型为 {type} 的内存（错误 {code}）",
             remedies=("load-the-module", "dmabuf-instead", "locked-memory"),
         ),
         Signature(
@@ -148,6 +162,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="the adapter could not register memory (Bad address), as it does with GPU memory and no peer memory module",
+            says_zh="网卡无法注册内存（Bad address），没有 peer memory 模块而注册显存时会这样",
             remedies=_MODULE,
         ),
         Signature(
@@ -155,6 +170,7 @@ CAUSE = Cause(
             pattern=r"nvidia-?_?peermem nv_get_p2p_free_callback",
             standing="possible",
             says="nvidia_peermem met memory that was freed before its registration ended",
+            says_zh="nvidia_peermem 遇到了注册结束之前就被释放的内存",
             remedies=("rebuild-the-module", "dmabuf-instead"),
         ),
         Signature(
@@ -162,6 +178,7 @@ CAUSE = Cause(
             near="GPU buffer|cuMemAlloc|hipMalloc|use_cuda|use_rocm",
             standing="likely",
             says="perftest could not register GPU memory with the adapter: the peer memory module is missing, or DMA-BUF does not work",
+            says_zh="perftest 无法向网卡注册显存：缺少 peer memory 模块，或者 DMA-BUF 不可用",
             remedies=(
                 "load-the-module",
                 "rebuild-the-module",
@@ -173,6 +190,7 @@ CAUSE = Cause(
             pattern=r"RegisterRdmaMemoryRegion failed.{0,120}?size: ?(?P<size_bytes>\d+).{0,60}?errno: ?(?P<errno>\d+)",
             standing="likely",
             says="the adapter could not register {size_bytes} bytes of memory (errno {errno}), as it does with GPU memory and no peer memory module",
+            says_zh="网卡无法注册 {size_bytes} 字节的内存（errno {errno}），没有 peer memory 模块而注册显存时会这样",
             remedies=(
                 "load-the-module",
                 "dmabuf-instead",
@@ -181,6 +199,7 @@ CAUSE = Cause(
         Signature(
             needle="Couldn't register GPU MR",
             says="the adapter could not register GPU memory",
+            says_zh="网卡无法注册显存",
             remedies=(
                 "load-the-module",
                 "rebuild-the-module",
