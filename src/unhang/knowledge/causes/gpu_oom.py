@@ -253,6 +253,7 @@ CAUSE = Cause(
             needle="out of memory. Tried to allocate",
             pattern=r"(?P<platform>CUDA|HIP|XPU|NPU|MPS|MLU|MUSA|backend) out of memory\. Tried to allocate (?P<wanted>\d+(?:\.\d+)? ?[KMGT]?i?B)",
             says="{platform} out of memory: {wanted} wanted",
+            says_zh="{platform} 显存不足：需要 {wanted}",
             remedies=("smaller-step", "shard", "expandable-segments", "free-the-gpu"),
         ),
         Signature(
@@ -261,11 +262,13 @@ CAUSE = Cause(
             # The same error of a call that pins host memory is not about the GPU.
             unless=_PINNING,
             says="a CUDA call outside of PyTorch's allocator found no memory left on the GPU",
+            says_zh="PyTorch 分配器之外的一次 CUDA 调用在 GPU 上已申请不到显存",
             remedies=_OUTSIDE,
         ),
         Signature(
             needle="cuda runtime error (2)",
             says="the GPU had no memory left (CUDA error 2)",
+            says_zh="GPU 已没有剩余显存（CUDA 错误 2）",
             remedies=("smaller-step", "free-the-gpu"),
         ),
         Signature(
@@ -276,6 +279,7 @@ CAUSE = Cause(
                 r"(?:(?:Cuda|HIP) failure|CUDA failure \S{1,80}|Test CUDA failure \S{1,80}) (?:\d+ )?'out of memory'"
             ),
             says="NCCL found no GPU memory left for its buffers",
+            says_zh="NCCL 已申请不到显存来放它的缓冲区",
             remedies=_OUTSIDE,
         ),
         Signature(
@@ -283,52 +287,61 @@ CAUSE = Cause(
             pattern=r"Failed to CUDA (?:calloc|malloc)(?: async)? (?P<size_bytes>\d+) bytes",
             near=r"out of memory",
             says="NCCL could not get {size_bytes} bytes of GPU memory for its buffers",
+            says_zh="NCCL 无法为它的缓冲区申请到 {size_bytes} 字节显存",
             remedies=_OUTSIDE,
         ),
         Signature(
             needle="CUDA_ERROR_OUT_OF_MEMORY",
             pattern=r"CUDA_ERROR_OUT_OF_MEMORY\b(?!\s*=)",
             says="the CUDA driver found no memory left on the GPU",
+            says_zh="CUDA 驱动在 GPU 上已申请不到显存",
             remedies=("free-the-gpu", "smaller-step"),
         ),
         Signature(
             needle="cudaErrorMemoryAllocation",
             pattern=r"cudaErrorMemoryAllocation\W{1,4}out of memory|(?:failed|error|Error|ERROR).{0,200}cudaErrorMemoryAllocation",
             says="a CUDA library found no memory left on the GPU",
+            says_zh="某个 CUDA 库在 GPU 上已申请不到显存",
             remedies=("free-the-gpu", "smaller-step"),
         ),
         Signature(
             needle="CUDA failure 2: out of memory",
             says="ONNX Runtime found no memory left on the GPU",
+            says_zh="ONNX Runtime 在 GPU 上已申请不到显存",
             remedies=("free-the-gpu", "smaller-step"),
         ),
         Signature(
             needle="CUDA runtime error",
             pattern=r"CUDA runtime error(?: in [^\n]{1,200}?)?: (?:[^:\n]{1,120}: )?out of memory",
             says="the GPU had no memory left for the inference engine",
+            says_zh="GPU 已没有显存留给推理引擎",
             remedies=("fewer-requests", "split-the-model", "free-the-gpu"),
         ),
         Signature(
             needle="Cuda Runtime (out of memory)",
             says="TensorRT found no memory left on the GPU",
+            says_zh="TensorRT 在 GPU 上已申请不到显存",
             remedies=("fewer-requests", "free-the-gpu"),
         ),
         Signature(
             needle="cuMemCreate",
             pattern=r"cuMemCreate\w{0,40}\W.{0,120}(?:out of memory|OUT_OF_MEMORY)",
             says="cuMemCreate found no memory left on the GPU",
+            says_zh="cuMemCreate 在 GPU 上已申请不到显存",
             remedies=_OUTSIDE,
         ),
         # What vLLM logs around the allocator's message, which has the numbers.
         Signature(
             needle="Failed to load model - not enough GPU memory",
             says="the weights of the model do not fit on the GPU",
+            says_zh="模型权重在 GPU 上放不下",
             remedies=("split-the-model", "smaller-weights"),
         ),
         Signature(
             needle=" out of memory occurred when warming up ",
             pattern=r"occurred when warming up (?P<part>\w+).{0,40}? with (?P<requests>\d+) dummy requests",
             says="beside its KV cache vLLM has no GPU memory left for the {part} of {requests} requests",
+            says_zh="除 KV cache 之外，vLLM 已没有显存留给 {requests} 个请求的 {part}",
             remedies=("fewer-requests", "smaller-share"),
         ),
         # Engines that sleep while a training uses the GPU (verl, TRL, OpenRLHF) take their memory back when they are woken.
@@ -336,11 +349,13 @@ CAUSE = Cause(
             needle="cumem_allocator.cpp",
             pattern=r"(?:CUDA|HIP) Error: out of memory at \S{1,200}cumem_allocator\.cpp",
             says="vLLM could not take its GPU memory back when it was woken: the training, or somebody else, still holds it",
+            says_zh="vLLM 被唤醒时无法收回它的显存：训练或其他程序仍占着",
             remedies=("smaller-share", "free-the-gpu"),
         ),
         Signature(
             needle="No available memory for the cache blocks",
             says="vLLM has no GPU memory left for its KV cache once the weights are loaded",
+            says_zh="加载权重之后，vLLM 已没有显存留给 KV cache",
             remedies=("larger-share", "split-the-model", "smaller-weights"),
         ),
         # "KV cache" alone stands in every line of statistics that vLLM prints.
@@ -351,6 +366,7 @@ CAUSE = Cause(
                 r"cache \((?P<fits>\d+)\)"
             ),
             says="the KV cache of one request of {length} tokens does not fit beside the weights: there is room for {fits}",
+            says_zh="单个 {length} token 请求的 KV cache 在权重之外放不下：空间只够 {fits} 个 token",
         ),
         Signature(
             needle="KV cache is needed, which is larger",
@@ -359,6 +375,7 @@ CAUSE = Cause(
                 r"the available KV cache memory \((?P<available>[\d.]+) GiB\)(?:.{0,80}estimated maximum model length is (?P<fits>\d+))?"
             ),
             says="the KV cache of one request of {length} tokens needs {needed} GiB, and {available} GiB are left beside the weights",
+            says_zh="单个 {length} token 请求的 KV cache 需要 {needed} GiB，而权重之外还剩 {available} GiB",
         ),
         Signature(
             needle="less than desired GPU memory utilization",
@@ -367,29 +384,34 @@ CAUSE = Cause(
                 r"\((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
             ),
             says="vLLM was to take {wanted} GiB of the GPU ({share} of it), and only {free} of {total} GiB were free when it started",
+            says_zh="vLLM 要占用 {wanted} GiB 显存（该 GPU 的 {share}），而启动时 {total} GiB 中只有 {free} GiB 空闲",
         ),
         Signature(
             needle="--mem-fraction-static",
             pattern=r"Not enough memory.{0,40}--mem-fraction-static",
             says="SGLang has no GPU memory left for its KV cache once the weights are loaded",
+            says_zh="加载权重之后，SGLang 已没有显存留给 KV cache",
             remedies=("larger-share", "split-the-model", "smaller-weights"),
         ),
         Signature(
             needle="OOM when allocating tensor",
             pattern=r"OOM when allocating tensor with shape ?\[(?P<shape>[\d,x ]{1,60})\].{0,120}GPU:(?P<device>\d+)",
             says="GPU {device} ran out of memory for a tensor of shape [{shape}]",
+            says_zh="GPU {device} 显存不足，放不下形状为 [{shape}] 的张量",
             remedies=("smaller-step", "free-the-gpu"),
         ),
         Signature(
             needle="Out of memory while trying to allocate",
             pattern=r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate (?P<size>[\d.]+ ?\w{0,5})",
             says="XLA found no memory left on the device: {size} wanted",
+            says_zh="XLA 在设备上已申请不到内存：需要 {size}",
             remedies=("smaller-step", "shard", "free-the-gpu"),
         ),
         Signature(
             needle="Out of memory error on GPU",
             pattern=r"Out of memory error on GPU (?P<device>\d+)\. Cannot allocate (?P<wanted>[\d.]+\w*)",
             says="GPU {device} ran out of memory: {wanted} wanted",
+            says_zh="GPU {device} 显存不足：需要 {wanted}",
             remedies=("smaller-step", "free-the-gpu"),
         ),
         Signature(
@@ -397,6 +419,7 @@ CAUSE = Cause(
             pattern=r"(?:Error|ERROR|Exception|error): ?(?:\S{1,60}: )?CUDA out of memory(?!\. Tried to allocate)",
             standing="likely",
             says="a rank reports CUDA out of memory, without numbers",
+            says_zh="某个 rank 报告 CUDA out of memory，没有给出数字",
             remedies=("smaller-step", "shard", "free-the-gpu"),
         ),
         Signature(
@@ -404,6 +427,7 @@ CAUSE = Cause(
             pattern=r"(?P<library>CUBLAS|CUDNN|CUSPARSE|CUFFT|CUSOLVER)_STATUS_ALLOC_FAILED",
             standing="likely",
             says="{library} could not get its workspace: the GPU is full",
+            says_zh="{library} 申请不到工作区：GPU 显存已满",
             remedies=("smaller-step", "free-the-gpu"),
         ),
         Signature(
@@ -411,6 +435,7 @@ CAUSE = Cause(
             pattern=r"CUBLAS_STATUS_NOT_INITIALIZED.{0,40}cublasCreate",
             standing="possible",
             says="cuBLAS could not be created, which mostly means that the GPU is full",
+            says_zh="cuBLAS 无法创建，这通常意味着 GPU 显存已满",
             remedies=("smaller-step", "free-the-gpu"),
         ),
     ),
