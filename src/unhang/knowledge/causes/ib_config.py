@@ -183,6 +183,7 @@ CAUSE = Cause(
             needle="ibv_modify_qp failed",
             pattern=rf"{_MODIFY}(?P<error>Invalid argument){_WHERE}",
             says="two InfiniBand or RoCE ports could not be connected (Invalid argument): GID index, link layer or MTU do not fit",
+            says_zh="两个 InfiniBand 或 RoCE 端口无法建立连接（Invalid argument）：GID 索引、链路层或 MTU 不匹配",
             remedies=("gid-index", "one-link-layer", "compare-ports"),
         ),
         Signature(
@@ -192,12 +193,14 @@ CAUSE = Cause(
                 rf"required){_WHERE}"
             ),
             says="a RoCE port could not reach the port it was paired with ({error}): another rail or subnet, or a GID that is not routed",
+            says_zh="某个 RoCE 端口到不了与它配对的端口（{error}）：对方在另一个 rail 或子网，或者 GID 不被路由",
             remedies=("same-rail", "gid-index", "ping-over-rdma"),
         ),
         Signature(
             needle="ibv_modify_qp failed",
             pattern=rf"{_MODIFY}(?P<error>No such device|No data available|No such file or directory|Invalid exchange){_WHERE}",
             says="the GID that was chosen does not exist on the port ({error})",
+            says_zh="所选的 GID 在该端口上不存在（{error}）",
             remedies=("gid-index", "compare-ports"),
         ),
         Signature(
@@ -207,18 +210,21 @@ CAUSE = Cause(
                 rf"[A-Z][\w /]{{3,60}}?)(?=[,.\n]|$){_WHERE}"
             ),
             says="two InfiniBand or RoCE ports could not be connected: {error}",
+            says_zh="两个 InfiniBand 或 RoCE 端口无法建立连接：{error}",
             remedies=("compare-ports", "gid-index", "ping-over-rdma"),
         ),
         Signature(
             needle="ibv_modify_qp failed",
             pattern=r"ibv_modify_qp failed(?:\s*$| \(errno (?P<code>\d+)\))",
             says="two InfiniBand or RoCE ports could not be connected (ibv_modify_qp failed)",
+            says_zh="两个 InfiniBand 或 RoCE 端口无法建立连接（ibv_modify_qp 失败）",
             remedies=("gid-index", "compare-ports", "ping-over-rdma"),
         ),
         Signature(
             needle="ailed to modify QP to ",
             pattern=r"[Ff]ailed to modify QP to (?P<state>INIT|RTR|RTS)",
             says="two InfiniBand or RoCE ports could not be connected (queue pair to {state})",
+            says_zh="两个 InfiniBand 或 RoCE 端口无法建立连接（queue pair 转到 {state}）",
             remedies=("gid-index", "compare-ports", "ping-over-rdma"),
         ),
         Signature(
@@ -226,6 +232,7 @@ CAUSE = Cause(
             pattern=rf"Call to (?P<call>ibv_create_(?:qp|cq)) failed(?: with error (?P<error>{_ERROR}))?\s*$",
             unless=r"RLIMIT_MEMLOCK is \d|max locked memory",
             says="{call} failed: the limits of locked memory or of the adapter",
+            says_zh="{call} 失败：碰到锁定内存或网卡的上限",
             remedies=("locked-memory", "adapter-limits"),
         ),
         Signature(
@@ -233,6 +240,7 @@ CAUSE = Cause(
             pattern=rf"Call to (?P<call>ibv_reg_mr(?:_iova2)?) failed with error (?P<error>(?!Bad address){_ERROR})",
             standing="likely",
             says="{call} could not register memory with the adapter: {error}",
+            says_zh="{call} 无法向网卡注册内存：{error}",
             remedies=("locked-memory", "compare-ports"),
         ),
         Signature(
@@ -243,6 +251,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="{call} failed: the device cannot be opened or asked from here",
+            says_zh="{call} 失败：从这里无法打开或查询该设备",
             remedies=("give-the-device", "compare-ports", "without-ib"),
         ),
         Signature(
@@ -250,22 +259,26 @@ CAUSE = Cause(
             pattern=r"NET/IB : Unable to (?P<what>open|query) (?:device (?P<device>[\w.-]+)|port(?:_num)? (?P<port>\d+))",
             standing="likely",
             says="NCCL cannot {what} an InfiniBand device from here",
+            says_zh="NCCL 从这里无法 {what} 某个 InfiniBand 设备",
             remedies=("give-the-device", "compare-ports", "without-ib"),
         ),
         Signature(
             needle="connect incompatible devices",
             pattern=r"connect incompatible devices: \[\d+\](?P<local>[\w.-]+):\d+/(?P<layer>\w+) and \[\d+\](?P<remote>[\w.-]+):\d+/(?P<other>\w+)",
             says="NCCL paired {local} ({layer}) with {remote} ({other}): two link layers",
+            says_zh="NCCL 把 {local}（{layer}）与 {remote}（{other}）配成一对：链路层不同",
             remedies=("one-link-layer",),
         ),
         Signature(
             needle="device is incompatible with the local",
             says="NCCL paired adapters of different link layers (InfiniBand and RoCE)",
+            says_zh="NCCL 把链路层不同的网卡（InfiniBand 与 RoCE）配成一对",
             remedies=("one-link-layer",),
         ),
         Signature(
             needle="Can't merge net devices with different link_layer",
             says="NCCL paired adapters of different link layers (InfiniBand and RoCE)",
+            says_zh="NCCL 把链路层不同的网卡（InfiniBand 与 RoCE）配成一对",
             remedies=("one-link-layer",),
         ),
         Signature(
@@ -273,30 +286,35 @@ CAUSE = Cause(
             pattern=r"Local mergedDev ?=?(?P<local>\S+) has a different number of devices=(?P<number>\d+) as remote",
             standing="likely",
             says="the hosts combine different numbers of adapter ports into {local}",
+            says_zh="各主机合并成 {local} 的网卡端口数不同",
             remedies=("compare-ports", "one-link-layer"),
         ),
         Signature(
             needle="not found in PKey table",
             pattern=r"NCCL_IB_PKEY_VALUE=(?P<pkey>0x[0-9a-f]+) not found in PKey table",
             says="the partition key {pkey} is not in the table of the port",
+            says_zh="partition key {pkey} 不在该端口的表中",
             remedies=("partition-key",),
         ),
         Signature(
             needle="an incorrect GID index is forced by NCCL_IB_GID_INDEX",
             standing="likely",
             says="NCCL suspects that a GID index is forced that does not fit, or that an address changed under the job",
+            says_zh="NCCL 怀疑强制指定的 GID 索引不合适，或者作业运行期间地址变了",
             remedies=("gid-index", "compare-ports"),
         ),
         Signature(
             needle="that the NICs are not cross-rail connected",
             standing="likely",
             says="NCCL suspects that adapters of different rails cannot reach each other",
+            says_zh="NCCL 怀疑不同 rail 的网卡之间不互通",
             remedies=("same-rail", "ping-over-rdma"),
         ),
         Signature(
             needle="NICs on the same node cannot talk to each other",
             standing="likely",
             says="NCCL suspects that the adapters of one host cannot reach each other",
+            says_zh="NCCL 怀疑同一主机的网卡之间不互通",
             remedies=("same-rail", "ping-over-rdma"),
         ),
         Signature(
@@ -307,6 +325,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="the network plugin for libfabric (EFA) could not {what}",
+            says_zh="libfabric（EFA）网络插件做不到：{what}",
             remedies=("give-efa", "locked-memory"),
         ),
         Signature(
@@ -314,23 +333,27 @@ CAUSE = Cause(
             pattern=r"Creating new endpoint for domain \S+ failed: (?P<error>[A-Z][\w ]{3,60})",
             standing="likely",
             says="the network plugin for libfabric (EFA) could not create an endpoint: {error}",
+            says_zh="libfabric（EFA）网络插件无法创建 endpoint：{error}",
             remedies=("give-efa", "locked-memory"),
         ),
         Signature(
             needle="NET/OFI Only EFA provider is supported",
             says="the network plugin found libfabric without the EFA provider",
+            says_zh="网络插件找到的 libfabric 不含 EFA provider",
             remedies=("give-efa", "without-the-plugin"),
         ),
         Signature(
             needle="NET/OFI No eligible providers were found",
             standing="likely",
             says="the network plugin found no provider of libfabric that it can use",
+            says_zh="网络插件没有找到它能用的 libfabric provider",
             remedies=("give-efa", "without-the-plugin"),
         ),
         Signature(
             needle="ibgda.cpp",
             pattern=r"ibgda\.cpp:\d+: NULL value (?P<what>Unable to create ah|cannot allocate mlx5dv_devx_uar)",
             says="NVSHMEM could not use the adapter from the GPU: {what}",
+            says_zh="NVSHMEM 无法从 GPU 使用网卡：{what}",
             remedies=("gid-index", "give-the-device", "compare-ports"),
         ),
     ),

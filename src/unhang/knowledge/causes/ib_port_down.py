@@ -199,6 +199,7 @@ CAUSE = Cause(
             needle=": port error",
             pattern=rf"{_EVENT}async (?:error |fatal )?event ?: port error",
             says="an InfiniBand port went down while the job ran (port error)",
+            says_zh="某个 InfiniBand 端口在作业运行期间断开（port error）",
             remedies=_LOOK,
         ),
         Signature(
@@ -206,17 +207,20 @@ CAUSE = Cause(
             pattern=rf"{_EVENT}non-fatal async event: port error",
             standing="likely",
             says="the port {port} of {device} went down while the job ran (port error)",
+            says_zh="{device} 的端口 {port} 在作业运行期间断开（port error）",
             remedies=_LOOK,
         ),
         Signature(
             needle="IBV_EVENT_PORT_ERR",
             says="an InfiniBand port went down while the job ran (IBV_EVENT_PORT_ERR)",
+            says_zh="某个 InfiniBand 端口在作业运行期间断开（IBV_EVENT_PORT_ERR）",
             remedies=_LOOK,
         ),
         Signature(
             needle="(port still down or GID not yet registered)",
             standing="likely",
             says="NCCL could not bring a failed port back: it is still down, or its address is not registered again",
+            says_zh="NCCL 无法恢复出错的端口：它仍然断开，或者它的地址还没有重新注册",
             remedies=_LOOK,
         ),
         Signature(
@@ -224,6 +228,7 @@ CAUSE = Cause(
             pattern=r"(?P<driver>mlx[45]_core|bnxt_en|ice|irdma|mlx4_en)[: ] ?(?P<bus>[0-9A-Fa-f:.]*) ?(?P<interface>[\w.-]+): Link down",
             standing="likely",
             says="the kernel saw the link of {interface} go down",
+            says_zh="内核发现 {interface} 的链路断开",
             remedies=_LOOK,
         ),
         Signature(
@@ -231,6 +236,7 @@ CAUSE = Cause(
             pattern=r"mlx5_core (?P<bus>[\w:.]{4,40}\w):? .{0,40}Port module event: module (?P<module>\d+), Cable unplugged",
             standing="likely",
             says="the cable was taken out of the adapter {bus}",
+            says_zh="网卡 {bus} 的线缆被拔出",
             remedies=_LOOK,
         ),
         Signature(
@@ -238,24 +244,28 @@ CAUSE = Cause(
             near=r"InfiniBand|Physical state|CA '",
             standing="likely",
             says="an InfiniBand port stays in Initializing: no subnet manager has configured it",
+            says_zh="某个 InfiniBand 端口停在 Initializing：没有 subnet manager 配置它",
             remedies=("subnet-manager", "see-the-ports"),
         ),
         Signature(
             needle="PORT_INIT (2)",
             standing="likely",
             says="an InfiniBand port stays in PORT_INIT: no subnet manager has configured it",
+            says_zh="某个 InfiniBand 端口停在 PORT_INIT：没有 subnet manager 配置它",
             remedies=("subnet-manager", "see-the-ports"),
         ),
         Signature(
             needle="Port number ",
             pattern=r"Port number (?P<port>\d+) state is (?P<state>Down|Init|Armed)",
             says="port {port} of the adapter is in state {state}",
+            says_zh="网卡的端口 {port} 处于 {state} 状态",
             remedies=_LOOK,
         ),
         Signature(
             needle=" not active",
             pattern=r"(?P<device>(?:mlx[45]|bnxt_re|rocep|irdma|ibp|hns|erdma|efa)[\w.-]*)(?::| port |/)(?P<port>\d+)\b.{0,30}? not active",
             says="port {port} of {device} is not active",
+            says_zh="{device} 的端口 {port} 未激活",
             remedies=_LOOK,
         ),
         Signature(
@@ -263,6 +273,7 @@ CAUSE = Cause(
             pattern=r"OpenFabrics device found, but there are no active ports detected|but there are no active ports detected",
             standing="possible",
             says="Open MPI found an InfiniBand adapter without an active port",
+            says_zh="Open MPI 找到一块 InfiniBand 网卡，但没有活动的端口",
             remedies=("see-the-ports", "subnet-manager", "without-ib"),
         ),
     ),

@@ -75,6 +75,7 @@ CAUSE = Cause(
             pattern=rf"Got completion from peer (?P<peer>\S+) with {_GAVE_UP.format(12)}{_HCA}",
             standing="likely",
             says="the transfer to {peer} was given up: its retries are exceeded (status 12)",
+            says_zh="到 {peer} 的传输被放弃：重试次数用尽（状态 12）",
             remedies=_LOOK,
         ),
         Signature(
@@ -82,6 +83,7 @@ CAUSE = Cause(
             pattern=rf"Got completion from peer (?P<peer>\S+) with {_GAVE_UP.format(13)}{_HCA}",
             standing="likely",
             says="the transfer to {peer} was given up: it was never ready to receive (status 13)",
+            says_zh="到 {peer} 的传输被放弃：它一直没有准备好接收（状态 13）",
             remedies=_LOOK,
         ),
         Signature(
@@ -89,6 +91,7 @@ CAUSE = Cause(
             pattern=rf"Got completion with {_GAVE_UP.format('12|13')}|Got completion with error \(devIndex=.{{0,40}}status=\(\w+\)(?P<wc>12|13)\b",
             standing="likely",
             says="an InfiniBand transfer was given up after its retries",
+            says_zh="一次 InfiniBand 传输重试多次后放弃",
             remedies=_LOOK,
         ),
         Signature(
@@ -97,6 +100,7 @@ CAUSE = Cause(
             unless=r"with (?:error |status=)(?:\w+\()?(?:4|9|1[0-3])\b|local access violation",
             standing="possible",
             says="the connection to {peer} had already failed (status 5); the first error of it is not in this log",
+            says_zh="到 {peer} 的连接此前已经失败（状态 5）；它的第一个错误不在这份日志里",
             remedies=("who-died-first", "test-the-path", "no-gpudirect"),
         ),
         Signature(
@@ -104,12 +108,14 @@ CAUSE = Cause(
             pattern=r"[Tt]ransport retry count exceeded on (?P<device>[\w.-]+):(?P<port>\d+)/(?P<layer>\w+)",
             standing="likely",
             says="UCX gave up a transfer on {device} ({layer}) after its retries",
+            says_zh="UCX 在 {device}（{layer}）上的一次传输重试多次后放弃",
             remedies=("who-died-first", "test-the-path", "gid-index"),
         ),
         Signature(
             needle="transport retry counter exceeded",
             standing="likely",
             says="an RDMA transfer was given up after its retries",
+            says_zh="一次 RDMA 传输重试多次后放弃",
             remedies=_LOOK,
         ),
         Signature(
@@ -117,12 +123,14 @@ CAUSE = Cause(
             pattern=r"RETRY EXCEEDED ERROR status number (?P<status>\d+)",
             standing="likely",
             says="Open MPI's InfiniBand transport gave up a transfer after its retries",
+            says_zh="Open MPI 的 InfiniBand 传输层有一次传输重试多次后放弃",
             remedies=("who-died-first", "test-the-path"),
         ),
         Signature(
             needle="InfiniBand retry count between two MPI processes has been",
             standing="likely",
             says="Open MPI's InfiniBand transport gave up a transfer after its retries",
+            says_zh="Open MPI 的 InfiniBand 传输层有一次传输重试多次后放弃",
             remedies=("who-died-first", "test-the-path"),
         ),
         Signature(
@@ -131,6 +139,7 @@ CAUSE = Cause(
             unless=r"Got completion from peer",
             standing="likely",
             says="an RDMA transfer was given up after its retries",
+            says_zh="一次 RDMA 传输重试多次后放弃",
             remedies=_LOOK,
         ),
         Signature(
@@ -139,6 +148,7 @@ CAUSE = Cause(
             near=r"Failed status 12|vendor err(?:or)? 0x81|syndrom 0x81",
             standing="likely",
             says="perftest's transfer was given up after its retries, without NCCL: it is the path between the hosts",
+            says_zh="perftest 的传输重试多次后放弃，其中没有 NCCL：问题在主机之间的路径",
             remedies=("test-the-path", "gid-index"),
         ),
         # libmlx5 itself, in front of a dump of the completion: also of a peer that has died, and of what fails after the first error.
@@ -148,12 +158,14 @@ CAUSE = Cause(
             unless=r"Got completion (?:from peer|with error)",
             standing="possible",
             says="an adapter's driver reports a transfer that failed, and no library says which: a link, or a peer that has ended",
+            says_zh="网卡驱动报告有一次传输失败，没有哪个库说明是哪一次：是链路，或者对端已经结束",
             remedies=("who-died-first", "test-the-path"),
         ),
         Signature(
             needle="NCCL_IB_TIMEOUT is set too short",
             standing="possible",
             says="NCCL gave up an InfiniBand transfer and suspects that its timeout is too short",
+            says_zh="NCCL 放弃了一次 InfiniBand 传输，并怀疑超时设得太短",
             remedies=("who-died-first", "wait-longer", "test-the-path"),
         ),
     ),
