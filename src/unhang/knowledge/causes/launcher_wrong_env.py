@@ -192,12 +192,14 @@ CAUSE = Cause(
             needle="command not found",
             pattern=rf"(?:^|[\s:'\"])(?<![/\w.-]){_PYTHON_AND}: command not found",
             says="{program} is not on the PATH of the shell that was to start it",
+            says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
         Signature(
             needle=": not found",
             pattern=rf"sh: (?:line )?(?:\d+: )?{_PYTHON_AND}: not found",
             says="{program} is not on the PATH of the shell that was to start it",
+            says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
         # zsh turns it round; other languages have their own words.
@@ -205,6 +207,7 @@ CAUSE = Cause(
             needle="command not found: ",
             pattern=rf"command not found: {_PYTHON_AND}\b",
             says="{program} is not on the PATH of the shell that was to start it",
+            says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
         Signature(
@@ -212,24 +215,28 @@ CAUSE = Cause(
             pattern=r"(?<![/\w.-])(?P<program>torchrun)\s?[:：]\s?"
             r"(?:未找到命令|找不到命令|Kommando nicht gefunden|commande introuvable|orden no encontrada)",
             says="{program} is not on the PATH of the shell that was to start it",
+            says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
         Signature(
             needle="executable file not found in ",
             pattern=rf"exec: \\?\"{_PYTHON_AND}\\?\": executable file not found in \$PATH",
             says="{program} is not on the PATH of the container",
+            says_zh="容器的 PATH 中没有 {program}",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
         Signature(
             needle="FileNotFoundError: [Errno 2] No such file or directory: '",
             pattern=rf"No such file or directory: '{_PYTHON_AND}'",
             says="{program} is not on the PATH of the program that was to start it",
+            says_zh="要启动 {program} 的程序，其 PATH 中没有它",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
         Signature(
             needle="/usr/bin/env: ",
             pattern=r"/usr/bin/env: ['‘’“”]?(?P<program>[\w.+-]{1,80})['‘’“”]?: No such file or directory",
             says="no {program} is on the PATH, which the first line of a script asks for",
+            says_zh="PATH 中没有 {program}，而某个脚本的第一行要求它",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
         # `python -m torch.distributed.run` under an interpreter without torch.
@@ -238,6 +245,7 @@ CAUSE = Cause(
             pattern=rf"(?P<python>/(?:usr/(?:local/)?)?bin/python[\d.]*): (?:Error while finding module specification for .{{1,80}})?No module named "
             rf"'?(?![\w.]+\.__main__; ')(?P<module>(?:{_TRAINING})\b[\w.]*)",
             says="{python} answers, the interpreter of the system, and it has no {module}",
+            says_zh="响应的是系统的解释器 {python}，它没有 {module}",
             remedies=("through-the-interpreter", "activate-everywhere", "keep-path-under-sudo"),
         ),
         Signature(
@@ -246,6 +254,7 @@ CAUSE = Cause(
             rf"(?P<module>(?:{_TRAINING})(?:\.(?:distributed|launcher|commands)[\w.]*)?)(?:'|\)|$)",
             standing="likely",
             says="the Python that was started has no {module}: it is not the one of the training's environment",
+            says_zh="启动的 Python 没有 {module}：它不是训练环境里的那个",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
     ),

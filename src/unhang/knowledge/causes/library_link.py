@@ -160,18 +160,21 @@ CAUSE = Cause(
             needle=": undefined symbol: ",
             pattern=r"^(?!.{0,400}NCCL INFO).{0,400}?(?P<library>[\w.+-]{1,100}): undefined symbol: (?P<symbol>nccl\w+)",
             says="{library} needs {symbol}, which the libnccl that is loaded does not have: an older NCCL is found first",
+            says_zh="{library} 需要 {symbol}，而实际加载的 libnccl 没有它：先找到的是更旧的 NCCL",
             remedies=("one-nccl", "drop-ld-library-path"),
         ),
         Signature(
             needle=": undefined symbol: _",
             pattern=rf"^(?!.{{0,400}}NCCL INFO).{{0,400}}?{_LIBRARY}: undefined symbol: (?P<symbol>_Z\w*(?:torch|c10|at\d|caffe2)\w*)",
             says="{library} was built against another torch than the one that is installed ({symbol} is missing)",
+            says_zh="编译 {library} 所用的 torch 不是当前安装的这个（缺少 {symbol}）",
             remedies=("rebuild-the-extension",),
         ),
         Signature(
             needle=": undefined symbol: __nvJitLink",
             pattern=rf"{_LIBRARY}: undefined symbol: (?P<symbol>__nvJitLink\w+)",
             says="{library} found a libnvJitLink of another CUDA release",
+            says_zh="{library} 找到的 libnvJitLink 属于另一个 CUDA 版本",
             remedies=("drop-ld-library-path", "one-cuda"),
         ),
         Signature(
@@ -179,12 +182,14 @@ CAUSE = Cause(
             pattern=rf"^(?!.{{0,400}}NCCL INFO).{{0,400}}?{_LIBRARY}:? (?:\S{{1,200}}: )?undefined symbol: "
             r"(?P<symbol>(?!nccl|__nvJitLink|_Z\w*(?:torch|c10|at\d|caffe2))\w+)",
             says="{library} needs {symbol}, which no loaded library has",
+            says_zh="{library} 需要 {symbol}，而已加载的库都没有它",
             remedies=("see-what-is-loaded", "drop-ld-library-path"),
         ),
         Signature(
             needle="with link time reference",
             pattern=r"symbol (?P<symbol>\w+),? version \S{1,60} not defined in file (?P<library>[\w.+-]{1,80})",
             says="the {library} that is found is of another release: it lacks {symbol}",
+            says_zh="找到的 {library} 是另一个版本：缺少 {symbol}",
             remedies=("drop-ld-library-path", "one-cuda"),
         ),
         # The driver's own libraries are the container runtime's business.
@@ -193,6 +198,7 @@ CAUSE = Cause(
             pattern=r"(?:Error|error while loading shared libraries|Exception): (?!libcuda\.so|libnvidia-ml|libnccl-(?:net|profiler|tuner|env))"
             rf"(?:/\S{{0,200}}/)?{_LIBRARY}: cannot open shared object file",
             says="{library} is not found",
+            says_zh="找不到 {library}",
             remedies=("see-what-is-loaded", "one-cuda"),
         ),
         Signature(
@@ -201,17 +207,20 @@ CAUSE = Cause(
             r"(?P<library>libnccl\.so[\w.]{0,16}): cannot open shared object",
             standing="likely",
             says="{library} is not found",
+            says_zh="找不到 {library}",
             remedies=("one-nccl", "see-what-is-loaded"),
         ),
         Signature(
             needle="NCCL library",
             pattern=r"Failed to (?:load|import) NCCL library(?:.{0,60}?(?P<library>libnccl\.so[\w.]{0,16}))?",
             says="the NCCL library could not be loaded",
+            says_zh="NCCL 库无法加载",
             remedies=("one-nccl", "see-what-is-loaded"),
         ),
         Signature(
             needle="name 'ncclGetVersion' is not defined",
             says="the NCCL library could not be loaded, so its functions are missing",
+            says_zh="NCCL 库无法加载，因此缺少它的函数",
             remedies=("one-nccl", "see-what-is-loaded"),
         ),
         Signature(
@@ -219,12 +228,14 @@ CAUSE = Cause(
             pattern=r"version [`'‘](?P<symbol>(?:GLIBC|GLIBCXX|CXXABI|GOMP|OMP|NCCL|OMPI|lib\w+\.so)[\w.]{0,40})' not found \(required by "
             r"(?:/[^\s)]{0,200}/)?(?P<library>[^\s/)]{1,100})\)",
             says="{library} needs {symbol}, and the library that is found is older",
+            says_zh="{library} 需要 {symbol}，而找到的库更旧",
             remedies=("newer-runtime", "drop-ld-library-path"),
         ),
         Signature(
             needle="undefined reference to",
             pattern=r"undefined reference to [`'](?P<symbol>(?:nccl|cuda|cu[A-Z]|cublas|cudnn|torch|c10)\w*)",
             says="the linker found headers and library of different releases: {symbol} is missing",
+            says_zh="链接器找到的头文件和库版本不同：缺少 {symbol}",
             remedies=("one-nccl", "see-what-is-loaded"),
         ),
         Signature(
@@ -232,6 +243,7 @@ CAUSE = Cause(
             pattern=r"third-party dynamic library \((?P<library>[\w.+-]{1,80})\) that Paddle depends on is not configured correctly",
             unless=r"libcuda\.so",
             says="Paddle does not find {library}",
+            says_zh="Paddle 找不到 {library}",
             remedies=(
                 "see-what-is-loaded",
                 "one-cuda",

@@ -270,6 +270,7 @@ CAUSE = Cause(
             needle="unable to open shared memory object",
             pattern=r"unable to open shared memory object <(?P<path>[^>]{1,120})> in read-write mode: Too many open files",
             says="torch could not open the shared tensor {path}: too many open files (ulimit -n)",
+            says_zh="torch 无法打开共享张量 {path}：打开的文件过多（ulimit -n）",
             remedies=_LOADER_FILES,
         ),
         # Older torch prints no reason; with the file_descriptor strategy each shared tensor keeps a file open, and that limit is the usual one.
@@ -278,6 +279,7 @@ CAUSE = Cause(
             pattern=r"unable to open shared memory object <(?P<path>/torch_[^>]{1,120})> in read-write mode(?!:)",
             standing="likely",
             says="torch could not open the shared tensor {path}; the usual reason is the limit of open files (ulimit -n)",
+            says_zh="torch 无法打开共享张量 {path}；通常的原因是打开文件数上限（ulimit -n）",
             remedies=_LOADER_FILES,
         ),
         Signature(
@@ -285,17 +287,20 @@ CAUSE = Cause(
             pattern=r"received (?P<items>\d+) items of ancdata",
             standing="likely",
             says="a data loader could not receive the file handle of a tensor ({items} arrived): the limit of open files (ulimit -n) is reached",
+            says_zh="DataLoader 收不到张量的文件句柄（收到 {items} 个）：已达到打开文件数上限（ulimit -n）",
             remedies=_LOADER_FILES,
         ),
         Signature(
             needle="Communication with the workers is no longer possible",
             says="a data loader has too many open files to talk to its workers (ulimit -n)",
+            says_zh="DataLoader 打开的文件过多，无法与其 worker 通信（ulimit -n）",
             remedies=_LOADER_FILES,
         ),
         Signature(
             needle="Too many open files",
             pattern=r"NCCL WARN .{0,200}?(?:Call to|[Ff]ailed|[Aa]ccept|socket|open|pipe|epoll).{0,200}?Too many open files",
             says="NCCL could not open another socket or file: too many open files (ulimit -n)",
+            says_zh="NCCL 无法再打开 socket 或文件：打开的文件过多（ulimit -n）",
             remedies=_FILES,
         ),
         Signature(
@@ -306,6 +311,7 @@ CAUSE = Cause(
             ),
             unless=r"inotify",
             says="a process has too many open files (ulimit -n)",
+            says_zh="某个进程打开的文件过多（ulimit -n）",
             remedies=_FILES,
         ),
         Signature(
@@ -314,11 +320,13 @@ CAUSE = Cause(
             unless=r"inotify|\[Errno 24\]|shared memory object|\((?:24|os error 24)\)",
             standing="likely",
             says="a process has too many open files (ulimit -n)",
+            says_zh="某个进程打开的文件过多（ulimit -n）",
             remedies=_FILES,
         ),
         Signature(
             needle="inotify watch limit reached",
             says="the limit of inotify watches is reached",
+            says_zh="已达到 inotify 监视数上限",
             remedies=("inotify",),
         ),
         Signature(
@@ -326,6 +334,7 @@ CAUSE = Cause(
             near=r"inotify",
             standing="likely",
             says="the limit of inotify instances is reached",
+            says_zh="已达到 inotify 实例数上限",
             remedies=("inotify",),
         ),
         Signature(
@@ -335,6 +344,7 @@ CAUSE = Cause(
                 rf"{_NO_MEMORY}(?: errno \d+)?"
             ),
             says="{call} could not lock memory: the limit of locked memory (ulimit -l) is too small",
+            says_zh="{call} 无法锁定内存：锁定内存上限（ulimit -l）太小",
             standing="likely",
             remedies=_MEMLOCK,
         ),
@@ -343,6 +353,7 @@ CAUSE = Cause(
             pattern=r"RLIMIT_MEMLOCK is (?P<size_bytes>\d+) bytes",
             near=r"Cannot allocate memory|ibv_\w+\b.{0,80}failed|NCCL WARN",
             says="locked memory is limited to {size_bytes} bytes (ulimit -l), too few for RDMA",
+            says_zh="锁定内存上限为 {size_bytes} 字节（ulimit -l），对 RDMA 来说太少",
             standing="likely",
             remedies=_MEMLOCK,
         ),
@@ -350,24 +361,28 @@ CAUSE = Cause(
             needle="max locked memory",
             pattern=r"[Pp]lease set max locked memory \(ulimit -l\) to 'unlimited' \(current: (?P<limit>[^)]{1,40})\)",
             says="locked memory is limited to {limit} (ulimit -l), too little for RDMA",
+            says_zh="锁定内存上限为 {limit}（ulimit -l），对 RDMA 来说太少",
             remedies=_MEMLOCK,
         ),
         Signature(
             needle="to allocate some locked memory",
             standing="likely",
             says="Open MPI could not lock memory for InfiniBand: the limit of locked memory (ulimit -l) is too small",
+            says_zh="Open MPI 无法为 InfiniBand 锁定内存：锁定内存上限（ulimit -l）太小",
             remedies=_MEMLOCK,
         ),
         Signature(
             needle="Resource temporarily unavailable",
             pattern=r"(?:pthread_create|[Tt]hread creation|blas_thread_init)[^\n]{0,160}?Resource temporarily unavailable",
             says="no further thread could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
+            says_zh="无法再启动线程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
             remedies=_PROCESSES,
         ),
         Signature(
             needle="Resource temporarily unavailable",
             pattern=r"fork: (?:retry: )?Resource temporarily unavailable|fork failed[^\n]{0,60}Resource temporarily unavailable",
             says="no further process could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
+            says_zh="无法再启动进程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
             remedies=_PROCESSES,
         ),
         Signature(
@@ -375,30 +390,35 @@ CAUSE = Cause(
             pattern=r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
             near=r"os\.fork\(|fork_exec|popen_fork|subprocess\.py|multiprocessing/process\.py",
             says="no further process could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
+            says_zh="无法再启动进程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
             remedies=_PROCESSES,
         ),
         Signature(
             needle="Resource temporarily unavailable",
             pattern=r"(?:what\(\): +|thread: )Resource temporarily unavailable",
             says="no further thread could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
+            says_zh="无法再启动线程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
             standing="likely",
             remedies=_PROCESSES,
         ),
         Signature(
             needle="can't start new thread",
             says="no further thread could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
+            says_zh="无法再启动线程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
             standing="likely",
             remedies=_PROCESSES,
         ),
         Signature(
             needle="Thread creation via pthread_create() failed",
             says="no further thread could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
+            says_zh="无法再启动线程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
             remedies=_PROCESSES,
         ),
         Signature(
             needle="fork rejected by pids controller",
             pattern=r"cgroup: fork rejected by pids controller in (?P<cgroup>\S{1,300})",
             says="the kernel refused a new process in {cgroup}: its pids limit is reached",
+            says_zh="内核拒绝在 {cgroup} 中创建新进程：已达到它的 pids 限制",
             remedies=("pids-limit",),
         ),
         Signature(
@@ -409,6 +429,7 @@ CAUSE = Cause(
                 "the shared tensor {path} ({size_bytes} bytes) could not be mapped: most often the number of mappings of one process "
                 "(vm.max_map_count) is reached"
             ),
+            says_zh="无法映射共享张量 {path}（{size_bytes} 字节）：最常见的是达到了单个进程的映射数上限（vm.max_map_count）",
             remedies=("mappings", "file-system-sharing"),
         ),
         Signature(
@@ -416,6 +437,7 @@ CAUSE = Cause(
             pattern=r"io_setup\b.{0,120}(?:Resource temporarily unavailable|EAGAIN|failed with error: ?-?11)",
             standing="likely",
             says="asynchronous I/O could not be set up: fs.aio-max-nr is used up",
+            says_zh="无法建立异步 I/O：fs.aio-max-nr 已用完",
             remedies=("aio",),
         ),
         Signature(
@@ -423,6 +445,7 @@ CAUSE = Cause(
             pattern=r"(?P<call>ibv_(?:reg_mr|create_qp|create_cq|create_srq)\w*)(?:\([^)\n]{0,200}\))? ?(?:failed|FAILED): Cannot allocate memory",
             standing="likely",
             says="{call} could not lock memory: the limit of locked memory (ulimit -l) is too small",
+            says_zh="{call} 无法锁定内存：锁定内存上限（ulimit -l）太小",
             remedies=_MEMLOCK,
         ),
         Signature(
@@ -431,6 +454,7 @@ CAUSE = Cause(
             unless=r"microsoft-standard|\bWSL\d?\b",
             standing="possible",
             says="CUDA could not pin host memory: the limit of locked memory, or the memory of the host, is used up",
+            says_zh="CUDA 无法锁页主机内存：锁定内存的额度或主机内存已用尽",
             remedies=("locked-memory",),
         ),
         # Type 1 is memory of the host; libfabric's other types are memory of an accelerator.
@@ -439,6 +463,7 @@ CAUSE = Cause(
             pattern=r"NET/OFI Unable to register memory \(type = 1\)[^\n]{0,40}RC: -?12\b",
             standing="likely",
             says="libfabric could not register host memory: the limit of locked memory (ulimit -l) is too small, or memory is used up",
+            says_zh="libfabric 无法注册主机内存：锁定内存上限（ulimit -l）太小，或者内存已用尽",
             remedies=_MEMLOCK,
         ),
     ),
