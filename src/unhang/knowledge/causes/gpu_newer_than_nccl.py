@@ -89,6 +89,7 @@ CAUSE = Cause(
             pattern=r"ncclMaxSharedMem (?P<needs_bytes>\d+) exceeds device/fn maxSharedMem (?P<has_bytes>\d+)",
             standing="likely",
             says="NCCL's kernels want {needs_bytes} bytes of shared memory and this GPU offers {has_bytes}: this NCCL was made before it",
+            says_zh="NCCL 的内核需要 {needs_bytes} 字节共享内存，而这块 GPU 提供 {has_bytes} 字节：这个 NCCL 早于该 GPU",
             remedies=("newer-nccl",),
         ),
         # NVLink of H100 (official since 2.15) is unknown to these: they see links in one direction only.
@@ -97,6 +98,7 @@ CAUSE = Cause(
             near=r"NCCL\s+version 2\.(?:\d|1[0-4])\.\d+",
             standing="likely",
             says="this NCCL cannot make sense of the links between the GPUs, as releases before 2.15 cannot on H100",
+            says_zh="这个 NCCL 无法理解 GPU 之间的链路，正如 2.15 之前的版本在 H100 上那样",
             remedies=("newer-nccl",),
         ),
         # Printed by 2.4 and 2.5 only, which know GPUs up to capability 7.5.
@@ -105,6 +107,7 @@ CAUSE = Cause(
             pattern=r"Using \d+ threads, Min Comp Cap (?P<capability>[89]|1\d)\b",
             standing="likely",
             says="this NCCL was released before GPUs of compute capability {capability}",
+            says_zh="这个 NCCL 的发布早于计算能力 {capability} 的 GPU",
             remedies=("newer-nccl",),
         ),
         Signature(
@@ -113,6 +116,7 @@ CAUSE = Cause(
             near=_BLACKWELL,
             standing="likely",
             says="NCCL {release} fails on a Blackwell GPU, which it is older than",
+            says_zh="NCCL {release} 在 Blackwell GPU 上失败：它早于这种 GPU",
             remedies=("newer-nccl",),
         ),
         # NVIDIA names 2.25.1 as the first release for Blackwell.
@@ -122,6 +126,7 @@ CAUSE = Cause(
             near=_BLACKWELL,
             standing="possible",
             says="NCCL {old} runs on a Blackwell GPU, which it is older than (2.25.1 is the first release for it)",
+            says_zh="NCCL {old} 运行在 Blackwell GPU 上，而它早于这种 GPU（从 2.25.1 起才支持）",
             remedies=("newer-nccl",),
         ),
     ),

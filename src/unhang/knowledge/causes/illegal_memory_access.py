@@ -51,38 +51,45 @@ CAUSE = Cause(
                 r"thread: \[\d+,\s*\d+,\s*\d+\]:? Assertion `(?P<condition>[^`\n]{1,200}?)[`'] failed"
             ),
             says="a device-side assertion failed: {condition} ({file}:{line})",
+            says_zh="设备端断言失败：{condition}（{file}:{line}）",
             remedies=("check-the-indices", "name-the-kernel"),
         ),
         Signature(
             needle="device-side assert triggered",
             says="a device-side assertion failed in a CUDA kernel, mostly an index out of range",
+            says_zh="CUDA 内核中的设备端断言失败，多半是索引越界",
             remedies=("check-the-indices", "name-the-kernel"),
         ),
         Signature(
             needle="illegal memory access was encountered",
             says="a CUDA kernel accessed memory that is not its own; the line that reports it is only where it was noticed",
+            says_zh="CUDA 内核访问了不属于它的内存；报错的那一行只是发现它的地方",
             remedies=_FIND,
         ),
         Signature(
             needle="misaligned address",
             pattern=r"(?:CUDA|HIP|Triton|Cuda)[^\n]{0,160}\bmisaligned address",
             says="a CUDA kernel read or wrote a misaligned address",
+            says_zh="CUDA 内核读或写了未对齐的地址",
             remedies=_FIND,
         ),
         Signature(
             needle="an illegal instruction was encountered",
             says="a CUDA kernel executed an illegal instruction",
+            says_zh="CUDA 内核执行了非法指令",
             remedies=_FIND,
         ),
         Signature(
             needle="invalid program counter",
             pattern=r"(?:CUDA|Cuda)[^\n]{0,160}\binvalid program counter",
             says="a CUDA kernel jumped to an invalid address",
+            says_zh="CUDA 内核跳转到了无效地址",
             remedies=_FIND,
         ),
         Signature(
             needle="operation not supported on global/shared address space",
             says="a CUDA kernel used an address of the wrong address space",
+            says_zh="CUDA 内核使用了错误地址空间的地址",
             remedies=_FIND,
         ),
         Signature(
@@ -90,18 +97,21 @@ CAUSE = Cause(
             pattern=r"(?:CUDA|HIP|Cuda|Triton)[^\n]{0,200}\bunspecified launch failure(?! in prior launch)",
             standing="likely",
             says="a CUDA kernel failed without a reason: an access fault in most cases, the GPU itself in some (ask the kernel log for an Xid)",
+            says_zh="CUDA 内核失败，没有给出原因：多数情况是访存错误，有些情况是 GPU 本身（到系统内核日志里查 Xid）",
             remedies=("name-the-kernel", "ask-the-kernel-log", "sanitize"),
         ),
         Signature(
             needle="CUDA_ERROR_ILLEGAL_ADDRESS",
             pattern=r"CUDA_ERROR_ILLEGAL_ADDRESS\b(?!\s*=)",
             says="a CUDA kernel accessed memory that is not its own",
+            says_zh="CUDA 内核访问了不属于它的内存",
             remedies=_FIND,
         ),
         Signature(
             needle="cudaErrorIllegalAddress",
             pattern=r"cudaErrorIllegalAddress\b(?!\s*=)",
             says="a CUDA kernel accessed memory that is not its own",
+            says_zh="CUDA 内核访问了不属于它的内存",
             remedies=_FIND,
         ),
         Signature(
@@ -109,6 +119,7 @@ CAUSE = Cause(
             pattern=r"CUDA_ERROR_LAUNCH_FAILED\b(?!\s*=)",
             standing="likely",
             says="a CUDA kernel failed without a reason: an access fault in most cases",
+            says_zh="CUDA 内核失败，没有给出原因：多数情况是访存错误",
             remedies=("name-the-kernel", "ask-the-kernel-log", "sanitize"),
         ),
         Signature(
@@ -116,17 +127,20 @@ CAUSE = Cause(
             pattern=r"cudaErrorLaunchFailure\b(?!\s*=)",
             standing="likely",
             says="a CUDA kernel failed without a reason: an access fault in most cases",
+            says_zh="CUDA 内核失败，没有给出原因：多数情况是访存错误",
             remedies=("name-the-kernel", "ask-the-kernel-log", "sanitize"),
         ),
         Signature(
             needle="Memory access fault by GPU",
             pattern=r"Memory access fault by GPU node-(?P<node>\d+)[^\n]{0,120}?(?:Reason: (?P<reason>[^\n.]{1,80}))?$",
             says="a ROCm kernel accessed memory that is not its own (GPU node {node})",
+            says_zh="ROCm 内核访问了不属于它的内存（GPU node {node}）",
             remedies=("name-the-kernel", "upgrade-the-kernel"),
         ),
         Signature(
             needle="HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION",
             says="a ROCm kernel accessed memory outside of every aperture",
+            says_zh="ROCm 内核访问了所有 aperture 之外的内存",
             remedies=("name-the-kernel", "upgrade-the-kernel"),
         ),
         Signature(
@@ -134,6 +148,7 @@ CAUSE = Cause(
             pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): 31\b[^\n]{0,40}?(?:pid='?(?P<process>\d+))?",
             standing="likely",
             says="the driver logged a memory page fault of the application (Xid 31) on GPU {bus}",
+            says_zh="驱动记录了程序在 GPU {bus} 上的内存页错误（Xid 31）",
             remedies=_FIND,
         ),
         Signature(
@@ -141,12 +156,14 @@ CAUSE = Cause(
             pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): 13\b[^\n]{0,40}?(?:pid='?(?P<process>\d+))?",
             standing="likely",
             says="the driver logged an exception inside a kernel of the application (Xid 13) on GPU {bus}",
+            says_zh="驱动记录了程序的某个 GPU 内核在 GPU {bus} 上的异常（Xid 13）",
             remedies=_FIND,
         ),
         Signature(
             needle="CUBLAS_STATUS_EXECUTION_FAILED",
             standing="possible",
             says="a cuBLAS kernel failed, mostly because an earlier kernel had faulted",
+            says_zh="某个 cuBLAS 内核失败，多半是因为更早的内核已经出错",
             remedies=_FIND,
         ),
         # Some kernels name the process on a line of its own.
@@ -158,6 +175,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="the driver logged a page fault of the process {process} on GPU {bus}",
+            says_zh="驱动记录了进程 {process} 在 GPU {bus} 上的页错误",
         ),
         Signature(
             needle="page fault (src_id:",
@@ -165,6 +183,7 @@ CAUSE = Cause(
             near=r"amdgpu:\s+(?:for p|P)rocess (?:py|pt_|ray|vllm|sglang|torchrun)\S{0,40} pid [1-9]",
             standing="likely",
             says="the driver logged a page fault of a process on GPU {bus}",
+            says_zh="驱动记录了某个进程在 GPU {bus} 上的页错误",
         ),
     ),
     in_logs=_in_logs,

@@ -98,6 +98,7 @@ _TIMEOUTS = (
         pattern=r"(?<![A-Z_])(?P<name>NCCL_TIMEOUT|TORCH_NCCL_TIMEOUT|PYTORCH_NCCL_TIMEOUT)['\"]?(?:\]| ?= ?|: ?)[ =]*['\"]?(?P<seconds>\d+)",
         standing="possible",
         says="{name}={seconds} is read by neither NCCL nor torch: the timeout of a collective is an argument of its group",
+        says_zh="NCCL 和 torch 都不读取 {name}={seconds}：集合通信的超时是其进程组的参数",
         remedies=("timeout-as-argument", "see-who-reads"),
     ),
     Signature(
@@ -105,6 +106,7 @@ _TIMEOUTS = (
         pattern=r"(?P<name>TORCH_DISTRIBUTED_TIMEOUT)['\"]?(?:\]| ?= ?|: ?)[ =]*['\"]?(?P<seconds>\d+)",
         standing="possible",
         says="{name}={seconds} is read by neither NCCL nor torch: the timeout of a collective is an argument of its group",
+        says_zh="NCCL 和 torch 都不读取 {name}={seconds}：集合通信的超时是其进程组的参数",
         remedies=("timeout-as-argument", "see-who-reads"),
     ),
 )
@@ -129,6 +131,7 @@ CAUSE = Cause(
             pattern=r"(?P<name>ACCELERATE_USE_GLOO)['\"]?(?:\]| ?= ?|: ?)[ =]*['\"]?(?P<value>\w+)",
             standing="possible",
             says="{name}={value} is read by nothing: accelerate takes the backend from InitProcessGroupKwargs, the Trainer from ddp_backend",
+            says_zh="没有任何程序读取 {name}={value}：accelerate 的后端取自 InitProcessGroupKwargs，Trainer 的取自 ddp_backend",
             remedies=("gloo-as-argument", "see-who-reads"),
         ),
         # torch 1.13 to 2.1: with blocking wait the other one is left aside.
@@ -140,6 +143,7 @@ CAUSE = Cause(
             ),
             standing="possible",
             says="{name} was set and is not used, because {used} is set too",
+            says_zh="设置了 {name} 却不被使用，因为同时设置了 {used}",
             remedies=("unset-blocking-wait", "see-who-reads"),
         ),
         # NCCL reads integers with strtoll and says so where one overflows.
@@ -148,6 +152,7 @@ CAUSE = Cause(
             pattern=r"Invalid value (?P<value>\S+) for (?P<name>NCCL_\w+), using default (?P<default>-?\d+)",
             standing="possible",
             says="NCCL refused {name}={value} and went on with {default}",
+            says_zh="NCCL 拒绝了 {name}={value}，改用 {default} 继续运行",
             remedies=("see-who-reads",),
         ),
     ),

@@ -74,6 +74,7 @@ CAUSE = Cause(
             needle="Duplicate GPU detected",
             near=_MIG,
             says="two ranks are on slices of one GPU, which NCCL takes for the same GPU",
+            says_zh="两个 rank 在同一块 GPU 的切片上，NCCL 把这些切片当作同一个 GPU",
             remedies=("whole-gpus", "without-nccl", "newer-nccl"),
         ),
         Signature(
@@ -81,11 +82,13 @@ CAUSE = Cause(
             pattern=r"Multiple Ranks are using the same GPU/Partition",
             near=_MIG,
             says="two ranks are on slices of one GPU, which NCCL takes for the same GPU",
+            says_zh="两个 rank 在同一块 GPU 的切片上，NCCL 把这些切片当作同一个 GPU",
             remedies=("whole-gpus", "newer-nccl"),
         ),
         Signature(
             needle="invalid literal for int() with base 10: 'MIG-",
             says="a framework expects GPU numbers in CUDA_VISIBLE_DEVICES and found a MIG slice: it cannot place its ranks on slices",
+            says_zh="某个框架要求 CUDA_VISIBLE_DEVICES 里是 GPU 编号，却看到 MIG 切片：它无法把 rank 放到切片上",
             remedies=("whole-gpus", "one-slice-per-process"),
         ),
         Signature(
@@ -93,6 +96,7 @@ CAUSE = Cause(
             near=_MIG,
             standing="likely",
             says="a rank asked for a second device, and a process sees one MIG slice at most",
+            says_zh="某个 rank 要求第二个设备，而一个进程最多只看得到一个 MIG 切片",
             remedies=("one-slice-per-process", "whole-gpus"),
         ),
         Signature(
@@ -100,6 +104,7 @@ CAUSE = Cause(
             near=_MIG + r"|\bMIG M\.(?:.{0,100}\n){0,8}.{0,120}\bEnabled\b",
             standing="likely",
             says="torch counts GPUs that CUDA cannot use: in MIG mode a process has to be given one slice by its UUID",
+            says_zh="torch 计入了 CUDA 无法使用的 GPU：MIG 模式下必须通过 UUID 给进程一个切片",
             remedies=("one-slice-per-process", "whole-gpus"),
         ),
         # On a slice, NVML refuses the query with which the allocator asks for free memory.
@@ -108,6 +113,7 @@ CAUSE = Cause(
             near=_MIG,
             standing="likely",
             says="NVML refuses torch's memory query on a MIG slice",
+            says_zh="NVML 拒绝 torch 在 MIG 切片上查询显存",
             remedies=("fixed-segments", "whole-gpus"),
         ),
         Signature(
@@ -115,6 +121,7 @@ CAUSE = Cause(
             pattern=r"CUDA_VISIBLE_DEVICES\W{1,6}MIG-[^\s,'\"]{8,80}(?:, ?MIG-[^\s,'\"]{8,80})+",
             standing="possible",
             says="several MIG slices are listed for one process, of which CUDA uses the first only",
+            says_zh="给一个进程列出了多个 MIG 切片，CUDA 只使用其中第一个",
             remedies=("one-slice-per-process", "whole-gpus"),
         ),
     ),
