@@ -53,9 +53,12 @@ def _in_logs(view: LogView) -> Finding | None:
         return CAUSE.of_hits(hits, view)
     size = int(best.groups["size_bytes"])
     segments = {h.groups["path"] for h in hits if "path" in h.groups}
-    many = f"; {len(segments)} segments failed so" if len(segments) > 1 else ""
-    says = best.signature.says.format_map({**best.groups, "size_bytes": f"{size / _MIB:.1f} MiB ({size}"}).replace(" bytes", " bytes)", 1)
-    return CAUSE.of_hits(hits, view, says=f"{says}{many}")
+    many = Text("; {n} segments failed so", "；共有 {n} 个段这样失败").fill(n=len(segments)) if len(segments) > 1 else NOTHING
+    mib = f"{size / _MIB:.1f} MiB"
+    values: dict[str, Text | str] = {**best.groups, "size_bytes": Text(f"{mib} ({size}", f"{mib}（{size}")}
+    says = Text(best.signature.says, best.signature.says_zh).fill(**values)
+    says = Text(says.en.replace(" bytes", " bytes)", 1), says.zh.replace(" 字节", " 字节）", 1))
+    return CAUSE.of_hits(hits, view, says=says + many)
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
@@ -140,6 +143,7 @@ CAUSE = Cause(
             needle="failed to extend /dev/shm/",
             pattern=r"failed to extend (?P<path>/dev/shm/\S{1,80}) to (?P<size_bytes>\d+) bytes, error:? No space left on device",
             says="NCCL could not extend {path} to {size_bytes} bytes: no space left in /dev/shm",
+            says_zh="NCCL 无法把 {path} 扩展到 {size_bytes} 字节：/dev/shm 没有剩余空间",
             remedies=_NCCL,
         ),
         Signature(
@@ -148,6 +152,7 @@ CAUSE = Cause(
             unless=r"Operation not supported|Permission denied",
             standing="likely",
             says="NCCL could not extend {path} to {size_bytes} bytes; this NCCL prints no reason, and a full /dev/shm is the usual one",
+            says_zh="NCCL 无法把 {path} 扩展到 {size_bytes} 字节；这个 NCCL 不打印原因，通常是 /dev/shm 已满",
             remedies=_NCCL,
         ),
         # tmpfs pages are charged to the memory cgroup: at its limit the answer is ENOMEM, however large /dev/shm is.
@@ -159,12 +164,14 @@ CAUSE = Cause(
                 "NCCL could not extend {path} to {size_bytes} bytes: no memory left for /dev/shm (its pages count against the container's memory "
                 "limit)"
             ),
+            says_zh="NCCL 无法把 {path} 扩展到 {size_bytes} 字节：没有内存可供 /dev/shm 使用（它的内存页计入容器的内存上限）",
             remedies=("memory-limit", "clear-leftovers", "without-shm"),
         ),
         Signature(
             needle="fallocate failed",
             pattern=r"Call to (?:posix_)?fallocate failed ?: No space left on device",
             says="NCCL could not allocate its shared memory segment: no space left in /dev/shm",
+            says_zh="NCCL 无法分配它的共享内存段：/dev/shm 没有剩余空间",
             remedies=_NCCL,
         ),
         Signature(
@@ -172,6 +179,7 @@ CAUSE = Cause(
             pattern=r"creating shared memory segment (?P<path>\S{1,160}) \(size (?P<size_bytes>\d+)\), error:? No space left on device",
             unless=r"Cuda failure",
             says="NCCL could not create {path} of {size_bytes} bytes: no space left in /dev/shm",
+            says_zh="NCCL 无法创建 {size_bytes} 字节的 {path}：/dev/shm 没有剩余空间",
             remedies=_NCCL,
         ),
         Signature(
@@ -180,6 +188,7 @@ CAUSE = Cause(
             unless=_OTHER_REASONS,
             standing="likely",
             says="NCCL could not create {path} of {size_bytes} bytes; this NCCL prints no reason, and a full /dev/shm is the usual one",
+            says_zh="NCCL 无法创建 {size_bytes} 字节的 {path}；这个 NCCL 不打印原因，通常是 /dev/shm 已满",
             remedies=_NCCL,
         ),
         # The text reached torch's "Last error" without a size where NCCL's buffer was cut.
@@ -187,6 +196,7 @@ CAUSE = Cause(
             needle="unable to write to file </torch_",
             pattern=r"unable to write to file <(?P<path>/torch_\w+)>: No space left on device",
             says="torch could not write the shared tensor {path}: no space left in /dev/shm",
+            says_zh="torch 无法写入共享张量 {path}：/dev/shm 没有剩余空间",
             remedies=_LOADER,
         ),
         Signature(
@@ -194,6 +204,7 @@ CAUSE = Cause(
             pattern=r"unable to write to file <(?P<path>/torch_\w+)>(?!: )",
             standing="likely",
             says="torch could not write the shared tensor {path}: /dev/shm is full",
+            says_zh="torch 无法写入共享张量 {path}：/dev/shm 已满",
             remedies=_LOADER,
         ),
         Signature(
@@ -204,6 +215,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="torch could not allocate the shared tensor {path}: /dev/shm has no room for it",
+            says_zh="torch 无法分配共享张量 {path}：/dev/shm 放不下它",
             remedies=_LOADER,
         ),
         Signature(
@@ -211,12 +223,14 @@ CAUSE = Cause(
             pattern=r"unable to (?:resize|stretch) file <(?P<path>/?torch_[^>]{1,120})> to the right size",
             standing="likely",
             says="torch could not size the shared tensor {path}: /dev/shm has no room for it",
+            says_zh="torch 无法设定共享张量 {path} 的大小：/dev/shm 放不下它",
             remedies=_LOADER,
         ),
         Signature(
             needle="Unexpected bus error encountered in worker",
             standing="likely",
             says="a data loader worker got a bus error, which is what writing to a full /dev/shm gives",
+            says_zh="某个 DataLoader worker 遇到总线错误，向已满的 /dev/shm 写入就会这样",
             remedies=_LOADER,
         ),
         Signature(
@@ -224,6 +238,7 @@ CAUSE = Cause(
             pattern=r"DataLoader worker \(pid (?P<worker>\d+)\) is killed by signal: Bus error",
             standing="likely",
             says="data loader worker {worker} died of a bus error, which is what writing to a full /dev/shm gives",
+            says_zh="DataLoader worker {worker} 死于总线错误，向已满的 /dev/shm 写入就会这样",
             remedies=_LOADER,
         ),
         # A page of a tmpfs file that cannot be had any more is a SIGBUS, and nothing is printed.
@@ -232,6 +247,7 @@ CAUSE = Cause(
             pattern=r"failed \(exitcode: -7\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
             standing="likely",
             says="local rank {local_rank} (pid {pid}) ended with SIGBUS, which is what writing to a full /dev/shm gives",
+            says_zh="本地 rank {local_rank}（pid {pid}）因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
         Signature(
@@ -239,6 +255,7 @@ CAUSE = Cause(
             pattern=r"exitcode +: -7 \(pid: (?P<pid>\d+)\)|Signal 7 \(SIGBUS\) received by PID \d+",
             standing="likely",
             says="a rank ended with SIGBUS, which is what writing to a full /dev/shm gives",
+            says_zh="某个 rank 因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
         Signature(
@@ -246,12 +263,14 @@ CAUSE = Cause(
             pattern=r"(?:Process (?P<pid>\d{1,9}) )?exits with return code = -7\b",
             standing="likely",
             says="process {pid} ended with SIGBUS, which is what writing to a full /dev/shm gives",
+            says_zh="进程 {pid} 因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
         Signature(
             needle="terminated with signal SIGBUS",
             standing="likely",
             says="a rank ended with SIGBUS, which is what writing to a full /dev/shm gives",
+            says_zh="某个 rank 因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
         Signature(
@@ -259,42 +278,49 @@ CAUSE = Cause(
             pattern=r"(?:exited on|signaled to shutdown with|[Cc]aught|terminated by|died (?:on|with)) signal 7\b",
             standing="likely",
             says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
+            says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
         Signature(
             needle="Fatal Python error: Bus error",
             standing="likely",
             says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
+            says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
         Signature(
             needle="Signal: Bus error (7)",
             standing="likely",
             says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
+            says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
         Signature(
             needle="Bus error (core dumped)",
             standing="likely",
             says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
+            says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
         Signature(
             needle="No space left on device: '/",
             pattern=r"\[Errno 28\] No space left on device: '(?P<path>/(?:dev/shm/|psm_|wnsm_|sem\.|mp-|torch_)[^']{0,160})'",
             says="{path} could not be written: no space left in /dev/shm",
+            says_zh="无法写入 {path}：/dev/shm 没有剩余空间",
             remedies=_ANY,
         ),
         Signature(
             needle="' -> '/dev/shm/",
             pattern=r"No space left on device: '[^']{1,400}' -> '(?P<path>/dev/shm/[^']{1,160})'",
             says="{path} could not be written: no space left in /dev/shm",
+            says_zh="无法写入 {path}：/dev/shm 没有剩余空间",
             remedies=_ANY,
         ),
         Signature(
             needle="No space left on device.  joblib will operate in serial mode",
             standing="likely",
             says="Python could not get a semaphore: no space left in /dev/shm",
+            says_zh="Python 无法取得信号量：/dev/shm 没有剩余空间",
             remedies=_ANY,
         ),
         Signature(
@@ -303,12 +329,14 @@ CAUSE = Cause(
             near=r"multiprocessing/(?:shared_memory|synchronize|heap)\.py|_posixshmem|SemLock|shm_broadcast|SharedMemory\(",
             standing="likely",
             says="Python could not get shared memory: no space left in /dev/shm",
+            says_zh="Python 无法取得共享内存：/dev/shm 没有剩余空间",
             remedies=_ANY,
         ),
         Signature(
             needle="Please check that /dev/shm",
             pattern=r"Not enough memory to write total of (?P<size_bytes>\d+) bytes",
             says="UCX could not write {size_bytes} bytes: not enough room in /dev/shm",
+            says_zh="UCX 无法写入 {size_bytes} 字节：/dev/shm 空间不足",
             remedies=_ANY,
         ),
         Signature(
@@ -316,18 +344,21 @@ CAUSE = Cause(
             pattern=r"not enough space for (?P<path>\S{1,200}) \(the shared-memory backing",
             standing="likely",
             says="Open MPI found no room for its shared-memory file {path}",
+            says_zh="Open MPI 的共享内存文件 {path} 没有空间可放",
             remedies=_ANY,
         ),
         Signature(
             needle="inside docker, use '--shm-size' flag",
             standing="likely",
             says="Triton Server could not get its shared-memory region from /dev/shm",
+            says_zh="Triton Server 无法从 /dev/shm 取得它的共享内存区域",
             remedies=_ANY,
         ),
         Signature(
             needle="Usage of EmptyDir volume",
             pattern=r"Usage of EmptyDir volume \"(?P<volume>[^\"]{0,80}shm[^\"]{0,80})\" exceeds the limit \"(?P<limit>[^\"]{1,40})\"",
             says="the kubelet evicted the pod: its shared-memory volume {volume} grew past its limit of {limit}",
+            says_zh="kubelet 驱逐了该 Pod：它的共享内存卷 {volume} 超过了上限 {limit}",
             remedies=("kubernetes-memory-volume", "fewer-workers"),
         ),
     ),
