@@ -121,11 +121,13 @@ CAUSE = Cause(
             needle="Call to shm_open failed",
             pattern=rf"Call to shm_open failed ?: {_REFUSED}",
             says="NCCL may not make its segment in /dev/shm: {error}",
+            says_zh="NCCL 不能在 /dev/shm 中创建它的段：{error}",
         ),
         Signature(
             needle="failed to create shared memory file",
             pattern=rf"failed to create shared memory file (?P<path>/dev/shm/\S{{1,80}}), error:? {_DENIED}",
             says="NCCL may not make {path}: {error}",
+            says_zh="NCCL 不能创建 {path}：{error}",
         ),
         Signature(
             needle="shared memory segment",
@@ -135,24 +137,28 @@ CAUSE = Cause(
             ),
             unless=r"Cuda failure",
             says="NCCL may not use {path} ({size_bytes} bytes): {error}",
+            says_zh="NCCL 不能使用 {path}（{size_bytes} 字节）：{error}",
         ),
         Signature(
             needle="Call to open failed",
             pattern=rf"Call to open failed ?: {_REFUSED}",
             near=r"shared memory segment|/dev/shm/",
             says="NCCL may not open its peer's segment in /dev/shm: {error}; the ranks may run as different users",
+            says_zh="NCCL 不能打开对端在 /dev/shm 中的段：{error}；各 rank 可能以不同用户运行",
             remedies=("same-user", "mode-of-shm", "mount-shm"),
         ),
         Signature(
             needle="failed to extend /dev/shm/",
             pattern=r"failed to extend (?P<path>/dev/shm/\S{1,80}) to \d+ bytes, error:? (?P<error>Operation not supported|Function not implemented)",
             says="NCCL could not extend {path}: {error}; what is mounted on /dev/shm is no tmpfs",
+            says_zh="NCCL 无法扩展 {path}：{error}；挂载在 /dev/shm 上的不是 tmpfs",
             remedies=("mount-shm",),
         ),
         Signature(
             needle="unable to open shared memory object",
             pattern=rf"unable to open shared memory object <(?P<path>[^>]{{1,120}})> in read-write mode: {_REFUSED}",
             says="torch may not make the shared tensor {path}: {error}",
+            says_zh="torch 不能创建共享张量 {path}：{error}",
         ),
         Signature(
             needle="unable to allocate shared memory(shm) for file",
@@ -161,6 +167,7 @@ CAUSE = Cause(
                 r" file system)"
             ),
             says="torch could not allocate the shared tensor {path}: {error}",
+            says_zh="torch 无法分配共享张量 {path}：{error}",
             remedies=("mount-shm", "mode-of-shm"),
         ),
         Signature(
@@ -170,12 +177,14 @@ CAUSE = Cause(
                 r"|dev/shm)[^']{0,160})'"
             ),
             says="{path} may not be made or opened: permission denied",
+            says_zh="没有权限创建或打开 {path}",
         ),
         Signature(
             needle="PermissionError: [Errno 13] Permission denied",
             pattern=r"PermissionError: \[Errno 13\] Permission denied(?!: ')",
             near=r"_multiprocessing\.SemLock|multiprocessing/synchronize\.py|_posixshmem|multiprocessing/shared_memory\.py",
             says="Python may not make a semaphore or segment in /dev/shm: permission denied",
+            says_zh="Python 没有权限在 /dev/shm 中创建信号量或共享内存段",
         ),
         # sem_open answers ENOSYS or ENOENT where /dev/shm is not mounted: chroots, some serverless and batch sandboxes.
         Signature(
@@ -183,6 +192,7 @@ CAUSE = Cause(
             pattern=r"OSError: \[Errno 38\] (?P<error>Function not implemented)",
             near=r"_multiprocessing\.SemLock|multiprocessing/synchronize\.py",
             says="Python cannot make semaphores here: {error}; /dev/shm is not mounted or not writable",
+            says_zh="Python 在这里无法创建信号量：{error}；/dev/shm 没有挂载或不可写",
             remedies=("mount-shm", "mode-of-shm"),
         ),
         Signature(
@@ -190,6 +200,7 @@ CAUSE = Cause(
             pattern=r"OSError: \[Errno 30\] (?P<error>Read-only file system)(?!: ')",
             near=r"_multiprocessing\.SemLock|multiprocessing/(?:synchronize|context|shared_memory)\.py|_posixshmem",
             says="Python may not make a semaphore or segment: /dev/shm is mounted read-only",
+            says_zh="Python 不能创建信号量或共享内存段：/dev/shm 以只读方式挂载",
             remedies=("mount-shm",),
         ),
         Signature(
@@ -197,12 +208,14 @@ CAUSE = Cause(
             pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory(?!: ')",
             near=r"_multiprocessing\.SemLock",
             says="Python cannot make semaphores here: /dev/shm is not mounted",
+            says_zh="Python 在这里无法创建信号量：/dev/shm 没有挂载",
             remedies=("mount-shm",),
         ),
         Signature(
             needle="This platform lacks a functioning sem_open implementation",
             standing="likely",
             says="Python finds no working semaphores: /dev/shm is not mounted or not writable",
+            says_zh="Python 找不到可用的信号量：/dev/shm 没有挂载或不可写",
             remedies=("mount-shm", "mode-of-shm"),
         ),
     ),

@@ -30,6 +30,7 @@ CAUSE = Cause(
             pattern=rf"(?:include/shm\.h|misc/shmutils\.cc):\d+ (?:\([^)]{{1,80}}\) )?NCCL WARN Cuda failure(?: \d+)? '{_REFUSAL}'",
             unless=_WSL,
             says="CUDA refused to register NCCL's shared memory: {error}; the segment itself was made, so /dev/shm has room",
+            says_zh="CUDA 拒绝注册 NCCL 的共享内存：{error}；段本身已经建成，所以 /dev/shm 有空间",
         ),
         Signature(
             needle="NCCL WARN Cuda failure",
@@ -38,6 +39,7 @@ CAUSE = Cause(
             unless=rf"{_FULL}|{_WSL}",
             standing="likely",
             says="CUDA refused to register NCCL's shared memory: {error}; the segment itself was made, so /dev/shm has room",
+            says_zh="CUDA 拒绝注册 NCCL 的共享内存：{error}；段本身已经建成，所以 /dev/shm 有空间",
         ),
         # What torch repeats of NCCL, without NCCL_DEBUG: the kind of error tells a CUDA call from a system call.
         Signature(
@@ -50,6 +52,7 @@ CAUSE = Cause(
             unless=rf"{_FULL}|Permission denied|Read-only file system|No such file or directory|unhandled system error|ncclSystemError|{_WSL}",
             standing="likely",
             says="a CUDA call failed on NCCL's segment {path} ({size_bytes} bytes): it was made, and could not be registered",
+            says_zh="某个 CUDA 调用在 NCCL 的段 {path}（{size_bytes} 字节）上失败：段已建成，但无法注册",
         ),
     ),
     remedies=(
