@@ -204,6 +204,7 @@ _WAITING = Signature(
     pattern=r"\(world_size=(?P<expected>\d{1,9}), (?:worker_count|num_workers_joined)=(?P<joined>\d{1,9}), ",
     standing="possible",
     says="{joined} processes came where {expected} were expected: two jobs share the store, or an earlier attempt left its count",
+    says_zh="来了 {joined} 个进程，而预期是 {expected} 个：两个任务共用了同一个 store，或之前的尝试留下了计数",
     remedies=("same-world", "reach-the-meeting-point", "read-the-environment"),
 )
 _NOT_SET = Signature(
@@ -215,6 +216,7 @@ _CLOSED = Signature(
     pattern=r"RendezvousClosedError(?!\w)",
     standing="possible",
     says="the rendezvous was closed: another agent had finished or failed, or an earlier job used the same rendezvous id",
+    says_zh="rendezvous 已被关闭：另一个 agent 已经结束或失败，或之前的任务用了相同的 rendezvous id",
     remedies=("fresh-rendezvous-id", "same-meeting-point"),
 )
 _NO_STORE = Signature(
@@ -222,6 +224,7 @@ _NO_STORE = Signature(
     pattern=r"RendezvousConnectionError(?:: (?P<reason>.{1,120}))?",
     standing="likely",
     says="torchrun's agent could not connect to the rendezvous: its address is wrong, its host does not know that it is the one, or a port is closed",
+    says_zh="torchrun 的 agent 无法连接 rendezvous：地址不对，应承载它的主机没有认出自己，或某个端口没有放开",
     remedies=("reach-the-meeting-point", "same-meeting-point"),
 )
 _CONNECT_TIMED_OUT = Signature(
@@ -229,6 +232,7 @@ _CONNECT_TIMED_OUT = Signature(
     pattern=r"RuntimeError: connect\(\) timed out\. Original timeout was (?P<timeout_ms>\d+) ms",
     standing="likely",
     says="nothing answered at the address of the store within {timeout_ms} ms: it is wrong, or no launcher runs there",
+    says_zh="{timeout_ms} ms 内 store 的地址没有应答：地址不对，或那里没有启动器在运行",
     remedies=("reach-the-meeting-point", "same-meeting-point", "read-the-environment"),
 )
 
@@ -237,12 +241,14 @@ _NO_ID = Signature(
     needle="config has no run_id",
     standing="likely",
     says="torchrun was given no --rdzv-id, so every host made up one of its own and none met another",
+    says_zh="没有给 torchrun 指定 --rdzv-id，因此每台主机各自生成了一个，互相没有会合",
     remedies=("same-rendezvous-id", "same-meeting-point"),
 )
 _ADDRESS_UNREAD = Signature(
     needle="master_addr is only used for static rdzv_backend",
     standing="possible",
     says="--master-addr was given and is not read with --rdzv-backend c10d; if --rdzv-endpoint is missing, every host waits at its own localhost",
+    says_zh="给出了 --master-addr，但使用 --rdzv-backend c10d 时不读取它；如果没有 --rdzv-endpoint，每台主机都在自己的 localhost 上等待",
     remedies=("same-meeting-point",),
 )
 _NODE = Signature(
@@ -260,6 +266,7 @@ _NOBODYS_ADDRESS = Signature(
     ),
     standing="likely",
     says="MASTER_ADDR {address} is no address of a host of the job (a netmask, a broadcast or an example's): {error}",
+    says_zh="MASTER_ADDR {address} 不是任务中任何主机的地址（是子网掩码、广播地址或示例中的地址）：{error}",
     remedies=("same-meeting-point", "reach-the-meeting-point"),
 )
 
@@ -281,6 +288,7 @@ CAUSE = Cause(
             needle="gloo/context.cc",
             pattern=r"gloo/context\.cc:\d+\] rank < size\. (?P<number>\d+) vs (?P<size>\d+)",
             says="a process says that it is rank {number} of {size}: ranks count from 0 to one less than their number",
+            says_zh="有进程自称是 rank {number}（共 {size} 个）：rank 从 0 编号，到总数减一为止",
             remedies=("read-the-environment", "same-world"),
         ),
         _NOT_SET,
@@ -290,6 +298,7 @@ CAUSE = Cause(
             pattern=r"(?<!['\w])RendezvousTimeoutError(?=:|\"|\s*$)",
             standing="likely",
             says="fewer hosts came to torchrun's rendezvous than --nnodes asks for, or they came with another rendezvous id or address",
+            says_zh="到达 torchrun 的 rendezvous 的主机少于 --nnodes 要求的数量，或它们用了不同的 rendezvous id 或地址",
             remedies=("same-meeting-point", "same-world", "reach-the-meeting-point"),
         ),
         # The same for init_method tcp:// or file:// whose address carries no rank.
@@ -297,12 +306,14 @@ CAUSE = Cause(
             needle=" rendezvous: ",
             pattern=r"Error initializing torch\.distributed using (?P<method>\w+):// rendezvous: (?P<what>rank|world size) parameter missing",
             says="init_process_group was given {method}:// and no {what}: neither the call nor a launcher says who the process is",
+            says_zh="给 init_process_group 的是 {method}://，却没有 {what}：调用和启动器都没有说明该进程是谁",
             remedies=("let-a-launcher-start-them", "read-the-environment"),
         ),
         Signature(
             needle="Please launch distributed training with",
             pattern=r"Error: Please launch distributed training with `?(?P<launcher>[\w-]+)`?",
             says="several GPUs are visible and the script was started without a launcher: it asks for {launcher} or torchrun",
+            says_zh="有多块 GPU 可见，而脚本没有通过启动器启动：它要求使用 {launcher} 或 torchrun",
             remedies=("let-a-launcher-start-them",),
         ),
         # TensorRT-LLM compares the number of MPI processes with the engine's.
@@ -310,6 +321,7 @@ CAUSE = Cause(
             needle="Assertion failed: mpiSize == ",
             pattern=r"Assertion failed: mpiSize == (?P<wanted>tp ?\* ?pp(?: ?\* ?cp)?)",
             says="TensorRT-LLM runs in another number of MPI processes than the engine was built for ({wanted}): start it by mpirun -n",
+            says_zh="TensorRT-LLM 所用的 MPI 进程数与 engine 构建时的数量（{wanted}）不同：请用 mpirun -n 启动",
             remedies=("same-world", "let-a-launcher-start-them"),
         ),
         _NO_STORE,
@@ -323,6 +335,7 @@ CAUSE = Cause(
             needle="has already checked in",
             pattern=r"Bootstrap Root : rank (?P<duplicate>\d+) of (?P<world_size>\d+) ranks has already checked in",
             says="two processes of {world_size} say that they are rank {duplicate}",
+            says_zh="{world_size} 个进程中有两个自称是 rank {duplicate}",
             remedies=("one-number-each", "read-the-environment"),
         ),
         Signature(
@@ -332,30 +345,35 @@ CAUSE = Cause(
                 r"+)"
             ),
             says="ranks disagree on how many they are: {first} and {second}",
+            says_zh="各 rank 对总数的认识不一致：{first} 和 {second}",
             remedies=("same-world", "read-the-environment"),
         ),
         Signature(
             needle="nvalid rank requested",
             pattern=r"[Ii]nvalid rank requested : (?P<asked>-?\d+)/(?P<world_size>\d+)",
             says="a process says that it is rank {asked} of {world_size}",
+            says_zh="有进程自称是 rank {asked}（共 {world_size} 个）",
             remedies=("one-number-each", "read-the-environment"),
         ),
         Signature(
             needle="rank should be in the interval",
             pattern=r"Invalid rank (?P<asked>-?\d+), rank should be in the interval \[0, (?P<last>-?\d+)\]",
             says="a process says that it is rank {asked}, and the highest rank is {last}",
+            says_zh="有进程自称是 rank {asked}，而最大的 rank 是 {last}",
             remedies=("one-number-each", "read-the-environment"),
         ),
         Signature(
             needle="Mesh should not be bigger than default world size",
             pattern=r"Mesh should not be bigger than default world size (?P<world_size>\d+), but found (?P<asked>\d+)",
             says="a device mesh of {asked} ranks was asked of a world of {world_size}",
+            says_zh="要求建立 {asked} 个 rank 的 device mesh，而 world size 是 {world_size}",
             remedies=("same-world", "let-a-launcher-start-them"),
         ),
         Signature(
             needle="set by init_process_group",
             pattern=r"the new group's (?P<what>world size|rank) should be (?:less or equal to|within) the world[ _]size set by init_process_group",
             says="a group names more ranks than there are: the {what} is beyond the world that was started",
+            says_zh="某个组列出的 rank 比实际的多：{what} 超出了所启动的 world",
             remedies=("same-world", "let-a-launcher-start-them"),
         ),
         # Lightning compares its own numbers with the job's.
@@ -363,17 +381,20 @@ CAUSE = Cause(
             needle="configured in SLURM",
             pattern=r"You set `(?P<own>[^`]+)` in Lightning, but .{0,80}configured in SLURM `(?P<job>[^`]+)` does not match",
             says="Lightning was told {own} and Slurm {job}",
+            says_zh="给 Lightning 的是 {own}，给 Slurm 的是 {job}",
             remedies=("same-world",),
         ),
         Signature(
             needle="RendezvousStateError",
             standing="possible",
             says="the state of the rendezvous is corrupt, as where two jobs share an id",
+            says_zh="rendezvous 的状态已损坏，两个任务共用一个 id 时会这样",
             remedies=("fresh-rendezvous-id",),
         ),
         Signature(
             needle="KeyError: 'MASTER_ADDR'",
             says="MASTER_ADDR is not set: no launcher started this process",
+            says_zh="没有设置 MASTER_ADDR：该进程不是由启动器启动的",
             remedies=("let-a-launcher-start-them", "read-the-environment"),
         ),
         Signature(
@@ -382,18 +403,21 @@ CAUSE = Cause(
             # Tables have columns of these names.
             near=r"\bos\.py\b|<frozen os>|os\.environ",
             says="{name} is not set: no launcher started this process",
+            says_zh="没有设置 {name}：该进程不是由启动器启动的",
             remedies=("let-a-launcher-start-them", "read-the-environment"),
         ),
         Signature(
             needle="Default process group has not been initialized",
             standing="possible",
             says="a collective was called before the process group was made, or in a process that no launcher started",
+            says_zh="在进程组建成之前调用了集合通信，或调用它的进程不是由启动器启动的",
             remedies=("let-a-launcher-start-them", "read-the-environment"),
         ),
         # Without matching PMI support every task believes it is alone.
         Signature(
             needle="appears to have been direct launched",
             says="srun started an MPI program that has no PMI support for this Slurm, so that each process stands alone",
+            says_zh="srun 启动的 MPI 程序不支持此 Slurm 的 PMI，因此每个进程各自独立",
             remedies=("srun-with-pmi",),
         ),
         Signature(
@@ -401,6 +425,7 @@ CAUSE = Cause(
             pattern=r"OPAL ERROR: Unreachable in file \w{0,20}(?:pmix|ext)\w{0,20}_client\.c",
             standing="likely",
             says="an MPI process found no server of its PMIx: it was not started by mpirun, or by an srun whose PMI is another",
+            says_zh="某个 MPI 进程找不到它的 PMIx 服务端：它不是由 mpirun 启动的，或启动它的 srun 用的是另一种 PMI",
             remedies=("srun-with-pmi",),
         ),
     ),
