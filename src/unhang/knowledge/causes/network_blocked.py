@@ -227,12 +227,14 @@ CAUSE = Cause(
             pattern=r"socketStartConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
+            says_zh="NCCL 无法连接 {peer} 的端口 {port}：{error}",
         ),
         Signature(
             needle="socketPollConnect: Connect to ",
             pattern=r"socketPollConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> (?:failed :|returned) " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
+            says_zh="NCCL 无法连接 {peer} 的端口 {port}：{error}",
         ),
         # 2.24 and later; os/linux.cc prints ncclOsSocketPollConnect from 2.30 on.
         Signature(
@@ -243,6 +245,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="NCCL could not connect to {peer} port {port} in {tries} attempts: {error}",
+            says_zh="NCCL 尝试 {tries} 次仍无法连接 {peer} 的端口 {port}：{error}",
         ),
         Signature(
             needle="exceeded error retry count after",
@@ -252,6 +255,7 @@ CAUSE = Cause(
             ),
             standing="possible",
             says="a peer refused NCCL's connection {tries} times: a firewall rejects it, its address is wrong, or the process there has ended",
+            says_zh="某个对端拒绝了 NCCL 的连接 {tries} 次：被防火墙拒绝、地址不对，或那里的进程已经结束",
             remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
         ),
         Signature(
@@ -259,12 +263,14 @@ CAUSE = Cause(
             pattern=r"connect returned (?P<error>No route to host), retrying \((?P<tries>\d\d)/\d+\)",
             standing="likely",
             says="NCCL found no route to a peer and tried again ({tries} times and more)",
+            says_zh="NCCL 找不到通往某个对端的路由，并一再重试（{tries} 次以上）",
         ),
         Signature(
             needle="Connection timed out, retrying",
             pattern=r"[Cc](?:all to c)?onnect(?: to (?P<peer>[^\s<]+)<(?P<port>\d+)>)? returned (?P<error>Connection timed out), retrying",
             standing="likely",
             says="NCCL's connection to a peer timed out and was tried again: packets to it are dropped",
+            says_zh="NCCL 到某个对端的连接超时，并再次尝试：发往它的包被丢弃",
         ),
         # NCCL up to 2.11; "Net : " from 2.7 on.
         Signature(
@@ -272,18 +278,21 @@ CAUSE = Cause(
             pattern=r"WARN (?:Net : )?Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
+            says_zh="NCCL 无法连接 {peer} 的端口 {port}：{error}",
         ),
         Signature(
             needle="Call to connect ",
             pattern=r"Call to connect (?:failed|timeout) : " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to a peer: {error}",
+            says_zh="NCCL 无法连接某个对端：{error}",
         ),
         Signature(
             needle="Call to connect ",
             pattern=r"Call to connect (?:failed|timeout) : " + _REFUSED,
             standing="possible",
             says="a peer refused NCCL's connection: a firewall rejects it, its address is wrong, or the process there has ended",
+            says_zh="某个对端拒绝了 NCCL 的连接：被防火墙拒绝、地址不对，或那里的进程已经结束",
             remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
         ),
         Signature(
@@ -294,6 +303,7 @@ CAUSE = Cause(
             ),
             standing="possible",
             says="{peer} refused NCCL's connection to port {port}: a firewall rejects it, its address is wrong, or the process there has ended",
+            says_zh="{peer} 拒绝了 NCCL 到端口 {port} 的连接：被防火墙拒绝、地址不对，或那里的进程已经结束",
             remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
         ),
         # torch's own sockets. 99 (address), 97 (family) and 101 (no IPv6) also stand in healthy logs.
@@ -303,6 +313,7 @@ CAUSE = Cause(
             near=r"errno: (?:101 - Network is unreachable|113 - No route to host)",
             standing="likely",
             says="no way leads to {peer} port {port}: the network is unreachable from this host",
+            says_zh="没有路径通往 {peer} 的端口 {port}：从这台主机无法到达该网络",
         ),
         Signature(
             needle="(errno: 113 - No route to host)",
@@ -312,6 +323,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="no route to {peer} port {port}",
+            says_zh="没有到 {peer} 端口 {port} 的路由",
         ),
         Signature(
             needle="(errno: 110 - Connection timed out)",
@@ -321,6 +333,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="the connection to {peer} port {port} timed out: packets to it are dropped, or nothing has that address",
+            says_zh="到 {peer} 端口 {port} 的连接超时：发往它的包被丢弃，或没有设备使用该地址",
         ),
         Signature(
             needle="(errno: 111 - Connection refused)",
@@ -331,6 +344,7 @@ CAUSE = Cause(
             near=r"any network address of|has timed out after|DistNetworkError|RendezvousConnectionError",
             standing="possible",
             says="{peer} refused the connection to port {port}: nothing listens there, or a firewall rejects it",
+            says_zh="{peer} 拒绝了到端口 {port} 的连接：那里没有进程在监听，或被防火墙拒绝",
             remedies=("try-the-port", "look-at-the-peer", "open-between-hosts"),
         ),
         # TCPStore until torch 1.10.
@@ -339,6 +353,7 @@ CAUSE = Cause(
             pattern=r"RuntimeError: (?P<error>No route to host|Connection timed out|Network is unreachable)\s*$",
             standing="likely",
             says="the store of the job could not be reached: {error}",
+            says_zh="无法连接任务的 store：{error}",
         ),
         Signature(
             needle="gloo/transport/tcp",
@@ -348,6 +363,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="Gloo could not connect to {peer} port {port}: {error}",
+            says_zh="Gloo 无法连接 {peer} 的端口 {port}：{error}",
         ),
         Signature(
             needle="SO_ERROR: ",
@@ -357,6 +373,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="Gloo could not connect to {peer} port {port}: {error}",
+            says_zh="Gloo 无法连接 {peer} 的端口 {port}：{error}",
         ),
         # Amazon EFA: a security group without a rule that names itself, in both directions.
         Signature(
@@ -364,6 +381,7 @@ CAUSE = Cause(
             pattern=r"Unresponsive receiver",
             standing="likely",
             says="EFA got no answer from a peer: its security group must allow all traffic to and from itself, or the peer is gone",
+            says_zh="EFA 没有得到某个对端的应答：其安全组必须放行来自自身和发往自身的所有流量，或者对端已经不在",
             remedies=("efa-security-group", "look-at-the-peer"),
         ),
         Signature(
@@ -371,6 +389,7 @@ CAUSE = Cause(
             pattern=r"Unable to insert remote address into address vector(?: for device (?P<device>\d+))?",
             standing="likely",
             says="EFA could not use the address of a peer: the security group lacks a rule that allows all traffic to itself",
+            says_zh="EFA 无法使用某个对端的地址：安全组缺少放行发往自身的所有流量的规则",
             remedies=("efa-security-group",),
         ),
         Signature(
@@ -378,6 +397,7 @@ CAUSE = Cause(
             pattern=r"NET/OFI Request \S+ .{0,40}completed with error.{0,400}(?:unreachable|EHOSTUNREACH|No route to host|err: 113|RC: 113)",
             standing="established",
             says="EFA dropped the traffic to a peer, which it does where security groups forbid it",
+            says_zh="EFA 丢弃了发往某个对端的流量，安全组禁止时就会这样",
             remedies=("efa-security-group",),
         ),
         Signature(
@@ -385,6 +405,7 @@ CAUSE = Cause(
             pattern=r"NET/OFI Request \S+ completed with error\. RC: (?P<code>20|21)\b",
             standing="possible",
             says="an EFA request failed with code {code}, most often for a security group that does not allow all traffic to itself",
+            says_zh="一个 EFA 请求失败，代码 {code}，多半是因为安全组没有放行发往自身的所有流量",
             remedies=("efa-security-group",),
         ),
         # Open MPI, PRRTE.
@@ -392,12 +413,14 @@ CAUSE = Cause(
             needle="unable to complete a TCP connection",
             pattern=r"[Aa] process or daemon was unable to complete a TCP connection",
             says="Open MPI's daemons cannot connect to each other",
+            says_zh="Open MPI 的守护进程之间无法互相连接",
             remedies=("try-the-port", "open-between-hosts"),
         ),
         Signature(
             needle="Open MPI failed to TCP connect to a peer MPI process",
             standing="likely",
             says="an MPI process could not connect to a peer",
+            says_zh="某个 MPI 进程无法连接某个对端",
             remedies=("try-the-port", "open-between-hosts"),
         ),
         Signature(
@@ -405,6 +428,7 @@ CAUSE = Cause(
             pattern=r"connect\(\) to (?P<peer>\S+?):(?P<port>\d+) failed: (?P<error>No route to host|Connection timed out|Network is unreachable)",
             standing="likely",
             says="an MPI process could not connect to {peer} port {port}: {error}",
+            says_zh="某个 MPI 进程无法连接 {peer} 的端口 {port}：{error}",
         ),
         Signature(
             needle="connect(fd=",
@@ -414,12 +438,14 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="UCX could not connect to {peer} port {port}: {error}",
+            says_zh="UCX 无法连接 {peer} 的端口 {port}：{error}",
         ),
         Signature(
             needle="Failed to connect to GCS",
             pattern=r"Failed to connect to GCS(?: at address (?P<peer>[^\s:]+):(?P<port>\d+))?",
             standing="possible",
             says="a Ray worker could not reach the head node",
+            says_zh="某个 Ray worker 连不上 head 节点",
             remedies=("try-the-port", "open-between-hosts"),
         ),
         # The kernel's own word; scans from outside make the same line, so only private peers count.
@@ -431,6 +457,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="this host's firewall (ufw) dropped a connection from {peer} to port {port}",
+            says_zh="这台主机的防火墙（ufw）丢弃了从 {peer} 到端口 {port} 的连接",
             remedies=("open-between-hosts",),
         ),
     ),

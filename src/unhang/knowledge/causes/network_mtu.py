@@ -117,16 +117,19 @@ CAUSE = Cause(
             needle="essage too long, mtu",
             pattern=r"local error: [Mm]essage too long,? mtu[=:] ?(?P<mtu>\d+)",
             says="a packet did not fit the interface, whose MTU is {mtu}",
+            says_zh="有报文超过网卡的 MTU（{mtu}）",
         ),
         Signature(
             needle="Frag needed and DF set",
             pattern=r"(?:From (?P<hop>\S+) .*)?Frag needed and DF set \(mtu = (?P<mtu>\d+)\)",
             says="the path carries packets of {mtu} bytes only and the hosts send larger ones",
+            says_zh="该路径只能承载 {mtu} 字节的报文，而主机发送的更大",
         ),
         Signature(
             needle="need to frag",
             pattern=r"(?P<peer>(?<!\S)\S{1,100}) unreachable - need to frag \(mtu (?P<mtu>\d+)\)",
             says="the path to {peer} carries packets of {mtu} bytes only and the host sends larger ones",
+            says_zh="到 {peer} 的路径只能承载 {mtu} 字节的报文，而这台主机发送的更大",
         ),
         Signature(
             needle="Message too long",
@@ -134,6 +137,7 @@ CAUSE = Cause(
             unless=r"tokens?|context length|OSError: \[Errno 36\]|NRPE|syslog",
             standing="likely",
             says="a packet was larger than the interface carries (EMSGSIZE)",
+            says_zh="有报文大于网卡所能承载的大小（EMSGSIZE）",
         ),
         # A receive queue pair with another path MTU than the sender's: NCCL since 2.20 no longer takes the smaller one on the receiving side.
         Signature(
@@ -141,12 +145,14 @@ CAUSE = Cause(
             pattern=r"NET/IB ?: ?(?:\S+ )?Got completion (?:from peer (?P<peer>\S+) )?with (?:error|status[ =]|status=IBV_WC_LOC_LEN_ERR\()\s?1\b",
             standing="possible",
             says="an InfiniBand receive ended with local length error (1): the two ports may have different MTUs, or the ranks different counts",
+            says_zh="一次 InfiniBand 接收以 local length error（1）结束：可能是两个端口的 MTU 不同，或各 rank 的 count 不同",
             remedies=("compare-active-mtu", "one-mtu"),
         ),
         Signature(
             needle="IBV_WC_LOC_LEN_ERR",
             standing="possible",
             says="an InfiniBand receive ended with local length error: the two ports may have different MTUs, or the ranks different counts",
+            says_zh="一次 InfiniBand 接收以 local length error 结束：可能是两个端口的 MTU 不同，或各 rank 的 count 不同",
             remedies=("compare-active-mtu", "one-mtu"),
         ),
         Signature(
@@ -154,12 +160,14 @@ CAUSE = Cause(
             pattern=r"\bMTU mismatch\b",
             standing="likely",
             says="two ends of a link report different MTUs",
+            says_zh="某条链路的两端报告的 MTU 不同",
             remedies=("compare-active-mtu", "one-mtu"),
         ),
         Signature(
             needle="ICMP_FRAG_NEEDED",
             standing="likely",
             says="a router asked for smaller packets than the hosts send",
+            says_zh="有路由器要求使用比主机所发更小的报文",
         ),
     ),
     on_host=_on_host,
