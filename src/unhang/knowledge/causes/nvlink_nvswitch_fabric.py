@@ -154,12 +154,14 @@ CAUSE = Cause(
             needle="system not yet initialized",
             pattern=r"(?:CUDA|Cuda|cuda|802|cu[A-Z]\w+|cudaErrorSystemNotReady).{0,160}system not yet initialized",
             says="CUDA is not initialised on this host (error 802): the fabric manager of its NVSwitches is not running",
+            says_zh="这台主机上 CUDA 没有初始化（错误 802）：其 NVSwitch 的 fabric manager 没有运行",
             remedies=_MANAGER,
         ),
         Signature(
             needle="CUDA_ERROR_SYSTEM_NOT_READY",
             pattern=r"CUDA_ERROR_SYSTEM_NOT_READY\b(?!\s*=)",
             says="CUDA is not initialised on this host (error 802): the fabric manager of its NVSwitches is not running",
+            says_zh="这台主机上 CUDA 没有初始化（错误 802）：其 NVSwitch 的 fabric manager 没有运行",
             remedies=_MANAGER,
         ),
         Signature(
@@ -169,6 +171,7 @@ CAUSE = Cause(
                 r"(?!\. Proceeding without NVLS)"
             ),
             says="NVLink multicast (NVLS) could not be set up: {error} (CUDA error {code})",
+            says_zh="无法建立 NVLink 多播（NVLS）：{error}（CUDA 错误 {code}）",
             remedies=_NVLS,
         ),
         Signature(
@@ -178,6 +181,7 @@ CAUSE = Cause(
                 r"'(?P<error>(?!out of memory|an illegal memory|unspecified launch|uncorrectable|system not)[^'\n]{3,100})'"
             ),
             says="NVLink multicast (NVLS) could not be set up: {error}",
+            says_zh="无法建立 NVLink 多播（NVLS）：{error}",
             remedies=_NVLS,
         ),
         Signature(
@@ -186,42 +190,49 @@ CAUSE = Cause(
             unless=r"transport/nvls\.cc|Failed to bind NVLink SHARP",
             standing="likely",
             says="CUDA refused an operation in the present state (401), as it does where NVLink multicast is not ready",
+            says_zh="CUDA 拒绝在当前状态下执行某个操作（401），NVLink 多播未就绪时会这样",
             remedies=_NVLS,
         ),
         Signature(
             needle="is available but not working on this system",
             pattern=r"MNNVL \(cliqueSize (?P<gpus>\d+)\) is available but not working on this system\. Check the IMEX channel configuration",
             says="the NVLink domain spans {gpus} GPUs, but this process has no IMEX channel (/dev/nvidia-caps-imex-channels)",
+            says_zh="NVLink 域跨 {gpus} 块 GPU，但该进程没有 IMEX channel（/dev/nvidia-caps-imex-channels）",
             remedies=("give-the-channel", "without-mnnvl", "check-imex"),
         ),
         Signature(
             needle="is available but not working on this system",
             pattern=r"MNNVL \(cliqueSize (?P<gpus>\d+)\) is available but not working on this system\. Check the IMEX configuration",
             says="the NVLink domain spans {gpus} GPUs, but IMEX, which exports memory between its hosts, does not work",
+            says_zh="NVLink 域跨 {gpus} 块 GPU，但负责在其各主机之间导出内存的 IMEX 不工作",
             remedies=("check-imex", "give-the-channel", "without-mnnvl"),
         ),
         Signature(
             needle="MNNVL is not supported on this system",
             standing="likely",
             says="NCCL was told to use NVLink across hosts, and this system does not offer it",
+            says_zh="NCCL 被要求使用跨主机的 NVLink，而这个系统不提供",
             remedies=("without-mnnvl", "check-imex"),
         ),
         Signature(
             needle="IMEX (NVLink fabric) service is not running",
             standing="likely",
             says="NCCL suspects that IMEX, which exports memory between the hosts of an NVLink domain, does not run",
+            says_zh="NCCL 怀疑负责在 NVLink 域各主机之间导出内存的 IMEX 没有运行",
             remedies=("check-imex", "give-the-channel", "without-mnnvl"),
         ),
         Signature(
             needle="P2P is disabled between NVLINK connected GPUs",
             pattern=r"between NVLINK connected GPUs (?P<gpu>\d+) and (?P<peer>\d+)",
             says="GPUs {gpu} and {peer} are joined by NVLink, but the driver allows no P2P between them",
+            says_zh="GPU {gpu} 与 {peer} 由 NVLink 相连，但驱动不允许它们之间使用 P2P",
             remedies=("check-links", "start-the-manager", "reset-in-order"),
         ),
         Signature(
             needle="fabric manager NVIDIA GPU driver interface version",
             pattern=r"driver interface version (?P<manager>[\d.]+) don'?t match with driver version (?P<driver>[\d.]+)",
             says="the fabric manager ({manager}) and the driver ({driver}) have different versions, so it does not start",
+            says_zh="fabric manager（{manager}）与驱动（{driver}）版本不同，因此它启动不了",
             remedies=("match-versions", "start-the-manager"),
         ),
         Signature(
@@ -231,6 +242,7 @@ CAUSE = Cause(
                 r"too quickly)"
             ),
             says="the fabric manager of the NVSwitches does not start",
+            says_zh="NVSwitch 的 fabric manager 启动不了",
             remedies=_MANAGER,
         ),
         Signature(
@@ -240,18 +252,21 @@ CAUSE = Cause(
                 r"quickly)"
             ),
             says="IMEX, which exports memory between the hosts of an NVLink domain, does not start",
+            says_zh="负责在 NVLink 域各主机之间导出内存的 IMEX 启动不了",
             remedies=("check-imex", "without-mnnvl"),
         ),
         Signature(
             needle="as all links are inActive",
             standing="likely",
             says="all NVLinks of a GPU are inactive",
+            says_zh="某块 GPU 的所有 NVLink 都未激活",
             remedies=("check-links", "start-the-manager", "reset-in-order"),
         ),
         Signature(
             needle="NVLink: inactive link(s) on rank(s)",
             pattern=r"on rank\(s\) (?P<ranks>[\d, -]+) across",
             says="NCCL's own diagnosis found inactive NVLinks on the GPUs of ranks {ranks}",
+            says_zh="NCCL 自身的诊断在 rank {ranks} 的 GPU 上发现未激活的 NVLink",
             remedies=("check-links", "reset-in-order"),
         ),
         Signature(
@@ -259,12 +274,14 @@ CAUSE = Cause(
             pattern=r"MNNVL busId (?P<bus>0x[0-9a-f]+) NVLink fabric",
             standing="possible",
             says="the NVLink fabric reports reduced bandwidth for GPU {bus}",
+            says_zh="NVLink fabric 报告 GPU {bus} 的带宽降低",
             remedies=("check-links", "start-the-manager"),
         ),
         Signature(
             needle="NVRM: Xid",
             pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): (?:(?P<xid>14[4-9]|150), \S{1,40} Fatal|(?P<untrained>136)\b)",
             says="GPU {bus} reported a fatal NVLink error; the fault may sit at either end of the link",
+            says_zh="GPU {bus} 报告了致命的 NVLink 错误；故障可能在链路的任一端",
             remedies=("check-links", "reset-in-order", "take-it-out"),
         ),
         Signature(
@@ -272,6 +289,7 @@ CAUSE = Cause(
             pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): (?P<xid>74|137|14[4-9]|150|155)\b(?!, \S{1,40} Fatal)",
             standing="likely",
             says="GPU {bus} reported the NVLink error Xid {xid}; the fault may sit at either end of the link",
+            says_zh="GPU {bus} 报告了 NVLink 错误 Xid {xid}；故障可能在链路的任一端",
             remedies=("check-links", "reset-in-order", "take-it-out"),
         ),
         Signature(
@@ -279,12 +297,14 @@ CAUSE = Cause(
             pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): 45\b.{0,200}caused by previous Xid (?P<xid>74|13[67]|14[4-9]|150|155)\b",
             standing="likely",
             says="work on GPU {bus} was ended because of the NVLink error Xid {xid}",
+            says_zh="GPU {bus} 上的工作因 NVLink 错误 Xid {xid} 而被终止",
             remedies=("check-links", "reset-in-order"),
         ),
         Signature(
             needle="SXid (PCI",
             pattern=r"nvswitch(?P<switch>\d+): SXid \(PCI:(?P<bus>[0-9A-Fa-f:.]+)\): (?P<sxid>\d+), Fatal\b(?:, Link (?P<link>\d+))?",
             says="NVSwitch {switch} reported the fatal error SXid {sxid}: the switch, or a GPU at its link",
+            says_zh="NVSwitch {switch} 报告了致命错误 SXid {sxid}：交换芯片，或其链路上的某块 GPU",
             remedies=("check-links", "reset-in-order", "take-it-out"),
         ),
         Signature(
@@ -292,12 +312,14 @@ CAUSE = Cause(
             pattern=r"nvswitch(?P<switch>\d+): SXid \(PCI:(?P<bus>[0-9A-Fa-f:.]+)\): (?P<sxid>\d+), (?!Fatal)",
             standing="likely",
             says="NVSwitch {switch} reported SXid {sxid}: an error of the switch, or of a GPU at its link",
+            says_zh="NVSwitch {switch} 报告了 SXid {sxid}：交换芯片或其链路上某块 GPU 的错误",
             remedies=("check-links", "reset-in-order", "take-it-out"),
         ),
         Signature(
             needle="uncorrectable NVLink error",
             standing="likely",
             says="CUDA met an uncorrectable NVLink error",
+            says_zh="CUDA 遇到不可纠正的 NVLink 错误",
             remedies=("check-links", "reset-in-order", "take-it-out"),
         ),
         Signature(
@@ -305,6 +327,7 @@ CAUSE = Cause(
             pattern=r"(?:\b[Ee]rror \(|-> ?|returned \d+.{0,20})(?:[^\n()]{0,120}\):? ?)?system not yet initialized$",
             standing="likely",
             says="CUDA is not initialised on this host (error 802): the fabric manager of its NVSwitches is not running",
+            says_zh="这台主机上 CUDA 没有初始化（错误 802）：其 NVSwitch 的 fabric manager 没有运行",
             remedies=(
                 "start-the-manager",
                 "match-versions",

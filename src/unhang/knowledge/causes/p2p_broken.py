@@ -234,6 +234,7 @@ CAUSE = Cause(
         Signature(
             needle="support faster communication broadband via P2P or IB",
             says="accelerate refuses to start: GPUs of this series offer neither P2P nor InfiniBand, and the variables that say so are not set",
+            says_zh="accelerate 拒绝启动：该系列 GPU 既不支持 P2P 也不支持 InfiniBand，而声明这一点的环境变量没有设置",
             remedies=("host-memory-and-no-ib", "accelerate-launch"),
         ),
         Signature(
@@ -241,35 +242,41 @@ CAUSE = Cause(
             pattern=r"[Ff]ailed to open CUDA IPC handle(?: ?: (?P<error>\d+ [\w ]{3,80}))?",
             unless=PEERS_HIDDEN,
             says="NCCL could not map the memory of a peer GPU (CUDA IPC)",
+            says_zh="NCCL 无法映射某块对端 GPU 的内存（CUDA IPC）",
             remedies=("see-all-gpus", "host-memory", "iommu-and-acs"),
         ),
         Signature(
             needle="failed to peer with device",
             pattern=r"failed to peer with device (?P<peer>\d+)(?:\(=[0-9a-f]+\))?: (?P<error>\d+ [\w ]{3,80})",
             says="NCCL could not enable peer access to GPU {peer}: {error}",
+            says_zh="NCCL 无法启用对 GPU {peer} 的 peer access：{error}",
             remedies=_ALL,
         ),
         Signature(
             needle="peer access is not supported between these two devices",
             unless=PEERS_HIDDEN,
             says="CUDA offers no peer access between two of the GPUs that were asked for it",
+            says_zh="被要求启用 peer access 的 GPU 中，有两块之间 CUDA 不提供 peer access",
             remedies=("see-all-gpus", "host-memory", "prove-it"),
         ),
         Signature(
             needle="peer mapping resources exhausted",
             says="CUDA cannot map more peers: a GPU reaches at most eight others by P2P over PCIe",
+            says_zh="CUDA 无法映射更多对端：一块 GPU 经 PCIe 的 P2P 最多访问另外八块",
             remedies=("host-memory", "fewer-peers"),
         ),
         Signature(
             needle="CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
             pattern=r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED\b(?!\s*=)",
             says="CUDA offers no peer access between two of the GPUs that were asked for it",
+            says_zh="被要求启用 peer access 的 GPU 中，有两块之间 CUDA 不提供 peer access",
             remedies=("see-all-gpus", "host-memory", "prove-it"),
         ),
         Signature(
             needle="GPU peer-mapping (BAR1 P2P) resources are exhausted",
             standing="possible",
             says="NCCL suspects that the windows for peer mappings (BAR1) of a GPU are full",
+            says_zh="NCCL 怀疑某块 GPU 用于对端映射的窗口（BAR1）已满",
             remedies=("fewer-peers", "host-memory"),
         ),
         Signature(
@@ -280,6 +287,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="CUDA refused a step of NCCL's P2P transport: {error}",
+            says_zh="CUDA 拒绝了 NCCL 的 P2P 传输中的一步：{error}",
             remedies=("host-memory", "see-all-gpus", "prove-it"),
         ),
         Signature(
@@ -287,18 +295,21 @@ CAUSE = Cause(
             pattern=r"[Ff]ailed: Cuda error .{0,200}custom_all_reduce\.cuh:\d+ '(?P<error>(?!an illegal|out of memory)[^'\n]{3,100})'",
             standing="likely",
             says="vLLM's or SGLang's own all-reduce, which needs P2P, failed: {error}",
+            says_zh="vLLM 或 SGLang 自带的 all-reduce（需要 P2P）失败：{error}",
             remedies=("no-custom-all-reduce", "prove-it"),
         ),
         Signature(
             needle="Verification error @ element",
             standing="likely",
             says="CUDA's P2P sample read back other data than it had written to the peer GPU",
+            says_zh="CUDA 的 P2P 示例程序读回的数据与它写入对端 GPU 的不同",
             remedies=("iommu-and-acs", "host-memory"),
         ),
         Signature(
             needle="IO_PAGE_FAULT",
             pattern=r"nvidia (?P<bus>[0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT",
             says="the IOMMU rejected a direct access of GPU {bus}",
+            says_zh="IOMMU 拒绝了 GPU {bus} 的一次直接访问",
             remedies=("iommu-and-acs", "host-memory"),
         ),
         Signature(
@@ -306,12 +317,14 @@ CAUSE = Cause(
             pattern=r"# Out of bounds values : (?P<count>[1-9]\d*) FAILED",
             standing="possible",
             says="nccl-tests found {count} wrong results: data is damaged on its way between the GPUs",
+            says_zh="nccl-tests 发现 {count} 个错误结果：数据在 GPU 之间传输的途中损坏",
             remedies=("prove-it", "iommu-and-acs", "host-memory"),
         ),
         Signature(
             needle="Can't enable access between nodes",
             pattern=r"Can't enable access between nodes (?P<gpu>\d+) and (?P<peer>\d+)",
             says="GPUs {gpu} and {peer} have no peer access, which the engine was built to use",
+            says_zh="GPU {gpu} 与 {peer} 之间没有 peer access，而 engine 构建时就要使用它",
             remedies=(
                 "prove-it",
                 "iommu-and-acs",
@@ -326,6 +339,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="a process could not map the GPU memory of another one (CUDA IPC): the GPUs or the containers of the two do not allow it",
+            says_zh="某个进程无法映射另一个进程的 GPU 内存（CUDA IPC）：两者的 GPU 或容器不允许",
             remedies=(
                 "see-all-gpus",
                 "prove-it",
@@ -337,6 +351,7 @@ CAUSE = Cause(
             pattern=r"(?<!\S: )AMD-Vi: Event logged \[IO_PAGE_FAULT device=(?P<bus>[0-9a-f:.]+)",
             standing="possible",
             says="the IOMMU rejected a direct access of the device {bus}: P2P between GPUs fails so where that is a GPU",
+            says_zh="IOMMU 拒绝了设备 {bus} 的一次直接访问：如果它是 GPU，GPU 之间的 P2P 就是这样失败的",
             remedies=(
                 "iommu-and-acs",
                 "prove-it",
@@ -348,6 +363,7 @@ CAUSE = Cause(
             pattern=r"DMAR: \[DMA (?:Read|Write)[^\]]{0,20}\] Request device \[?(?P<bus>[0-9a-f:.]+)\]?",
             standing="possible",
             says="the IOMMU rejected a direct access of the device {bus}: P2P between GPUs fails so where that is a GPU",
+            says_zh="IOMMU 拒绝了设备 {bus} 的一次直接访问：如果它是 GPU，GPU 之间的 P2P 就是这样失败的",
             remedies=(
                 "iommu-and-acs",
                 "prove-it",
@@ -359,6 +375,7 @@ CAUSE = Cause(
             pattern='Missing "iommu=pt" from kernel command line',
             standing="possible",
             says="RCCL misses iommu=pt on the kernel's command line, without which P2P between AMD GPUs may hang",
+            says_zh="RCCL 发现内核启动参数缺少 iommu=pt，没有它，AMD GPU 之间的 P2P 可能挂起",
             remedies=(
                 "iommu-and-acs",
                 "host-memory",
@@ -370,6 +387,7 @@ CAUSE = Cause(
             pattern=r"transport/p2p\.cc:\d+ (?:\(\w+\) )?NCCL WARN hipIpcGetMemHandle failed ?: (?P<error>[\w ]{3,80})",
             standing="likely",
             says="the driver refused to share a buffer of one GPU with the other processes (HIP IPC): {error}",
+            says_zh="驱动拒绝把某块 GPU 的缓冲区共享给其他进程（HIP IPC）：{error}",
             remedies=_ALL,
         ),
     ),
