@@ -29,7 +29,9 @@ def _in_logs(view: LogView) -> Finding | None:
         return CAUSE.of_hits(
             own,
             view,
-            says=f"rank {g['first']} runs NCCL {_release(g['first_version'])}, rank {g['second']} runs NCCL {_release(g['second_version'])}",
+            says=Text(
+                "rank {first} runs NCCL {one}, rank {second} runs NCCL {other}", "rank {first} 使用 NCCL {one}，rank {second} 使用 NCCL {other}"
+            ).fill(first=g["first"], one=_release(g["first_version"]), second=g["second"], other=_release(g["second_version"])),
             remedies=("same-everywhere", "see-what-is-loaded"),
         )
     if apart is None or not _failed(view):
@@ -188,6 +190,7 @@ CAUSE = Cause(
             pattern=r"Mismatched NCCL version detected : rank (?P<first>\d+) version (?P<first_version>\d+) "
             r"rank (?P<second>\d+) version (?P<second_version>\d+)",
             says="rank {first} runs NCCL {first_version} and rank {second} runs NCCL {second_version}",
+            says_zh="rank {first} 使用 NCCL {first_version}，rank {second} 使用 NCCL {second_version}",
             remedies=("same-everywhere", "see-what-is-loaded"),
         ),
         # The peer's address arrives in the layout of another release or network plugin: the family is then a stray word of it.
@@ -196,6 +199,7 @@ CAUSE = Cause(
             pattern=r"connecting to address .{0,80}?with family (?P<family>\d+) is neither AF_INET",
             standing="likely",
             says="NCCL got a peer's address that it cannot read (family {family}), as happens between different NCCL releases or network plugins",
+            says_zh="NCCL 收到的对端地址无法识别（family {family}），NCCL 版本或网络插件不同时会这样",
             remedies=("same-everywhere", "see-what-is-loaded"),
         ),
         # Bootstrap only; collectives of different sizes speak of "message truncated : receiving".
@@ -204,12 +208,14 @@ CAUSE = Cause(
             pattern=r"Message truncated : received (?P<received_bytes>\d+) bytes instead of (?P<expected_bytes>\d+)",
             standing="possible",
             says="NCCL's bootstrap received {received_bytes} bytes where {expected_bytes} were expected: the ranks do not follow the same steps",
+            says_zh="NCCL 的 bootstrap 收到 {received_bytes} 字节，而预期是 {expected_bytes} 字节：各 rank 执行的步骤不一致",
             remedies=("same-everywhere", "same-settings"),
         ),
         Signature(
             needle="NVSHMEM host library version",
             pattern=r"NVSHMEM device library version.{0,40}does not match with NVSHMEM host library version",
             says="the NVSHMEM host library is another release than the device code was built with",
+            says_zh="NVSHMEM 主机端库的版本与编译设备代码时所用的不同",
             remedies=("rebuild-the-extension", "see-what-is-loaded"),
         ),
         Signature(
@@ -217,23 +223,27 @@ CAUSE = Cause(
             pattern=r"PyTorch and (?P<package>\w+) were compiled with different CUDA(?: major)? versions?\.?"
             r"(?: PyTorch has CUDA Version=(?P<torch_cuda>[\d.]+) and \w+ has CUDA Version=(?P<package_cuda>[\d.]+\d))?",
             says="torch and {package} were built for different CUDA versions",
+            says_zh="torch 与 {package} 是针对不同的 CUDA 版本编译的",
             remedies=("matching-packages",),
         ),
         Signature(
             needle="torchvision::nms does not exist",
             says="torchvision was built for another torch than the one that is installed",
+            says_zh="torchvision 是针对另一个 torch 编译的，不是现在安装的这个",
             remedies=("matching-packages",),
         ),
         Signature(
             needle="cuDNN version incompatibility",
             pattern=r"compiled {1,2}against (?P<built>\(?\d+[\d, .]*\)?) but found runtime version (?P<found>\(?\d+[\d, .]*\)?)",
             says="torch was built against cuDNN {built} and loaded {found}",
+            says_zh="torch 编译时用的是 cuDNN {built}，加载的是 {found}",
             remedies=("drop-foreign-libraries", "matching-packages"),
         ),
         Signature(
             needle="mismatches the version that was used to compile",
             pattern=r"detected CUDA version \((?P<toolkit>[\d.]+)\) mismatches",
             says="the CUDA toolkit of this host ({toolkit}) is not the one that torch was built with, so extensions cannot be compiled",
+            says_zh="这台主机的 CUDA 工具包（{toolkit}）不是编译 torch 时所用的那个，因此无法编译扩展",
             remedies=("toolkit-of-torch", "prebuilt-extension"),
         ),
         Signature(
@@ -242,12 +252,14 @@ CAUSE = Cause(
             # It goes on where the major version is the same, or where it was told not to mind.
             r"(?!.{0,200}(?:accepting|[Aa]llowing) this combination)",
             says="the CUDA toolkit of this host is {toolkit} and torch was built with {torch_cuda}, so DeepSpeed cannot compile its operators",
+            says_zh="这台主机的 CUDA 工具包是 {toolkit}，而 torch 编译时用的是 {torch_cuda}，因此 DeepSpeed 无法编译它的算子",
             remedies=("toolkit-of-torch", "prebuilt-extension"),
         ),
         Signature(
             needle="Version mismatch: The cluster was started with",
             pattern=r"(?:Error|Exception): Version mismatch",
             says="this node joins a Ray cluster that was started with another Ray or Python",
+            says_zh="该节点要加入的 Ray 集群是用另一个版本的 Ray 或 Python 启动的",
             remedies=("same-everywhere",),
         ),
         # Where only the patch release of Python differs, newer Rays warn and go on.
@@ -256,6 +268,7 @@ CAUSE = Cause(
             pattern=r"-- Version mismatch",
             standing="possible",
             says="this node joined a Ray cluster that was started with another Ray or Python",
+            says_zh="该节点加入的 Ray 集群是用另一个版本的 Ray 或 Python 启动的",
             remedies=("same-everywhere",),
         ),
         Signature(
@@ -263,12 +276,14 @@ CAUSE = Cause(
             pattern=r"unsupported pickle protocol: (?P<protocol>\d+)",
             standing="possible",
             says="an object pickled by a newer Python (protocol {protocol}) reached an older one",
+            says_zh="较新的 Python 用 pickle 序列化的对象（协议 {protocol}）传到了较旧的 Python",
             remedies=("same-everywhere",),
         ),
         Signature(
             needle="not initialized via NCCL_CONFIG_INITIALIZER",
             standing="possible",
             says="the caller of NCCL was compiled with headers of another NCCL release than the library that is loaded",
+            says_zh="NCCL 的调用方编译时所用头文件的 NCCL 版本，与加载的库不同",
             remedies=("see-what-is-loaded", "rebuild-the-extension"),
         ),
     ),
