@@ -72,6 +72,7 @@ _SHARED_MEMORY = Signature(
     pattern=r"ncclMaxSharedMem (?P<wanted>\d+) exceeds device/fn maxSharedMem (?P<offered>\d+)",
     standing="possible",
     says="NCCL asks for {wanted} bytes of shared memory per block and this GPU offers {offered}: 2.25.1 to 2.26.1 do so, mended in 2.26.2",
+    says_zh="NCCL 要求每个 block 有 {wanted} 字节共享内存，而这块 GPU 提供 {offered}：2.25.1 到 2.26.1 会这样，2.26.2 已修复",
     remedies=("upgrade-nccl", "which-nccl"),
 )
 # Before 2.10 NCCL insisted on /sys paths that WSL2 does not have.
@@ -80,6 +81,7 @@ _PCI_PATHS = Signature(
     pattern=r"NCCL WARN Could not find real path of (?P<path>/sys/class/pci_bus\S+)",
     standing="likely",
     says="this NCCL needs {path}, which virtual machines and WSL2 lack; releases from 2.10 on do without",
+    says_zh="这个 NCCL 需要 {path}，而虚拟机和 WSL2 没有它；2.10 及以上不再需要",
     remedies=("upgrade-nccl", "which-nccl"),
 )
 _BUGS = {_SHARED_MEMORY: "shared-memory", _PCI_PATHS: "pci-paths"}
@@ -100,6 +102,7 @@ CAUSE = Cause(
             near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
             standing="likely",
             says="NCCL's own RAS thread crashed; the training has no part in it",
+            says_zh="NCCL 自己的 RAS 线程崩溃；与训练无关",
             remedies=("ras-off", "upgrade-nccl"),
         ),
         Signature(
@@ -107,6 +110,7 @@ CAUSE = Cause(
             near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
             standing="likely",
             says="NCCL's own RAS thread crashed; the training has no part in it",
+            says_zh="NCCL 自己的 RAS 线程崩溃；与训练无关",
             remedies=("ras-off", "upgrade-nccl"),
         ),
         # 2.21 to 2.25: a split communicator used by several threads, or while its non-blocking start is not done.
@@ -115,6 +119,7 @@ CAUSE = Cause(
             near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace|gdb|core dump",
             standing="likely",
             says="NCCL crashed while a split communicator joined a group, as happens with several threads or a non-blocking start",
+            says_zh="NCCL 在拆分出的通信器加入组时崩溃，多线程或非阻塞启动时会这样",
             remedies=("upgrade-nccl", "no-split", "which-nccl"),
         ),
         Signature(
@@ -122,6 +127,7 @@ CAUSE = Cause(
             near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
             standing="possible",
             says="NCCL crashed while it measured the distance of two GPUs",
+            says_zh="NCCL 在计算两块 GPU 的距离时崩溃",
             remedies=("upgrade-nccl", "which-nccl"),
         ),
         Signature(
@@ -130,6 +136,7 @@ CAUSE = Cause(
             near=r"NCCL|nccl",
             standing="possible",
             says="the heap was overwritten in a process that runs NCCL: 2.18 and 2.19 do so with NVLS and NICs of two ports",
+            says_zh="运行 NCCL 的进程中堆被覆写：2.18 和 2.19 在使用 NVLS 和双端口网卡时会这样",
             remedies=("nvls-off", "upgrade-nccl"),
         ),
         _PCI_PATHS,

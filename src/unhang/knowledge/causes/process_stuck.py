@@ -190,12 +190,14 @@ _HEARTBEAT = (
         pattern=r"ProcessGroup\w+'s watchdog got stuck for (?P<seconds>\d+) seconds",
         standing="possible",
         says="a CUDA or NCCL call, or a thread that holds the GIL, has blocked a rank for {seconds} s (torch's watchdog made no progress)",
+        says_zh="某个 CUDA 或 NCCL 调用，或占着 GIL 的线程，已使一个 rank 阻塞 {seconds} 秒（torch 的 watchdog 没有进展）",
         remedies=("look-inside", "longer-heartbeat"),
     ),
     Signature(
         needle="Heartbeat monitor timed out!",
         standing="possible",
         says="a CUDA or NCCL call, or a thread that holds the GIL, has blocked a rank (torch's watchdog made no progress)",
+        says_zh="某个 CUDA 或 NCCL 调用，或占着 GIL 的线程，使一个 rank 阻塞（torch 的 watchdog 没有进展）",
         remedies=("look-inside", "longer-heartbeat"),
     ),
 )
@@ -220,6 +222,7 @@ CAUSE = Cause(
             pattern=r"INFO: task (?P<name>\S{1,20}):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
             standing="likely",
             says="the kernel: process {pid} ({name}) has been in uninterruptible I/O for more than {seconds} s",
+            says_zh="内核：进程 {pid}（{name}）处于不可中断的 I/O 已超过 {seconds} 秒",
             remedies=("look-at-io", "mount-soft"),
         ),
         Signature(
@@ -227,6 +230,7 @@ CAUSE = Cause(
             pattern=r"soft lockup - CPU#(?P<cpu>\d+) stuck for (?P<seconds>\d+)s! \[(?P<name>[^\]:]{1,20}):(?P<pid>\d+)\]",
             standing="likely",
             says="the kernel: process {pid} ({name}) has held CPU {cpu} inside the kernel for {seconds} s",
+            says_zh="内核：进程 {pid}（{name}）在内核中占住 CPU {cpu} 已有 {seconds} 秒",
             remedies=("look-at-io",),
         ),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text, joined, same
 from unhang.model import Finding, Remedy
 
 _FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
@@ -15,12 +16,14 @@ def _in_logs(view: LogView) -> Finding | None:
     if found is None or not given or any(s.partition("=")[2] in found.says for s in given):
         return found
     # What NCCL read from /etc/nccl.conf or from a container image is not in anybody's command line: name it.
-    return CAUSE.of_hits(hits, view, standing="established", says=f"{_bare(found)}; it was told to read {' and '.join(sorted(given))}")
+    told = Text("; it was told to read {files}", "；它被要求读取 {files}").fill(files=joined(map(same, sorted(given)), Text(" and ", " 和 ")))
+    return CAUSE.of_hits(hits, view, standing="established", says=_bare(found) + told)
 
 
-def _bare(found: Finding) -> str:
+def _bare(found: Finding) -> Text:
     """The sentence without the ranks that `of_hits` puts in front of it."""
-    return found.says.partition(": ")[2] if found.ranks else found.says
+    said = Text(found.says, found.says_zh)
+    return Text(said.en.partition(": ")[2], said.zh.partition("：")[2]) if found.ranks else said
 
 
 CAUSE = Cause(
@@ -41,58 +44,68 @@ CAUSE = Cause(
             needle="Could not open XML ",
             pattern=r"Could not open XML (?P<kind>topology|graph) file (?P<path>\S+) : (?P<error>[\w ]+)",
             says="the {kind} file {path} cannot be opened: {error}",
+            says_zh="无法打开 {kind} 文件 {path}：{error}",
             remedies=("without-the-file", "who-sets-it"),
         ),
         Signature(
             needle="XML Topology has wrong version",
             pattern=r"wrong version (?P<version>-?\d+), (?P<needed>\d+) needed",
             says="the topology file has version {version}, and this NCCL needs {needed}",
+            says_zh="拓扑文件的版本是 {version}，而这个 NCCL 需要 {needed}",
             remedies=("without-the-file", "dump-again"),
         ),
         Signature(
             needle="XML Graph has wrong version",
             pattern=r"wrong version (?P<version>-?\d+), (?P<needed>\d+) needed",
             says="the graph file has version {version}, and this NCCL needs {needed}",
+            says_zh="graph 文件的版本是 {version}，而这个 NCCL 需要 {needed}",
             remedies=("without-the-file", "dump-again"),
         ),
         Signature(
             needle="XML Import Channel : ",
             pattern=r"XML Import Channel : dev (?P<device>-?\d+) not found",
             says="the graph file names GPU {device}, which this job does not have: it was made for another number of GPUs",
+            says_zh="graph 文件列出了 GPU {device}，而这个任务没有它：该文件是按另一个 GPU 数量生成的",
             remedies=("without-the-graph", "who-sets-it"),
         ),
         Signature(
             needle="XML Mismatch : ",
             pattern=r"XML Mismatch : (?P<opened>[^\s/]{1,60}) / (?P<closed>\S{1,60})",
             says="the topology file is malformed: {opened} is closed by {closed}",
+            says_zh="拓扑文件格式错误：{opened} 由 {closed} 关闭",
             remedies=("without-the-file", "dump-again"),
         ),
         Signature(
             needle="XML Parse ",
             pattern=r"XML Parse(?: error)? : (?!Ignoring)(?P<error>[^\n]{3,120})",
             says="the topology file is malformed: {error}",
+            says_zh="拓扑文件格式错误：{error}",
             remedies=("without-the-file", "dump-again"),
         ),
         Signature(
             needle="Error : XML parser is limited to ",
             pattern=r"limited to (?P<limit>\d+) (?P<what>nodes|subnodes)",
             says="the topology has more than {limit} {what}: a file of another machine, or more devices than this NCCL can hold",
+            says_zh="拓扑中的 {what} 超过 {limit} 个：文件属于另一台机器，或设备多于这个 NCCL 所能容纳的数量",
             remedies=("without-the-file", "dump-again"),
         ),
         Signature(
             needle="Error : too many XML ",
             pattern=r"too many XML (?P<what>nodes|subnodes|attributes) \(max (?P<limit>\d+)\)",
             says="the topology has more than {limit} {what}: a file of another machine, or more devices than this NCCL can hold",
+            says_zh="拓扑中的 {what} 超过 {limit} 个：文件属于另一台机器，或设备多于这个 NCCL 所能容纳的数量",
             remedies=("without-the-file", "dump-again"),
         ),
         Signature(
             needle="missing or faulty information in the provided topology file",
             says="NCCL misses information in the topology file that it was given",
+            says_zh="给 NCCL 的拓扑文件缺少它要的信息",
             remedies=("without-the-file", "who-sets-it", "dump-again"),
         ),
         Signature(
             needle="system node not found in XML",
             says="the topology file describes no system",
+            says_zh="拓扑文件没有描述任何 system",
             remedies=("without-the-file", "dump-again"),
         ),
         Signature(
@@ -100,12 +113,14 @@ CAUSE = Cause(
             pattern=r"NCCL WARN Attribute (?P<attribute>\w+) of node (?P<node>\w+) not found|^Attribute (?P<lone>\w+) of node (?P<at>\w+) not found$",
             standing="likely",
             says="NCCL misses an attribute in the description of the machine: a topology file that is incomplete, or a container that hides /sys",
+            says_zh="NCCL 在机器的描述中缺少某个属性：拓扑文件不完整，或容器隐藏了 /sys",
             remedies=("without-the-file", "who-sets-it", "whole-sysfs"),
         ),
         Signature(
             needle="could not obtain complete PCI topology information",
             standing="possible",
             says="NCCL could not read the whole PCI topology, as happens in containers or with an incomplete file",
+            says_zh="NCCL 无法读到完整的 PCI 拓扑，在容器中或文件不完整时会这样",
             remedies=("whole-sysfs", "without-the-file"),
         ),
     ),

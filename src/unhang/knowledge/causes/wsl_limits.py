@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _HERE = r"\bWSL\d?\b|microsoft-standard|/usr/lib/wsl|\b(?:DESKTOP|LAPTOP)-[A-Z0-9]{4,}:\d+:\d+ \["
 # A machine that runs under WSL2 fails for every other reason too: the platform alone says nothing. These do not work there, or only in part.
 _AFFECTED = ("shm-register-failed", "p2p-broken", "unhandled-generic", "shm-exhausted")
-_PLATFORM = "this runs under WSL2"
-_PINNED = "host memory could not be pinned: WSL2 allows a part of it only"
+_PLATFORM = Text("this runs under WSL2", "这是在 WSL2 下运行的")
+_PINNED = Text("host memory could not be pinned: WSL2 allows a part of it only", "主机内存未能锁页：WSL2 只允许锁住其中一部分")
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -31,10 +31,10 @@ def _in_logs(view: LogView) -> Finding | None:
 
 
 def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = None) -> Finding | None:
-    own = [h for h in hits if h.signature.says not in (_PLATFORM, _PINNED)]
+    own = [h for h in hits if h.signature.says not in (_PLATFORM.en, _PINNED.en)]
     if own:
         return CAUSE.of_hits(own, view)
-    pinned = [h for h in hits if h.signature.says == _PINNED]
+    pinned = [h for h in hits if h.signature.says == _PINNED.en]
     if len(pinned) == len(hits):
         return None
     if pinned:
@@ -45,7 +45,10 @@ def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = No
         hits,
         view,
         standing="likely",
-        says="a CUDA or system call failed inside NCCL under WSL2, which supports pinned memory and peer access only in part",
+        says=Text(
+            "a CUDA or system call failed inside NCCL under WSL2, which supports pinned memory and peer access only in part",
+            "NCCL 内部的一个 CUDA 调用或系统调用在 WSL2 下失败，WSL2 只部分支持锁页内存和 peer access",
+        ),
     )
 
 
@@ -85,6 +88,7 @@ CAUSE = Cause(
         Signature(
             needle="GPU access blocked by the operating system",
             says="Windows does not give the GPU to WSL2: driver and WSL kernel do not fit, or the GPU is in TCC mode",
+            says_zh="Windows 没有把 GPU 交给 WSL2：驱动与 WSL 内核不匹配，或 GPU 处于 TCC 模式",
             remedies=("wsl-driver", "native-linux"),
         ),
         Signature(
@@ -93,6 +97,7 @@ CAUSE = Cause(
             near=_HERE,
             standing="likely",
             says="a CUDA call of NCCL failed under WSL2: {error}",
+            says_zh="NCCL 的一个 CUDA 调用在 WSL2 下失败：{error}",
             remedies=("no-p2p-no-shm", "newer-nccl", "native-linux"),
         ),
         Signature(
@@ -102,15 +107,29 @@ CAUSE = Cause(
             unless=r"No space left on device|failed to extend",
             standing="likely",
             says="NCCL could not register {path} ({size_bytes} bytes) under WSL2, where pinned memory is limited",
+            says_zh="NCCL 在 WSL2 下无法注册 {path}（{size_bytes} 字节），那里的锁页内存有限",
             remedies=("no-p2p-no-shm", "newer-nccl", "native-linux"),
         ),
-        Signature(needle="microsoft-standard", standing="possible", says=_PLATFORM, keep=1),
-        Signature(needle="as WSL is detected", standing="possible", says=_PLATFORM, keep=1),
+        Signature(needle="microsoft-standard", standing="possible", says=_PLATFORM.en, says_zh=_PLATFORM.zh, keep=1),
+        Signature(needle="as WSL is detected", standing="possible", says=_PLATFORM.en, says_zh=_PLATFORM.zh, keep=1),
         # A name begins a line of NCCL; "LAPTOP-" is too short a literal, and NCCL prints "Bootstrap" once for each process.
-        Signature(needle="DESKTOP-", pattern=r"\bDESKTOP-[A-Z0-9]{4,}:\d+:\d+ \[", standing="possible", says=_PLATFORM, keep=1),
-        Signature(needle=" NCCL INFO Bootstrap", pattern=r"\bLAPTOP-[A-Z0-9]{4,}:\d+:\d+ \[", standing="possible", says=_PLATFORM, keep=1),
         Signature(
-            needle="error: out of memory", near=r"\bpin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister", standing="possible", says=_PINNED
+            needle="DESKTOP-", pattern=r"\bDESKTOP-[A-Z0-9]{4,}:\d+:\d+ \[", standing="possible", says=_PLATFORM.en, says_zh=_PLATFORM.zh, keep=1
+        ),
+        Signature(
+            needle=" NCCL INFO Bootstrap",
+            pattern=r"\bLAPTOP-[A-Z0-9]{4,}:\d+:\d+ \[",
+            standing="possible",
+            says=_PLATFORM.en,
+            says_zh=_PLATFORM.zh,
+            keep=1,
+        ),
+        Signature(
+            needle="error: out of memory",
+            near=r"\bpin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister",
+            standing="possible",
+            says=_PINNED.en,
+            says_zh=_PINNED.zh,
         ),
     ),
     in_run=_in_run,
