@@ -308,8 +308,9 @@ def test_nor_one_in_which_others_have_heard_what_it_decided():
     assert one.move() is True and one.round == other.round
 
 
-def test_where_the_first_rank_stands_still_its_round_lets_in_while_there_is_time():
-    first, one, other = meetings(3)
+@pytest.mark.parametrize("size", [3, 32])
+def test_where_the_first_rank_stands_still_its_round_lets_in_while_there_is_time(size):
+    first, one, other, *_ = meetings(size)
     first.hello()
     one.hello()
     first.tend(first.root)

@@ -58,6 +58,7 @@ class Meeting:
         self._name = ""
         self._refused: list[str] = []
         self._founded = False
+        self._seat = 0
         # The first rank's round that we have sent it away from.
         self._moved = b""
         self._full = False
@@ -121,7 +122,7 @@ class Meeting:
         """Takes an answer, and answers others, by the connection of `root`. Returns in how many seconds to come again."""
         if not self.round:
             self._hears(root)
-        elif not self._full and (self._founded or self._ranks.index(self._me) % (1 + len(self._ranks) // _ANSWERERS) == 0):
+        elif not self._full and self._seat <= _ANSWERERS:
             self._answer(root, self.round)
             if self._founded and not self._full and time.monotonic() < self._hurries_until_s:
                 return _HURRIES_S
@@ -189,7 +190,7 @@ class Meeting:
         round_ = root.under(name)
         if round_.decide(f"who/{self._me}", self._process.encode()) != self._process.encode():
             return False
-        round_.count("seats")
+        self._seat = round_.count("seats")
         return True
 
     def _answer(self, root: Board, name: str) -> None:
