@@ -44,6 +44,24 @@ def test_where_only_what_was_started_is_known(rundir):
     assert again(["--set", "shm=off"], retyped.of(rundir)) == "unhang run --set shm=off python -m torch.distributed.run train.py"
 
 
+@pytest.mark.parametrize("typed", [{"options": ["-n", "8"]}, {"command": "train.py"}, ["train.py"], 7])
+def test_where_what_was_typed_is_written_otherwise(rundir, typed):
+    rundir.write(rundir.run, {"schema": "unhang/run/1", "command": ["./train"], "typed": typed})
+    assert again([], retyped.of(rundir)) == "unhang run ./train"
+
+
+@pytest.mark.parametrize(
+    ("added", "options", "stays"),
+    [
+        (("--set", "processes=1"), ("-n", "2", "--quiet"), ("--quiet",)),
+        (("--set", "timeout=60"), ("--timeout", "1800", "-n", "2"), ("-n", "2")),
+        (("--set", "shm=off"), ("--nproc-per-node", "2", "--set", "p2p=off"), ("--nproc-per-node", "2", "--set", "p2p=off")),
+    ],
+)
+def test_what_is_a_setting_by_another_name_goes(added, options, stays):
+    assert again(added, Typed(options=options, command=("t.py",))) == " ".join(["unhang run", *added, *stays, "t.py"])
+
+
 @pytest.mark.parametrize("text", ['{"command": ', "[]", '{"command": 7}', "{}"])
 def test_where_nothing_tells(rundir, text):
     rundir.run.write_text(text)

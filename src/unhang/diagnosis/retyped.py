@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from unhang.errors import RunDirError
 from unhang.model import Finding, Remedy, Verdict
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 # As remedies write it, with options that go to those of the run.
 _COMMAND = re.compile(r"unhang run(?P<added>(?: (?!-- )\S+)*?) (?:-- )?COMMAND\b|\bCOMMAND\b")
+# Options that are settings, too.
+_SETS = {"-n": "--set processes", "--nproc-per-node": "--set processes", "--timeout": "--set timeout"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +34,7 @@ class Typed:
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     command: tuple[str, ...] = ()
-    typed: Typed | None = None
+    typed: Any = None
 
 
 def of(rundir: RunDir) -> Typed | None:
@@ -38,7 +43,10 @@ def of(rundir: RunDir) -> Typed | None:
         run = rundir.read(rundir.run, _Run)
     except RunDirError:
         return None
-    return run.typed or (Typed(command=run.command) if run.command else None)
+    # One that a later release has written may be of another shape.
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(run.typed, Typed)
+    return Typed(command=run.command) if run.command else None
 
 
 def again(added: Sequence[str], typed: Typed | None) -> str:
@@ -76,10 +84,12 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
 
 def _besides(options: Sequence[str], added: Sequence[str]) -> list[str]:
     """Options without those that are set anew: of settings the same key, else the same name. Each has its value in a word of its own."""
-    anew = {_key(added, i) for i, word in enumerate(added) if word.startswith("--")}
-    gone = {i for i, word in enumerate(options) if word.startswith("--") and _key(options, i) in anew}
+    anew = {_key(added, i) for i, word in enumerate(added) if word.startswith("-")}
+    gone = {i for i, word in enumerate(options) if word.startswith("-") and _key(options, i) in anew}
     return [word for i, word in enumerate(options) if i not in gone and i - 1 not in gone]
 
 
 def _key(words: Sequence[str], at: int) -> str:
-    return f"--set {words[at + 1].partition('=')[0]}" if words[at] == "--set" and at + 1 < len(words) else words[at]
+    if words[at] == "--set" and at + 1 < len(words):
+        return f"--set {words[at + 1].partition('=')[0]}"
+    return _SETS.get(words[at], words[at])

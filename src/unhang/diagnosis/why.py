@@ -40,7 +40,7 @@ def judge(rundir: RunDir, *, number: int | None = None, called: str | None = Non
         known = ", ".join(map(str, numbers)) or "none"
         raise RunDirError(f"{rundir.path} has no incident {number}; it has: {known}")
     found = _whole(rundir, numbers, called or str(rundir.path)) if number is None else _incident(rundir, number)
-    found = retyped.told(solved.told(found, rundir), rundir)
+    found = solved.told(retyped.told(found, rundir), rundir)
     return redact_data(replace(found, not_examined=(*found.not_examined, *_run(rundir))))
 
 
