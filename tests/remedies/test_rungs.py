@@ -74,3 +74,35 @@ def test_where_nccl_cannot_be_gloo_comes_first_and_nothing_is_tried_as_it_is(ben
     found = [r.id for r in rungs.rungs(verdict=said, installed=bench.no_gpu, backend="nccl", world_size=2)]
     assert rungs.answerable(said) is lacks
     assert found[0] == ("prescribed-gloo" if lacks else "as-is") and ("as-is" in found) is not lacks
+
+
+def ended_by(text, cause="unknown"):
+    found = verdict(cause, text).primary
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "usage: train.py [-h]",
+        "train.py: error: unrecognized arguments: --no",
+        "t.py: error: the following arguments are required: x",
+        "No such option: --y",
+    ],
+)
+def test_a_command_line_that_is_refused_is_mended_by_no_setting(text):
+    assert rungs.beyond_settings(ended_by(text), {"backend": "gloo"}) and rungs.beyond_settings(ended_by(text, "config-error"), {"backend": "gloo"})
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("srun: error: Unable to create step for job 12: Requested nodes are busy", "unknown"),
+        ("[rank0]: error: socket eth7: no such interface", "unknown"),
+        ("nccl_net.cc:44:5: error: connect to 10.0.0.1: Connection refused", "unknown"),
+        ("mpirun was to start 8 processes, more than its hosts have slots for", "config-error"),
+    ],
+)
+def test_what_a_setting_or_another_time_may_mend_is_not_beyond_them(text, cause):
+    assert not rungs.beyond_settings(ended_by(text, cause), {})

@@ -32,11 +32,17 @@ ANSWERABLE = frozenset(
         *("interface-selection", "network-blocked", "dns-resolution", "gloo-connect", "unhandled-generic"),
     }
 )
-# What is wrong with a command itself, or with where it looks for what it needs. A config-error may be one of a number of processes, or of a backend.
+# What is wrong with a command itself, or with where it looks for what it needs.
 _OF_THE_COMMAND = frozenset(("launcher-wrong-env", "env-relocation", "library-link"))
 _OF_CHOICES = frozenset(("backend", "processes"))
 # argparse, click and what is built on them.
-_USAGE = re.compile(r"^usage: |^\S.{0,200}: error: |No such option|Missing (?:option|argument|parameter)", re.IGNORECASE)
+_USAGE = re.compile(
+    r"^usage: |No such option|Missing (?:option|argument|parameter)"
+    r"|: error: (?:unrecognized argument|the following arguments are|argument |ambiguous option|one of the arguments|no such option)",
+    re.IGNORECASE,
+)
+# A config-error may be one of how many processes there are, and of what: rungs further up change that.
+_OF_NUMBERS = re.compile(r"\b(?:process(?:es)?|slots?|ranks?|GPUs?|devices?|backends?|world.?size|nproc\w*)\b", re.IGNORECASE)
 # Shared memory has names of files, too.
 _OF_CODE = re.compile(
     r"(?:^|raised |: )(?:(?:Syntax|Indentation|Tab|Import|ModuleNotFound|Name)Error: |FileNotFoundError: (?!.*(?:/dev/shm|torch_|nccl-|psm_)))"
@@ -127,7 +133,9 @@ def lacks_nccl(verdict: Verdict | None) -> bool:
 def beyond_settings(finding: Finding, choice: Choice) -> bool:
     """Whether what ended a command under `choice`, before its first step, would end it under any: its command line, its code, its environment."""
     if finding.cause == "config-error":
-        return not _OF_CHOICES & choice.keys() or any(_USAGE.search(text) for text in _texts(finding))
+        if any(_USAGE.search(text) for text in _texts(finding)):
+            return True
+        return not _OF_CHOICES & choice.keys() and not any(_OF_NUMBERS.search(text) for text in _texts(finding))
     if finding.cause == "rank-exception":
         return any(_OF_CODE.search(text) for text in _texts(finding))
     # A message of its own is no signature, but who prints how it is to be used has refused what it was given.
