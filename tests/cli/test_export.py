@@ -232,10 +232,22 @@ def test_a_script_of_a_shell_needs_no_first_line_of_its_own(run, tmp_path, name,
     (tmp_path / name).write_text(text)
     said = run("--check", tmp_path / name).stdout
     assert f"{name}: {says}\n" in said or f"{name}{says}" in said
+    starts_nothing = json.loads(run("--check", tmp_path / name, "--json").stdout).get("starts_nothing", False)
+    assert starts_nothing is ("torchrun --" not in text)
     assert ("没有看到启动器" in run("--check", tmp_path / name, "--lang", "zh").stdout) == ("no launcher" in says)
 
 
-@pytest.mark.parametrize("text", ["hello world\n", "python is a snake\n", "exports of wood\n"])
+NO_SHELL = {
+    "readme": "Training\n\n    python train.py\n",
+    "markdown": "Run it:\n```\npython train.py\n```\n",
+    "compose": "services:\n  a:\n    command: |\n      set -e\n      python train.py\n",
+    "a list of steps": "steps:\n- run: |\n    export A=1\npython train.py: 1\n",
+    "toml": "[train]\nrun = 'x'\nexport A=1\n",
+    "fish": "set -x A 1\n",
+}
+
+
+@pytest.mark.parametrize("text", ["hello world\n", "python is a snake\n", "exports of wood\n", *NO_SHELL.values()])
 def test_what_is_not_understood_says_what_was_looked_for(run, tmp_path, text):
     (tmp_path / "a").write_text(text)
     refused = run("--check", tmp_path / "a").exception

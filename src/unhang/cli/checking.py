@@ -79,7 +79,7 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
 def as_json(one: Checked) -> dict[str, object]:
     listed = [{"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh} for p in one.problems]
     refused = {} if one.refused is None else {"error": str(one.refused), "try": one.refused.hint}
-    return {"file": one.name, "form": one.form, "problems": listed, **refused}
+    return {"file": one.name, "form": one.form, "problems": listed, **({"starts_nothing": True} if one.starts_nothing else {}), **refused}
 
 
 def _text(name: str) -> str:

@@ -21,9 +21,10 @@ _YAML = ("accelerate", "llamafactory", "skypilot", *_KUBERNETES)
 _PYTHON = ("lightning", "ray")
 _OF_SHELLS = (".sh", ".bash")
 _LINE_OF_A_SHELL = (
-    r"^[ \t]*(?:export +\w+=|set -[a-z]|source +\S|exec +\S|srun +\S"
+    r"^(?:export +\w+=|set -[a-z]+(?: +pipefail)?[ \t]*$|source +\S|exec +\S|srun +\S"
     r"|(?:(?:env +)?[A-Z_]\w*=\S* +)*(?:\S*/)?python[\d.]*(?: +-\w+)* +(?:\S+\.py\b|-m +\w))"
 )
+_OF_NO_SHELL = r"^(?:```|\[[\w.\"-]+\][ \t]*$|\w+ = )"
 _MARK = "\ufeff"
 # Whoever has these has no use for more, and finding the name that was meant takes a while for each.
 _MOST_TOLD = 200
@@ -108,7 +109,8 @@ def recognise(name: str, text: str) -> str:
             return one
     if re.search(r"^[^#\n]*\b(?:torchrun|accelerate launch|deepspeed|llamafactory-cli|torch\.distributed)\b", text, re.MULTILINE):
         return _of_shell(text)
-    if re.search(_LINE_OF_A_SHELL, text, re.MULTILINE):
+    # A compose file has commands as well, and so have documents and logs.
+    if not top and not re.search(_OF_NO_SHELL, text, re.MULTILINE) and re.search(_LINE_OF_A_SHELL, text, re.MULTILINE):
         return _of_shell(text)
     raise UnhangError(
         f"{name}: that is no form known here",
