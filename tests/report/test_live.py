@@ -1,10 +1,12 @@
 import io
 import os
+import re
 import threading
 
 import pytest
 from rich.console import Console
 
+from unhang.diagnosis.proven import RECORDS
 from unhang.launch import events
 from unhang.report import language
 from unhang.report.live import Live
@@ -106,7 +108,11 @@ def test_the_last_line_says_where_it_is_kept(shown, tmp_path, monkeypatch):
     live.tell(finished(tmp_path / "runs" / "a"))
     live.tell(finished(tmp_path / "runs" / "a b", incidents=1, exitcode=1))
     live.tell(finished("/elsewhere/a", incidents=2))
+    live.tell(finished("/elsewhere/a", interrupted=True, exitcode=130))
     said = seen()[1].decode().splitlines()
+    # Read back from logs, the words of the others tell of a verdict.
+    assert said[7] == "unhang: records in /elsewhere/a (where its ranks were: unhang why /elsewhere/a)"
+    assert [bool(re.search(RECORDS.pattern, line)) for line in said[1::2]] == [False, True, True, False]
     assert said[1] == "unhang: records in runs/a"
     assert said[3] == "unhang: records in 'runs/a b'; unhang why 'runs/a b'"
     assert said[5] == "unhang: records in /elsewhere/a; unhang why /elsewhere/a"

@@ -325,7 +325,12 @@ def _records(event: events.Finished) -> Text:
         path = path.relative_to(Path.cwd())
     name = shlex.quote(str(path))
     said = Text("records in {name}", "记录在 {name}").fill(name=name)
-    return said + _both(f"; unhang why {name}") if event.incidents or event.interrupted else said
+    if event.incidents:
+        return said + _both(f"; unhang why {name}")
+    if event.interrupted:
+        # In other words: whoever reads the log takes those for a verdict's.
+        return said + Text(" (where its ranks were: unhang why {name})", "（当时各 rank 所在位置：unhang why {name}）").fill(name=name)
+    return said
 
 
 def _count(ranks: int) -> Text:
