@@ -49,13 +49,13 @@ def test_that_of_a_dead_one_goes(left, dead, tmp_path):
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("whose", ["living", "nobody's", "another machine's", "damaged", "with a file in it"])
+@pytest.mark.parametrize("whose", ["living", "nobody's", "another machine's", "damaged", "damaged and deep", "with a file in it"])
 def test_nothing_else_goes(left, dead, tmp_path, whose):
     mine = processes.identity(HOST, os.getpid())
     owner = {"living": mine, "another machine's": replace(dead, boot_id="x"), "with a file in it": dead}.get(whose)
     directory = left(owner)
-    if whose == "damaged":
-        (directory / "owner.json").write_text("{")
+    if whose.startswith("damaged"):
+        (directory / "owner.json").write_text("{" if whose == "damaged" else '{"x":' + "[" * 4000)
     if whose == "with a file in it":
         (directory / "kept.txt").touch()
     leftovers.sweep(tmp_path, HOST)

@@ -56,7 +56,7 @@ def _is_left(directory: Path, host: Host) -> bool:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             return False
         owner = msgspec.json.decode(whole.read(directory / OWNER, _MOST_BYTES), type=ProcessId)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return False
     # None: of another machine, or another container.
     return processes.is_alive(host, owner) is False
