@@ -53,6 +53,9 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
                 else:
                     settings.append(one)
     except yaml.YAMLError as e:
+        # PyYAML from 6.0.4 on has a bound of its own.
+        if "nesting depth" in str(e):
+            raise UnhangError(f"{name} is nested too deeply: {e}") from e
         mark = getattr(e, "problem_mark", None)
         at = f":{mark.line + 1}" if mark is not None else ""
         raise UnhangError(
