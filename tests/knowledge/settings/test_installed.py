@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from unhang.knowledge.settings.installed import installed
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A directory of packages that comes before all others."""
+    """A directory of packages, and a Python that has no others: what lies beside this one may be a torch with an NCCL."""
     folder = tmp_path / "lib" / "python3" / "site-packages"
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
@@ -22,6 +23,9 @@ def site(tmp_path, monkeypatch):
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         return folder
 
+    lay.python = str(tmp_path / "python")
+    Path(lay.python).write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    Path(lay.python).chmod(0o755)
     return lay
 
 
@@ -33,7 +37,7 @@ def test_releases_as_their_metadata_tells(site):
     library = folder / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"NCCL version 2.27.5+cuda12.9\0")
-    found = installed(sys.executable)
+    found = installed(site.python)
     assert found.torch == (2, 9) and found.nccl == (2, 27, 5)
     assert found.packages["accelerate"] == "1.15.0" and found.packages["lightning"] == "2.6.6"
 
@@ -42,7 +46,7 @@ def test_a_torch_for_cpus_has_no_nccl(site):
     folder = site("torch", "2.13.0+cpu")
     (folder / "torch").mkdir()
     (folder / "torch" / "version.py").write_text("cuda: Optional[str] = None\nhip = None\n")
-    found = installed(sys.executable)
+    found = installed(site.python)
     assert found.torch == (2, 13) and found.nccl is None
 
 

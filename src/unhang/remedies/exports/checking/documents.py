@@ -80,7 +80,8 @@ def parse_json(name: str, text: str) -> Any:
 
 def _usual_slip(text: str, position: int) -> str | None:
     before, here = text[:position].rstrip(), text[position:].lstrip()
-    if here[:1] in ("}", "]") and before.endswith(","):
+    # Python 3.13 points to the comma.
+    if (here[:1] in ("}", "]") and before.endswith(",")) or (here[:1] == "," and here[1:].lstrip()[:1] in ("}", "]")):
         return "JSON takes no comma behind the last item"
     if here.startswith(("//", "#", "/*")):
         return "JSON has no comments"
