@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import unhang
+from unhang.runtime.collectives.agreement import _packed
 
 pytestmark = pytest.mark.torch
 
@@ -133,6 +135,17 @@ def test_what_cannot_be_agreed_on_is_named_with_what_can(worlds):
     (said, _), (_, missing) = worlds(2)(agrees)
     assert said.startswith("value is what JSON can hold (None, a truth, number, text, list, or a mapping of such), not Tensor tensor([1.])")
     assert missing == (0,)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, frozenset(), {"a": [{3}]}, {1: 2}, [{"a": {3: 1}}], ({1},)])
+def test_nor_is_what_would_be_something_else_to_the_others(value):
+    with pytest.raises(TypeError, match=r"a set has no order|the keys of a mapping are text, not"):
+        _packed(value)
+
+
+@pytest.mark.parametrize("value", [{"a": [1, None, True]}, (1, "x"), 0.5, "1"])
+def test_what_is_the_same_to_all(value):
+    assert json.loads(_packed(value)) == (list(value) if isinstance(value, tuple) else value)
 
 
 @pytest.mark.parametrize("asked", [bool, lambda agreed: agreed and 1, lambda agreed: 1 if not agreed else 2])

@@ -38,7 +38,7 @@ from unhang.runtime.collectives.calls import (
 )
 from unhang.runtime.collectives.lane import Lane, graveyard
 from unhang.runtime.collectives.leftovers import Leftovers
-from unhang.runtime.collectives.living import Neighbours
+from unhang.runtime.collectives.living import Neighbours, have_ended
 from unhang.runtime.collectives.meeting import Meeting, Moved
 from unhang.runtime.collectives.places import FINISHED
 
@@ -390,6 +390,9 @@ class Ending:
         stood = {rank: place.decode() for rank, place in found.items() if place}
         stood |= {rank: said.place for rank, said in reports.items() if said.place}
         says = _cause(list(reports.values()))
+        # What a connection tells is neither who has ended nor that somebody has.
+        if says.startswith(BROKE) and (gone := [rank for rank in missing if rank in self.ended_ranks()]):
+            says = f"{have_ended(gone)} ({says})"
         if not any(said.own for said in reports.values()) and len({said.call for said in reports.values() if said.call}) > 1:
             says = "the ranks stand in different calls: " + "; ".join(f"rank {r}: {said.call}" for r, said in sorted(reports.items()) if said.call)
         return Closed(
