@@ -165,6 +165,10 @@ def test_heartbeats_tell_where_the_ranks_were_when_no_evidence_was_taken(ended):
 def test_a_traceback_counts_for_more_than_a_heartbeat(ended):
     v = ended(beats("SIGINT"), 130, rank0=BACK.format(rank=0, line=28, type="KeyboardInterrupt"))
     assert "(Ctrl-C): rank 0 was at train.py:28 in main; as SIGINT came, by the last heartbeats: rank 1 at train.py:16 in step" in v.primary.says
+    # The steps were those of both: which are whose is not known. The number of them all is everybody's.
+    assert "rank 1 at train.py:16 in step; rank 2" in v.primary.says and "在 train.py:16 in step；" in v.primary.says_zh
+    same = ended(beats("SIGINT").replace('"least_step": 3', '"least_step": 4'), 130, rank0=BACK.format(rank=0, line=28, type="KeyboardInterrupt"))
+    assert "rank 1 at train.py:16 in step (step 4); rank 2" in same.primary.says
     alone = {f"rank{n}": BACK.format(rank=n, line=28, type="KeyboardInterrupt") for n in range(3)}
     says = ended(beats("SIGINT"), 130, **alone).primary.says
     assert "heartbeats" not in says and says.endswith("ranks 0 to 2 were at train.py:28 in main; the last step or collective was 0.2 s before")

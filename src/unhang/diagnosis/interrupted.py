@@ -12,6 +12,7 @@ from unhang.knowledge.text import Text, continued, joined
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records import logs
 from unhang.records.frames import Frame, user_frame
+from unhang.records.seen import fewer
 
 if TYPE_CHECKING:
     from unhang.diagnosis.course import Course
@@ -74,7 +75,7 @@ def before_its_end(rundir: RunDir, went: Course) -> Finding | None:
     last = went.last_seen
     if last is not None:
         # What a rank has raised is where it was; a heartbeat is up to a quarter of a second older.
-        left = [replace(s, ranks=ranks) for s in last.seen if (ranks := tuple(r for r in s.ranks if r not in told))]
+        left = [found for s in last.seen if (found := fewer(s, {n for n in told if n is not None})) is not None]
         last = replace(last, seen=tuple(left)) if left else None
     if not stood and last is None:
         return None

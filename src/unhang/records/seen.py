@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
+from unhang.records.incident import SILENT_S
 from unhang.records.now import Place
 
 
@@ -24,12 +25,21 @@ class Seen:
 
 
 def together(each: Iterable[Seen]) -> tuple[Seen, ...]:
-    """Those at one place as one, in the order of their first ranks."""
-    found: dict[tuple[Place | None, str | None], Seen] = {}
+    """Those at one place as one, in the order of their first ranks: of whom no steps are known, or no heartbeats came, stands apart."""
+    found: dict[tuple[Place | None, str | None, bool, bool | None], Seen] = {}
     for one in sorted(each, key=lambda s: s.ranks):
-        key = (one.place, one.call)
+        key = (one.place, one.call, one.step is None, None if one.silent_s is None else one.silent_s > SILENT_S)
         found[key] = one if (before := found.get(key)) is None else _joined(before, one)
     return tuple(found.values())
+
+
+def fewer(seen: Seen, without: Set[int]) -> Seen | None:
+    """The others of these ranks, None where there are none. A range of steps was that of all: which of them are whose is not known."""
+    ranks = tuple(r for r in seen.ranks if r not in without)
+    if not ranks or ranks == seen.ranks:
+        return seen if ranks else None
+    step = seen.step if seen.least_step == seen.step else None
+    return replace(seen, ranks=ranks, least_step=step, step=step)
 
 
 def _joined(a: Seen, b: Seen) -> Seen:
