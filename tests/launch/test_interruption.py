@@ -149,7 +149,7 @@ def test_anything_else_is_interrupted_at_once(interrupt, around):
     assert interrupt(around) == ["SIGINT"]
     seen = Seen(ranks=(0,), place=Place(file="/p/train.py", line=16, name="step"), silent_s=0.1)
     # Where they were is told of by nobody else.
-    assert around.told == [events.LastSeen(signal="SIGINT", seen=(seen, Seen(ranks=(1,))), still_s=1.5)]
+    assert around.told == [events.LastSeen(signal="SIGINT", seen=(seen, Seen(ranks=(1,))), still_s=None)]
 
 
 def test_a_rank_that_executes_while_others_wait_is_looked_at(interrupt):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unhang.launch import events, lastseen
 from unhang.launch.watch import RankState
 from unhang.records.frames import Frame
-from unhang.records.incident import Ended
+from unhang.records.incident import Counters, Ended, Raised
 from unhang.records.now import Place
 from unhang.records.seen import Seen
 
@@ -40,6 +40,17 @@ def test_of_a_training_that_has_not_begun_it_is_not_told_when_it_moved():
     assert told == events.LastSeen(signal="SIGTERM", seen=(Seen(ranks=(0,)),), still_s=None)
 
 
+def test_of_one_that_has_only_joined_it_is_not_told_when_it_moved():
+    assert lastseen.at_signal("SIGTERM", [rank(0, step=0)], 100.0).still_s is None
+    idle = {"0": Counters(enqueued=0, completed=0), "unhang/beside": Counters(enqueued=3, completed=3)}
+    assert lastseen.at_signal("SIGTERM", [rank(0, step=0, groups=idle)], 100.0).still_s is None
+    # Those that have begun tell it alone, whoever has joined since.
+    later = rank(0, step=0, last_progress_s=99.0)
+    assert lastseen.at_signal("SIGTERM", [later, rank(1)], 100.0).still_s == 90.5
+    called = rank(1, step=0, groups={"0": Counters(enqueued=1, completed=0)})
+    assert lastseen.at_signal("SIGTERM", [later, called], 100.0).still_s == 90.5
+
+
 def test_who_was_killed_by_whom():
     ours, launchers, orderly, gone = rank(0), rank(1), rank(2), rank(3)
     overdue = lastseen.Overdue()
@@ -49,6 +60,26 @@ def test_who_was_killed_by_whom():
     overdue.note([ours, launchers], now=41.0, since_s=11.0, exists=lambda pid: True, by_us=True)
     seen = [Seen(ranks=(n,), place=AT, least_step=5, step=5, silent_s=30.25) for n in (0, 1)]
     assert overdue.killed() == [events.Forced(seen=(seen[0],), after_s=30.0, by_us=True), events.Forced(seen=(seen[1],), after_s=29.0, by_us=False)]
+
+
+RAISED = Raised(type="KeyboardInterrupt", text="", frames=(), at_s=12.0)
+
+
+def test_one_that_raised_is_not_told_as_gone_without_a_word():
+    before, since = rank(0, raised=RAISED), rank(1)
+    overdue = lastseen.Overdue()
+    overdue.note([before, since], now=40.0, since_s=11.0, exists=lambda pid: True, by_us=False)
+    since.raised = RAISED
+    assert overdue.killed() == []
+
+
+def test_one_that_raised_and_was_there_all_the_same_was_ended_by_us():
+    before, since = rank(0, raised=RAISED), rank(1)
+    overdue = lastseen.Overdue()
+    overdue.note([before, since], now=40.0, since_s=11.0, exists=lambda pid: True, by_us=False)
+    overdue.note([before, since], now=41.0, since_s=11.0, exists=lambda pid: True, by_us=True)
+    since.raised = RAISED
+    assert [(f.seen[0].ranks, f.by_us) for f in overdue.killed()] == [((0,), True)]
 
 
 def test_nobody_was_killed():

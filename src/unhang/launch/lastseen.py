@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from unhang.launch import events
 from unhang.launch.watch import RankState
 from unhang.records.frames import Frame
+from unhang.records.incident import Raised, is_own
 from unhang.records.now import MOST_CHARACTERS, Place
 from unhang.records.seen import Seen, together
 
@@ -36,8 +37,13 @@ def _one(state: RankState, now: float) -> Seen:
 def at_signal(name: str, states: Iterable[RankState], now: float) -> events.LastSeen | None:
     """As the signal of this name comes; None where no rank lives."""
     living = [s for s in states if s.ended is None]
-    moved = [s.last_progress_s for s in living if s.joined or s.step]
+    moved = [s.last_progress_s for s in living if _has_moved(s)]
     return events.LastSeen(signal=name, seen=seen(living, now), still_s=round(max(now - max(moved), 0.0), 3) if moved else None) if living else None
+
+
+def _has_moved(state: RankState) -> bool:
+    """Whether it has taken a step or begun a collective: its progress is told of one that has only joined, too."""
+    return state.step > 0 or any(c.enqueued > 0 for name, c in state.groups.items() if not is_own(name))
 
 
 @dataclass
@@ -46,6 +52,12 @@ class _Noted:
     seen: Seen
     after_s: float
     by_us: bool
+    raised: Raised | None
+
+    @property
+    def unheard(self) -> bool:
+        """Whether nothing told of its end. Of one that had raised before and was there still when we ended it, that was no end."""
+        return not self.state.announced and (self.state.raised is None or (self.by_us and self.state.raised is self.raised))
 
 
 class Overdue:
@@ -58,15 +70,15 @@ class Overdue:
         """They had from `since_s` on. `by_us`: we end them now; else their launcher may. Where they were first stays."""
         for state in states:
             if state.ended is None and exists(state.pid):
-                noted = self._noted.setdefault(state.pid, _Noted(state, _one(state, now), now - since_s, by_us))
+                noted = self._noted.setdefault(state.pid, _Noted(state, _one(state, now), now - since_s, by_us, state.raised))
                 if by_us and not noted.by_us:
-                    noted.by_us, noted.after_s = True, now - since_s
+                    noted.by_us, noted.after_s, noted.raised = True, now - since_s, state.raised
 
     def killed(self) -> list[events.Forced]:
-        """Of those that did not come to an orderly end after all."""
+        """Of those that neither came to an orderly end after all nor raised what ended them."""
         forced: dict[bool, list[_Noted]] = {}
         for noted in self._noted.values():
-            if not noted.state.announced:
+            if noted.unheard:
                 forced.setdefault(noted.by_us, []).append(noted)
         return [
             events.Forced(seen=together(n.seen for n in found), after_s=round(min(n.after_s for n in found), 1), by_us=by_us)
