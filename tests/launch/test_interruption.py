@@ -168,6 +168,18 @@ def test_no_longer_than_that(interrupt):
     assert interrupt(Around(gather=for_ever)) == ["looked", "SIGINT", "announced", "drawn"]
 
 
+def test_one_that_is_skipped_and_judged_is_told_by_its_verdict_alone(interrupt):
+    around = Around(gather=for_ever)
+    interrupt(around, signal.SIGINT, signal.SIGINT)
+    assert around.drawn is not None and [type(e) for e in around.told] == [events.Note]
+
+
+def test_one_that_is_skipped_and_comes_to_nothing_is_told_once(interrupt):
+    around = Around(gather=deaf)
+    assert interrupt(around, signal.SIGINT, signal.SIGINT) == ["looked", "SIGINT"]
+    assert [type(e) for e in around.told] == [events.Note, events.LastSeen]
+
+
 def test_a_look_that_does_not_end_keeps_no_signal_back(interrupt):
     around = Around(gather=deaf)
     assert interrupt(around) == ["looked", "SIGINT"]

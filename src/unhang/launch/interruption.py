@@ -80,7 +80,8 @@ class Interruption:
             return
         look = self._worth_a_look(number) if self.count == 1 and self._ground.running() else None
         if look is None:
-            self._tell_seen()
+            if self._look is None:
+                self._tell_seen()
             self._hand_on(number)
             return
         loop = asyncio.get_running_loop()
@@ -90,7 +91,7 @@ class Interruption:
         self._look = asyncio.ensure_future(self._and_hand_on(look, number))
 
     async def over(self) -> None:
-        """Wait, bounded, until what was seen is judged."""
+        """Wait, bounded, until what was seen is judged; where nothing came of it, tell where the ranks were."""
         if self._look is None:
             return
         await asyncio.wait({self._look}, timeout=EVIDENCE_S + JUDGING_S)
