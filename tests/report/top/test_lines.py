@@ -154,8 +154,22 @@ def test_where_ranks_were_last_is_among_the_events():
     told = words.happened(Happened(s=1.0, event="LastSeen", fields={"signal": "SIGTERM", "seen": seen}), "en")
     assert told == "SIGTERM; last seen, by heartbeat: ranks 0 and 1 at train.py:16 in step (step 3)"
     forced = Happened(s=1.0, event="Forced", fields={"after_s": 30.0, "seen": seen})
-    assert words.happened(forced, "zh") == "信号 30 秒后仍在，随后被强制结束；最后的心跳所在位置：rank 0、1 在 train.py:16 in step（第 3 步）"
+    assert words.happened(forced, "zh") == "信号 30 s 后被强制结束；最后的心跳所在位置：rank 0、1 在 train.py:16 in step（第 3 步）"
     assert words.happened(Happened(s=1.0, event="LastSeen", fields={"signal": "SIGTERM", "seen": 7}), "en").endswith("?")
+
+
+def test_who_ended_ranks_is_told_as_a_guess_where_it_is_one():
+    seen = [{"ranks": [2], "place": {"file": "/p/data.py", "line": 7, "name": "load"}, "silent_s": 0.1}]
+
+    def told(lang="en", **fields):
+        return words.happened(Happened(s=1.0, event="Forced", fields={"after_s": 30.0, "seen": seen} | fields), lang)
+
+    assert told(by_us=True) == "ended by force 30 s after the signal; last seen, by heartbeat: rank 2 at data.py:7 in load"
+    assert told(by_us=False).startswith("still there 30 s after the signal, then gone without a word (as if killed by its launcher); last seen")
+    assert told("zh", by_us=False).startswith("信号 30 s 后仍在，随后不声不响地消失（像是被启动器杀死）")
+    for damaged in ({"seen": 7}, {"after_s": "long"}, {"by_us": "me"}):
+        assert told(**damaged) == "ended by force, by whom or where is not known"
+        assert told("zh", **damaged) == "被强制结束，不知道由谁或在何处"
 
 
 def test_every_event_has_its_words():

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from unhang.knowledge import seen
+from unhang.knowledge.text import Text
 from unhang.records.live.history import Happened
 from unhang.records.live.picture import Phase, State
 from unhang.records.seen import Seen
@@ -375,8 +376,10 @@ def happened(event: Happened, lang: Language) -> str:
         fields["n"] = str(n + 1) if isinstance(n := event.fields.get("attempt"), int) else UNKNOWN
     if event.event == "Opened":
         fields["told"] = KINDS[lang].get(str(event.fields.get("kind")), str(event.fields.get("kind")))
-    if event.event in ("LastSeen", "Forced"):
+    if event.event == "LastSeen":
         fields["told"] = _seen(event.fields.get("seen"), lang)
+    if event.event == "Forced":
+        fields["told"] = _forced(event.fields, lang)
     return told[lang].format_map(_Unknown(fields))
 
 
@@ -385,6 +388,20 @@ def _seen(told: Any, lang: Language) -> str:
         return seen.told(msgspec.convert(told, tuple[Seen, ...])).of(lang)
     except msgspec.ValidationError:
         return UNKNOWN
+
+
+class _Forced(msgspec.Struct):
+    seen: tuple[Seen, ...]
+    after_s: float
+    by_us: bool = True
+
+
+def _forced(fields: Mapping[str, Any], lang: Language) -> str:
+    try:
+        told = msgspec.convert(dict(fields), _Forced)
+    except msgspec.ValidationError:
+        return Text("ended by force, by whom or where is not known", "被强制结束，不知道由谁或在何处").of(lang)
+    return seen.by_force(told.seen, told.after_s, by_us=told.by_us).of(lang)
 
 
 def _in_chinese(event: Happened, fields: Mapping[str, str]) -> dict[str, str]:
@@ -435,10 +452,7 @@ _EVENTS: Mapping[str, Mapping[Language, str]] = {
     "GaveUp": {"en": "not starting again: {why}", "zh": "不再重启：{why}"},
     "Note": {"en": "{text}", "zh": "{text}"},
     "LastSeen": {"en": "{signal}; last seen, by heartbeat: {told}", "zh": "{signal}；最后的心跳所在位置：{told}"},
-    "Forced": {
-        "en": "still there {after_s} s after the signal, and ended by force; last seen: {told}",
-        "zh": "信号 {after_s} 秒后仍在，随后被强制结束；最后的心跳所在位置：{told}",
-    },
+    "Forced": {"en": "{told}", "zh": "{told}"},
     "Finished": {
         "en": "ended with exit code {exitcode} after {elapsed_s} s, in attempt {attempts}",
         "zh": "以退出码 {exitcode} 结束，用时 {elapsed_s} 秒，第 {attempts} 次尝试",
