@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
-from tests.records.live.runs import Laid
+from tests.records.live.runs import SUPERVISOR, Laid
 
-from unhang.diagnosis import unfinished
+from unhang.diagnosis import course, unfinished
 from unhang.diagnosis.why import judge
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -54,7 +55,7 @@ def test_of_a_dead_one_it_is_told_that_it_is_dead_and_where_ranks_were(laid):
     assert "已不存在" in found.says_zh and "rank 1 在 data.py:7 in load（第 100 步、当时已有 7.0 s 没有心跳）" in found.says_zh
     assert commands(found) == [
         "ps -o pid,stat,etime,args -p 200,201",
-        "dmesg -T | grep -i 'killed process 4711 '",
+        "dmesg -T | grep -i 'killed process'",
         "unhang why run/logs/attempt-0",
     ]
     assert found.evidence[1].source == "now.json" and "rank 1 (pid 201) last seen at /p/data.py:7 in load, heartbeat 7.0 s" in found.evidence[1].text
@@ -83,7 +84,7 @@ def test_one_that_has_not_written_for_long_is_not_said_to_go_on(laid):
 def test_one_that_cannot_be_seen_stays_unknown(laid):
     found = told(laid(alive=None))
     assert "cannot be seen from here: it was killed, or the run still goes on" in found.why.en
-    assert commands(found)[0] == "ssh node1 ps -o pid,stat,etime,args -p 4711"
+    assert commands(found)[0] == "ssh -- node1 ps -o pid,stat,etime,args -p 4711"
 
 
 def test_how_ranks_had_ended_is_told_apart(laid):
@@ -94,10 +95,103 @@ def test_how_ranks_had_ended_is_told_apart(laid):
     assert "by its last record" not in told(run).says.en and "ps " not in str(commands(told(run)))
 
 
-def test_without_a_record_of_the_ranks_their_places_are_not_known(laid):
+LOST = "it was killed, or failed itself, or its end was recorded in what is lost here"
+
+
+def whole(run, logs="run/logs/attempt-0"):
+    """As it is told with all that its directory holds."""
+    rundir = RunDir(run.path)
+    went = course.read(rundir.events, source="events.jsonl")
+    return unfinished.look(rundir, went, called="run", logs=logs, is_alive=lambda process: run.alive).finding()
+
+
+def cut_off(run):
+    run.tell("Finished", s=60.0, exitcode=0, attempts=1, incidents=0, elapsed_s=60.0)
+    events = run.path / "events.jsonl"
+    events.write_bytes(events.read_bytes()[:-40])
+
+
+@pytest.mark.parametrize("lose", [cut_off, lambda run: (run.path / "events.jsonl").unlink()], ids=["cut off", "not copied"])
+def test_an_end_that_may_have_been_recorded_is_not_said_not_to_have_been(laid, lose):
+    run = laid(alive=False)
+    lose(run)
+    found = whole(run)
+    assert LOST in found.says and "has not said that the run was over" not in found.says
+    assert "或者其结尾记录在此处丢失的内容中" in found.says_zh
+    assert [r.id for r in found.remedies] == ["look-for-what-is-left", "read-log", "who-killed-it"]
+    # Of another machine, too.
+    assert "it was killed, or the run still goes on, or its end was recorded in what is lost here" in judge(RunDir(run.path)).primary.says
+
+
+def test_the_last_word_on_an_attempt_leaves_open_that_the_end_was_recorded(laid):
+    run = laid(alive=False)
+    run.now(run.rank(0, ended_s=59.0, exitcode=0, announced=True), last=True)
+    assert LOST in whole(run).says and whole(run, logs=None).remedies == ()
+    assert [r.id for r in whole(run).remedies] == ["read-log", "who-killed-it"]
+    run.alive = None
+    run.at += 60
+    assert "it was killed, or the run still goes on, or its end was recorded in what is lost here" in whole(run).says
+
+
+def test_of_an_attempt_that_is_followed_by_another_it_is_no_last_word(laid):
+    run = laid(alive=False)
+    run.now(run.rank(0), last=True)
+    run.begin(1)
+    assert "lost here" not in whole(run).says
+
+
+def test_without_any_record_an_end_may_have_been_recorded(tmp_path):
+    (tmp_path / "incidents").mkdir()
+    assert "or its end was recorded in what is lost here" in judge(RunDir(tmp_path)).primary.says
+
+
+@pytest.mark.parametrize("lose", ["now.json", "both", "attached", "older"])
+def test_without_a_record_of_the_ranks_their_places_are_not_known(laid, lose):
+    run = laid(alive=False)
+    if lose == "older":
+        run.tell("Started", attempt=1, pid=100)
+    else:
+        (run.path / "now.json").unlink()
+    if lose == "both":
+        (run.path / "events.jsonl").unlink()
+    if lose == "attached":
+        (run.path / "events.jsonl").write_text('{"s":0.5,"event":"Started","attempt":0,"pid":100}\n{"s":1.5,"event":"Attached","ra\n')
+    says = told(run).says
+    assert "where the ranks were is not known: no record of it is here" in says.en and "no rank had reported" not in says.en
+    assert "不知道各 rank 在哪里：此处没有记录" in says.zh
+
+
+def test_a_run_of_which_nothing_is_written_down_is_not_known_either(laid):
+    run = laid(alive=None)
+    (run.path / "now.json").unlink()
+    (run.path / "events.jsonl").unlink()
+    run.run(supervisor=None)
+    assert "where the ranks were is not known" in told(run).says.en
+
+
+def test_that_no_rank_had_reported_is_told_by_the_record_of_them(laid):
+    run = laid(alive=False)
+    run.now()
+    assert "no rank had reported to it" in told(run).says.en
+
+
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+
+
+def test_the_kernel_is_asked_for_a_pid_only_where_it_counts_by_the_same(laid):
     run = laid(alive=False)
     (run.path / "now.json").unlink()
-    assert "where the ranks were is not known" in told(run).says.en
+    for namespace, asks, warns in (("pid:[4026532000]", "killed process", True), (FIRST_PID_NAMESPACE, "killed process 4711 ", False)):
+        run.run(supervisor=vars(replace(SUPERVISOR, pid_namespace=namespace)))
+        (killed,) = whole(run, logs=None).remedies
+        assert killed.command == f"dmesg -T | grep -i '{asks}'"
+        assert ("its own pids" in killed.says, "pid 4711" in killed.says) == (warns, warns) and ("4711" in killed.says_zh) is warns
+
+
+def test_a_host_is_no_option_of_ssh(laid):
+    run = laid(alive=None)
+    run.run(supervisor=vars(replace(SUPERVISOR, host="-oProxyCommand=touch x")))
+    assert commands(told(run))[0] == "ssh -- '-oProxyCommand=touch x' ps -o pid,stat,etime,args -p 4711"
 
 
 def test_beside_the_verdict_on_an_incident_it_is_said_where_the_ranks_were_later(build, lab):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unhang.diagnosis import course
+from unhang.diagnosis.course import Course
 from unhang.errors import RunDirError
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -25,6 +26,9 @@ from unhang.records.seen import Seen, together
 _MOST_EVIDENCE = 8
 _GOES_ON: tuple[Phase, ...] = ("starting", "running", "standing", "wrong", "between", "trying")
 _EITHER = Text("unhang itself was killed, or the run still goes on", "unhang 本身被杀死，或者运行还在继续")
+_OR_LOST = Text(", or its end was recorded in what is lost here", "，或者其结尾记录在此处丢失的内容中")
+# The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): the pids of its log are those of that one.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,45 +57,91 @@ def _seen_from_here(process: ProcessId) -> bool | None:
     return processes.is_alive(Host(), process)
 
 
-def look(rundir: RunDir, *, called: str, logs: str | None, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here) -> Unfinished:
-    """How a run stands whose end is not recorded. `called`: where it is, for whoever is to look into it; `logs`: those of the last attempt."""
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """run.json, as far as it matters here."""
+
+    supervisor: ProcessId | None = None
+
+
+def look(
+    rundir: RunDir, went: Course, *, called: str, logs: str | None, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here
+) -> Unfinished:
+    """How a run stands whose end is not recorded in the course that it `went`. `called`: where it is, for whoever is to look into it; `logs`: those
+    of the last attempt.
+    """
     looker = Looker(rundir.path, is_alive=is_alive)
+    lost = not went.exists or went.damaged > 0
     try:
-        return told(looker.look(), looker.now, called=called, logs=logs, source=rundir.relative(rundir.now))
+        picture = looker.look()
     except RunDirError:
-        says = Text("no end of the run is recorded: {either}", "没有记录运行的结尾：{either}").fill(either=_EITHER)
-        return Unfinished(why=_EITHER, says=says, evidence=(), remedies=() if logs is None else (course.read_logs(logs),))
+        why = _EITHER + _OR_LOST if lost else _EITHER
+        says = Text("no end of the run is recorded: {why}", "没有记录运行的结尾：{why}").fill(why=why)
+        return Unfinished(why=why, says=says, evidence=(), remedies=() if logs is None else (course.read_logs(logs),))
+    return told(
+        picture,
+        looker.now,
+        called=called,
+        logs=logs,
+        lost=lost,
+        kernels_pids=_pid_namespace(rundir) == _FIRST_PID_NAMESPACE,
+        source=rundir.relative(rundir.now),
+    )
 
 
-def told(picture: Picture, now: Now | None, *, called: str, logs: str | None, source: str = "now.json") -> Unfinished:
-    """The same of a picture, and of the record of the ranks that it was drawn from."""
-    why = _why(picture)
+def _pid_namespace(rundir: RunDir) -> str | None:
+    try:
+        supervisor = rundir.read(rundir.run, _Run).supervisor
+    except RunDirError:
+        return None
+    return None if supervisor is None else supervisor.pid_namespace
+
+
+def told(
+    picture: Picture,
+    now: Now | None,
+    *,
+    called: str,
+    logs: str | None,
+    lost: bool = False,
+    kernels_pids: bool = False,
+    source: str = "now.json",
+) -> Unfinished:
+    """The same of a picture, and of the record of the ranks that it was drawn from. `lost`: events are missing or damaged, and the end may be among
+    them; `kernels_pids`: the supervisor's pid is known to be the one that the kernel's log has for it.
+    """
+    # Where the supervisor has said its last word on the attempt, the end of the run may have come next.
+    lost = lost or (now is not None and now.last)
+    why = _why(picture, lost=lost)
     parts = [Text("no end of the run is recorded: {why}", "没有记录运行的结尾：{why}").fill(why=why), *_ranks(picture, now)]
     return Unfinished(
         why=why,
         says=joined(parts),
         evidence=() if now is None else tuple(_evidence(r, now, source) for r in now.ranks[:_MOST_EVIDENCE]),
-        remedies=_remedies(picture, now, called=called, logs=logs),
+        remedies=_remedies(picture, now, called=called, logs=logs, lost=lost, kernels_pids=kernels_pids),
     )
 
 
 # -- who watches it
 
 
-def _why(picture: Picture) -> Text:
+def _why(picture: Picture, *, lost: bool) -> Text:
     supervisor = picture.job.supervisor
+    or_lost = _OR_LOST if lost else NOTHING
     if supervisor.pid is None:
-        return _EITHER
+        return _EITHER + or_lost
     who = Text("unhang run (pid {pid} on {host})", "unhang run（pid {pid}，{host}）").fill(pid=supervisor.pid, host=str(supervisor.host))
     if supervisor.alive is None:
-        return Text("{who} cannot be seen from here: it was killed, or the run still goes on", "从这里看不到 {who}：它被杀死，或者运行还在继续").fill(
-            who=who
-        )
+        unseen = Text("{who} cannot be seen from here: it was killed, or the run still goes on", "从这里看不到 {who}：它被杀死，或者运行还在继续")
+        return unseen.fill(who=who) + or_lost
     if not supervisor.alive:
-        return Text(
-            "{who} lives no longer, and has not said that the run was over: it was killed, or failed itself",
-            "{who} 已不存在，也没有说明运行已经结束：它被杀死，或者自身出错",
-        ).fill(who=who)
+        said = (
+            Text("no word is left here that the run was over", "此处也没有留下运行已经结束的记录")
+            if lost
+            else Text("has not said that the run was over", "也没有说明运行已经结束")
+        )
+        gone = Text("{who} lives no longer, and {said}: it was killed, or failed itself", "{who} 已不存在，{said}：它被杀死，或者自身出错")
+        return gone.fill(who=who, said=said) + or_lost
     if picture.job.phase in _GOES_ON:
         return Text("the run still goes on, {who} lives", "运行还在继续，{who} 存活").fill(who=who)
     return Text(
@@ -106,9 +156,7 @@ def _why(picture: Picture) -> Text:
 def _ranks(picture: Picture, now: Now | None) -> list[Text]:
     job = picture.job
     if now is None:
-        if not picture.ranks:
-            return [Text("no rank had reported to it", "还没有 rank 向它报告")] if job.supervisor.pid is not None else []
-        return [Text("where the ranks were is not known: nothing of it was written down", "不知道各 rank 在哪里：没有留下记录")]
+        return [Text("where the ranks were is not known: no record of it is here", "不知道各 rank 在哪里：此处没有记录")]
     if not now.ranks:
         return [Text("no rank had reported to it", "还没有 rank 向它报告")]
     living = [r for r in now.ranks if r.ended_s is None]
@@ -182,7 +230,7 @@ def _evidence(rank: RankNow, now: Now, source: str) -> Evidence:
 # -- what to do
 
 
-def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | None) -> tuple[Remedy, ...]:
+def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | None, lost: bool, kernels_pids: bool) -> tuple[Remedy, ...]:
     supervisor, read = picture.job.supervisor, () if logs is None else (course.read_logs(logs),)
     if supervisor.pid is None:
         return read
@@ -199,23 +247,38 @@ def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | Non
             id="look-there",
             says=f"Ask {supervisor.host} whether it lives.",
             says_zh=f"到 {supervisor.host} 上查看它是否存活。",
-            command=f"ssh {shlex.quote(str(supervisor.host))} ps -o pid,stat,etime,args -p {supervisor.pid}",
+            command=f"ssh -- {shlex.quote(str(supervisor.host))} ps -o pid,stat,etime,args -p {supervisor.pid}",
         )
         return there, *read
     pids = [r.pid for r in now.ranks if r.ended_s is None] if now is not None else []
-    left = Remedy(
+    look_left = Remedy(
         id="look-for-what-is-left",
         says="See whether its ranks still live: they would go on holding GPUs and ports. Others may have got these pids since.",
         says_zh="查看它的 rank 是否还活着：它们会继续占用 GPU 和端口。这些 pid 也可能已属于别的进程。",
         command=f"ps -o pid,stat,etime,args -p {','.join(map(str, pids))}",
     )
-    killed = Remedy(
+    left, killed = (look_left,) if pids else (), _who_killed(supervisor.pid, kernels_pids=kernels_pids)
+    if lost:
+        # Perhaps nobody did.
+        return *left, *read, *((killed,) if left or read else ())
+    return *left, killed, *read
+
+
+def _who_killed(pid: int, *, kernels_pids: bool) -> Remedy:
+    counted = Text(
+        " Its log has the machine's pids, and a container its own pids: pid {pid} may be another one there. Go by the name and the time.",
+        "内核日志用的是整台机器的 pid，而容器有自己的 pid：{pid} 在日志中可能是另一个进程，请看进程名和时间。",
+    ).fill(pid=pid)
+    says = Text(
+        "Ask the kernel whether it killed unhang run for memory; a kill -9 by anybody else leaves no trace.",
+        "查看内核是否因内存不足杀死了 unhang run；别人的 kill -9 不留痕迹。",
+    ) + (NOTHING if kernels_pids else counted)
+    return Remedy(
         id="who-killed-it",
-        says="Ask the kernel whether it killed unhang run for memory; a kill -9 by anybody else leaves no trace.",
-        says_zh="查看内核是否因内存不足杀死了 unhang run；别人的 kill -9 不留痕迹。",
-        command=f"dmesg -T | grep -i 'killed process {supervisor.pid} '",
+        says=says.en,
+        says_zh=says.zh,
+        command=f"dmesg -T | grep -i 'killed process{f' {pid} ' if kernels_pids else ''}'",
     )
-    return *((left,) if pids else ()), killed, *read
 
 
 def _interrupt(pid: int) -> Remedy:

@@ -78,11 +78,11 @@ def _logs(rundir: RunDir, called: str) -> str | None:
     return None if last is None else f"{called}/{rundir.relative(rundir.logs(last))}"
 
 
-def _unfinished(rundir: RunDir, called: str) -> Unfinished:
+def _unfinished(rundir: RunDir, went: course.Course, called: str) -> Unfinished:
     # Of most runs the end is recorded.
     from unhang.diagnosis import unfinished
 
-    return unfinished.look(rundir, called=called, logs=_logs(rundir, called))
+    return unfinished.look(rundir, went, called=called, logs=_logs(rundir, called))
 
 
 def _run(rundir: RunDir) -> tuple[NotExamined, ...]:
@@ -112,7 +112,7 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
         went = course.read(rundir.events, source=rundir.relative(rundir.events))
     except OSError as e:
         raise RunDirError(f"cannot read {rundir.events}: {e.strerror or e}") from e
-    unfinished = None if went.exitcode is not None else _unfinished(rundir, called)
+    unfinished = None if went.exitcode is not None else _unfinished(rundir, went, called)
     unreadable = {n: "it was opened, and its incident.json is missing" for n in went.opened if n not in numbers}
     for number in reversed(numbers):
         try:
