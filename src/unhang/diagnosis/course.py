@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,9 +18,6 @@ from unhang.knowledge.text import Text, joined
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special
 from unhang.records.seen import Seen
-
-if TYPE_CHECKING:
-    from unhang.diagnosis.unfinished import Unfinished
 
 MAX_LINE_BYTES = 1024 * 1024
 
@@ -87,6 +83,28 @@ class Course:
     def interrupted(self) -> bool:
         # A training that ended itself with 143 is none; runs from before that was written had one code for all.
         return self.exitcode == EXIT_INTERRUPTED if self.was_interrupted is None else self.was_interrupted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """How a run stands whose end is not recorded. `why` the end is not recorded, in a few words; `says` with where the ranks were."""
+
+    why: Text
+    says: Text
+    evidence: tuple[Evidence, ...]
+    remedies: tuple[Remedy, ...]
+
+    def finding(self, more: Sequence[Text] = ()) -> Finding:
+        """With what else is to be said of it."""
+        says = joined([self.says, *more])
+        return Finding(
+            cause="unknown",
+            standing="not-established",
+            says=says.en,
+            says_zh=says.zh,
+            evidence=self.evidence,
+            remedies=self.remedies,
+        )
 
 
 class _Event(msgspec.Struct):

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unhang.diagnosis import course
-from unhang.diagnosis.course import Course
+from unhang.diagnosis.course import Course, Unfinished
 from unhang.errors import RunDirError
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.knowledge import seen, text, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined
-from unhang.model import Evidence, Finding, ProcessId, Remedy
+from unhang.model import Evidence, ProcessId, Remedy
 from unhang.records.live.looking import Looker
 from unhang.records.live.picture import Phase, Picture
 from unhang.records.now import Now, RankNow
@@ -29,28 +29,6 @@ _EITHER = Text("unhang itself was killed, or the run still goes on", "unhang 本
 _OR_LOST = Text(", or its end was recorded in what is lost here", "，或者其结尾记录在此处丢失的内容中")
 # The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): the pids of its log are those of that one.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unfinished:
-    """How it stands. `why` the end is not recorded, in a few words; `says` with where the ranks were."""
-
-    why: Text
-    says: Text
-    evidence: tuple[Evidence, ...]
-    remedies: tuple[Remedy, ...]
-
-    def finding(self, more: Sequence[Text] = ()) -> Finding:
-        """With what else is to be said of it."""
-        says = joined([self.says, *more])
-        return Finding(
-            cause="unknown",
-            standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
-            evidence=self.evidence,
-            remedies=self.remedies,
-        )
 
 
 def _seen_from_here(process: ProcessId) -> bool | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unhang.diagnosis import course, interrupted, retyped, solved, verdict
 from unhang.diagnosis.redact import redact_data
@@ -21,9 +20,6 @@ from unhang.model import ONLY_NEWEST, Input, NotExamined, Verdict
 from unhang.records import picture
 from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
-
-if TYPE_CHECKING:
-    from unhang.diagnosis.unfinished import Unfinished
 
 # Whoever reads of a failure thinks of its end. A pipe (`| tee`) or `|| true` ends with 0 whatever became of the training.
 _WENT_ON = Text("; the training was started again after that, and the run ended with exit code 0", "；此后训练重新启动，运行以退出码 0 结束")
@@ -78,7 +74,7 @@ def _logs(rundir: RunDir, called: str) -> str | None:
     return None if last is None else f"{called}/{rundir.relative(rundir.logs(last))}"
 
 
-def _unfinished(rundir: RunDir, went: course.Course, called: str) -> Unfinished:
+def _unfinished(rundir: RunDir, went: course.Course, called: str) -> course.Unfinished:
     # Of most runs the end is recorded.
     from unhang.diagnosis import unfinished
 
