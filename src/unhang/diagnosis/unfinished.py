@@ -27,8 +27,6 @@ _MOST_EVIDENCE = 8
 _GOES_ON: tuple[Phase, ...] = ("starting", "running", "standing", "wrong", "between", "trying")
 _EITHER = Text("unhang itself was killed, or the run still goes on", "unhang 本身被杀死，或者运行还在继续")
 _OR_LOST = Text(", or its end was recorded in what is lost here", "，或者其结尾记录在此处丢失的内容中")
-# The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): the pids of its log are those of that one.
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 def _seen_from_here(process: ProcessId) -> bool | None:
@@ -62,7 +60,7 @@ def look(
         called=called,
         logs=logs,
         lost=lost,
-        kernels_pids=_pid_namespace(rundir) == _FIRST_PID_NAMESPACE,
+        kernels_pids=_pid_namespace(rundir) == processes.FIRST_PID_NAMESPACE,
         source=rundir.relative(rundir.now),
     )
 

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from unhang.facts.host import Host
 from unhang.model import ProcessId
 
+# The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): from there all processes of the machine are seen, and its pids are those of
+# the kernel's log.
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts.host import Host, Space
+from unhang.facts.processes import FIRST_PID_NAMESPACE
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
 from unhang.text import NOTHING, Text
@@ -29,8 +30,6 @@ _BY_NAME = re.compile(r"torch_(\d{1,9})_")
 _MANAGER = "torch_shm_manag"
 _MAX_SEGMENTS = 10_000
 _PATIENCE_S = 2.0
-# The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): from there all processes of the machine are seen.
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 # "runtime-default": 64 MiB, Docker's, Podman's and containerd's; "runtime-option": --shm-size; "empty-dir": a volume of a pod; "mount-option": size=;
 # "half-of-memory": the kernel's default.
@@ -234,7 +233,7 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
 def _hidden(host: Host) -> str:
     """The processes that /proc does not even list; "" where it lists all."""
     try:
-        if host.link("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:
+        if host.link("/proc/self/ns/pid") != FIRST_PID_NAMESPACE:
             return "processes outside of this container"
     except OSError:
         return "processes outside of this container"
