@@ -18,6 +18,7 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts import memory
 from unhang.facts.host import Host
+from unhang.facts.processes import FIRST_PID_NAMESPACE
 from unhang.launch import events, ras
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
@@ -32,8 +33,6 @@ from unhang.records.incident import Activity, Ended, Incident, IncidentKind, Log
 from unhang.records.rundir import RunDir
 
 KERNEL_LINES = 400
-# PROC_PID_INIT_INO (include/linux/proc_ns.h).
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +266,7 @@ def _uptime(host: Host) -> float | None:
 def _host_pids(host: Host) -> bool | None:
     """Whether this process counts pids as the kernel log does: it is in the first of all pid namespaces."""
     try:
-        return str(host.path("/proc/self/ns/pid").readlink()) == f"pid:[{_FIRST_PID_NAMESPACE}]"
+        return str(host.path("/proc/self/ns/pid").readlink()) == FIRST_PID_NAMESPACE
     except OSError:
         return None
 
