@@ -28,6 +28,8 @@ REFUSED = {
     "a preset": ["presets", "nope"],
     "a preset of a run": ["run", "--preset", "nope", "true"],
     "a setting": ["run", "--set", "nope=1", "true"],
+    "a number of processes for python": ["run", "-n", "2", "--", "python3", "train.py"],
+    "a number for python without a script": ["run", "-n", "2", "python3", "-c", "1"],
     "a value": ["run", "--set", "shm=maybe", "true"],
     "no value": ["run", "--set", "shm", "true"],
     "a setting without an effect": ["run", "--set", "batch=4", "--dry-run", "true"],

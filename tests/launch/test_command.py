@@ -126,6 +126,23 @@ def test_bad_input(path, words, options, error, text):
 
 
 @pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["python", "train.py", "--lr", "1"], "leave out the word python: unhang run -n 2 train.py --lr 1"),
+        (["python3.11", "-u", "-m", "pkg.train"], "leave out the word python3.11: unhang run -n 2 -m pkg.train"),
+        (["./bin/python", "train.py"], "leave out the word ./bin/python: unhang run -n 2 --python ./bin/python train.py"),
+        (["python", "-c", "1"], "name a script that ends in .py, or a module: unhang run -n 2 train.py"),
+        (["python", "-m", "torch.distributed.run", "train.py"], "give torchrun its own option for the number of processes"),
+        (["deepspeed", "train.py"], "give deepspeed its own option for the number of processes"),
+    ],
+)
+def test_a_number_of_processes_for_a_command_of_its_own(path, words, hint):
+    with pytest.raises(UnhangError, match="is for a Python script or module") as raised:
+        resolve(words, nproc_per_node=2, environ=environ(path))
+    assert raised.value.hint == hint
+
+
+@pytest.mark.parametrize(
     ("words", "kind"),
     [
         (["train.py"], "torchrun"),

@@ -77,7 +77,7 @@ def resolve(
     if nproc_per_node is not None:
         raise UnhangError(
             f"--nproc-per-node is for a Python script or module; {first} is a command of its own",
-            hint=f"give {first} its own option for the number of processes",
+            hint=_number_instead(words, nproc_per_node),
         )
     found = shutil.which(first, path=environ.get("PATH"))
     if found is None:
@@ -91,6 +91,28 @@ def resolve(
         world_size=_promised(kind, options),
         port=_port(options, environ) if kind else None,
     )
+
+
+def _number_instead(words: Sequence[str], count: int) -> str:
+    """What gives a command of its own so many processes: Python has no option for that, and torchrun is what -n stands for."""
+    first = words[0]
+    if not _is_python(first):
+        return f"give {first} its own option for the number of processes"
+    kind, _ = _launcher(words)
+    if kind is not None:
+        return f"give {kind} its own option for the number of processes"
+    # torchrun starts its ranks with it.
+    rest = [*words[1:]]
+    while rest[:1] == ["-u"]:
+        del rest[0]
+    if not rest or not (rest[0].endswith(".py") or (rest[0] == "-m" and len(rest) > 1)):
+        return f"name a script that ends in .py, or a module: unhang run -n {count} train.py"
+    named_python = ["--python", first] if "/" in first else []
+    return f"leave out the word {first}: {shlex.join(['unhang', 'run', '-n', str(count), *named_python, *rest])}"
+
+
+def _is_python(word: str) -> bool:
+    return re.fullmatch(r"python(?:\d+(?:\.\d+)?t?)?", Path(word).name) is not None
 
 
 def launcher(command: Command) -> str:

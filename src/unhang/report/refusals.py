@@ -194,6 +194,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{}; for a script that has one of its own: {}", "{}；如果脚本自己有这个选项：{}"),
     ("--nproc-per-node is for a Python script or module; {} is a command of its own", "--nproc-per-node 用于 Python 脚本或模块；{} 本身就是命令"),
     ("give {} its own option for the number of processes", "使用 {} 自己的进程数选项"),
+    ("leave out the word {}: {}", "去掉 {} 这个词：{}"),
+    ("name a script that ends in .py, or a module: {}", "请给出以 .py 结尾的脚本或一个模块：{}"),
     # unhang why
     ("--json and --markdown: choose one", "--json 与 --markdown 只能选一个"),
     ("give either PATH... or --ras HOST:PORT", "请给出 PATH... 或 --ras HOST:PORT 之一"),
