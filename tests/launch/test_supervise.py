@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -13,13 +14,22 @@ import pytest
 from unhang.launch import events
 from unhang.launch.attempt import Options, Result
 from unhang.launch.command import Command
-from unhang.launch.supervise import Changed, Policy, Supervisor, no_progress, run_path
-from unhang.model import Finding, Verdict
+from unhang.launch.supervise import Changed, Policy, Supervisor, fails_always, no_progress, run_path
+from unhang.model import Evidence, Finding, Standing, Verdict
 from unhang.records.rundir import RunDir
 
 
-def failed(steps: int, *, cause: str = "rank-exception", ranks: tuple[int, ...] = (1,), pace: float = 1.0, exitcode: int = 1) -> Result:
-    verdict = Verdict(primary=Finding(cause=cause, standing="established", says="", ranks=ranks))
+def failed(
+    steps: int,
+    *,
+    cause: str = "rank-exception",
+    ranks: tuple[int, ...] = (1,),
+    pace: float = 1.0,
+    exitcode: int = 1,
+    standing: Standing = "established",
+    text: str = "",
+) -> Result:
+    verdict = Verdict(primary=Finding(cause=cause, standing=standing, says="", ranks=ranks, evidence=(Evidence(source="err", text=text),)))
     return Result(exitcode=exitcode, ended_by_us=False, interrupted=False, steps=steps, pace=pace, incident=None, verdict=verdict)
 
 
@@ -50,6 +60,67 @@ def failed(steps: int, *, cause: str = "rank-exception", ranks: tuple[int, ...] 
 )
 def test_no_progress(failures, stop):
     assert no_progress(failures) is stop
+
+
+@pytest.mark.parametrize(
+    ("failure", "stop"),
+    [
+        (failed(0, cause="launcher-wrong-env"), True),
+        (failed(0, cause="config-error"), True),
+        (failed(0, cause="launcher-wrong-env", standing="likely", text="ModuleNotFoundError: No module named 'torch'"), True),
+        (failed(0, cause="launcher-wrong-env", standing="likely", text="ModuleNotFoundError: No module named 'accelerate'"), False),
+        (failed(0, cause="launcher-wrong-env", standing="possible", text="ModuleNotFoundError: No module named 'torch'"), False),
+        # Gloo answers a missing NCCL.
+        (failed(0, cause="backend-unavailable"), False),
+        # It has worked for a while: something else has changed.
+        (failed(3, cause="config-error"), False),
+        # A download that fails, a port that the last run still holds, a race.
+        (failed(0), False),
+        (failed(0, cause="port-in-use"), False),
+        (failed(0, cause="collective-mismatch"), False),
+    ],
+)
+def test_one_failure_is_enough(failure, stop):
+    assert fails_always(failure) is stop
+
+
+REFUSES = "import argparse, sys\nopen(sys.argv.pop(1), 'a').write('.')\nargparse.ArgumentParser().parse_args()"
+
+
+class TakesBack:
+    """A remembered change with which the training refuses an option."""
+
+    def __init__(self, without, environ):
+        self.without, self.environ = without, environ
+
+    def at_start(self, tell):
+        return Changed(environ=self.environ, command=replace(self.without, argv=(*self.without.argv, "--nosuch", "1")))
+
+    def after(self, result, tell, cancelled):
+        return Changed(environ=self.environ, command=self.without)
+
+
+@pytest.mark.parametrize(("ours", "starts", "exitcode"), [(False, 1, 2), (True, 2, 0)])
+def test_an_unknown_option_is_not_tried_again_unless_it_is_ours(tmp_path, ours, starts, exitcode):
+    script, count, told = tmp_path / "train.py", tmp_path / "count", []
+    script.write_text(REFUSES)
+    plain = Command(argv=(sys.executable, str(script), str(count)), python=sys.executable, name="train", world_size=None, port=None)
+    supervisor = Supervisor(
+        plain if ours else replace(plain, argv=(*plain.argv, "--nosuch", "1")),
+        rundir=RunDir.create(tmp_path / "run"),
+        options=Options(),
+        policy=Policy(),
+        tell=told.append,
+        sink=lambda *said: None,
+        remedying=TakesBack(plain, os.environ) if ours else None,
+    )
+    assert supervisor.run().exitcode == exitcode
+    assert count.read_text() == "." * starts
+    drawn = [e.verdict.primary for e in told if isinstance(e, events.Drawn)]
+    assert [(p.cause, p.standing) for p in drawn] == [("config-error", "established")]
+    assert [e.why for e in told if isinstance(e, events.GaveUp)] == (
+        [] if ours else ["the cause is in the environment or the options: starting again would not help"]
+    )
 
 
 def test_run_paths_are_new_and_safe(tmp_path):

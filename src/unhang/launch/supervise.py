@@ -1,7 +1,8 @@
 """The whole of a run: attempt after attempt, a verdict after each failure, and the decision whether to go on.
 
 A training is started again after a failure, up to `max_restarts` times, but not when it fails again and again for the
-same cause, on the same ranks, after the same number of steps: starting it again would only fail again.
+same cause, on the same ranks, after the same number of steps: starting it again would only fail again. Where the
+environment or an option is established as the cause before the first step, one failure is enough.
 """
 
 from __future__ import annotations
@@ -44,9 +45,14 @@ LEAVE_S = 2.0
 DETERMINISTIC = frozenset(
     {
         *("rank-exception", "collective-mismatch", "rank0-guarded-collective", "premature-exit", "port-in-use", "rendezvous-misconfig"),
-        *("config-error", "backend-unavailable", "wrong-backend-for-tensor", "arch-not-in-build"),
+        *("config-error", "backend-unavailable", "wrong-backend-for-tensor", "arch-not-in-build", "launcher-wrong-env"),
     }
 )
+# Those of them that neither time nor chance has a part in, as it may have in an exception, a port or a race, and that no other setting answers, as
+# Gloo does a missing NCCL.
+FIXED = frozenset({"config-error", "arch-not-in-build", "launcher-wrong-env"})
+# Whose environment it should have been is only likely; that nothing trains in this one is not.
+_NO_TORCH = re.compile(r"No module named '?torch\b(?!\.)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +142,8 @@ class Supervisor:
         self._environ = {**environ, **self._settings}
         self._host = host or Host()
         self._remedying = remedying
+        # What fails with settings of ours may go well without them.
+        self._is_changed = False
         self._attempt: Attempt | None = None
         self._attempts = 0
         self._interrupts: list[int] = []
@@ -242,6 +250,7 @@ class Supervisor:
         if changed is not None:
             self._environ = dict(changed.environ)
             self._command = changed.command
+            self._is_changed = True
 
     def _why_not_again(self, failures: list[Result], alike: list[Result]) -> str | None:
         """The reason for not starting again; None to start. `alike` are the newest failures, those with the same settings."""
@@ -250,6 +259,8 @@ class Supervisor:
             return f"--on-failure {self._policy.on_failure}"
         if result.incident is not None and result.incident.kind == "world-size":
             return "the processes do not form the training that was asked for; starting again would not change that"
+        if not self._is_changed and fails_always(result):
+            return "the cause is in the environment or the options: starting again would not help"
         if no_progress(alike):
             when = f"after {result.steps} steps" if result.steps else "before the first optimizer step"
             return f"the same failure again, each time {when}: starting again would not help"
@@ -376,6 +387,15 @@ class Supervisor:
 def _redacted(typed: Typed) -> Typed:
     words = redact_command((*typed.options, *typed.command))
     return Typed(options=words[: len(typed.options)], command=words[len(typed.options) :])
+
+
+def fails_always(result: Result) -> bool:
+    """Whether one failure shows that the next start ends alike."""
+    primary = result.verdict.primary if result.verdict else None
+    if primary is None or primary.cause not in FIXED or result.steps:
+        return False
+    missed = primary.cause == "launcher-wrong-env" and any(_NO_TORCH.search(e.text) for e in primary.evidence)
+    return primary.standing == "established" or (primary.standing == "likely" and missed)
 
 
 def no_progress(failures: Sequence[Result]) -> bool:
