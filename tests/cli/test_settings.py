@@ -213,3 +213,78 @@ def test_a_python_without_torch_is_named(tmp_path, argv, says, helps):
     if helps == NOT_ACTIVATED:
         done = unhang("run", "--python", str(python), *argv, "true", cwd=tmp_path, LC_ALL="zh_CN.UTF-8")
         assert f"{python} 中没有 torch" in done.stderr and "没有激活训练所用的环境" in done.stderr and "用 --python PATH 指定" in done.stderr
+
+
+@pytest.fixture
+def torchless(tmp_path):
+    """A directory for the PATH whose python has no torch, and a script of a shell that starts another."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "train.py").write_text("import os\nprint('limit', os.environ.get('UNHANG_TIMEOUT_S'))\n")
+    (tmp_path / "act.sh").write_text(f"{sys.executable} train.py\n")
+    return python
+
+
+def asked(tmp_path, torchless, *argv, **environ):
+    """`unhang run` beside which there is no torch, as where it has an environment of its own."""
+    beside = "import importlib.util as u; find = u.find_spec; u.find_spec = lambda n, *a: None if n == 'torch' else find(n, *a); "
+    code = f"{beside}from unhang.cli.main import entry; entry()"
+    env = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": f"{torchless.parent}:{os.environ['PATH']}", **environ}
+    return subprocess.run([sys.executable, "-c", code, "run", *argv], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=110)
+
+
+@pytest.mark.parametrize(
+    ("argv", "becomes"),
+    [
+        (("--timeout", "60"), "UNHANG_TIMEOUT_S=60"),
+        (("--set", "loader-workers=0"), "UNHANG_LOADER_WORKERS=0"),
+        (("--set", "shm=off"), "NCCL_SHM_DISABLE=1"),
+        (("--preset", "conservative"), "UNHANG_LOADER_WORKERS=0"),
+    ],
+)
+def test_a_script_of_a_shell_may_start_another_python(tmp_path, torchless, argv, becomes):
+    done = asked(tmp_path, torchless, *argv, "--dry-run", "bash", "act.sh")
+    assert done.returncode == 0, done.stderr
+    (said,) = [line for line in done.stdout.splitlines() if "which Python bash starts is not known here" in line]
+    assert f"({torchless} has none)" in said and becomes in done.stdout.splitlines()
+    assert "torch 2." not in done.stdout
+
+
+def test_what_it_starts_gets_the_setting(tmp_path, torchless):
+    done = asked(tmp_path, torchless, "--timeout", "60", "bash", "act.sh", LC_ALL="zh_CN.UTF-8")
+    assert done.returncode == 0 and done.stdout == "limit 60\n", done.stderr
+    assert done.stderr.count("无法得知 bash 会启动哪个 Python") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "helps"),
+    [
+        (("--timeout", "60", "python", "train.py"), "give the interpreter by its path: unhang run --timeout 60 /path/to/python train.py"),
+        (("-q", "--timeout", "60", "--", "python", "a b"), "give the interpreter by its path: unhang run --timeout 60 -q -- /path/to/python 'a b'"),
+        (
+            ("--timeout", "60", "--python", sys.executable, "python", "train.py"),
+            f"give the interpreter by its path: unhang run --timeout 60 {sys.executable} train.py",
+        ),
+        (("--timeout", "60", "torchrun", "train.py"), "give the launcher by its path: unhang run --timeout 60 /path/to/torchrun train.py"),
+        (("--timeout", "60", "train.py"), "activate it, or name its Python with --python PATH"),
+    ],
+)
+def test_a_command_that_is_a_python_without_torch(tmp_path, torchless, argv, helps):
+    torchrun = torchless.with_name("torchrun")
+    torchrun.write_text(f"#!{torchless}\n")
+    torchrun.chmod(0o755)
+    done = asked(tmp_path, torchless, *argv)
+    assert done.returncode == 2 and f"{torchless} has no torch" in done.stderr
+    assert f"Try: {helps}\n" in done.stderr
+    assert "no effect" in done.stderr if "--python" in argv else "no effect" not in done.stderr
+
+
+def test_a_python_that_is_named_in_vain_is_told(tmp_path, torchless):
+    said = f"--python {sys.executable} has no effect: python is itself a Python, {torchless}, and runs"
+    done = asked(tmp_path, torchless, "--python", sys.executable, "python", "train.py")
+    assert (done.returncode, done.stdout) == (0, "limit None\n") and said in done.stderr
+    done = asked(tmp_path, torchless, "--python", sys.executable, "python", "train.py", LC_ALL="zh_CN.UTF-8")
+    assert f"--python {sys.executable} 不起作用" in done.stderr
+    assert "no effect" not in asked(tmp_path, torchless, "--python", str(torchless), "python", "train.py").stderr

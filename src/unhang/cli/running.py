@@ -105,6 +105,9 @@ def _run(request: Request, beginning: _Beginning) -> None:
     for line in misplaced.notes(words, request.own_options, meant=request.set_apart):
         typer.echo(f"unhang: {line}", err=True)
     command = commands.resolve(words, module=request.module, nproc_per_node=request.nproc_per_node, python=request.python)
+    if request.python is not None and command.python_from == "command" and not _beside(request.python, command.python):
+        said = language.refusal(f"--python {request.python} has no effect: {words[0]} is itself a Python, {command.python}, and runs")
+        typer.echo(f"unhang: {said}", err=True)
     if command.needs_torch and environment.torch_version(command.python) is None:
         raise UnhangError(
             f"{command.python} has no torch",
@@ -124,7 +127,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     def path() -> Path:
         return (request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)).absolute()
 
-    plan = _plan(command, request, configured)
+    plan = _plan(command, request, configured, words)
     if plan is not None:
         command = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     # What only a preset asks for is no reason to start nothing: it is without effect on all hosts alike.
@@ -215,6 +218,12 @@ def _run(request: Request, beginning: _Beginning) -> None:
     raise typer.Exit(outcome.exitcode)
 
 
+def _beside(python: str, other: str) -> bool:
+    """Whether both are of one environment: python and python3 of one directory are."""
+    found = shutil.which(python)
+    return found is not None and Path(found).absolute().parent == Path(other).absolute().parent
+
+
 def _check_together(request: Request, off: str, mode: str) -> None:
     """Options of trials where nothing is ever tried. --fallback auto is none of them: it also uses what is remembered."""
     given = {"--fallback-limit": request.fallback_limit_s, "--trial-command": request.trial_command, "--trial-limit": request.trial_limit_s}
@@ -245,13 +254,24 @@ def _configured(request: Request) -> Configuration | None:
     return configuration.load(here)
 
 
-def _plan(command: commands.Command, request: Request, configured: Configuration | None) -> Plan | None:
+def _plan(command: commands.Command, request: Request, configured: Configuration | None, words: tuple[str, ...]) -> Plan | None:
     """What settings come to."""
     if configured is None:
         return None
     from unhang.cli import settings
 
-    return settings.plan(command, configured, preset=request.preset, settings=request.settings, timeout=request.timeout)
+    by_path = _by_its_path(request, words)
+    return settings.plan(command, configured, preset=request.preset, settings=request.settings, timeout=request.timeout, by_path=by_path)
+
+
+def _by_its_path(request: Request, words: tuple[str, ...]) -> str:
+    """The command that starts it in another environment: --python puts none in the place of what the command names."""
+    own = request.own_words
+    at = own.index("--python") if "--python" in own else len(own)
+    apart = ("--",) if request.set_apart else ()
+    program = "interpreter" if commands.is_python(words[0]) else "launcher"
+    path = request.python if request.python and program == "interpreter" else f"/path/to/{Path(words[0]).name}"
+    return f"give the {program} by its path: {shlex.join(('unhang', 'run', *own[:at], *own[at + 2 :], *apart, path, *words[1:]))}"
 
 
 def _write_report(rundir: RunDir, verdict: Verdict) -> None:

@@ -18,11 +18,17 @@ from unhang.knowledge.settings.communication import AUTO
 from unhang.knowledge.settings.configuration import Configuration
 from unhang.knowledge.settings.installed import installed
 from unhang.knowledge.settings.planning import Plan
-from unhang.knowledge.settings.setting import Value, worded
+from unhang.knowledge.settings.setting import Installed, Value, worded
 from unhang.knowledge.text import Text
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 
+_NAMED_BY_OPTION = "activate it, or name its Python with --python PATH"
+_GUESSED = Text(
+    "which Python {command} starts is not known here, nor its torch ({python} has none): settings are spelt for current releases, and it is "
+    "told where a rank does not take one; --python PATH names it",
+    "无法得知 {command} 会启动哪个 Python 及其中的 torch（{python} 中没有）：设置按当前版本写出，如有 rank 未采用会另行说明；可用 --python PATH 指定",
+)
 _NOT_LOOKED_AT = snapshot.Snapshot(host="", taken="")
 
 
@@ -61,13 +67,21 @@ def plan(
     settings: Sequence[str],
     timeout: str | None,
     environ: Mapping[str, str] = os.environ,
+    by_path: str = _NAMED_BY_OPTION,
 ) -> Plan | None:
-    """None where nothing was asked for, and no unhang.toml asks for anything. Raises UnhangError, also for what was typed and would do nothing."""
+    """None where nothing was asked for, and no unhang.toml asks for anything. Raises UnhangError, also for what was typed and would do nothing.
+
+    `by_path` is what to do where the command's own Python has no torch.
+    """
     asked = typed(settings, timeout)
     if preset is None and not asked and not configured.preset and not configured.settings:
         return None
     address, hosts = commands.master(command)
     machine = here(command.python, looks=bool(preset or configured.preset), address=address, hosts=hosts)
+    # Only where it is known which Python runs is it known that torch is missing.
+    is_guessed = machine.installed.torch is None and command.python_from == "guess"
+    if is_guessed:
+        machine = replace(machine, installed=_of_today(machine.installed, commands.launcher(command)))
     found = planning.plan(
         machine,
         configured,
@@ -90,9 +104,19 @@ def plan(
             f"{named}: {first.why}{also}",
             says_zh=f"{named}：{first.why_zh or first.why}{also_zh}",
             cause="the environment of the training is not activated" if lacks_torch else None,
-            hint="activate it, or name its Python with --python PATH" if lacks_torch else planning.instead_of(first),
+            hint=(by_path if command.python_from == "command" else _NAMED_BY_OPTION) if lacks_torch else planning.instead_of(first),
         )
+    if is_guessed and found.applied.spelled:
+        found = replace(found, remarks=(*found.remarks, _GUESSED.fill(command=Path(command.argv[0]).name, python=command.python)))
     return _checked_interfaces(command, found, environ)
+
+
+def _of_today(seen: Installed, launcher: str) -> Installed:
+    """What is taken to be installed where that is not known: releases of today, as in files for other machines."""
+    from unhang.remedies.exports.carrying import TODAY
+
+    packages = {name: version for name, version in TODAY.packages.items() if name == launcher}
+    return replace(TODAY, nccl=(), packages=packages, gpus=seen.gpus, python=seen.python, is_assumed=True)
 
 
 def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str]) -> Plan:

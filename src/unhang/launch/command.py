@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.knowledge.settings.setting import worded
@@ -22,6 +23,8 @@ _COUNT = {"torchrun": "--nproc-per-node", "accelerate": "--num-processes", "deep
 _NODES = ("--nnodes", "--num-machines", "--num-nodes")
 _MASTER = ("--master-addr", "--main-process-ip")
 _LLAMAFACTORY = ("llamafactory-cli", "lmf", "llamafactory.cli")
+# Launchers whose ranks run in the Python that they run in themselves.
+_IN_THEIR_PYTHON = ("torchrun", "accelerate", "deepspeed", "ds", *_LLAMAFACTORY)
 _FILES = (".yaml", ".yml", ".json")
 _MAX_FILE_BYTES = 1024 * 1024
 _PORT = ("--master-port", "--main-process-port")
@@ -43,12 +46,17 @@ _FLAGS = {
 _LONG = {"-H": "--hostfile", "-e": "--exclude", "-i": "--include"}
 
 
+# Who says which Python runs: --python, or what it would be in its place; the command, which is one or runs in one; nobody: a script of a shell, or a
+# program that starts others, may bring another than that on the PATH.
+PythonFrom = Literal["option", "command", "guess"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """A command that can be started. `world_size` is what the command line promises, None where it promises nothing.
 
-    `python` is the interpreter of the training as far as that is known; `needs_torch`: without torch in it the command cannot start, nor without
-    `module`.
+    `python` is the interpreter of the training as far as that is known (`python_from`); `needs_torch`: without torch in it the command cannot start,
+    nor without `module`.
     """
 
     argv: tuple[str, ...]
@@ -58,6 +66,7 @@ class Command:
     port: int | None
     needs_torch: bool = False
     module: str | None = None
+    python_from: PythonFrom = "option"
 
 
 def resolve(
@@ -84,9 +93,15 @@ def resolve(
         raise _not_found(first)
     argv = (found, *words[1:])
     kind, options = _launcher(words)
+    own = _interpreter(Path(found))
+    python_from: PythonFrom = "option" if python else "guess"
+    # No option puts another in the place of a Python that is named itself. A console script of another kind (conda, ray) starts what it likes.
+    if own is not None and (is_python(first) or (python is None and Path(first).name in _IN_THEIR_PYTHON)):
+        python, python_from = own, "command"
     return Command(
         argv=argv,
-        python=python or _interpreter(Path(found)) or training_python(environ),
+        python=python or own or training_python(environ),
+        python_from=python_from,
         name=_name(words),
         world_size=_promised(kind, options),
         port=_port(options, environ) if kind else None,
@@ -96,7 +111,7 @@ def resolve(
 def _number_instead(words: Sequence[str], count: int) -> str:
     """What gives a command of its own so many processes: Python has no option for that, and torchrun is what -n stands for."""
     first = words[0]
-    if not _is_python(first):
+    if not is_python(first):
         return f"give {first} its own option for the number of processes"
     kind, _ = _launcher(words)
     if kind is not None:
@@ -111,7 +126,8 @@ def _number_instead(words: Sequence[str], count: int) -> str:
     return f"leave out the word {first}: {shlex.join(['unhang', 'run', '-n', str(count), *named_python, *rest])}"
 
 
-def _is_python(word: str) -> bool:
+def is_python(word: str) -> bool:
+    """Whether a command's first word is a Python."""
     return re.fullmatch(r"python(?:\d+(?:\.\d+)?t?)?", Path(word).name) is not None
 
 

@@ -40,6 +40,8 @@ def said(installed: Installed, name: str) -> str:
     found = library(installed, name)
     if found is None:
         return name
+    if installed.is_assumed:
+        return found[0]
     version = "{}.{}".format(*installed.torch) if name == "torch" and installed.torch is not None else found[1]
     return f"{found[0]} {version}".strip()
 

@@ -24,7 +24,7 @@ class Installed:
     """What a training would load. `nccl` is None where torch has no use for NCCL, () where it has one of a release that is not known.
 
     `packages` are names of accelerate, deepspeed, lightning, transformers, llamafactory and ray with their versions; `gpus` is how many there are;
-    `python` is who was asked, "" where nobody was.
+    `python` is who was asked, "" where nobody was; `is_assumed`: what the training's own Python holds is not known, and this is of today.
     """
 
     torch: tuple[int, int] | None
@@ -32,6 +32,7 @@ class Installed:
     packages: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
     python: str = ""
+    is_assumed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
