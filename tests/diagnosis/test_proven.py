@@ -8,8 +8,9 @@ import json
 import pytest
 from rich.console import Console
 
-from unhang.diagnosis import solved
+from unhang.diagnosis import proven, solved
 from unhang.diagnosis.logs import judge_logs
+from unhang.knowledge.text import Text
 from unhang.launch import events
 from unhang.model import Finding, Outcome, Remedy, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
@@ -67,6 +68,21 @@ def test_a_run_names_the_change_how_it_was_proven_and_how_to_keep_it(rundir, eve
     assert (first.id, first.trial, second.id) == ("proven-here", "passed", "unset-gloo")
     assert "shm=off, interface=auto passed 2 trials with 2 ranks over gloo, 1.5 GB/s" in first.says and then in first.says and first.says_zh
     assert first.command == "unhang run --set shm=off --set interface=auto torchrun 'my train.py'"
+
+
+@pytest.mark.parametrize("command", ["unhang run --set shm=off --set interface=auto torchrun 'my train.py'", "unhang run --set shm=off -- torchrun train.py"])
+def test_a_remedy_with_the_command_that_was_proven_is_not_listed_again(rundir, command):
+    same, other = Remedy(id="set-it", says="s", command=command), Remedy(id="unset-gloo", says="s")
+    found = Verdict(primary=Finding(cause="interface-selection", standing="established", says="", remedies=(same, other)))
+    first, *others = solved.told(found, rundir).primary.remedies
+    assert first.id == "proven-here" and [r.id for r in others] == (["unset-gloo"] if command == first.command else ["set-it", "unset-gloo"])
+
+
+def test_without_the_command_of_the_run_a_remedy_is_told_from_the_proven_one_by_its_settings():
+    same, other = (Remedy(id=v, says="s", command=f"unhang run --set interface={v} -- COMMAND") for v in ("auto", "lo"))
+    found = Verdict(primary=Finding(cause="interface-selection", standing="established", says="", remedies=(same, other)))
+    found = proven.first(found, proven.remedy(Text("s", "s"), ["interface=auto"], None))
+    assert [r.id for r in found.primary.remedies] == ["proven-here", "lo"]
 
 
 @pytest.mark.parametrize("more", [{"why": "p2p-broken"}, {"chosen": None}, {"chosen": {}}])

@@ -140,5 +140,12 @@ def remedy(says: Text, sets: Iterable[str], typed: Typed | None) -> Remedy:
 
 
 def first(found: Verdict, remedy: Remedy) -> Verdict:
+    """With it in front, and without those that say to type the same: what was proven says more."""
     assert found.primary is not None
-    return replace(found, primary=replace(found.primary, remedies=(remedy, *found.primary.remedies)))
+    others = (r for r in found.primary.remedies if r.command is None or _typed_as(r.command) != _typed_as(remedy.command or ""))
+    return replace(found, primary=replace(found.primary, remedies=(remedy, *others)))
+
+
+def _typed_as(command: str) -> list[str]:
+    """Words with which two commands of `unhang run` are compared: a `--` changes nothing."""
+    return [word for word in command.split() if word != "--"]
