@@ -100,8 +100,8 @@ def doctor(
 
     Needs no torch, no GPU and no root; what it could not look at it says, and never calls healthy.
 
-    Exit code: 0 if nothing of that severity was found (with --diff: nothing differs), 1 if something was, 2 for bad input, 3 for our own failure,
-    130 if interrupted (143 by SIGTERM).
+    Exit code: 0 if nothing of that severity was found (with --diff: nothing differs), 1 if something was, or a stage of --live or the command of
+    --trial-command did not go well, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
     from dataclasses import replace
 
@@ -391,6 +391,9 @@ def _exit_code(examination: Examination, fail_on: Level) -> int:
     if fail_on == "never":
         return EXIT_OK
     if examination.live is not None and any(r.state == "failed" for r in examination.live.stages):
+        return EXIT_FOUND
+    # With --trial-command one is climbed where every stage passes, too; {}: the command went well as it is.
+    if examination.ladder is not None and examination.ladder.chosen != {}:
         return EXIT_FOUND
     counted = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     return EXIT_FOUND if any(f.severity in counted for f in examination.findings) else EXIT_OK
