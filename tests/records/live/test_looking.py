@@ -378,3 +378,24 @@ def test_no_permission(tmp_path):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_gone_run_took_as_long_as_its_last_word(laid):
+    """Not until now, which would grow with each look; now.json may be missing, damaged, or older than the last event."""
+    laid.begin(s=1.0)
+    laid.at, laid.alive = 885.0, False
+    assert laid.look().job.elapsed_s == 3.0
+    laid.write("now.json", "[")
+    laid.tell("Note", s=16.25, text="x")
+    assert laid.look().job.elapsed_s == 16.2
+    laid.at = 20.0
+    laid.now(laid.rank(0))
+    laid.at = 2000.0
+    assert laid.look().job.elapsed_s == 20.0
+
+
+def test_how_long_a_gone_run_took_of_which_nothing_is_recorded_is_not_known(laid):
+    laid.alive = False
+    (laid.path / "events.jsonl").write_text("")
+    picture = laid.look()
+    assert (picture.job.phase, picture.job.elapsed_s) == ("gone", None)

@@ -197,3 +197,10 @@ def test_small_durations(seconds, said):
 def test_a_monitor_that_was_not_made_yet_is_not_denied(phase, says):
     (line,) = lines.collectives(picture(rank(0), phase=phase), 120, 5, "en")
     assert "no unhang.Monitor has told anything here" in line.plain and says in line.plain
+
+
+@pytest.mark.parametrize(("lang", "says"), [("en", "how long it took is not known"), ("zh", "用时未知")])
+def test_of_a_run_that_is_gone_and_left_nothing_it_is_said_that_its_time_is_not_known(lang, says):
+    of = picture(rank(0, "unknown"), phase="gone")
+    assert says in lines.head(replace(of, job=replace(of.job, elapsed_s=None)), 200, lang)[0].plain
+    assert says not in lines.head(of, 200, lang)[0].plain

@@ -269,9 +269,11 @@ class _Drawing:
     def _elapsed_s(self) -> float | None:
         if self._started is None:
             return None
+        if self._phase != "gone":
+            return round(max(self._time_s - self._started, 0.0), 1)
         # Of one that is gone only its last word is known.
-        until = self._now.time_s if self._phase == "gone" and self._now is not None else self._time_s
-        return round(max(until - self._started, 0.0), 1)
+        last = [*([self._now.time_s - self._started] if self._now is not None else []), *([s] if (s := self._history.newest_s) is not None else [])]
+        return round(max(*last, 0.0), 1) if last else None
 
     def _trouble(self) -> Trouble | None:
         wrong = self._history.wrong

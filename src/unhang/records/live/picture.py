@@ -121,7 +121,8 @@ class Trouble:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The run as a whole. `started` is in seconds since 1970, `elapsed_s` since then (of a run that has ended: how long it took).
+    """The run as a whole. `started` is in seconds since 1970, `elapsed_s` since then (of a run that has ended: how long it
+    took; of one that is gone: until the last thing that was recorded, None where there is none).
 
     `settings` are those that were asked for (`preset` where one was), by our own names. `expected` is how many ranks there should be; of more than
     one host only the ranks of this one are seen. `step` is that of the slowest rank.

@@ -40,6 +40,7 @@ _ENDED: frozenset[State] = frozenset({"failed", "stopped", "done"})
 # Of these a place is no more than where the last heartbeat saw it: where it ended, or is now, nobody has told.
 _LAST_SEEN: frozenset[State] = _ENDED | {"unknown", "silent"}
 _MOST_LINES_OF_VERDICT = 3
+_TIME_UNKNOWN: Mapping[Language, str] = {"en": "how long it took is not known", "zh": "用时未知"}
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ def head(picture: Picture, width: int, lang: Language, *, whole: bool = False) -
     said = _of_attempts(job, lang)
     if job.elapsed_s is not None:
         said.append(labels["took" if job.phase in ("ended", "gone") else "since"].format(t=duration(job.elapsed_s)))
+    elif job.phase == "gone":
+        said.append(_TIME_UNKNOWN[lang])
     first.append("".join(f"  {s}" for s in said))
     lines = [_fit(first, width), *(_cut(s, width) for s in _in_lines(_of_supervisor(job, lang), width))]
     lines += [_cut(s, width) for s in _in_lines([*_of_speed(job, lang), *_of_counts(picture, lang)], width)]
