@@ -47,6 +47,18 @@ def test_environment(run):
     assert "任何版本都不读取它" in chinese.stdout and "no release" not in chinese.stdout
 
 
+@pytest.mark.parametrize(
+    ("lang", "first", "then"),
+    [
+        ("en", "no such variable is known; the nearest real name is NCCL_P2P_DISABLE", "whether anything here reads the name as it stands"),
+        ("zh", "没有这样的变量", "此处是否有程序读取这个名称本身，未能查明"),
+    ],
+)
+def test_that_a_name_does_not_exist_is_said_before_what_is_not_known_of_it(run, lang, first, then):
+    said = run("NCCL_P2P_DISABEL", "--lang", lang).stdout
+    assert 0 < said.find(first) < said.find(then), said
+
+
 def test_nothing_wrong(run):
     assert run(environ={"NCCL_DEBUG": "INFO"}).exit_code == 0
     ran = run()

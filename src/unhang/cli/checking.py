@@ -70,7 +70,8 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
             continue
         for p in one.problems:
             typer.echo(f"{one.name}:{p.line}: {p.says.of(lang)}")
-            if instead := p.instead.of(lang):
+            # What is said of a variable ends in it.
+            if (instead := p.instead.of(lang)) and not p.says.of(lang).endswith(instead):
                 typer.echo(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}")
         if not one.problems:
             typer.echo(f"{one.name}: {one.form}: {_CLEAN[one.starts_nothing].of(lang)}")

@@ -46,6 +46,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "not-here": "what reads it is not installed here",
         "foreign": "a program reads it that is in no table here",
         "unknown": "whether it is read here could not be found out",
+        "unknown-as-it-is": "whether anything here reads the name as it stands could not be found out",
         "default": "default: {default}",
         "values": "values: {values}",
         "since": "since {since}",
@@ -69,6 +70,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "not-here": "读取它的库没有安装在此处",
         "foreign": "由此处的表未涵盖的程序读取",
         "unknown": "未能查明此处是否有程序读取",
+        "unknown-as-it-is": "此处是否有程序读取这个名称本身，未能查明",
         "default": "默认：{default}",
         "values": "取值：{values}",
         "since": "{since} 起",
@@ -126,10 +128,14 @@ def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     facts = "; ".join(_facts(one, lang))
     if one.what is not None:
         yield from _folded(one.what.of(lang) + (f" ({facts})" if facts else ""), width, "    ", style="dim")
-    for who in _who(one, lang):
+    # A name that does not exist is the answer: that somebody's own program may read it comes behind.
+    is_misspelt = one.state == "unknown" and any(r.kind == "typo" for r in one.remarks)
+    for who in _who(replace(one, state="not-read") if is_misspelt else one, lang):
         yield from _folded(who, width, "    ", style="dim")
     for remark in one.remarks:
         yield from _remark(remark, width, lang)
+    if is_misspelt:
+        yield from _folded(_WORDS[lang]["unknown-as-it-is"], width, "    ", style="dim")
 
 
 def _facts(one: Judged, lang: Language) -> Iterator[str]:

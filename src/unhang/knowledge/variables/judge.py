@@ -71,11 +71,12 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """Something that is to be said of a setting."""
+    """Something that is to be said of a setting. `instead`: what to write or to do in its place, where `says` tells that."""
 
     kind: Kind
     severity: Severity
     says: Text
+    instead: Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +271,9 @@ def _renamed(variable: Variable, value: str | None, readers: tuple[Reader, ...],
     fits = value is None or kind == variable.kind or values.is_legal(kind, value)
     if not fits and values.is_known(value):
         en, zh = f"{en}; the new name takes {kind.text()}, and not {value!r}", f"{zh}；新名称的取值为 {kind.text()}，不接受 {value!r}"
-    return variable.now if has_it and fits else "", Remark(kind="renamed", severity="warning" if has_it else "note", says=Text(en, zh))
+    now = variable.now if has_it and fits else ""
+    instead = Text(now, now) if now else None
+    return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=Text(en, zh), instead=instead)
 
 
 def _not_read(name: str, variable: Variable | None, place: Place, guesses: Iterator[int]) -> Remark:
@@ -284,14 +287,12 @@ def _not_read(name: str, variable: Variable | None, place: Place, guesses: Itera
                 "NCCL、torch 和所查看的各框架的任何版本都不读取它（训练脚本自己可能会读取）；"
                 f"应改用：{variable.instead.zh if variable.instead else ''}",
             ),
+            instead=variable.instead,
         )
     if variable is not None:
         version = place.libraries.get(variable.owner, "")
-        instead, zh = "", ""
-        if variable.instead is not None:
-            instead, zh = f"; instead: {variable.instead.en}", f"；应改用：{variable.instead.zh}"
-        elif variable.now:
-            instead, zh = f"; instead: {variable.now}", f"；应改用：{variable.now}"
+        meant = variable.instead or (Text(variable.now, variable.now) if variable.now else None)
+        instead, zh = ("", "") if meant is None else (f"; instead: {meant.en}", f"；应改用：{meant.zh}")
         span = table().span(variable.owner, name)
         gone = f"removed in {variable.removed}" if variable.removed else f"it has it since {variable.since}" if variable.since else ""
         gone_zh = f"{variable.removed} 中已移除" if variable.removed else f"{variable.since} 起才有" if variable.since else ""
@@ -302,6 +303,7 @@ def _not_read(name: str, variable: Variable | None, place: Place, guesses: Itera
             kind="not-read",
             severity="warning",
             says=Text(f"{here} does not read it{': ' + gone if gone else ''}{instead}", f"{here} 不读取它{'：' + gone_zh if gone else ''}{zh}"),
+            instead=meant,
         )
     if (span := table().span("nccl", name)) is not None:
         here = f"nccl {place.libraries.get('nccl', '')}".strip()
@@ -311,12 +313,13 @@ def _not_read(name: str, variable: Variable | None, place: Place, guesses: Itera
             severity="warning",
             says=Text(f"{here} does not read it: seen from {span[0]} to {last}", f"{here} 不读取它：见于 {span[0]} 至 {last_zh}"),
         )
-    meant = nearest(name) if next(guesses, None) is not None else None
-    if meant is not None:
+    near = nearest(name) if next(guesses, None) is not None else None
+    if near is not None:
         return Remark(
             kind="typo",
             severity="warning",
-            says=Text(f"nothing installed here reads it; the nearest real name is {meant}", f"此处安装的程序都不读取它；最接近的真实名称是 {meant}"),
+            says=Text(f"nothing installed here reads it; the nearest real name is {near}", f"此处安装的程序都不读取它；最接近的真实名称是 {near}"),
+            instead=Text(near, near),
         )
     return Remark(kind="not-read", severity="warning", says=Text("nothing installed here reads it", "此处安装的程序都不读取它"))
 
@@ -357,7 +360,7 @@ def typo_outside(setting: Setting) -> Judged | None:
 def _typo(name: str, meant: str) -> Remark:
     if owned(name):
         says = Text(f"no such variable is known; the nearest real name is {meant}", f"没有这样的变量；最接近的真实名称是 {meant}")
-        return Remark(kind="typo", severity="warning", says=says)
+        return Remark(kind="typo", severity="warning", says=says, instead=Text(meant, meant))
     says = Text(
         f"a program of your own may read it; if {meant} was meant, it is misspelt", f"你自己的程序可能会读取它；如果本意是 {meant}，则拼写有误"
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import NOTHING, Text, same
 from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script, starts, syntax
 from unhang.remedies.exports.checking.names import known
 from unhang.remedies.exports.checking.problem import Layout, Problem
@@ -213,7 +213,7 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
     judged = judge(settings, Place(libraries=_RELEASES, is_this_host=False), nothing_to_scan, options)
     return [
-        Problem(line=one.line or 1, says=Text(f"{one.name}: {r.says.en}", f"{one.name}：{r.says.zh}"))
+        Problem(line=one.line or 1, says=Text(f"{one.name}: {r.says.en}", f"{one.name}：{r.says.zh}"), instead=r.instead or NOTHING)
         for one in judged
         for r in one.remarks
         if r.severity != "note" and r.kind in _TOLD

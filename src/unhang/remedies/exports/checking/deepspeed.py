@@ -157,7 +157,8 @@ def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
             key = given or section
             shown = _shown(key)
             says = Text(f"zero_optimization.stage is {shown.en}: there are 0 to 3", f"zero_optimization.stage 为 {shown.zh}：只有 0 到 3")
-            yield Problem(line=key.line, says=says, instead=same('"stage": 2'))
+            # Which was meant nobody can tell.
+            yield Problem(line=key.line, says=says, instead=same("0, 1, 2, 3"))
             return
         stage = int(stage)
     if given is None:
