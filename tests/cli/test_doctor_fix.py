@@ -327,7 +327,20 @@ def test_live_fix_writes_what_works(tmp_path):
 @pytest.mark.integration
 def test_live_fix_with_a_command_that_refuses_its_options(tmp_path):
     (tmp_path / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
-    argv = ["doctor", "--only", "shm", "--live", "--ranks", "2", "--fix", "--json", "--fail-on", "error", "--trial-command", "train.py --no-such-option"]
+    argv = [
+        "doctor",
+        "--only",
+        "shm",
+        "--live",
+        "--ranks",
+        "2",
+        "--fix",
+        "--json",
+        "--fail-on",
+        "error",
+        "--trial-command",
+        "train.py --no-such-option",
+    ]
     done = unhang(*argv, cwd=tmp_path, timeout=110)
     assert done.returncode == 1, done.stderr[-2000:]
     ladder = json.loads(done.stdout)["ladder"]

@@ -70,7 +70,9 @@ def test_a_run_names_the_change_how_it_was_proven_and_how_to_keep_it(rundir, eve
     assert first.command == "unhang run --set shm=off --set interface=auto torchrun 'my train.py'"
 
 
-@pytest.mark.parametrize("command", ["unhang run --set shm=off --set interface=auto torchrun 'my train.py'", "unhang run --set shm=off -- torchrun train.py"])
+@pytest.mark.parametrize(
+    "command", ["unhang run --set shm=off --set interface=auto torchrun 'my train.py'", "unhang run --set shm=off -- torchrun train.py"]
+)
 def test_a_remedy_with_the_command_that_was_proven_is_not_listed_again(rundir, command):
     same, other = Remedy(id="set-it", says="s", command=command), Remedy(id="unset-gloo", says="s")
     found = Verdict(primary=Finding(cause="interface-selection", standing="established", says="", remedies=(same, other)))

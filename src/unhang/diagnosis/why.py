@@ -1,8 +1,8 @@
 """Why did it fail? A pure function of a run directory.
 
-The live supervisor and `unhang why`, on any machine and at any time, reach the same verdict. Only of a run whose end is not recorded it is asked
-whether `unhang run` still lives. Credentials are taken out here: whoever shows or
-writes a verdict has nothing to remember.
+The live supervisor and `unhang why`, on any machine and at any time, reach the same verdict. Two things are asked of the machine: of a run whose
+end is not recorded whether `unhang run` still lives, and of a process that a remedy names whether it does. Credentials are taken out here: whoever
+shows or writes a verdict has nothing to remember.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unhang.diagnosis import course, interrupted, retyped, solved, verdict
+from unhang.diagnosis import course, interrupted, retyped, solved, still_there, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
@@ -65,7 +65,8 @@ def _but_for(found: Verdict, left: tuple[NotExamined, ...]) -> Verdict:
 
 
 def _incident(rundir: RunDir, number: int) -> Verdict:
-    return verdict.of_picture(picture.load(rundir, number, signatures=catalogue.signatures()))
+    seen = picture.load(rundir, number, signatures=catalogue.signatures())
+    return still_there.told(verdict.of_picture(seen), seen.incident.ranks)
 
 
 def _logs(rundir: RunDir, called: str) -> str | None:
@@ -100,7 +101,7 @@ def _drawn_then(rundir: RunDir, number: int, why: str) -> Verdict | None:
     except (RunDirError, OSError):
         return None
     left = NotExamined(what=f"incident {number}", why=f"{why}; this is the verdict that was drawn during the run ({rundir.relative(path)})")
-    return replace(found, not_examined=(left, *found.not_examined))
+    return still_there.told(replace(found, not_examined=(left, *found.not_examined)), ())
 
 
 def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:

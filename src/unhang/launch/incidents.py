@@ -9,14 +9,14 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from unhang.diagnosis import why
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
-from unhang.facts import memory
+from unhang.facts import memory, processes
 from unhang.facts.host import Host
 from unhang.facts.processes import FIRST_PID_NAMESPACE
 from unhang.launch import events, ras
@@ -231,7 +231,7 @@ class Incidents:
             uptime_s=_uptime(self._host),
             host_pids=_host_pids(self._host),
             ras=opened.ras,
-            ranks=tuple(_record(state, opened, situation) for state in situation.states),
+            ranks=tuple(_identified(_record(state, opened, situation), self._host) for state in situation.states),
             logs=situation.logs,
             guards=guarded_lines(self._rundir.path / t.flight for t in opened.taken.values() if t.flight),
             missed=tuple(missed),
@@ -330,6 +330,11 @@ def logs_so_far(rundir: RunDir, attempt: int, channels: Sequence[tuple[int | Non
         with contextlib.suppress(OSError):
             found.append(LogRef(path=rundir.relative(path), bytes=path.stat().st_size, rank=rank))
     return tuple(found)
+
+
+def _identified(record: RankRecord, host: Host) -> RankRecord:
+    """With what tells its process from others; of one that has ended the pid may be another's already."""
+    return record if record.ended is not None else replace(record, process=processes.identity(host, record.pid))
 
 
 def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unhang.model import ProcessId
 from unhang.records.frames import Frame
 
 INCIDENT_SCHEMA = "unhang/incident/1"
@@ -141,6 +142,7 @@ class RankRecord:
 
     `last_place` is where its main thread was last seen by a heartbeat, `last_beat_s` when. `answered`: the process itself
     answered the request for evidence. `gpu` is the PCI address of its device. `stacks`, `flight`: files, relative to the run directory.
+    `process` tells a process that still lived then from all that get its pid later.
     """
 
     rank: int
@@ -163,6 +165,7 @@ class RankRecord:
     ended: Ended | None = None
     stacks: str | None = None
     flight: str | None = None
+    process: ProcessId | None = None
 
     def silent(self, at_s: float) -> bool:
         """Whether it lives, and has told nothing for a while: neither heartbeats nor what it was asked for."""

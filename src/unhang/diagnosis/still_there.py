@@ -1,0 +1,81 @@
+"""Remedies that name a process of a run: whether that very process still lives when the verdict is read, here or on another machine.
+
+A pid is given anew once its process is gone, and a signal to it would then go to somebody else's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unhang.knowledge.text import Text
+from unhang.model import Finding, ProcessId, Remedy, Verdict
+
+if TYPE_CHECKING:
+    from unhang.records.incident import RankRecord
+
+_PID = re.compile(r"\bkill (?:-\w+ )?(?P<killed>\d+)\b|--pid[ =](?P<read>\d+)\b|/proc/(?P<looked_at>\d+)/")
+_ENDED = Text(" Process {pid} has ended since.", "进程 {pid} 此后已结束。")
+_UNSEEN = Text(
+    " Only on {host}, and only while it is that process: that cannot be seen from here, and another one may have its number by now.",
+    "仅限在 {host} 上，且仍是该进程时：此处无法看到它是否还在，这个编号现在可能已属于别的进程。",
+)
+_ITS_HOST = Text("its host", "其所在主机")
+
+
+def _seen_from_here(process: ProcessId) -> bool | None:
+    from unhang.facts import processes
+    from unhang.facts.host import Host
+
+    return processes.is_alive(Host(), process)
+
+
+def told(found: Verdict, records: Sequence[RankRecord], *, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here) -> Verdict:
+    """The verdict, with no command for a process that is gone, and a warning where that is not known."""
+    of_pids = {r.pid: r for r in records}
+    known: dict[int, bool | None] = {}
+
+    def lives(pid: int) -> bool | None:
+        if pid not in known:
+            known[pid] = _lives(of_pids.get(pid), is_alive)
+        return known[pid]
+
+    def remedied(remedy: Remedy) -> Remedy:
+        named = _PID.search(remedy.command or "")
+        if named is None:
+            return remedy
+        pid = int(named["killed"] or named["read"] or named["looked_at"])
+        alive = lives(pid)
+        if alive:
+            return remedy
+        if alive is False:
+            return replace(_continued(remedy, _ENDED.fill(pid=pid)), command=None)
+        return _continued(remedy, _UNSEEN.fill(host=_host(of_pids, pid)))
+
+    def of_finding(finding: Finding) -> Finding:
+        return replace(finding, remedies=tuple(map(remedied, finding.remedies)))
+
+    return replace(
+        found,
+        primary=found.primary and of_finding(found.primary),
+        contributing=tuple(map(of_finding, found.contributing)),
+        symptoms=tuple(map(of_finding, found.symptoms)),
+    )
+
+
+def _lives(record: RankRecord | None, is_alive: Callable[[ProcessId], bool | None]) -> bool | None:
+    if record is None:
+        return None
+    if record.ended is not None:
+        return False
+    return None if record.process is None else is_alive(record.process)
+
+
+def _continued(remedy: Remedy, more: Text) -> Remedy:
+    return replace(remedy, says=remedy.says + more.en, says_zh=remedy.says_zh and remedy.says_zh + more.zh)
+
+
+def _host(of_pids: Mapping[int, RankRecord], pid: int) -> Text | str:
+    return of_pids[pid].host if pid in of_pids else _ITS_HOST
