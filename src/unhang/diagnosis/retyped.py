@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from unhang.errors import RunDirError
 from unhang.model import Finding, Remedy, Verdict
 
@@ -39,6 +37,9 @@ class _Run:
 
 def of(rundir: RunDir) -> Typed | None:
     """None where the run does not tell. Of an older one what was started is known, and that is a command, too."""
+    # A log has no run, and does not pay for it.
+    import msgspec
+
     try:
         run = rundir.read(rundir.run, _Run)
     except RunDirError:
