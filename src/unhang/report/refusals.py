@@ -397,6 +397,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{}: [arguments] {} = {} holds a NUL, which no program can be given", "{}：[arguments] {} = {} 含有 NUL，无法传给任何程序"),
     ("{}: [presets.{}] builds on itself: {}", "{}：[presets.{}] 以自身为基础：{}"),
     ("{} is nested too deeply: more than {} levels", "{} 嵌套过深：超过 {} 层"),
+    ("{} is nested too deeply: {}", "{} 嵌套过深：{}"),
     ("{} is no Python: it is nested too deeply", "{} 不是合法的 Python：嵌套过深"),
     ("{} is no Python: {}", "{} 不是合法的 Python：{}"),
     ("a template that is not filled in yet", "尚未填写的模板"),
