@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+
+from unhang.diagnosis import verdict
+from unhang.knowledge import catalogue
+from unhang.records import picture
 
 STARTED = '{"s":0.1,"event":"Started","attempt":0,"pid":7,"command":["x"]}\n'
 OPENED = '{"s":3.5,"event":"Opened","incident":1,"kind":"failure"}\n'
@@ -82,11 +88,14 @@ def test_a_damaged_incident_is_said_and_the_one_before_is_judged(build, lab):
 def test_a_verdict_that_was_drawn_stands_in_for_a_damaged_incident(build, lab):
     rundir = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False).write()
     rundir.events.write_text(OPENED + finished(1))
-    whole = lab.judge(rundir)
-    rundir.write(rundir.incident_verdict(1), whole)
+    drawn = verdict.of_picture(picture.load(rundir, 1, signatures=catalogue.signatures()))
+    rundir.write(rundir.incident_verdict(1), drawn)
     rundir.incident(1).write_text('{"x')
     v = lab.judge(rundir)
-    assert v.primary == whole.primary
+    # Which processes they were is lost with the incident.
+    assert replace(v.primary, remedies=()) == replace(drawn.primary, remedies=())
+    ours, its = v.primary.remedies[0], drawn.primary.remedies[0]
+    assert ours.command == its.command == "kill -CONT 4001" and ours.says.startswith(its.says) and ours.says.count("Only on its host") == 1
     assert "damaged" in v.not_examined[0].why and "drawn during the run (incidents/1/verdict.json)" in v.not_examined[0].why
     # Both are gone.
     rundir.incident_verdict(1).write_text('{"x')
