@@ -5,7 +5,8 @@ Frozen, plain data. `Verdict` is an interface, printed by `--json` and kept as `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Standing = Literal["established", "likely", "possible", "not-established"]
@@ -131,6 +132,20 @@ class Verdict:
     contradictions: tuple[Contradiction, ...] = ()
     not_examined: tuple[NotExamined, ...] = ()
     inputs: tuple[Input, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All of them, the primary one first."""
+        return (*(() if self.primary is None else (self.primary,)), *self.contributing, *self.symptoms)
+
+    def each(self, changed: Callable[[Finding], Finding]) -> Verdict:
+        """This verdict with every finding as `changed` gives it."""
+        return replace(
+            self,
+            primary=None if self.primary is None else changed(self.primary),
+            contributing=tuple(map(changed, self.contributing)),
+            symptoms=tuple(map(changed, self.symptoms)),
+        )
 
 
 DOCTOR_SCHEMA = "unhang/doctor/1"

@@ -191,7 +191,7 @@ def _writing(target: Path, verdict: Verdict, made_of: Sequence[str]) -> Iterator
 def _told(verdict: Verdict) -> dict[str, list[int]]:
     """The lines of logs that the verdict names."""
     told: dict[str, list[int]] = {}
-    for finding in (*((verdict.primary,) if verdict.primary else ()), *verdict.contributing, *verdict.symptoms):
+    for finding in verdict.findings:
         for e in finding.evidence:
             if e.line is not None:
                 told.setdefault(e.source, []).append(e.line)

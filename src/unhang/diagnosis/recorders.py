@@ -20,7 +20,7 @@ from unhang.diagnosis.untold import ONE_LOOK, STACKS, unexamined
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import NOTHING, Text, ranks
-from unhang.model import Contradiction, Finding, Input, NotExamined, Verdict
+from unhang.model import Contradiction, Input, NotExamined, Verdict
 from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.logs.said import Status
 from unhang.records.match.judge import judge
@@ -101,11 +101,7 @@ def examine_with_logs(recorded: Recorded, of_logs: Verdict, statuses: Sequence[S
 
 
 def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
-    def less(finding: Finding) -> Finding:
-        return contradictions.lowered(finding, disagreeing)
-
-    primary = None if verdict.primary is None else less(verdict.primary)
-    return replace(verdict, primary=primary, contributing=tuple(map(less, verdict.contributing)), symptoms=tuple(map(less, verdict.symptoms)))
+    return verdict.each(lambda finding: contradictions.lowered(finding, disagreeing))
 
 
 def _judged(recorded: Recorded) -> Examined:

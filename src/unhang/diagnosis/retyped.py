@@ -59,8 +59,7 @@ def again(added: Sequence[str], typed: Typed | None) -> str:
 
 def told(found: Verdict, rundir: RunDir) -> Verdict:
     """The verdict on a run, whose remedies name its command."""
-    findings = [f for f in (found.primary, *found.contributing, *found.symptoms) if f is not None]
-    if not any(_COMMAND.search(text) for f in findings for r in f.remedies for text in (r.command, r.verify) if text):
+    if not any(_COMMAND.search(text) for f in found.findings for r in f.remedies for text in (r.command, r.verify) if text):
         return found
     typed = of(rundir)
     if typed is None:
@@ -75,12 +74,7 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
     def of_finding(finding: Finding) -> Finding:
         return replace(finding, remedies=tuple(map(remedied, finding.remedies)))
 
-    return replace(
-        found,
-        primary=found.primary and of_finding(found.primary),
-        contributing=tuple(map(of_finding, found.contributing)),
-        symptoms=tuple(map(of_finding, found.symptoms)),
-    )
+    return found.each(of_finding)
 
 
 def _besides(options: Sequence[str], added: Sequence[str]) -> list[str]:

@@ -57,12 +57,7 @@ def told(found: Verdict, records: Sequence[RankRecord], *, is_alive: Callable[[P
     def of_finding(finding: Finding) -> Finding:
         return replace(finding, remedies=tuple(map(remedied, finding.remedies)))
 
-    return replace(
-        found,
-        primary=found.primary and of_finding(found.primary),
-        contributing=tuple(map(of_finding, found.contributing)),
-        symptoms=tuple(map(of_finding, found.symptoms)),
-    )
+    return found.each(of_finding)
 
 
 def _lives(record: RankRecord | None, is_alive: Callable[[ProcessId], bool | None]) -> bool | None:

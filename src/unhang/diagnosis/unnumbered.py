@@ -14,14 +14,7 @@ _ZH = lazily(r"(?<!来自 )(?<!发往 )\brank 0\b")
 
 def unnumbered(verdict: Verdict) -> Verdict:
     """The verdict on a dump that was numbered 0, without that number."""
-    primary = None if verdict.primary is None else _finding(verdict.primary)
-    return replace(
-        verdict,
-        primary=primary,
-        contributing=tuple(map(_finding, verdict.contributing)),
-        symptoms=tuple(map(_finding, verdict.symptoms)),
-        not_examined=tuple(map(_not_examined, verdict.not_examined)),
-    )
+    return replace(verdict.each(_finding), not_examined=tuple(map(_not_examined, verdict.not_examined)))
 
 
 def _en(text: str) -> str:
