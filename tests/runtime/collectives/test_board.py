@@ -102,13 +102,15 @@ def test_without_a_group_there_is_no_board():
         Board.beside("unhang/test")
 
 
-def test_a_store_that_is_gone():
+@pytest.mark.parametrize(("agents", "whose"), [("False", "rank 0's process"), ("True", "the launcher's process")])
+def test_a_store_that_is_gone(monkeypatch, agents, whose):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", agents)
     server = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     board = Board(Connection(dist.TCPStore("127.0.0.1", server.port, None, is_master=False)), "unhang/test")
     board.put("k", b"v")
     del server
     for ask in (lambda: board.look("k"), lambda: board.wait("k", 30), lambda: board.decide("k", b"v"), lambda: board.count("n")):
-        with pytest.raises(StoreLost, match=r"no longer answers"):
+        with pytest.raises(StoreLost, match=rf"no longer answers: its server \(usually in {whose}\) has ended, or the way to it is cut"):
             ask()
 
 

@@ -56,7 +56,9 @@ class Connection:
 
     def why(self, error: BaseException) -> str:
         if self.given_up:
-            return f"its server (in rank 0's process, or the launcher's) has said nothing for {SILENT_S:g} s: it was stopped, or its host is gone"
+            return f"its server ({_whose()}) has said nothing for {SILENT_S:g} s: it was stopped, or its host is gone"
+        if _port(self.store):
+            return f"its server ({_whose()}) has ended, or the way to it is cut ({first_line(error)})"
         return first_line(error)
 
     def give_up(self) -> None:
@@ -107,6 +109,11 @@ def _within(seconds: float, connects: Callable[[], Connection]) -> Connection:
         # Or a call of the training's own holds the connection up: which of them is not known here.
         raise StoreLost(f"no connection to the store of torch.distributed within {seconds:g} s")
     return made[0]
+
+
+def _whose() -> str:
+    """Process, where nobody has made a store of his own."""
+    return f"usually in {'the launcher' if os.environ.get('TORCHELASTIC_USE_AGENT_STORE') == 'True' else 'rank 0'}'s process"
 
 
 def _port(store: Any) -> int:
