@@ -129,6 +129,15 @@ def is_alive(host: Host, process: ProcessId) -> bool | None:
     return found.start_ticks == process.start_ticks and found.state not in ("Z", "X")
 
 
+def is_stopped(host: Host, process: ProcessId) -> bool:
+    """Whether that very process is stopped by a signal (SIGSTOP, Ctrl-Z) now; False, too, where it cannot be seen from here."""
+    try:
+        # Not "t": a tracer (a debugger, py-spy for an instant) has that one.
+        return is_alive(host, process) is True and _stat(host.read(f"/proc/{process.pid}/stat")).state == "T"
+    except (OSError, ValueError, LookupError):
+        return False
+
+
 def thread(host: Host, pid: int, tid: int) -> tuple[str, float] | None:
     """One thread of a process: its state, and its CPU time in seconds. None where it is no more."""
     try:

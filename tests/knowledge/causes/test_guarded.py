@@ -108,6 +108,16 @@ def test_where_who_did_not_come_stood_is_the_place_to_look_at(logs):
     assert found.says.endswith("nothing moved for 300 s; ranks 3 and 5 did not come (rank 3 stood at train.py:61 in step)")
 
 
+def test_who_did_not_come_because_it_was_stopped_is_said_to_be(logs):
+    text = (
+        "unhang.errors.CollectiveTimeout: barrier (call 2 of group '0') did not end: nothing moved for 5 s. "
+        "Not heard from: rank 1 (its process is stopped: SIGSTOP or Ctrl-Z), 4."
+    )
+    found = catalogue.get("guarded-call-timeout").in_logs(logs.view(hits=logs.lines(text, rank=0)))
+    assert (found.ranks, found.where) == ((1, 4), None) and "rank 1 的进程已被暂停" in found.says_zh
+    assert found.says.endswith("ranks 1 and 4 did not come (the process of rank 1 was stopped: SIGSTOP or Ctrl-Z)")
+
+
 def evaluates(rank: int) -> None:
     group = dist.new_group([0, 2])
 

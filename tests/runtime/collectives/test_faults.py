@@ -190,6 +190,7 @@ def test_who_comes_late_is_named_and_writes_into_nobody_s_memory(fresh, what, ca
     found, late = outcome(world, who, call, what, piece, often)
     said = told_alike(found, (who,))
     assert f"Not heard from: rank {who}" in said
+    assert (f"rank {who} (its process is stopped: SIGSTOP or Ctrl-Z)" in said) is (what is stops)
     if what in (sleeps, computes) and often:
         # A thread of its own answers, and says where it stands.
         assert f"rank {who} (at test_faults.py:" in said and f"in {what.__name__}" in said

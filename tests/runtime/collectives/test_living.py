@@ -41,8 +41,10 @@ def test_who_has_ended_is_told_from_who_stands_still_or_is_elsewhere():
         # Of another host, whose numbers of processes mean nothing here; and one whose number another process has by now.
         says(there, neighbours._under, 3, processes[0].pid, boot_id="another")
         says(there, neighbours._under, 4, os.getpid(), start_ticks=1)
+        assert neighbours.stopped(there) == set()
         processes[0].send_signal(signal.SIGSTOP)
-        assert neighbours.ended(there) == {4}
+        os.waitid(os.P_PID, processes[0].pid, os.WSTOPPED)
+        assert neighbours.ended(there) == {4} and neighbours.stopped(there) == {1}
         processes[1].kill()
         # Nobody has waited for it yet.
         os.waitid(os.P_PID, processes[1].pid, os.WEXITED | os.WNOWAIT)

@@ -209,6 +209,7 @@ def as_it_should(found: Evaluation, fault: str, where: str, who: int) -> None:
     if fault in ("sleeps", "stops", "dies", "returns", "comes"):
         said = f"rank {who}: its process has ended" if fault == "dies" else f"rank {who} did not answer within {DEADLINE_S:g} s"
         assert found.missing == (who,) and said in found.why
+        assert ("(its process is stopped: SIGSTOP or Ctrl-Z)" in found.why) is (fault == "stops")
         assert fault == "comes" or (found.attempts == 1 and who in found.data_sets["nli"].failed_ranks)
     elif fault == "raises":
         one = found.data_sets["nli"]

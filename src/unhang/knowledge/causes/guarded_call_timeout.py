@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from unhang.records.picture import Picture
 
 _NOT_HEARD = lazily(r" ?Not heard from: rank (?P<ranks>.+?)\.(?=$| \d+ of \d+ chunks)")
-_ONE = lazily(r"(?P<rank>\d+)(?: \(at (?P<at>[^()]{1,400})\))?(?:, |$)")
+_ONE = lazily(r"(?P<rank>\d+)(?: \((?:at (?P<at>[^()]{1,400})|(?P<stopped>its process is stopped)[^()]{1,100})\))?(?:, |$)")
 # Of a rank's own: what the others were told is "rank 1: KeyError: 'label'".
 _OWN = lazily(r"\brank (?P<rank>\d+): \w*(?:Error|Exception|Interrupt|Exit)\b")
+_STOOD = Text("rank {n} stood at {at}", "rank {n} 停在 {at}")
+_STOPPED = Text("the process of rank {n} was stopped: SIGSTOP or Ctrl-Z", "rank {n} 的进程已被暂停（SIGSTOP 或 Ctrl-Z）")
 _CHUNKS = lazily(r" \d+ of \d+ chunks were complete.*$")
 
 
@@ -34,11 +36,13 @@ def _found(seen: LogView | Picture) -> Finding | None:
 def _of_call(hits: list[Hit], seen: LogView | Picture) -> Finding:
     said = hits[0].groups
     not_heard = _NOT_HEARD.search(said["says"])
-    stood = {int(one["rank"]): one["at"] for one in _ONE.finditer(not_heard["ranks"])} if not_heard is not None else {}
+    each = list(_ONE.finditer(not_heard["ranks"])) if not_heard is not None else []
+    stood = {int(one["rank"]): one["at"] for one in each}
     why = _CHUNKS.sub("", said["says"][: not_heard.start()] if not_heard is not None else said["says"]).rstrip(". ")
     who = NOTHING
     if stood:
-        places = [Text("rank {n} stood at {at}", "rank {n} 停在 {at}").fill(n=n, at=at) for n, at in list(stood.items())[:4] if at]
+        known = [one for one in each if one["at"] or one["stopped"]][:4]
+        places = [_STOOD.fill(n=one["rank"], at=one["at"]) if one["at"] else _STOPPED.fill(n=one["rank"]) for one in known]
         who = Text("; {who} did not come", "；{who} 没有来").fill(who=text.ranks(stood))
         who += Text(" ({places})", "（{places}）").fill(places=text.joined(places, text.COMMA)) if places else NOTHING
     line = guarded.line_of(hits, seen)

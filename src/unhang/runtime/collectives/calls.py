@@ -13,6 +13,7 @@ import msgspec
 
 from unhang.errors import CollectiveError, CollectiveMismatch
 from unhang.runtime.collectives.lane import Lane
+from unhang.runtime.collectives.living import STOPPED
 
 NOTHING_SENT = " Nothing was sent."
 # The scope around all others.
@@ -57,6 +58,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     own: bool = False
     # Ranks whose processes have ended, as it has seen: the call was given up for them alone.
     ended: tuple[int, ...] = ()
+    # Of its host, by a signal, when it reported.
+    stopped: tuple[int, ...] = ()
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +73,8 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True):
     reports: tuple[Report, ...]
     places: dict[int, str]
     waited_s: float
+    # Of those that are missing, by a signal.
+    stopped: tuple[int, ...] = ()
 
 
 class Go(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +157,8 @@ def mismatch(calls: Mapping[int, str], odd: Sequence[int], more: str, closed: Cl
 
 
 def named(closed: Closed) -> str:
-    return ", ".join(f"{rank} (at {closed.places[rank]})" if rank in closed.places else str(rank) for rank in closed.missing)
+    known = {rank: f" (at {place})" for rank, place in closed.places.items()} | dict.fromkeys(closed.stopped, f" ({STOPPED})")
+    return ", ".join(f"{rank}{known.get(rank, '')}" for rank in closed.missing)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

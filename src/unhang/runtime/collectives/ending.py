@@ -185,6 +185,10 @@ class Ending:
         """Those whose processes have ended, as far as this host knows. Raises StoreLost."""
         return frozenset() if self.board is None or self._neighbours is None else self._neighbours.ended(self.board)
 
+    def stopped_ranks(self) -> frozenset[int]:
+        """Those that are stopped by a signal now, as far as this host knows. Raises StoreLost."""
+        return frozenset() if self.board is None or self._neighbours is None else self._neighbours.stopped(self.board)
+
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
         return number.isdecimal() and (known := self._known.get(scope)) is not None and int(number) <= known.finished
@@ -349,7 +353,17 @@ class Ending:
         """How many have reported by now. `place`: by default where this thread stands."""
         assert self.board is not None
         place = place or places.here()
-        report = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=place, own=own, ended=tuple(ended))
+        report = Report(
+            rank=self.me,
+            says=says,
+            call=str(turn.call),
+            done=turn.done,
+            chunks=turn.chunks,
+            place=place,
+            own=own,
+            ended=tuple(ended),
+            stopped=tuple(sorted(self.stopped_ranks())),
+        )
         self.board.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(report))
         reports = self.board.count(f"{turn.key}/reports", 0 if turn.reported else 1)
         turn.reported = True
@@ -404,6 +418,7 @@ class Ending:
             reports=tuple(reports[rank] for rank in sorted(reports)),
             places=stood,
             waited_s=round(waited_s, 3),
+            stopped=tuple(sorted({rank for said in reports.values() for rank in said.stopped} & set(missing))),
         )
 
     def _raise(self, turn: Turn, closed: Closed, *, late: bool) -> NoReturn:

@@ -13,7 +13,7 @@ from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.calls import Closed, Turn, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
 from unhang.runtime.collectives.ending import ALL_OF_IT, GRACE_S, LOOK_S, TOLD, Ending
-from unhang.runtime.collectives.living import ENDED, LOOKS_EVERY_S, have_ended
+from unhang.runtime.collectives.living import ENDED, LOOKS_EVERY_S, STOPPED, have_ended
 from unhang.runtime.collectives.meeting import Moved
 
 # Of a rank that has not come, instead of what it gave: what is known of it.
@@ -21,7 +21,7 @@ _ABSENT = b"\0"
 
 
 class Heard(dict[int, bytes]):
-    """What each rank gave, by global rank. `absent`: of others, that they have ended, or where they stand, as far as it is known; the same on all."""
+    """What each rank gave, by global rank. `absent`: of others, that they have ended or are stopped, or where they stand, as far as it is known."""
 
     def __init__(self, found: Mapping[int, bytes]) -> None:
         super().__init__({rank: said for rank, said in found.items() if not said.startswith(_ABSENT)})
@@ -33,7 +33,7 @@ class Heard(dict[int, bytes]):
         late = [rank for rank in ranks if rank not in self and rank not in ended]
         said = [f"{_named(ended)}: {ENDED if len(ended) == 1 else 'their processes have ended'}"] if ended else []
         if late:
-            places = ", ".join(f"{'' if len(late) == 1 else f'{rank} '}at {self.absent[rank]}" for rank in late if rank in self.absent)
+            places = ", ".join(f"{'' if len(late) == 1 else f'{rank} '}{self.absent[rank]}" for rank in late if rank in self.absent)
             said.append(f"{_named(late)} did not answer within {deadline_s:g} s{f' ({places})' if places else ''}")
         return "; ".join(said) or None
 
@@ -192,9 +192,12 @@ class Exchanging(Ending):
             keys = [f"{key}/p/{rank}" for rank in self.ranks]
             there = {rank: said for rank, said in zip(self.ranks, board.look_at(keys), strict=True) if said is not None}
             # Where they stand they have told where `end` has asked for it.
+            stopped = self.stopped_ranks()
             for rank in [rank for rank in self.ranks if rank not in there]:
-                if (place := board.look(f"{key}{ALL_OF_IT}/place/{rank}")) is not None:
-                    there[rank] = _ABSENT + place
+                if rank in stopped:
+                    there[rank] = _ABSENT + STOPPED.encode()
+                elif (place := board.look(f"{key}{ALL_OF_IT}/place/{rank}")) is not None:
+                    there[rank] = _ABSENT + b"at " + place
             found = board.decide(f"{key}/v", _packed(there))
         said = Heard(_unpacked(found))
         if len(said) == self.size:

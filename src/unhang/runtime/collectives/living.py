@@ -1,6 +1,7 @@
-"""Which ranks' processes have ended, as this host's kernel knows it: a killed rank cannot say so, and a store keeps no connections that would tell.
+"""Which ranks' processes have ended or are stopped, as this host's kernel knows it: such a rank cannot say so, and a store keeps no connections that
+would tell.
 
-Each rank says who it is under the name of its host, so that a thousand ranks ask for a few. One that only stands still is never among them.
+Each rank says who it is under the name of its host, so that a thousand ranks ask for a few.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Sequence
 import msgspec
 
 from unhang.facts.host import Host
-from unhang.facts.processes import identity, is_alive
+from unhang.facts.processes import identity, is_alive, is_stopped
 from unhang.model import ProcessId
 from unhang.runtime.collectives.board import Board
 
 ENDED = "its process has ended"
+STOPPED = "its process is stopped: SIGSTOP or Ctrl-Z"
 # Whoever waits.
 LOOKS_EVERY_S = 1.0
 
@@ -45,16 +47,23 @@ class Neighbours:
             board.put(f"{self._under}/{board.count(f'{self._under}/n')}", msgspec.json.encode(_Rank(me, mine)))
 
     def ended(self, board: Board) -> frozenset[int]:
-        """Global ranks. Raises StoreLost."""
+        """Global ranks; one that only stands still is never among them. Raises StoreLost."""
+        others = {rank: process for rank, process in self._others(board).items() if rank not in self._ended}
+        self._ended |= {rank for rank, process in others.items() if _has_ended(self._host, process)}
+        return frozenset(self._ended)
+
+    def stopped(self, board: Board) -> frozenset[int]:
+        """Global ranks that are stopped now, by a signal. Raises StoreLost."""
+        return frozenset(rank for rank, process in self._others(board).items() if is_stopped(self._host, process))
+
+    def _others(self, board: Board) -> dict[int, ProcessId]:
         there = board.count(f"{self._under}/n", 0) if self._under else 0
         # By place: several threads of an evaluation may ask. Who has counted itself is about to say who it is, or was interrupted before and never
         # does; who was interrupted behind it stands there twice.
         for place in range(1, there + 1):
             if place not in self._known and (said := board.look(f"{self._under}/{place}")) is not None:
                 self._known[place] = msgspec.json.decode(said, type=_Rank)
-        others = {one.rank: one.process for one in list(self._known.values()) if one.rank != self._me and one.rank not in self._ended}
-        self._ended |= {rank for rank, process in others.items() if _has_ended(self._host, process)}
-        return frozenset(self._ended)
+        return {one.rank: one.process for one in list(self._known.values()) if one.rank != self._me}
 
 
 def _has_ended(host: Host, process: ProcessId) -> bool:
