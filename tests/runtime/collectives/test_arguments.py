@@ -7,6 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import torch
@@ -137,9 +141,23 @@ def test_what_cannot_be_agreed_on_is_named_with_what_can(worlds):
     assert missing == (0,)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, frozenset(), {"a": [{3}]}, {1: 2}, [{"a": {3: 1}}], ({1},)])
+@dataclass
+class Told:
+    names: object
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, frozenset(), {"a": [{3}]}, ({1},), Told({"a"}), b"abc", Decimal("1.5"), datetime(2026, 1, 1), timedelta(1), Path("a"), torch.tensor(1)],
+)
 def test_nor_is_what_would_be_something_else_to_the_others(value):
-    with pytest.raises(TypeError, match=r"a set has no order|the keys of a mapping are text, not"):
+    with pytest.raises(TypeError, match=r"is not JSON serializable"):
+        _packed(value)
+
+
+@pytest.mark.parametrize("value", [{1: 2}, [{"a": {3: 1}}], {None: 1}, ({"a": 1, True: 2},)])
+def test_nor_are_keys_that_would(value):
+    with pytest.raises(TypeError, match=r"the keys of a mapping are text, not"):
         _packed(value)
 
 

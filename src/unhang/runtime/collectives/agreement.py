@@ -67,18 +67,16 @@ def _agreed(said: Callable[[], Any], group: Any, deadline: Deadline) -> Agreed:
 
 def _packed(value: Any) -> bytes:
     try:
-        # Python's own JSON knows NaN and Infinity, msgspec's makes null of them, which would be nobody's answer.
-        packed = json.dumps(msgspec.to_builtins(value, str_keys=True), separators=(",", ":")).encode()
-        _refuse_what_would_change(value)
+        # Python's own JSON knows NaN and Infinity, and makes nothing else of what it does not know: a set's order need not be that of another rank.
+        packed = json.dumps(value, separators=(",", ":")).encode()
+        _refuse_other_keys(value)
         return packed
     except Exception as e:
         raise TypeError(f"value is what JSON can hold (None, a truth, number, text, list, or a mapping of such), not {short(value)}: {e}") from e
 
 
-def _refuse_what_would_change(value: Any) -> None:
-    """Another answer than was given: a set in some order, which need not be that of another rank, and 1 as "1"."""
-    if isinstance(value, set | frozenset):
-        raise TypeError("a set has no order; sorted(...) is a list")
+def _refuse_other_keys(value: Any) -> None:
+    """Than texts: 1 would come back as "1"."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
@@ -87,7 +85,7 @@ def _refuse_what_would_change(value: Any) -> None:
     elif not isinstance(value, list | tuple):
         return
     for one in value:
-        _refuse_what_would_change(one)
+        _refuse_other_keys(one)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -405,7 +405,7 @@ class Ending:
         stood |= {rank: said.place for rank, said in reports.items() if said.place}
         says = _cause(list(reports.values()))
         # What a connection tells is neither who has ended nor that somebody has.
-        if says.startswith(BROKE) and (gone := [rank for rank in missing if rank in self.ended_ranks()]):
+        if says.startswith(BROKE) and (gone := sorted(self.ended_ranks().intersection(missing))):
             says = f"{have_ended(gone)} ({says})"
         if not any(said.own for said in reports.values()) and len({said.call for said in reports.values() if said.call}) > 1:
             says = "the ranks stand in different calls: " + "; ".join(f"rank {r}: {said.call}" for r, said in sorted(reports.items()) if said.call)
