@@ -10,7 +10,7 @@ import pytest
 
 from unhang.launch import events, interruption
 from unhang.launch.incidents import Asked, Situation
-from unhang.launch.interruption import Interruption
+from unhang.launch.interruption import Interruption, asked_to_end, still_there
 from unhang.launch.watch import RankState, Stall
 from unhang.records.frames import Frame
 from unhang.records.incident import Ended
@@ -255,3 +255,12 @@ def test_a_failure_gets_its_verdict(interrupt):
 
 def test_a_command_that_has_ended_is_waited_for_no_longer(interrupt):
     assert interrupt(Around(), before=opened("hang", then=lambda around: around.happened.append("ended"))) == ["ended", "SIGINT"]
+
+
+def test_who_is_waited_for():
+    ranks = [RankState(rank=n, pid=10 + n, host="h", local_rank=n, since_s=0.0) for n in range(10)]
+    assert asked_to_end(signal.SIGTERM, 60.0).text.endswith("(another signal ends it at once)")
+    note = still_there(signal.SIGTERM, ranks, "", after_s=5.0, left_s=55.0)
+    assert "rank 7 (pid 17), 2 more ranks; to be ended by force in 55 s (another signal ends all at once)" in note.text
+    assert "另有 2 个 rank；55 秒后强制结束" in note.text_zh
+    assert "after it: sh train.sh (pid 3); to be" in still_there(signal.SIGINT, [], "sh train.sh (pid 3)", after_s=5.0, left_s=25.0).text

@@ -421,13 +421,22 @@ def test_the_end_of_the_time_is_told_to_all_processes_at_once(launcher):
 
 def test_a_second_interrupt_forces(launcher):
     body = "for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_IGN)\ndist.init_process_group('gloo')\ntrain(100000)\n"
-    run = interrupted(launcher, body, [signal.SIGINT, signal.SIGINT])
+    process, run_dir = launcher.start("-n", "2", str(launcher.script(body)))
+    err = launcher.tmp_path / "err1"
+    launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
+    process.send_signal(signal.SIGINT)
+    launcher.until(lambda: "interrupted; waiting up to 30 s for the training to end by itself (Ctrl-C again ends it at once)" in err.read_text())
+    launcher.until(lambda: "still there" in err.read_text())
+    process.send_signal(signal.SIGINT)
+    run = launcher.finish(process, run_dir)
     assert run.exitcode == 130
     assert sorted(r for e in run.happened("Forced") if e["by_us"] for s in e["seen"] for r in s["ranks"]) == [0, 1]
     assert "ended by force" in run.err
-    asked = next(e["s"] for e in run.happened("Note") if "interrupted" in e["text"])
+    pids = {e["rank"]: e["pid"] for e in run.happened("Attached") if e["rank"] is not None}
+    asked, told = (e for e in run.happened("Note") if "Ctrl-C again" in e["text"])
+    assert told["text"].startswith(f"still there 5 s after it: rank 0 (pid {pids[0]}), rank 1 (pid {pids[1]}); to be ended by force in 25 s")
     # Without the force, ranks that ignore the signal are given this long.
-    assert run.happened("Finished")[0]["s"] - asked < INTERRUPT_GRACE_S[signal.SIGINT] / 2
+    assert run.happened("Finished")[0]["s"] - asked["s"] < INTERRUPT_GRACE_S[signal.SIGINT] / 2
 
 
 def test_a_supervisor_that_is_killed_leaves_no_training_behind(launcher):

@@ -29,7 +29,7 @@ from unhang.launch import ending, environment, events
 from unhang.launch.alarm import Alarm
 from unhang.launch.command import Command
 from unhang.launch.incidents import Asked, Incidents, Open, Situation, logs_so_far
-from unhang.launch.interruption import Interruption
+from unhang.launch.interruption import Interruption, asked_to_end, still_there
 from unhang.launch.lastseen import Overdue
 from unhang.launch.listener import Listener, Peer
 from unhang.launch.now import Onlookers
@@ -64,6 +64,8 @@ INTERRUPT_GRACE_S = {signal.SIGINT: 30.0}
 OTHER_GRACE_S = 60.0
 # Launchers got the signal, too: torchrun kills ranks that have not ended by then.
 LAUNCHERS_GRACE_S = 30.0
+# So long after the signal it is said who is waited for.
+WAITING_FOR_S = 5.0
 # Who still lives so long before the end of either time is named.
 OVERDUE_BEFORE_S = 1.0
 CENSUS_INTERVAL_S = 2.0
@@ -389,11 +391,12 @@ class Attempt:
     def hand_on(self, number: int) -> None:
         """Pass an interrupt on; it is enforced after INTERRUPT_GRACE_S."""
         self.release_all()
+        grace_s = INTERRUPT_GRACE_S.get(signal.Signals(number), OTHER_GRACE_S)
         if self._child.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._child.pid, number)
-        self._tell(events.Note(text="interrupted; the training is asked to end (again to force)"))
-        self._spawn(self._enforce(INTERRUPT_GRACE_S.get(signal.Signals(number), OTHER_GRACE_S)))
+            self._tell(asked_to_end(number, grace_s))
+        self._spawn(self._enforce(number, grace_s))
 
     def pass_on(self, number: int) -> None:
         """A signal that is none of ours: the training's processes that handle it get it."""
@@ -404,8 +407,13 @@ class Attempt:
         for channel in self._channels:
             channel.resize()
 
-    async def _enforce(self, grace_s: float) -> None:
-        waited_s = 0.0
+    async def _enforce(self, number: int, grace_s: float) -> None:
+        await asyncio.sleep(WAITING_FOR_S)
+        waited_s = WAITING_FOR_S
+        left = self._family.members()
+        if left and self.running():
+            there = [s for s in self.states() if processes.exists(self._host, s.pid)]
+            self._tell(still_there(number, there, _named(left), after_s=waited_s, left_s=grace_s - waited_s))
         for until_s in sorted({min(LAUNCHERS_GRACE_S, grace_s), grace_s}):
             await asyncio.sleep(until_s - OVERDUE_BEFORE_S - waited_s)
             waited_s = until_s - OVERDUE_BEFORE_S

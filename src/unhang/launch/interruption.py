@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol
@@ -17,9 +17,10 @@ from unhang.launch import events, lastseen
 from unhang.launch.alarm import Alarm
 from unhang.launch.incidents import Asked, Incidents, Open, Situation
 from unhang.launch.sampling import Sampler, window_s
-from unhang.launch.watch import Stall, Watch
+from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Verdict
 from unhang.records.incident import Incident
+from unhang.text import COMMA, Text, joined, same
 
 # For so long a signal is held back; what it takes to judge what was seen goes on behind that.
 EVIDENCE_S = 5.0
@@ -28,6 +29,33 @@ _LEEWAY_S = 1.0
 _POLL_S = 0.05
 # Two looks at one and the same stall date its beginning alike.
 _SAME_S = 1.0
+# Of those that are still there the rest is counted.
+_MOST_NAMED = 8
+
+
+def asked_to_end(number: int, grace_s: float) -> events.Note:
+    """The signal was passed on: what is waited for from here on."""
+    said = Text(
+        "interrupted; waiting up to {s} s for the training to end by itself ({again} ends it at once)",
+        "被中断；最多等待 {s} 秒让训练自行结束（{again}可立即结束它）",
+    ).fill(s=f"{grace_s:g}", again=_again(number))
+    return events.Note(text=said.en, text_zh=said.zh)
+
+
+def still_there(number: int, ranks: Sequence[RankState], others: str, *, after_s: float, left_s: float) -> events.Note:
+    """Who is waited for still: `others` where it is no rank. `left_s` until they are ended by force."""
+    named = [same(f"rank {s.rank} (pid {s.pid})") for s in ranks[:_MOST_NAMED]] or [same(others)]
+    if len(ranks) > _MOST_NAMED:
+        named.append(Text("{n} more ranks", "另有 {n} 个 rank").fill(n=len(ranks) - _MOST_NAMED))
+    said = Text(
+        "still there {after} s after it: {who}; to be ended by force in {left} s ({again} ends all at once)",
+        "此后 {after} 秒仍在：{who}；{left} 秒后强制结束（{again}可立即全部结束）",
+    ).fill(after=f"{after_s:g}", who=joined(named, COMMA), left=f"{left_s:g}", again=_again(number))
+    return events.Note(text=said.en, text_zh=said.zh)
+
+
+def _again(number: int) -> Text:
+    return Text("Ctrl-C again", "再按 Ctrl-C ") if number == signal.SIGINT else Text("another signal", "再来一个信号")
 
 
 class Ground(Protocol):

@@ -483,7 +483,6 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ),
     ("all ranks of this host have waited for {} s for ranks of other hosts", "本机的所有 rank 已等待其他主机的 rank {} 秒"),
     ("the launcher has not ended the other ranks within {} s; ending them", "启动器在 {} 秒内没有结束其他 rank；现在结束它们"),
-    ("interrupted; the training is asked to end (again to force)", "被中断；已请训练结束（再按一次强制结束）"),
     ("the launcher starts the ranks again by itself", "启动器自行重新启动各 rank"),
     (
         "no process of the training reports to us; it is watched from its output and exit code only",
