@@ -219,3 +219,28 @@ def test_a_run_is_judged_by_its_very_process(laid):
     assert lives.not_examined[0].what == "the end of the run" and "lives" in lives.not_examined[0].why and "存活" in lives.not_examined[0].why_zh
     dead = judge(RunDir(run.path))
     assert "lives no longer" in dead.primary.says and "lives no longer" in dead.not_examined[0].why
+
+
+def test_ranks_that_outlive_a_killed_supervisor_are_named(laid):
+    """As under a shell script, which does not take along what it has started."""
+    run = laid(alive=None)
+    host = Host()
+    child, gone = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
+    try:
+        supervisor = processes.identity(host, gone.pid)
+        ticks = processes.start_ticks(host, child.pid)
+        gone.communicate(b"\n")
+        run.run(supervisor=vars(supervisor))
+        # One is here, of one the pid is another's by now, of one the record does not tell, and one had ended.
+        pids = {"pid": child.pid}
+        run.now(*(run.rank(0, **pids, start_ticks=ticks), run.rank(1, **pids, start_ticks=ticks - 1), run.rank(2), run.rank(3, ended_s=5.0)))
+        found = judge(RunDir(run.path)).primary
+        elsewhere = replace(supervisor, boot_id="another")
+        run.run(supervisor=vars(elsewhere))
+        unseen = judge(RunDir(run.path)).primary
+    finally:
+        child.communicate(b"\n")
+    assert f"; still running, unwatched: rank 0 (pid {child.pid} on node1); no longer alive: rank 1" in found.says
+    assert f"；仍在运行，但无人监视：rank 0（pid {child.pid}，node1）；进程已不存在：rank 1" in found.says_zh
+    assert commands(found)[:2] == [f"kill {child.pid}", "ps -o pid,stat,etime,args -p 202"]
+    assert "still running" not in unseen.says and "no longer alive" not in unseen.says and "kill " not in str(commands(unseen))

@@ -15,6 +15,8 @@ import msgspec
 import pytest
 
 from unhang.errors import EXIT_FOUND, EXIT_OK
+from unhang.facts import processes
+from unhang.facts.host import Host
 from unhang.launch.now import LAST_WITHIN_S, Onlookers, encoded
 from unhang.launch.rhythm import Rhythm
 from unhang.launch.watch import RankState, Watch
@@ -55,6 +57,7 @@ class Told:
             sampler=Sampler(),  # type: ignore[arg-type]
             clock=lambda: self.at,
             trouble=self.troubles.append,
+            host=Host(),
         )
         self.path = path / "now.json"
 
@@ -273,3 +276,17 @@ def test_an_interrupted_follower_leaves_the_training_alone(launcher):
     follower.stdout.close()
     assert follower.wait(timeout=10) == 130
     assert launcher.finish(process, path).exitcode == 0
+
+
+def test_which_process_a_rank_was_is_taken_down_once_while_it_lives(told):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        told.rank(0, pid=child.pid)
+        told.rank(1, pid=os.getpid(), ended=Ended(at_s=99.0))
+        born = processes.identity(Host(), child.pid).start_ticks
+        told.onlookers.look()
+    finally:
+        child.communicate(b"\n")
+    told.at += 5
+    told.onlookers.close()
+    assert [r.start_ticks for r in told.now().ranks] == [born, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -452,6 +453,22 @@ def test_a_supervisor_that_is_killed_leaves_no_training_behind(launcher):
         assert len(list(Path(temporary).glob("unhang-*/socket"))) == 1
         launcher.run(sys.executable, "-c", "pass", env={"TMPDIR": temporary})
         assert not list(Path(temporary).glob("unhang-*"))
+
+
+def test_what_a_shell_script_leaves_behind_with_a_killed_supervisor_is_named(launcher):
+    train = launcher.script("dist.init_process_group('gloo')\ntrain(100000)\n")
+    script = launcher.tmp_path / "train.sh"
+    of_one = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=0"
+    script.write_text(f"{of_one} {shlex.quote(sys.executable)} {shlex.quote(str(train))} &\nwait\n")
+    process, run_dir = launcher.start("sh", str(script))
+    launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
+    pid = launcher.until(lambda: next((r["pid"] for r in json.loads((run_dir / "now.json").read_text())["ranks"] if r["step"]), None))
+    process.kill()
+    process.wait()
+    assert f"still running, unwatched: rank 0 (pid {pid} on " in judge(RunDir.open(run_dir)).primary.says
+    os.kill(pid, signal.SIGKILL)
+    # It closes its files before it is seen to be dead.
+    launcher.until(lambda: "no longer alive: rank 0" in judge(RunDir.open(run_dir)).primary.says)
 
 
 @pytest.mark.integration

@@ -18,12 +18,13 @@ from unhang.knowledge import seen, text, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined
 from unhang.model import Evidence, ProcessId, Remedy
 from unhang.records.live.looking import Looker
-from unhang.records.live.picture import Phase, Picture
+from unhang.records.live.picture import Phase, Picture, Rank
 from unhang.records.now import Now, RankNow
 from unhang.records.rundir import RunDir
 from unhang.records.seen import Seen, together
 
 _MOST_EVIDENCE = 8
+_MOST_NAMED = 8
 _GOES_ON: tuple[Phase, ...] = ("starting", "running", "standing", "wrong", "between", "trying")
 _EITHER = Text("unhang itself was killed, or the run still goes on", "unhang 本身被杀死，或者运行还在继续")
 _OR_LOST = Text(", or its end was recorded in what is lost here", "，或者其结尾记录在此处丢失的内容中")
@@ -149,7 +150,19 @@ def _ranks(picture: Picture, now: Now | None) -> list[Text]:
         said.append(ended)
     if job.trouble is None:
         said.append(_whether(now) if living else Text("nothing was judged yet", "还没有做出判断"))
+    if running := [r for r in picture.ranks if r.alive]:
+        said.append(Text("still running, unwatched: {who}", "仍在运行，但无人监视：{who}").fill(who=_processes(running)))
+    if gone := [r.rank for r in picture.ranks if r.alive is False]:
+        said.append(Text("no longer alive: {who}", "进程已不存在：{who}").fill(who=text.ranks(gone)))
     return said
+
+
+def _processes(ranks: Sequence[Rank]) -> Text:
+    one = Text("rank {n} (pid {pid} on {host})", "rank {n}（pid {pid}，{host}）")
+    named = [one.fill(n=r.rank, pid=r.pid, host=r.host) for r in ranks[:_MOST_NAMED]]
+    if len(ranks) > _MOST_NAMED:
+        named.append(Text("{n} more ranks", "另有 {n} 个 rank").fill(n=len(ranks) - _MOST_NAMED))
+    return joined(named, COMMA)
 
 
 def _whether(now: Now) -> Text:
@@ -226,14 +239,24 @@ def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | Non
             command=f"ssh -- {shlex.quote(str(supervisor.host))} ps -o pid,stat,etime,args -p {supervisor.pid}",
         )
         return there, *read
-    pids = [r.pid for r in now.ranks if r.ended_s is None] if now is not None else []
+    # Whether these still run is said above, of the others it is not known.
+    seen_from_here = {r.rank for r in picture.ranks if r.alive is not None}
+    pids = [r.pid for r in now.ranks if r.ended_s is None and r.rank not in seen_from_here] if now is not None else []
+    running = [r.pid for r in picture.ranks if r.alive]
+    end_left = Remedy(
+        id="end-what-is-left",
+        says="Its ranks go on unwatched, and hold GPUs and ports: let them finish, or end them.",
+        says_zh="它的 rank 仍在无人监视地运行，并占用 GPU 和端口：让它们运行完，或者结束它们。",
+        command=f"kill {' '.join(map(str, running))}",
+    )
     look_left = Remedy(
         id="look-for-what-is-left",
         says="See whether its ranks still live: they would go on holding GPUs and ports. Others may have got these pids since.",
         says_zh="查看它的 rank 是否还活着：它们会继续占用 GPU 和端口。这些 pid 也可能已属于别的进程。",
         command=f"ps -o pid,stat,etime,args -p {','.join(map(str, pids))}",
     )
-    left, killed = (look_left,) if pids else (), _who_killed(supervisor.pid, kernels_pids=kernels_pids)
+    left = (*((end_left,) if running else ()), *((look_left,) if pids else ()))
+    killed = _who_killed(supervisor.pid, kernels_pids=kernels_pids)
     if lost:
         # Perhaps nobody did.
         return *left, *read, *((killed,) if left or read else ())

@@ -99,6 +99,14 @@ def exists(host: Host, pid: int) -> bool:
         return False
 
 
+def start_ticks(host: Host, pid: int) -> int | None:
+    """When it started, since the start of the machine; None where the kernel does not say, or it is no more."""
+    try:
+        return _stat(host.read(f"/proc/{pid}/stat")).start_ticks
+    except (OSError, ValueError, LookupError):
+        return None
+
+
 def identity(host: Host, pid: int) -> ProcessId | None:
     """What tells this process from all others; None where the kernel does not say, or it is no more."""
     try:

@@ -159,6 +159,7 @@ class Attempt:
             sampler=self._sampler,
             clock=self._now,
             trouble=self._incidents.trouble,
+            host=host,
         )
 
     # -- the life of the command

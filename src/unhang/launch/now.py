@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from unhang.facts import processes
+from unhang.facts.host import Host
 from unhang.launch.lastseen import placed
 from unhang.launch.roster import Roster
 from unhang.launch.sampling import INTERVAL_S as SAMPLED_EVERY_S
@@ -41,6 +43,7 @@ class Onlookers:
         sampler: Sampler,
         clock: Callable[[], float],
         trouble: Callable[[str], None],
+        host: Host,
     ) -> None:
         self._rundir = rundir
         self._attempt = attempt
@@ -49,8 +52,11 @@ class Onlookers:
         self._sampler = sampler
         self._clock = clock
         self._trouble = trouble
+        self._host = host
         self._due_s = 0.0
         self._every_s = INTERVAL_S
+        # By pid, and since when it has reported.
+        self._start_ticks: dict[tuple[int, float], int | None] = {}
         self._steps: dict[int, deque[tuple[float, int]]] = {}
         # One that is not taken yet is enough: the next one will be newer.
         self._queue: queue.Queue[Now | None] = queue.Queue(1)
@@ -124,6 +130,7 @@ class Onlookers:
             pid=state.pid,
             host=state.host,
             since_s=round(state.since_s, 3),
+            start_ticks=self._started(state),
             local_rank=state.local_rank,
             world_size=state.world_size,
             backend=state.backend,
@@ -145,6 +152,13 @@ class Onlookers:
             announced=state.announced,
             by_launcher=ended is not None and ended.by_launcher,
         )
+
+    def _started(self, state: RankState) -> int | None:
+        """Asked once, of one that lives: later its pid may be another's."""
+        key = (state.pid, state.since_s)
+        if key not in self._start_ticks:
+            self._start_ticks[key] = processes.start_ticks(self._host, state.pid) if state.ended is None else None
+        return self._start_ticks[key]
 
     def _pace(self, state: RankState, now: float) -> float | None:
         """Steps a second over the last SPAN looks; None until there are two of the same process."""

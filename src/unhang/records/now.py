@@ -38,13 +38,15 @@ class RankNow:
 
     `process` is the kernel's letter for it (as in `records.incident.Activity`), looked at only where something is suspected; `cpu_share` is of one
     core. `exitcode` as in subprocess. `announced`: it ended in order; `by_launcher`: it was ended. `world_size` is what it has joined, None before;
-    `timeout_s` is that of its group.
+    `timeout_s` is that of its group. `start_ticks`: when its process started, which with the supervisor's `boot_id` and `pid_namespace` (run.json)
+    tells it from others.
     """
 
     rank: int
     pid: int
     host: str
     since_s: float
+    start_ticks: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
     backend: str | None = None

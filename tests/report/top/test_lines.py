@@ -204,3 +204,18 @@ def test_of_a_run_that_is_gone_and_left_nothing_it_is_said_that_its_time_is_not_
     of = picture(rank(0, "unknown"), phase="gone")
     assert says in lines.head(replace(of, job=replace(of.job, elapsed_s=None)), 200, lang)[0].plain
     assert says not in lines.head(of, 200, lang)[0].plain
+
+
+@pytest.mark.parametrize(
+    ("lang", "says", "cells"),
+    [
+        ("en", "still running, unwatched: rank 0 (pid 1000 on node1)", ["its process still runs; ", "its process lives no longer; "]),
+        ("zh", "仍在运行，但无人监视：rank 0（pid 1000，node1）", ["其进程仍在运行; ", "其进程已不存在; "]),
+    ],
+)
+def test_ranks_that_a_killed_supervisor_has_left_are_named(lang, says, cells):
+    of = picture(rank(0, "unknown", alive=True), rank(1, "unknown", alive=False), rank(2, "unknown"), phase="gone")
+    assert says in [line.plain for line in lines.head(of, 120, lang)]
+    rows = [lines.row(r, lines.columns(of.ranks, 160), lang).plain for r in of.ranks]
+    assert [cell in row for cell, row in zip(cells, rows, strict=False)] == [True, True] and "process" not in rows[2]
+    assert "unwatched" not in str(lines.head(picture(rank(0), phase="gone"), 120, "en"))

@@ -10,7 +10,7 @@ import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -344,11 +344,19 @@ class _Drawing:
             # Of one that nobody looks at any more it is not known whether it waits still.
             waits_s=round(now.at_s - waiting.since_s + since_s, 1) if waiting is not None and self._is_fresh else None,
             process=told.process,
+            alive=self._lives(told),
             cpu_share=told.cpu_share,
             raised=told.raised,
             exitcode=told.exitcode,
             blamed=told.rank in blamed,
         )
+
+    def _lives(self, told: RankNow) -> bool | None:
+        """Of a rank that nobody watches any more. The kernel told its pid to the supervisor: it is of the supervisor's machine and namespace."""
+        supervisor = self._run.supervisor
+        if self._phase != "gone" or supervisor is None or told.ended_s is not None or told.start_ticks is None:
+            return None
+        return self._looker._is_alive(replace(supervisor, pid=told.pid, start_ticks=told.start_ticks))
 
     def _state(self, told: RankNow, now: Now) -> State:
         if told.raised is not None or (told.exitcode not in (None, 0) and not told.by_launcher):

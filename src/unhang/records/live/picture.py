@@ -57,7 +57,8 @@ class Rank:
     """`age_s` is how old its newest heartbeat is; `place` and `call` are as of then. `waits_s`: how long it has been inside that collective,
     None where it is in none, or where it is not known whether it is still (`unhang run` has not written for a while).
 
-    `blamed`: the verdict names it. `process` is the kernel's letter for it, where somebody looked.
+    `blamed`: the verdict names it. `process` is the kernel's letter for it, where somebody looked. `alive`: whether its very process still lives once
+    `unhang run` is gone; None before, and where it cannot be seen from here.
     """
 
     rank: int
@@ -80,6 +81,7 @@ class Rank:
     number: int | None = None
     waits_s: float | None = None
     process: str | None = None
+    alive: bool | None = None
     cpu_share: float | None = None
     raised: str | None = None
     exitcode: int | None = None

@@ -120,6 +120,11 @@ def head(picture: Picture, width: int, lang: Language, *, whole: bool = False) -
         said.append(_TIME_UNKNOWN[lang])
     first.append("".join(f"  {s}" for s in said))
     lines = [_fit(first, width), *(_cut(s, width) for s in _in_lines(_of_supervisor(job, lang), width))]
+    if left := [r for r in picture.ranks if r.alive]:
+        named = [labels["left_rank"].format(n=r.rank, pid=r.pid, host=r.host) for r in left[:_MOST_SILENT]]
+        more = [labels["more"].format(n=len(left) - _MOST_SILENT)] if len(left) > _MOST_SILENT else []
+        who = clean(labels["left_running"].format(who=", ".join([*named, *more])))
+        lines += [Text(line, style="yellow") for line in fold(who, width, deeper="  ")]
     lines += [_cut(s, width) for s in _in_lines([*_of_speed(job, lang), *_of_counts(picture, lang)], width)]
     if job.command:
         command = f"{labels['command']}  {shlex.join(job.command)}"
@@ -349,6 +354,8 @@ def _why(rank: Rank, lang: Language) -> str:
         return LABELS[lang]["signal"].format(n=-rank.exitcode)
     if rank.exitcode:
         return LABELS[lang]["exitcode"].format(n=rank.exitcode)
+    if rank.alive is not None:
+        return LABELS[lang]["still_runs" if rank.alive else "runs_no_more"]
     if rank.process in ("T", "t"):
         return LABELS[lang]["stopped_process"]
     return LABELS[lang]["blamed"] if rank.blamed else ""
