@@ -128,7 +128,7 @@ def test_what_is_refused(tmp_path, argv, said):
     else:
         over(tmp_path / "run")
     done = top(*argv, cwd=cwd)
-    assert (done.returncode, done.stdout) == (2, "") and said in done.stderr and "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout == "") == (2, "--json" not in argv) and said in done.stderr and "Traceback" not in done.stderr
 
 
 def test_without_textual_one_sentence_says_what_works(tmp_path):

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from unhang import __version__
+from unhang.cli import refused
 from unhang.cli.main import answer_interrupts, say_nothing_was_started
 from unhang.cli.options import NoColor
 from unhang.cli.verbs import Verbs
@@ -157,17 +158,20 @@ def _complain(error: UnhangError) -> None:
 
     labels = language.LABELS[language.spoken()]
     says_zh = error.says_zh if language.spoken() == "zh" else None
-    _say(f"unhang: {_shown(says_zh or language.refusal(str(error)))}", red=True)
+    _say(f"unhang: {refused.shown(says_zh or language.refusal(str(error)))}", red=True)
     if error.cause:
-        _say(f"{labels['usual_cause']}: {_shown(language.refusal(error.cause))}")
+        _say(f"{labels['usual_cause']}: {refused.shown(language.refusal(error.cause))}")
     if error.hint:
-        _say(f"{labels['try']}: {_shown(language.refusal(error.hint))}")
+        _say(f"{labels['try']}: {refused.shown(language.refusal(error.hint))}")
+    refused.tell(str(error), exitcode=EXIT_USER, error_zh=error.says_zh, cause=error.cause, hint=error.hint)
 
 
 def _report(error: Exception) -> None:
     from unhang.cli import bug_report
 
-    _say(f"unhang: this is our own failure: {type(error).__name__}: {_shown(error)}", red=True)
+    said = f"this is our own failure: {type(error).__name__}: {error}"
+    _say(f"unhang: {refused.shown(said)}", red=True)
+    refused.tell(said, exitcode=EXIT_OURS)
     path = bug_report.write(error)
     if path is None:
         raise error
@@ -180,11 +184,3 @@ def _say(text: str, *, red: bool = False) -> None:
     except OSError:
         # Nobody can be told; the exit code still says it.
         _give_up(2)
-
-
-def _shown(said: object) -> str:
-    """Errors quote names of files and lines of logs."""
-    from unhang.diagnosis.redact import redact
-    from unhang.records.logs.line import CONTROLS
-
-    return redact(CONTROLS.sub("", str(said)))

@@ -156,10 +156,12 @@ def _steps(out: bytes, exitcode: int, err: str, choice: Choice, *, over: bool, l
     try:
         told: dict[str, Any] = json.loads(out)
     except ValueError:
+        told = {}
+    if "steps" not in told:
         if over:
             return _no_step(limit_s)
         return _not_run(same(" ".join(err.split())[-_KEPT:]) or Text("exit code {n}", "退出码 {n}").fill(n=exitcode))
-    steps, rate = int(told.get("steps") or 0), told.get("steps_per_s")
+    steps, rate = int(told["steps"] or 0), told.get("steps_per_s")
     step_s = round(1 / rate, 6) if rate else None
     if over and exitcode == EXIT_INTERRUPTED:
         return Steps(exitcode=0, steps=steps, step_s=step_s) if steps else _no_step(limit_s)

@@ -8,6 +8,8 @@ from typing import IO, Any
 
 import typer
 
+from unhang.cli import refused
+
 _BEGINS = "Usage: "
 
 
@@ -19,7 +21,13 @@ def told() -> Iterator[None]:
         # Its class has a home of its own in each version of typer. Help that is shown for want of arguments is no error.
         if hasattr(e, "format_message") and type(e).__name__ != "NoArgsIsHelpError":
             _translate(e)
+            _tell(e)
         raise
+
+
+def _tell(error: Any) -> None:
+    hint = f"{error.ctx.command_path} -h" if error.ctx is not None else None
+    refused.tell(error.format_message(), exitcode=error.exit_code, hint=hint, misread=True)
 
 
 def _translate(error: Any) -> None:

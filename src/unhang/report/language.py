@@ -149,9 +149,9 @@ _DEEPEST = 3
 _asked: Language | None = None
 
 
-def refusal(said: str) -> str:
-    """An error of a command, its cause or its hint, in the language that the command was asked for, or else the locale's."""
-    return _in_chinese(said) if spoken() == "zh" else said
+def refusal(said: str, lang: Language | None = None) -> str:
+    """An error of a command, its cause or its hint; without a language in the one that the command was asked for, or else the locale's."""
+    return _in_chinese(said) if (lang or spoken()) == "zh" else said
 
 
 def unseen(said: str, lang: Language) -> str:

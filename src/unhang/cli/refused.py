@@ -1,0 +1,54 @@
+"""A refusal for the program that asked for --json: one object in the place of the answer. What people read stays on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+REFUSAL_SCHEMA = "unhang/refusal/1"
+
+
+def tell(error: str, *, exitcode: int, error_zh: str | None = None, cause: str | None = None, hint: str | None = None, misread: bool = False) -> None:
+    """Print it, where --json is a word of the command's own. `misread`: its words were not understood, so nobody knows where those end."""
+    if not _is_asked_for(sys.argv[1:], misread=misread):
+        return
+    from unhang import encoding
+    from unhang.report import language
+
+    told: dict[str, object] = {"schema": REFUSAL_SCHEMA, "exitcode": exitcode}
+    for name, said, said_zh in (("error", error, error_zh), ("cause", cause, None), ("try", hint, None)):
+        told[name] = None if said is None else shown(said)
+        zh = said_zh or (None if said is None else language.refusal(said, "zh"))
+        told[f"{name}_zh"] = None if zh is None or zh == said else shown(zh)
+    try:
+        sys.stdout.write(encoding.encode(told).decode() + "\n")
+        sys.stdout.flush()
+    except OSError:
+        # Nobody reads it; the exit code still says it.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def shown(said: object) -> str:
+    """Errors quote names of files and lines of logs."""
+    from unhang.diagnosis.redact import redact
+    from unhang.records.logs.line import CONTROLS
+
+    return redact(CONTROLS.sub("", str(said)))
+
+
+def _is_asked_for(argv: list[str], *, misread: bool) -> bool:
+    if "--json" not in argv:
+        return False
+    from unhang.cli import verbs
+
+    name, rest = next(((word, argv[i + 1 :]) for i, word in enumerate(argv) if not word.startswith("-")), ("", []))
+    if name not in verbs.SAYS:
+        return False
+    command = verbs.whole(name)
+    if misread:
+        own = rest[: rest.index("--")] if "--" in rest else rest
+        return "--json" in own and any("--json" in p.opts for p in command.params)
+    # Behind the script of `unhang run` it is the script's.
+    return bool(command.make_context(name, rest, resilient_parsing=True).params.get("as_json"))
