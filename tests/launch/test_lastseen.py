@@ -5,7 +5,7 @@ from __future__ import annotations
 from unhang.launch import events, lastseen
 from unhang.launch.watch import RankState
 from unhang.records.frames import Frame
-from unhang.records.incident import Counters, Ended, Raised
+from unhang.records.incident import Ended, Raised
 from unhang.records.now import Place
 from unhang.records.seen import Seen
 
@@ -14,7 +14,7 @@ AT = Place(file="/p/train.py", line=16, name="step")
 
 def rank(number, **fields):
     at = Frame(file=AT.file, line=AT.line, name=AT.name)
-    known = {"joined": True, "step": 5, "place": at, "last_beat_s": 9.75, "last_progress_s": 9.5}
+    known = {"joined": True, "step": 5, "place": at, "last_beat_s": 9.75, "last_progress_s": 9.5, "acted_s": 9.5}
     return RankState(rank=number, pid=10 + number, host="h", local_rank=number, since_s=0.0, **(known | fields))
 
 
@@ -36,19 +36,15 @@ def test_without_a_living_rank_there_is_nothing_to_tell():
 
 
 def test_of_a_training_that_has_not_begun_it_is_not_told_when_it_moved():
-    told = lastseen.at_signal("SIGTERM", [rank(0, joined=False, step=0, place=None, last_beat_s=None)], 10.0)
+    told = lastseen.at_signal("SIGTERM", [rank(0, joined=False, step=0, place=None, last_beat_s=None, acted_s=None)], 10.0)
     assert told == events.LastSeen(signal="SIGTERM", seen=(Seen(ranks=(0,)),), still_s=None)
 
 
 def test_of_one_that_has_only_joined_it_is_not_told_when_it_moved():
-    assert lastseen.at_signal("SIGTERM", [rank(0, step=0)], 100.0).still_s is None
-    idle = {"0": Counters(enqueued=0, completed=0), "unhang/beside": Counters(enqueued=3, completed=3)}
-    assert lastseen.at_signal("SIGTERM", [rank(0, step=0, groups=idle)], 100.0).still_s is None
+    joined = rank(0, step=0, last_progress_s=99.0, acted_s=None)
+    assert lastseen.at_signal("SIGTERM", [joined], 100.0).still_s is None
     # Those that have begun tell it alone, whoever has joined since.
-    later = rank(0, step=0, last_progress_s=99.0)
-    assert lastseen.at_signal("SIGTERM", [later, rank(1)], 100.0).still_s == 90.5
-    called = rank(1, step=0, groups={"0": Counters(enqueued=1, completed=0)})
-    assert lastseen.at_signal("SIGTERM", [later, called], 100.0).still_s == 90.5
+    assert lastseen.at_signal("SIGTERM", [joined, rank(1)], 100.0).still_s == 90.5
 
 
 def test_who_was_killed_by_whom():

@@ -123,6 +123,22 @@ def test_in_groups_of_unhang_nobody_waits(group):
     assert training.watch.ranks[0].wait(19.0) is None
 
 
+def test_to_have_joined_a_group_is_neither_a_step_nor_a_collective():
+    state = (training := Training()).watch.ranks[0]
+    training.beat(0, 1.0, enqueued=0, completed=0)
+    assert (state.last_progress_s, state.acted_s) == (1.0, None)
+    training.beat(0, 2.0, enqueued=0, completed=0, step=1)
+    assert state.acted_s == 2.0
+    training.beat(0, 3.0, enqueued=0, completed=0, step=1)
+    assert state.acted_s == 2.0
+    training.beat(0, 4.0, enqueued=1, completed=0, step=1)
+    assert state.acted_s == 4.0
+    # Of calls of unhang's own lanes this alone is known.
+    for t, inside in ((5.0, "unhang.all_reduce"), (6.0, None)):
+        training.watch.beat(state, t=t, step=1, groups=state.groups, place=None, sig=0, inside=inside)
+        assert state.acted_s == t
+
+
 def test_who_was_missing_has_just_come():
     training = Training()
     for t in range(15):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unhang.launch import events
 from unhang.launch.watch import RankState
 from unhang.records.frames import Frame
-from unhang.records.incident import Raised, is_own
+from unhang.records.incident import Raised
 from unhang.records.now import MOST_CHARACTERS, Place
 from unhang.records.seen import Seen, together
 
@@ -37,13 +37,8 @@ def _one(state: RankState, now: float) -> Seen:
 def at_signal(name: str, states: Iterable[RankState], now: float) -> events.LastSeen | None:
     """As the signal of this name comes; None where no rank lives."""
     living = [s for s in states if s.ended is None]
-    moved = [s.last_progress_s for s in living if _has_moved(s)]
-    return events.LastSeen(signal=name, seen=seen(living, now), still_s=round(max(now - max(moved), 0.0), 3) if moved else None) if living else None
-
-
-def _has_moved(state: RankState) -> bool:
-    """Whether it has taken a step or begun a collective: its progress is told of one that has only joined, too."""
-    return state.step > 0 or any(c.enqueued > 0 for name, c in state.groups.items() if not is_own(name))
+    acted = [s.acted_s for s in living if s.acted_s is not None]
+    return events.LastSeen(signal=name, seen=seen(living, now), still_s=round(max(now - max(acted), 0.0), 3) if acted else None) if living else None
 
 
 @dataclass

@@ -34,7 +34,8 @@ class RankState:
 
     `told_world` and `told_local_world` are what its launcher told it, `world_size` what it has joined. `alone_s` is when it began to step without
     having joined a group, though its launcher promised others. `tid` is the thread that trains, where that is not the main one. `missed_s` is when
-    others last said, by unhang's library, that they had waited for this rank in vain.
+    others last said, by unhang's library, that they had waited for this rank in vain. `acted_s` is when it was last seen to take a step, or to begin
+    or leave a collective: `last_progress_s` is told of one that has only joined a group, too.
     """
 
     rank: int
@@ -61,6 +62,7 @@ class RankState:
     place: Frame | None = None
     last_beat_s: float | None = None
     last_progress_s: float = 0.0
+    acted_s: float | None = None
     still_since_s: dict[str, float] = field(default_factory=dict)
     step_when_still: dict[str, int] = field(default_factory=dict)
     last_step_s: float | None = None
@@ -156,21 +158,23 @@ class Watch:
     ) -> None:
         """Take in one heartbeat, sent at `t`."""
         steps = max(0, step - state.step)
-        moved = steps > 0
+        acted = steps > 0 or inside != state.inside
+        moved = acted
         for name, counters in groups.items():
             if state.groups.get(name) != counters:
                 moved = True
+                acted = acted or counters.enqueued > 0
                 state.still_since_s[name] = t
                 state.step_when_still[name] = step
         for name in state.still_since_s.keys() - groups.keys():
             del state.still_since_s[name], state.step_when_still[name]
-        if inside != state.inside:
-            moved = True
         state.step, state.groups, state.place, state.last_beat_s, state.inside = step, groups, place, t, inside
         state.promised_s = promised_s
         state.places.append((t, sig))
         if steps:
             state.last_step_s = t
+        if acted:
+            state.acted_s = t
         if moved:
             state.last_progress_s = t
             self.rhythm.progress(state.rank, t=t, steps=steps)
