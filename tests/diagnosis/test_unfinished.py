@@ -133,6 +133,22 @@ def test_the_last_word_on_an_attempt_leaves_open_that_the_end_was_recorded(laid)
     assert "it was killed, or the run still goes on, or its end was recorded in what is lost here" in whole(run).says
 
 
+def test_what_followed_that_word_was_not_the_end(laid):
+    run = laid(alive=False)
+    run.now(run.rank(0, ended_s=59.0, exitcode=1, announced=True), last=True)
+    run.at += 1
+    run.tell("Note", text="port 29777 is still taken")
+    assert "has not said that the run was over" in whole(run).says and "lost here" not in whole(run).says
+
+
+def test_nor_was_what_is_damaged_before_the_last_event(laid):
+    run = laid(alive=False)
+    events = run.path / "events.jsonl"
+    first, *others = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(b"".join([first[:20] + b"\n", *others]))
+    assert "has not said that the run was over" in whole(run).says and "lost here" not in whole(run).says
+
+
 def test_of_an_attempt_that_is_followed_by_another_it_is_no_last_word(laid):
     run = laid(alive=False)
     run.now(run.rank(0), last=True)

@@ -56,7 +56,8 @@ class Forced:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines.
+    """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines; `cut`:
+    some of them stand behind the last whole event, which was told at `last_s`.
 
     `opened`: the incidents that were opened, without those that turned out to be none. `was_interrupted` is None where the record does not say.
     """
@@ -68,6 +69,8 @@ class Course:
     line: int | None = None
     opened: tuple[int, ...] = ()
     damaged: int = 0
+    cut: bool = False
+    last_s: float = 0.0
     was_interrupted: bool | None = None
     last_seen: LastSeen | None = None
     forced: tuple[Forced, ...] = ()
@@ -154,6 +157,7 @@ def read(path: Path, *, source: str) -> Course:
     finished: tuple[int, _Event] | None = None
     opened: list[int] = []
     damaged, restarted = 0, False
+    cut, last_s = False, 0.0
     last_seen: LastSeen | None = None
     forced: list[Forced] = []
     decoder = msgspec.json.Decoder(_Event)
@@ -165,7 +169,9 @@ def read(path: Path, *, source: str) -> Course:
                     event = decoder.decode(raw[:MAX_LINE_BYTES])
                 except (msgspec.DecodeError, msgspec.ValidationError):
                     damaged += bool(raw.strip())
+                    cut = cut or bool(raw.strip())
                     continue
+                cut, last_s = False, event.s
                 if event.event == "Finished" and event.exitcode is not None:
                     finished = (number, event)
                 elif event.event == "Opened" and event.incident is not None:
@@ -182,7 +188,7 @@ def read(path: Path, *, source: str) -> Course:
     except FileNotFoundError:
         return Course(source=source, exists=False)
     if finished is None:
-        return Course(source=source, opened=tuple(opened), damaged=damaged, last_seen=last_seen, forced=tuple(forced))
+        return Course(source=source, opened=tuple(opened), damaged=damaged, cut=cut, last_s=last_s, last_seen=last_seen, forced=tuple(forced))
     line, end = finished
     elapsed = end.s if end.elapsed_s is None else end.elapsed_s
     return Course(

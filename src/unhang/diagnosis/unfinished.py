@@ -48,13 +48,15 @@ def look(
     of the last attempt.
     """
     looker = Looker(rundir.path, is_alive=is_alive)
-    lost = not went.exists or went.damaged > 0
+    lost = not went.exists or went.cut
     try:
         picture = looker.look()
     except RunDirError:
         why = _EITHER + _OR_LOST if lost else _EITHER
         says = Text("no end of the run is recorded: {why}", "没有记录运行的结尾：{why}").fill(why=why)
         return Unfinished(why=why, says=says, evidence=(), remedies=() if logs is None else (course.read_logs(logs),))
+    # Where the supervisor has said its last word on the attempt, and no event follows, the end of the run may have come next.
+    lost = lost or (looker.now is not None and looker.now.last and went.last_s < looker.now.at_s)
     return told(
         picture,
         looker.now,
@@ -87,8 +89,6 @@ def told(
     """The same of a picture, and of the record of the ranks that it was drawn from. `lost`: events are missing or damaged, and the end may be among
     them; `kernels_pids`: the supervisor's pid is known to be the one that the kernel's log has for it.
     """
-    # Where the supervisor has said its last word on the attempt, the end of the run may have come next.
-    lost = lost or (now is not None and now.last)
     why = _why(picture, lost=lost)
     parts = [Text("no end of the run is recorded: {why}", "没有记录运行的结尾：{why}").fill(why=why), *_ranks(picture, now)]
     return Unfinished(
