@@ -51,6 +51,18 @@ def test_only_a_process_that_is_known_to_live_is_prescribed_for_without_a_word(o
     assert told(record(ours, ended=Ended(at_s=1.0)), command, True).command is None
 
 
+@pytest.mark.parametrize("command", ["unhang run -n 2 train.py --pid 3", "unhang run -- bash -c 'kill -CONT 12'"])
+def test_what_the_user_has_typed_names_no_process(ours, command):
+    assert told(record(ours), command, False) == Remedy(id="a", says="Do it.", says_zh="这样做。", command=command)
+
+
+def test_what_cannot_be_seen_is_said_once(ours):
+    remedy = told(record(ours), COMMANDS[0])
+    finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy,))
+    (again,) = still_there.told(Verdict(primary=finding), (record(ours),), is_alive=lambda process: None).primary.remedies
+    assert again == remedy
+
+
 def stopped(tmp_path, process) -> Remedy:
     rundir = RunDir.create(tmp_path / "run")
     rundir.write(rundir.run, {})

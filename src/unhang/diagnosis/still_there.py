@@ -16,7 +16,8 @@ from unhang.model import Finding, ProcessId, Remedy, Verdict
 if TYPE_CHECKING:
     from unhang.records.incident import RankRecord
 
-_PID = re.compile(r"\bkill (?:-\w+ )?(?P<killed>\d+)\b|--pid[ =](?P<read>\d+)\b|/proc/(?P<looked_at>\d+)/")
+# At its beginning: a command of the user's own, which a remedy repeats, may have such words, too.
+_PID = re.compile(r"kill (?:-\w+ )?(?P<killed>\d+)\b|py-spy dump (?:--\w+ )*--pid (?P<read>\d+)\b|cat /proc/(?P<looked_at>\d+)/")
 _ENDED = Text(" Process {pid} has ended since.", "进程 {pid} 此后已结束。")
 _UNSEEN = Text(
     " Only on {host}, and only while it is that process: that cannot be seen from here, and another one may have its number by now.",
@@ -43,7 +44,7 @@ def told(found: Verdict, records: Sequence[RankRecord], *, is_alive: Callable[[P
         return known[pid]
 
     def remedied(remedy: Remedy) -> Remedy:
-        named = _PID.search(remedy.command or "")
+        named = _PID.match(remedy.command or "")
         if named is None:
             return remedy
         pid = int(named["killed"] or named["read"] or named["looked_at"])
@@ -69,6 +70,9 @@ def _lives(record: RankRecord | None, is_alive: Callable[[ProcessId], bool | Non
 
 
 def _continued(remedy: Remedy, more: Text) -> Remedy:
+    if remedy.says.endswith(more.en):
+        # A verdict that was drawn during the run says so already.
+        return remedy
     return replace(remedy, says=remedy.says + more.en, says_zh=remedy.says_zh and remedy.says_zh + more.zh)
 
 
