@@ -13,9 +13,10 @@ import pytest
 
 from unhang.launch import events
 from unhang.launch.attempt import Options, Result
-from unhang.launch.command import Command
+from unhang.launch.command import Command, resolve
 from unhang.launch.supervise import Changed, Policy, Supervisor, fails_always, no_progress, run_path
 from unhang.model import Evidence, Finding, Standing, Verdict
+from unhang.records.incident import Ended, Incident, RankRecord
 from unhang.records.rundir import RunDir
 
 
@@ -62,14 +63,30 @@ def test_no_progress(failures, stop):
     assert no_progress(failures) is stop
 
 
+PLAIN = Command(argv=("/env/bin/python", "train.py"), python="/env/bin/python", name="train", world_size=None, port=None)
+TORCHRUN = replace(PLAIN, argv=("/env/bin/torchrun", "train.py"))
+BATCH = replace(PLAIN, argv=("/bin/bash", "job.sh"), python_from="guess")
+UNKNOWN = "train.py: error: unrecognized arguments: --bogus"
+
+
 @pytest.mark.parametrize(
     ("failure", "stop"),
     [
         (failed(0, cause="launcher-wrong-env"), True),
         (failed(0, cause="config-error"), True),
-        (failed(0, cause="launcher-wrong-env", standing="likely", text="ModuleNotFoundError: No module named 'torch'"), True),
-        (failed(0, cause="launcher-wrong-env", standing="likely", text="ModuleNotFoundError: No module named 'accelerate'"), False),
-        (failed(0, cause="launcher-wrong-env", standing="possible", text="ModuleNotFoundError: No module named 'torch'"), False),
+        (failed(0, cause="arch-not-in-build"), True),
+        (failed(0, cause="config-error", exitcode=2, text=UNKNOWN), True),
+        (failed(0, cause="config-error", exitcode=2, text="python: can't open file '/nfs/train.py': [Errno 2] No such file or directory"), True),
+        (failed(0, cause="config-error", exitcode=2, text="python: can't open file '/nfs/train.py': [Errno 13] Permission denied"), True),
+        # A file server that does not answer comes back.
+        (failed(0, cause="config-error", exitcode=2, text="python: can't open file '/nfs/train.py': [Errno 116] Stale file handle"), False),
+        (failed(0, cause="config-error", exitcode=2, text="python: can't open file '/nfs/train.py': [Errno 5] Input/output error"), False),
+        # What was refused was passed over: the command ended by something else.
+        (failed(0, cause="config-error", exitcode=7, text=UNKNOWN), False),
+        (failed(0, cause="config-error", exitcode=1, text=UNKNOWN), False),
+        (failed(0, cause="config-error", exitcode=2), False),
+        (failed(0, cause="launcher-wrong-env", exitcode=-9), False),
+        (failed(0, cause="launcher-wrong-env", standing="likely", text="ModuleNotFoundError: No module named 'torch'"), False),
         # Gloo answers a missing NCCL.
         (failed(0, cause="backend-unavailable"), False),
         # It has worked for a while: something else has changed.
@@ -81,7 +98,19 @@ def test_no_progress(failures, stop):
     ],
 )
 def test_one_failure_is_enough(failure, stop):
-    assert fails_always(failure) is stop
+    assert fails_always(failure, PLAIN) is stop
+    assert not fails_always(failure, BATCH)
+    assert not fails_always(failure, replace(BATCH, python_from="option"))
+
+
+def ended(*codes, by_launcher=False):
+    ranks = tuple(RankRecord(rank=i, pid=i, host="a", ended=Ended(at_s=1.0, exitcode=code, by_launcher=by_launcher)) for i, code in enumerate(codes))
+    return Incident(number=1, attempt=0, kind="failure", at_s=1.0, at="", cwd="/", command=(), expected_world=2, ranks=ranks)
+
+
+@pytest.mark.parametrize(("codes", "stop"), [((2, 2), True), ((2, None), True), ((7, 7), False), ((2, 7), False), ((), False)])
+def test_a_launcher_has_an_exit_code_of_its_own_and_its_ranks_tell(codes, stop):
+    assert fails_always(replace(failed(0, cause="config-error", exitcode=1, text=UNKNOWN), incident=ended(*codes)), TORCHRUN) is stop
 
 
 REFUSES = "import argparse, sys\nopen(sys.argv.pop(1), 'a').write('.')\nargparse.ArgumentParser().parse_args()"
@@ -119,8 +148,43 @@ def test_an_unknown_option_is_not_tried_again_unless_it_is_ours(tmp_path, ours, 
     drawn = [e.verdict.primary for e in told if isinstance(e, events.Drawn)]
     assert [(p.cause, p.standing) for p in drawn] == [("config-error", "established")]
     assert [e.why for e in told if isinstance(e, events.GaveUp)] == (
-        [] if ours else ["the cause is in the environment or the options: starting again would not help"]
+        [] if ours else ["what was refused before the first step ended it: the same start would most likely be refused again"]
     )
+
+
+FIRST = "test -e first && exit 0; touch first; exit 7"
+HELPERS = {
+    "helper.py": "import argparse\nargparse.ArgumentParser().parse_args()",
+    "train.py": "import subprocess, sys\nsubprocess.run([sys.executable, 'helper.py', '--bogus'])\n"
+    f"sys.exit(subprocess.run({FIRST!r}, shell=True).returncode)",
+    "passed_over.sh": f"{sys.executable} helper.py --bogus || true\n{FIRST}\n",
+    "no_launcher.sh": f"echo 'no_launcher.sh: line 1: torchrun: command not found' >&2\n{FIRST}\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("argv", "starts"),
+    [
+        # What is missed or refused is passed over, and the first time only something else ends the command.
+        (("bash", "passed_over.sh"), 2),
+        (("bash", "no_launcher.sh"), 2),
+        ((sys.executable, "train.py"), 2),
+        ((sys.executable, "missing.py"), 1),
+        ((sys.executable, "helper.py", "--bogus"), 1),
+    ],
+)
+def test_only_what_ended_the_command_ends_the_run(tmp_path, monkeypatch, argv, starts):
+    monkeypatch.chdir(tmp_path)
+    for name, text in HELPERS.items():
+        (tmp_path / name).write_text(text)
+    told = []
+    supervisor = Supervisor(
+        resolve(argv), rundir=RunDir.create(tmp_path / "run"), options=Options(), policy=Policy(), tell=told.append, sink=lambda *said: None
+    )
+    outcome = supervisor.run()
+    assert (outcome.attempts, outcome.exitcode) == (starts, 0 if starts == 2 else 2)
+    drawn = [e.verdict.primary for e in told if isinstance(e, events.Drawn)]
+    assert [(p.cause in ("config-error", "launcher-wrong-env"), p.standing) for p in drawn] == [(True, "established")]
 
 
 def test_run_paths_are_new_and_safe(tmp_path):

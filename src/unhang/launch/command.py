@@ -131,6 +131,11 @@ def is_python(word: str) -> bool:
     return re.fullmatch(r"python(?:\d+(?:\.\d+)?t?)?", Path(word).name) is not None
 
 
+def is_training(command: Command) -> bool:
+    """Whether the command is itself a Python or a launcher, and no script of a shell, which goes on behind what it starts."""
+    return command.needs_torch or is_python(command.argv[0]) or Path(command.argv[0]).name in _IN_THEIR_PYTHON
+
+
 def launcher(command: Command) -> str:
     """Who starts the processes: torchrun, accelerate, deepspeed, llamafactory; python where the command does so itself, or nobody."""
     kind, _ = _launcher(command.argv)

@@ -1,8 +1,8 @@
 """The whole of a run: attempt after attempt, a verdict after each failure, and the decision whether to go on.
 
 A training is started again after a failure, up to `max_restarts` times, but not when it fails again and again for the
-same cause, on the same ranks, after the same number of steps: starting it again would only fail again. Where the
-environment or an option is established as the cause before the first step, one failure is enough.
+same cause, on the same ranks, after the same number of steps: starting it again would only fail again. Where a refused
+option or environment is established as what ended the command before the first step, one failure is enough.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from unhang.diagnosis.retyped import Typed
 from unhang.errors import EXIT_FOUND, EXIT_OK, interrupted_by
 from unhang.facts import processes, snapshot
 from unhang.facts.host import Host
+from unhang.launch import command as commands
 from unhang.launch import ending, environment, events
 from unhang.launch.attempt import Attempt, Options, Result
 from unhang.launch.command import Command
@@ -51,8 +52,10 @@ DETERMINISTIC = frozenset(
 # Those of them that neither time nor chance has a part in, as it may have in an exception, a port or a race, and that no other setting answers, as
 # Gloo does a missing NCCL.
 FIXED = frozenset({"config-error", "arch-not-in-build", "launcher-wrong-env"})
-# Whose environment it should have been is only likely; that nothing trains in this one is not.
-_NO_TORCH = re.compile(r"No module named '?torch\b(?!\.)")
+# What argparse and click refuse, and a script that Python cannot open, end with 2; exceptions with 1, and what is not found with 127.
+_REFUSED_WITH_2 = re.compile(r": error: |can't open file '|No such option: ")
+# What does not exist (2), is nothing that can be run (8) or may not be (13) stays so; a file server that does not answer does not.
+_PASSING_ERRNO = re.compile(r"\[Errno (?!(?:2|8|13)\])\d+\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,8 +262,8 @@ class Supervisor:
             return f"--on-failure {self._policy.on_failure}"
         if result.incident is not None and result.incident.kind == "world-size":
             return "the processes do not form the training that was asked for; starting again would not change that"
-        if not self._is_changed and fails_always(result):
-            return "the cause is in the environment or the options: starting again would not help"
+        if not self._is_changed and fails_always(result, self._command):
+            return "what was refused before the first step ended it: the same start would most likely be refused again"
         if no_progress(alike):
             when = f"after {result.steps} steps" if result.steps else "before the first optimizer step"
             return f"the same failure again, each time {when}: starting again would not help"
@@ -389,13 +392,21 @@ def _redacted(typed: Typed) -> Typed:
     return Typed(options=words[: len(typed.options)], command=words[len(typed.options) :])
 
 
-def fails_always(result: Result) -> bool:
-    """Whether one failure shows that the next start ends alike."""
+def fails_always(result: Result, command: Command) -> bool:
+    """Whether one failure shows that the next start ends alike: what was refused is the command, and not a helper that it went on without."""
     primary = result.verdict.primary if result.verdict else None
-    if primary is None or primary.cause not in FIXED or result.steps:
+    if primary is None or primary.cause not in FIXED or primary.standing != "established" or result.steps or not commands.is_training(command):
         return False
-    missed = primary.cause == "launcher-wrong-env" and any(_NO_TORCH.search(e.text) for e in primary.evidence)
-    return primary.standing == "established" or (primary.standing == "likely" and missed)
+    texts = [e.text for e in primary.evidence]
+    if any(map(_PASSING_ERRNO.search, texts)):
+        return False
+    return _own_codes(result, command) <= ({2} if any(map(_REFUSED_WITH_2.search, texts)) else {1, 127})
+
+
+def _own_codes(result: Result, command: Command) -> set[int]:
+    """How the ranks ended by themselves, as far as that is known: a launcher has a code of its own for that. Otherwise how the command did."""
+    ranks = result.incident.ranks if result.incident is not None and commands.launcher(command) != "python" else ()
+    return {r.ended.exitcode for r in ranks if r.ended is not None and r.ended.exitcode and not r.ended.by_launcher} or {result.exitcode}
 
 
 def no_progress(failures: Sequence[Result]) -> bool:

@@ -505,7 +505,10 @@ SENTENCES: tuple[tuple[str, str], ...] = (
         "the same failure again, each time {}: starting again would not help",
         "每次都{}出现同样的失败，再次启动也没有用",
     ),
-    ("the cause is in the environment or the options: starting again would not help", "原因在于环境或选项，再次启动也没有用"),
+    (
+        "what was refused before the first step ended it: the same start would most likely be refused again",
+        "在第一步之前被拒绝而结束，同样的启动很可能再次被拒绝",
+    ),
     ("after {} steps", "在 {} 步之后"),
     ("before the first optimizer step", "在优化器的第一步之前"),
     ("--max-restarts {} is used up", "--max-restarts {} 已用完"),
