@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import COMMA, Text, joined
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -44,15 +44,19 @@ def _in_logs(view: LogView) -> Finding | None:
     script = next((f for t in view.tracebacks for f in t.frames if (m := _SCRIPT.match(f.file)) and m["prefix"].endswith("/.local")), None)
     prefixes = sorted({m["prefix"] for f in missing.frames if (m := _PACKAGES.match(f.file))})
     if script is not None:
-        says = f"{found['module']} is missing because {script.file}, a launcher of the user site, was run instead of the one of the environment"
+        says = Text(
+            "{module} is missing because {script}, a launcher of the user site, was run instead of the one of the environment",
+            "缺少 {module}，因为运行的是用户目录（user site）里的启动器 {script}，而不是环境里的那个",
+        ).fill(module=found["module"], script=script.file)
     elif len(prefixes) > 1 and any(p.endswith("/.local") for p in prefixes):
-        says = f"{found['module']} is missing, and packages come from two places at once: {' and '.join(prefixes)}"
+        says = Text("{module} is missing, and packages come from two places at once: {places}", "缺少 {module}，而软件包同时来自两处：{places}")
+        says = says.fill(module=found["module"], places=joined(map(same, prefixes), Text(" and ", " 和 ")))
     else:
         return CAUSE.of_hits(own, view)
     binary = next((m["binary"] for e in view.exits if (m := _BINARY.search(e.at.text))), None)
     return CAUSE.finding(
         standing="likely",
-        says=says + (f"; the ranks ran {binary}" if binary else ""),
+        says=says + (Text("; the ranks ran {binary}", "；各 rank 运行的是 {binary}").fill(binary=binary) if binary else NOTHING),
         ranks=tuple(sorted({t.rank for t in view.tracebacks if t.rank is not None and t.says == missing.says})),
         evidence=(Evidence(source=missing.source, line=missing.end, text=missing.says),),
         remedies=("through-the-interpreter", "no-user-site"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -41,13 +41,14 @@ def _in_logs(view: LogView) -> Finding | None:
     found = CAUSE.of_hits(_by_weight(hits), view, commands=commands)
     if found is None or len(tried) < 2:
         return found
-    return CAUSE.of_hits(
-        _by_weight(hits), view, commands=commands, says=f"{len(tried)} addresses could not be reached ({', '.join(tried[:4])}): {_why(hits)}"
-    )
+    says = Text("{n} addresses could not be reached ({shown}): {why}", "有 {n} 个地址无法连接（{shown}）：{why}")
+    says = says.fill(n=len(tried), shown=joined(map(same, tried[:4]), COMMA), why=_why(hits))
+    return CAUSE.of_hits(_by_weight(hits), view, commands=commands, says=says)
 
 
 def _of_garbage(hits: tuple[Hit, ...], view: LogView) -> Finding | None:
-    return CAUSE.of_hits(_by_weight(hits), view, says=f"the host of the store could not be reached: {_why(hits)}") if hits else None
+    says = Text("the host of the store could not be reached: {why}", "无法连接 store 所在的主机：{why}")
+    return CAUSE.of_hits(_by_weight(hits), view, says=says.fill(why=_why(hits))) if hits else None
 
 
 def _store_unreached(view: LogView) -> Finding | None:
@@ -60,10 +61,10 @@ def _store_unreached(view: LogView) -> Finding | None:
     host, port = tried.groups["host"], tried.groups["port"]
     return CAUSE.finding(
         standing="likely",
-        says=(
-            f"the store waited ({waited.groups['joined']} of {waited.groups['expected']} processes came), and connections to {host} port {port} "
-            "timed out: packets are dropped on the way"
-        ),
+        says=Text(
+            "the store waited ({n} of {all} processes came), and connections to {host} port {port} timed out: packets are dropped on the way",
+            "store 一直在等待（{all} 个进程中来了 {n} 个），而到 {host} 端口 {port} 的连接超时：数据包在途中被丢弃",
+        ).fill(n=waited.groups["joined"], all=waited.groups["expected"], host=host, port=port),
         ranks=(tried.rank,) if tried.rank is not None else (),
         hosts=(tried.host,) if tried.host is not None else (),
         evidence=words.hit_evidence((tried, waited)),
@@ -76,8 +77,8 @@ def _by_weight(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
     return tuple(sorted(hits, key=lambda h: re.search(_HARD, h.text) is None))
 
 
-def _why(hits: tuple[Hit, ...]) -> str:
-    return next((h.groups["error"] for h in _by_weight(hits) if "error" in h.groups), "no connection")
+def _why(hits: tuple[Hit, ...]) -> Text:
+    return next((same(h.groups["error"]) for h in _by_weight(hits) if "error" in h.groups), Text("no connection", "没有连接"))
 
 
 _ERRORS = r"(?:\d+ ?\()?(?P<error>No route to host|Connection timed out|Network is unreachable|Host is down)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import text, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ def _of_hits(hits: Sequence[Hit]) -> Finding | None:
         return None
     port = next((p for h in hits if (p := h.groups.get("port"))), None)
     numbers = tuple(sorted({h.rank for h in hits if h.rank is not None}))
-    who = f"{words.ranks(numbers)} could not listen" if numbers else "a process could not listen"
+    who = text.ranks(numbers) if numbers else Text("a process", "某个进程")
+    at = Text(" on port {port}", "端口 {port}").fill(port=port) if port else NOTHING
     # The line that names the port says most.
     best = sorted(hits, key=lambda h: "port" not in h.groups)
     return CAUSE.finding(
         standing="established",
-        says=f"{who} on port {port}: the address is in use" if port else f"{who}: the address is in use",
+        says=Text("{who} could not listen{at}: the address is in use", "{who} 无法监听{at}：地址已被占用").fill(who=who, at=at),
         ranks=numbers,
         evidence=words.hit_evidence(best),
         commands={"who-has-it": f"ss -ltnp 'sport = :{port}'"} if port else None,

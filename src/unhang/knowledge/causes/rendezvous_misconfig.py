@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.text import Text, joined, same
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
@@ -26,15 +27,19 @@ def _in_run(picture: Picture) -> Finding | None:
     expected = picture.incident.expected_world
     numbers = Counter(r.rank for r in records)
     twice = sorted(rank for rank, count in numbers.items() if count > 1)
-    reported = " and ".join(str(w) for w in sorted(worlds))
+    reported = joined((same(str(w)) for w in sorted(worlds)), Text(" and ", " 和 "))
     if set(worlds) == {1} and len(records) > 1 and set(numbers) == {0}:
-        says = f"{_count(len(records))} processes each believe they are rank 0 of 1"
+        says = Text("{count} processes each believe they are rank 0 of 1", "{n} 个进程都认为自己是 rank 0（共 1 个）")
+        says = says.fill(count=_count(len(records)), n=len(records))
     elif twice:
-        says = f"{_count(numbers[twice[0]])} processes each believe they are rank {twice[0]} of {reported or 'an unknown number'}"
+        says = Text("{count} processes each believe they are rank {rank} of {world}", "{n} 个进程都认为自己是 rank {rank}（共 {world} 个）").fill(
+            count=_count(numbers[twice[0]]), n=numbers[twice[0]], rank=twice[0], world=reported or Text("an unknown number", "未知数目")
+        )
     else:
-        says = f"the processes report a world of {reported or 'no known size'}"
+        says = Text("the processes report a world of {world}", "各进程报告的 WORLD_SIZE 是 {world}")
+        says = says.fill(world=reported or Text("no known size", "未知数目"))
     if expected is not None:
-        says += f"; {expected} rank{'s' if expected != 1 else ''} {'were' if expected != 1 else 'was'} expected"
+        says += Text("; {n} {ranks} expected", "；应有 {n} 个 rank").fill(n=expected, ranks="ranks were" if expected != 1 else "rank was")
     alone = set(worlds) == {1}
     return CAUSE.finding(
         standing="established",
@@ -79,9 +84,10 @@ def _numbered_alike(hits: Sequence[Hit]) -> Finding | None:
     if twice is None:
         return None
     lines = [h for h in hits if h.signature == _NODE and h.groups["node_rank"] == twice]
-    return CAUSE.of_hits(
-        lines, standing="likely", says=f"{_count(len(nodes[twice]))} hosts each believe they are node {twice} of {lines[0].groups['nodes']}"
+    says = Text("{count} hosts each believe they are node {node} of {nodes}", "{n} 台主机都认为自己是节点 {node}（共 {nodes} 个）").fill(
+        count=_count(len(nodes[twice])), n=len(nodes[twice]), node=twice, nodes=lines[0].groups["nodes"]
     )
+    return CAUSE.of_hits(lines, standing="likely", says=says)
 
 
 def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
@@ -98,7 +104,10 @@ def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
         return CAUSE.of_hits(
             (best, *(h for h in kept if h is not best)),
             view,
-            says=f"no agent answered at {where[0]} port {where[1]}: the address is wrong, or the launcher there is not running",
+            says=Text(
+                "no agent answered at {host} port {port}: the address is wrong, or the launcher there is not running",
+                "{host} 的端口 {port} 上没有 agent 应答：地址有误，或者那里的启动器没有在运行",
+            ).fill(host=where[0], port=where[1]),
             commands={"reach-the-meeting-point": f"getent ahosts {where[0]}; nc -vz -w 5 {where[0]} {where[1]}"},
         )
     return CAUSE.of_hits(kept, view)
@@ -118,8 +127,10 @@ def _agents_waited(view: LogView) -> Finding | None:
         return None
     return CAUSE.finding(
         standing="likely",
-        says=(
-            "torchrun's agent waited for those of the other hosts, and they did not come: fewer were started than --nnodes, or two have one node rank"
+        says=Text(
+            "torchrun's agent waited for those of the other hosts, and they did not come: fewer were started than --nnodes, or two have one node "
+            "rank",
+            "torchrun 的 agent 在等待其他主机上的 agent，而它们没有来：启动的数量少于 --nnodes，或者有两台的 node rank 相同",
         ),
         evidence=tuple(Evidence(source=t.source, line=t.end, text=t.says) for t in waited[:2]),
         remedies=("one-number-each", "same-world", "same-meeting-point"),
@@ -135,12 +146,23 @@ def _nobody_came(view: LogView) -> Finding | None:
     g = first.groups
     if "expected" in g and g.get("joined") != g["expected"]:
         if int(g.get("joined", "0")) > int(g["expected"]):
-            says = f"{g['joined']} processes came where {g['expected']} were expected: two jobs share the store, or a rank was started twice"
+            says = Text(
+                "{n} processes came where {all} were expected: two jobs share the store, or a rank was started twice",
+                "来了{n}进程，而应有 {all} 个：两个任务共用了同一个 store，或者某个 rank 被启动了两次",
+            )
         else:
-            says = f"{g.get('joined', 'only some')} of {g['expected']} processes came: the others were not started, or went to another address"
+            says = Text(
+                "{n} of {all} processes came: the others were not started, or went to another address",
+                "{all} 个进程中来了{n}：其余的没有启动，或者去了别的地址",
+            )
+        came = Text("{n}", " {n} 个").fill(n=g["joined"]) if "joined" in g else Text("only some", "一部分")
+        says = says.fill(n=came, all=g["expected"])
         remedies = ("same-world", "reach-the-meeting-point", "read-the-environment")
     elif "host" in g:
-        says = f"nothing answered at {g['host']} port {g['port']}: the address is wrong, or no launcher runs there"
+        says = Text(
+            "nothing answered at {host} port {port}: the address is wrong, or no launcher runs there",
+            "{host} 的端口 {port} 没有应答：地址有误，或者那里没有启动器在运行",
+        ).fill(host=g["host"], port=g["port"])
         remedies = ("reach-the-meeting-point", "same-meeting-point", "read-the-environment")
     else:
         return None
@@ -164,7 +186,10 @@ def _of_hits(hits: Sequence[Hit]) -> Finding | None:
     numbers = tuple(sorted({h.rank for h in unset if h.rank is not None}))
     return CAUSE.finding(
         standing="established",
-        says=f"{unset[0].groups.get('name', 'a variable')} is not set, so the process does not know who it is: no launcher started it",
+        says=Text(
+            "{name} is not set, so the process does not know who it is: no launcher started it",
+            "没有设置{name}，进程不知道自己是谁：它不是由启动器启动的",
+        ).fill(name=Text("{name}", " {name}").fill(name=name) if (name := unset[0].groups.get("name")) else Text("a variable", "某个变量")),
         ranks=numbers,
         evidence=words.hit_evidence(unset),
         remedies=("let-a-launcher-start-them", "read-the-environment"),
