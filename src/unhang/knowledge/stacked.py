@@ -204,15 +204,14 @@ def told(
     says = joined((stands(a.stack) for a in chosen[:_SHOWN]), Text(", ", "，")) + (_IDLE if idle else _LOOKS[chosen[0].kind]) + besides
     if not waited:
         says += _ONE_LOOK
-    finding = cause.finding(
+    return cause.finding(
         standing="likely" if waited else "possible",
-        says=says.en,
+        says=says,
         ranks=tuple(a.stack.rank for a in chosen if a.stack.rank is not None),
         where=place(chosen[0].frame, ""),
         evidence=(*evidence([a.stack for a in chosen[:3]]), *others),
         remedies=remedies,
     )
-    return replace(finding, says_zh=says.zh)
 
 
 _LOOKS: dict[Kind, Text] = {

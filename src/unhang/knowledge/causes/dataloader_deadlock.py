@@ -73,10 +73,13 @@ def _worker_gone(view: LogView) -> Finding | None:
         return None
     others = any(t not in gone for t in view.tracebacks) or view.timeouts or any(e.code in (-9, -15, 137, 143) for e in view.exits)
     first, numbers = gone[0], tuple(sorted({t.rank for t in gone if t.rank is not None}))
-    who = f"{words.ranks(numbers)}: " if numbers else ""
+    who = Text("{who}: ", "{who}：").fill(who=text.ranks(numbers)) if numbers else NOTHING
     return CAUSE.finding(
         standing="possible" if others or first.ignored else "likely",
-        says=f"{who}a worker of a data loader was gone when its batch was asked for ({first.says}): look whether it was killed, and for its memory",
+        says=Text(
+            "{who}a worker of a data loader was gone when its batch was asked for ({error}): look whether it was killed, and for its memory",
+            "{who}向 DataLoader 的一个 worker 取 batch 时，它已经不在了（{error}）：请查看它是否被杀死，以及它用了多少内存",
+        ).fill(who=who, error=first.says),
         ranks=numbers,
         hosts=tuple(dict.fromkeys(t.host for t in gone if t.host is not None)),
         evidence=(Evidence(source=first.source, line=first.end, text=first.says),),

@@ -61,11 +61,14 @@ def _in_logs(view: LogView) -> Finding | None:
         return None
     numbers = tuple(sorted({e.at.rank for e in left if e.at.rank is not None}))
     pids = [str(e.at.pid) for e in left if e.at.pid is not None] + [p for h in said if (p := h.groups.get("pid"))]
-    who = words.ranks(numbers) if numbers else f"process {pids[0]}" if pids else "a process"
+    who = text.ranks(numbers) if numbers else Text("process {pid}", "进程 {pid}").fill(pid=pids[0]) if pids else Text("a process", "某个进程")
     shown = [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in left[:1]] or list(words.hit_evidence(said, at_most=1))
     return CAUSE.finding(
         standing="likely" if failed else "possible",
-        says=f"{who} ended in order (exit code 0) while another rank still needed it and lost its connection",
+        says=Text(
+            "{who} ended in order (exit code 0) while another rank still needed it and lost its connection",
+            "{who} 正常结束（退出码 0），而另一个 rank 还需要它，失去了连接",
+        ).fill(who=who),
         ranks=numbers,
         evidence=(*shown, *words.hit_evidence(lost, at_most=1)),
     )

@@ -164,14 +164,17 @@ def _elapsed_s(hit: Hit) -> int | None:
 
 
 def _of_work(hit: Hit, wait: _Wait, *, standing: Standing) -> Finding:
-    who = words.ranks((hit.rank,)) if hit.rank is not None else "another rank"
+    who = text.ranks((hit.rank,)) if hit.rank is not None else Text("another rank", "另一个 rank")
     what = hit.groups.get("what", "").strip() or hit.text.strip()[:60]
     elapsed = _elapsed_s(hit)
-    since = f", {words.seconds(elapsed)} so far" if elapsed is not None else ""
-    waiting = words.ranks(wait.ranks) if wait.ranks else "the others"
+    since = Text(", {s} so far", "，已用 {s}").fill(s=words.seconds(elapsed)) if elapsed is not None else NOTHING
+    waiting = text.ranks(wait.ranks) if wait.ranks else Text("the others", "其他 rank")
     return CAUSE.finding(
         standing=standing,
-        says=f"{who} was still at work ({what}{since}) when {waiting} gave up waiting{_after(wait)}",
+        says=Text(
+            "{who} was still at work ({what}{since}) when {waiting} gave up waiting{after}",
+            "{waiting} {after}放弃等待时，{who} 还在工作（{what}{since}）",
+        ).fill(who=who, what=what, since=since, waiting=waiting, after=_after(wait)),
         ranks=(hit.rank,) if hit.rank is not None else (),
         hosts=(hit.host,) if hit.host is not None else (),
         evidence=(
@@ -195,10 +198,13 @@ def _gave_up(view: LogView, back: Traceback) -> bool:
 def _of_room(back: Traceback, room: str, wait: _Wait) -> Finding:
     frame = user_frame(back.frames)
     at = place(frame, "") if frame is not None else None
-    waiting = words.ranks(wait.ranks) if wait.ranks else "ranks"
+    waiting = text.ranks(wait.ranks) if wait.ranks else Text("ranks", "一些 rank")
     return CAUSE.finding(
         standing="likely",
-        says=f"{waiting} gave up in {room}(){_after(wait)}: the one rank that goes first had not finished its work",
+        says=Text(
+            "{waiting} gave up in {room}(){after}: the one rank that goes first had not finished its work",
+            "{waiting} 在 {room}() 中{after}放弃等待：先行的那个 rank 还没有完成工作",
+        ).fill(waiting=waiting, room=room, after=_after(wait)),
         where=at,
         evidence=(
             Evidence(source=back.source, line=back.end, text=back.says),
@@ -208,8 +214,8 @@ def _of_room(back: Traceback, room: str, wait: _Wait) -> Finding:
     )
 
 
-def _after(wait: _Wait) -> str:
-    return f" after {words.seconds(wait.waited_s)}" if wait.waited_s is not None else ""
+def _after(wait: _Wait) -> Text:
+    return Text(" after {s}", "等了 {s} 后").fill(s=words.seconds(wait.waited_s)) if wait.waited_s is not None else NOTHING
 
 
 def _of_comers(view: LogView) -> Finding | None:
@@ -219,7 +225,10 @@ def _of_comers(view: LogView) -> Finding | None:
         if joined is not None and expected is not None and 1 < int(joined) < int(expected):
             return CAUSE.finding(
                 standing="possible",
-                says=f"{joined} of {expected} ranks came to the first meeting in time; the others were late, or never started",
+                says=Text(
+                    "{n} of {all} ranks came to the first meeting in time; the others were late, or never started",
+                    "{all} 个 rank 中有 {n} 个按时到了第一次会合；其余的迟到了，或者从未启动",
+                ).fill(n=joined, all=expected),
                 evidence=words.hit_evidence((h,)),
                 remedies=("start-together", "raise-the-timeout"),
             )
