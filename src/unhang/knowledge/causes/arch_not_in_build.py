@@ -26,7 +26,9 @@ def _in_logs(view: LogView) -> Finding | None:
         hits,
         view,
         standing="established",
-        says=f"no kernel was built for {gpu}" + (f" ({arch})" if arch else "") + ": this torch holds no code for it",
+        says=Text(
+            "no kernel was built for {gpu}{arch}: this torch holds no code for it", "没有为 {gpu}{arch} 编译的 kernel：这个 torch 不含它的代码"
+        ).fill(gpu=gpu, arch=Text(" ({arch})", "（{arch}）").fill(arch=arch) if arch else ""),
         remedies=("torch-for-this-gpu",),
     )
 

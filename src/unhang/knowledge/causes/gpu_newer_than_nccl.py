@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -28,10 +28,13 @@ def _in_logs(view: LogView) -> Finding | None:
     failed = next((h for h in builds if _KERNELS.search(h.text)), None)
     capable = next((h for h in own if "capability" in h.groups), None)
     if failed is not None and capable is not None:
-        release = next(iter(view.nccl.versions), "this release")
+        release = next(map(same, view.nccl.versions), Text("this release", "这个版本"))
         return CAUSE.finding(
             standing="established",
-            says=f"NCCL finds no kernels for this GPU: {release} was made before GPUs of compute capability {capable.groups['capability']}",
+            says=Text(
+                "NCCL finds no kernels for this GPU: {release} was made before GPUs of compute capability {capability}",
+                "NCCL 找不到适用于这块 GPU 的 kernel：{release} 早于 compute capability {capability} 的 GPU",
+            ).fill(release=release, capability=capable.groups["capability"]),
             ranks=tuple(sorted({h.rank for h in builds if h.rank is not None})),
             hosts=tuple(dict.fromkeys(h.host for h in builds if h.host is not None)),
             evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in (failed, capable)),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import serving, words
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, joined
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import user_frame
@@ -104,21 +104,22 @@ def _gib(size: float) -> str:
     return f"{size / 2**20:.0f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
 
 
-def _says(m: _Memory) -> str:
-    gpu = f"GPU {m.device}" if m.device else "the GPU"
-    of = f" of {_gib(m.total_bytes)}" if m.total_bytes is not None else ""
-    parts = [f"{gpu} ran out of memory: {_gib(m.wanted_bytes)} wanted"]
+def _says(m: _Memory) -> Text:
+    gpu = Text("GPU {n}", "GPU {n} ").fill(n=m.device) if m.device else Text("the GPU", "GPU ")
+    of = Text(" of {all}", "（共 {all}）").fill(all=_gib(m.total_bytes)) if m.total_bytes is not None else NOTHING
+    parts = [Text("{gpu} ran out of memory: {size} wanted", "{gpu}显存不足：需要 {size}").fill(gpu=gpu, size=_gib(m.wanted_bytes))]
     if m.free_bytes is not None:
-        parts.append(f"{_gib(m.free_bytes)}{of} free")
+        parts.append(Text("{size}{of} free", "空闲 {size}{of}").fill(size=_gib(m.free_bytes), of=of))
     if m.allocated_bytes is not None:
-        parts.append(f"{_gib(m.allocated_bytes)} allocated by PyTorch")
+        parts.append(Text("{size} allocated by PyTorch", "PyTorch 已分配 {size}").fill(size=_gib(m.allocated_bytes)))
     if m.unallocated_bytes is not None:
-        parts.append(f"{_gib(m.unallocated_bytes)} reserved but unused")
+        parts.append(Text("{size} reserved but unused", "已保留但未使用 {size}").fill(size=_gib(m.unallocated_bytes)))
     if m.others:
-        parts.append("; ".join(f"process {pid} holds {_gib(size)}" for pid, size in m.others[:3]))
+        held = Text("process {pid} holds {size}", "进程 {pid} 占用 {size}")
+        parts.append(joined(held.fill(pid=pid, size=_gib(size)) for pid, size in m.others[:3]))
     elif _crowded(m):
-        parts.append(f"about {_gib(m.others_bytes)} held outside of PyTorch")
-    return ", ".join(parts)
+        parts.append(Text("about {size} held outside of PyTorch", "PyTorch 之外约占用 {size}").fill(size=_gib(m.others_bytes)))
+    return joined(parts, Text(", ", "，"))
 
 
 def _crowded(m: _Memory) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 
@@ -44,7 +45,10 @@ def _bootstrap_confusion(view: LogView, releases: dict[_Release, str]) -> Findin
         return None
     return CAUSE.finding(
         standing="likely",
-        says=f"NCCL {release} takes one message of its start-up for another, now and then; 2.18 and 2.21 do not",
+        says=Text(
+            "NCCL {release} takes one message of its start-up for another, now and then; 2.18 and 2.21 do not",
+            "NCCL {release} 启动时偶尔会把一条消息当成另一条；2.18 和 2.21 不会",
+        ).fill(release=release),
         ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
         evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in lines[:3]),
         remedies=("upgrade-nccl", "which-nccl"),
@@ -59,7 +63,10 @@ def _connect_retry(view: LogView, releases: dict[_Release, str]) -> Finding | No
         return None
     return CAUSE.finding(
         standing="possible",
-        says=f"NCCL {release} gives up at the second refused connection instead of trying on, so that a peer that is a little late ends the job",
+        says=Text(
+            "NCCL {release} gives up at the second refused connection instead of trying on, so that a peer that is a little late ends the job",
+            "NCCL {release} 在连接第二次被拒绝时就放弃，而不继续尝试，因此对端稍晚一点任务就会结束",
+        ).fill(release=release),
         ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
         evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in lines[:3]),
         remedies=("upgrade-nccl", "which-nccl"),

@@ -46,7 +46,10 @@ def _first_collective_hung(view: LogView) -> Finding | None:
     name, places = next(iter(direct.items()))
     return CAUSE.finding(
         standing="possible",
-        says=f"all {expected} ranks entered the first collective ({first.op}) and none left it, and NCCL had connected their GPUs by {name}",
+        says=Text(
+            "all {n} ranks entered the first collective ({op}) and none left it, and NCCL had connected their GPUs by {name}",
+            "全部 {n} 个 rank 都进入了第一次集合通信（{op}），没有一个出来，而 NCCL 以 {name} 连接它们的 GPU",
+        ).fill(n=expected, op=first.op, name=name),
         ranks=tuple(sorted(ranks)),
         evidence=(_evidence(first.at), _evidence(places[0])),
         remedies=("prove-it", "iommu-and-acs", "host-memory"),
