@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import starting, words
+from unhang.knowledge import starting, text, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -46,9 +46,14 @@ def _in_logs(view: LogView) -> Finding | None:
         return CAUSE.of_hits(hits, None if launcher else view, standing="possible" if helper else None, commands=_commands(best))
     train, micro, steps, world = (int(batch.groups[k]) for k in ("train", "micro", "steps", "world_size"))
     fits = micro * steps * world
-    says = f"train_batch_size is {train}, but {micro} per GPU × {steps} accumulation steps × {world} ranks is {fits}"
+    says = Text(
+        "train_batch_size is {train}, but {micro} per GPU × {steps} accumulation steps × {world} ranks is {fits}",
+        "train_batch_size 为 {train}，而每 GPU {micro} × 累积步数 {steps} × {world} 个 rank 等于 {fits}",
+    ).fill(train=train, micro=micro, steps=steps, world=world, fits=fits)
     if world == 1 and train > fits:
-        says += "; DeepSpeed sees a single rank: was the script started by its launcher?"
+        says += Text(
+            "; DeepSpeed sees a single rank: was the script started by its launcher?", "；DeepSpeed 只看到一个 rank：脚本是用它的启动器启动的吗？"
+        )
     return CAUSE.of_hits((batch, *(h for h in hits if h is not batch)), view, standing="established", says=says)
 
 
@@ -94,7 +99,9 @@ def _of_checks(view: LogView) -> Finding | None:
     numbers = tuple(sorted({t.rank for t in refused if t.rank is not None}))
     return CAUSE.finding(
         standing="likely",
-        says=f"{words.ranks(numbers) + ': ' if numbers else ''}{last.name}() refused the options: {first.text[:200] or first.type}",
+        says=Text("{who}{name}() refused the options: {said}", "{who}{name}() 拒绝了这些选项：{said}").fill(
+            who=Text("{who}: ", "{who}：").fill(who=text.ranks(numbers)) if numbers else NOTHING, name=last.name, said=first.text[:200] or first.type
+        ),
         ranks=numbers,
         evidence=(
             Evidence(source=first.source, line=first.end, text=first.says),

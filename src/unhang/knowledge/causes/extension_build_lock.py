@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, Signature
 from unhang.knowledge.stuck import polls_a_lock, standstill
+from unhang.knowledge.text import Text
 from unhang.model import Finding, Remedy
 from unhang.records.frames import inside
 
@@ -24,12 +25,17 @@ def _in_run(picture: Picture) -> Finding | None:
     if not waiting or any(inside(f, _BUILD) for r in picture.ranks if r not in waiting for f in r.frames):
         return None
     first, numbers = waiting[0], [r.number for r in waiting]
-    rest = "no rank builds it" if len(waiting) < len(picture.ranks) else "all of them wait, and none builds it"
+    some = len(waiting) < len(picture.ranks)
+    rest = (
+        Text("no rank builds it", "没有 rank 在编译") if some else Text("all of them wait, and none builds it", "全部 rank 都在等待，没有一个在编译")
+    )
     return CAUSE.finding(
         standing="likely",
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'waits', 'wait')} for the lock file of a torch extension's build"
-        f"{words.at(picture, first)}, "
-        f"and {rest}: the file was left by a process that has ended, or another job builds at this moment",
+        says=Text(
+            "{who} {wait} for the lock file of a torch extension's build{at}, and {rest}: the file was left by a process that has ended, or another "
+            "job builds at this moment",
+            "{who} 在等待 torch 扩展编译的锁文件{at}，而{rest}：锁文件是已经结束的进程留下的，或者此刻有别的任务在编译",
+        ).fill(who=text.ranks(numbers), wait=words.verb(numbers, "waits", "wait"), at=text.at(picture, first), rest=rest),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=picture.where(first),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import NOTHING, Text, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
@@ -46,7 +46,10 @@ def _of_one_host(view: LogView) -> Finding | None:
     first = missing[0]
     return CAUSE.finding(
         standing="likely",
-        says=f"{words.ranks(ranks)} did not find what {words.ranks(others)} found: {first.text.strip()[:200]}; the path is missing on their host",
+        says=Text(
+            "{who} did not find what {others} found: {said}; the path is missing on their host",
+            "{who} 没有找到 {others} 能找到的路径：{said}；它们的主机上没有这个路径",
+        ).fill(who=text.ranks(ranks), others=text.ranks(others), said=first.text.strip()[:200]),
         ranks=tuple(ranks),
         hosts=tuple(dict.fromkeys(t.host for t in missing if t.host is not None)),
         evidence=(Evidence(source=first.source, line=first.end, text=first.says), *_frame(first)),
@@ -72,10 +75,10 @@ def _of_one_rank(view: LogView) -> Finding | None:
     waiting = {t.at.rank for t in view.timeouts} | {h.rank for hits in view.hits.values() for h in hits if h.signature.role == "symptom"}
     return CAUSE.finding(
         standing="likely" if waiting & others else "possible",
-        says=(
-            f"rank {rank} alone did not find {path['path']}, which {words.ranks(sorted(others))} passed: it is missing on its host, or was removed "
-            "under it"
-        ),
+        says=Text(
+            "rank {rank} alone did not find {path}, which {others} passed: it is missing on its host, or was removed under it",
+            "只有 rank {rank} 没有找到 {path}，而 {others} 已经过了这一步：它的主机上没有这个路径，或者路径中途被删除",
+        ).fill(rank=rank, path=path["path"], others=text.ranks(others)),
         ranks=(rank,),
         hosts=(first.host,) if first.host is not None else (),
         evidence=(Evidence(source=first.source, line=first.end, text=first.says), *_frame(first)),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
@@ -77,7 +77,9 @@ def _at_ddp(picture: Picture) -> Finding | None:
     numbers = [r.number for r in crashed]
     return CAUSE.finding(
         standing="likely",
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'was', 'were')} ended by SIGSEGV: {_AT_DDP.en}",
+        says=Text("{who} {were} ended by SIGSEGV: {why}", "{who} 被 SIGSEGV 结束：{why}").fill(
+            who=text.ranks(numbers), were=words.verb(numbers, "was", "were"), why=_AT_DDP
+        ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         evidence=words.stack_evidence(picture, crashed[0]),
@@ -94,7 +96,9 @@ def _after_the_end(picture: Picture) -> Finding | None:
     hits = [h for h in picture.hits_of(CAUSE.id) if h.rank is None or h.rank in numbers]
     return CAUSE.finding(
         standing="likely" if hits else "possible",
-        says=f"{words.ranks(numbers)} had finished and {words.verb(numbers, 'was', 'were')} aborted (SIGABRT) while Python shut down",
+        says=Text("{who} had finished and {were} aborted (SIGABRT) while Python shut down", "{who} 已经完成，在 Python 退出时被中止（SIGABRT）").fill(
+            who=text.ranks(numbers), were=words.verb(numbers, "was", "were")
+        ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         evidence=(

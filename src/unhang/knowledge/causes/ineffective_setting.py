@@ -28,10 +28,10 @@ def _in_logs(view: LogView) -> Finding | None:
                 timeouts,
                 view,
                 standing="likely",
-                says=(
-                    f"{named.groups['name']}={named.groups['seconds']} had no effect: the collective was given up after its group's own "
-                    f"timeout of {ran / 1000:g} s"
-                ),
+                says=Text(
+                    "{name}={value} had no effect: the collective was given up after its group's own timeout of {s} s",
+                    "{name}={value} 没有生效：集合通信按所在组自己的超时 {s} 秒被放弃",
+                ).fill(name=named.groups["name"], value=named.groups["seconds"], s=f"{ran / 1000:g}"),
             )
         if timeouts:
             return CAUSE.of_hits(timeouts, view)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text, joined, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -37,7 +37,9 @@ def _in_logs(view: LogView) -> Finding | None:
     if apart is None or not _failed(view):
         # An address that cannot be read is interface-selection's, unless releases differ.
         return CAUSE.of_hits([h for h in own if "family" not in h.groups], view)
-    says = f"{apart} run different NCCL releases: {', '.join(f'{v} on {_places(p)}' for v, p in printed.items())}"
+    told = joined((Text("{release} on {places}", "{release}（{places}）").fill(release=v, places=_places(p)) for v, p in printed.items()), COMMA)
+    who = Text("hosts", "各主机") if apart == "hosts" else Text("ranks", "各 rank ")
+    says = Text("{who} run different NCCL releases: {told}", "{who}使用不同的 NCCL 版本：{told}").fill(who=who, told=told)
     garbled = any(h.groups.keys() & {"family", "received_bytes"} for h in own)
     return CAUSE.finding(
         standing="established" if garbled and apart == "hosts" else "likely" if apart == "hosts" else "possible",
@@ -76,9 +78,10 @@ def _failed(view: LogView) -> bool:
     return bool(view.hits or view.tracebacks or view.timeouts or any(not i.completed for i in view.nccl.inits) or any(e.code for e in view.exits))
 
 
-def _places(places: Iterable[At]) -> str:
+def _places(places: Iterable[At]) -> Text:
     names = list(dict.fromkeys(a.host or (f"rank {a.rank}" if a.rank is not None else a.source) for a in places))
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    more = Text(" and {n} more", "，另有 {n} 个").fill(n=len(names) - 3) if len(names) > 3 else NOTHING
+    return joined(map(same, names[:3]), COMMA) + more
 
 
 def _release(code: str) -> str:
