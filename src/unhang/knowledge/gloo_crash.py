@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
+from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence
 from unhang.records.frames import Frame, other_line, user_frame
 from unhang.records.logs import Hit, Signature
@@ -36,13 +37,17 @@ SIZE_MISMATCH = Signature(
 _SIGABRT = -6
 
 
-def ended_of(view: LogView) -> str:
-    """Whom Gloo ended, as the launcher reports it, "" where it reports nothing of the kind: it need not be who strayed."""
+def ended_of(view: LogView) -> Text:
+    """Whom Gloo ended, as the launcher reports it, NOTHING where it reports nothing of the kind: it need not be who strayed."""
     ended = [e for e in view.exits if e.code == _SIGABRT]
-    ranks = {e.at.rank for e in ended if e.at.rank is not None}
+    numbers = {e.at.rank for e in ended if e.at.rank is not None}
     local = {e.local_rank for e in ended if e.local_rank is not None}
-    who = words.ranks(ranks) if ranks else f"local {words.ranks(local)}" if local else ""
-    return f"; the launcher reports that {who} ended with SIGABRT, which need not be the one that strayed" if who else ""
+    if not numbers and not local:
+        return NOTHING
+    return Text(
+        "; the launcher reports that {who} ended with SIGABRT, which need not be the one that strayed",
+        "；启动器报告{who} 以 SIGABRT 结束，走错的不一定是它",
+    ).fill(who=Text("{who}", " {who}").fill(who=ranks(numbers)) if numbers else Text("local {who}", "本地 {who}").fill(who=ranks(local)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unhang.knowledge.text import NOTHING, Text, same
 from unhang.model import Evidence
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, user_frame
@@ -189,11 +190,11 @@ def silent(view: LogView) -> tuple[int, ...]:
     return tuple(sorted(known - waited)) if waited else ()
 
 
-def collective(t: Timeout) -> str:
+def collective(t: Timeout) -> Text:
     """ "ALLREDUCE #1580 (466119168 elements)"."""
     seq = "" if t.seq is None else f" #{t.seq}"
-    size = "" if t.numel_in is None else f" ({t.numel_in} elements)"
-    return f"{t.op}{seq}{size}"
+    size = NOTHING if t.numel_in is None else Text(" ({n} elements)", "（{n} 个元素）").fill(n=t.numel_in)
+    return same(f"{t.op}{seq}") + size
 
 
 def evidence_of(places: Iterable[At]) -> tuple[Evidence, ...]:

@@ -51,19 +51,19 @@ def _of_crossing(picture: Picture, front: Front) -> Finding:
     waits = list({_place_of(w): w for r in (*strayed, *crossed) if (w := picture.waits.get(r)) is not None}.values())
     said = []
     for w in waits[:3]:
-        same = [r for r in crossed if r in picture.waits and _place_of(picture.waits[r]) == _place_of(w)]
-        at = f" ({picture.place(w.place)})" if w.place is not None else ""
-        said.append(f"{words.ranks(same)} in {_called(w)}{at}")
-    told = "; ".join(said)
+        alike = [r for r in crossed if r in picture.waits and _place_of(picture.waits[r]) == _place_of(w)]
+        at = Text(" ({at})", "（{at}）").fill(at=picture.place(w.place)) if w.place is not None else NOTHING
+        said.append(Text("{who} in {call}{at}", "{who} 在{call} 中{at}").fill(who=text.ranks(alike), call=_calling(w), at=at))
     if all(w.op.startswith("send") for w in waits):
-        says = f"ranks send to each other, and none of them receives: {told}"
+        says = Text("ranks send to each other, and none of them receives: {told}", "各 rank 互相发送，却没有一个在接收：{told}")
     elif len({w.group for w in waits if w.group is not None}) > 1:
-        says = f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own"
+        says = Text("ranks wait for each other in different groups: {told}", "各 rank 在不同的组中互相等待：{told}") + _BEHIND
     else:
-        says = f"ranks wait for each other in a circle: {told}; each was to come to the other's call only behind its own"
+        says = Text("ranks wait for each other in a circle: {told}", "各 rank 循环等待：{told}") + _BEHIND
+    says = says.fill(told=text.joined(said))
     where = None
     if strayed and len(groups := list(dict.fromkeys(w.group for w in waits if w.group is not None))) == 2:
-        says += text.crossed_by(front.by, strayed, groups[0], groups[1]).en
+        says += text.crossed_by(front.by, strayed, groups[0], groups[1])
         line = picture.waits[strayed[0]].place if strayed[0] in picture.waits else None
         where = picture.place(line) if line is not None else None
     return CAUSE.finding(
@@ -84,6 +84,9 @@ def _of_crossing(picture: Picture, front: Front) -> Finding:
     )
 
 
+_BEHIND = Text("; each was to come to the other's call only behind its own", "；每个都要在自己的调用之后才到对方的调用")
+
+
 def _place_of(wait: Wait) -> tuple[object, ...]:
     return (wait.group, wait.seq) if wait.seq is not None else (wait.group, wait.rank, wait.op)
 
@@ -92,6 +95,12 @@ def _called(wait: Wait, what: str = "") -> str:
     """ "all_reduce #4 of group 0"; a message has no number that both sides know, and no group where its stack alone tells."""
     number = f" #{wait.seq}" if wait.seq is not None else ""
     return f"{what or wait.op}{number}" + (f" of group {wait.group}" if wait.group is not None else "")
+
+
+def _calling(wait: Wait) -> Text:
+    en = _called(wait)
+    number = f" #{wait.seq}" if wait.seq is not None else ""
+    return Text(en, f"组 {wait.group} 的 {wait.op}{number}" if wait.group is not None else f" {wait.op}{number}")
 
 
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
@@ -178,8 +187,16 @@ def _did(picture: Picture, parting: Parting, side: Side) -> Text:
 def _issued(ranks: Sequence[int], call: str, at: str | None) -> Text:
     """ "rank 1 issued all_reduce of [8] Float at train.py:30 in step"."""
     where = Text(" at {at}", "（位于 {at}）").fill(at=at) if at is not None else NOTHING
-    what = Text(call, call.replace(" of ", " ", 1))
-    return Text("{who} issued {what}{where}", "{who} 发出了 {what}{where}").fill(who=text.ranks(ranks), what=what, where=where)
+    return Text("{who} issued {what}{where}", "{who} 发出了 {what}{where}").fill(who=text.ranks(ranks), what=_what(call), where=where)
+
+
+def _what(call: str) -> Text:
+    """ "all_reduce of [8] Float"."""
+    return Text(call, call.replace(" of ", " ", 1))
+
+
+def _in_brackets(said: Text) -> Text:
+    return Text(" ({said})", "（{said}）").fill(said=said)
 
 
 def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
@@ -208,19 +225,34 @@ def _remedies(one: Side, other: Side) -> tuple[str, ...]:
 def _of_crash(picture: Picture, crash: Crash) -> Finding:
     numbers = crash.odd or crash.involved
     at = picture.place(crash.place) if crash.place is not None else None
-    what = f" ({words.call(crash.call)})" if crash.call is not None else ""
+    line = Text(" at {at}", "（位于 {at}）").fill(at=at) if at else NOTHING
     if crash.odd:
-        size = "another size" if len(crash.odd) == 1 else "other sizes"
-        others = "the other rank" if len(crash.involved) - len(crash.odd) == 1 else "the other ranks"
-        says = f"{words.ranks(crash.odd)} called a collective with {size} than {others}{what}"
-        says += f" at {at}" if at else ""
+        says = Text("{who} called a collective with {size} than {others}{what}{at}", "{who} 在一次集合通信{what}{at}中的大小与其他 rank 不同").fill(
+            who=text.ranks(crash.odd),
+            size="another size" if len(crash.odd) == 1 else "other sizes",
+            others="the other rank" if len(crash.involved) - len(crash.odd) == 1 else "the other ranks",
+            what=_in_brackets(_what(words.call(crash.call))) if crash.call is not None else NOTHING,
+            at=line,
+        )
     else:
-        stood = [f"rank {n} at {picture.place(f)}" for n, f in list(crash.lines.items())[:2]] if crash.lines_differ else []
-        where = f" ({', '.join(stood)})" if stood else f" at {at}" if at else ""
-        told = "cannot be told from two" if len(crash.involved) == 2 else "is not in evidence"
-        says = f"the ranks called a collective with different sizes{where}; which of them is off {told}"
-    received = f" ({crash.received} bytes arrived where {crash.expected} were expected, of a piece in which Gloo sends)" if crash.received else ""
-    says += f"; it ended {words.ranks(crash.dead)} inside Gloo{received}"
+        each = Text("rank {n} at {at}", "rank {n} 位于 {at}")
+        stood = [each.fill(n=n, at=picture.place(f)) for n, f in list(crash.lines.items())[:2]] if crash.lines_differ else []
+        two = len(crash.involved) == 2
+        says = Text(
+            "the ranks called a collective with different sizes{where}; which of them is off {told}",
+            "各 rank 在一次集合通信{where}中的大小不同；{told}",
+        ).fill(
+            where=_in_brackets(text.joined(stood, Text(", ", "，"))) if stood else line,
+            told=Text("cannot be told from two", "只有两个进程，无法判断是哪一个错了")
+            if two
+            else Text("is not in evidence", "哪一个错了，证据中没有"),
+        )
+    says += Text("; it ended {who} inside Gloo", "；{who} 因此在 Gloo 内部被结束").fill(who=text.ranks(crash.dead))
+    if crash.received:
+        says += Text(
+            " ({received} bytes arrived where {expected} were expected, of a piece in which Gloo sends)",
+            "（Gloo 分块发送，其中一块收到 {received} 字节，而期望的是 {expected} 字节）",
+        ).fill(received=crash.received, expected=crash.expected)
     return CAUSE.finding(
         standing="established",
         says=says,
@@ -248,7 +280,9 @@ def _of_words(picture: Picture) -> Finding | None:
     at = picture.where(speaker) if speaker is not None else None
     return CAUSE.finding(
         standing=_worth(hits),
-        says=f"{words.ranks(numbers)} issued different collectives{words.at(picture, speaker) if speaker else ''} (found by torch's own check)",
+        says=Text(
+            "{who} issued different collectives{at} (found by torch's own check)", "{who} 发出了不同的集合通信{at}（torch 自己的检查发现）"
+        ).fill(who=text.ranks(numbers), at=text.at(picture, speaker) if speaker else NOTHING),
         ranks=numbers,
         where=at,
         evidence=words.hit_evidence(hits),
@@ -342,7 +376,7 @@ def _in_logs(view: LogView) -> Finding | None:
     if found := parted(view):
         return _of_parted(found)
     if desync := [h for h in hits if h.signature == _DESYNC]:
-        return CAUSE.of_hits(desync, view, says=_DESYNCED.format_map(desync[0].groups))
+        return CAUSE.of_hits(desync, view, says=_DESYNCED.fill(**desync[0].groups))
     if established := [h for h in hits if h.signature.standing == "established"]:
         return _of_said(established, view)
     if shifted := ahead(view):
@@ -362,10 +396,11 @@ def _of_stalled(view: LogView) -> Finding | None:
     if len(sides) != 2 or sides[0][0] & sides[1][0] or sides[0][1].groups["tensor"] == sides[1][1].groups["tensor"]:
         return None
     pair = (sides[0], sides[1])
-    told = "; ".join(f"{words.ranks(sorted(ranks))} did not come to {h.groups['tensor']}" for ranks, h in pair)
+    absent = Text("{who} did not come to {tensor}", "{who} 没有来到 {tensor}")
+    says = text.joined(absent.fill(who=text.ranks(ranks), tensor=h.groups["tensor"]) for ranks, h in pair)
     return CAUSE.finding(
         standing="likely",
-        says=f"{told}: each waits where the other does not (Horovod's own report)",
+        says=says + Text(": each waits where the other does not (Horovod's own report)", "：各自等在对方没有来的地方（Horovod 自己的报告）"),
         ranks=tuple(sorted(pair[0][0] | pair[1][0])),
         evidence=words.hit_evidence([h for _, h in pair]),
         remedies=("same-order",),
@@ -382,12 +417,14 @@ def _of_places(view: LogView) -> Finding | None:
         sides.setdefault((s.call, s.frame.file, s.frame.line), []).append(s)
     if len({s.call for s in where}) < 2 or not any(h.rank is not None for h in view.hits_of("collective-timeout")):
         return None
-    told = "; ".join(f"{words.ranks([t.rank for t in side])} in {side[0].call} at {place(side[0].frame, '')}" for side in list(sides.values())[:3])
+    each = Text("{who} in {call} at {at}", "{who} 在 {call} 中（位于 {at}）")
+    shown = list(sides.values())[:3]
+    told = text.joined(each.fill(who=text.ranks(t.rank for t in s), call=s[0].call, at=place(s[0].frame, "")) for s in shown)
     return CAUSE.finding(
         standing="likely" if view.world_size == len(where) else "possible",
-        says=f"ranks gave up in different calls: {told}",
+        says=Text("ranks gave up in different calls: {told}", "各 rank 在不同的调用中放弃了等待：{told}").fill(told=told),
         ranks=tuple(s.rank for s in where),
-        evidence=tuple(Evidence(source=s[0].back.source, line=s[0].back.end, text=s[0].back.says) for s in list(sides.values())[:3]),
+        evidence=tuple(Evidence(source=s[0].back.source, line=s[0].back.end, text=s[0].back.says) for s in shown),
         remedies=("same-order", "check-each-call"),
     )
 
@@ -396,11 +433,17 @@ def _of_check(hits: Sequence[Hit], view: LogView) -> Finding | None:
     if sides := fingerprints.sides(hits):
         return _of_sides(sides, view.world_size or _least_size(sides, view), _places(hits, view))
     numbers, standing = _named(hits), _worth(hits)
-    only = "" if standing == "established" else "; only their counts of collectives differ, so one of them has made more calls before"
     differ = next((d.strip() for h in hits if (d := h.groups.get("differ"))), "")
-    says = f"{words.ranks(numbers)} issued different collectives (torch's own check{f': {differ}' if differ else ''}){only}"
+    says = Text("{who} issued different collectives (torch's own check{differ})", "{who} 发出了不同的集合通信（torch 自己的检查{differ}）").fill(
+        who=text.ranks(numbers), differ=Text(": {differ}", "：{differ}").fill(differ=differ) if differ else NOTHING
+    )
+    if standing != "established":
+        says += Text(
+            "; only their counts of collectives differ, so one of them has made more calls before",
+            "；只有集合通信的次数不同，因此其中一个此前多调用过",
+        )
     found = CAUSE.of_hits(hits, view, standing=standing, remedies=("same-order", "same-size"))
-    return None if found is None else replace(found, ranks=numbers, says=says, says_zh="")
+    return None if found is None else replace(found, ranks=numbers, says=says.en, says_zh=says.zh)
 
 
 def _least_size(found: Sequence[fingerprints.Side], view: LogView) -> int:
@@ -422,14 +465,19 @@ def _places(hits: Sequence[Hit], view: LogView) -> dict[int, str]:
 def _of_parted(found: Parted) -> Finding:
     """Two lines prove it where both name the group; else the number may be that of two groups."""
     sides = found.sides
-    told = "; ".join(f"{words.ranks(ranks_of(s))} gave up {collective(s[0])}" for s in sides[:3])
-    in_group = f" of group {found.group}" if found.group is not None else ""
+    each = Text("{who} gave up {call}", "{who} 放弃了 {call}")
+    says = Text("ranks were in different collectives at number {n}{group}: {told}", "{group}序号 {n} 处各 rank 在不同的集合通信中：{told}").fill(
+        n=found.seq,
+        group=Text(" of group {group}", "组 {group} 的").fill(group=found.group) if found.group is not None else NOTHING,
+        told=text.joined(each.fill(who=text.ranks(ranks_of(s)), call=collective(s[0])) for s in sides[:3]),
+    )
     odd = ranks_of(t for s in sides[1:] for t in s) if len(sides[0]) > sum(len(s) for s in sides[1:]) else ranks_of(t for s in sides for t in s)
-    who = "" if len(sides[0]) > len(sides[1]) else "; which side was meant cannot be told from this"
+    if len(sides[0]) <= len(sides[1]):
+        says += Text("; which side was meant cannot be told from this", "；由此无法判断哪一方是对的")
     same_op = len({s[0].op for s in sides}) == 1
     return CAUSE.finding(
         standing="established" if found.group is not None else "likely" if found.seq >= _SELDOM_MET else "possible",
-        says=f"ranks were in different collectives at number {found.seq}{in_group}: {told}{who}",
+        says=says,
         ranks=odd,
         evidence=evidence_of(s[0].at for s in sides[:3]),
         remedies=("same-size", "check-each-call") if same_op else ("same-order", "check-each-call"),
@@ -440,11 +488,16 @@ def _of_ahead(found: Ahead) -> Finding:
     numbers = ranks_of((found.back, found.front))
     return CAUSE.finding(
         standing="likely" if found.back.group is not None else "possible",
-        says=(
-            f"{words.ranks(ranks_of((found.front,)))} had finished {found.steps} more collectives than {words.ranks(ranks_of((found.back,)))} "
-            f"when both gave "
-            f"up ({collective(found.front)}; {collective(found.back)}), although each of them needs both: calls of one were matched with other calls "
-            "of the other"
+        says=Text(
+            "{front} had finished {n} more collectives than {back} when both gave up ({one}; {other}), although each of them needs both: calls of "
+            "one were matched with other calls of the other",
+            "双方放弃时，{front} 比 {back} 多完成了 {n} 次集合通信（{one}；{other}），而每一次都需要双方参加：一方的调用与另一方的别的调用配上了对",
+        ).fill(
+            front=text.ranks(ranks_of((found.front,))),
+            n=found.steps,
+            back=text.ranks(ranks_of((found.back,))),
+            one=collective(found.front),
+            other=collective(found.back),
         ),
         ranks=numbers,
         evidence=evidence_of((found.back.at, found.front.at)),
@@ -459,11 +512,10 @@ def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
         found = CAUSE.of_hits(hits, view)
         if found is not None and hits[0].signature == SIZE_MISMATCH:
             # Tracebacks are those of the survivors: where they agree, it is the line of the innocent, most likely.
-            return replace(found, says=f"{found.says}{ended_of(view)}", says_zh="", where=_where_lost(view, agreed=False))
+            return replace(text.continued(found, ended_of(view)), where=_where_lost(view, agreed=False))
         return found if found is None or found.where is not None else replace(found, where=_where_lost(view))
-    return CAUSE.of_hits(
-        hits, view, says=f"parameters took no part in the loss of rank {left_out.groups.get('of', '?')}: {left_out.groups['params'].strip()}"
-    )
+    says = Text("parameters took no part in the loss of rank {rank}: {params}", "有参数没有参与 rank {rank} 的 loss：{params}")
+    return CAUSE.of_hits(hits, view, says=says.fill(rank=left_out.groups.get("of", "?"), params=left_out.groups["params"].strip()))
 
 
 def _where_lost(view: LogView, *, agreed: bool = True) -> str | None:
@@ -502,9 +554,10 @@ _DESYNC = Signature(
     says_zh="同一组的各 rank 在序号 {seq} 开始了不同的操作（torch 自己的 desync 报告）",
     remedies=("same-order", "check-each-call"),
 )
-_DESYNCED = (
+_DESYNCED = Text(
     "in one group, rank(s) {ones} began {one_op} as number {seq}, and rank(s) {others} {other_op} (torch's own desync report, whose numbers count "
-    "within the group)"
+    "within the group)",
+    "同一组中，序号 {seq} 处 rank {ones} 开始的是 {one_op}，而 rank {others} 开始的是 {other_op}（torch 自己的 desync 报告，其编号在组内计算）",
 )
 
 CAUSE = Cause(

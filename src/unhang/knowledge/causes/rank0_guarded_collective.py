@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.guards import Guarded, guard_of_parting, guard_of_wait
+from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Stood, collective, evidence_of, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.frames import place
@@ -21,12 +22,13 @@ def _in_run(picture: Picture) -> Finding | None:
         odd, guard, side = parted
         other = next(s for s in picture.front.parting.sides if s.says != side.says)
         others = [s.rank for s in picture.front.parting.sides if s.says == other.says]
-        elsewhere = f"; {words.ranks(others)} issued {other.op}" + (f" ({picture.place(other.place)})" if other.place else "")
+        at = Text(" ({at})", "（{at}）").fill(at=picture.place(other.place)) if other.place else NOTHING
+        elsewhere = Text("; {who} issued {op}{at}", "；{who} 发出了 {op}{at}").fill(who=text.ranks(others), op=other.op, at=at)
         under = [s.rank for s in picture.front.parting.sides if s.says == side.says]
         return _finding(picture, odd, under, guard, side.op, elsewhere)
     if (guard_alone := guard_of_wait(picture)) is not None and picture.front is not None:
         waiting = list(picture.front.waiting)
-        gone = f"; {words.ranks(picture.front.absent)} left in order without it"
+        gone = Text("; {who} left in order without it", "；{who} 没有参加就正常退出").fill(who=text.ranks(picture.front.absent))
         return _finding(picture, tuple(waiting), waiting, guard_alone, picture.waits[waiting[0]].op, gone)
     return None
 
@@ -40,7 +42,9 @@ def _in_logs(view: LogView) -> Finding | None:
         others = next((s for s in found.sides if 0 not in ranks_of(s)), None)
         if alone is None or others is None or len(others) < 2:
             return None
-        told = f"rank 0 alone gave up {collective(alone[0])}, and {words.ranks(ranks_of(others))} {collective(others[0])}"
+        told = Text("rank 0 alone gave up {one}, and {who} {other}", "只有 rank 0 放弃了 {one}，而 {who} 放弃的是 {other}").fill(
+            one=collective(alone[0]), who=text.ranks(ranks_of(others)), other=collective(others[0])
+        )
         places: tuple[At, ...] = (alone[0].at, others[0].at)
     else:
         waited = first_of_each(view)
@@ -48,14 +52,19 @@ def _in_logs(view: LogView) -> Finding | None:
         # Of two ranks the silent one may as well be slow or stuck.
         if ranks_of(waited) != (0,) or len(missing) < 2:
             return None
-        told = f"rank 0 alone gave up {collective(waited[0])}; {words.ranks(missing)} printed no timeout"
+        told = Text("rank 0 alone gave up {one}; {who} printed no timeout", "只有 rank 0 放弃了 {one}；{who} 没有打印超时").fill(
+            one=collective(waited[0]), who=text.ranks(missing)
+        )
         places = (waited[0].at,)
     return CAUSE.finding(
         standing="possible",
-        says=f"{told}, as happens when a collective stands under `if rank == 0`",
+        says=told + _UNDER.fill(test="`if rank == 0`"),
         ranks=(0,),
         evidence=evidence_of(places),
     )
+
+
+_UNDER = Text(", as happens when a collective stands under {test}", "，集合通信写在 {test} 之下时就会这样")
 
 
 def _of_places(own: Stood, others: tuple[Stood, ...]) -> Finding:
@@ -64,22 +73,26 @@ def _of_places(own: Stood, others: tuple[Stood, ...]) -> Finding:
     test = f"`{guard}`" if guard is not None else "`if rank == 0`"
     return CAUSE.finding(
         standing="likely",
-        says=(
-            f"rank 0 alone gave up in {own.call} at {place(own.frame, '')}, and {words.ranks(numbers)} in {others[0].call} at "
-            f"{place(others[0].frame, '')}, as happens when a collective stands under {test}"
-        ),
+        says=Text(
+            "rank 0 alone gave up in {one} at {here}, and {who} in {other} at {there}",
+            "只有 rank 0 在 {one} 中放弃（位于 {here}），而 {who} 在 {other} 中放弃（位于 {there}）",
+        ).fill(one=own.call, here=place(own.frame, ""), who=text.ranks(numbers), other=others[0].call, there=place(others[0].frame, ""))
+        + _UNDER.fill(test=test),
         ranks=(0,),
         where=place(own.frame, ""),
         evidence=tuple(Evidence(source=s.back.source, line=s.back.end, text=s.back.says) for s in (own, others[0])),
     )
 
 
-def _finding(picture: Picture, odd: tuple[int, ...], under: list[int], guard: Guarded, op: str, elsewhere: str) -> Finding:
+def _finding(picture: Picture, odd: tuple[int, ...], under: list[int], guard: Guarded, op: str, elsewhere: Text) -> Finding:
     at = picture.place(guard.frame)
     view = picture.rank(guard.rank)
     return CAUSE.finding(
         standing="established",
-        says=f"{words.ranks(under)} {words.verb(under, 'is', 'are')} in {op} at {at}, which only ranks with `{guard.test}` reach{elsewhere}",
+        says=Text(
+            "{who} {are} in {op} at {at}, which only ranks with `{test}` reach{elsewhere}",
+            "{who} 在 {op} 中（位于 {at}），只有满足 `{test}` 的 rank 才会到这里{elsewhere}",
+        ).fill(who=text.ranks(under), are=words.verb(under, "is", "are"), op=op, at=at, test=guard.test, elsewhere=elsewhere),
         ranks=odd,
         hosts=words.hosts(picture, odd),
         where=at,
