@@ -16,7 +16,7 @@ from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING
 from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, possible, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, possible, ranks, same
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.records.ras import Change, Communicator, InState, Member, Missing, Process, Report, compare
 
@@ -38,6 +38,7 @@ ASK_TWICE = Remedy(
 
 
 _LAUNCHES = Text("whether launches go on", "是否还在发起操作")
+_SOME_GO_ON = Text("some of its ranks go on", "其中有些 rank 还在继续")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +89,8 @@ class _Scene:
             self.changes = compare(first, report)
         else:
             self.changes = tuple(Change(communicator=c, pace="still" if stands else "unknown") for c in report.communicators)
-        self.apart = "" if apart_s is None else f" for {words.seconds(apart_s)}"
-        self._apart = NOTHING if apart_s is None else Text(" for {s}", "{s} 之内").fill(s=words.seconds(apart_s))
+        self._s = "" if apart_s is None else words.seconds(apart_s)
+        self._apart = NOTHING if apart_s is None else Text(" for {s}", "{s} 之内").fill(s=self._s)
         # Only in a communicator of all are ranks numbered as the job numbers them.
         most = max((c.size for c in report.communicators), default=0)
         self.of_all = most if most == report.gpus and sum(c.size == most for c in report.communicators) == 1 else None
@@ -103,13 +104,21 @@ class _Scene:
         if not found:
             return None
         c, failure = found[0]
-        during = "while it was set up" if failure.phase == "initialization" else "while it was used"
+        during = Text("while it was set up", "建立") if failure.phase == "initialization" else Text("while it was used", "使用")
+        says = Text(
+            "NCCL reports {error} on {who} of {communicator} {during}; what led to it is in their logs",
+            "NCCL 报告{communicator}在{during}期间 {who} 出错：{error}；起因在它们的日志里",
+        ).fill(error=repr(failure.says), who=_who(failure.ranks, failure.ranks_count), communicator=_named(c), during=during)
         return self._finding(
-            f"NCCL reports {failure.says!r} on {_who(failure.ranks, failure.ranks_count)} of {_named(c)} {during}; what led to it is in their logs"
-            f" (possible: {', '.join(LOST)})",
+            says + possible(LOST),
             c,
             failure.ranks,
-            (f"{_named(c)}: {f.says} on {_who(f.ranks, f.ranks_count)} ({f.phase})" for c, f in found),
+            (
+                Text("{communicator}: {error} on {who} ({phase})", "{communicator}：{who} 上 {error}（{phase}）").fill(
+                    communicator=_named(c), error=f.says, who=_who(f.ranks, f.ranks_count), phase=f.phase
+                )
+                for c, f in found
+            ),
             (SUPERVISE,),
         )
 
@@ -121,22 +130,38 @@ class _Scene:
         if not count and not missing:
             return None
         first = next(iter((*report.dead, *report.silent)), None)
-        how = "and is given up as dead" if report.dead and first in report.dead else "now"
-        who = (
-            f"{_many(count, 'process', 'processes')} of the job {'does' if count == 1 else 'do'} not answer {how}"
-            if count
-            else f"of {_many(missing[0][1], 'rank', 'ranks')} of {_named(missing[0][0])} nothing is told"
-        )
-        named = f": {_process(first)}" if first is not None and count == 1 else ""
+        dead = Text(" and is given up as dead", "没有应答，已被认定死亡") if report.dead and first in report.dead else Text(" now", "目前没有应答")
+        if count:
+            who = Text("{n} of the job {do} not answer{dead}", "任务中有 {many} 个进程{dead}").fill(
+                n=f"{count} {'process' if count == 1 else 'processes'}", do="does" if count == 1 else "do", many=count, dead=dead
+            )
+        else:
+            who = Text("of {n} of {communicator} nothing is told", "{communicator}中有 {n} 没有任何消息").fill(
+                n=_many(missing[0][1]), communicator=_named(missing[0][0])
+            )
+        named = Text(": {process}", "：{process}").fill(process=_process(first)) if first is not None and count == 1 else NOTHING
         c = missing[0][0] if missing else None
         gone = () if c is None else tuple(m.rank for m in c.missing if m.unresponsive is not False)
         return self._finding(
-            f"{who}{named}; whether it ended, is stopped, or its host is gone is not in evidence (possible: process-stuck, {', '.join(LOST)})",
+            who
+            + named
+            + Text("; whether it ended, is stopped, or its host is gone is not in evidence", "；是结束了、被暂停了，还是主机不在了，证据中没有")
+            + possible(("process-stuck", *LOST)),
             c,
             gone,
             (
-                *(f"no answer: {_process(p)}{' (given up)' if p in report.dead else ''}" for p in (*report.dead, *report.silent)),
-                *(f"{_named(c)}: {n} of {c.size} ranks missing{_members([m for m in c.missing if m.unresponsive is not False])}" for c, n in missing),
+                *(
+                    Text("no answer: {process}{dead}", "没有应答：{process}{dead}").fill(
+                        process=_process(p), dead=Text(" (given up)", "（已放弃）") if p in report.dead else NOTHING
+                    )
+                    for p in (*report.dead, *report.silent)
+                ),
+                *(
+                    Text("{communicator}: {n} of {all} ranks missing{who}", "{communicator}：{all} 个 rank 中缺少 {n} 个{who}").fill(
+                        communicator=_named(c), n=n, all=c.size, who=_members([m for m in c.missing if m.unresponsive is not False])
+                    )
+                    for c, n in missing
+                ),
             ),
             (STACKS, SUPERVISE),
             hosts=_hosts((*report.dead, *report.silent)),
@@ -156,23 +181,29 @@ class _Scene:
             return None
         change, odd, tied, lasts = min(found, key=lambda f: (not f[3], f[2], sum(s.ranks_count for s in f[1]) / f[0].communicator.size))
         c = change.communicator
-        says = f"in {_named(c)} {_stated(odd)}"
+        says = Text("in {communicator} {odd}", "{communicator}中{odd}").fill(communicator=_named(c), odd=_stated(odd))
         if rest := [s for s in c.states if s not in odd]:
-            says += f", while {_stated(rest)}"
+            says += Text(", while {rest}", "，而{rest}").fill(rest=_stated(rest))
         if any(s.outside for s in odd):
-            says += "; who is no member has not joined yet, or has left already"
+            says += Text("; who is no member has not joined yet, or has left already", "；不是成员的，要么还没有加入，要么已经离开")
         if any(s.state == "ABORT" for s in odd):
-            says += "; a communicator is aborted after an error or a timeout, whose cause stands in the logs"
+            says += Text(
+                "; a communicator is aborted after an error or a timeout, whose cause stands in the logs",
+                "；通信器在出错或超时之后被中止，其原因在日志里",
+            )
         if self.first is not None and lasts and all(s.state != "ABORT" for s in odd):
-            says += f"; it was the same {self.apart.removeprefix(' for ') or 'in the answer'} before"
+            earlier = Text("{s} before", "{s} 之前").fill(s=self._s) if self._s else Text("in the answer before", "上一次回答中")
+            says += Text("; it was the same {before}", "；{before}也是这样").fill(before=earlier)
         elif not lasts:
-            says += self._moment(change, "it was not so in the answer before")
+            says += self._moment(change, Text("it was not so in the answer before", "上一次回答中不是这样"))
         return self._finding(
-            f"{says} (possible: {', '.join(LOST if any(s.state == 'ABORT' for s in odd) else WAITING)})",
+            says + possible(LOST if any(s.state == "ABORT" for s in odd) else WAITING),
             c,
             tuple(r for s in odd for r in s.ranks) if lasts and not tied else (),
             (
-                f"{_named(c)}: {s.state}: {_who(s.ranks, s.ranks_count)}{_at(c, s.ranks)}"
+                Text("{communicator}: {state}: {who}", "{communicator}：{state}：{who}").fill(
+                    communicator=_named(c), state=s.state, who=_who(s.ranks, s.ranks_count) + _at(c, s.ranks)
+                )
                 for f in found
                 for c in (f[0].communicator,)
                 for s in c.states
@@ -195,15 +226,20 @@ class _Scene:
         if not found:
             return None
         c = max(found, key=lambda c: c.size)
-        apart = self.apart and f", {self.apart.removeprefix(' for ')} apart"
-        doing = "being set up" if c.state == "INIT" else "being taken down"
+        says = Text(
+            "{communicator} is {doing} in both answers{apart}: its ranks wait for one that has not come, they cannot reach each other, or it takes"
+            " that long",
+            "两次回答{apart}中，{communicator}都正在{doing}：其中的 rank 在等一个没有来的 rank，或者彼此无法连接，或者就需要这么久",
+        ).fill(
+            communicator=_named(c) if c.hash else Text(f"a communicator of {c.size} ranks", f"一个有 {c.size} 个 rank 的通信器"),
+            doing=Text("being set up", "建立") if c.state == "INIT" else Text("being taken down", "销毁"),
+            apart=Text(", {s} apart", "（相隔 {s}）").fill(s=self._s) if self._s else NOTHING,
+        )
         return self._finding(
-            f"{_named(c) if c.hash else f'a communicator of {c.size} ranks'} is {doing} in both answers{apart}: its ranks wait for one that"
-            " has not come, they cannot reach each other, or it takes that long"
-            f" (possible: {', '.join(dict.fromkeys((*WAITING, *TRANSPORT)))})",
+            says + possible(tuple(dict.fromkeys((*WAITING, *TRANSPORT)))),
             c,
             (),
-            (f"{_named(c)}: {c.state}" for c in found),
+            (Text("{communicator}: {state}", "{communicator}：{state}").fill(communicator=_named(c), state=str(c.state)) for c in found),
             (STACKS, SUPERVISE),
         )
 
@@ -226,20 +262,28 @@ class _Scene:
             stands = change.pace == "still"
             named = stands and not even
             cause = catalogue.load()["collective-mismatch"]
-            says = f"all ranks of {_named(c)} have launched {number} operations, but not the same ones"
+            says = Text(
+                "all ranks of {communicator} have launched {n} operations, but not the same ones",
+                "{communicator}的所有 rank 都发起了 {n} 次操作，但不相同",
+            ).fill(communicator=_named(c), n=number)
             if stands:
-                says += f", and none{self.apart or ' since'}"
-            says += (
-                ": which of them is wrong is not in evidence"
-                if even
-                else f": {words.ranks(m.rank for m in odd)} called something else than the others"
-            )
+                says += Text(", and none{apart}", "，{apart}没有再发起").fill(apart=self._apart or Text(" since", "此后"))
+            if even:
+                says += Text(": which of them is wrong is not in evidence", "：哪一方错了，证据中没有")
+            else:
+                who = ranks(m.rank for m in odd)
+                says += Text(": {who} called something else than the others", "：{who} 调用的与其他 rank 不同").fill(who=who)
             finding = cause.finding(
                 standing="likely" if named else "possible",
-                says=says if stands else says + self._moment(change, "some of its ranks go on"),
+                says=says if stands else says + self._moment(change, _SOME_GO_ON),
                 ranks=self._ranks(c, tuple(m.rank for m in odd)) if named else (),
                 hosts=_hosts(odd) if named else (),
-                evidence=self._evidence(f"{_named(c)}: {_member(m)}: {_kinds(m)}" for m in (usual, *odd[: _NAMED - 1])),
+                evidence=self._evidence(
+                    Text("{communicator}: {who}: {kinds}", "{communicator}：{who}：{kinds}").fill(
+                        communicator=_named(c), who=_member(m), kinds=_kinds(m)
+                    )
+                    for m in (usual, *odd[: _NAMED - 1])
+                ),
                 remedies=("same-order", "check-each-call"),
             )
             return finding if stands else replace(finding, remedies=(ASK_TWICE, *finding.remedies))
@@ -260,26 +304,49 @@ class _Scene:
         sure, change, b = min(found, key=lambda f: (not f[0], f[2].ranks_count / f[1].communicator.size, f[2].ranks_count))
         c = change.communicator
         ahead = next(g for g in c.launched if g.op == b.op and g.count == b.most)
-        op = "operations" if b.op == "collective" else b.op
+        op = Text("operations", "操作") if b.op == "collective" else same(b.op)
         more = b.ranks_count > ahead.ranks_count
         few, many = (ahead, b) if more else (b, ahead)
         count, of_others = (b.most, b.launched) if more else (b.launched, b.most)
-        says = f"{_who(few.ranks, few.ranks_count)} of {_named(c)} {'has' if few.ranks_count == 1 else 'have'} launched {count} {op}"
-        says += f", {of_others} by {many.ranks_count} others"
+        says = Text(
+            "{who} of {communicator} {have} launched {n} {op}, {of_others} by {others} others",
+            "{communicator}中 {who} 发起了 {n} 次{op}，另外 {others} 个 rank 发起了 {of_others} 次",
+        ).fill(
+            who=_who(few.ranks, few.ranks_count),
+            communicator=_named(c),
+            have="has" if few.ranks_count == 1 else "have",
+            n=count,
+            op=Text("{op}", " {op}").fill(op=op) if b.op != "collective" else op,
+            of_others=of_others,
+            others=many.ranks_count,
+        )
         if not sure:
-            says += self._moment(change, "some of its ranks go on")
+            says += self._moment(change, _SOME_GO_ON)
         elif change.pace == "still":
-            says += f", and nobody launched anything{self.apart}: "
-            says += "they wait for the others there" if more else "the others wait for them"
+            says += Text(", and nobody launched anything{apart}: ", "，{apart}没有任何 rank 发起操作：").fill(apart=self._apart)
+            says += (
+                Text("they wait for the others there", "它们在那里等待其他 rank")
+                if more
+                else Text("the others wait for them", "其他 rank 在等待它们")
+            )
         else:
             rest, goes_on = (b, ahead) if change.still.issuperset(b.ranks) else (ahead, b)
-            says += f"; {_who(rest.ranks, rest.ranks_count)} launched nothing{self.apart or ' since the answer before'}, while"
-            says += f" {_who(goes_on.ranks, goes_on.ranks_count)} went on"
+            says += Text("; {rest} launched nothing{apart}, while {others} went on", "；{rest} {apart}没有发起操作，而 {others} 还在继续").fill(
+                rest=_who(rest.ranks, rest.ranks_count),
+                apart=self._apart or Text(" since the answer before", "自上一次回答以来"),
+                others=_who(goes_on.ranks, goes_on.ranks_count),
+            )
         return self._finding(
-            f"{says} (possible: {', '.join(WAITING)})",
+            says + possible(WAITING),
             c,
             few.ranks if sure else (),
-            (f"{_named(c)}: {g.count} {g.op} launched by {_who(g.ranks, g.ranks_count)}{_at(c, g.ranks)}" for g in c.launched if g.op == b.op),
+            (
+                Text("{communicator}: {n} {op} launched by {who}", "{communicator}：{who} 发起了 {n} 次 {op}").fill(
+                    communicator=_named(c), n=g.count, op=g.op, who=_who(g.ranks, g.ranks_count) + _at(c, g.ranks)
+                )
+                for g in c.launched
+                if g.op == b.op
+            ),
             (STACKS, SUPERVISE) if sure else (ASK_TWICE, STACKS),
         )
 
@@ -310,7 +377,12 @@ class _Scene:
             says,
             c,
             (),
-            (f"{_named(c)}: {_some([f'{g.count} {g.op}' for g in c.launched])}, launched by {_everybody(c)}" for c in told),
+            (
+                Text("{communicator}: {kinds}, launched by {who}", "{communicator}：{kinds}，由{who}发起").fill(
+                    communicator=_named(c), kinds=_some([same(f"{g.count} {g.op}") for g in c.launched]), who=_everybody(c)
+                )
+                for c in told
+            ),
             (STACKS, SUPERVISE),
         )
 
@@ -383,23 +455,25 @@ class _Scene:
                 since = self._apart or Text(" since the first answer", "自第一次回答以来")
                 yield unexamined(_launches_in(resting), why.fill(apart=since), unread=True)
 
-    def _moment(self, change: Change, otherwise: str) -> str:
+    def _moment(self, change: Change, otherwise: Text) -> Text:
         """Why a difference may be nothing."""
         if self.first is None:
-            return "; asked once, that may be the moment"
+            return Text("; asked once, that may be the moment", "；只问了一次，可能只是一时如此")
         if change.before is None:
-            return "; the answer before does not have this communicator, and that may be the moment"
-        return f"; {'the answer before counts something else' if change.pace == 'unknown' else otherwise}, and that may be the moment"
+            otherwise = Text("the answer before does not have this communicator", "上一次回答中没有这个通信器")
+        elif change.pace == "unknown":
+            otherwise = Text("the answer before counts something else", "上一次回答统计的内容不同")
+        return Text("; {otherwise}, and that may be the moment", "；{otherwise}，可能只是一时如此").fill(otherwise=otherwise)
 
     def _ranks(self, c: Communicator, ranks: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(ranks)) if c.size == self.of_all else ()
 
     def _finding(
         self,
-        says: str | Text,
+        says: Text,
         c: Communicator | None,
         ranks: Sequence[int],
-        evidence: Iterable[str],
+        evidence: Iterable[Text],
         remedies: tuple[Remedy, ...],
         hosts: tuple[str, ...] = (),
     ) -> Finding:
@@ -407,16 +481,16 @@ class _Scene:
         return Finding(
             cause="unknown",
             standing="not-established",
-            says=says if isinstance(says, str) else says.en,
-            says_zh="" if isinstance(says, str) else says.zh,
+            says=says.en,
+            says_zh=says.zh,
             ranks=() if c is None else self._ranks(c, ranks),
             hosts=hosts or _hosts(known),
             evidence=self._evidence(evidence),
             remedies=remedies,
         )
 
-    def _evidence(self, texts: Iterable[str]) -> tuple[Evidence, ...]:
-        return tuple(Evidence(source=self.report.source, text=t) for t in islice(texts, 2 * _NAMED))
+    def _evidence(self, texts: Iterable[Text]) -> tuple[Evidence, ...]:
+        return tuple(Evidence(source=self.report.source, text=t.en) for t in islice(texts, 2 * _NAMED))
 
 
 def _counts(m: Member) -> tuple[tuple[str, int], ...]:
@@ -427,36 +501,41 @@ def _kinds(m: Member) -> str:
     return ", ".join(f"{n} {op}" for op, n in _counts(m))
 
 
-def _named(c: Communicator) -> str:
-    return f"communicator {c.name} ({c.size} ranks)" if c.name else f"the communicator of {c.size} ranks"
+def _named(c: Communicator) -> Text:
+    if c.name:
+        return Text(f"communicator {c.name} ({c.size} ranks)", f"通信器 {c.name}（{c.size} 个 rank）")
+    return Text(f"the communicator of {c.size} ranks", f"{c.size} 个 rank 的通信器")
 
 
-def _who(ranks: Sequence[int], count: int) -> str:
-    return words.ranks(ranks) if len(ranks) == count else _many(count, "rank", "ranks")
+def _who(numbers: Sequence[int], count: int) -> Text:
+    return ranks(numbers) if len(numbers) == count else _many(count)
 
 
-def _many(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def _many(count: int) -> Text:
+    return Text("{n} {ranks}", "{n} 个 rank").fill(n=count, ranks="rank" if count == 1 else "ranks")
 
 
-def _process(p: Process) -> str:
-    devices = f", GPU {', '.join(map(str, p.nvml_devs))}" if p.nvml_devs else ""
-    return f"pid {'?' if p.pid is None else p.pid} on {p.host or 'an unknown host'}{devices}"
+def _process(p: Process) -> Text:
+    return Text("pid {pid} on {host}{devices}", "{host} 上的 pid {pid}{devices}").fill(
+        pid="?" if p.pid is None else p.pid,
+        host=p.host or Text("an unknown host", "未知主机"),
+        devices=Text(", GPU {n}", "，GPU {n}").fill(n=", ".join(map(str, p.nvml_devs))) if p.nvml_devs else NOTHING,
+    )
 
 
-def _member(m: Member | Missing) -> str:
-    where = f" (pid {m.pid} on {m.host})" if m.pid is not None and m.host else ""
-    return f"rank {m.rank}{where}"
+def _member(m: Member | Missing) -> Text:
+    at = Text(" (pid {pid} on {host})", "（{host} 上的 pid {pid}）").fill(pid=m.pid, host=m.host) if m.pid is not None and m.host else NOTHING
+    return same(f"rank {m.rank}") + at
 
 
-def _members(found: Sequence[Member | Missing]) -> str:
-    """ ": rank 1 (pid 7 on 10.0.0.1), rank 2", "" for nobody."""
-    return f": {_some([_member(m) for m in found], _NAMED)}" if found else ""
+def _members(found: Sequence[Member | Missing]) -> Text:
+    """ ": rank 1 (pid 7 on 10.0.0.1), rank 2", NOTHING for nobody."""
+    return Text(": {who}", "：{who}").fill(who=_some([_member(m) for m in found], _NAMED)) if found else NOTHING
 
 
-def _at(c: Communicator, ranks: Sequence[int]) -> str:
+def _at(c: Communicator, numbers: Sequence[int]) -> Text:
     """Who a few ranks are."""
-    return _members([m for m in c.told(ranks) if m.pid is not None]) if len(ranks) <= _NAMED else ""
+    return _members([m for m in c.told(numbers) if m.pid is not None]) if len(numbers) <= _NAMED else NOTHING
 
 
 def _absent(c: Communicator) -> int:
@@ -500,9 +579,12 @@ def _lasting(change: Change) -> set[tuple[str, int]]:
     return found
 
 
-def _stated(states: Iterable[InState]) -> str:
+def _stated(states: Iterable[InState]) -> Text:
     """ "rank 2 has status ABORT, 3 ranks have status RUNNING"."""
-    return ", ".join(f"{_who(s.ranks, s.ranks_count)} {'has' if s.ranks_count == 1 else 'have'} status {s.state}" for s in states)
+    each = Text("{who} {have} status {state}", " {who} 的状态是 {state}")
+    return joined(
+        (each.fill(who=_who(s.ranks, s.ranks_count), have="has" if s.ranks_count == 1 else "have", state=s.state) for s in states), Text(", ", "，")
+    )
 
 
 def _used(c: Communicator) -> bool:
@@ -517,16 +599,14 @@ def _counted(c: Communicator) -> int:
     return min(found.values(), default=0)
 
 
-def _everybody(c: Communicator) -> str:
-    counted = _counted(c)
-    return f"all {c.size} ranks" if counted == c.size else f"{counted} of {c.size} ranks; of the others nothing is told"
+def _everybody(c: Communicator) -> Text:
+    if (counted := _counted(c)) == c.size:
+        return Text(f"all {c.size} ranks", f"全部 {c.size} 个 rank ")
+    return Text(f"{counted} of {c.size} ranks; of the others nothing is told", f" {c.size} 个 rank 中的 {counted} 个（其余的没有消息）")
 
 
 def _communicators(found: Sequence[Communicator]) -> Text:
-    shown = joined(
-        (Text(_named(c), f"通信器 {c.name}（{c.size} 个 rank）" if c.name else f"{c.size} 个 rank 的通信器") for c in found[:_NAMED]),
-        COMMA,
-    )
+    shown = joined(map(_named, found[:_NAMED]), COMMA)
     return shown + Text(" and {n} more", " 等 {n} 个").fill(n=len(found) - _NAMED) if len(found) > _NAMED else shown
 
 
@@ -534,9 +614,9 @@ def _launches_in(found: Sequence[Communicator]) -> Text:
     return Text("whether launches go on in {communicators}", "{communicators}中是否还在发起操作").fill(communicators=_communicators(found))
 
 
-def _some(texts: Sequence[str], at_most: int = 4 * _NAMED) -> str:
-    more = f" and {len(texts) - at_most} more" if len(texts) > at_most else ""
-    return ", ".join(texts[:at_most]) + more
+def _some(texts: Sequence[Text], at_most: int = 4 * _NAMED) -> Text:
+    more = Text(" and {n} more", "，另有 {n} 个").fill(n=len(texts) - at_most) if len(texts) > at_most else NOTHING
+    return joined(texts[:at_most], COMMA) + more
 
 
 def _hosts(found: Iterable[Member | Missing | Process]) -> tuple[str, ...]:
