@@ -19,11 +19,11 @@ def view(*inits):
 def test_the_rank_that_never_began():
     found = unfinished(view(init(0), init(1), init(3)))
     assert (found.begun, found.missing) == ((0, 1, 3), (2,))
-    assert found.says == "ranks 0, 1 and 3 began a communicator of 4 and none completed it; rank 2 never began"
+    assert found.says.en == "ranks 0, 1 and 3 began a communicator of 4 and none completed it; rank 2 never began"
 
 
 def test_all_came_and_could_not_connect():
-    assert "all of them came" in unfinished(view(*map(init, range(4)))).says
+    assert "all of them came" in unfinished(view(*map(init, range(4)))).says.en
 
 
 def test_one_that_somebody_completed_is_over():

@@ -10,13 +10,16 @@ from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.collective_timeout import BARRIER, DESYNC, GLOO_TIMEOUT
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
-from unhang.knowledge.watchdogs import stood
+from unhang.knowledge.text import NOTHING, Text, ranks, same
+from unhang.knowledge.watchdogs import Stood, stood
 from unhang.model import Evidence
 from unhang.records.frames import place
 from unhang.records.logs import Hit
 from unhang.records.logs.said import At, Call, Status, Timeout
 
 _SIGTERM = -15
+# Where nothing tells which.
+_SOME = Text("a collective", "一次集合通信")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class Absent:
     told it, whose lines name neither collective nor group.
     """
 
-    op: str
+    op: Text
     seq: int | None
     group: str | None
     timeout_ms: int
@@ -41,7 +44,7 @@ class Absent:
     everybody: bool
     evidence: tuple[Evidence, ...]
     named: tuple[int, ...] = ()
-    by: str = ""
+    by: Text = NOTHING
     stopped: tuple[int, ...] = ()
     on_gloo: bool = False
 
@@ -51,27 +54,34 @@ class Absent:
         return self.behind or self.named or self.lagging or self.silent or self.unheard
 
     @property
-    def says(self) -> str:
-        what = f"{self.op}{f' #{self.seq}' if self.seq is not None else ''}"
-        who = f"{words.ranks(self.waiting)} waited {words.seconds(self.timeout_ms / 1000)} in {what}"
+    def says(self) -> Text:
+        who = Text("{who} waited {s} in {op}{seq}", "{who} 在 {op}{seq} 中等待了 {s}").fill(
+            who=ranks(self.waiting), s=words.seconds(self.timeout_ms / 1000), op=self.op, seq=f" #{self.seq}" if self.seq is not None else ""
+        )
         for numbers, how in (
-            (self.behind, "never entered it by {} own counters"),
-            (self.named, f"did not come to it ({self.by})"),
-            (self.lagging, "had issued fewer collectives by {} own log of NCCL's calls"),
-            (self.silent, "printed nothing at all"),
-            (self.unheard, "printed nothing about it" if self.on_gloo else "did not report it"),
+            (self.behind, Text("never entered it by {their} own counters", "按自己的计数器从未进入它")),
+            (self.named, Text("did not come to it ({by})", "没有来到这里（{by}）").fill(by=self.by)),
+            (self.lagging, Text("had issued fewer collectives by {their} own log of NCCL's calls", "按自己的 NCCL 调用日志，发出的集合通信更少")),
+            (self.silent, Text("printed nothing at all", "什么也没有打印")),
+            (
+                self.unheard,
+                Text("printed nothing about it", "没有打印任何与此有关的内容") if self.on_gloo else Text("did not report it", "没有报告它"),
+            ),
         ):
             if numbers:
-                return f"{who}; {words.ranks(numbers)} {how.format(words.verb(numbers, 'its', 'their'))}{self._end(numbers)}"
+                told = how.fill(their=words.verb(numbers, "its", "their"))
+                return who + Text("; {who} {told}", "；{who} {told}").fill(who=ranks(numbers), told=told) + self._end(numbers)
         if self.everybody:
-            return f"{who}, and nobody was missing: the code agrees, the data does not arrive"
-        return f"{who}; who was missing is not in the logs"
+            return who + Text(", and nobody was missing: the code agrees, the data does not arrive", "，而且没有缺席者：代码一致，数据没有到达")
+        return who + Text("; who was missing is not in the logs", "；谁缺席，日志里没有")
 
-    def _end(self, numbers: tuple[int, ...]) -> str:
+    def _end(self, numbers: tuple[int, ...]) -> Text:
         if not self.stopped:
-            return ""
+            return NOTHING
         were = words.verb(self.stopped, "was", "were")
-        return f" and {were} ended by the launcher" if self.stopped == numbers else f"; {words.ranks(self.stopped)} {were} ended by the launcher"
+        if self.stopped == numbers:
+            return Text(" and {were} ended by the launcher", "，并被启动器结束").fill(were=were)
+        return Text("; {who} {were} ended by the launcher", "；{who} 被启动器结束").fill(who=ranks(self.stopped), were=were)
 
 
 def absent(view: LogView) -> Absent | None:
@@ -92,7 +102,8 @@ def absent(view: LogView) -> Absent | None:
     lagging = () if behind else _lagging(view, waiting)
     if not behind and (told := _of_desync(view, group)) and (named := tuple(r for r in told[0] if r not in waiting)):
         made = _made(view, first, waiting, named, (*_evidence([*each.values()][:1], view, ()), *words.hit_evidence((told[1],))))
-        by = "torch's own desync report" if group is not None else "torch's own desync report, in the numbers of the group"
+        by = Text("torch's own desync report", "torch 自己的 desync 报告")
+        by += NOTHING if group is not None else Text(", in the numbers of the group", "，按组内编号")
         return replace(made, behind=(), named=named, by=by)
     evidence = (*_evidence([*each.values()][:2], view, behind), *(_quoted(c.at) for c in lagging[:1]))
     return _made(view, first, waiting, behind, evidence, tuple(c.at.rank for c in lagging if c.at.rank is not None))
@@ -109,7 +120,7 @@ def _of_statuses(view: LogView) -> Absent | None:
     if not waiting or not behind:
         return None
     first = next(s for s in view.statuses if s.group == group and s.at.rank in waiting)
-    given_up = Timeout(at=first.at, group=group, seq=seq, op="a collective", numel_in=None, numel_out=None, timeout_ms=0, ran_ms=None)
+    given_up = Timeout(at=first.at, group=group, seq=seq, op=_SOME.en, numel_in=None, numel_out=None, timeout_ms=0, ran_ms=None)
     return _made(view, given_up, waiting, behind, tuple(_evidence([given_up], view, behind)))
 
 
@@ -144,7 +155,7 @@ def _of_barrier(view: LogView) -> Absent | None:
     if not missing:
         return None
     return Absent(
-        op="a monitored barrier" if stand is None else f"{stand.call} ({place(stand.frame, '')})",
+        op=Text("a monitored barrier", "一次 monitored barrier") if stand is None else _at(stand),
         seq=None,
         group=None,
         timeout_ms=int(first.groups["timeout_ms"]),
@@ -156,10 +167,14 @@ def _of_barrier(view: LogView) -> Absent | None:
         everybody=False,
         evidence=words.hit_evidence((first, *reached)),
         named=missing,
-        by="torch's own monitored barrier",
+        by=Text("torch's own monitored barrier", "torch 自己的 monitored barrier"),
         stopped=_ended_by_launcher(view, missing),
         on_gloo=True,
     )
+
+
+def _at(stand: Stood) -> Text:
+    return Text("{call} ({at})", "{call}（{at}）").fill(call=stand.call, at=place(stand.frame, ""))
 
 
 def _ended_by_launcher(view: LogView, numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -185,7 +200,7 @@ def _of_gloo(view: LogView) -> Absent | None:
     missing = tuple(r for r in range(size) if r not in came and ended.get(r, _SIGTERM) in (0, _SIGTERM))
     stand = next((where[r] for r in waiting if r in where), None)
     return Absent(
-        op="a collective" if stand is None else f"{stand.call} ({place(stand.frame, '')})",
+        op=_SOME if stand is None else _at(stand),
         seq=None,
         group=None,
         timeout_ms=int(first.groups["timeout_ms"]),
@@ -213,7 +228,7 @@ def _made(
     if default or (first.group is None and 2 * len(waiting) >= size):
         rest = set(range(size)) - set(waiting) - set(behind) - set(lagging)
     return Absent(
-        op=first.op,
+        op=_SOME if first.op == _SOME.en else same(first.op),
         seq=first.seq,
         group=first.group,
         timeout_ms=first.timeout_ms,

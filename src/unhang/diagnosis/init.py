@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
+from unhang.knowledge.text import Text, ranks
 from unhang.model import Evidence
 
 
@@ -19,11 +19,12 @@ class Unfinished:
     evidence: tuple[Evidence, ...]
 
     @property
-    def says(self) -> str:
-        began = f"{words.ranks(self.begun)} began a communicator of {self.nranks} and none completed it"
+    def says(self) -> Text:
+        began = Text("{who} began a communicator of {n} and none completed it", "{who} 开始建立 {n} 个 rank 的通信器，没有一个完成")
+        began = began.fill(who=ranks(self.begun), n=self.nranks)
         if not self.missing:
-            return f"{began}: all of them came, the connection between them did not"
-        return f"{began}; {words.ranks(self.missing)} never began"
+            return began + Text(": all of them came, the connection between them did not", "：全部都来了，彼此之间的连接没有建立")
+        return began + Text("; {who} never began", "；{who} 从未开始").fill(who=ranks(self.missing))
 
 
 def unfinished(view: LogView) -> Unfinished | None:

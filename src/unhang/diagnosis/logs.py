@@ -27,7 +27,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, stacked
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
-from unhang.knowledge.text import Text, continued
+from unhang.knowledge.text import Text, continued, possible
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.attempts import STARTS
@@ -309,12 +309,14 @@ class Judge:
         evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
         if not evidence:
             return None
+        says = Text("something failed, and no signature known here names the cause", "有失败，但没有已知的特征能说明原因")
+        if len(evidence) == len(raised) and {t.type for t in raised} == {"KeyboardInterrupt"}:
+            says = Text("it was ended by the user: Ctrl-C (SIGINT)", "由用户结束：Ctrl-C（SIGINT）")
         return Finding(
             cause="unknown",
             standing="not-established",
-            says="it was ended by the user: Ctrl-C (SIGINT)"
-            if len(evidence) == len(raised) and {t.type for t in raised} == {"KeyboardInterrupt"}
-            else "something failed, and no signature known here names the cause",
+            says=says.en,
+            says_zh=says.zh,
             ranks=tuple(sorted({e.at.rank for e in ended if e.at.rank is not None})),
             evidence=tuple({(e.source, e.line): e for e in evidence}.values())[:5],
             remedies=(SUPERVISE,),
@@ -323,10 +325,12 @@ class Judge:
     def _gave_up(self, gave_up: Absent, symptoms: Sequence[Finding]) -> Finding:
         """A collective that was given up: a consequence, but one that tells whom to look at."""
         first = next((s for s in symptoms if s.cause == "collective-timeout"), None)
+        says = gave_up.says + Text("; why is not in evidence", "；原因不在证据之中") + possible(TRANSPORT if gave_up.everybody else WAITING)
         return Finding(
             cause="collective-timeout" if first is None else first.cause,
             standing="not-established",
-            says=f"{gave_up.says}; why is not in evidence (possible: {', '.join(TRANSPORT if gave_up.everybody else WAITING)})",
+            says=says.en,
+            says_zh=says.zh,
             ranks=gave_up.missing,
             evidence=gave_up.evidence,
             remedies=(SUPERVISE, TORCH_DEBUG) if gave_up.on_gloo else (NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE),
@@ -338,11 +342,12 @@ class Judge:
 
     def _begun(self, begun: Unfinished) -> Finding:
         """NCCL's start is not over: somebody is missing, or cannot be reached."""
-        remains = WAITING if begun.missing else TRANSPORT
+        says = begun.says + possible(WAITING if begun.missing else TRANSPORT)
         return Finding(
             cause="unknown",
             standing="not-established",
-            says=f"{begun.says} (possible: {', '.join(remains)})",
+            says=says.en,
+            says_zh=says.zh,
             ranks=begun.missing or begun.begun,
             evidence=begun.evidence,
             # NCCL's own messages are on: that is how this is known.

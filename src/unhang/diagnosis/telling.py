@@ -56,7 +56,8 @@ class Teller:
             found = replace(continued(found, doubt), standing="possible" if found.standing in ("established", "likely") else found.standing)
         if found is None or not self.unsure or not found.ranks or self.unnumbered:
             return found
-        files = joined(same(f"rank {r} is {self._file(r)}") for r in found.ranks[: phrases.QUOTED] if r in self.recordings)
+        each = Text("rank {r} is {file}", "rank {r} 是 {file}")
+        files = joined(each.fill(r=r, file=self._file(r)) for r in found.ranks[: phrases.QUOTED] if r in self.recordings)
         standing: Standing = "possible" if found.standing in ("established", "likely") else found.standing
         untold = Text("; names of files do not tell ranks here: {files}", "；文件名没有说明 rank：{files}").fill(files=files)
         return replace(continued(found, untold), standing=standing)

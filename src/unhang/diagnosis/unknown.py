@@ -163,25 +163,38 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
     if first is None:
         return None
     ranks = tuple(sorted({e.at.rank for e in ended if e.code == first.code and e.at.rank is not None}))
-    who = words.ranks(ranks) if ranks else "a process" if first.local_rank is None else f"local rank {first.local_rank}"
+    who = (
+        text.ranks(ranks)
+        if ranks
+        else Text("a process", "某个进程")
+        if first.local_rank is None
+        else Text("local rank {n}", "本地 rank {n}").fill(n=first.local_rank)
+    )
     count = ranks or (0,)
     stacks = [h for h in fatal if h.rank is None or h.rank in ranks]
     frames = [Frame(file=m[1], line=int(m[2]), name=m[3]) for h in stacks[:1] for m in _FAULT_FRAME.finditer(h.groups["stack"])][::-1]
     frame = user_frame(frames)
     where = "" if frame is None else place(frame, "")
-    at = f" at {where}" if where else ""
     if first.code < 0:
         number = -first.code
-        tells = f": {_SIGNALS_TELL[number].en}" if number in _SIGNALS_TELL else ""
-        says = f"{who} {words.verb(count, 'was', 'were')} ended by {words.signal_name(number)}{at}{tells}; why is not in evidence"
-        says += f" (possible: {', '.join(CRASH)})"
+        says = Text("{who} {were} ended by {signal}{at}{tells}; why is not in evidence", "{who} 被 {signal} 结束{at}{tells}；原因不在证据之中").fill(
+            who=who,
+            were=words.verb(count, "was", "were"),
+            signal=words.signal_name(number),
+            at=Text(" at {at}", "，位于 {at}").fill(at=where) if where else NOTHING,
+            tells=Text(": {what}", "：{what}").fill(what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING,
+        )
+        says += text.possible(CRASH)
     else:
-        says = f"{who} ended by {words.verb(count, 'itself', 'themselves')} with exit code {first.code}, and no exception is in the logs"
+        says = Text(
+            "{who} ended by {themselves} with exit code {code}, and no exception is in the logs", "{who} 以退出码 {code} 自行结束，日志里没有异常"
+        ).fill(who=who, themselves=words.verb(count, "itself", "themselves"), code=first.code)
     shown = [Evidence(source=h.source, line=h.line, text=f"{h.text.strip()} {place(frame, '')}") for h in stacks[:1] if frame is not None]
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=says,
+        says=says.en,
+        says_zh=says.zh,
         ranks=ranks,
         hosts=tuple(dict.fromkeys(e.at.host for e in ended if e.code == first.code and e.at.host is not None)),
         where=where or None,
@@ -198,11 +211,18 @@ def _from_outside(view: LogView, symptoms: Sequence[Finding]) -> Finding | None:
     typed = any(_TYPED.search(h.text) for h in asked) or any(t.type == "KeyboardInterrupt" for t in view.tracebacks)
     if not asked:
         return None
-    how = "by the user: Ctrl-C (SIGINT)" if typed else "from outside: by scancel, a scheduler, or whoever sent SIGTERM"
+    how = (
+        Text("by the user: Ctrl-C (SIGINT)", "由用户结束：Ctrl-C（SIGINT）")
+        if typed
+        else Text("from outside: by scancel, a scheduler, or whoever sent SIGTERM", "从外部结束：scancel、调度器，或发送 SIGTERM 者")
+    )
+    says = Text("the job was ended {how}; nobody had failed before, as far as the logs tell", "任务是{how}；据日志看，在此之前没有失败")
+    says = says.fill(how=how)
     return Finding(
         cause=symptoms[0].cause,
         standing="not-established",
-        says=f"the job was ended {how}; nobody had failed before, as far as the logs tell",
+        says=says.en,
+        says_zh=says.zh,
         evidence=words.hit_evidence(asked, at_most=3),
         remedies=(SUPERVISE,),
     )
@@ -275,18 +295,27 @@ def _all_joined(picture: Picture) -> Finding:
     assert picture.front is not None
     waiting = picture.front.waiting
     first = picture.waits[waiting[0]]
-    says, remains = "; whether anybody is missing is not in evidence", WAITING
+    says, remains = text.waiting(picture) + text.stall(picture), WAITING
     if picture.front.finished:
-        over = words.ranks(picture.front.finished)
-        says, remains = f", which all have come to and which is over on {over} only: look at the links from {over} to the others", TRANSPORT
+        remains = TRANSPORT
+        says += Text(
+            ", which all have come to and which is over on {over} only: look at the links from {over} to the others",
+            "；全部都来了，而只有 {over} 上已经结束：请查看 {over} 到其他 rank 的链路",
+        ).fill(over=text.ranks(picture.front.finished))
     elif picture.front.complete:
-        says, remains = " and nobody is missing: the code agrees, the data does not arrive", TRANSPORT
-    elif not_seen := words.not_seen(picture):
-        says = f"{_elsewhere(picture, waiting)}; whether anybody is missing is not in evidence: {not_seen}"
+        remains = TRANSPORT
+        says += Text(" and nobody is missing: the code agrees, the data does not arrive", "，而且没有缺席者：代码一致，数据没有到达")
+    else:
+        not_seen = _not_seen(picture)
+        says += _elsewhere(picture, waiting) if not_seen else NOTHING
+        says += Text("; whether anybody is missing is not in evidence", "；是否有缺席者，证据中没有")
+        says += Text(": {not_seen}", "：{not_seen}").fill(not_seen=not_seen) if not_seen else NOTHING
+    says += text.possible(remains)
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=f"{words.waiting(picture)}{words.stall(picture)}{says} (possible: {', '.join(remains)})",
+        says=says.en,
+        says_zh=says.zh,
         ranks=waiting,
         hosts=words.hosts(picture, waiting),
         where=picture.place(first.place) if first.place is not None else None,
@@ -295,14 +324,36 @@ def _all_joined(picture: Picture) -> Finding:
     )
 
 
-def _elsewhere(picture: Picture, waiting: Sequence[int]) -> str:
+def _not_seen(picture: Picture) -> Text:
+    """Of whom it cannot be told whether they are in the collective that the others wait in, and why; NOTHING where there is nobody."""
+    front = picture.front
+    if front is None:
+        return NOTHING
+    parts = []
+    if front.unseen:
+        parts.append(Text("of {who} there is no record of it", "没有 {who} 的相关记录").fill(who=text.ranks(front.unseen)))
+    if front.disputed:
+        parts.append(
+            Text(
+                "what {who} did is told differently by {their} recorder and by a heartbeat or stack",
+                "{who} 做了什么，其 flight recorder 与心跳或调用栈说法不一",
+            ).fill(who=text.ranks(front.disputed), their=words.verb(front.disputed, "its", "their"))
+        )
+    if front.lost:
+        said = Text("the recorder of {who} has overwritten its call #{n}", "{who} 的 flight recorder 已覆盖它的调用 #{n}")
+        parts.append(said.fill(who=text.ranks(front.lost), n=str(front.seq)))
+    return joined(parts)
+
+
+def _elsewhere(picture: Picture, waiting: Sequence[int]) -> Text:
     """ "; ranks 0 and 1 stand at train.py:51 in step", of those that do not wait in that collective."""
     by_place: dict[str, list[int]] = {}
     for rank in picture.ranks:
         if rank.number not in waiting and rank.record.ended is None and (where := picture.where(rank)) is not None:
             by_place.setdefault(where, []).append(rank.number)
     places = list(by_place.items())[:_ABSENT_SHOWN]
-    return "".join(f"; {words.ranks(numbers)} {words.verb(numbers, 'stands', 'stand')} at {where}" for where, numbers in places)
+    each = Text("; {who} {stand} at {at}", "；{who} 停在 {at}")
+    return joined((each.fill(who=text.ranks(n), stand=words.verb(n, "stands", "stand"), at=where) for where, n in places), NOTHING)
 
 
 def _silent(picture: Picture) -> Finding:
@@ -335,14 +386,23 @@ def _silent(picture: Picture) -> Finding:
 
 def _command_failed(picture: Picture) -> Finding:
     code = picture.incident.exitcode
-    how = "failed" if code is None else f"ended by {words.signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-    joined = "" if picture.ranks else "; no process of it initialised torch.distributed"
+    if code is None:
+        how = Text("failed", "失败了")
+    elif code < 0:
+        how = Text("ended by {signal}", "被 {signal} 结束").fill(signal=words.signal_name(code))
+    else:
+        how = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=code)
+    says = Text("the command {how}{none}, and nothing recognised says why", "命令{how}{none}，认出的内容都没有说明原因").fill(
+        how=how,
+        none=NOTHING if picture.ranks else Text("; no process of it initialised torch.distributed", "；其中没有进程初始化 torch.distributed"),
+    )
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=f"the command {how}{joined}, and nothing recognised says why",
+        says=says.en,
+        says_zh=says.zh,
         ranks=tuple(r.number for r in picture.ranks),
-        evidence=(*_last_words(picture, None), Evidence(source=picture.incident_source, text=f"{' '.join(picture.incident.command)}: {how}")),
+        evidence=(*_last_words(picture, None), Evidence(source=picture.incident_source, text=f"{' '.join(picture.incident.command)}: {how.en}")),
         remedies=(READ_LOG,),
     )
 

@@ -77,58 +77,10 @@ def seconds(value: float) -> str:
     return f"{value:.0f} s" if value < 180 else f"{value / 60:.0f} min"
 
 
-def stall(picture: Picture) -> str:
-    """ " for 21 s", "" where it is not known."""
-    return f" for {seconds(picture.incident.stalled_for_s)}" if picture.incident.stalled_for_s is not None else ""
-
-
 def call(c: Call) -> str:
     """ "all_reduce of [8] Float"."""
     sizes = ", ".join(str(list(s)) for s in c.input_sizes)
     return f"{c.op} of {sizes} {'/'.join(dict.fromkeys(c.dtypes))}".rstrip() if sizes else c.op
-
-
-def waiting(picture: Picture) -> str:
-    """ "rank 0 waits in all_reduce (train.py:30 in step)"; "" where nobody waits."""
-    front = picture.front
-    if front is None or not front.waiting:
-        return ""
-    first = picture.waits[front.waiting[0]]
-    ops = {picture.waits[r].op for r in front.waiting}
-    several = "messages" if all(op.startswith(("send", "recv")) for op in ops) else "a collective"
-    op = several if len(ops) > 1 else first.op
-    at = f" ({picture.place(first.place)})" if first.place is not None else ""
-    return f"{ranks(front.waiting)} {verb(front.waiting, 'waits', 'wait')} in {op}{at}"
-
-
-def not_seen(picture: Picture) -> str:
-    """Of whom it cannot be told whether they are in the collective that the others wait in, and why; "" where there is nobody."""
-    front = picture.front
-    if front is None:
-        return ""
-    parts = []
-    if front.unseen:
-        parts.append(f"of {ranks(front.unseen)} there is no record of it")
-    if front.disputed:
-        parts.append(
-            f"what {ranks(front.disputed)} did is told differently by {verb(front.disputed, 'its', 'their')} recorder and by a heartbeat or stack"
-        )
-    if front.lost:
-        parts.append(f"the recorder of {ranks(front.lost)} has overwritten its call #{front.seq}")
-    return "; ".join(parts)
-
-
-def at(picture: Picture, rank: RankView) -> str:
-    """ " at train.py:88 in evaluate", ", last seen at ..." where only a heartbeat tells, "" where nothing does."""
-    where = picture.where(rank)
-    if where is None:
-        return ""
-    return f", last seen at {where}" if rank.only_last_seen else f" at {where}"
-
-
-def while_waiting(picture: Picture) -> str:
-    text = waiting(picture)
-    return f" while {text}" if text else ""
 
 
 def frame(f: Frame) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import serving, words
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.knowledge.text import NOTHING, Text, joined
+from unhang.knowledge.text import NOTHING, Text, continued, joined
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import user_frame
@@ -180,9 +180,7 @@ def _in_run(picture: Picture) -> Finding | None:
         return found
     at = picture.place(frame)
     seen = Evidence(source=picture.incident_source, text=f"rank {first.number}: {words.frame(frame)}")
-    return replace(
-        found, where=at, says=f"{found.says}, at {at}", says_zh=found.says_zh and f"{found.says_zh}，位于 {at}", evidence=(*found.evidence, seen)
-    )
+    return replace(continued(found, Text(", at {at}", "，位于 {at}").fill(at=at)), where=at, evidence=(*found.evidence, seen))
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -190,7 +188,8 @@ def _in_logs(view: LogView) -> Finding | None:
     found = _of_hits(hits, view, view.tracebacks)
     if found is None or not all(went_on(view, h) for h in hits):
         return found
-    return replace(found, standing="possible", says=f"{found.says}; the log goes on, so it may have been caught", says_zh="")
+    more = Text("; the log goes on, so it may have been caught", "；日志在它之后仍在继续，它可能已被捕获")
+    return replace(continued(found, more), standing="possible")
 
 
 _OUTSIDE = ("free-the-gpu", "room-for-nccl", "smaller-step")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.text import Text, ranks
 from unhang.model import Finding, Remedy, Standing
 
 # A GPU that fails floods the kernel log with faults of its applications, before and after its own Xid: neither lines nor times tell the first.
@@ -19,9 +19,8 @@ def _in_logs(view: LogView) -> Finding | None:
         # The GPU prints its assertion, and the rank that waited for it raises.
         raised = CAUSE.of_hits([h for h in hits if view.traceback_of(h) is not None], view)
         if raised is not None and raised.ranks:
-            found = replace(
-                found, ranks=raised.ranks, hosts=raised.hosts, where=raised.where, says=f"{words.ranks(raised.ranks)}: {found.says}", says_zh=""
-            )
+            says = Text("{who}: {said}", "{who}：{said}").fill(who=ranks(raised.ranks), said=Text(found.says, found.says_zh))
+            found = replace(found, ranks=raised.ranks, hosts=raised.hosts, where=raised.where, says=says.en, says_zh=says.zh)
     hardware = min((h.signature.standing for h in view.hits_of("gpu-hardware")), key=STANDINGS.index, default=None)
     if found is None or hardware not in _BEHIND:
         return found
