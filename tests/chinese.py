@@ -15,10 +15,10 @@ _WORD = re.compile(r"(?<![-\w/.{=*@:])[a-z]{2,}(?![-\w/.=*:(])", re.ASCII)
 # Words that stand in Chinese as they are, and what other programs say word for word.
 # fmt: off
 _TECHNICAL = frozenset((
-    "accelerate", "accept", "access", "apptainer", "batch", "bond", "checkpoint", "compat", "conda", "container",
-    "deepspeed", "docker", "driver", "drop", "fabric", "forward", "group", "import", "input", "kernel", "key",
-    "kubernetes", "libcuda", "loopback", "lxc", "manager", "numpy", "output", "overlay", "pair", "partition", "peer",
-    "pid", "pip", "pod", "podman", "python", "queue", "rail", "rank", "ranks", "rendezvous", "root", "run", "slurm",
+    "accelerate", "accept", "access", "apptainer", "barrier", "batch", "bond", "checkpoint", "compat", "conda", "container",
+    "deepspeed", "desync", "docker", "driver", "drop", "fabric", "flight", "forward", "group", "import", "input", "kernel", "key",
+    "kubernetes", "libcuda", "loopback", "lxc", "manager", "monitored", "numpy", "output", "overlay", "pair", "partition", "peer",
+    "pid", "pip", "pod", "podman", "python", "queue", "rail", "rank", "ranks", "recorder", "rendezvous", "root", "run", "slurm",
     "store", "stub", "subnet", "switch", "system", "systemd", "torch", "torchaudio", "torchrun", "torchvision",
     "traceback", "transformers", "triton", "unhang", "venv", "worker", "workers",
 ))

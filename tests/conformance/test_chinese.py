@@ -1,4 +1,4 @@
-"""What is told of a machine has its Chinese: beside the English (`Text`), or in the table of what a snapshot tells of what could not be seen."""
+"""What is told of a run or a machine has its Chinese: beside the English (`Text`), or in the table of what a snapshot tells of what was not seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from unhang.report import language
 
 ROOT = Path(unhang.__file__).parent
 FACTS = sorted((ROOT / "facts").glob("*.py"))
-TOLD = sorted([*FACTS, *(ROOT / "knowledge").rglob("*.py")])
+JUDGING = sorted([*(ROOT / "knowledge").rglob("*.py"), *(ROOT / "diagnosis").rglob("*.py")])
+TOLD = sorted([*FACTS, *JUDGING])
 
 
 def literal(node: ast.expr) -> str | None:
@@ -35,6 +36,26 @@ def texts(tree: ast.AST) -> list[tuple[str, str]]:
     sides = [(literal(c.args[0]), literal(c.args[1])) for c in calls(tree, "Text") if len(c.args) == 2]
     sides += [(said, said) for c in calls(tree, "same") for said in [literal(c.args[0])]]
     return [(en, zh) for en, zh in sides if en and zh]
+
+
+def in_english_only(tree: ast.AST) -> list[str]:
+    """What a finding says that is given no Chinese: a bare sentence, also by a name, or `says` without `says_zh`."""
+    found: list[str] = []
+    for function in [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.Module))]:
+        own = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
+        names = {n.targets[0].id: n.value for n in own if isinstance(n.targets[0], ast.Name)}
+        for name in ("finding", "of_hits"):
+            for call in calls(function, name):
+                said = [k.value for k in call.keywords if k.arg == "says"]
+                found += [s for one in said for s in [literal(names.get(one.id, one) if isinstance(one, ast.Name) else one)] if s]
+    for name in ("Finding", "HostFinding", "Contradiction", "replace"):
+        for call in calls(tree, name):
+            given = {k.arg: k.value for k in call.keywords}
+            if "says" in given and literal(given.get("says_zh", ast.Constant(""))) == "":
+                found.append(literal(given["says"]) or ast.unparse(given["says"]))
+    sides = [(literal(c.args[0]), literal(c.args[1])) for c in calls(tree, "Text") if len(c.args) == 2]
+    found += [en for en, zh in sides if en and zh == "" and english(en)]
+    return sorted(set(found))
 
 
 def unseen(tree: ast.AST) -> list[str]:
@@ -58,6 +79,11 @@ def test_what_is_written_in_both_languages_is(path):
     assert [zh for en, zh in texts(ast.parse(path.read_text("utf-8"))) if english(zh)] == []
 
 
+@pytest.mark.parametrize("path", JUDGING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_found_in_a_run_is_told_in_both_languages(path):
+    assert in_english_only(ast.parse(path.read_text("utf-8"))) == []
+
+
 @pytest.mark.parametrize("path", FACTS, ids=lambda path: path.stem)
 def test_what_could_not_be_seen_has_its_chinese(path):
     assert [said for said in unseen(ast.parse(path.read_text("utf-8"))) if english(language.unseen(said, "zh"))] == []
@@ -69,6 +95,8 @@ def test_what_is_found_on_a_host_is_told_in_both_languages():
     cause = judging[0]
     with pytest.raises(AttributeError):
         cause.host_finding(area="shm", severity="note", says="told in English only", leads_to="to nothing")
+    with pytest.raises(AttributeError):
+        cause.finding(standing="likely", says="told in English only")
 
 
 def test_one_without_is_found():
@@ -79,6 +107,16 @@ def test_one_without_is_found():
         'also = same("nobody has ever seen it")\n'
         'right = Text(f"{n} ranks", f"{n} 个 rank")\n'
     )
+    bare = ast.parse(
+        "def _in_logs(view):\n"
+        '    more = Text("; nobody knows why", "")\n'
+        '    says = f"{n} ranks have left"\n'
+        "    found = CAUSE.finding(standing=standing, says=says)\n"
+        '    CAUSE.of_hits(hits, view, says="nobody came")\n'
+        '    CAUSE.finding(standing=standing, says=Text("they came", "都来了"))\n'
+        '    return replace(found, says=found.says + more, says_zh="") or Finding(cause=cause, says="it ended")\n'
+    )
+    assert in_english_only(bare) == ["; nobody knows why", "X1 ranks have left", "found.says + more", "it ended", "nobody came"]
     assert [zh for _, zh in texts(tree) if english(zh)] == ["a rank waits for ever", "nobody has ever seen it"]
     assert [said for said in unseen(tree) if english(language.unseen(said, "zh"))] == ["the colour of it", "there is no such thing in X1"]
     assert sum(len(texts(ast.parse(path.read_text("utf-8")))) for path in TOLD) > 500

@@ -93,7 +93,7 @@ class Cause:
         self,
         *,
         standing: Standing,
-        says: str | Text,
+        says: Text,
         remedies: tuple[str, ...] | None = None,
         ranks: tuple[int, ...] = (),
         hosts: tuple[str, ...] = (),
@@ -105,13 +105,13 @@ class Cause:
         return Finding(
             cause=self.id,
             standing=standing,
-            says=says if isinstance(says, str) else says.en,
+            says=says.en,
             ranks=ranks,
             hosts=hosts,
             where=where,
             evidence=evidence,
             remedies=self._chosen(remedies, commands),
-            says_zh="" if isinstance(says, str) else says.zh,
+            says_zh=says.zh,
         )
 
     def host_finding(
@@ -148,7 +148,7 @@ class Cause:
         view: LogView | None = None,
         *,
         standing: Standing | None = None,
-        says: str | Text | None = None,
+        says: Text | None = None,
         remedies: tuple[str, ...] | None = None,
         commands: Mapping[str, str] | None = None,
     ) -> Finding | None:
@@ -164,14 +164,14 @@ class Cause:
         numbers = tuple(sorted({h.rank for h in alike if h.rank is not None}))
         back = view.traceback_of(best) if view is not None else None
         frame = user_frame(back.frames) if back is not None else None
-        sentence = (Text(says, "") if isinstance(says, str) else says) or _filled(best) or Text(self.title, self.title_zh)
+        sentence = says or _filled(best) or Text(self.title, self.title_zh)
         local = {h.local_rank for h in alike if h.local_rank is not None}
         who = Text("{who}: ", "{who}：").fill(who=ranks(numbers)) if numbers else NOTHING
         if not numbers and local:
             who = Text("local {who}: ", "本地 {who}：").fill(who=ranks(local))
         return self.finding(
             standing=standing or best.signature.standing,
-            says=who + sentence if sentence.zh else (who + sentence).en,
+            says=who + sentence,
             ranks=numbers,
             hosts=tuple(dict.fromkeys(h.host for h in alike if h.host is not None)),
             where=place(frame, "") if frame is not None else None,
