@@ -194,3 +194,16 @@ def test_who_was_asked_to_end_before_its_supervisor_was_killed(build, lab):
     rundir.events.write_text(beats())
     says = lab.judge(rundir).primary.says
     assert says.startswith("no end of the run is recorded") and "as SIGTERM came, by the last heartbeats: ranks 0 and 1 at train.py:16" in says
+
+
+def test_only_whoever_may_have_seen_it_stand_is_told_to_let_unhang_find_it(ended):
+    """A training that the end of its time has ended, or that had just moved, has nothing that could be found."""
+    for told, advised in (
+        (beats(), False),
+        (beats(still=None), False),
+        (beats("SIGHUP", still=60.0), False),
+        (beats("SIGINT"), False),
+        (beats("SIGINT", still=60.0), True),
+        (beats("SIGINT", still=None), True),
+    ):
+        assert [r.id for r in ended(told, 130 if "SIGINT" in told else 143).primary.remedies] == (["let-it-be-found"] if advised else []), told

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from unhang.records.picture import Picture
     from unhang.records.rundir import RunDir
 
+# What has moved within this moves.
+_MOVED_S = 3.0
 _WAIT = Remedy(
     id="let-it-be-found",
     says="Let unhang find it: it takes stacks and flight recorders by itself, and says whether it is a hang; --hang-after says when.",
@@ -106,8 +108,14 @@ def before_its_end(rundir: RunDir, went: Course) -> Finding | None:
             *(Evidence(source=s.source, line=s.line, text=f"KeyboardInterrupt: {words.frame(s.frame)}") for s in stood[:8]),
             *(Evidence(source=went.source, text=f"LastSeen: {seen.one(s).en}") for s in (last.seen[:8] if last is not None else ())),
         ),
-        remedies=(_WAIT,),
+        remedies=(_WAIT,) if _may_have_stood(went) else (),
     )
+
+
+def _may_have_stood(went: Course) -> bool:
+    """Whoever presses Ctrl-C may do so because nothing moves; of what was ended from outside, or had just moved, there is nothing to find."""
+    last = went.last_seen
+    return last is None or (last.signal == "SIGINT" and (last.still_s is None or last.still_s >= _MOVED_S))
 
 
 def _by(went: Course) -> str:
