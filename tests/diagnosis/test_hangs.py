@@ -180,14 +180,17 @@ def test_damaged_files_are_named_and_the_rest_is_used(build, lab):
     assert str(rundir.path) not in reasons["a part of the flight recorder of rank 0"]
 
 
-@pytest.mark.parametrize(("code", "wchan"), [("time.sleep(600)", None), ("", "hrtimer_nanosleep")])
-def test_a_sleep_may_end(build, lab, code, wchan):
+@pytest.mark.parametrize(
+    ("code", "wchan", "longer_s"),
+    [("time.sleep(600)", None, 660), ("sleep(0.5)", None, 120), ("time.sleep(pause)", None, 1800), ("", "hrtimer_nanosleep", 1800)],
+)
+def test_a_sleep_may_end(build, lab, code, wchan, longer_s):
     activity = lab.dataclasses.replace(lab.IDLE, wchan=wchan)
     b = waiter(build(), lab).rank(1, frames=(lab.user(33, "throttle", code=code),), entries=lab.steps(12), activity=activity)
-    p = b.judge().primary
+    p = b.judge(stalled_for_s=900.0, threshold_s=15.0).primary
     assert (p.cause, p.standing, p.ranks, p.where) == ("process-stuck", "likely", (1,), "train.py:33 in throttle")
     assert "alive, outside any collective, asleep (time.sleep)" in p.says
-    assert any("this sleep is meant" in r.says and "--hang-after SECONDS" in (r.command or "") for r in p.remedies)
+    assert any("this sleep is meant" in r.says and r.command == f"unhang run --hang-after {longer_s} -- COMMAND" for r in p.remedies)
 
 
 def test_several_that_stand_alike_are_told_in_one_sentence(build, lab):

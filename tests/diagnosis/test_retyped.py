@@ -25,7 +25,7 @@ def rundir(tmp_path):
     [
         ("unhang run -- COMMAND", f"unhang run {ALL}"),
         ("unhang run --set backend=gloo -- COMMAND", f"unhang run --set backend=gloo {ALL.replace('--set backend=nccl ', '')}"),
-        ("unhang run --hang-after SECONDS -- COMMAND", f"unhang run --hang-after SECONDS {ALL.replace('--hang-after 60 ', '')}"),
+        ("unhang run --hang-after 90 -- COMMAND", f"unhang run --hang-after 90 {ALL.replace('--hang-after 60 ', '')}"),
         ("env -u TORCH_DISTRIBUTED_DEBUG unhang run -- COMMAND", f"env -u TORCH_DISTRIBUTED_DEBUG unhang run {ALL}"),
         ("X=1 COMMAND 2>&1 | grep -o 'x y'", f"X=1 unhang run {ALL} 2>&1 | grep -o 'x y'"),
         ("pip install torch", "pip install torch"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture, RankView
 
-_SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\(")
+_SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 _STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
 
@@ -124,6 +125,7 @@ def _in_run(picture: Picture) -> Finding | None:
             "continue-it": f"kill -CONT {first.record.pid}",
             "look-inside": f"py-spy dump --native --pid {first.record.pid}",
             "look-at-io": f"cat /proc/{first.record.pid}/stack",
+            "meant-to-sleep": f"unhang run --hang-after {_longer_than_its_sleep(picture, first)} -- COMMAND",
         },
     )
 
@@ -163,6 +165,14 @@ def _sleeps(rank: RankView) -> bool:
     """Whether it waits for time to pass. time.sleep has no frame of its own: the line that calls it is the innermost one."""
     in_kernel = rank.activity is not None and (rank.activity.wchan or "").startswith(_NANOSLEEP)
     return in_kernel or (bool(rank.frames) and _SLEEP.search(rank.frames[-1].code) is not None)
+
+
+def _longer_than_its_sleep(picture: Picture, rank: RankView) -> int:
+    """In seconds, whole minutes: a minute more than the line says, else twice what it has slept, or what it was allowed to."""
+    found = _SLEEP.search(rank.frames[-1].code) if rank.frames else None
+    incident = picture.incident
+    told = float(found["seconds"]) + 60 if found and found["seconds"] else 2 * max(incident.stalled_for_s or 0.0, incident.threshold_s or 0.0)
+    return 60 * max(1, math.ceil(told / 60))
 
 
 def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
@@ -268,9 +278,9 @@ CAUSE = Cause(
         ),
         Remedy(
             id="meant-to-sleep",
-            says="If this sleep is meant, let unhang wait longer than it lasts.",
-            says_zh="如果这个 sleep 是有意的，让 unhang 的等待时间超过它。",
-            command="unhang run --hang-after SECONDS -- COMMAND",
+            says="If this sleep is meant, let unhang wait longer than it lasts (--hang-after in seconds, or as 90s, 30m, 2h).",
+            says_zh="如果这个 sleep 是有意的，让 unhang 的等待时间超过它（--hang-after 以秒为单位，也可写作 90s、30m、2h）。",
+            command="unhang run --hang-after 1h -- COMMAND",
         ),
         Remedy(
             id="release-the-gil",
