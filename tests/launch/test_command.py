@@ -86,6 +86,28 @@ def test_the_interpreter_of_a_console_script(path):
 
 
 @pytest.mark.parametrize(
+    ("first", "python"),
+    [
+        ("#!/usr/bin/env -S python3 -u", "python3"),
+        ("#!/usr/bin/env -S LC_ALL=C python3", "python3"),
+        ("#!/usr/bin/env python3.99", None),
+        ("#!/usr/bin/env -S", None),
+        ("#!/usr/bin/env", None),
+        # pyenv puts this in the place of each program of all its Pythons.
+        ('#!/usr/bin/env bash\nset -e\nprogram="${0##*/}"\nexec "/opt/pyenv/libexec/pyenv" exec "$program" "$@"', None),
+    ],
+)
+def test_only_a_python_that_env_finds_is_one(path, first, python):
+    for name in ("bash", "pyenv"):
+        (path / "bin" / name).write_text("#!/bin/sh\n")
+        (path / "bin" / name).chmod(0o755)
+    (path / "bin" / "torchrun").write_text(first + "\n")
+    command = resolve(["torchrun", "train.py"], environ=environ(path))
+    expected = (str(path / "bin" / (python or "python")), "command" if python else "guess")
+    assert (command.python, command.python_from) == expected
+
+
+@pytest.mark.parametrize(
     ("line", "python"),
     [
         ("""'''exec' '/a long/path/python3.12' "$0" "$@" """, "/a long/path/python3.12"),

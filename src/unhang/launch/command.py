@@ -444,8 +444,10 @@ def _interpreter(executable: Path) -> str | None:
     if not first.startswith("#!"):
         return None
     words = first[2:].split()
-    if words and words[0].endswith("/env") and len(words) > 1:
-        return shutil.which(words[1])
+    if words and words[0].endswith("/env"):
+        # -S and its variables come before the program, which may be a shell: pyenv's shims are scripts of bash.
+        program = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
+        return shutil.which(program) if is_python(program) else None
     if words and Path(words[0]).name == "sh":
         return _handed_over(second, executable)
     return words[0] if words and "python" in Path(words[0]).name else None
