@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.records.live.runs import SUPERVISOR, Laid
@@ -260,3 +261,16 @@ def test_ranks_that_outlive_a_killed_supervisor_are_named(laid):
     assert f"；仍在运行，但无人监视：rank 0（pid {child.pid}，node1）；进程已不存在：rank 1" in found.says_zh
     assert commands(found)[:2] == [f"kill {child.pid}", "ps -o pid,stat,etime,args -p 202"]
     assert "still running" not in unseen.says and "no longer alive" not in unseen.says and "kill " not in str(commands(unseen))
+
+
+@pytest.mark.parametrize("alive", [True, False, None])
+def test_commands_for_a_directory_that_is_named_like_an_option_can_be_run(laid, tmp_path, monkeypatch, alive):
+    run = laid(alive=alive)
+    run.path.rename(tmp_path / "-x")
+    (tmp_path / "-x" / "logs" / "attempt-0").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    found = unfinished.look(
+        RunDir(Path("-x")), course.read(Path("-x/events.jsonl"), source="e"), called="-x", logs="-x/logs", is_alive=lambda process: alive
+    )
+    named = [c for c in commands(found) if "-x" in c]
+    assert named == (["unhang top ./-x"] if alive else ["unhang why ./-x/logs"])

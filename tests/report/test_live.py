@@ -109,13 +109,15 @@ def test_the_last_line_says_where_it_is_kept(shown, tmp_path, monkeypatch):
     live.tell(finished(tmp_path / "runs" / "a b", incidents=1, exitcode=1))
     live.tell(finished("/elsewhere/a", incidents=2))
     live.tell(finished("/elsewhere/a", interrupted=True, exitcode=130))
+    live.tell(finished(tmp_path / "-x", incidents=1, exitcode=1))
     said = seen()[1].decode().splitlines()
     # Read back from logs, the words of the others tell of a verdict.
     assert said[7] == "unhang: records in /elsewhere/a (where its ranks were: unhang why /elsewhere/a)"
-    assert [bool(re.search(RECORDS.pattern, line)) for line in said[1::2]] == [False, True, True, False]
+    assert [bool(re.search(RECORDS.pattern, line)) for line in said[1::2]] == [False, True, True, False, True]
     assert said[1] == "unhang: records in runs/a"
     assert said[3] == "unhang: records in 'runs/a b'; unhang why 'runs/a b'"
     assert said[5] == "unhang: records in /elsewhere/a; unhang why /elsewhere/a"
+    assert said[9] == "unhang: records in ./-x; unhang why ./-x"
 
 
 class Screen(io.StringIO):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
 import sys
 from pathlib import Path
@@ -27,6 +26,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     from unhang.diagnosis.redact import redact
     from unhang.errors import EXIT_OK, EXIT_USER, RecordError, UnhangError
     from unhang.model import NotExamined
+    from unhang.records import named
     from unhang.records.flight.naming import closed_ranks
     from unhang.records.flight.recordings import sum_up
     from unhang.records.logs.finding import find
@@ -67,7 +67,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
     else:
         dumps = f"{done.dumps} dump{'s' if done.dumps != 1 else ''}"
-        next_step = f"unhang why {shlex.quote(str(folder))}"
+        next_step = f"unhang why {named.again(folder)}"
         typer.echo(f"{shown(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {shown(next_step)}")
         for n in missed:
             typer.echo(f"unhang: not in it: {shown(n.what)}: {shown(n.why)}", err=True)
@@ -80,6 +80,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
 def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
     """Of a run directory the dumps of its last incident, and what it holds beside them; anything else as it is."""
     from unhang.model import NotExamined
+    from unhang.records import named
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir
 
@@ -94,5 +95,5 @@ def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
         return str(dumps), None
     # It is read elsewhere, too.
     whole = str(run.path.absolute())
-    why = f"a digest holds flight-recorder dumps alone; unhang why {shlex.quote(whole)} judges all of it"
+    why = f"a digest holds flight-recorder dumps alone; unhang why {named.again(whole)} judges all of it"
     return str(dumps), NotExamined(what=f"{' and '.join(others)} in the run directory {shown(whole)}", why=why)

@@ -141,14 +141,15 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
 def _read(name: str) -> tuple[str, Parsed]:
     from unhang.errors import UnhangError
     from unhang.knowledge.variables.files import opening
-    from unhang.records import piped
+    from unhang.records import named, piped
 
     try:
         data = piped.stdin().read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
     except OSError as e:
         capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
         if isinstance(e, IsADirectoryError):
-            raise UnhangError(f"{name} is a directory", says_zh=f"{name} 是目录", hint=f"unhang vars {name.rstrip('/')}/train.sh") from e
+            inside = named.again(f"{name.rstrip('/')}/train.sh")
+            raise UnhangError(f"{name} is a directory", says_zh=f"{name} 是目录", hint=f"unhang vars {inside}") from e
         raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e
     if len(data) > _MAX_BYTES:
         raise UnhangError(f"{name} is larger than {_MAX_BYTES >> 20} MiB: no script")
@@ -181,10 +182,10 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
         raise UnhangError("--rewrite takes one file", hint="unhang vars --rewrite train.sh > corrected.sh")
     name = what[0]
     if _SETTING.fullmatch(name) is not None and not named.exists(name):
-        raise UnhangError(f"--rewrite takes a file, and {name} is none", hint=f"unhang vars {name}")
+        raise UnhangError(f"--rewrite takes a file, and {name} is none", hint=f"unhang vars {named.again(name)}")
     text, parsed = _read(name)
     if not parsed.comments:
-        raise UnhangError(f"{name} is JSON, which has no comments: nothing can be commented out", hint=f"unhang vars {name}")
+        raise UnhangError(f"{name} is JSON, which has no comments: nothing can be commented out", hint=f"unhang vars {named.again(name)}")
     done = rewriting.corrected(text, parsed, examining.in_file(parsed, name, seen, scan), lang)
     # A corrected file that is none any more must not be handed out.
     corrected = opening.parse(name, done.text)

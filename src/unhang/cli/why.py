@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -183,7 +182,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         paths, alone = [str(holding.path)], holding.path
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
     if rundirs and len(paths) > 1:
-        raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {rundirs[0]}")
+        raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {named.again(rundirs[0])}")
     runs = [] if rundirs or alone is None or not named.is_dir(alone) else runs_in(alone)
     if rundirs or runs:
         _refuse_attempt(attempt, paths[0])
@@ -209,7 +208,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         if holding is not None:
             run = _shortest(holding.path)
             # Of one without incidents these logs may be all there is: whoever comes from there is not sent back.
-            more = f", which knows more: unhang why {shlex.quote(run)}" if holding.incident_numbers() else ", which has no record of an incident"
+            more = f", which knows more: unhang why {named.again(run)}" if holding.incident_numbers() else ", which has no record of an incident"
             _say(f"{shown(paths[0])} is part of the run directory {run}{more}")
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
         if holding is not None and alone is not None:
@@ -221,9 +220,10 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
     from unhang.errors import UnhangError
+    from unhang.records import named
 
     if attempt is not None:
-        raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
+        raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {named.again(path)}")
 
 
 def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | None, beside: Beside) -> Verdict:

@@ -5,7 +5,6 @@ A run directory without incidents is no proof of health: unhang itself may have 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
 from unhang.knowledge.text import Text, joined
 from unhang.model import Evidence, Finding, NotExamined, Remedy
+from unhang.records import named
 from unhang.records.rundir import refuse_special
 from unhang.records.seen import Seen
 
@@ -33,7 +33,7 @@ def read_logs(folder: str) -> Remedy:
 
 def why(path: str) -> str:
     """The command that judges something."""
-    return f"unhang why {shlex.quote(path)}"
+    return f"unhang why {named.again(path)}"
 
 
 @dataclass(frozen=True, kw_only=True)

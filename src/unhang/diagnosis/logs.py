@@ -29,6 +29,7 @@ from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, t
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
+from unhang.records import named
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.attempts import STARTS
 from unhang.records.logs.dumped import MAX_BYTES
@@ -116,7 +117,7 @@ def judge_logs(
     found = found or find(paths)
     for source in found.sources:
         if source.kind == OWN_RECORD and source.path is not None:
-            raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")
+            raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {named.again(source.path.parent)}")
     not_examined = list(found.not_examined)
     needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS, *proven.SIGNATURES, FATAL, CUT), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)

@@ -17,6 +17,7 @@ from unhang.facts.host import Host
 from unhang.knowledge import seen, text, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined
 from unhang.model import Evidence, ProcessId, Remedy
+from unhang.records import named
 from unhang.records.live.looking import Looker
 from unhang.records.live.picture import Phase, Picture, Rank
 from unhang.records.now import Now, RankNow
@@ -227,7 +228,7 @@ def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | Non
         id="watch-it",
         says="Watch it: where each rank is, and who is waited for. unhang judges it by itself once it hangs or fails.",
         says_zh="观察它：各 rank 在哪里、在等谁。一旦挂起或失败，unhang 会自行判断。",
-        command=f"unhang top {shlex.quote(called)}",
+        command=f"unhang top {named.again(called)}",
     )
     if supervisor.alive:
         return (watch, _interrupt(supervisor.pid)) if picture.job.phase == "standing" else (watch,)

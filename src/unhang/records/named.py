@@ -1,4 +1,4 @@
-"""Whether what somebody named on the command line is there.
+"""Whether what somebody named on the command line is there, and how it is named there again.
 
 `Path.exists` and its kin do not answer for a path behind a directory that one may not enter: up to Python 3.13 they raise, later they deny that
 anything is there.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 
 from unhang.errors import UnhangError
@@ -28,6 +29,12 @@ def is_dir(path: str | os.PathLike[str]) -> bool:
     """Raises UnhangError where that cannot be told."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
+
+
+def again(path: str | os.PathLike[str]) -> str:
+    """As a word of a command: quoted, and never one that looks like an option or stands for standard input."""
+    name = os.fspath(path)
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:

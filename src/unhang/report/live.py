@@ -23,6 +23,7 @@ from rich.console import Console
 from unhang.knowledge import seen
 from unhang.knowledge.text import NOTHING, Text
 from unhang.launch import events
+from unhang.records import named
 from unhang.report import language, screen, terminal
 from unhang.report.folding import cut, fold
 
@@ -323,7 +324,7 @@ def _records(event: events.Finished) -> Text:
     path = Path(event.run_dir)
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
-    name = shlex.quote(str(path))
+    name = named.again(path)
     said = Text("records in {name}", "记录在 {name}").fill(name=name)
     if event.incidents:
         return said + _both(f"; unhang why {name}")
