@@ -35,11 +35,15 @@ VERDICT_SCHEMA = "unhang/verdict/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One thing that was seen: the text as it stood, and where it stood (`line` counts from 1)."""
+    """One thing that was seen: the text as it stood, and where it stood (`line` counts from 1).
+
+    `text_zh` is `text` in Chinese where the words are our own, "" where the source itself speaks.
+    """
 
     source: str
     text: str
     line: int | None = None
+    text_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

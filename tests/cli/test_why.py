@@ -65,7 +65,7 @@ def test_a_verdict_is_exit_code_1_and_json_is_the_interface(app, rundir):
     raw = json.loads(ran.stdout)
     assert list(raw) == ["schema", "primary", "contributing", "symptoms", "contradictions", "not_examined", "inputs"]
     assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies", "says_zh"]
-    assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line"]
+    assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line", "text_zh"]
     assert list(raw["primary"]["remedies"][0]) == ["id", "says", "says_zh", "env", "command", "verify", "trial"]
 
 

@@ -58,6 +58,23 @@ def in_english_only(tree: ast.AST) -> list[str]:
     return sorted(set(found))
 
 
+def seen_in_english_only(tree: ast.AST) -> list[str]:
+    """What evidence tells in words of our own that have no Chinese. Lines of logs are quoted as they stand; what is found on a host shows none."""
+    found: list[str] = []
+    judges_hosts = any(isinstance(n, ast.FunctionDef) and n.name == "_on_host" for n in ast.walk(tree))
+    for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
+        if judges_hosts and not {"picture", "view"} & {a.arg for a in function.args.args}:
+            continue
+        names = {n.targets[0].id: n.value for n in ast.walk(function) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)}
+        for call in calls(function, "Evidence"):
+            given = {k.arg: k.value for k in call.keywords}
+            text = given.get("text", ast.Constant(""))
+            said = literal(names.get(text.id, text) if isinstance(text, ast.Name) else text)
+            if said and english(said) and "text_zh" not in given:
+                found.append(said)
+    return sorted(set(found))
+
+
 def unseen(tree: ast.AST) -> list[str]:
     """What a collector tells of what it could not see: what it adds to `unread`, and what it raises."""
     said: list[ast.expr] = []
@@ -81,7 +98,9 @@ def test_what_is_written_in_both_languages_is(path):
 
 @pytest.mark.parametrize("path", JUDGING, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_is_found_in_a_run_is_told_in_both_languages(path):
-    assert in_english_only(ast.parse(path.read_text("utf-8"))) == []
+    tree = ast.parse(path.read_text("utf-8"))
+    assert in_english_only(tree) == []
+    assert seen_in_english_only(tree) == []
 
 
 @pytest.mark.parametrize("path", FACTS, ids=lambda path: path.stem)
@@ -116,6 +135,15 @@ def test_one_without_is_found():
         '    CAUSE.finding(standing=standing, says=Text("they came", "都来了"))\n'
         '    return replace(found, says=found.says + more, says_zh="") or Finding(cause=cause, says="it ended")\n'
     )
+    evidence = ast.parse(
+        "def _in_run(picture):\n"
+        '    text = f"rank {n} waits for nobody"\n'
+        "    yield Evidence(source=picture.incident_source, text=text)\n"
+        '    yield Evidence(source=log, text="it came too late")\n'
+        "    yield Evidence(source=log, text=line.text.strip())\n"
+        '    yield Evidence(source=log, text="it came too late", text_zh="太晚了")\n'
+    )
+    assert seen_in_english_only(evidence) == ["it came too late", "rank X1 waits for nobody"]
     assert in_english_only(bare) == ["; nobody knows why", "X1 ranks have left", "found.says + more", "it ended", "nobody came"]
     assert [zh for _, zh in texts(tree) if english(zh)] == ["a rank waits for ever", "nobody has ever seen it"]
     assert [said for said in unseen(tree) if english(language.unseen(said, "zh"))] == ["the colour of it", "there is no such thing in X1"]

@@ -14,7 +14,7 @@ from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
-from unhang.report import cause_page, language, markdown, screen, terminal
+from unhang.report import cause_page, html, language, markdown, screen, terminal
 
 STUCK = Finding(
     cause="process-stuck",
@@ -54,6 +54,16 @@ def test_the_first_screen_is_one_screen(width, lang):
     for verdict in (FULL, long):
         rows = shown(verdict, width=width, lang=lang).splitlines()
         assert len(rows) <= (25 if width >= 80 else 50) and all(cell_len(row) <= width for row in rows)
+
+
+def test_evidence_is_told_in_the_language_and_quoted_as_it_stands():
+    ours = Evidence(source="incident.json", text="rank 0 waits in all_reduce", text_zh="rank 0 在 all_reduce 中等待")
+    quoted = Evidence(source="rank0.err", text="RuntimeError: it is over", line=3)
+    verdict = Verdict(primary=Finding(cause="process-stuck", standing="likely", says="stuck", says_zh="卡住", evidence=(ours, quoted)))
+    for rendered in (shown, markdown.render, html.render):
+        english, chinese = rendered(verdict, lang="en"), rendered(verdict, lang="zh")
+        assert ours.text in english and ours.text_zh not in english
+        assert ours.text_zh in chinese and ours.text not in chinese and quoted.text in chinese
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

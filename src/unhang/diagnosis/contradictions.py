@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import NOTHING, Text, same
 from unhang.model import Contradiction, Disagreement, Evidence, Finding
 from unhang.records.flight import operations
 from unhang.records.match import counting_messages
@@ -123,12 +123,13 @@ def _heartbeat(picture: Picture, rank: RankView, messages: frozenset[str]) -> It
         calls = _collectives(flight, group)
         if not calls or group in messages:
             continue
-        told = f"rank {rank.number}: {beat.enqueued} issued and {beat.completed} completed in group {group}{_beaten(rank)}"
+        told = Text("{n} issued and {done} completed in group {group}{beaten}", "组 {group} 中已发出 {n} 次、已完成 {done} 次{beaten}")
+        told = words.of_rank(rank.number, told.fill(n=beat.enqueued, done=beat.completed, group=group, beaten=_beaten(rank)))
         counter = _Counter(
             issued=beat.enqueued,
             completed=beat.completed,
             says=Text("its heartbeat counts {n} calls {done} in group {group}", "心跳显示组 {group} 中{done}了 {n} 次调用"),
-            statement=Evidence(source=picture.incident_source, text=told),
+            statement=words.stated(picture.incident_source, told),
         )
         yield from _against(rank.number, group, counter, _recorder(calls, record.flight))
 
@@ -140,13 +141,13 @@ def _against(number: int | None, group: str, counter: _Counter, recorder: _Recor
     if counter.issued > recorder.newest.seq:
         says = counter.says.fill(n=counter.issued, done=Text("issued", "发出"), group=group)
         has = Text(", its recorder's newest is #{seq}", "，而 flight recorder 中最新的是 #{seq}").fill(seq=recorder.newest.seq)
-        stands = f"rank {number}: the newest call of group {group} is {recorder.newest.says}"
-        yield _made("issued", number, says + has, counter.statement, Evidence(source=recorder.source, text=stands))
+        stands = Text("the newest call of group {group} is {call}", "组 {group} 中最新的调用是 {call}").fill(group=group, call=recorder.newest.says)
+        yield _made("issued", number, says + has, counter.statement, words.stated(recorder.source, words.of_rank(number, stands)))
     if recorder.pending is not None and counter.completed >= recorder.pending.seq:
         says = counter.says.fill(n=counter.completed, done=Text("completed", "完成"), group=group)
         has = Text(", and in its recorder {call} has not ended", "，而 flight recorder 中 {call} 还没有结束").fill(call=recorder.pending.says)
-        stands = f"rank {number}: {recorder.pending.says} of group {group} has not ended"
-        yield _made("completed", number, says + has, counter.statement, Evidence(source=recorder.source, text=stands))
+        stands = Text("{call} of group {group} has not ended", "组 {group} 的 {call} 还没有结束").fill(call=recorder.pending.says, group=group)
+        yield _made("completed", number, says + has, counter.statement, words.stated(recorder.source, words.of_rank(number, stands)))
 
 
 def _made(about: Disagreement, number: int, says: Text, *statements: Evidence) -> Contradiction:
@@ -183,8 +184,8 @@ def _stack(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
         "issued",
         rank.number,
         says,
-        Evidence(source=record.stacks, text=f"rank {rank.number}: {words.frame(inner)}"),
-        Evidence(source=record.flight, text=f"rank {rank.number}: {has.en}"),
+        words.stated(record.stacks, words.of_rank(rank.number, words.frame(inner))),
+        words.stated(record.flight, words.of_rank(rank.number, has)),
     )
 
 
@@ -213,7 +214,7 @@ def _ras(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
 
     if isinstance(told, Member) and ended is not None:
         state = f" ({told.state})" if told.state else ""
-        answers = Evidence(source=report.source, text=f"rank {rank.number} (pid {told.pid}) answers{state}")
+        answers = words.stated(report.source, _told(rank.number, told.pid, Text("answers{state}", "有应答{state}").fill(state=state)))
         says = Text("NCCL's RAS has an answer of it{state}", "NCCL 的 RAS 得到了它的应答{state}").fill(state=state)
         yield _unlike_supervisor("alive", picture, rank, says, answers)
     elif not isinstance(told, Member) and (told.dead or told.unresponsive) and rank.alive and record.answered:
@@ -222,8 +223,11 @@ def _ras(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
             "alive",
             rank.number,
             Text("to NCCL's RAS it {gone}, and it answered the supervisor", "在 NCCL 的 RAS 看来它{gone}，而它应答了 unhang").fill(gone=gone),
-            Evidence(source=report.source, text=f"rank {rank.number} (pid {told.pid}) {gone.en}"),
-            Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {record.pid}) answered when it was asked for evidence"),
+            words.stated(report.source, _told(rank.number, told.pid, gone)),
+            words.stated(
+                picture.incident_source,
+                _told(rank.number, record.pid, Text("answered when it was asked for evidence", "在被要求提供证据时有应答")),
+            ),
         )
 
 
@@ -231,14 +235,18 @@ def _unlike_supervisor(about: Disagreement, picture: Picture, rank: RankView, sa
     """What another source says of a process, against what the supervisor saw of it."""
     code = None if rank.ended is None else rank.ended.exitcode
     if rank.ended is None:
-        saw, stands = Text(", and the supervisor saw it alive", "，而 unhang 看到它还活着"), "is alive"
+        saw, stands = Text(", and the supervisor saw it alive", "，而 unhang 看到它还活着"), Text("is alive", "还活着")
     else:
-        stands = f"ended with exit code {code}" if code is not None else "ended"
-        ended = Text(stands, f"以退出码 {code} 结束" if code is not None else "已经结束")
+        ended = Text("ended", "已经结束")
+        if code is not None:
+            ended = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=code)
         saw = Text(", and the supervisor saw that it {ended}", "，而 unhang 看到它{ended}").fill(ended=ended)
-        stands += f" at {words.seconds(rank.ended.at_s)}"
-    seen = Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) {stands}")
-    return _made(about, rank.number, says + saw, statement, seen)
+        stands = ended + Text(" at {s}", "，时间 {s}").fill(s=words.seconds(rank.ended.at_s))
+    return _made(about, rank.number, says + saw, statement, words.stated(picture.incident_source, _told(rank.number, rank.record.pid, stands)))
+
+
+def _told(number: int, pid: int | None, said: Text) -> Text:
+    return Text("rank {n} (pid {pid}) {said}", "rank {n}（pid {pid}）{said}").fill(n=number, pid=str(pid), said=said)
 
 
 def _launcher(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
@@ -303,8 +311,9 @@ def _called(call: Call) -> str:
     return f"{call.op} #{call.seq}"
 
 
-def _beaten(rank: RankView) -> str:
-    return f" ({words.seconds(rank.record.last_beat_s)} after the start)" if rank.record.last_beat_s is not None else ""
+def _beaten(rank: RankView) -> Text:
+    beat_s = rank.record.last_beat_s
+    return Text(" ({s} after the start)", "（启动后 {s}）").fill(s=words.seconds(beat_s)) if beat_s is not None else NOTHING
 
 
 def _as_signal(code: int) -> int:

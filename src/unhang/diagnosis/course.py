@@ -224,7 +224,11 @@ def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None =
     if course.interrupted:
         ended = Text("was interrupted after {s}", "在 {s} 后被中断").fill(s=words.seconds(course.elapsed_s))
     says = Text("the training {ended}; {lost}", "训练{ended}；{lost}").fill(ended=ended, lost=lost)
-    evidence = () if course.line is None else (Evidence(source=course.source, line=course.line, text=f"Finished, exit code {course.exitcode}"),)
+    evidence = (
+        ()
+        if course.line is None
+        else (words.stated(course.source, Text("Finished, exit code {n}", "已结束，退出码 {n}").fill(n=str(course.exitcode)), course.line),)
+    )
     remedies = () if logs is None else (read_logs(logs),)
     return Finding(cause="unknown", standing="not-established", says=says.en, evidence=evidence, remedies=remedies, says_zh=says.zh)
 

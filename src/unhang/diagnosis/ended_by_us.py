@@ -9,7 +9,9 @@ import msgspec
 
 from unhang.diagnosis import course
 from unhang.errors import UnhangError
-from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.knowledge import words
+from unhang.knowledge.text import Text
+from unhang.model import Finding, Remedy, Verdict
 from unhang.records.rundir import RunDir
 
 # After such a verdict unhang ends the training, unless it was told to leave it alone.
@@ -54,7 +56,7 @@ def _ended(primary: Finding, rundir: RunDir, number: int, called: str) -> Findin
         standing="not-established",
         says=f"unhang run ended the job itself, once it had found that it hung (incident {number}); why it hung these logs alone do not tell",
         says_zh=f"unhang run 发现任务挂起后自己结束了它（事件 {number}）；为什么挂起，仅凭这些日志看不出来",
-        evidence=(Evidence(source=at, text=f"incident {number} was opened and judged"), *primary.evidence),
+        evidence=(words.stated(at, Text("incident {n} was opened and judged", "incident {n} 已打开并已判断").fill(n=number)), *primary.evidence),
         remedies=(
             Remedy(
                 id="judge-the-run",

@@ -109,7 +109,10 @@ def before_its_end(rundir: RunDir, went: Course) -> Finding | None:
         ranks=tuple(sorted(s.rank for s in stood if s.rank is not None)),
         evidence=(
             *(Evidence(source=s.source, line=s.line, text=f"KeyboardInterrupt: {words.frame(s.frame)}") for s in stood[:8]),
-            *(Evidence(source=went.source, text=f"LastSeen: {seen.one(s).en}") for s in (last.seen[:8] if last is not None else ())),
+            *(
+                words.stated(went.source, Text("LastSeen: {seen}", "LastSeen：{seen}").fill(seen=seen.one(s)))
+                for s in (last.seen[:8] if last is not None else ())
+            ),
         ),
         remedies=(_WAIT,) if _may_have_stood(went) else (),
     )

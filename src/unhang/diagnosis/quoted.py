@@ -21,9 +21,16 @@ def at(call: Call | None) -> Text:
     return Text(" at {place}", "（位于 {place}）").fill(place=place(frame, "")) if frame is not None else NOTHING
 
 
-def line(call: Call) -> str:
+def line(call: Call) -> Text:
     frame: Frame | None = user_frame(call.frames)
-    return f", {words.frame(frame)}" if frame is not None else ""
+    return Text(", {frame}", "，{frame}").fill(frame=words.frame(frame)) if frame is not None else NOTHING
+
+
+def last(call: Call) -> Text:
+    """ "last call #4 all_reduce of [8] Float of group 0, File ..."."""
+    return Text("last call #{n} {call} of group {group}{line}", "最后一次调用是组 {group} 的 #{n} {call}{line}").fill(
+        n=call.seq, call=words.called(call), group=call.group, line=line(call)
+    )
 
 
 class Quoted:
@@ -77,21 +84,22 @@ class Quoted:
         frame = user_frame(call.frames) if call is not None else None
         return place(frame, "") if frame is not None else None
 
-    def evidence(self, rank: int, text: str) -> Evidence:
-        return Evidence(source=self._recordings[rank].source if rank in self._recordings else "", text=text)
+    def evidence(self, rank: int, said: Text) -> Evidence:
+        return words.stated(self._recordings[rank].source if rank in self._recordings else "", words.of_rank(rank, said))
 
     def around(self, rank: int) -> tuple[list[Evidence], list[Evidence]]:
         """What a rank issued at the number; the calls before and behind it."""
         o = self._outcome
         if o.number is None or o.kind == "p2p-size":
             call = self.message(rank)
-            return [self.evidence(rank, f"rank {rank}: {words.call(call)}{line(call)}")] if call is not None else [], []
-        calls, found = self.calls(rank), dict[str, Evidence]()
-        for number, word in ((o.number, ""), (o.number - 1, "before: "), (o.number + 1, "behind: ")):
+            return [self.evidence(rank, words.called(call) + line(call))] if call is not None else [], []
+        calls, found = self.calls(rank), dict[int, Evidence]()
+        for number, word in ((o.number, NOTHING), (o.number - 1, Text("before: ", "此前：")), (o.number + 1, Text("behind: ", "此后："))):
             if (call := calls.get(number)) is not None:
-                state = self.over() if call.done else "not finished"
-                found[word] = self.evidence(rank, f"rank {rank}: {word}#{number} {words.call(call)} ({state}){line(call)}")
-        return [e for word, e in found.items() if not word], [e for word, e in found.items() if word]
+                state = self.over() if call.done else Text("not finished", "未完成")
+                said = Text("{word}#{n} {call} ({state}){line}", "{word}#{n} {call}（{state}）{line}")
+                found[number] = self.evidence(rank, said.fill(word=word, n=number, call=words.called(call), state=state, line=line(call)))
+        return [e for n, e in found.items() if n == o.number], [e for n, e in found.items() if n != o.number]
 
     def pending(self, rank: int) -> list[Evidence]:
         """What a rank waits in."""
@@ -99,15 +107,21 @@ class Quoted:
         oldest = here or self.oldest(rank)
         if oldest is None:
             return []
-        state = self.over() if oldest.done else "waits"
-        return [self.evidence(rank, f"rank {rank}: #{oldest.seq} {words.call(oldest)} of group {oldest.group} ({state}){line(oldest)}")]
+        said = Text("#{n} {call} of group {group} ({state}){line}", "组 {group} 的 #{n} {call}（{state}）{line}").fill(
+            n=oldest.seq,
+            call=words.called(oldest),
+            group=oldest.group,
+            state=self.over() if oldest.done else Text("waits", "等待中"),
+            line=line(oldest),
+        )
+        return [self.evidence(rank, said)]
 
     def newest(self, rank: int) -> list[Evidence]:
         c = self.last(rank)
-        return [] if c is None else [self.evidence(rank, f"rank {rank}: last call #{c.seq} {words.call(c)} of group {c.group}{line(c)}")]
+        return [] if c is None else [self.evidence(rank, last(c))]
 
-    def over(self) -> str:
-        return "over, well or not" if self.on_gloo() else "done"
+    def over(self) -> Text:
+        return Text("over, well or not", "已结束，未必成功") if self.on_gloo() else Text("done", "已完成")
 
     def on_gloo(self) -> bool:
         return any(t.gloo for r in self._recordings.values() for t in r.tracks)

@@ -490,7 +490,7 @@ class _Scene:
         )
 
     def _evidence(self, texts: Iterable[Text]) -> tuple[Evidence, ...]:
-        return tuple(Evidence(source=self.report.source, text=t.en) for t in islice(texts, 2 * _NAMED))
+        return tuple(words.stated(self.report.source, t) for t in islice(texts, 2 * _NAMED))
 
 
 def _counts(m: Member) -> tuple[tuple[str, int], ...]:

@@ -182,9 +182,11 @@ class Teller:
                 behind = [(theirs.get(n + 1), ours.get(n)) for n in range(number, o.number)]
                 shifted = all(x is not None and y is not None and _at_one_line(x, y) for x, y in behind)
                 call = self._quoted.calls(odd[0])[number]
-                text = f"rank {odd[0]}: #{number} {words.call(call)}, {words.frame(a)}; rank {usual[0]}: {words.frame(b)}"
+                said = Text("#{n} {call}, {here}; {there}", "#{n} {call}，{here}；{there}").fill(
+                    n=number, call=words.called(call), here=words.frame(a), there=words.of_rank(usual[0], words.frame(b))
+                )
                 says = Text("already #{number} came from {a}, where the others were at {b}", "早在 #{number} 时它就来自 {a}，而其他进程在 {b}")
-                return says.fill(number=number, a=place(a, ""), b=place(b, "")), self._quoted.evidence(odd[0], text), a if shifted else None
+                return says.fill(number=number, a=place(a, ""), b=place(b, "")), self._quoted.evidence(odd[0], said), a if shifted else None
         return None
 
     def _crossed(self) -> Finding:
@@ -255,11 +257,7 @@ class Teller:
             )
         says += Text("; why is not in evidence", "；原因不在证据之中") + possible(WAITING)
         evidence = [
-            *(
-                self._quoted.evidence(r, f"rank {r}: last call #{c.seq} {words.call(c)} of group {c.group}{quoted.line(c)}")
-                for r, c in last.items()
-                if c
-            ),
+            *(self._quoted.evidence(r, quoted.last(c)) for r, c in last.items() if c),
             *(e for r in waiting[:2] for e in self._quoted.pending(r)),
         ]
         blamed, where = self._alike(), None

@@ -212,9 +212,14 @@ def _how(rank: RankNow) -> Text:
 
 
 def _evidence(rank: RankNow, now: Now, source: str) -> Evidence:
-    at = "?" if rank.place is None else f"{rank.place.file}:{rank.place.line} in {rank.place.name}"
-    beat = "no heartbeat" if rank.beat_s is None else f"heartbeat {words.seconds(max(now.at_s - rank.beat_s, 0.0))} before this record"
-    return Evidence(source=source, text=f"rank {rank.rank} (pid {rank.pid}) last seen at {at}, {beat}")
+    beat = Text("no heartbeat", "没有心跳")
+    if rank.beat_s is not None:
+        before = words.seconds(max(now.at_s - rank.beat_s, 0.0))
+        beat = Text("heartbeat {s} before this record", "心跳在此记录 {s} 之前").fill(s=before)
+    says = Text("rank {n} (pid {pid}) last seen at {at}, {beat}", "rank {n}（pid {pid}）最后见于 {at}，{beat}").fill(
+        n=rank.rank, pid=rank.pid, at="?" if rank.place is None else f"{rank.place.file}:{rank.place.line} in {rank.place.name}", beat=beat
+    )
+    return words.stated(source, says)
 
 
 # -- what to do

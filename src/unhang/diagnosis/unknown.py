@@ -232,7 +232,8 @@ def _signalled(picture: Picture, rank: RankView) -> Finding:
     assert rank.ended is not None and rank.ended.exitcode is not None
     number = -rank.ended.exitcode
     tells = Text(": {what}", "：{what}").fill(what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING
-    evidence = [Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) ended with exit code {-number}")]
+    ended = Text("rank {n} (pid {pid}) ended with exit code {code}", "rank {n}（pid {pid}）以退出码 {code} 结束")
+    evidence = [words.stated(picture.incident_source, ended.fill(n=rank.number, pid=rank.record.pid, code=-number))]
     if rank.fatal_source is not None and rank.fatal_signal:
         evidence.append(Evidence(source=rank.fatal_source, line=1, text=rank.fatal_signal))
     crash = picture.kernel_told("segfault", rank)
@@ -253,7 +254,9 @@ def _signalled(picture: Picture, rank: RankView) -> Finding:
 def _left(picture: Picture, rank: RankView) -> Finding:
     assert rank.ended is not None
     code = rank.ended.exitcode
-    how = f"ended itself with exit code {code}" if code is not None else "ended (its exit code is not known)"
+    how = Text("ended (its exit code is not known)", "已结束（退出码未知）")
+    if code is not None:
+        how = Text("ended itself with exit code {code}", "以退出码 {code} 自行结束").fill(code=code)
     own = sorted((r for r in picture.incident.logs if r.rank == rank.number and r.bytes), key=lambda r: not r.path.endswith(".err"))
     log = own[0].path if own else None
     last = _last_words(picture, rank.number)
@@ -264,7 +267,7 @@ def _left(picture: Picture, rank: RankView) -> Finding:
         rank,
         says=Text("{who} {how} without an exception that anything saw{at}{left}", "{who} {how}，没有任何人看到异常{at}{left}").fill(
             who=text.ranks([rank.number]),
-            how=Text(how, f"以退出码 {code} 自行结束" if code is not None else "已结束（退出码未知）"),
+            how=how,
             at=text.at(picture, rank),
             left=Text("; its log ends without a word about it", "；它的日志末尾对此只字未提")
             if wordless
@@ -273,7 +276,12 @@ def _left(picture: Picture, rank: RankView) -> Finding:
             else NOTHING,
         ),
         evidence=(
-            Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) {how} at {words.seconds(rank.ended.at_s)}"),
+            words.stated(
+                picture.incident_source,
+                Text("rank {n} (pid {pid}) {how} at {s}", "rank {n}（pid {pid}）在 {s} 时{how}").fill(
+                    n=rank.number, pid=rank.record.pid, how=how, s=words.seconds(rank.ended.at_s)
+                ),
+            ),
             *words.stack_evidence(picture, rank, innermost=False),
             *last,
         ),
@@ -402,7 +410,12 @@ def _command_failed(picture: Picture) -> Finding:
         says=says.en,
         says_zh=says.zh,
         ranks=tuple(r.number for r in picture.ranks),
-        evidence=(*_last_words(picture, None), Evidence(source=picture.incident_source, text=f"{' '.join(picture.incident.command)}: {how.en}")),
+        evidence=(
+            *_last_words(picture, None),
+            words.stated(
+                picture.incident_source, Text("{command}: {how}", "{command}：{how}").fill(command=" ".join(picture.incident.command), how=how)
+            ),
+        ),
         remedies=(READ_LOG,),
     )
 

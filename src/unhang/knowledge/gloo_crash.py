@@ -93,9 +93,14 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     }
     evidence = [e for r in dead[:1] for e in words.stack_evidence(picture, r, innermost=False)]
     for number, c in list(last.items())[:2]:
-        at = f", {words.frame(u)}" if (u := user_frame(c.frames)) is not None else ""
-        text = f"rank {number}: #{c.seq} {words.call(c)}{at}" + (f" ({reason})" if number in odd else "")
-        evidence.append(Evidence(source=picture.rank(number).record.flight or picture.incident_source, text=text))
+        says = Text("rank {n}: #{seq} {call}{at}{why}", "rank {n}：#{seq} {call}{at}{why}").fill(
+            n=number,
+            seq=c.seq,
+            call=words.called(c),
+            at=Text(", {frame}", "，{frame}").fill(frame=words.frame(u)) if (u := user_frame(c.frames)) is not None else NOTHING,
+            why=Text(" ({why})", "（{why}）").fill(why=reason) if number in odd else NOTHING,
+        )
+        evidence.append(words.stated(picture.rank(number).record.flight or picture.incident_source, says))
     return Crash(
         dead=tuple(r.number for r in dead),
         odd=odd,
@@ -118,31 +123,31 @@ def _last_call(rank: RankView) -> Call | None:
     return max(calls, key=lambda c: c.created_ns, default=None)
 
 
-def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> tuple[tuple[int, ...], str]:
+def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> tuple[tuple[int, ...], Text]:
     from unhang.records.match import key_of
 
     if not dead or not last:
-        return (), ""
+        return (), NOTHING
     newest = max(c.seq for c in last.values())
     here = {n: c for n, c in last.items() if c.seq == newest}
     votes = Counter(key_of(c) for c in here.values()).most_common()
     if len(votes) > 1 and votes[0][1] > votes[1][1]:
-        return tuple(n for n, c in here.items() if key_of(c) != votes[0][0]), "differs from the majority"
+        return tuple(n for n, c in here.items() if key_of(c) != votes[0][0]), Text("differs from the majority", "与多数不同")
     if len(votes) > 1:
-        return (), ""
+        return (), NOTHING
     if len(here) > len(dead):
-        return tuple(r.number for r in dead), "the survivors agree"
+        return tuple(r.number for r in dead), Text("the survivors agree", "存活的 rank 一致")
     number, call = next(iter(here.items()))
     survivor = picture.rank(number)
     if any(not r.only_last_seen and other_line(r.place, user_frame(call.frames)) for r in dead):
         # At two lines both sizes may be what they always were, and either rank may be the one that went astray.
-        return (), ""
+        return (), NOTHING
     before = _before(survivor, call)
     if len(before) != 1:
-        return (), ""
+        return (), NOTHING
     if key_of(call) in before:
-        return tuple(r.number for r in dead), "the survivor did as before"
-    return tuple(here), "the same line issued something else before"
+        return tuple(r.number for r in dead), Text("the survivor did as before", "存活的 rank 与此前一样")
+    return tuple(here), Text("the same line issued something else before", "同一行代码之前发出的是别的调用")
 
 
 def _before(rank: RankView, call: Call) -> set[tuple[object, ...]]:

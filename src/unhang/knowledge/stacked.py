@@ -173,11 +173,12 @@ def evidence(stacks: Sequence[Stack]) -> tuple[Evidence, ...]:
     """The innermost lines that tell where each stack stands."""
     found = []
     for stack in stacks:
-        who = "a process" if stack.rank is None else f"rank {stack.rank}"
+        who = Text("a process", "某个进程") if stack.rank is None else ranks((stack.rank,))
         frames = [_own(stack.frames) or stack.frames[-1]]
         if op := op_of(stack):
             frames.insert(0, next(f for f in reversed(stack.frames) if f.name == op))
-        found.append(Evidence(source=stack.source, line=stack.line, text=f"{who}: {', '.join(place(f, '') for f in frames)}"))
+        says = Text("{who}: {places}", "{who}：{places}").fill(who=who, places=", ".join(place(f, "") for f in frames))
+        found.append(words.stated(stack.source, says, stack.line))
     return tuple(found)
 
 

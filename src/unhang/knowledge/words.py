@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.model import Evidence
 from unhang.records.frames import without_hook
+from unhang.text import NOTHING, Text, joined, same
 
 if TYPE_CHECKING:
     from unhang.records.flight import Call
@@ -83,6 +84,21 @@ def call(c: Call) -> str:
     return f"{c.op} of {sizes} {'/'.join(dict.fromkeys(c.dtypes))}".rstrip() if sizes else c.op
 
 
+def called(c: Call) -> Text:
+    """ "all_reduce of [8] Float", "all_reduce [8] Float"."""
+    return Text(call(c), call(c).replace(" of ", " ", 1))
+
+
+def stated(source: str, text: Text, line: int | None = None) -> Evidence:
+    """What a source tells, in words of our own."""
+    return Evidence(source=source, line=line, text=text.en, text_zh=text.zh)
+
+
+def of_rank(number: int, said: Text | str) -> Text:
+    """ "rank 3: ..."."""
+    return Text("rank {n}: {said}", "rank {n}：{said}").fill(n=number, said=said)
+
+
 def frame(f: Frame) -> str:
     return f'File "{f.file}", line {f.line}, in {f.name}' + (f": {f.code}" if f.code else "")
 
@@ -94,14 +110,14 @@ def stack_evidence(picture: Picture, rank: RankView, *, innermost: bool = True) 
     if rank.place is not None:
         seen = rank.place in rank.frames
         found.append(
-            Evidence(
-                source=(source if seen else None) or picture.incident_source,
-                text=f"rank {rank.number}: {frame(rank.place)}" + ("" if seen else " (last heartbeat)"),
+            stated(
+                (source if seen else None) or picture.incident_source,
+                of_rank(rank.number, same(frame(rank.place)) + (NOTHING if seen else Text(" (last heartbeat)", "（最后的心跳）"))),
             )
         )
     inner = without_hook(rank.frames)
     if innermost and inner and inner[-1] != rank.place:
-        found.append(Evidence(source=source or picture.incident_source, text=f"rank {rank.number}: {frame(inner[-1])}"))
+        found.append(stated(source or picture.incident_source, of_rank(rank.number, frame(inner[-1]))))
     return tuple(found)
 
 
@@ -109,13 +125,19 @@ def activity_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
     a = rank.activity
     if a is None:
         return ()
-    parts = [f"state {a.state}", f"CPU {a.cpu_share:.0%}", f"with children {a.tree_cpu_share:.0%}", f"{a.switches_per_s:.1f} switches/s"]
+    parts = [
+        Text(f"state {a.state}", f"状态 {a.state}"),
+        Text(f"CPU {a.cpu_share:.0%}", f"CPU {a.cpu_share:.0%}"),
+        Text(f"with children {a.tree_cpu_share:.0%}", f"连同子进程 {a.tree_cpu_share:.0%}"),
+        Text(f"{a.switches_per_s:.1f} switches/s", f"每秒切换 {a.switches_per_s:.1f} 次"),
+    ]
     if a.moved_share is not None:
-        parts.append(f"moved at {a.moved_share:.0%} of heartbeats")
+        parts.append(Text(f"moved at {a.moved_share:.0%} of heartbeats", f"{a.moved_share:.0%} 的心跳中位置有变化"))
     if a.wchan:
-        parts.append(f"in {a.wchan}")
-    text = f"rank {rank.number} (pid {rank.record.pid}) over {seconds(a.window_s)}: {', '.join(parts)}"
-    return (Evidence(source=picture.incident_source, text=text),)
+        parts.append(Text("in {wchan}", "停在 {wchan}").fill(wchan=a.wchan))
+    says = Text("rank {n} (pid {pid}) over {s}: {parts}", "rank {n}（pid {pid}）{s} 内：{parts}")
+    parted = joined(parts, Text(", ", "，"))
+    return (stated(picture.incident_source, says.fill(n=rank.number, pid=rank.record.pid, s=seconds(a.window_s), parts=parted)),)
 
 
 def waiting_evidence(picture: Picture, *, at_most: int = 2) -> tuple[Evidence, ...]:
@@ -123,10 +145,15 @@ def waiting_evidence(picture: Picture, *, at_most: int = 2) -> tuple[Evidence, .
     found: list[Evidence] = []
     for number in (picture.front.waiting if picture.front else ())[:at_most]:
         wait = picture.waits[number]
-        at = f" at {picture.place(wait.place)}" if wait.place is not None else ""
-        seq = "" if wait.seq is None else f" #{wait.seq} of group {wait.group}"
-        what = call(wait.call) if wait.call is not None else wait.op
-        found.append(Evidence(source=wait_source(picture, wait), text=f"rank {number} waits in {what}{seq}{at}"))
+        says = Text("rank {n} waits in {what}{seq}{at}", "rank {n} 在{group} {what}{number} 中等待{at}").fill(
+            n=number,
+            what=called(wait.call) if wait.call is not None else wait.op,
+            seq="" if wait.seq is None else f" #{wait.seq} of group {wait.group}",
+            group="" if wait.seq is None else f"组 {wait.group} 的",
+            number="" if wait.seq is None else f" #{wait.seq}",
+            at=Text(" at {at}", "（位于 {at}）").fill(at=picture.place(wait.place)) if wait.place is not None else NOTHING,
+        )
+        found.append(stated(wait_source(picture, wait), says))
     return tuple(found)
 
 
@@ -145,13 +172,17 @@ def absence_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
     counters = rank.record.groups.get(front.group) or (rank.flight.counters.get(front.group) if rank.flight else None)
     if counters is None:
         return ()
-    text = f"rank {rank.number}: group {front.group}: issued up to #{counters.enqueued}, completed up to #{counters.completed}"
+    says = Text(
+        "rank {n}: group {group}: issued up to #{issued}, completed up to #{completed}",
+        "rank {n}：组 {group}：已发出到 #{issued}，已完成到 #{completed}",
+    ).fill(n=rank.number, group=front.group, issued=counters.enqueued, completed=counters.completed)
     # Behind its last heartbeat it may have gone on.
     if rank.record.silent(picture.incident.at_s) and rank.flight is None:
-        text += f" by its last heartbeat, {seconds(picture.incident.at_s - (rank.record.last_beat_s or 0.0))} before"
+        before_s = picture.incident.at_s - (rank.record.last_beat_s or 0.0)
+        says += Text(" by its last heartbeat, {s} before", "，据最后的心跳（{s} 之前）").fill(s=seconds(before_s))
     else:
-        text += f"; no #{front.seq}"
-    return (Evidence(source=rank.record.flight or picture.incident_source, text=text),)
+        says += Text("; no #{n}", "；没有 #{n}").fill(n=front.seq)
+    return (stated(rank.record.flight or picture.incident_source, says),)
 
 
 def hit_evidence(hits: Iterable[Hit], *, at_most: int = 2) -> tuple[Evidence, ...]:

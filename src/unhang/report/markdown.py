@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import nothing, ran, says, title, unseen, where
+from unhang.report.terminal import nothing, ran, says, stood, title, unseen, where
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
@@ -41,7 +41,7 @@ def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
         yield ""
         for c in verdict.contradictions:
             yield f"- {_plain(says(c, lang))}"
-            yield from (f"    - {_stands(e)}" for e in c.statements)
+            yield from (f"    - {_stands(e, lang)}" for e in c.statements)
         yield ""
     if verdict.not_examined:
         yield f"## {labels['not_examined']}"
@@ -67,7 +67,7 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
         yield f"- {labels['where']}: {code(where(finding, lang))}"
     if finding.evidence:
         yield f"- {labels['evidence']}:"
-        yield from (f"    - {_stands(e)}" for e in finding.evidence)
+        yield from (f"    - {_stands(e, lang)}" for e in finding.evidence)
     if finding.remedies:
         yield f"- {labels['remedy']}:"
         for r in finding.remedies:
@@ -75,9 +75,9 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
     yield ""
 
 
-def _stands(evidence: Evidence) -> str:
+def _stands(evidence: Evidence, lang: Language) -> str:
     place = f"{evidence.source}{f':{evidence.line}' if evidence.line is not None else ''}"
-    return f"{code(place)}: {code(evidence.text)}"
+    return f"{code(place)}: {code(stood(evidence, lang))}"
 
 
 def _remedy(remedy: Remedy, lang: Language) -> str:

@@ -67,6 +67,11 @@ def says(told: Remedy | Finding | Contradiction, lang: Language) -> str:
     return (told.says_zh or told.says) if lang == "zh" else told.says
 
 
+def stood(evidence: Evidence, lang: Language) -> str:
+    """A piece of evidence: what we say of it in a language, and as it stood where the source itself speaks."""
+    return (evidence.text_zh or evidence.text) if lang == "zh" else evidence.text
+
+
 def where(finding: Finding, lang: Language) -> str:
     """The line of a finding, "" where there is none; whether it is only where a heartbeat last saw the rank is told in the language."""
     place = finding.where or ""
@@ -110,7 +115,7 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: b
         if left - len(absent) > MAX_EVIDENCE:
             rest[:0] = absent
             left -= len(absent)
-    return [*head, *_evidence(finding.evidence, labels["evidence"], width, at_most=left, whole=whole), *remedies, *rest]
+    return [*head, *_evidence(finding.evidence, lang, width, at_most=left, whole=whole), *remedies, *rest]
 
 
 def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamined: int) -> Iterator[Text]:
@@ -150,7 +155,7 @@ def _contradictions(verdict: Verdict, lang: Language, width: int, *, whole: bool
         yield from _wrapped(says(c, lang), width, at_most=MAX_LINES if whole else 2)
         if whole:
             for statement in c.statements:
-                yield from (Text(line, style="dim") for line in _evidence_lines(_source(statement), statement.text, width))
+                yield from (Text(line, style="dim") for line in _evidence_lines(_source(statement), stood(statement, lang), width))
 
 
 def _no_sign(verdict: Verdict, finding: Finding) -> list[str]:
@@ -180,12 +185,12 @@ def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iter
         yield from _labelled(labels["where"], where(finding, lang), width, style="bold cyan")
 
 
-def _evidence(evidence: tuple[Evidence, ...], label: str, width: int, *, at_most: int, whole: bool) -> Iterator[Text]:
+def _evidence(evidence: tuple[Evidence, ...], lang: Language, width: int, *, at_most: int, whole: bool) -> Iterator[Text]:
     """At most `at_most` lines: each piece at first gets one, then more in turn while there are any left; one piece in any case."""
     shown = evidence if whole else evidence[: min(MAX_EVIDENCE, max(1, at_most - 1))]
     if not shown:
         return
-    pieces = [(source, _evidence_lines(source, e.text, width)) for e in shown for source in [_source(e)]]
+    pieces = [(source, _evidence_lines(source, stood(e, lang), width)) for e in shown for source in [_source(e)]]
     granted = [1] * len(pieces)
     spare = at_most - 1 - len(pieces)
     for _ in range(MAX_EVIDENCE_LINES - 1):
@@ -193,7 +198,7 @@ def _evidence(evidence: tuple[Evidence, ...], label: str, width: int, *, at_most
             if spare > 0 and granted[i] < len(lines):
                 granted[i] += 1
                 spare -= 1
-    yield Text(label, style="bold")
+    yield Text(LABELS[lang]["evidence"], style="bold")
     for (source, lines), count in zip(pieces, granted, strict=True):
         kept = lines[:count]
         if len(lines) > count:

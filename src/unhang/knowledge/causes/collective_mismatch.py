@@ -53,7 +53,7 @@ def _of_crossing(picture: Picture, front: Front) -> Finding:
     for w in waits[:3]:
         alike = [r for r in crossed if r in picture.waits and _place_of(picture.waits[r]) == _place_of(w)]
         at = Text(" ({at})", "（{at}）").fill(at=picture.place(w.place)) if w.place is not None else NOTHING
-        said.append(Text("{who} in {call}{at}", "{who} 在{call} 中{at}").fill(who=text.ranks(alike), call=_calling(w), at=at))
+        said.append(Text("{who} in {call}{at}", "{who} 在{call} 中{at}").fill(who=text.ranks(alike), call=_calling(w, text.same(w.op)), at=at))
     if all(w.op.startswith("send") for w in waits):
         says = Text("ranks send to each other, and none of them receives: {told}", "各 rank 互相发送，却没有一个在接收：{told}")
     elif len({w.group for w in waits if w.group is not None}) > 1:
@@ -73,10 +73,13 @@ def _of_crossing(picture: Picture, front: Front) -> Finding:
         hosts=words.hosts(picture, strayed or crossed),
         where=where,
         evidence=tuple(
-            Evidence(
-                source=words.wait_source(picture, w),
-                text=f"rank {w.rank} waits in {_called(w, words.call(w.call) if w.call is not None else w.op)}"
-                + (f", {words.frame(w.place)}" if w.place is not None else ""),
+            words.stated(
+                words.wait_source(picture, w),
+                Text("rank {n} waits in {call}{at}", "rank {n} 在{call} 中等待{at}").fill(
+                    n=w.rank,
+                    call=_calling(w, words.called(w.call) if w.call is not None else text.same(w.op)),
+                    at=Text(", {frame}", "，{frame}").fill(frame=words.frame(w.place)) if w.place is not None else NOTHING,
+                ),
             )
             for w in waits[:3]
         ),
@@ -91,16 +94,14 @@ def _place_of(wait: Wait) -> tuple[object, ...]:
     return (wait.group, wait.seq) if wait.seq is not None else (wait.group, wait.rank, wait.op)
 
 
-def _called(wait: Wait, what: str = "") -> str:
+def _calling(wait: Wait, what: Text) -> Text:
     """ "all_reduce #4 of group 0"; a message has no number that both sides know, and no group where its stack alone tells."""
-    number = f" #{wait.seq}" if wait.seq is not None else ""
-    return f"{what or wait.op}{number}" + (f" of group {wait.group}" if wait.group is not None else "")
-
-
-def _calling(wait: Wait) -> Text:
-    en = _called(wait)
-    number = f" #{wait.seq}" if wait.seq is not None else ""
-    return Text(en, f"组 {wait.group} 的 {wait.op}{number}" if wait.group is not None else f" {wait.op}{number}")
+    return Text("{what}{number}{group}", "{of}{what}{number}").fill(
+        what=what,
+        number=f" #{wait.seq}" if wait.seq is not None else "",
+        group=f" of group {wait.group}" if wait.group is not None else "",
+        of=f"组 {wait.group} 的 " if wait.group is not None else " ",
+    )
 
 
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
@@ -202,13 +203,14 @@ def _in_brackets(said: Text) -> Text:
 def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
     record = picture.rank(side.rank).record
     source = record.flight if side.call is not None else record.stacks
-    seq = "" if parting.seq is None else f"#{parting.seq} "
-    at = f", {words.frame(side.place)}" if side.place is not None else ""
-    state = "waits" if side.waiting else "done"
-    return Evidence(
-        source=source or picture.incident_source,
-        text=f"rank {side.rank}: {seq}{words.call(side.call) if side.call is not None else side.op} ({state}){at}",
+    says = Text("rank {n}: {seq}{call} ({state}){at}", "rank {n}：{seq}{call}（{state}）{at}").fill(
+        n=side.rank,
+        seq="" if parting.seq is None else f"#{parting.seq} ",
+        call=words.called(side.call) if side.call is not None else side.op,
+        state=Text("waits", "等待中") if side.waiting else Text("done", "已完成"),
+        at=Text(", {frame}", "，{frame}").fill(frame=words.frame(side.place)) if side.place is not None else NOTHING,
     )
+    return words.stated(source or picture.incident_source, says)
 
 
 def _remedies(one: Side, other: Side) -> tuple[str, ...]:

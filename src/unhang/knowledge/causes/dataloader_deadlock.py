@@ -35,7 +35,7 @@ def _in_run(picture: Picture) -> Finding | None:
     idle = Text(" without using CPU", "，不占用 CPU") if first.activity is not None else NOTHING
     stack = words.stack_evidence(picture, first)
     if inner is not None and first.record.stacks is not None:
-        stack = (Evidence(source=first.record.stacks, text=f"rank {first.number}: {words.frame(inner)}"), *stack[1:])
+        stack = (words.stated(first.record.stacks, words.of_rank(first.number, words.frame(inner))), *stack[1:])
     return CAUSE.finding(
         standing="established" if first.activity is not None else "likely",
         says=Text("{who} {are} {what}{since}", "{who} {what}{since}").fill(

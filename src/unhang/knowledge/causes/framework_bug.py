@@ -102,9 +102,12 @@ def _after_the_end(picture: Picture) -> Finding | None:
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         evidence=(
-            Evidence(
-                source=picture.incident_source,
-                text=f"rank {first.number} (pid {first.record.pid}) had begun to end in order, then ended with exit code {_SIGABRT} (SIGABRT)",
+            words.stated(
+                picture.incident_source,
+                Text(
+                    "rank {n} (pid {pid}) had begun to end in order, then ended with exit code {code} (SIGABRT)",
+                    "rank {n}（pid {pid}）已开始正常结束，随后以退出码 {code}（SIGABRT）结束",
+                ).fill(n=first.number, pid=first.record.pid, code=_SIGABRT),
             ),
             *words.hit_evidence(hits),
         ),

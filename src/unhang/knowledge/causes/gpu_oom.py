@@ -179,7 +179,7 @@ def _in_run(picture: Picture) -> Finding | None:
     if found.where is not None or (frame := user_frame(frames)) is None:
         return found
     at = picture.place(frame)
-    seen = Evidence(source=picture.incident_source, text=f"rank {first.number}: {words.frame(frame)}")
+    seen = words.stated(picture.incident_source, words.of_rank(first.number, words.frame(frame)))
     return replace(continued(found, Text(", at {at}", "，位于 {at}").fill(at=at)), where=at, evidence=(*found.evidence, seen))
 
 

@@ -194,7 +194,12 @@ def _in_run(picture: Picture) -> Finding | None:
         hosts=words.hosts(picture, numbers),
         where=f"{at} (last seen{text.before_its_end(first).en})" if at is not None and first.only_last_seen else at,
         evidence=(
-            Evidence(source=picture.incident_source, text=f"rank {first.number} (pid {first.record.pid}) ended with exit code {_SIGKILL} (SIGKILL)"),
+            words.stated(
+                picture.incident_source,
+                Text("rank {n} (pid {pid}) ended with exit code {code} (SIGKILL)", "rank {n}（pid {pid}）以退出码 {code}（SIGKILL）结束").fill(
+                    n=first.number, pid=first.record.pid, code=_SIGKILL
+                ),
+            ),
             *evidence,
             *words.stack_evidence(picture, first, innermost=False),
             *words.hit_evidence(hits, at_most=1),
@@ -256,9 +261,8 @@ def _killer(picture: Picture, killed: list[RankView]) -> tuple[Text, bool, tuple
     kills = picture.incident.oom_kills
     if kills:
         # Inside a container the kernel's log shows other pids, or cannot be read at all; the counter of the cgroup is ours.
-        counted = Evidence(
-            source=picture.incident_source, text=f"the OOM killer took {kills} process{'es' if kills > 1 else ''} of this memory cgroup"
-        )
+        took = Text("the OOM killer took {n} process{es} of this memory cgroup", "OOM killer 杀死了此内存 cgroup 中的 {n} 个进程")
+        counted = words.stated(picture.incident_source, took.fill(n=kills, es="es" if kills > 1 else ""))
         return Text("the OOM killer of its memory cgroup counted it", "其内存 cgroup 的 OOM killer 计入了这一次"), True, (counted,)
     counter = Text("could not be read", "无法读取") if kills is None else Text("counted none", "没有计数")
     if somebody := picture.oom_kills_of_somebody:

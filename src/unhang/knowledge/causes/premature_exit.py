@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.guards import guard_of_wait
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ def _in_run(picture: Picture) -> Finding | None:
     if not harmed:
         return None
     numbers, others = [r.number for r in left], [r.number for r in harmed]
-    how = "ended in order" if first.ended.announced else "ended with exit code 0"
     waits = any(r.number in picture.waits for r in harmed)
     lost = Text("{who} lost {their} peer", "{who} 失去了同伴").fill(who=text.ranks(others), their=words.verb(others, "its", "their"))
     ended = Text("ended in order", "正常结束") if first.ended.announced else Text("ended with exit code 0", "以退出码 0 结束")
@@ -38,11 +37,18 @@ def _in_run(picture: Picture) -> Finding | None:
         hosts=words.hosts(picture, numbers),
         where=picture.where(first),
         evidence=(
-            Evidence(
-                source=picture.incident_source,
-                text=f"rank {first.number} (pid {first.record.pid}) {how} at {words.seconds(when)}"
-                + (f", exit code {first.ended.exitcode}" if first.ended.exitcode is not None and first.ended.announced else "")
-                + (f", step {first.record.step}" if first.record.step is not None else ""),
+            words.stated(
+                picture.incident_source,
+                Text("rank {n} (pid {pid}) {ended} at {s}{code}{step}", "rank {n}（pid {pid}）在 {s} 时{ended}{code}{step}").fill(
+                    n=first.number,
+                    pid=first.record.pid,
+                    ended=ended,
+                    s=words.seconds(when),
+                    code=Text(", exit code {code}", "，退出码 {code}").fill(code=first.ended.exitcode)
+                    if first.ended.exitcode is not None and first.ended.announced
+                    else NOTHING,
+                    step=Text(", step {n}", "，第 {n} 步").fill(n=first.record.step) if first.record.step is not None else NOTHING,
+                ),
             ),
             *words.stack_evidence(picture, first, innermost=False),
             *words.waiting_evidence(picture),

@@ -97,10 +97,11 @@ def _finding(picture: Picture, odd: tuple[int, ...], under: list[int], guard: Gu
         hosts=words.hosts(picture, odd),
         where=at,
         evidence=(
-            Evidence(
-                source=view.record.stacks if view.captured and view.record.stacks else picture.incident_source,
-                line=None,
-                text=f"rank {guard.rank}: if {guard.test}:  around {words.frame(guard.frame)}",
+            words.stated(
+                view.record.stacks if view.captured and view.record.stacks else picture.incident_source,
+                Text("rank {n}: if {test}:  around {frame}", "rank {n}：if {test}:  之下是 {frame}").fill(
+                    n=guard.rank, test=guard.test, frame=words.frame(guard.frame)
+                ),
             ),
             *words.waiting_evidence(picture),
         ),

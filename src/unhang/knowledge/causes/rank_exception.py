@@ -74,8 +74,8 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
         hosts=words.hosts(picture, numbers),
         where=at,
         evidence=(
-            Evidence(source=picture.incident_source, text=f"rank {first.number}: {raised.type}: {raised.text}".rstrip(": ")),
-            *((Evidence(source=picture.incident_source, text=f"rank {first.number}: {words.frame(frame)}"),) if frame is not None else ()),
+            words.stated(picture.incident_source, words.of_rank(first.number, f"{raised.type}: {raised.text}".rstrip(": "))),
+            *((words.stated(picture.incident_source, words.of_rank(first.number, words.frame(frame))),) if frame is not None else ()),
             *_in_the_log(picture, raised.type, first.number),
         ),
         **_remedies(raised.type, alike=everyone, frame=user_frame(raised.frames)),

@@ -47,7 +47,12 @@ def _in_run(picture: Picture) -> Finding | None:
         ranks=tuple(sorted(numbers)),
         hosts=tuple(dict.fromkeys(r.host for r in records)),
         evidence=tuple(
-            Evidence(source=picture.incident_source, text=f"pid {r.pid} on {r.host}: rank {r.rank} of {r.world_size}, local rank {r.local_rank}")
+            words.stated(
+                picture.incident_source,
+                Text(
+                    "pid {pid} on {host}: rank {n} of {all}, local rank {local}", "{host} 上的 pid {pid}：rank {n}（共 {all} 个），本地 rank {local}"
+                ).fill(pid=r.pid, host=r.host, n=r.rank, all=str(r.world_size), local=str(r.local_rank)),
+            )
             for r in records[:4]
         ),
         remedies=("let-a-launcher-start-them", "read-the-environment") if alone else ("same-world", "read-the-environment"),

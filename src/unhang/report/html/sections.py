@@ -11,7 +11,7 @@ from unhang.report.html.labels import KEYS, PAGE
 from unhang.report.html.markup import Markup, element, many
 from unhang.report.html.scene import Divergence, Group, Scene, StackGroup
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import nothing, ran, says, title, unseen, went_well, where
+from unhang.report.terminal import nothing, ran, says, stood, title, unseen, went_well, where
 
 MAX_STACKS = 64
 _MAX_SIDES = 32
@@ -64,7 +64,7 @@ def contradictions(verdict: Verdict, lang: Language) -> Markup | None:
     found = verdict.contradictions
     if not found:
         return None
-    items = [element("li", element("p", says(c, lang)), _stated(c.statements)) for c in found]
+    items = [element("li", element("p", says(c, lang)), _stated(c.statements, lang)) for c in found]
     more = element("details", element("summary", LABELS[lang]["more"].format(n=len(items) - 4)), element("ul", items[4:])) if items[4:] else None
     return _section("contradictions", f"{LABELS[lang]['contradictions']} ({len(items)})", element("ul", items[:4]), more, class_="card warn")
 
@@ -200,12 +200,12 @@ def _joined(items: Sequence[Markup]) -> Iterator[str]:
 def _evidence(evidence: tuple[Evidence, ...], lang: Language, *, heading: str) -> Markup | None:
     if not evidence:
         return None
-    return element("div", element(heading, LABELS[lang]["evidence"], class_="minor"), _stated(evidence))
+    return element("div", element(heading, LABELS[lang]["evidence"], class_="minor"), _stated(evidence, lang))
 
 
-def _stated(evidence: Sequence[Evidence]) -> Markup:
+def _stated(evidence: Sequence[Evidence], lang: Language) -> Markup:
     items = (
-        element("li", element("span", f"{e.source}{f':{e.line}' if e.line is not None else ''}", class_="source"), element("code", e.text))
+        element("li", element("span", f"{e.source}{f':{e.line}' if e.line is not None else ''}", class_="source"), element("code", stood(e, lang)))
         for e in evidence
     )
     return element("ul", items, class_="evidence")
