@@ -51,6 +51,21 @@ def test_only_a_process_that_is_known_to_live_is_prescribed_for_without_a_word(o
     assert told(record(ours, ended=Ended(at_s=1.0)), command, True).command is None
 
 
+@pytest.mark.parametrize("alive", [True, None])
+def test_who_is_about_to_be_ended_is_not_prescribed_for(ours, alive):
+    def ending(rank):
+        remedy = Remedy(id="a", says="Do it.", says_zh="这样做。", command=f"kill -CONT {ours.pid}")
+        finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy,))
+        return still_there.told(Verdict(primary=finding), (rank,), ends=True, is_alive=lambda process: alive).primary.remedies[0]
+
+    found = ending(record(ours))
+    assert (found.says, found.command) == (f"Do it. unhang run ends process {ours.pid} together with the other ranks.", None)
+    assert found.says_zh.endswith("与其他 rank 一并结束。")
+    assert ending(record(ours, ended=Ended(at_s=1.0))).says.endswith("has ended since.")
+    # Who is none of the ranks is not ended with them.
+    assert ending(record(ours, pid=ours.pid + 1)).command is not None
+
+
 @pytest.mark.parametrize("command", ["unhang run -n 2 train.py --pid 3", "unhang run -- bash -c 'kill -CONT 12'"])
 def test_what_the_user_has_typed_names_no_process(ours, command):
     assert told(record(ours), command, False) == Remedy(id="a", says="Do it.", says_zh="这样做。", command=command)

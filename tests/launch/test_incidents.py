@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from unhang.diagnosis import why
 from unhang.facts.host import Host
+from unhang.launch import events
 from unhang.launch.evidence import Taken
-from unhang.launch.incidents import Asked, Incidents, _host_pids, _uptime, in_a_circle
+from unhang.launch.incidents import Asked, Incidents, Situation, _host_pids, _uptime, in_a_circle
 from unhang.launch.watch import RankState
+from unhang.model import Finding, Remedy, Verdict
 from unhang.records import match
 from unhang.records.frames import Frame
 from unhang.records.incident import Activity, RankRecord
@@ -147,3 +152,44 @@ def test_what_a_rank_gave_stays_until_it_gives_anything_again(tmp_path):
     meanwhile, after = asyncio.run(again(True))
     assert meanwhile is earlier and after is not earlier
     assert (after.answered, after.stacks, after.flight) == (True, earlier.stacks, earlier.flight)
+
+
+@pytest.fixture
+def child():
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        yield process
+
+
+@pytest.mark.parametrize("ends", [frozenset(), frozenset({"hang"})])
+def test_no_verdict_has_a_command_for_a_process_that_was_ended(tmp_path, monkeypatch, child, ends):
+    """While it is left alone it can be told to go on; who is about to be ended, and who has been, cannot."""
+    remedy = Remedy(id="continue-it", says="Let it go on.", says_zh="让它继续。", command=f"kill -CONT {child.pid}")
+    finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy,))
+    monkeypatch.setattr(why, "judge", lambda rundir, *, number: Verdict(primary=finding))
+    rundir, told = RunDir.create(tmp_path / "run"), []
+    incidents = Incidents(rundir, host=Host(), first=1, clock=lambda: 1.0, tell=told.append, ends=ends)
+    situation = Situation(
+        attempt=0, command=("x",), promised=1, usual_gap_s=None, activities={}, exitcodes={}, exitcode=None, logs=(),
+        states=[RankState(rank=0, pid=child.pid, host="h", local_rank=0, since_s=0.0)],
+    )  # fmt: skip
+
+    async def drawn():
+        for kind in ("straggler", "hang"):
+            await incidents.draw(incidents.open(kind, told=False), situation)
+        await incidents.settle()
+        while_it_lived = [e.verdict.primary.remedies[0] for e in told]
+        child.communicate()
+        await incidents.settle()
+        await incidents.settle()
+        return while_it_lived
+
+    slow, hung = asyncio.run(drawn())
+    assert slow == remedy
+    assert hung == (replace(remedy, says=hung.says, says_zh=hung.says_zh, command=None) if ends else remedy)
+    assert (f"unhang run ends process {child.pid}" in hung.says) is bool(ends)
+    last = incidents.last[1]
+    assert [e.verdict for e in told if isinstance(e, events.Revised)] == ([] if ends else [last])
+    assert last == rundir.read(rundir.verdict, Verdict)
+    for number in (1, 2):
+        (now,) = rundir.read(rundir.incident_verdict(number), Verdict).primary.remedies
+        assert now.command is None and ("has ended since" in now.says) is (number == 1 or not ends)

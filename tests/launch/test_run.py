@@ -105,6 +105,11 @@ def test_a_stopped_rank_is_read_from_outside(launcher):
     assert run.exitcode == 0
     assert (run.primary["cause"], run.primary["ranks"], run.primary["standing"]) == ("process-stuck", [1], "established")
     assert run.primary["where"].startswith("train.py:")
+    # It has been ended: nobody can let it go on any more.
+    written = [run.out, run.err, *(run.path / name for name in ("verdict.json", "verdict.md", "report.html", "incidents/1/verdict.json"))]
+    texts = [text if isinstance(text, str) else text.read_text() for text in written]
+    assert not [text for text in texts if "kill -CONT" in text]
+    assert all("unhang run ends process" in " ".join(text.split()) for text in texts)
 
 
 @pytest.mark.integration

@@ -169,15 +169,13 @@ def _run(request: Request, beginning: _Beginning) -> None:
     beginning.made = None if there else rundir.path
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
-    drawn: list[Verdict] = []
     fallback = fallback_of(rundir)
 
     def tell(event: events.Event) -> None:
         beginning.over = beginning.over or isinstance(event, events.Started)
         live.tell(event)
         fallback.saw(event)
-        if isinstance(event, events.Drawn):
-            drawn.append(event.verdict)
+        if isinstance(event, (events.Drawn, events.Revised)):
             try:
                 rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode("utf-8", "replace"))
             except OSError as e:
@@ -210,8 +208,8 @@ def _run(request: Request, beginning: _Beginning) -> None:
         raise RunDirError(f"cannot write to {rundir.path}: {e.strerror}", hint="name another place with --run-dir DIR") from e
     finally:
         live.close()
-    if drawn and not outcome.interrupted:
-        _write_report(rundir, drawn[-1])
+    if outcome.verdict is not None and not outcome.interrupted:
+        _write_report(rundir, outcome.verdict)
     if request.as_json:
         found = msgspec.to_builtins(outcome) | {"fallback": msgspec.to_builtins(fallback.outcome)}
         sys.stdout.buffer.write(encoding.encode(found) + b"\n")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # At its beginning: a command of the user's own, which a remedy repeats, may have such words, too.
 _PID = re.compile(r"kill (?:-\w+ )?(?P<killed>\d+)\b|py-spy dump (?:--\w+ )*--pid (?P<read>\d+)\b|cat /proc/(?P<looked_at>\d+)/")
+_ENDING = Text(" unhang run ends process {pid} together with the other ranks.", "unhang run 会将进程 {pid} 与其他 rank 一并结束。")
 _ENDED = Text(" Process {pid} has ended since.", "进程 {pid} 此后已结束。")
 _UNSEEN = Text(
     " Only on {host}, and only while it is that process: that cannot be seen from here, and another one may have its number by now.",
@@ -33,8 +34,10 @@ def _seen_from_here(process: ProcessId) -> bool | None:
     return processes.is_alive(Host(), process)
 
 
-def told(found: Verdict, records: Sequence[RankRecord], *, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here) -> Verdict:
-    """The verdict, with no command for a process that is gone, and a warning where that is not known."""
+def told(
+    found: Verdict, records: Sequence[RankRecord], *, ends: bool = False, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here
+) -> Verdict:
+    """The verdict, with no command for a process that is gone, and a warning where that is not known. `ends`: who lives is about to be ended."""
     of_pids = {r.pid: r for r in records}
     known: dict[int, bool | None] = {}
 
@@ -49,10 +52,10 @@ def told(found: Verdict, records: Sequence[RankRecord], *, is_alive: Callable[[P
             return remedy
         pid = int(named["killed"] or named["read"] or named["looked_at"])
         alive = lives(pid)
+        if alive is False or (ends and pid in of_pids):
+            return replace(_continued(remedy, (_ENDED if alive is False else _ENDING).fill(pid=pid)), command=None)
         if alive:
             return remedy
-        if alive is False:
-            return replace(_continued(remedy, _ENDED.fill(pid=pid)), command=None)
         return _continued(remedy, _UNSEEN.fill(host=_host(of_pids, pid)))
 
     def of_finding(finding: Finding) -> Finding:

@@ -40,7 +40,7 @@ from unhang.launch.roster import Roster
 from unhang.launch.sampling import MAX_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Verdict
-from unhang.records.incident import Incident
+from unhang.records.incident import Incident, IncidentKind
 from unhang.records.rundir import RunDir
 from unhang.runtime.attach import protocol
 
@@ -122,7 +122,8 @@ class Attempt:
         self._tell = tell
         self._sink = sink
         self._started = started
-        self._incidents = Incidents(rundir, host=host, first=first_incident, clock=self._now, tell=tell)
+        ends: frozenset[IncidentKind] = frozenset() if options.leave_hung else frozenset({"hang", "world-size"})
+        self._incidents = Incidents(rundir, host=host, first=first_incident, clock=self._now, tell=tell, ends=ends)
         self._watch = Watch(Rhythm(hang_after_s=options.hang_after_s, startup_s=options.startup_s))
         self._roster = Roster(self._watch, promised=command.world_size, clock=self._now, tell=tell, reactions=self)
         self._sampler = Sampler(host)
@@ -172,9 +173,11 @@ class Attempt:
                 try:
                     self._begin(listener)
                     await self._attend()
-                    return await self._close()
+                    await self._close()
                 finally:
                     await self._clean_up()
+                await self._incidents.settle()
+                return self._result()
         finally:
             shown.cancel()
             # By now all ranks are known to have ended.
@@ -286,7 +289,7 @@ class Attempt:
             return True
         return last[1] - first[1] > WORK_SHARE * window or last[2] - first[2] > WORK_BYTES * window
 
-    async def _close(self) -> Result:
+    async def _close(self) -> None:
         """After the command has ended: collect what is left and close an open incident."""
         exitcode = self._child.returncode
         await self._settle()
@@ -302,9 +305,11 @@ class Attempt:
         await self._interruption.over()
         self._incidents.abandon()
         self._incidents.tell_troubles()
+
+    def _result(self) -> Result:
         incident, verdict = self._incidents.last or (None, None)
         return Result(
-            exitcode=exitcode,
+            exitcode=self._child.returncode,
             ended_by_us=self._ended_by_us,
             interrupted=self._interruption.count > 0,
             steps=max((s.step for s in self._roster.states()), default=0),

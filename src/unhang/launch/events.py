@@ -120,6 +120,13 @@ class Drawn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Revised:
+    """The verdict as it is to be read now that the attempt's processes have ended; neither told nor written."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restarting:
     """The training is started again."""
 
@@ -234,6 +241,7 @@ Event = Union[  # noqa: UP007
     Opened,
     Abandoned,
     Drawn,
+    Revised,
     Restarting,
     Climbing,
     RungTried,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unhang.diagnosis import why
+from unhang.diagnosis import still_there, why
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts import memory, processes
@@ -76,14 +76,26 @@ class Situation:
 
 
 class Incidents:
-    """Opens and closes the incidents of one attempt; `last` is the newest that was judged."""
+    """Opens and closes the incidents of one attempt; `last` is the newest that was judged. `ends`: the kinds upon which the ranks are ended."""
 
-    def __init__(self, rundir: RunDir, *, host: Host, first: int, clock: Callable[[], float], tell: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self,
+        rundir: RunDir,
+        *,
+        host: Host,
+        first: int,
+        clock: Callable[[], float],
+        tell: Callable[[events.Event], None],
+        ends: frozenset[IncidentKind] = frozenset(),
+    ) -> None:
         self._rundir = rundir
         self._host = host
         self._next = first
         self._clock = clock
         self._tell = tell
+        self._ends = ends
+        # With where it was written.
+        self._drawn: list[tuple[RunDir, Incident, Verdict]] = []
         self._oom_before = memory.oom_kills(host)
         self.troubles: deque[str] = deque()
         self._told_troubles: set[str] = set()
@@ -163,16 +175,37 @@ class Incidents:
         self.current = None
         try:
             # Reading the kernel log and all dumps may take seconds, in which the ranks' output must go on.
-            incident, verdict = await asyncio.to_thread(self._judged, opened, situation)
+            rundir, incident, verdict = await asyncio.to_thread(self._judged, opened, situation)
         except Exception as e:
             self.trouble(f"no verdict on incident {opened.number}: {type(e).__name__}: {e}")
             return None
+        self._drawn.append((rundir, incident, verdict))
         self.last = (incident, verdict)
         since = opened.stall.since_s if opened.stall else opened.at_s
         self._tell(events.Drawn(incident=opened.number, verdict=verdict, took_s=round(self._clock() - since, 3)))
         return verdict
 
-    def _judged(self, opened: Open, situation: Situation) -> tuple[Incident, Verdict]:
+    async def settle(self) -> None:
+        """The attempt's processes have ended: from now on no verdict has a command for one of them."""
+        last = await asyncio.to_thread(self._revised)
+        if last != self.last and last is not None:
+            self.last = last
+            self._tell(events.Revised(verdict=last[1]))
+
+    def _revised(self) -> tuple[Incident, Verdict] | None:
+        last = None
+        for i, (rundir, incident, verdict) in enumerate(self._drawn, 1):
+            last = incident, still_there.told(verdict, incident.ranks)
+            if last[1] != verdict:
+                self._write_verdict(rundir, incident.number, last[1], is_last=i == len(self._drawn))
+        return last
+
+    def _write_verdict(self, rundir: RunDir, number: int, verdict: Verdict, *, is_last: bool) -> None:
+        self.write(rundir.incident_verdict(number), verdict)
+        if is_last:
+            self.write(rundir.verdict, verdict)
+
+    def _judged(self, opened: Open, situation: Situation) -> tuple[RunDir, Incident, Verdict]:
         incident = self._incident(opened, situation)
         rundir = self._rundir
         try:
@@ -182,9 +215,10 @@ class Incidents:
             self.troubles.append(f"cannot write {self._rundir.incident(opened.number)}: {e.strerror}; this incident is in {rundir.path}")
             rundir.write(rundir.incident(opened.number), incident)
         verdict = why.judge(rundir, number=opened.number)
-        self.write(rundir.incident_verdict(opened.number), verdict)
-        self.write(rundir.verdict, verdict)
-        return incident, verdict
+        if opened.kind in self._ends:
+            verdict = still_there.told(verdict, incident.ranks, ends=True)
+        self._write_verdict(rundir, opened.number, verdict, is_last=True)
+        return rundir, incident, verdict
 
     def write(self, path: Path, value: object) -> bool:
         """Write one file of the run directory; a disk that refuses is told of once."""

@@ -364,9 +364,9 @@ class Supervisor:
             self._incidents += 1
         elif isinstance(event, events.Abandoned):
             self._incidents -= 1
-        elif isinstance(event, events.Drawn):
+        elif isinstance(event, (events.Drawn, events.Revised)):
             self._verdict = event.verdict
-        if not isinstance(event, events.Pace):
+        if not isinstance(event, (events.Pace, events.Revised)):
             self._log(event)
         self._told(event)
 
