@@ -267,6 +267,10 @@ def test_what_it_starts_gets_the_setting(tmp_path, torchless):
             ("--timeout", "60", "--python", sys.executable, "python", "train.py"),
             f"give the interpreter by its path: unhang run --timeout 60 {sys.executable} train.py",
         ),
+        (
+            ("--timeout", "60", "--run-dir", "r", "--forget", "python", "train.py"),
+            "give the interpreter by its path: unhang run --timeout 60 --run-dir r --forget /path/to/python train.py",
+        ),
         (("--timeout", "60", "torchrun", "train.py"), "give the launcher by its path: unhang run --timeout 60 /path/to/torchrun train.py"),
         (("--timeout", "60", "train.py"), "activate it, or name its Python with --python PATH"),
     ],
@@ -279,6 +283,14 @@ def test_a_command_that_is_a_python_without_torch(tmp_path, torchless, argv, hel
     assert done.returncode == 2 and f"{torchless} has no torch" in done.stderr
     assert f"Try: {helps}\n" in done.stderr
     assert "no effect" in done.stderr if "--python" in argv else "no effect" not in done.stderr
+
+
+def test_what_is_to_be_typed_instead_of_a_number_before_a_python(tmp_path, torchless):
+    done = asked(
+        tmp_path, torchless, "-n", "2", "--set", "backend=gloo", "--run-dir", "r", "--python", sys.executable, "--", "python", "t.py", "--lr", "1"
+    )
+    assert done.returncode == 2
+    assert f"Try: leave out the word python: unhang run -n 2 --set backend=gloo --python {sys.executable} --run-dir r -- t.py --lr 1\n" in done.stderr
 
 
 def test_a_python_that_is_named_in_vain_is_told(tmp_path, torchless):

@@ -151,17 +151,40 @@ def test_bad_input(path, words, options, error, text):
     ("words", "hint"),
     [
         (["python", "train.py", "--lr", "1"], "leave out the word python: unhang run -n 2 train.py --lr 1"),
-        (["python3.11", "-u", "-m", "pkg.train"], "leave out the word python3.11: unhang run -n 2 -m pkg.train"),
-        (["./bin/python", "train.py"], "leave out the word ./bin/python: unhang run -n 2 --python ./bin/python train.py"),
+        (["./bin/python", "train.py"], "leave out the word ./bin/python: unhang run -n 2 train.py"),
+        (["python3.1", "train.py"], "leave out the word python3.1: unhang run -n 2 train.py"),
+        # Another Python than a script would be started with.
+        (["python3.11", "-u", "-m", "pkg.train"], "leave out the word python3.11: unhang run -n 2 --python python3.11 -m pkg.train"),
+        (["python3", "train.py"], "leave out the word python3: unhang run -n 2 --python python3 train.py"),
+        (["./env/bin/python", "train.py"], "leave out the word ./env/bin/python: unhang run -n 2 --python ./env/bin/python train.py"),
         (["python", "-c", "1"], "name a script that ends in .py, or a module: unhang run -n 2 train.py"),
         (["python", "-m", "torch.distributed.run", "train.py"], "give torchrun its own option for the number of processes"),
         (["deepspeed", "train.py"], "give deepspeed its own option for the number of processes"),
     ],
 )
 def test_a_number_of_processes_for_a_command_of_its_own(path, words, hint):
+    # Environments are links to the Python that they were made with; in their own directories they are the same by any name.
+    (path / "env" / "bin").mkdir(parents=True)
+    (path / "env" / "bin" / "python").symlink_to(path / "bin" / "python")
+    (path / "bin" / "python3.1").symlink_to("python")
     with pytest.raises(UnhangError, match="is for a Python script or module") as raised:
         resolve(words, nproc_per_node=2, environ=environ(path))
     assert raised.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("typed", "words", "python", "hint"),
+    [
+        (["-n", "2", "--set", "backend=gloo"], ["python", "t.py", "--lr", "1"], None, "unhang run -n 2 --set backend=gloo t.py --lr 1"),
+        (["-n", "2", "--python", "/p q/python"], ["python3", "t.py"], "/p q/python", "unhang run -n 2 --python '/p q/python' t.py"),
+        (["-n", "2", "--"], ["python", "t.py", "--json"], None, "unhang run -n 2 -- t.py --json"),
+        (["-n", "2", "-q", "--"], ["python3", "-m", "pkg.t"], None, "unhang run -n 2 -q --python python3 -m -- pkg.t"),
+    ],
+)
+def test_all_that_was_typed_stays_where_a_word_is_left_out(path, typed, words, python, hint):
+    with pytest.raises(UnhangError) as raised:
+        resolve(words, nproc_per_node=2, python=python, typed=typed, environ=environ(path))
+    assert raised.value.hint == f"leave out the word {words[0]}: {hint}"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,13 @@ def _run(request: Request, beginning: _Beginning) -> None:
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     for line in misplaced.notes(words, request.own_options, meant=request.set_apart):
         typer.echo(f"unhang: {line}", err=True)
-    command = commands.resolve(words, module=request.module, nproc_per_node=request.nproc_per_node, python=request.python)
+    command = commands.resolve(
+        words,
+        module=request.module,
+        nproc_per_node=request.nproc_per_node,
+        python=request.python,
+        typed=(*_own(request), *(("--",) if request.set_apart else ())),
+    )
     if request.python is not None and command.python_from == "command" and not _beside(request.python, command.python):
         said = language.refusal(f"--python {request.python} has no effect: {words[0]} is itself a Python, {command.python}, and runs")
         typer.echo(f"unhang: {said}", err=True)
@@ -262,9 +268,15 @@ def _plan(command: commands.Command, request: Request, configured: Configuration
     return settings.plan(command, configured, preset=request.preset, settings=request.settings, timeout=request.timeout, by_path=by_path)
 
 
+def _own(request: Request) -> tuple[str, ...]:
+    """The options of a run that was refused: it has used no directory yet."""
+    directory = ("--run-dir", str(request.run_dir)) if request.run_dir is not None else ()
+    return (*request.own_words, *directory, *(("--forget",) if request.forget else ()))
+
+
 def _by_its_path(request: Request, words: tuple[str, ...]) -> str:
     """The command that starts it in another environment: --python puts none in the place of what the command names."""
-    own = request.own_words
+    own = _own(request)
     at = own.index("--python") if "--python" in own else len(own)
     apart = ("--",) if request.set_apart else ()
     program = "interpreter" if commands.is_python(words[0]) else "launcher"

@@ -75,9 +75,13 @@ def resolve(
     module: bool = False,
     nproc_per_node: int | None = None,
     python: str | None = None,
+    typed: Sequence[str] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> Command:
-    """Make the command of what the user typed. Raises CommandNotFound for what does not exist, UnhangError for options that do not fit."""
+    """Make the command of what the user typed, behind options of our own that were `typed` (up to a "--").
+
+    Raises CommandNotFound for what does not exist, UnhangError for options that do not fit.
+    """
     if not words:
         raise UnhangError("no command to run", hint="unhang run [OPTIONS] train.py [ARGS...]   or   unhang run [OPTIONS] torchrun ...")
     first = words[0]
@@ -86,7 +90,7 @@ def resolve(
     if nproc_per_node is not None:
         raise UnhangError(
             f"--nproc-per-node is for a Python script or module; {first} is a command of its own",
-            hint=_number_instead(words, nproc_per_node),
+            hint=_number_instead(words, [*(typed or ("-n", str(nproc_per_node)))], has_python=python is not None, environ=environ),
         )
     found = shutil.which(first, path=environ.get("PATH"))
     if found is None:
@@ -108,7 +112,7 @@ def resolve(
     )
 
 
-def _number_instead(words: Sequence[str], count: int) -> str:
+def _number_instead(words: Sequence[str], options: list[str], *, has_python: bool, environ: Mapping[str, str]) -> str:
     """What gives a command of its own so many processes: Python has no option for that, and torchrun is what -n stands for."""
     first = words[0]
     if not is_python(first):
@@ -121,9 +125,19 @@ def _number_instead(words: Sequence[str], count: int) -> str:
     while rest[:1] == ["-u"]:
         del rest[0]
     if not rest or not (rest[0].endswith(".py") or (rest[0] == "-m" and len(rest) > 1)):
-        return f"name a script that ends in .py, or a module: unhang run -n {count} train.py"
-    named_python = ["--python", first] if "/" in first else []
-    return f"leave out the word {first}: {shlex.join(['unhang', 'run', '-n', str(count), *named_python, *rest])}"
+        return f"name a script that ends in .py, or a module: {shlex.join(['unhang', 'run', *options, 'train.py'])}"
+    apart = [options.pop()] if options[-1:] == ["--"] else []
+    if not has_python and not _is_same(first, training_python(environ), environ):
+        options += ["--python", first]
+    if rest[0] == "-m":
+        options.append(rest.pop(0))
+    return f"leave out the word {first}: {shlex.join(['unhang', 'run', *options, *apart, *rest])}"
+
+
+def _is_same(word: str, python: str, environ: Mapping[str, str]) -> bool:
+    """Whether both are the Python of one environment, whose names lead to one file; environments that were made with one Python lead there, too."""
+    first, second = (Path(found).absolute() for found in (shutil.which(one, path=environ.get("PATH")) or one for one in (word, python)))
+    return first.parent == second.parent and first.resolve() == second.resolve()
 
 
 def is_python(word: str) -> bool:
