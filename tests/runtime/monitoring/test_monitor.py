@@ -20,7 +20,7 @@ from tests.runtime.collectives.world import world_of
 import unhang
 from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.observers import Observed
-from unhang.runtime.monitoring import histogram
+from unhang.runtime.monitoring import histogram, monitor
 from unhang.runtime.monitoring.outlet import Outlet
 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 from unhang.runtime.monitoring.sinks.prometheus import Prometheus, text
@@ -108,7 +108,36 @@ def test_a_sink_that_is_switched_off_is_closed(how):
     assert outlet.off
     go_on.set()
     assert closed.wait(10)
-    outlet.close(time.monotonic() + 10)
+    outlet.end()
+    outlet.wait(time.monotonic() + 10)
+
+
+def test_who_hangs_at_the_end_takes_no_time_from_the_others(monkeypatch, caplog):
+    go_on, closed = threading.Event(), []
+
+    class Good:
+        def write(self, snapshot):
+            pass
+
+        def close(self):
+            closed.append(self)
+
+    class HangsInClose(Good):
+        def close(self):
+            go_on.wait(20)
+
+    class HangsInItsLastWrite(HangsInClose):
+        def write(self, snapshot):
+            go_on.wait(20)
+
+    monkeypatch.setattr(monitor, "_WRITES_WITHIN_S", 1.0)
+    began = time.monotonic()
+    try:
+        unhang.Monitor([HangsInClose(), HangsInItsLastWrite(), Good(), Good()], every_s=60).close()
+        assert len(closed) == 2 and time.monotonic() - began < 3
+    finally:
+        go_on.set()
+    assert [line.split(" is switched off")[0].split("monitor's ")[1] for line in caplog.messages] == ["HangsInClose", "HangsInItsLastWrite"]
 
 
 def test_a_port_is_asked_for_without_the_name_of_this_machine_and_again_while_it_is_taken(monkeypatch, caplog):
@@ -153,7 +182,8 @@ def test_what_nobody_takes_is_dropped_and_counted():
         outlet.offer(EMPTY)
     assert outlet.dropped == 2
     go_on.set()
-    outlet.close(time.monotonic() + 10)
+    outlet.end()
+    outlet.wait(time.monotonic() + 10)
     assert not outlet.off
 
 

@@ -139,9 +139,11 @@ class Monitor:
             self._torch.close()
         # What it has not offered to the sinks by then is lost: on a crowded machine one answer of the store was seen to take five seconds.
         self._thread.join(_TELLS_WITHIN_S)
+        for outlet in self._outlets:
+            outlet.end()
         until = time.monotonic() + _WRITES_WITHIN_S
         for outlet in self._outlets:
-            outlet.close(until)
+            outlet.wait(until)
 
     def _saw(self, call: Observed) -> None:
         with self._lock:

@@ -54,7 +54,7 @@ class Outlet:
         self.dropped = 0
         self.off = False
         self._sink, self._patience_s = sink, patience_s
-        self._queue: queue.Queue[Snapshot | None] = queue.Queue(_QUEUED)
+        self._queue: queue.Queue[Snapshot | None] = queue.Queue()
         self._busy_since: float | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"unhang monitor {self.name}", daemon=True)
@@ -67,25 +67,22 @@ class Outlet:
             self._switch_off(f"it has not returned for {self._patience_s:g} s")
         if self.off:
             return
-        try:
-            self._queue.put_nowait(snapshot)
-        except queue.Full:
+        if self._queue.qsize() >= _QUEUED:
             self.dropped += 1
+            return
+        self._queue.put(snapshot)
 
-    def close(self, until: float) -> None:
+    def end(self) -> None:
+        """Nothing comes any more. Never waits: all outlets are told before one of them is waited for."""
+        self._queue.put(None)
+
+    def wait(self, until: float) -> None:
         """What is queued is written by `until` (time.monotonic), or not at all."""
-        if self.off:
-            # Whoever still hangs is not waited for.
-            if self._ending.is_set():
-                self._thread.join(max(0.0, until - time.monotonic()))
-        else:
-            try:
-                self._queue.put(None, timeout=max(0.0, until - time.monotonic()))
-            except queue.Full:
-                self.dropped += 1
+        # Whoever still hangs in a snapshot for which it was switched off is not waited for.
+        if not self.off or self._ending.is_set():
             self._thread.join(max(0.0, until - time.monotonic()))
-            if self._thread.is_alive():
-                self._switch_off("it did not come to its end")
+        if self._thread.is_alive():
+            self._switch_off("it did not come to its end")
 
     def _run(self) -> None:
         for step in (self._write, self._end):

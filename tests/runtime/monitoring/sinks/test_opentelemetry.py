@@ -158,7 +158,8 @@ def test_a_collector_that_never_answers_is_warned_of_once_also_at_the_end(busy, 
         for at_s in range(4):
             outlet.offer(busy(at_s))
         # What is left where the other ranks have taken their time to close.
-        outlet.close(time.monotonic() + 3)
+        outlet.end()
+        outlet.wait(time.monotonic() + 3)
     assert not outlet.off
     assert ["cannot send" in r.message for r in caplog.records if r.name == "unhang"] == [True]
 
