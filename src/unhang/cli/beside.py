@@ -8,7 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from unhang.cli.aside import say
+from unhang.report import language
+from unhang.text import Text, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,14 +103,18 @@ class Beside:
         except OSError as e:
             self.failed = UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz")
             return
-        _say(f"wrote {name}: {written.files} files, {_size(written.size_bytes)}")
-        _say("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it")
+        wrote = Text("wrote {name}: {n} files, {size}", "已写入 {name}：{n} 个文件，{size}")
+        say(wrote.fill(name=name, n=written.files, size=_size(written.size_bytes)))
+        say(
+            Text(
+                "credentials are hidden in it; hosts, paths and lines of code are not: look before you send it",
+                "其中的凭据已隐藏；主机、路径和代码行没有隐藏：发送之前请先查看",
+            )
+        )
         for left in written.left_out:
-            _say(f"left out of it: {left.what}: {left.why}")
-
-
-def _say(text: str) -> None:
-    typer.echo(f"unhang: {text}", err=True)
+            pairs = ((left.what, left.what_zh), (left.why, left.why_zh))
+            said = (Text(en, zh or language.reason(en, "zh")) for en, zh in pairs)
+            say(Text("left out of it: {told}", "没有包含：{told}").fill(told=joined(said, Text(": ", "："))))
 
 
 def _size(size: int) -> str:

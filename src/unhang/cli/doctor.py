@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
+from unhang.text import Text
 
 if TYPE_CHECKING:
     from unhang.facts.host import Host
@@ -168,7 +170,8 @@ def doctor(
     if save is not None:
         _save(seen, save)
         if not to_stdout and not as_json:
-            typer.echo(f"unhang: saved to {save}; on any machine: unhang doctor --snapshot {shlex.quote(str(save))}", err=True)
+            saved = Text("saved to {file}; on any machine: {command}", "已保存到 {file}；在任何机器上：{command}")
+            say(saved.fill(file=str(save), command=f"unhang doctor --snapshot {shlex.quote(str(save))}"))
     if live:
         examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen, stderr=to_stdout))
     written = ""

@@ -11,7 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from unhang.cli.aside import say
+from unhang.text import Text
 
 if TYPE_CHECKING:
     from unhang.diagnosis.ras import Told
@@ -74,7 +75,10 @@ def _asked(where: Address, apart_s: float, *, quiet: bool) -> list[Told]:
     for again in (False, True) if apart_s else (False,):
         if again:
             if not quiet:
-                typer.echo(f"unhang: {where} answered; asking again in {apart_s:g} s, to see whether anything moves", err=True)
+                asked = Text(
+                    "{where} answered; asking again in {s} s, to see whether anything moves", "{where} 已应答；{s} 秒后再问一次，看是否有变化"
+                )
+                say(asked.fill(where=str(where), s=f"{apart_s:g}"))
             time.sleep(apart_s)
         answer = fetch(where)
         told.append(Told(report=answer.report(), bytes=len(answer.data)))

@@ -16,6 +16,7 @@ import typer
 
 from unhang import encoding
 from unhang.cli import misplaced, own_steps
+from unhang.cli.aside import say
 from unhang.cli.fallback import Fallback, Mode
 from unhang.diagnosis.retyped import Typed
 from unhang.errors import EXITS_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
@@ -28,6 +29,7 @@ from unhang.remedies import ladder
 from unhang.report import language, markdown
 from unhang.report.live import Live
 from unhang.runtime.attach import protocol
+from unhang.text import Text
 
 if TYPE_CHECKING:
     from unhang.knowledge.settings.configuration import Configuration
@@ -89,7 +91,7 @@ def run(request: Request) -> None:
     except SystemExit as e:
         if e.code in EXITS_INTERRUPTED and not beginning.over:
             beginning.undo()
-            typer.echo("unhang: interrupted before the training began", err=True)
+            say(Text("interrupted before the training began", "训练开始之前被中断"))
         raise
 
 
@@ -294,7 +296,7 @@ def _write_report(rundir: RunDir, verdict: Verdict) -> None:
     except KeyboardInterrupt:
         return
     except Exception as e:
-        typer.echo(f"unhang: no {rundir.report_html}: {type(e).__name__}: {e}", err=True)
+        say(Text("no {file}: {error}", "没有写出 {file}：{error}").fill(file=str(rundir.report_html), error=f"{type(e).__name__}: {e}"))
 
 
 def _is_about(error: OSError, directory: Path) -> bool:

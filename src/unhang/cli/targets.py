@@ -7,7 +7,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from unhang.cli.aside import say
+from unhang.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,4 +75,4 @@ def write_report(path: Path, verdict: Verdict, scene: Scene | None, lang: Langua
             temporary.unlink(missing_ok=True)
     except OSError as e:
         raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
-    typer.echo(f"unhang: wrote {shown(str(path))}", err=True)
+    say(Text("wrote {path}", "已写入 {path}").fill(path=shown(str(path))))

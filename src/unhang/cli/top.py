@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
+from unhang.text import NOTHING, Text
 
 if TYPE_CHECKING:
     from unhang.records.live.looking import Looker
@@ -57,7 +59,7 @@ def top(
     path = _run_dir(run_dir)
     looker = _looker(path)
     if not (once or as_json) and not _is_terminal():
-        typer.echo("unhang: this is no terminal: one picture, as of --once", err=True)
+        say(Text("this is no terminal: one picture, as of --once", "这里不是终端：只显示一次，如同 --once"))
         once = True
     if once or (as_json and not follow):
         picture = looker.look()
@@ -95,8 +97,8 @@ def _run_dir(given: str | None) -> Path:
         raise RunDirError(f"cannot read {shown(str(e.filename or path))}: {e.strerror or e}", cause=why_unreadable(e)) from e
     if runs:
         if given is None or len(runs) > 1:
-            others = f", the newest of {len(runs)} runs" if len(runs) > 1 else ""
-            typer.echo(f"unhang: showing {shown(str(runs[-1]))}{others}", err=True)
+            others = Text(", the newest of {n} runs", "，它是 {n} 次运行里最新的").fill(n=len(runs)) if len(runs) > 1 else NOTHING
+            say(Text("showing {run}{others}", "正在显示 {run}{others}").fill(run=shown(str(runs[-1])), others=others))
         return runs[-1]
     if given is None:
         raise RunDirError("there is no run here", cause="unhang run makes run directories as runs/<name>-<time>/", hint="unhang top RUN_DIR")

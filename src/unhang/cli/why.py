@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import unpacking
+from unhang.cli.aside import say
 from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
 from unhang.cli.targets import check_bundle, check_report, write_report
+from unhang.text import NOTHING, Text
 
 if TYPE_CHECKING:
     from unhang.cli.unpacking import Given
@@ -177,7 +179,8 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     alone = Path(paths[0]) if len(paths) == 1 else None
     holding = RunDir.holding(alone) if alone is not None and named.exists(alone) and not RunDir.is_one(alone) else None
     if holding is not None and alone is not None and not holding.is_log(alone):
-        _say(f"{shown(str(alone))} is part of the run directory {_shortest(holding.path)}: judging that")
+        part = Text("{path} is part of the run directory {run}: judging that", "{path} 是运行目录 {run} 的一部分：正在判断后者")
+        say(part.fill(path=shown(str(alone)), run=_shortest(holding.path)))
         incident = incident or holding.incident_of(alone)
         paths, alone = [str(holding.path)], holding.path
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
@@ -196,7 +199,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     if runs:
         return _newest(runs, paths[0], incident, beside), None
     if "-" in paths and sys.stdin.isatty():
-        _say("reading standard input; end it with Ctrl-D")
+        say(Text("reading standard input; end it with Ctrl-D", "正在读取标准输入；按 Ctrl-D 结束"))
     from unhang.records.logs.finding import find
 
     found = find(paths)
@@ -208,8 +211,11 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         if holding is not None:
             run = _shortest(holding.path)
             # Of one without incidents these logs may be all there is: whoever comes from there is not sent back.
-            more = f", which knows more: unhang why {named.again(run)}" if holding.incident_numbers() else ", which has no record of an incident"
-            _say(f"{shown(paths[0])} is part of the run directory {run}{more}")
+            more = Text(", which has no record of an incident", "，其中没有 incident 的记录")
+            if holding.incident_numbers():
+                more = Text(", which knows more: {again}", "，后者知道得更多：{again}").fill(again=f"unhang why {named.again(run)}")
+            belongs = Text("{path} is part of the run directory {run}{more}", "{path} 是运行目录 {run} 的一部分{more}")
+            say(belongs.fill(path=shown(paths[0]), run=run, more=more))
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
         if holding is not None and alone is not None:
             from unhang.diagnosis import ended_by_us
@@ -236,15 +242,16 @@ def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | 
     _refuse_attempt(attempt, name)
     archive = STDIN if name == "-" else name
     newest = unpacked.runs[-1]
-    others = f", the newest of {len(unpacked.runs)} runs in {shown(archive)}" if len(unpacked.runs) > 1 else ""
-    _say(f"judging the run directory {newest.name}{others}")
+    judging = Text("judging the run directory {run}{others}", "正在判断运行目录 {run}{others}")
+    say(judging.fill(run=newest.name, others=_of_several(len(unpacked.runs), shown(archive))))
     verdict = judge_packed(unpacked, archive, number=incident)
     beside.take_run(RunDir(newest.path), verdict, incident)
     return verdict
 
 
-def _say(text: str) -> None:
-    typer.echo(f"unhang: {text}", err=True)
+def _of_several(count: int, where: str) -> Text:
+    """ ", the newest of 3 runs in runs", NOTHING of a single one."""
+    return Text(", the newest of {n} runs in {where}", "，它是 {where} 中 {n} 次运行里最新的").fill(n=count, where=where) if count > 1 else NOTHING
 
 
 def _shortest(path: Path) -> str:
@@ -314,7 +321,8 @@ def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: b
     with reading(quiet=quiet) as progress:
         judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress, found=found, recorded=recorded)
     if judged.attempts > 1 and not quiet:
-        typer.echo(f"unhang: attempt {judged.attempt} of {judged.attempts} (--attempt N for another one)", err=True)
+        attempt_of = Text("attempt {n} of {all} (--attempt N for another one)", "第 {n} 次尝试（共 {all} 次；其他的用 --attempt N）")
+        say(attempt_of.fill(n=judged.attempt, all=judged.attempts))
     return judged
 
 
@@ -323,8 +331,8 @@ def _newest(runs: list[Path], folder: str, incident: int | None, beside: Beside)
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir
 
-    others = f", the newest of {len(runs)} runs in {shown(folder)}" if len(runs) > 1 else ""
-    _say(f"judging {shown(str(runs[-1]))}{others}")
+    judging = Text("judging {run}{others}", "正在判断 {run}{others}")
+    say(judging.fill(run=shown(str(runs[-1])), others=_of_several(len(runs), shown(folder))))
     verdict = judge_newest(runs, Path(folder), number=incident)
     beside.take_run(RunDir(runs[-1]), verdict, incident)
     return verdict

@@ -95,7 +95,7 @@ SETTINGS = (
     Setting(
         key="trace-entries",
         title="how many collectives the flight recorder keeps",
-        title_zh="飞行记录器保留多少条集合通信",
+        title_zh="flight recorder 保留多少条集合通信",
         cost="some kilobytes of host memory for each",
         cost_zh="每条占用数 KB 主机内存",
         layer="timeouts",

@@ -76,7 +76,7 @@ _HANDLING = (
     warning("0", "after an error or a timeout nothing ends: the job hangs", "出错或超时后什么都不会结束：作业一直挂起"),
     note("2", "aborts the communicator and goes on: the program must handle that", "中止通信器但继续运行：需要程序自己处理"),
 )
-_RECORDER = (warning("0", "the flight recorder is off: after a hang there is no dump", "关闭了飞行记录器：挂起后没有转储"),)
+_RECORDER = (warning("0", "the flight recorder is off: after a hang there is no dump", "关闭了 flight recorder：挂起后没有转储"),)
 
 VARIABLES = (
     # Errors and time-outs
@@ -173,7 +173,7 @@ VARIABLES = (
         TORCH_INT,
         "2000 since 2.11; 0 before",
         "how many collectives the flight recorder keeps",
-        "飞行记录器保留多少条记录",
+        "flight recorder 保留多少条记录",
         *_RECORDER,
         since="2.8",
     ),
@@ -182,7 +182,7 @@ VARIABLES = (
         TORCH_INT,
         "2000 since 2.11; 0 before",
         "how many collectives the flight recorder keeps",
-        "飞行记录器保留多少条记录",
+        "flight recorder 保留多少条记录",
         *_RECORDER,
         now="TORCH_FR_BUFFER_SIZE",
         now_since="2.8",
@@ -193,12 +193,12 @@ VARIABLES = (
         TORCH_SWITCH,
         "1 in new releases, 0 in old ones",
         "write the flight recorder on a timeout",
-        "超时时写出飞行记录器",
+        "超时时写出 flight recorder",
         now="TORCH_FR_DUMP_ON_TIMEOUT",
         now_since="2.15",
         since="2.2",
     ),
-    _torch("TORCH_FR_DUMP_ON_TIMEOUT", TORCH_SWITCH, "1", "write the flight recorder on a timeout", "超时时写出飞行记录器", since="2.15"),
+    _torch("TORCH_FR_DUMP_ON_TIMEOUT", TORCH_SWITCH, "1", "write the flight recorder on a timeout", "超时时写出 flight recorder", since="2.15"),
     _torch(
         "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
         TORCH_INT,
@@ -222,12 +222,12 @@ VARIABLES = (
         TORCH_SWITCH,
         "0",
         "C++ stacks in the flight recorder",
-        "飞行记录器包含 C++ 栈",
+        "flight recorder 包含 C++ 栈",
         now="TORCH_FR_CPP_STACK",
         now_since="2.8",
         since="2.3",
     ),
-    _torch("TORCH_FR_CPP_STACK", TORCH_SWITCH, "0", "C++ stacks in the flight recorder", "飞行记录器包含 C++ 栈", since="2.8"),
+    _torch("TORCH_FR_CPP_STACK", TORCH_SWITCH, "0", "C++ stacks in the flight recorder", "flight recorder 包含 C++ 栈", since="2.8"),
     _torch(
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
         PATH,

@@ -283,7 +283,7 @@ def _recorder(view: _View) -> Iterator[_Said]:
     dump = view.first_of("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
     size = view.number("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     if dump and values.is_on(view.text(dump)) and size == 0:
-        yield dump, _remark("warning", "the flight recorder's size is 0: there is nothing to write", "飞行记录器大小为 0：没有内容可写")
+        yield dump, _remark("warning", "the flight recorder's size is 0: there is nothing to write", "flight recorder 大小为 0：没有内容可写")
 
 
 _NUMBERED = (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("NODE_RANK", "NNODES"))
