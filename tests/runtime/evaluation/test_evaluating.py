@@ -19,6 +19,7 @@ from tests.runtime.collectives import world as of_ranks
 from tests.runtime.collectives.world import Gone
 
 import unhang
+from unhang.runtime.collectives import meeting
 from unhang.runtime.evaluation.results import Evaluation
 
 pytestmark = pytest.mark.torch
@@ -213,6 +214,43 @@ def test_what_was_not_reached_is_not_a_number_and_says_why(fresh, known):
     assert b.why.startswith(stood) and b.why.endswith(" in metrics)")
     assert found.why.startswith(f"b: {stood}") and c.why.startswith(f"not reached: b: {stood}")
     assert found.says.startswith(f"b: {stood}") and found.says.endswith(" in metrics); not reached: c")
+
+
+def takes_its_time(rank: int, how: str) -> tuple[bool, str, float, bool]:
+    """Rank 1 is busy for more than half of the deadline, the others wait."""
+    busy_s = 2.2 if rank else 0.0
+    for _ in range(5):
+        unhang.all_reduce(torch.ones(2), deadline=20)
+    # Who computes hears nothing meanwhile: a loop in C, or a moment ago.
+    meeting._EVERY_S = 30.0 if rank else 0.1
+
+    def metrics(data: int, size: int) -> object:
+        if how == "returns":
+            time.sleep(busy_s)
+            return {"m": 1.0}
+        return yields()
+
+    def yields():
+        for _ in range(2):
+            yield {"m": 1.0}
+            time.sleep(busy_s)
+
+    if how == "block":
+        with unhang.evaluation(deadline=4) as block:
+            time.sleep(busy_s)
+            block.add("a", m=1.0)
+        found = block.result
+    else:
+        found = unhang.evaluate(metrics, {"a": 1}, batch_size=1, deadline=4)
+    # At once: lanes are given up by all or by none, whether they had asked for alarms or not.
+    after = [unhang.all_reduce(torch.full((2,), float(rank)), deadline=20)[0].item() for _ in range(3)]
+    return found.ok, found.says, found.data_sets["a"].samples, after == [3.0] * 3
+
+
+@pytest.mark.parametrize("how", ["yields", "returns", "block"])
+def test_who_computes_for_long_is_not_ended_before_the_deadline(fresh, how):
+    samples = 6.0 if how == "yields" else 3.0
+    assert fresh(3)(takes_its_time, how) == [(True, "", samples, True)] * 3
 
 
 NOTHING = {

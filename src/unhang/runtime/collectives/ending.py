@@ -48,7 +48,8 @@ LOOK_S = 0.25
 GRACE_S = 1.5
 BROKE = "the connection broke"
 TOLD = "told by another rank"
-ALL_OF_IT = "/!"
+# An alarm about a scope: all that is in it ends; or only its calls do, since whoever waits in one waits in vain, and what a rank computes goes on.
+ALL_OF_IT, CALLS_OF_IT = "/!", "/?"
 # Of all lanes that are given up together: NCCL aborts each in a thread of its own.
 _GONE_WITHIN_S = 10.0
 # What was under way in them has ended then, but for sends that Gloo forgets, which touch no memory.
@@ -208,11 +209,11 @@ class Ending:
 
     def _ends(self, scope: str) -> bool:
         """Whether the last alarm is about everything in this scope, or in one around it, or about the call that the scope is of."""
-        return bool(self._alarm) and f"{scope}/".startswith(self._alarm.removesuffix(ALL_OF_IT) + "/")
+        return bool(self._alarm) and f"{scope}/".startswith(_about(self._alarm) + "/")
 
     def _ended(self) -> Ended:
         assert self.board is not None
-        says = self.board.look(f"{self._alarm.removesuffix(ALL_OF_IT)}/says")
+        says = self.board.look(f"{_about(self._alarm)}/says")
         return Ended((says or b"the others have given up the call that it belongs to").decode())
 
     def _look_around(self, turn: Turn) -> None:
@@ -445,6 +446,10 @@ class Ending:
             done = [r.done for r in closed.reports if r.chunks]
             said.append(f"{min(done, default=0)} of {turn.chunks} chunks were complete on all ranks that answered.")
         return " ".join(said)
+
+
+def _about(alarm: str) -> str:
+    return alarm.removesuffix(ALL_OF_IT).removesuffix(CALLS_OF_IT)
 
 
 def _cause(reports: list[Report]) -> str:

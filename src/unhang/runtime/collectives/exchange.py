@@ -12,7 +12,7 @@ from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.calls import Closed, Turn, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
-from unhang.runtime.collectives.ending import ALL_OF_IT, GRACE_S, LOOK_S, TOLD, Ending
+from unhang.runtime.collectives.ending import ALL_OF_IT, CALLS_OF_IT, GRACE_S, LOOK_S, TOLD, Ending
 from unhang.runtime.collectives.living import ENDED, LOOKS_EVERY_S, STOPPED, have_ended
 from unhang.runtime.collectives.meeting import Moved
 
@@ -150,18 +150,25 @@ class Exchanging(Ending):
         """What was said beside the calls, once all have come to a later one."""
         self._left.add(*keys)
 
-    def raise_if_ended(self, key: str) -> None:
-        """Raises Ended where another rank has ended the scope `key`, as far as this process has heard."""
-        if self.board is not None and self._ends(key):
+    def raise_if_ended(self, key: str, *, waits: bool = True) -> None:
+        """Raises Ended where another rank has ended the scope `key`, as far as this process has heard; or its calls, and this rank `waits` in one."""
+        if self.board is not None and self._ends(key) and (waits or not self._alarm.endswith(CALLS_OF_IT)):
             raise self._ended()
 
     def end(self, key: str, says: str) -> None:
-        """Ends all calls of the scope `key`, at all ranks, with Ended."""
+        """Ends the scope `key` at all ranks, with Ended: its calls, and what asks for it between them."""
+        self._end(key, says, ALL_OF_IT)
 
+    def end_calls(self, key: str, says: str) -> None:
+        """Ends the calls of the scope `key`, at all ranks, with Ended. Who is none of theirs goes on, and tells where it stands."""
+        if not (self._alarm.endswith(ALL_OF_IT) and self._ends(key)):
+            self._end(key, says, CALLS_OF_IT)
+
+    def _end(self, key: str, says: str, what: str) -> None:
         def tells(board: Board) -> None:
             self._left.add(f"{key}/says")
             board.put(f"{key}/says", says.encode())
-            self._raise_alarm(key + ALL_OF_IT)
+            self._raise_alarm(key + what)
 
         if self.size > 1:
             self._tell(tells)
@@ -196,9 +203,12 @@ class Exchanging(Ending):
             for rank in [rank for rank in self.ranks if rank not in there]:
                 if rank in stopped:
                     there[rank] = _ABSENT + STOPPED.encode()
-                elif (place := board.look(f"{key}{ALL_OF_IT}/place/{rank}")) is not None:
-                    there[rank] = _ABSENT + b"at " + place
+                elif told := [said for said in board.look_at([f"{key}{what}/place/{rank}" for what in (CALLS_OF_IT, ALL_OF_IT)]) if said is not None]:
+                    there[rank] = _ABSENT + b"at " + told[0]
             found = board.decide(f"{key}/v", _packed(there))
+        if half_way is not None:
+            # Who has waited long has raised an alarm: the next call of each rank gives its lanes up for it, or that of none does.
+            self.listen(board)
         said = Heard(_unpacked(found))
         if len(said) == self.size:
             self._left.all_came(board)

@@ -76,8 +76,8 @@ class Progress:
         self._told_s = time.monotonic()
 
     def step(self) -> None:
-        """Raises Ended where another rank has ended the attempt, or the others have decided without us."""
-        self._circle.raise_if_ended(self._key)
+        """Raises Ended where another rank has failed in the attempt, or the others have decided without us."""
+        self._circle.raise_if_ended(self._key, waits=False)
         if time.monotonic() - self._told_s < self._every_s:
             return
         self._told_s = time.monotonic()
@@ -124,7 +124,7 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
 
     def half_way() -> None:
         # Whoever now waits in a collective of this evaluation waits for us in vain.
-        circle.end(key, f"rank {circle.me} has finished, and nothing has moved for {deadline_s / 2:g} s")
+        circle.end_calls(key, f"rank {circle.me} has finished, and nothing has moved for {deadline_s / 2:g} s")
 
     found = circle.exchange_at(key, status, deadline_s, half_way)
     statuses = {rank: msgspec.msgpack.decode(packed, type=Status) for rank, packed in sorted(found.items())}

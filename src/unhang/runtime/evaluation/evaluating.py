@@ -186,7 +186,7 @@ def _names(circle: Circle, key: str, asked: _Asked) -> tuple[tuple[str, ...], fr
 
     def half_way() -> None:
         # Whoever does not come tells where it stands.
-        circle.end(key, "not all ranks have come to it")
+        circle.end_calls(key, "not all ranks have come to it")
 
     packed = circle.exchange_at(key, msgspec.msgpack.encode(mine), asked.deadline_s, half_way)
     found = {rank: msgspec.msgpack.decode(one, type=_Asked) for rank, one in sorted(packed.items())}
