@@ -252,6 +252,27 @@ def test_a_script_of_a_shell_may_start_another_python(tmp_path, torchless, argv,
     assert "torch 2." not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("argv", "says", "says_zh"),
+    [
+        (("--timeout", "60"), "releases, it is told where a rank does not take timeout; --python", "写出，如有 rank 未采用 timeout 会另行说明；可用"),
+        (
+            ("--set", "p2p=off", "--set", "shm=off"),
+            "releases, whether ranks read the variables of p2p, shm is not known; --python",
+            "写出，rank 是否读取 p2p、shm 的变量则无从得知；可用",
+        ),
+        (
+            ("--set", "p2p=off", "--set", "loader-workers=0"),
+            "releases, it is told where a rank does not take loader-workers, whether ranks read the variables of p2p is not known; --python",
+            "写出，如有 rank 未采用 loader-workers 会另行说明，rank 是否读取 p2p 的变量则无从得知；可用",
+        ),
+    ],
+)
+def test_only_of_what_the_hook_applies_it_is_told_whether_ranks_take_it(tmp_path, torchless, argv, says, says_zh):
+    assert says in asked(tmp_path, torchless, *argv, "--dry-run", "bash", "act.sh").stdout
+    assert says_zh in asked(tmp_path, torchless, *argv, "--dry-run", "bash", "act.sh", LC_ALL="zh_CN.UTF-8").stdout
+
+
 def test_what_it_starts_gets_the_setting(tmp_path, torchless):
     done = asked(tmp_path, torchless, "--timeout", "60", "bash", "act.sh", LC_ALL="zh_CN.UTF-8")
     assert done.returncode == 0 and done.stdout == "limit 60\n", done.stderr

@@ -18,17 +18,21 @@ from unhang.knowledge.settings.communication import AUTO
 from unhang.knowledge.settings.configuration import Configuration
 from unhang.knowledge.settings.installed import installed
 from unhang.knowledge.settings.planning import Plan
-from unhang.knowledge.settings.setting import Installed, Value, worded
-from unhang.knowledge.text import Text
+from unhang.knowledge.settings.setting import Applied, Installed, Value, worded
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.launch import command as commands
 from unhang.launch.command import Command
+from unhang.runtime.attach import protocol
 
 _NAMED_BY_OPTION = "activate it, or name its Python with --python PATH"
 _GUESSED = Text(
-    "which Python {command} starts is not known here, nor its torch ({python} has none): settings are spelt for current releases, and it is "
-    "told where a rank does not take one; --python PATH names it",
-    "无法得知 {command} 会启动哪个 Python 及其中的 torch（{python} 中没有）：设置按当前版本写出，如有 rank 未采用会另行说明；可用 --python PATH 指定",
+    "which Python {command} starts is not known here, nor its torch ({python} has none): settings are spelt for current releases{taken}; "
+    "--python PATH names it",
+    "无法得知 {command} 会启动哪个 Python 及其中的 torch（{python} 中没有）：设置按当前版本写出{taken}；可用 --python PATH 指定",
 )
+# Nobody tells of a variable that nobody reads.
+_BY_HOOK = Text(", it is told where a rank does not take {keys}", "，如有 rank 未采用 {keys} 会另行说明")
+_BY_VARIABLES = Text(", whether ranks read the variables of {keys} is not known", "，rank 是否读取 {keys} 的变量则无从得知")
 _NOT_LOOKED_AT = snapshot.Snapshot(host="", taken="")
 
 
@@ -107,8 +111,16 @@ def plan(
             hint=(by_path if command.python_from == "command" else _NAMED_BY_OPTION) if lacks_torch else planning.instead_of(first),
         )
     if is_guessed and found.applied.spelled:
-        found = replace(found, remarks=(*found.remarks, _GUESSED.fill(command=Path(command.argv[0]).name, python=command.python)))
+        said = _GUESSED.fill(command=Path(command.argv[0]).name, python=command.python, taken=_taken(found.applied))
+        found = replace(found, remarks=(*found.remarks, said))
     return _checked_interfaces(command, found, environ)
+
+
+def _taken(applied: Applied) -> Text:
+    """What is known of settings that a Python which nobody knows is started with."""
+    hooked = [key for key, one in applied.spelled.items() if not one.env.keys().isdisjoint(protocol.WISHES)]
+    others = [key for key, one in applied.spelled.items() if key not in hooked and one.env]
+    return joined((said.fill(keys=joined(map(same, keys), COMMA)) for said, keys in ((_BY_HOOK, hooked), (_BY_VARIABLES, others)) if keys), NOTHING)
 
 
 def _of_today(seen: Installed, launcher: str) -> Installed:
