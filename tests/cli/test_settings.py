@@ -321,3 +321,28 @@ def test_a_python_that_is_named_in_vain_is_told(tmp_path, torchless):
     done = asked(tmp_path, torchless, "--python", sys.executable, "python", "train.py", LC_ALL="zh_CN.UTF-8")
     assert f"--python {sys.executable} 不起作用" in done.stderr
     assert "no effect" not in asked(tmp_path, torchless, "--python", str(torchless), "python", "train.py").stderr
+
+
+def test_a_python_that_a_launcher_does_not_run_is_told(tmp_path, torchless):
+    torchrun = torchless.with_name("torchrun")
+    torchrun.write_text(f'#!{torchless}\nprint("ran")\n')
+    torchrun.chmod(0o755)
+    other = tmp_path / "other" / "python"
+    other.parent.mkdir()
+    other.symlink_to(sys.executable)
+    said = f"--python {other} has no effect: torchrun starts its ranks with its own Python, {torchless}"
+    done = asked(tmp_path, torchless, "--python", str(other), "torchrun", "train.py")
+    assert (done.returncode, done.stdout) == (0, "ran\n") and f"unhang: {said}\n" in done.stderr
+    # Settings are for what really runs.
+    refused = asked(tmp_path, torchless, "--python", str(other), "--timeout", "60", "torchrun", "train.py")
+    assert refused.returncode == 2 and f"{torchless} has no torch" in refused.stderr
+    beside = other.with_name("torchrun")
+    beside.write_text(f"#!{other}\n")
+    beside.chmod(0o755)
+    done = asked(tmp_path, torchless, "--python", str(other), "torchrun", "train.py")
+    assert f"unhang: {said}; name {beside} for the other one\n" in done.stderr
+    refused = asked(tmp_path, torchless, "--python", str(other), "--timeout", "60", "torchrun", "train.py")
+    assert f"give the launcher by its path: unhang run --timeout 60 {beside} train.py" in refused.stderr
+    assert "不起作用：torchrun 用它自己的 Python" in asked(tmp_path, torchless, "--python", str(other), "torchrun", "x", LC_ALL="zh_CN.UTF-8").stderr
+    for python, words in ((torchless, ("torchrun", "train.py")), (other, ("torchrun", "--no-python", "train.sh"))):
+        assert "no effect" not in asked(tmp_path, torchless, "--python", str(python), *words).stderr

@@ -24,6 +24,7 @@ from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
+from unhang.records import named
 from unhang.records.rundir import RunDir
 from unhang.remedies import ladder
 from unhang.report import language, markdown
@@ -114,8 +115,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         typed=(*_own(request), *(("--",) if request.set_apart else ())),
     )
     if request.python is not None and command.python_from == "command" and not _beside(request.python, command.python):
-        said = language.refusal(f"--python {request.python} has no effect: {words[0]} is itself a Python, {command.python}, and runs")
-        typer.echo(f"unhang: {said}", err=True)
+        typer.echo(f"unhang: {language.refusal(_in_vain(request.python, words[0], command.python))}", err=True)
     if command.needs_torch and environment.torch_version(command.python) is None:
         raise UnhangError(
             f"{command.python} has no torch",
@@ -224,6 +224,21 @@ def _run(request: Request, beginning: _Beginning) -> None:
     raise typer.Exit(outcome.exitcode)
 
 
+def _in_vain(python: str, first: str, own: str) -> str:
+    """That --python does not change what the command runs, and which launcher would do as it says, where there is one."""
+    if commands.is_python(first):
+        return f"--python {python} has no effect: {first} is itself a Python, {own}, and runs"
+    said = f"--python {python} has no effect: {first} starts its ranks with its own Python, {own}"
+    beside = _launcher_beside(python, first)
+    return said if beside is None else f"{said}; name {named.again(beside)} for the other one"
+
+
+def _launcher_beside(python: str, first: str) -> str | None:
+    """The launcher of that name in the environment of a Python, None where there is none."""
+    found = shutil.which(python)
+    return shutil.which(Path(first).name, path=str(Path(found).absolute().parent)) if found is not None else None
+
+
 def _beside(python: str, other: str) -> bool:
     """Whether both are of one environment: python and python3 of one directory are."""
     found = shutil.which(python)
@@ -282,7 +297,8 @@ def _by_its_path(request: Request, words: tuple[str, ...]) -> str:
     at = own.index("--python") if "--python" in own else len(own)
     apart = ("--",) if request.set_apart else ()
     program = "interpreter" if commands.is_python(words[0]) else "launcher"
-    path = request.python if request.python and program == "interpreter" else f"/path/to/{Path(words[0]).name}"
+    there = request.python and (request.python if program == "interpreter" else _launcher_beside(request.python, words[0]))
+    path = there or f"/path/to/{Path(words[0]).name}"
     return f"give the {program} by its path: {shlex.join(('unhang', 'run', *own[:at], *own[at + 2 :], *apart, path, *words[1:]))}"
 
 

@@ -99,8 +99,9 @@ def resolve(
     kind, options = _launcher(words)
     own = _interpreter(Path(found))
     python_from: PythonFrom = "option" if python else "guess"
-    # No option puts another in the place of a Python that is named itself. A console script of another kind (conda, ray) starts what it likes.
-    if own is not None and (is_python(first) or (python is None and Path(first).name in _IN_THEIR_PYTHON)):
+    # No option puts another in the place of a Python that is named itself, or of a launcher's own. A console script of another kind (conda, ray)
+    # starts what it likes, and so does a launcher that is to start no Python.
+    if own is not None and (is_python(first) or (Path(first).name in _IN_THEIR_PYTHON and not (python and "--no-python" in options))):
         python, python_from = own, "command"
     return Command(
         argv=argv,

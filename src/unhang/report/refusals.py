@@ -182,6 +182,11 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("activate it, or name its Python with --python PATH", "激活它，或用 --python PATH 指定其 Python"),
     ("give the interpreter by its path: {}", "用解释器的路径启动：{}"),
     ("give the launcher by its path: {}", "用启动器的路径启动：{}"),
+    ("--python {} has no effect: {} starts its ranks with its own Python, {}", "--python {} 不起作用：{} 用它自己的 Python（{}）启动各 rank"),
+    (
+        "--python {} has no effect: {} starts its ranks with its own Python, {}; name {} for the other one",
+        "--python {} 不起作用：{} 用它自己的 Python（{}）启动各 rank；要用另一个，请改写 {}",
+    ),
     ("--python {} has no effect: {} is itself a Python, {}, and runs", "--python {} 不起作用：{} 本身就是 Python（{}），运行的是它"),
     ("{} finds no module {} to run", "{} 找不到要运行的模块 {}"),
     ("--trial-command is empty", "--trial-command 为空"),
