@@ -352,7 +352,7 @@ PLANTED = Finding(
     ranks=(1,),
     hosts=(SECRET, SECRET),
     where=SECRET,
-    evidence=(Evidence(source=SECRET, text=SECRET, line=1),),
+    evidence=(Evidence(source=SECRET, text=SECRET, line=1, text_zh=SECRET),),
     remedies=(Remedy(id=SECRET, says=SECRET, says_zh=SECRET, env={SECRET: SECRET, "DB_PASSWORD": "two words"}, command=SECRET, verify=SECRET),),
 )
 VERDICT = Verdict(
