@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import types
@@ -84,6 +85,29 @@ def test_a_sink_that_raises_or_hangs_is_switched_off_and_the_others_go_on(tmp_pa
         said = world.stderr_of(0).read_text()
     assert path.read_bytes().count(b"\n") > 20
     assert said.count("switched off") == 2 and "No space left" in said and "has not returned for 0.1 s" in said
+
+
+def test_a_sink_that_calls_for_the_end_of_the_process_is_switched_off_alone(caplog):
+    closed = threading.Event()
+
+    class Exits:
+        def write(self, snapshot):
+            sys.exit(4)
+
+        def close(self):
+            closed.set()
+            raise KeyboardInterrupt
+
+    class Good(Exits):
+        def write(self, snapshot):
+            pass
+
+        def close(self):
+            pass
+
+    unhang.Monitor([Exits(), Good()], every_s=60).close()
+    assert closed.wait(10)
+    assert caplog.messages == ["the monitor's Exits is switched off, the training goes on: SystemExit: 4"]
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])

@@ -88,7 +88,8 @@ class Outlet:
         for step in (self._write, self._end):
             try:
                 step()
-            except Exception as e:
+            except BaseException as e:
+                # sys.exit, too: it would end this thread without a word.
                 self._switch_off(f"{type(e).__name__}: {e}")
             finally:
                 self._busy_since = None
