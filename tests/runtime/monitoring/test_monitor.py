@@ -22,7 +22,8 @@ import unhang
 from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring import histogram, monitor
-from unhang.runtime.monitoring.outlet import Outlet
+from unhang.runtime.monitoring.outlet import Outlet, named
+from unhang.runtime.monitoring.sinks import mlflow, opentelemetry, tensorboard, wandb
 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 from unhang.runtime.monitoring.sinks.prometheus import Prometheus, text
 from unhang.runtime.monitoring.tally import Calls, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, group_name, summed
@@ -110,6 +111,47 @@ def test_a_sink_that_calls_for_the_end_of_the_process_is_switched_off_alone(capl
     assert caplog.messages == ["the monitor's Exits is switched off, the training goes on: SystemExit: 4"]
 
 
+def test_a_warning_says_which_of_two_sinks_it_is(tmp_path, caplog):
+    class Full:
+        def write(self, snapshot):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            pass
+
+    (tmp_path / "a").touch()
+    unhang.Monitor([unhang.JSONL(tmp_path / "a" / "x"), Full(), unhang.JSONL(tmp_path / "b"), Full()], every_s=60).close()
+    assert sorted(line.removeprefix("the monitor's ").split(" is switched off")[0] for line in caplog.messages) == [
+        "Full, sinks[1],",
+        "Full, sinks[3],",
+        f"JSONL ({tmp_path / 'a' / 'x'})",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (lambda: unhang.JSONL("runs/a.jsonl"), "JSONL (runs/a.jsonl)"),
+        (lambda: Prometheus(9465), "Prometheus (127.0.0.1:9465)"),
+        (
+            lambda: unhang.Alerts("https://hooks.example:8443/T0SECRET?key=hunter2", ["/opt/page", "--token", "hunter2"]),
+            "Alerts (webhook hooks.example:8443, command page)",
+        ),
+        (lambda: unhang.OpenTelemetry("http://me:hunter2@collector:4318/T0SECRET"), "OpenTelemetry (collector:4318)"),
+        (lambda: unhang.TensorBoard("runs"), "TensorBoard (runs/unhang)"),
+        (lambda: unhang.WandB(types.SimpleNamespace(id="3xk2")), "WandB (3xk2)"),
+        (unhang.WandB, "WandB"),
+        (lambda: unhang.MLflow("0af3", tracking_uri="http://me:hunter2@mlflow"), "MLflow (0af3)"),
+        (unhang.MLflow, "MLflow"),
+        (lambda: types.SimpleNamespace(where=7), "SimpleNamespace"),
+    ],
+)
+def test_a_sink_is_named_with_where_it_goes_and_without_a_secret(monkeypatch, made, name):
+    for module in (mlflow, opentelemetry, tensorboard, wandb):
+        monkeypatch.setattr(module, "needed", lambda *_: None)
+    assert named([made()]) == [name]
+
+
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 def test_a_sink_that_is_switched_off_is_closed(how):
     entered, go_on, closed = threading.Event(), threading.Event(), threading.Event()
@@ -122,7 +164,7 @@ def test_a_sink_that_is_switched_off_is_closed(how):
         def close(self):
             closed.set()
 
-    outlet = Outlet(Wrong(), patience_s=0.01)
+    outlet = Outlet(Wrong(), name="Wrong", patience_s=0.01)
     outlet.offer(EMPTY)
     assert entered.wait(10)
     until = time.monotonic() + 10
@@ -199,7 +241,7 @@ def test_what_nobody_takes_is_dropped_and_counted():
         def close(self):
             pass
 
-    outlet = Outlet(Slow(), patience_s=60)
+    outlet = Outlet(Slow(), name="Slow", patience_s=60)
     outlet.offer(EMPTY)
     assert entered.wait(10)
     for _ in range(6):

@@ -21,7 +21,7 @@ from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.log import log
-from unhang.runtime.monitoring.outlet import Outlet, Sink, checked
+from unhang.runtime.monitoring.outlet import Outlet, Sink, checked, named
 from unhang.runtime.monitoring.supervised import restarts
 from unhang.runtime.monitoring.tally import Calls, Intervals, Silent, Snapshot, Tally, calls_since, merged, shortened, summed
 
@@ -88,7 +88,7 @@ class Monitor:
                 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 
                 given = [JSONL()]
-            self._outlets = [Outlet(sink, patience_s=patience_s) for sink in given]
+            self._outlets = [Outlet(sink, name=name, patience_s=patience_s) for sink, name in zip(given, named(given), strict=True)]
         self._every_s = every_s
         self._torch: TorchCollectives | None = None
         if torch_collectives:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from unhang.runtime.log import log
@@ -16,7 +16,10 @@ _SHORT = 40
 
 
 class Sink(Protocol):
-    """Called from one thread of its own, on rank 0 alone. What it raises switches it off; `close` is called then as well."""
+    """Called from one thread of its own, on rank 0 alone. What it raises switches it off; `close` is called then as well.
+
+    One that has a text `where` (a path, a host; no secret) is named with it in warnings.
+    """
 
     def write(self, snapshot: Snapshot) -> None: ...
 
@@ -39,6 +42,13 @@ def checked(sinks: Any) -> list[Sink]:
     return found
 
 
+def named(sinks: Sequence[Sink]) -> list[str]:
+    """What warnings call them: by their place in the list where nothing else tells them apart."""
+    wheres = [where if isinstance(where := getattr(one, "where", None), str) else "" for one in sinks]
+    names = [type(one).__name__ + (f" ({where})" if where else "") for one, where in zip(sinks, wheres, strict=True)]
+    return [name if names.count(name) == 1 else f"{name}, sinks[{i}]," for i, name in enumerate(names)]
+
+
 def _writes(one: Any) -> bool:
     return callable(getattr(one, "write", None)) and callable(getattr(one, "close", None))
 
@@ -49,8 +59,8 @@ def _short(one: Any) -> str:
 
 
 class Outlet:
-    def __init__(self, sink: Sink, *, patience_s: float) -> None:
-        self.name = type(sink).__name__
+    def __init__(self, sink: Sink, *, name: str, patience_s: float) -> None:
+        self.name = name
         self.dropped = 0
         self.off = False
         self._sink, self._patience_s = sink, patience_s

@@ -130,7 +130,7 @@ def test_a_webhook_that_fails_is_no_reason_for_silence(server, snapshot, tmp_pat
             time.sleep(0.01)
         alerts.close()
     assert json.loads(got.read_text())["kind"] == "failure"
-    assert "not delivered by the webhook (it answered 404 Not Found): all_reduce of world has failed" in caplog.text
+    assert f"not delivered by the webhook {server.url.rpartition('/')[2]} (it answered 404 Not Found): all_reduce of world has failed" in caplog.text
     assert "SECRET" not in caplog.text + repr(alerts) and "notify.py" not in repr(alerts)
 
 

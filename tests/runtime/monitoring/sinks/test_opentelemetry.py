@@ -145,7 +145,7 @@ def test_a_collector_that_is_gone_is_warned_of_once_and_holds_nothing_up(busy, s
     server.answers = [200]
     sink.write(busy(20))
     sink.close()
-    assert [r.message for r in caplog.records[1:]] == ["the monitor's OpenTelemetry sends again"]
+    assert [r.message for r in caplog.records[1:]] == [f"the monitor's OpenTelemetry ({server.url.removeprefix('http://')}) sends again"]
 
 
 @pytest.mark.parametrize("how", ["refuses", "is silent"])
@@ -154,7 +154,7 @@ def test_a_collector_that_never_answers_is_warned_of_once_also_at_the_end(busy, 
         endpoint = f"http://127.0.0.1:{listens.getsockname()[1]}"
         if how == "refuses":
             listens.close()
-        outlet = Outlet(unhang.OpenTelemetry(endpoint), patience_s=10)
+        outlet = Outlet(unhang.OpenTelemetry(endpoint), name="OpenTelemetry", patience_s=10)
         for at_s in range(4):
             outlet.offer(busy(at_s))
         # What is left where the other ranks have taken their time to close.

@@ -90,6 +90,7 @@ class Alerts:
             self._ways.append(Webhook(webhook))
         if command is not None:
             self._ways.append(Command(command, timeout_s=command_timeout_s))
+        self.where = ", ".join(way.name for way in self._ways)
         self._every_s, self._on, self._name = every_s, frozenset(on), name
         self._watch = Watch(straggler_share=straggler_share, straggler_snapshots=straggler_snapshots)
         self._told: dict[tuple[str, str], _Told] = {}

@@ -28,8 +28,6 @@ _OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK
 class Command:
     """`argv`: words, or a line that is split as a shell would. Raises ValueError for what has no words."""
 
-    name = "command"
-
     def __init__(self, argv: str | Sequence[str], *, timeout_s: float) -> None:
         try:
             words = shlex.split(argv) if isinstance(argv, str) else [os.fspath(word) for word in argv]
@@ -38,14 +36,12 @@ class Command:
         if not words or not words[0]:
             raise ValueError("command is a list of words, or a line that shlex can split into words")
         self._argv, self._timeout_s, self.bound_s = words, timeout_s, timeout_s + _MORE_S
+        # Words behind the first may be tokens.
+        self._program = Path(words[0]).name
+        self.name = f"command {self._program}"
 
     def __repr__(self) -> str:
-        # Words behind the first may be tokens.
-        return f"Command({self.program!r}, …)"
-
-    @property
-    def program(self) -> str:
-        return Path(self._argv[0]).name
+        return f"Command({self._program!r}, …)"
 
     @property
     def found(self) -> bool:
@@ -63,7 +59,7 @@ class Command:
                 start_new_session=True,
             )
         except OSError as e:
-            raise NotDelivered(f"{self.program}: {e.strerror}", again=False) from None
+            raise NotDelivered(str(e.strerror), again=False) from None
         said = _Tail(process.stdout)
         in_time = False
         try:
@@ -80,9 +76,9 @@ class Command:
             process.wait()
         text = said.text()
         if not in_time:
-            raise NotDelivered(f"{self.program} was ended after {self._timeout_s:g} s{text}", again=False)
+            raise NotDelivered(f"it was ended after {self._timeout_s:g} s{text}", again=False)
         if process.returncode != 0:
-            raise NotDelivered(f"{self.program} ended with {process.returncode}{text}")
+            raise NotDelivered(f"it ended with {process.returncode}{text}")
 
 
 class _Tail:

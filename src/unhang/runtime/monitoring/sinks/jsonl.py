@@ -14,6 +14,7 @@ from unhang.runtime.monitoring.tally import Snapshot
 class JSONL:
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = _default() if path is None else Path(path)
+        self.where = str(self.path)
 
     def write(self, snapshot: Snapshot) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

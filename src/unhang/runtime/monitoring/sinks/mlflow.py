@@ -25,6 +25,7 @@ class MLflow:
     def __init__(self, run_id: str | None = None, *, tracking_uri: str | None = None, experiment: str = "unhang") -> None:
         needed("MLflow", "mlflow", "mlflow")
         self._given, self._uri, self._experiment = run_id, tracking_uri, experiment
+        self.where = run_id
         # An active run belongs to the thread that has started it; sinks are called in another one.
         self._here = _active()
         self._client: Any = None

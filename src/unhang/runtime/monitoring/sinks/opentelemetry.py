@@ -61,6 +61,8 @@ class OpenTelemetry:
         if endpoint is not None:
             needed("OpenTelemetry", "opentelemetry", *_OF_AN_EXPORTER)
         self._endpoint, self._provider = endpoint, provider
+        # No more of it: a path or a user's name may be a secret.
+        self.where = urlsplit(endpoint).netloc.rpartition("@")[2] if endpoint is not None else None
         self._own: Any = None
         self._exporter: Any = None
         self._fails = False
@@ -93,7 +95,7 @@ class OpenTelemetry:
         if fails is not self._fails:
             self._fails = fails
             says = f"cannot send (tried again with later snapshots): {redact(hush.said) or 'no answer'}" if fails else "sends again"
-            log.warning("the monitor's OpenTelemetry %s", says)
+            log.warning("the monitor's OpenTelemetry%s %s", f" ({self.where})" if self.where else "", says)
 
     def close(self) -> None:
         if self._own is not None:

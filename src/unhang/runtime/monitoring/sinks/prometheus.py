@@ -29,6 +29,7 @@ class Prometheus:
         if not isinstance(host, str):
             raise TypeError(f"host is a name or an address, such as '127.0.0.1', not {host!r}")
         self._asked = (host, port)
+        self.where = f"{host}:{port}"
         self._text = b""
         self._server: _Server | None = None
         self._refused = False

@@ -21,6 +21,7 @@ class TensorBoard:
         needed("TensorBoard", "tensorboard", "tensorboard")
         # TensorBoard reads the files of a directory one after the other and leaves the earlier one for good: a second writer cuts off the first.
         self.log_dir = (_default() if log_dir is None else Path(log_dir)) / "unhang"
+        self.where = str(self.log_dir)
         self._writer: Any = None
         self._began_s = 0.0
 

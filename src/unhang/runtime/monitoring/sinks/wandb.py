@@ -31,6 +31,7 @@ class WandB:
     def __init__(self, run: Any = None, **init: Any) -> None:
         needed("WandB", "wandb", "wandb")
         self._given, self._init = run, init
+        self.where = getattr(run, "id", None)
         self._own: Any = None
         self._theirs: Any = None
         self._defined: set[str] = set()

@@ -1,4 +1,4 @@
-"""A POST of JSON to a URL that is a secret: whoever has it can write to the channel. No word of it is in what is said or raised here."""
+"""A POST of JSON to a URL that is a secret: whoever has it can write to the channel. Nothing but its host is in what is said or raised here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _SOCKET_S = 4.0
 class Webhook:
     """Raises ValueError for what is no http or https URL."""
 
-    name = "webhook"
     bound_s = 2 * _SOCKET_S
 
     def __init__(self, url: str) -> None:
@@ -33,6 +32,7 @@ class Webhook:
         if not good or any(ord(c) <= 32 or ord(c) >= 127 for c in url):
             raise ValueError("webhook is an http or https URL without a user's name (what was given is not shown: it may be a secret)")
         self._url = url
+        self.name = f"webhook {parts.netloc}"
 
     def __repr__(self) -> str:
         return "Webhook(…)"
