@@ -323,6 +323,16 @@ def test_a_python_that_is_named_in_vain_is_told(tmp_path, torchless):
     assert "no effect" not in asked(tmp_path, torchless, "--python", str(torchless), "python", "train.py").stderr
 
 
+def test_two_pythons_of_one_directory_are_the_same_where_their_names_lead_to_one(tmp_path, torchless):
+    torchless.with_name("python3").symlink_to("python")
+    torchless.with_name("python3.99").write_bytes(torchless.read_bytes())
+    torchless.with_name("python3.99").chmod(0o755)
+    (tmp_path / "link").symlink_to("bin")
+    for python, told in (("python3", False), ("link/python", False), ("bin/../bin/python3", False), ("python3.99", True), (sys.executable, True)):
+        done = asked(tmp_path, torchless, "--python", python, "--dry-run", "python", "train.py")
+        assert (f"--python {python} has no effect" in done.stderr) is told, python
+
+
 def test_a_python_that_a_launcher_does_not_run_is_told(tmp_path, torchless):
     torchrun = torchless.with_name("torchrun")
     torchrun.write_text(f'#!{torchless}\nprint("ran")\n')

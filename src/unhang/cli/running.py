@@ -114,7 +114,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         python=request.python,
         typed=(*_own(request), *(("--",) if request.set_apart else ())),
     )
-    if request.python is not None and command.python_from == "command" and not _beside(request.python, command.python):
+    if request.python is not None and command.python_from == "command" and not commands.is_same_python(request.python, command.python):
         typer.echo(f"unhang: {language.refusal(_in_vain(request.python, words[0], command.python))}", err=True)
     if command.needs_torch and environment.torch_version(command.python) is None:
         raise UnhangError(
@@ -237,12 +237,6 @@ def _launcher_beside(python: str, first: str) -> str | None:
     """The launcher of that name in the environment of a Python, None where there is none."""
     found = shutil.which(python)
     return shutil.which(Path(first).name, path=str(Path(found).absolute().parent)) if found is not None else None
-
-
-def _beside(python: str, other: str) -> bool:
-    """Whether both are of one environment: python and python3 of one directory are."""
-    found = shutil.which(python)
-    return found is not None and Path(found).absolute().parent == Path(other).absolute().parent
 
 
 def _check_together(request: Request, off: str, mode: str) -> None:

@@ -128,17 +128,20 @@ def _number_instead(words: Sequence[str], options: list[str], *, has_python: boo
     if not rest or not (rest[0].endswith(".py") or (rest[0] == "-m" and len(rest) > 1)):
         return f"name a script that ends in .py, or a module: {shlex.join(['unhang', 'run', *options, 'train.py'])}"
     apart = [options.pop()] if options[-1:] == ["--"] else []
-    if not has_python and not _is_same(first, training_python(environ), environ):
+    if not has_python and not is_same_python(first, training_python(environ), environ):
         options += ["--python", first]
     if rest[0] == "-m":
         options.append(rest.pop(0))
     return f"leave out the word {first}: {shlex.join(['unhang', 'run', *options, *apart, *rest])}"
 
 
-def _is_same(word: str, python: str, environ: Mapping[str, str]) -> bool:
-    """Whether both are the Python of one environment, whose names lead to one file; environments that were made with one Python lead there, too."""
-    first, second = (Path(found).absolute() for found in (shutil.which(one, path=environ.get("PATH")) or one for one in (word, python)))
-    return first.parent == second.parent and first.resolve() == second.resolve()
+def is_same_python(word: str, python: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether both are the Python of one environment: names in one directory that lead to one file, as python and python3 do.
+
+    The file alone would not tell: environments that were made with one Python lead there, too.
+    """
+    first, second = (Path(found) for found in (shutil.which(one, path=environ.get("PATH")) or one for one in (word, python)))
+    return first.parent.resolve() == second.parent.resolve() and first.resolve() == second.resolve()
 
 
 def is_python(word: str) -> bool:
