@@ -6,6 +6,7 @@ import pytest
 
 from unhang.diagnosis import retyped
 from unhang.diagnosis.retyped import Typed, again, told
+from unhang.knowledge.causes import launcher_wrong_env
 from unhang.model import Finding, Remedy, Verdict
 from unhang.records.rundir import RunDir
 
@@ -72,3 +73,19 @@ def test_where_nothing_tells(rundir, text):
 
 def test_a_command_that_was_set_apart_stays_so():
     assert again(["--set", "a=b"], Typed(options=("-q", "--"), command=("./x",))) == "unhang run --set a=b -q -- ./x"
+
+
+@pytest.mark.parametrize(("torch", "python"), [("2.13", "'/opt/my env/bin/python'"), (None, "/path/to/env/bin/python")])
+def test_the_environment_of_a_run_is_named_where_torch_was_seen_in_it(rundir, torch, python):
+    run = {"schema": "unhang/run/1", "command": ["bash", "train.sh"], "python": "/opt/my env/bin/python", "torch": torch}
+    rundir.write(rundir.run, run)
+    remedy = launcher_wrong_env.CAUSE.remedy("through-the-interpreter")
+    found = told(Verdict(primary=Finding(cause="launcher-wrong-env", standing="likely", says="", remedies=(remedy,))), rundir).primary
+    assert found is not None
+    assert found.remedies[0].command == f"{python} -m torch.distributed.run --nproc-per-node auto train.py"
+    assert found.remedies[0].verify.startswith(f"{python} -m torch.distributed.run --standalone")
+
+
+def test_its_remedies_need_neither_a_gpu_nor_slurm():
+    commands = [r.command for r in launcher_wrong_env.CAUSE.remedies if r.command]
+    assert not any(c.startswith("srun") or "--nproc-per-node gpu" in c for c in commands)

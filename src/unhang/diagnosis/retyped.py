@@ -1,4 +1,4 @@
-"""The command of a run as somebody types it again: what a remedy calls COMMAND, with all that `unhang run` was given."""
+"""The command of a run as somebody types it again: what a remedy calls COMMAND, with all that `unhang run` was given; and the run's own Python."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # As remedies write it, with options that go to those of the run.
 _COMMAND = re.compile(r"unhang run(?P<added>(?: (?!-- )\S+)*?) (?:-- )?COMMAND\b|\bCOMMAND\b")
+# The Python of an environment that remedies of logs cannot name.
+_PYTHON = "/path/to/env/bin/python"
 # Options that are settings, too.
 _SETS = {"-n": "--set processes", "--nproc-per-node": "--set processes", "--timeout": "--set timeout"}
 
@@ -33,6 +35,8 @@ class Typed:
 class _Run:
     command: tuple[str, ...] = ()
     typed: Any = None
+    python: str | None = None
+    torch: str | None = None
 
 
 def of(rundir: RunDir) -> Typed | None:
@@ -58,15 +62,17 @@ def again(added: Sequence[str], typed: Typed | None) -> str:
 
 
 def told(found: Verdict, rundir: RunDir) -> Verdict:
-    """The verdict on a run, whose remedies name its command."""
-    if not any(_COMMAND.search(text) for f in found.findings for r in f.remedies for text in (r.command, r.verify) if text):
-        return found
-    typed = of(rundir)
-    if typed is None:
+    """The verdict on a run, whose remedies name its command, and its Python where torch was seen in it."""
+    texts = [text for f in found.findings for r in f.remedies for text in (r.command, r.verify) if text]
+    typed = of(rundir) if any(_COMMAND.search(text) for text in texts) else None
+    python = _with_torch(rundir) if any(_PYTHON in text for text in texts) else None
+    if typed is None and python is None:
         return found
 
     def named(text: str | None) -> str | None:
-        return text and _COMMAND.sub(lambda m: again(shlex.split(m["added"] or ""), typed), text)
+        if text and python is not None:
+            text = text.replace(_PYTHON, shlex.quote(python))
+        return text and _COMMAND.sub(lambda m: again(shlex.split(m["added"] or ""), typed) if typed is not None else m[0], text)
 
     def remedied(remedy: Remedy) -> Remedy:
         return replace(remedy, command=named(remedy.command), verify=named(remedy.verify))
@@ -75,6 +81,15 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
         return replace(finding, remedies=tuple(map(remedied, finding.remedies)))
 
     return found.each(of_finding)
+
+
+def _with_torch(rundir: RunDir) -> str | None:
+    """The run's Python; None where it has no torch, or that is not known: it may be the wrong one."""
+    try:
+        run = rundir.read(rundir.run, _Run)
+    except RunDirError:
+        return None
+    return run.python if run.torch is not None else None
 
 
 def _besides(options: Sequence[str], added: Sequence[str]) -> list[str]:

@@ -111,7 +111,7 @@ def _not_activated(seen: PythonEnv, python: Program) -> Iterable[HostFinding]:
 
 
 def _through(python: str) -> dict[str, str]:
-    return {"through-the-interpreter": f"{shlex.quote(python)} -m torch.distributed.run --nproc-per-node gpu train.py"}
+    return {"through-the-interpreter": f"{shlex.quote(python)} -m torch.distributed.run --nproc-per-node auto train.py"}
 
 
 def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[HostFinding]:
@@ -275,7 +275,7 @@ CAUSE = Cause(
                 "用环境中解释器的完整路径启动，它启动的进程也会使用同一个解释器：python -m torch.distributed.run、python -m "
                 "accelerate.commands.launch。"
             ),
-            command="/path/to/env/bin/python -m torch.distributed.run --nproc-per-node gpu train.py",
+            command="/path/to/env/bin/python -m torch.distributed.run --nproc-per-node auto train.py",
             verify=(
                 "/path/to/env/bin/python -m torch.distributed.run --standalone --no-python python -c 'import sys, torch; print(sys.executable, "
                 "torch.__file__)'"
@@ -284,10 +284,14 @@ CAUSE = Cause(
         Remedy(
             id="activate-everywhere",
             says=(
-                "Activate the environment in the script that every host runs, not in .bashrc, which ssh, pdsh, srun and sh do not read in this case."
+                "Activate the environment in the script that every host runs, not in .bashrc, which ssh, pdsh, srun and sh do not read in this case. "
+                "Look what answers on each host (under Slurm with srun --label in front)."
             ),
-            says_zh="在每台主机都会执行的脚本里激活环境，不要依赖 .bashrc：ssh、pdsh、srun 和 sh 在这种情形下不会读取它。",
-            command="srun --label bash -c 'hostname; type -a torchrun python; python -c \"import torch; print(torch.__file__)\"'",
+            says_zh=(
+                "在每台主机都会执行的脚本里激活环境，不要依赖 .bashrc：ssh、pdsh、srun 和 sh 在这种情形下不会读取它。在每台主机上查看实际响应的是哪个"
+                "（Slurm 下在前面加 srun --label）。"
+            ),
+            command="bash -c 'hostname; type -a torchrun python; python -c \"import torch; print(torch.__file__)\"'",
             verify="ssh HOST 'command -v torchrun; python -c \"import sys; print(sys.executable)\"'",
         ),
         Remedy(
