@@ -26,7 +26,7 @@ from unhang.runtime.monitoring.outlet import Outlet, named
 from unhang.runtime.monitoring.sinks import mlflow, opentelemetry, tensorboard, wandb
 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 from unhang.runtime.monitoring.sinks.prometheus import Prometheus, text
-from unhang.runtime.monitoring.tally import Calls, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, group_name, summed
+from unhang.runtime.monitoring.tally import Calls, Moment, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, group_name, summed
 
 EMPTY = Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=0)
 
@@ -369,6 +369,48 @@ def test_an_observer_that_raises_is_told_nothing_more_and_disturbs_nothing(tmp_p
     with world_of(2, tmp_path / "ranks") as world:
         assert world(observed_by_a_fault) == [0, 0]
         assert world.stderr_of(0).read_text().count("ValueError: an observer's own fault") == 1
+
+
+def evaluates_and_goes_on(rank, path):
+    def test(data, batch_size):
+        raise KeyError(f"label {data}")
+
+    with unhang.Monitor([unhang.JSONL(path)], every_s=60) as monitor:
+        for step in (7, 8, None):
+            monitor.step = 10
+            unhang.evaluate(test, {"a": step}, batch_size=1, step=step, monitor=monitor)
+            monitor.step = 11
+
+
+def test_the_newest_failed_evaluation_is_told_with_its_own_step_and_time(tmp_path, alone):
+    path = tmp_path / "monitor.jsonl"
+    with world_of(1, tmp_path / "ranks") as world:
+        world(evaluates_and_goes_on, path)
+    told = json.loads(path.read_text())
+    assert (told["evaluation_step"], told["step"]) == (10, 11) and "label None" in told["evaluation_says"]
+    assert 0 < told["time_s"] - told["evaluation_time_s"] < 60
+    tallies = [
+        Tally(rank=rank, evaluation_failures=1, evaluation_said=f"of rank {rank}", evaluation_failed_at=Moment(time_s=at, step=rank))
+        for rank, at in enumerate((5.0, 7.0, 6.0))
+    ]
+    found = alone._snapshot(tallies, last=True)
+    assert (found.evaluation_says, found.evaluation_step, found.evaluation_time_s) == ("of rank 1", 1, 7.0)
+
+
+def test_a_failure_has_the_time_and_the_step_at_which_it_was_seen():
+    call = Observed(what="barrier", ranks=(0, 1), numel=0, dtype="", seconds=1.0, error=RuntimeError("first"))
+    first, other = Tally(rank=0), Tally(rank=1)
+    began = time.time()
+    first.saw(call, 2, 3)
+    other.saw(call, 2, 3)
+    (failure,) = summed([first, other])[1]
+    assert (failure.step, failure.says) == (3, "first") and began <= failure.time_s <= time.time()
+    # Of one that rank 0 was not in, or has not told yet, another tells.
+    other.saw(replace(call, error=RuntimeError("second")), 2, 4)
+    (failure,) = summed([first, other])[1]
+    assert (failure.step, failure.says, failure.count) == (4, "second", 2)
+    (unknown,) = summed([Tally(rank=0, failures={"world|gloo:all_reduce|timeout": 1})])[1]
+    assert unknown.time_s is unknown.step is None
 
 
 @pytest.fixture

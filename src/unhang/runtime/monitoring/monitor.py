@@ -23,7 +23,19 @@ from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.log import log
 from unhang.runtime.monitoring.outlet import Outlet, Sink, checked, named
 from unhang.runtime.monitoring.supervised import restarts
-from unhang.runtime.monitoring.tally import Calls, Intervals, Silent, Snapshot, Tally, calls_since, merged, shortened, summed
+from unhang.runtime.monitoring.tally import (
+    Calls,
+    Intervals,
+    Moment,
+    Silent,
+    Snapshot,
+    Tally,
+    calls_since,
+    merged,
+    newest_evaluation_failed,
+    shortened,
+    summed,
+)
 
 if TYPE_CHECKING:
     from unhang.runtime.evaluation.results import Evaluation
@@ -127,6 +139,8 @@ class Monitor:
             self._tally.evaluation_failures += not evaluation.ok
             if not evaluation.ok:
                 self._tally.evaluation_said = shortened(evaluation.says)
+                step = _whole(evaluation.step)
+                self._tally.evaluation_failed_at = Moment(time_s=time.time(), step=self._step if step is None else step)
 
     def close(self) -> None:
         """Tells what is left, mostly at once, and within fifteen seconds. Calls after the first do nothing."""
@@ -147,7 +161,7 @@ class Monitor:
 
     def _saw(self, call: Observed) -> None:
         with self._lock:
-            self._tally.saw(call, self._size)
+            self._tally.saw(call, self._size, self._step)
 
     def _run(self) -> None:
         try:
@@ -213,6 +227,7 @@ class Monitor:
         closed, self._closed = self._closed, frozenset(one.rank for one in tallies if one.closed)
         before, self._merged = self._merged, merged(tallies)
         calls, failures, stragglers, deadlines_s = summed(tallies, calls=self._merged, left_out=old | (closed if last else self._closed))
+        evaluation_failed_at, evaluation_says = newest_evaluation_failed(tallies)
         interval_s, lately = self._intervals.since(tallies, time.monotonic())
         return Snapshot(
             time_s=time.time(),
@@ -225,7 +240,9 @@ class Monitor:
             deadlines_s=deadlines_s,
             evaluations=sum(one.evaluations for one in tallies),
             evaluation_failures=sum(one.evaluation_failures for one in tallies),
-            evaluation_says=next((one.evaluation_said for one in tallies if one.evaluation_said), ""),
+            evaluation_says=evaluation_says,
+            evaluation_time_s=evaluation_failed_at.time_s if evaluation_failed_at else None,
+            evaluation_step=evaluation_failed_at.step if evaluation_failed_at else None,
             dropped=sum(outlet.dropped for outlet in self._outlets),
             # In the alphabet the worst comes last.
             torch_collectives=max((one.torch for one in tallies if one.torch is not None), default=None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +31,13 @@ class Calls(msgspec.Struct, kw_only=True):
     busbw_gbps: Buckets = {}
 
 
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """When something happened on a rank: by its clock, and at which step of the training, None where it does not tell."""
+
+    time_s: float
+    step: int | None
+
+
 class Tally(msgspec.Struct, kw_only=True):
     """Of one rank. Keys are (group, collective), and (group, collective, cause) of failures; torch's own collectives have names as "nccl:all_reduce".
 
@@ -42,24 +50,28 @@ class Tally(msgspec.Struct, kw_only=True):
     failures: dict[str, int] = {}
     # Of the newest failure with each key.
     said: dict[str, str] = {}
+    failed_at: dict[str, Moment] = {}
     deadlines_s: dict[str, float] = {}
     torch: str | None = None
     unread: dict[str, int] = {}
     # Each is counted by one rank, the first of its group.
     evaluations: int = 0
     evaluation_failures: int = 0
+    # Of the newest that has failed.
     evaluation_said: str = ""
+    evaluation_failed_at: Moment | None = None
     # Grows with each telling: a rank that has stopped leaves its last words in the store for ever.
     told: int = 0
     # By this rank's own clock, which is nobody else's.
     told_at_s: float = 0.0
 
-    def saw(self, call: Observed, world_size: int) -> None:
+    def saw(self, call: Observed, world_size: int, step: int | None = None) -> None:
         key = f"{group_name(call.ranks, world_size)}|{call.what}"
         if call.error is not None:
             failed = f"{key}|{cause(call.error)}"
             self.failures[failed] = self.failures.get(failed, 0) + 1
             self.said[failed] = shortened(str(call.error))
+            self.failed_at[failed] = Moment(time_s=time.time(), step=step)
             return
         calls = self.calls.setdefault(key, Calls())
         calls.count += 1
@@ -94,11 +106,15 @@ class OfCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class OfFailures:
+    """`says`, `time_s` and `step` are of the newest, as rank 0 saw it, or another rank where it did not; None where that is not known."""
+
     group: str
     collective: str
     cause: str
     count: int
     says: str = ""
+    time_s: float | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +138,7 @@ class Snapshot:
     """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
 
     `interval_calls` and `interval_stragglers` are of what has ended in the `interval_s` since the snapshot before (None for the first), and was told.
-    `step` is the training's own, None where it does not tell; `evaluation_says` is why the newest failed evaluation did.
+    `step` is the training's own, None where it does not tell; `evaluation_says` is why the newest failed evaluation did, and when.
     `store_lost`: why nothing is heard of other ranks any more; their counts are the last ones then.
     `torch_collectives`: None where nobody asked for them, "counted", "none recorded", or why they could not be read; the worst of all ranks.
     """
@@ -138,6 +154,8 @@ class Snapshot:
     evaluations: int = 0
     evaluation_failures: int = 0
     evaluation_says: str = ""
+    evaluation_time_s: float | None = None
+    evaluation_step: int | None = None
     dropped: int = 0
     torch_collectives: str | None = None
     unread: Mapping[str, int] = field(default_factory=dict)
@@ -240,25 +258,30 @@ def summed(
 ) -> tuple[list[OfCalls], list[OfFailures], list[Straggler], dict[str, float]]:
     """`calls`: what `merged` has made of these; `left_out`: ranks that are no stragglers, as they have stopped to count."""
     tallies = list(tallies)
-    failures: dict[str, int] = {}
-    said: dict[str, str] = {}
+    # That which has counted most, the first of several.
+    newest: dict[str, Tally] = {}
     inside: dict[str, dict[int, float]] = {}
     deadlines: dict[str, float] = {}
     for tally in tallies:
         for group, inside_s in _inside(tally).items() if tally.rank not in left_out else ():
             inside.setdefault(group, {})[tally.rank] = inside_s
         for key, count in tally.failures.items():
-            failures[key] = max(failures.get(key, 0), count)
-        for key, text in tally.said.items():
-            said.setdefault(key, text)
+            if key not in newest or count > newest[key].failures[key]:
+                newest[key] = tally
         for kind, seconds in tally.deadlines_s.items():
             deadlines[kind] = max(deadlines.get(kind, 0.0), seconds)
     return (
         of_calls(merged(tallies) if calls is None else calls),
-        [_of_failures(key, count, said.get(key, "")) for key, count in sorted(failures.items())],
+        [_of_failures(key, tally) for key, tally in sorted(newest.items(), key=lambda one: one[0])],
         _of_all(inside),
         deadlines,
     )
+
+
+def newest_evaluation_failed(tallies: Iterable[Tally]) -> tuple[Moment | None, str]:
+    """When, and why."""
+    found = [(one.evaluation_failed_at, one.evaluation_said) for one in tallies if one.evaluation_failed_at is not None]
+    return max(found, key=lambda one: one[0].time_s, default=(None, ""))
 
 
 def merged(tallies: Iterable[Tally]) -> dict[str, Calls]:
@@ -341,9 +364,18 @@ def _of_calls(key: str, calls: Calls) -> OfCalls:
     )
 
 
-def _of_failures(key: str, count: int, says: str) -> OfFailures:
+def _of_failures(key: str, tally: Tally) -> OfFailures:
     group, collective, why = key.split("|")
-    return OfFailures(group=group, collective=collective, cause=why, count=count, says=says)
+    at = tally.failed_at.get(key)
+    return OfFailures(
+        group=group,
+        collective=collective,
+        cause=why,
+        count=tally.failures[key],
+        says=tally.said.get(key, ""),
+        time_s=at.time_s if at else None,
+        step=at.step if at else None,
+    )
 
 
 def _stragglers(group: str, inside: Mapping[int, float]) -> list[Straggler]:

@@ -101,6 +101,22 @@ def test_what_is_told_later_has_the_time_and_the_step_of_what_has_happened(serve
     assert " at step 4, 10 min ago: all_reduce" in message["text"] and "（10 分钟前）" in message["text_zh"]
 
 
+def test_a_failure_has_its_own_time_and_step_and_not_those_of_the_snapshot(server, snapshot):
+    alerts = unhang.Alerts(server.url, name="llama")
+    alerts.write(snapshot(0, step=0))
+    at = snapshot(2).time_s
+    alerts.write(
+        snapshot(
+            90, step=90, failures=failures(1, time_s=at, step=2), evaluations=1, evaluation_failures=1, evaluation_time_s=at + 1, evaluation_step=3
+        )
+    )
+    alerts.write(snapshot(100, step=100, failures=[*failures(1), *failures(1, cause="error")]))
+    server.wait_for(3)
+    alerts.close()
+    assert [(one["step"], one["time"][-14:-6]) for one in server.messages] == [(2, "08:00:02"), (3, "08:00:03"), (100, "08:01:40")]
+    assert " at step 2, 1 min ago: all_reduce" in server.messages[0]["text"]
+
+
 def test_a_thousand_groups_that_fail_are_one_page(server, snapshot):
     alerts = unhang.Alerts(server.url)
     alerts.write(snapshot(failures=[one for i in range(100) for one in failures(1, group=f"ranks {i},{i + 1}")]))
@@ -178,6 +194,7 @@ def fails_together(rank, url, path):
         if rank == 1:
             time.sleep(5)
         unhang.all_reduce(torch.ones(8), deadline=1)
+    monitor.step = 50
     monitor.close()
 
 
@@ -190,4 +207,4 @@ def test_a_timeout_of_real_ranks_is_told_with_who_did_not_come(server, tmp_path)
     assert (message["kind"], message["step"], message["fields"]["group"]) == ("failure", 40, "world")
     assert "rank 1" in message["fields"]["error"]
     told = json.loads(path.read_text().splitlines()[-1])
-    assert told["step"] == 40 and "rank 1" in {one["cause"]: one["says"] for one in told["failures"]}["timeout"]
+    assert told["step"] == 50 and "rank 1" in {one["cause"]: one["says"] for one in told["failures"]}["timeout"]

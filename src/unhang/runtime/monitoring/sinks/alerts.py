@@ -130,23 +130,23 @@ class Alerts:
     def _tell(self, told: _Told, snapshot: Snapshot) -> None:
         if told.newest is None or told.at is None:
             return
-        message = message_of(
-            told.newest, told.at, left_out=told.left_out - 1, name=self._name or _of_training(), ago_s=snapshot.time_s - told.at.time_s
-        )
+        message = message_of(told.newest, told.at, left_out=told.left_out - 1, name=self._name or _of_training(), now_s=snapshot.time_s)
         told.sent_s, told.left_out, told.newest, told.at = snapshot.time_s, 0, None, None
         for delivery in self._deliveries:
             delivery.send(message)
 
 
-def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name: str, ago_s: float = 0.0) -> dict[str, Any]:
+def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name: str, now_s: float) -> dict[str, Any]:
     """As it is sent. `text` is all of it, for a chat; `says` and what follows is for programs. Without credentials.
 
-    `snapshot` is the one that it was seen in, `ago_s` how long before now.
+    `snapshot` is the one that it was seen in.
     """
     host = socket.gethostname()
-    at = f" at step {snapshot.step}" if snapshot.step is not None else ""
-    at_zh = f"（第 {snapshot.step} 步）" if snapshot.step is not None else ""
-    if ago_s >= _AGO_S:
+    time_s = snapshot.time_s if happening.time_s is None else happening.time_s
+    step = snapshot.step if happening.step is None else happening.step
+    at = f" at step {step}" if step is not None else ""
+    at_zh = f"（第 {step} 步）" if step is not None else ""
+    if (ago_s := now_s - time_s) >= _AGO_S:
         at, at_zh = f"{at}, {ago_s / 60:.0f} min ago", f"{at_zh}（{ago_s / 60:.0f} 分钟前）"
     more = f" (and {left_out} more since the last message)" if left_out else ""
     more_zh = f"（自上一条消息以来另有 {left_out} 次）" if left_out else ""
@@ -162,9 +162,9 @@ def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name:
             "fields": dict(happening.fields),
             "name": name,
             "host": host,
-            "step": snapshot.step,
+            "step": step,
             "world_size": snapshot.world_size,
-            "time": datetime.fromtimestamp(snapshot.time_s, timezone.utc).isoformat(timespec="seconds"),
+            "time": datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds"),
             "version": 1,
         }
     )

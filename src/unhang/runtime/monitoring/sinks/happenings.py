@@ -29,13 +29,18 @@ _CAUSES_ZH = {
 
 @dataclass(frozen=True, kw_only=True)
 class Happening:
-    """`subject`: what of the kind it is about; the same subject is the same trouble. `fields` are plain data."""
+    """`subject`: what of the kind it is about; the same subject is the same trouble. `fields` are plain data.
+
+    `time_s` and `step`: when it was, None where the snapshot's are the best that is known.
+    """
 
     kind: str
     subject: str
     says: str
     says_zh: str
     fields: Mapping[str, Any] = field(default_factory=dict)
+    time_s: float | None = None
+    step: int | None = None
 
 
 class Watch:
@@ -94,6 +99,8 @@ class Watch:
                     says=f"{one.collective} of {one.group} has failed ({one.cause}{again})" + (f": {one.says}" if one.says else ""),
                     says_zh=f"{_group_zh(one.group)}的 {one.collective} 失败（{_CAUSES_ZH.get(one.cause, one.cause)}{again_zh}）{_said_zh(one.says)}",
                     fields={"group": one.group, "collective": one.collective, "cause": one.cause, "count": one.count, "error": one.says},
+                    time_s=one.time_s,
+                    step=one.step,
                 )
 
     def _evaluations(self, now: Snapshot) -> Iterator[Happening]:
@@ -106,6 +113,8 @@ class Watch:
                 says=f"an evaluation has failed, the training goes on ({now.evaluation_failures} of {now.evaluations})" + (f": {why}" if why else ""),
                 says_zh=f"一次评估失败，训练继续（{now.evaluations} 次中的 {now.evaluation_failures} 次）{_said_zh(why)}",
                 fields={"evaluations": now.evaluations, "evaluation_failures": now.evaluation_failures, "error": why},
+                time_s=now.evaluation_time_s,
+                step=now.evaluation_step,
             )
 
     def _silence(self, now: Snapshot) -> Iterator[Happening]:
