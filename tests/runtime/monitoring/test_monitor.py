@@ -494,6 +494,19 @@ def test_without_a_store_rank_0_tells_what_it_knows_itself(tmp_path):
     assert [one["rank"] for one in told["silent"]] == [1] and "does not answer" in told["store_lost"]
 
 
+def test_before_there_is_a_group_a_rank_is_refused_and_a_process_that_trains_alone_goes_on(monkeypatch, tmp_path):
+    before = threading.active_count(), len(observers.observers)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(unhang.CollectiveError, match=r"call torch\.distributed\.init_process_group first"):
+        unhang.Monitor([JSONL(tmp_path / "two")])
+    assert (threading.active_count(), len(observers.observers)) == before
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    unhang.Monitor([JSONL(tmp_path / "one")]).close()
+    monkeypatch.delenv("WORLD_SIZE")
+    unhang.Monitor([JSONL(tmp_path / "none")]).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["none", "one"]
+
+
 @pytest.mark.parametrize("every_s", [0, "10s", float("nan"), float("inf")])
 def test_what_makes_no_sense_is_refused(every_s):
     with pytest.raises(ValueError, match=f"positive numbers of seconds, not {every_s!r} and 10.0"):

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from unhang.errors import StoreLost
+from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
@@ -67,12 +68,15 @@ class Monitor:
     the store does.
     `torch_collectives`: also counts what goes through torch's own, DDP's among them, as its flight recorder has it.
     Also a `monitor` for `unhang.evaluate`. Where the training sets `step` to its own (`monitor.step = step`; that of rank 0 counts), plots take it.
-    Raises ValueError for what is no interval, TypeError for what is no list of sinks, on every rank that is given it.
+    Raises ValueError for what is no interval, TypeError for what is no list of sinks, on every rank that is given it; CollectiveError before
+    init_process_group, but in a training that was started as one process.
     """
 
     def __init__(
         self, sinks: Sequence[Sink] | None = None, *, every_s: float | None = None, patience_s: float = 10.0, torch_collectives: bool = False
     ) -> None:
+        if not dist.is_initialized():
+            circles.meant_or_alone()
         self._size: int = dist.get_world_size() if dist.is_initialized() else 1
         if every_s is None:
             every_s = _EVERY_S * max(1.0, self._size / _EVERY_S_RANKS)
