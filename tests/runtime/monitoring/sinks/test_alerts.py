@@ -184,6 +184,29 @@ def test_what_makes_no_sense_is_refused(wrong, says):
     assert "SECRET" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "59b0d20f-46a4-4e56-9d6e-0ad6ea5bbe5a"}, "train.py"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "train.py"),
+        ({"TORCHELASTIC_RUN_ID": "llama"}, "llama"),
+        ({"TORCHELASTIC_RUN_ID": "59b0d20f-46a4-4e56-9d6e-0ad6ea5bbe5a", "SLURM_JOB_NAME": "night"}, "night"),
+        ({"TORCHELASTIC_RUN_ID": "llama", "UNHANG_RUN_DIR": "/runs/2026-01-07"}, "2026-01-07"),
+    ],
+)
+def test_a_training_is_called_by_a_name_that_somebody_gave_it(server, snapshot, monkeypatch, env, name):
+    for variable in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_NAME", "UNHANG_RUN_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in env.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(sys, "argv", ["/home/me/train.py"])
+    alerts = unhang.Alerts(server.url)
+    alerts.write(snapshot(failures=failures(1)))
+    server.wait_for(1)
+    alerts.close()
+    assert server.messages[0]["name"] == name and server.messages[0]["text"].startswith(f"{name} on ")
+
+
 def fails_together(rank, url, path):
     import torch
 

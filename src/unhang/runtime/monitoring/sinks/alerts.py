@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -178,4 +179,14 @@ def _of_training() -> str:
         return run.name
     job = os.environ.get("SLURM_JOB_NAME") or os.environ.get("TORCHELASTIC_RUN_ID", "none")
     script = Path(sys.argv[0])
-    return job if job != "none" else (script.parent.name if script.stem == "__main__" else script.name) or "training"
+    named = job != "none" and not _is_random(job)
+    return job if named else (script.parent.name if script.stem == "__main__" else script.name) or "training"
+
+
+def _is_random(job: str) -> bool:
+    """As the one of `torchrun --standalone`, which tells nobody anything."""
+    try:
+        uuid.UUID(job)
+    except ValueError:
+        return False
+    return True
