@@ -1,13 +1,35 @@
 """Who was waited for between two snapshots, whatever was before, and whenever ranks tell."""
 
 import re
+from dataclasses import fields
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.sinks.prometheus import text
-from unhang.runtime.monitoring.tally import Calls, Intervals, Snapshot, Tally, calls_since, merged, summed
+from unhang.runtime.monitoring.tally import Calls, Intervals, OfCalls, OfFailures, Silent, Snapshot, Straggler, Tally, calls_since, merged, summed
+
+
+def test_the_docs_list_what_a_sink_gets():
+    section = (Path(__file__).parents[3] / "docs/monitoring.md").read_text().partition("## What a snapshot holds")[2].partition("\n## ")[0]
+    attributes, held = [
+        [[re.findall("`([^`]+)`", cell) for cell in line.split("|")[1:3]] for line in table.splitlines() if line.startswith("| `")]
+        for table in section.split("| each of | has |")
+    ]
+    assert sorted(name for names, _ in attributes for name in names) == sorted(
+        [*(field.name for field in fields(Snapshot)), *(name for name, of in vars(Snapshot).items() if isinstance(of, property))]
+    )
+    of_calls, of_stragglers = ({field.name for field in fields(of)} for of in (OfCalls, Straggler))
+    assert {name: {*has} for names, has in held for name in names} == {
+        "calls": of_calls,
+        "interval_calls": of_calls,
+        "failures": {field.name for field in fields(OfFailures)},
+        "stragglers": of_stragglers,
+        "interval_stragglers": of_stragglers,
+        "silent": {field.name for field in fields(Silent)},
+    }
 
 
 def told(at_s: float, *inside_s: float | None) -> list[Tally]:
