@@ -596,7 +596,8 @@ train(30, at)
     run = launcher.train(body, "--hang-after", "6", "--max-restarts", "0")
     assert (run.exitcode, run.primary["cause"], run.primary["standing"]) == (1, "collective-mismatch", "likely")
     assert run.primary["ranks"] == [0, 1] and f"in unhang.{'all_reduce' if skips else 'evaluate'} (" in run.primary["says"]
-    assert skips or "rank 1 has failed in an evaluation, and waits for the others: RuntimeError: bad sample" in run.log("rank1.err")
+    failed = "rank 1 has failed in an evaluation of 'a' (attempt 1), and waits for the others: RuntimeError: bad sample"
+    assert skips or failed in run.log("rank1.err")
     assert not run.happened("Straggling") and run.outcome["elapsed_s"] < 60
 
 

@@ -135,6 +135,17 @@ def test_an_evaluation_that_left_a_group_out_of_step_names_the_group(fresh, logs
     assert "group '1'" in found.says and "rank 0: 0, rank 2: 1" in found.says and "次数不一致" in found.says_zh
 
 
+def test_one_of_whose_ranks_not_all_came_may_be_out_of_step(logs):
+    text = (
+        "unhang.errors.EvaluationFailed: the training's own group may be out of step: in this evaluation it was used, and how many collectives some "
+        "of its ranks made is not known (rank 0 0, rank 2 0). Rank 1 did not answer within 4 s (at tar3.py:5 in test). To go on would mix results"
+    )
+    found = catalogue.get("evaluation-out-of-step").in_logs(logs.view(hits=logs.lines(text, rank=0)))
+    assert (found.standing, found.ranks, found.where) == ("likely", (1,), "tar3.py:5 in test")
+    assert "not known (known: rank 0: 0, rank 2: 0); rank 1 did not come to its end (at tar3.py:5 in test)" in found.says
+    assert "rank 1 没有来到评估结尾（停在 tar3.py:5 in test）" in found.says_zh
+
+
 def test_a_lost_store_is_a_consequence(logs):
     hits = logs.lines("unhang.errors.StoreLost: the store of torch.distributed no longer answers: Broken pipe", rank=1)
     assert set(hits) == {"store-disconnect"} and hits["store-disconnect"][0].signature.role == "symptom"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
 import random
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -337,8 +339,57 @@ def test_what_put_it_out_of_step_is_said_on_all_ranks(fresh):
     for said in world(out_of_step, True):
         assert "out of step" in said and " Rank 0 had failed with RuntimeError: bad sample (test_evaluating.py:" in said
     # At once, and by itself: the others may wait in a collective of the training's own.
-    told = "unhang: rank 0 has failed in an evaluation, and waits for the others: RuntimeError: bad sample (test_evaluating.py:"
+    told = "unhang: rank 0 has failed in an evaluation of 'a' (attempt 1), and waits for the others: RuntimeError: bad sample (test_evaluating.py:"
     assert told in world.stderr_of(0).read_text() and "has failed" not in world.stderr_of(1).read_text()
+
+
+def parsed(text: str) -> object:
+    return json.loads(text)
+
+
+def ends_early() -> None:
+    raise StopIteration
+
+
+def fails_deep_inside(rank: int) -> str:
+    def metrics(data: int, size: int) -> object:
+        yield {"a": 1.0}
+        if rank == 1:
+            ends_early() if data else parsed("{")
+
+    return unhang.evaluate(metrics, {"text": 0, "iter": 1}, batch_size=1, retries=1, deadline=20).says
+
+
+def test_where_it_came_from_is_told_once_by_the_rank_itself(fresh):
+    world = fresh(2)
+    (said,) = set(world(fails_deep_inside))
+    first, at = ends_early.__code__.co_firstlineno + 1, parsed.__code__.co_firstlineno + 1
+    assert f"RuntimeError: generator raised StopIteration (test_evaluating.py:{first})" in said
+    told = world.stderr_of(1).read_text()
+    began, again, other = (told.index(one) for one in ("of 'iter' (attempt 1)", "of 'iter' (attempt 2)", "of 'text' (attempt 1)"))
+    here = fails_deep_inside.__code__.co_filename
+    assert f"\n    at {here}:{first} in ends_early\n    at {here}:" in told[began:again] and "    at " not in told[again:other]
+    assert " in raw_decode\n" in told and f"\n    at {here}:{at} in parsed\n    at {here}:" in told and "attempt.py" not in told
+    # What an evaluation survives ends no process, and no log may look as if it had.
+    assert "Traceback" not in told
+
+
+def leaves(rank: int) -> tuple[str, dict[str, tuple[int, ...]]]:
+    def metrics(data: int, size: int) -> dict[str, float]:
+        if rank == 1:
+            sys.exit(3)
+        return {"a": 1.0}
+
+    with contextlib.suppress(SystemExit):
+        found = unhang.evaluate(metrics, {"one": 1, "two": 2}, batch_size=1, deadline=20)
+        return found.says, {name: one.failed_ranks for name, one in found.data_sets.items()}
+    return "", {}
+
+
+def test_who_leaves_is_said_to_once_and_is_why_nothing_follows(fresh):
+    (said, failed), _ = fresh(2)(leaves)
+    assert said.startswith("one: rank 1 has left: SystemExit: 3 (test_evaluating.py:") and said.endswith("); not reached: two")
+    assert said.count("SystemExit") == 1 and failed == {"one": (1,), "two": (1,)}
 
 
 class Broken(logging.Handler):

@@ -15,9 +15,23 @@ if TYPE_CHECKING:
     from unhang.records.picture import Picture
 
 _OF_GROUP = lazily(
-    r"(?:^|; )(?P<group>[^;]{1,400}?) is out of step: in this evaluation its ranks made different numbers of collectives \((?P<counts>[^)]*)\)"
+    r"(?:^|; )(?P<group>[^;]{1,400}?) (?:is|(?P<unsure>may be)) out of step: in this evaluation "
+    r"(?:its ranks made different numbers of collectives|it was used, and how many collectives some of its ranks made is not known)"
+    r"(?: \((?P<counts>[^)]*)\))?"
+)
+# Who did not come to its end, and where such a one stands.
+_SILENT = lazily(
+    r"\b[Rr]anks? (?P<ranks>[\d, ]+)"
+    r"(?: did not answer within [\d.e+-]+ s(?: \((?:\d+ )?at (?P<at>[^(),]{1,300}))?|: (?:its process has|their processes have) ended)"
 )
 _COUNT = lazily(r"rank (?P<rank>\d+) (?P<count>\d+)")
+
+
+_UNLIKE = Text("{group} saw different numbers of collectives ({counts})", "{group} 的集合通信次数不一致（{counts}）")
+_UNSURE = Text(
+    "{group} was used, and how many collectives some of its ranks made is not known (known: {counts})",
+    "{group} 被使用过，其部分 rank 发出了多少次集合通信不得而知（已知：{counts}）",
+)
 
 
 def _found(seen: LogView | Picture) -> Finding | None:
@@ -27,22 +41,30 @@ def _found(seen: LogView | Picture) -> Finding | None:
         return None
     line = guarded.line_of(hits, seen)
     told, odd = [], set[int]()
+    silent = list(_SILENT.finditer(hits[0].groups["what"]))
+    missing = tuple(n for one in silent for n in guarded.numbers(one["ranks"]))
+    stood = next((one["at"] for one in silent if one["at"]), None)
     for found in groups[:3]:
-        counts = {int(one["rank"]): int(one["count"]) for one in _COUNT.finditer(found["counts"])}
-        odd |= set(guarded.fewest(counts)) if len(counts) > 1 else set()
+        counts = {int(one["rank"]): int(one["count"]) for one in _COUNT.finditer(found["counts"] or "")}
+        odd |= set(guarded.fewest(counts)) if len(counts) > 1 and not found["unsure"] else set()
         calls = text.joined((same(f"rank {rank}: {count}") for rank, count in list(counts.items())[:8]), text.COMMA)
-        unknown = "are not known" in found["counts"]
-        others = Text(", of the others it is not known", "，其余未知") if unknown else text.NOTHING
-        says = Text("{group} saw different numbers of collectives ({counts}{others})", "{group} 的集合通信次数不一致（{counts}{others}）")
-        told.append(says.fill(group=found["group"], counts=calls, others=others))
+        says = (
+            _UNSURE
+            if found["unsure"]
+            else Text("{group} saw different numbers of collectives ({counts})", "{group} 的集合通信次数不一致（{counts}）")
+        )
+        told.append(says.fill(group=found["group"], counts=calls))
     what = text.joined(told)
+    if missing:
+        at = Text(" (at {at})", "（停在 {at}）").fill(at=stood) if stood else text.NOTHING
+        what += Text("; {who} did not come to its end{at}", "；{who} 没有来到评估结尾{at}").fill(who=text.ranks(missing), at=at)
     return guarded.finding(
         CAUSE,
         hits,
         Text("in an evaluation {what}{at}", "一次评估中，{what}{at}").fill(what=what, at=guarded.at_line(line)),
-        standing="established",
-        ranks=tuple(sorted(odd)) or guarded.raisers(hits),
-        where=line,
+        standing="likely" if all(found["unsure"] for found in groups) else "established",
+        ranks=tuple(sorted(odd)) or missing or guarded.raisers(hits),
+        where=stood or line,
     )
 
 
@@ -55,7 +77,7 @@ CAUSE = Cause(
     why="A rank stopped (an error, too little memory, fewer batches) between collectives that the others made, or some ranks alone call one.",
     signatures=(
         guarded.signature(
-            "EvaluationFailed", " is out of step: in this evaluation ", r"(?P<what>.{1,400} is out of step: in this evaluation its ranks .{1,2000})"
+            "EvaluationFailed", " out of step: in this evaluation ", r"(?P<what>.{1,400} (?:is|may be) out of step: in this evaluation it.{1,2000})"
         ),
     ),
     in_run=_found,
@@ -90,8 +112,8 @@ CAUSE = Cause(
             "collectives (rank 0 3, rank 1 2). To go on would mix results of the evaluation into the training."
         ),
         (
-            "unhang.errors.EvaluationFailed: group '3' (mesh_tp) of ranks 0-1 is out of step: in this evaluation its ranks made different numbers "
-            "of collectives (rank 0 3, the others are not known). To go on would mix"
+            "unhang.errors.EvaluationFailed: group '3' (mesh_tp) of ranks 0-1 may be out of step: in this evaluation it was used, and how many "
+            "collectives some of its ranks made is not known (rank 0 3). Rank 1 did not answer within 60 s (at train.py:33 in test). To go on would"
         ),
     ),
     near_misses=(

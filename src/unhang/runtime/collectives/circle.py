@@ -258,7 +258,8 @@ def of(group: Any = None) -> Circle:
         return circle
     if world is None:
         raise CollectiveError(
-            "torch.distributed has no group yet: call torch.distributed.init_process_group first (or let the launcher's framework do it)"
+            "torch.distributed has no group: call torch.distributed.init_process_group before this (or let the launcher's framework do it), and "
+            "destroy_process_group after it"
         )
     if group is None:
         circle = of(world)

@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -44,6 +46,8 @@ _WRONG = (
 _OF_ITS_OWN = frozenset({"memory", "passing", "wrong"})
 _TELLS_EVERY_S = 1.0
 _MOST_CHARS = 300
+_MOST_FRAMES = 40
+_OURS = str(Path(__file__).resolve().parent)
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +91,19 @@ class Progress:
             raise Ended(have_ended(sorted(ended)))
 
 
-def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, deadline_s: float, calls: Calls | None = None) -> Outcome:
+def tried(
+    body: Callable[[Sums, Progress], None],
+    circle: Circle,
+    key: str,
+    deadline_s: float,
+    calls: Calls | None = None,
+    *,
+    about: str = "",
+    attempt: int = 1,
+) -> Outcome:
     """Runs `body`, which adds to the sums it is given, and returns the status of each rank that answered, the same on all.
+
+    `about`: the data set, of which this is that `attempt`; what fails in the first is logged with where it came from.
 
     Raises EvaluationFailed, on all ranks, where a group was used by some of its ranks more than by others. Raises KeyboardInterrupt, SystemExit and
     StoreLost; the others are told before.
@@ -111,14 +126,14 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
     if kind == "interrupted" and raised is not None:
         circle.leave_at(key, status)
         raise raised
+    if kind not in ("ok", "ended"):
+        # The others may be in a collective of the training's own, which ends at its timeout, or not at all. A handler of the user's may raise.
+        with suppress(Exception):
+            _log(circle, f" of {about!r} (attempt {attempt})" if about else "", says, raised if attempt == 1 else None)
     if raised is not None:
         # What its frames hold is what there may be too little of.
         traceback.clear_frames(raised.__traceback__)
         raised = None
-    if kind not in ("ok", "ended") and circle.size > 1:
-        # The others may be in a collective of the training's own, which ends at its timeout, or not at all. A handler of the user's may raise.
-        with suppress(Exception):
-            log.warning("rank %d has failed in an evaluation, and waits for the others: %s", circle.me, says)
     if kind == "memory":
         _make_room()
 
@@ -131,8 +146,20 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
     if len(statuses) < circle.size or any(s.kind != "ok" for s in statuses.values()):
         # Lanes that some have broken: all do.
         circle.broken()
-    _in_step(statuses, key, calls)
-    return Outcome(statuses=statuses, silent=found.silent(circle.ranks, deadline_s))
+    silent = found.silent(circle.ranks, deadline_s)
+    _in_step(statuses, key, calls, silent)
+    return Outcome(statuses=statuses, silent=silent)
+
+
+def _log(circle: Circle, of: str, says: str, raised: BaseException | None) -> None:
+    waits = ", and waits for the others" if circle.size > 1 else ""
+    log.warning("rank %d has failed in an evaluation%s%s: %s%s", circle.me, of, waits, says, "" if raised is None else _stack(raised))
+
+
+def _stack(error: BaseException) -> str:
+    """Frames below ours, the innermost first. No traceback of Python's: whoever reads logs would take it for what ended a process."""
+    frames = [f"{f.f_code.co_filename}:{n} in {f.f_code.co_name}" for f, n in reversed(_frames(error)) if not f.f_code.co_filename.startswith(_OURS)]
+    return "".join(f"\n    at {frame}" for frame in frames[:_MOST_FRAMES])
 
 
 def within(deadline_s: float) -> AbstractContextManager[None]:
@@ -160,12 +187,14 @@ def batches(found: Any, sums: Sums, progress: Progress) -> None:
             progress.step()
 
 
-def _in_step(statuses: dict[int, Status], key: str, calls: Calls) -> None:
+def _in_step(statuses: dict[int, Status], key: str, calls: Calls, silent: str | None) -> None:
     """Raises on all ranks where a group was used by some of its ranks more than by others."""
     gone = [rank for rank, status in statuses.items() if status.kind == "interrupted"]
     if found := calls.out_of_step(key, {rank: status.calls for rank, status in statuses.items()}, gone):
         # What put them out of step, where a rank has failed.
         began = "".join(f" Rank {rank} had failed with {status.says}." for rank, status in statuses.items() if status.kind in _OF_ITS_OWN)
+        if silent:
+            began += f" {silent[:1].upper()}{silent[1:]}."
         raise EvaluationFailed(
             f"{'; '.join(found)}.{began} To go on would mix results of the evaluation into the training. Use unhang's collectives inside of "
             "evaluations, or restart the training (unhang run does)."
@@ -211,12 +240,20 @@ def _says(error: BaseException) -> str:
 
 def _place(error: BaseException) -> list[tuple[str, int]]:
     """The innermost line of the user's own on the traceback, or that which gave what is wrong, or that which called the evaluation; else the last."""
-    raised = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    raised = [(frame.f_code.co_filename, line) for frame, line in _frames(error)]
     called = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe())]
     for frames in (reversed(raised), getattr(error, "given_at", ()), called):
         if own := next((one for one in frames if is_user_file(one[0])), None):
             return [own]
     return raised[-1:]
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if isinstance(error.__cause__, StopIteration):
+        # Raised in a generator; what Python makes of it has not been there.
+        frames += traceback.walk_tb(error.__cause__.__traceback__)
+    return frames
 
 
 def _given_at(steps: Any) -> list[tuple[str, int]]:

@@ -287,7 +287,9 @@ def _stood_in(whose: int) -> set[str]:
 
 def _told(one: OfGroup, made: Mapping[int, int], *, others: bool = False, unsure: bool = False) -> str:
     said = ", ".join(f"rank {rank} {count}" for rank, count in made.items())
-    said += ", the others are not known" if others and said else "the others are not known" if others else ""
+    if others:
+        known = f" ({said})" if said else ""
+        return f"{one.says} may be out of step: in this evaluation it was used, and how many collectives some of its ranks made is not known{known}"
     hint = "; Gloo counts sends and receives as well, which its flight recorder would tell apart (TORCH_FR_BUFFER_SIZE=2000)" if unsure else ""
     return f"{one.says} is out of step: in this evaluation its ranks made different numbers of collectives ({said}{hint})"
 

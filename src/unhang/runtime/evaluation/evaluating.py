@@ -61,7 +61,7 @@ def evaluate(
     `fn` returns metrics, or yields them batch by batch (then what was done before a failure is kept, and a slow rank is told from one that stands
     still): a number for one sample, or a pair (sum, count). Ranks may have different data sets; all ranks have to call this.
     After too little memory all ranks try again with `shrink` times the batch size, after anything that may pass as it was, `retries` times.
-    `deadline`: seconds without progress until a rank is given up (30 minutes by default). `model`: put into eval mode meanwhile.
+    `deadline`: seconds without progress of any rank until those that have not come are given up (30 minutes by default). `model`: put into eval mode meanwhile.
     `monitor` is called with the result on the group's first rank; what it raises is its own affair.
 
     Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where a group is no longer in
@@ -81,12 +81,16 @@ def evaluate(
     with as_it_was(models):
         found: dict[str, OfDataSet] = {}
         names, empty, missing, why = _names(circle, key, asked)
+        gone = missing
         for name in names:
             if why:
-                found[name] = _not_reached(asked, why, missing)
+                found[name] = _not_reached(asked, why, gone)
                 continue
-            found[name], missing, silent = _one(fn, datasets, name, circle, asked, empty=name in empty)
-            why = silent and f"{name}: {silent}"
+            found[name], outcome = _one(fn, datasets, name, circle, asked, empty=name in empty)
+            missing, left = _missing(circle, outcome), _left(outcome)
+            gone = tuple(sorted({*missing, *left}))
+            if gone:
+                why = f"{name}: {'; '.join(left.values()) or outcome.silent}"
         found = known.completed(circle.ranks, found)
         evaluation = Evaluation(step=step, data_sets=found, missing=missing, why=why, seconds=round(time.monotonic() - began, 3))
         _shown(monitor, evaluation, circle)
@@ -167,8 +171,8 @@ def evaluation(
 
 def _of_block(outcome: Outcome, circle: Circle, step: int | None, seconds: float) -> Evaluation:
     statuses = outcome.statuses
-    missing = tuple(rank for rank in circle.ranks if rank not in statuses)
-    why, failed = _why(statuses, missing, outcome.silent)
+    missing = _missing(circle, outcome)
+    why, failed = _why(outcome, missing)
     by_name: dict[str, Sums] = {}
     for status in statuses.values():
         for key, value in status.sums.items():
@@ -205,8 +209,8 @@ def _names(circle: Circle, key: str, asked: _Asked) -> tuple[tuple[str, ...], fr
 
 def _one(
     fn: Callable[[Any, int], Any], datasets: Mapping[str, Any], name: str, circle: Circle, asked: _Asked, *, empty: bool
-) -> tuple[OfDataSet, tuple[int, ...], str | None]:
-    """What was found, who is missing, and why no other data set can follow."""
+) -> tuple[OfDataSet, Outcome]:
+    """What was found, and how the last attempt ended."""
     attempts, batch_size = 0, asked.batch_size
     while True:
         attempts += 1
@@ -215,10 +219,9 @@ def _one(
             if name in datasets:
                 batches(fn(datasets[name], size), sums, progress)
 
-        outcome = tried(body, circle, circle.begin("attempt"), asked.deadline_s)
-        statuses = outcome.statuses
-        missing = tuple(rank for rank in circle.ranks if rank not in statuses)
-        why, failed = _why(statuses, missing, outcome.silent)
+        outcome = tried(body, circle, circle.begin("attempt"), asked.deadline_s, about=name, attempt=attempts)
+        statuses, missing = outcome.statuses, _missing(circle, outcome)
+        why, failed = _why(outcome, missing)
         sums: Sums = {}
         for status in statuses.values():
             add(sums, status.sums)
@@ -226,10 +229,17 @@ def _one(
         smaller = max(1, int(batch_size * asked.shrink)) if "memory" in kinds else batch_size
         may_pass = bool(kinds & _WORTH_ANOTHER_TRY) and not kinds & _AGAINST_IT and not ("memory" in kinds and smaller == batch_size)
         if missing or not may_pass or attempts > asked.retries:
-            found = _data_set(sums, attempts=attempts, batch_size=batch_size, why=why or _nothing(sums, empty), failed=failed)
-            left = [f"rank {rank} has left: {status.says}" for rank, status in statuses.items() if status.kind == "interrupted"]
-            return found, missing, "; ".join(left) or outcome.silent
+            return _data_set(sums, attempts=attempts, batch_size=batch_size, why=why or _nothing(sums, empty), failed=failed), outcome
         batch_size = smaller
+
+
+def _missing(circle: Circle, outcome: Outcome) -> tuple[int, ...]:
+    return tuple(rank for rank in circle.ranks if rank not in outcome.statuses)
+
+
+def _left(outcome: Outcome) -> dict[int, str]:
+    """Ranks that were interrupted, which go on with no other data set, and how that is said."""
+    return {rank: f"rank {rank} has left: {status.says}" for rank, status in outcome.statuses.items() if status.kind == "interrupted"}
 
 
 def _nothing(sums: Sums, empty: bool) -> str | None:
@@ -241,17 +251,17 @@ def _nothing(sums: Sums, empty: bool) -> str | None:
     return "no sample was counted on any rank" if sums else "no metric was given on any rank: fn returned or yielded none"
 
 
-def _not_reached(asked: _Asked, why: str, missing: tuple[int, ...]) -> OfDataSet:
-    return OfDataSet(metrics={}, samples=0.0, attempts=0, batch_size=asked.batch_size, why=f"not reached: {why}", failed_ranks=missing)
+def _not_reached(asked: _Asked, why: str, gone: tuple[int, ...]) -> OfDataSet:
+    return OfDataSet(metrics={}, samples=0.0, attempts=0, batch_size=asked.batch_size, why=f"not reached: {why}", failed_ranks=gone)
 
 
-def _why(statuses: dict[int, Status], missing: tuple[int, ...], silent: str | None) -> tuple[str | None, tuple[int, ...]]:
-    failed = {rank: status.says for rank, status in statuses.items() if status.kind not in ("ok", "ended")}
-    said = [f"rank {rank}: {says}" for rank, says in failed.items()]
-    if silent:
-        said.append(silent)
+def _why(outcome: Outcome, missing: tuple[int, ...]) -> tuple[str | None, tuple[int, ...]]:
+    failed = {rank: f"rank {rank}: {status.says}" for rank, status in outcome.statuses.items() if status.kind not in ("ok", "ended")}
+    said = list((failed | _left(outcome)).values())
+    if outcome.silent:
+        said.append(outcome.silent)
     if not said:
-        said = [f"rank {rank} waited for it in vain: {status.says}" for rank, status in statuses.items() if status.kind == "ended"]
+        said = [f"rank {rank} waited for it in vain: {status.says}" for rank, status in outcome.statuses.items() if status.kind == "ended"]
     return ("; ".join(said) or None), (*sorted(failed), *missing)
 
 
