@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import guarded, text
@@ -20,6 +21,7 @@ _ONE = lazily(r"(?P<rank>\d+)(?: \((?:at (?P<at>[^()]{1,400})|(?P<stopped>its pr
 # Of a rank's own: what the others were told is "rank 1: KeyError: 'label'".
 _OWN = lazily(r"\brank (?P<rank>\d+): \w*(?:Error|Exception|Interrupt|Exit)\b")
 _STOOD = Text("rank {n} stood at {at}", "rank {n} 停在 {at}")
+_LATER = Text("when it was looked at, rank {n} was at {at}", "查看时 rank {n} 位于 {at}")
 _STOPPED = Text("the process of rank {n} was stopped: SIGSTOP or Ctrl-Z", "rank {n} 的进程已被暂停（SIGSTOP 或 Ctrl-Z）")
 _CHUNKS = lazily(r" \d+ of \d+ chunks were complete.*$")
 
@@ -43,6 +45,9 @@ def _of_call(hits: list[Hit], seen: LogView | Picture) -> Finding:
     if stood:
         known = [one for one in each if one["at"] or one["stopped"]][:4]
         places = [_STOOD.fill(n=one["rank"], at=one["at"]) if one["at"] else _STOPPED.fill(n=one["rank"]) for one in known]
+        later = {} if known else _captured(seen, stood)
+        places += [_LATER.fill(n=n, at=at) for n, at in list(later.items())[:4]]
+        stood |= later
         who = Text("; {who} did not come", "；{who} 没有来").fill(who=text.ranks(stood))
         who += Text(" ({places})", "（{places}）").fill(places=text.joined(places, text.COMMA)) if places else NOTHING
     line = guarded.line_of(hits, seen)
@@ -58,6 +63,14 @@ def _of_call(hits: list[Hit], seen: LogView | Picture) -> Finding:
         # Where the others waited is not where the ranks stood that it is about.
         where=next((at for at in stood.values() if at), None if stood else line),
     )
+
+
+def _captured(seen: LogView | Picture, ranks: Iterable[int]) -> dict[int, str]:
+    """Where those stood, as a capture after it tells, that could not say so themselves: they had not met the others yet."""
+    if isinstance(seen, LogView):
+        return {}
+    there = [r for r in seen.ranks if r.number in ranks and r.raised is None and r.captured and not r.only_last_seen]
+    return {r.number: at for r in there if (at := seen.where(r)) is not None}
 
 
 def _without(hits: list[Hit], seen: LogView | Picture) -> Finding:

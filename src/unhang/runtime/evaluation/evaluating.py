@@ -61,7 +61,8 @@ def evaluate(
     `fn` returns metrics, or yields them batch by batch (then what was done before a failure is kept, and a slow rank is told from one that stands
     still): a number for one sample, or a pair (sum, count). Ranks may have different data sets; all ranks have to call this.
     After too little memory all ranks try again with `shrink` times the batch size, after anything that may pass as it was, `retries` times.
-    `deadline`: seconds without progress of any rank until those that have not come are given up (30 minutes by default). `model`: put into eval mode meanwhile.
+    `deadline`: seconds without progress of any rank until those that have not come are given up (30 minutes by default). `model`: put into eval mode
+    meanwhile.
     `monitor` is called with the result on the group's first rank; what it raises is its own affair.
 
     Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where a group is no longer in
