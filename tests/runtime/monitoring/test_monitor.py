@@ -497,7 +497,7 @@ def test_without_a_store_rank_0_tells_what_it_knows_itself(tmp_path):
 def test_before_there_is_a_group_a_rank_is_refused_and_a_process_that_trains_alone_goes_on(monkeypatch, tmp_path):
     before = threading.active_count(), len(observers.observers)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(unhang.CollectiveError, match=r"call torch\.distributed\.init_process_group first"):
+    with pytest.raises(unhang.CollectiveError, match=r"call torch\.distributed\.init_process_group before this"):
         unhang.Monitor([JSONL(tmp_path / "two")])
     assert (threading.active_count(), len(observers.observers)) == before
     monkeypatch.setenv("WORLD_SIZE", "1")
