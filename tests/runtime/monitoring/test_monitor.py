@@ -152,6 +152,22 @@ def test_a_sink_is_named_with_where_it_goes_and_without_a_secret(monkeypatch, ma
     assert named([made()]) == [name]
 
 
+def test_a_sink_that_cannot_say_where_it_goes_is_named_without(caplog):
+    class Lost:
+        @property
+        def where(self):
+            raise RuntimeError("not connected")
+
+        def write(self, snapshot):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            pass
+
+    unhang.Monitor([Lost()], every_s=60).close()
+    assert caplog.messages == ["the monitor's Lost is switched off, the training goes on: OSError: [Errno 28] No space left on device"]
+
+
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 def test_a_sink_that_is_switched_off_is_closed(how):
     entered, go_on, closed = threading.Event(), threading.Event(), threading.Event()

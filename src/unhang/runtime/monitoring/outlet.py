@@ -18,7 +18,7 @@ _SHORT = 40
 class Sink(Protocol):
     """Called from one thread of its own, on rank 0 alone. What it raises switches it off; `close` is called then as well.
 
-    One that has a text `where` (a path, a host; no secret) is named with it in warnings.
+    One that has a text `where` (a path, a host; no secret) is named with it in warnings, and without it where that raises.
     """
 
     def write(self, snapshot: Snapshot) -> None: ...
@@ -44,9 +44,17 @@ def checked(sinks: Any) -> list[Sink]:
 
 def named(sinks: Sequence[Sink]) -> list[str]:
     """What warnings call them: by their place in the list where nothing else tells them apart."""
-    wheres = [where if isinstance(where := getattr(one, "where", None), str) else "" for one in sinks]
-    names = [type(one).__name__ + (f" ({where})" if where else "") for one, where in zip(sinks, wheres, strict=True)]
+    names = [type(one).__name__ + (f" ({where})" if (where := _where(one)) else "") for one in sinks]
     return [name if names.count(name) == 1 else f"{name}, sinks[{i}]," for i, name in enumerate(names)]
+
+
+def _where(one: Any) -> str:
+    try:
+        where = getattr(one, "where", None)
+    except Exception:
+        # Rank 0 alone asks for it: raised, it would end the training there, and the other ranks would wait.
+        return ""
+    return where if isinstance(where, str) else ""
 
 
 def _writes(one: Any) -> bool:
