@@ -161,6 +161,12 @@ def test_nor_are_keys_that_would(value):
         _packed(value)
 
 
+def test_nor_is_more_than_the_store_takes_at_once():
+    assert len(_packed("x" * 3_999_998, 2)) == 4_000_000
+    with pytest.raises(ValueError, match=r"value has 4,000,001 bytes as JSON, of 4,000,000 that each of 2 ranks may give"):
+        _packed("x" * 3_999_999, 2)
+
+
 @pytest.mark.parametrize("value", [{"a": [1, None, True]}, (1, "x"), 0.5, "1"])
 def test_what_is_the_same_to_all(value):
     assert json.loads(_packed(value)) == (list(value) if isinstance(value, tuple) else value)

@@ -21,6 +21,7 @@ from tests.runtime.collectives import world as of_ranks
 from tests.runtime.collectives.world import Gone
 
 import unhang
+from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import meeting
 from unhang.runtime.evaluation.results import Evaluation
 
@@ -255,6 +256,62 @@ def test_who_computes_for_long_is_not_ended_before_the_deadline(fresh, how):
     assert fresh(3)(takes_its_time, how) == [(True, "", samples, True)] * 3
 
 
+def is_refused_late(rank: int) -> tuple[str, float]:
+    """Others have waited for more than half of the deadline, which this rank has not heard of."""
+    for _ in range(5):
+        unhang.all_reduce(torch.ones(2), deadline=20)
+    meeting._EVERY_S = 30.0 if rank else 0.1
+    time.sleep(2.3 if rank == 1 else 0.0)
+    said = ""
+    try:
+        unhang.evaluate(lambda data, size: {"m": 1.0}, {"a": 1}, batch_size=0 if rank == 1 else 1, deadline=4)
+    except ValueError as e:
+        said = str(e)
+    return said, unhang.all_reduce(torch.full((2,), float(rank)), deadline=20)[0].item()
+
+
+def test_who_comes_late_with_arguments_that_make_no_sense_is_in_step_afterwards(fresh):
+    given = fresh(3)(is_refused_late)
+    assert all("batch_size is a whole number from 1 on" in said for said, _ in given) and [after for _, after in given] == [3.0] * 3
+
+
+def raises_its_alarm_late(rank: int) -> tuple[bool, float]:
+    """Half of the deadline is over, and all has been decided before that is told."""
+    for _ in range(5):
+        unhang.all_reduce(torch.ones(2), deadline=20)
+    circle = circles.of()
+    raises = circle._raise_alarm
+    circle._raise_alarm = lambda key: (time.sleep(0.6), raises(key))
+    with unhang.evaluation(deadline=4) as block:
+        time.sleep(2.3 if rank else 0.0)
+        block.add("a", m=1.0)
+    return block.result.ok, unhang.all_reduce(torch.full((2,), float(rank)), deadline=20)[0].item()
+
+
+def test_an_alarm_that_is_raised_when_all_is_over_harms_no_call(fresh):
+    assert fresh(2)(raises_its_alarm_late) == [(True, 1.0)] * 2
+
+
+def swallows(rank: int) -> tuple[bool, float]:
+    """What ended its call is no failure to the function; that its lanes are gone the others learn all the same."""
+    for _ in range(5):
+        unhang.all_reduce(torch.ones(2), deadline=20)
+    meeting._EVERY_S = 30.0
+
+    def metrics(data: int, size: int) -> dict[str, float]:
+        if rank:
+            with contextlib.suppress(unhang.CollectiveError):
+                unhang.all_reduce(torch.ones(2), deadline=20)
+        return {"m": 1.0}
+
+    found = unhang.evaluate(metrics, {"a": 1}, batch_size=1, deadline=4)
+    return found.ok, unhang.all_reduce(torch.full((2,), float(rank)), deadline=20)[0].item()
+
+
+def test_lanes_that_one_rank_has_given_up_are_given_up_by_all(fresh):
+    assert fresh(3)(swallows) == [(True, 3.0)] * 3
+
+
 NOTHING = {
     "no batch": ({"a": [1]}, lambda *_: iter(()), "no metric was given on any rank: fn returned or yielded none"),
     "no metric": ({"a": [1]}, lambda *_: {}, "no metric was given on any rank: fn returned or yielded none"),
@@ -398,7 +455,8 @@ class Broken(logging.Handler):
 
 
 def is_interrupted(rank: int) -> float:
-    unhang.all_reduce(torch.ones(2), deadline=20)
+    for _ in range(5):
+        unhang.all_reduce(torch.ones(2), deadline=20)
 
     def fn(data, size):
         unhang.all_reduce(torch.ones(2))

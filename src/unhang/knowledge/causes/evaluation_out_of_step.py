@@ -22,11 +22,9 @@ _OF_GROUP = lazily(
 # Who did not come to its end, and where such a one stands.
 _SILENT = lazily(
     r"\b[Rr]anks? (?P<ranks>[\d, ]+)"
-    r"(?: did not answer within [\d.e+-]+ s(?: \((?:\d+ )?at (?P<at>[^(),]{1,300}))?|: (?:its process has|their processes have) ended)"
+    r"(?: did not answer within [\d.e+-]+ s(?: \((?:\d+: )?at (?P<at>[^(),]{1,300}))?|: (?:its process has|their processes have) ended)"
 )
 _COUNT = lazily(r"rank (?P<rank>\d+) (?P<count>\d+)")
-
-
 _UNLIKE = Text("{group} saw different numbers of collectives ({counts})", "{group} 的集合通信次数不一致（{counts}）")
 _UNSURE = Text(
     "{group} was used, and how many collectives some of its ranks made is not known (known: {counts})",
@@ -48,12 +46,7 @@ def _found(seen: LogView | Picture) -> Finding | None:
         counts = {int(one["rank"]): int(one["count"]) for one in _COUNT.finditer(found["counts"] or "")}
         odd |= set(guarded.fewest(counts)) if len(counts) > 1 and not found["unsure"] else set()
         calls = text.joined((same(f"rank {rank}: {count}") for rank, count in list(counts.items())[:8]), text.COMMA)
-        says = (
-            _UNSURE
-            if found["unsure"]
-            else Text("{group} saw different numbers of collectives ({counts})", "{group} 的集合通信次数不一致（{counts}）")
-        )
-        told.append(says.fill(group=found["group"], counts=calls))
+        told.append((_UNSURE if found["unsure"] else _UNLIKE).fill(group=found["group"], counts=calls))
     what = text.joined(told)
     if missing:
         at = Text(" (at {at})", "（停在 {at}）").fill(at=stood) if stood else text.NOTHING

@@ -18,6 +18,8 @@ from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.given import paired, short
 
 _KIND = "agree"
+# Of all ranks together: torch's server ends a connection by which more than 8 MiB come at once.
+_MOST_BYTES = 8_000_000
 _BARRIER = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chunk=1)
 _REDUCES = torch.distributed.ReduceOp.MAX
 
@@ -46,7 +48,8 @@ class Agreed:
 def agree(value: Any, group: Any = None, *, deadline: Deadline = None) -> Agreed:
     """What every rank said, the same on all ranks. `value` is what JSON can hold, or not-a-number and infinities.
 
-    Raises TypeError for what it cannot, StoreLost, CollectiveMismatch where others call something else; never a timeout.
+    Raises TypeError for what it cannot, and ValueError for more than 8 MB of all ranks together; StoreLost; CollectiveMismatch where others call
+    something else; never a timeout.
     """
     return _agreed(lambda: value, group, deadline)
 
@@ -55,7 +58,7 @@ def _agreed(said: Callable[[], Any], group: Any, deadline: Deadline) -> Agreed:
     circle = circles.meant(group)
     try:
         circles.checked(group)
-        packed, deadline_s = _packed(said()), deadlines.found(deadline, kind=_KIND, numel=1, step_bytes=0)
+        packed, deadline_s = _packed(said(), circle.size), deadlines.found(deadline, kind=_KIND, numel=1, step_bytes=0)
     except Exception:
         # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
         circle.decline(_KIND)
@@ -65,7 +68,14 @@ def _agreed(said: Callable[[], Any], group: Any, deadline: Deadline) -> Agreed:
     return Agreed(values=values, missing=tuple(rank for rank in circle.ranks if rank not in values))
 
 
-def _packed(value: Any) -> bytes:
+def _packed(value: Any, ranks: int = 1) -> bytes:
+    packed = _as_json(value)
+    if len(packed) > _MOST_BYTES // ranks:
+        raise ValueError(f"value has {len(packed):,} bytes as JSON, of {_MOST_BYTES // ranks:,} that each of {ranks} ranks may give")
+    return packed
+
+
+def _as_json(value: Any) -> bytes:
     try:
         # Python's own JSON knows NaN and Infinity, and makes nothing else of what it does not know: a set's order need not be that of another rank.
         packed = json.dumps(value, separators=(",", ":")).encode()

@@ -95,6 +95,8 @@ class Scope:
     name: str
     number: int = 0
     finished: int = 0
+    # This rank has given its lanes up in it.
+    broke: bool = False
 
 
 class Turn(msgspec.Struct, eq=False, gc=False):

@@ -170,6 +170,10 @@ class Circle(Agreeing, Exchanging):
             # Not locked: a thread of the body's that is still in a call ends within its deadline, and is not waited for here.
             self._scopes.remove(scope)
 
+    def broke_in(self, name: str) -> bool:
+        """Whether this rank has given its lanes up in that scope: the others may not have."""
+        return (scope := self._known.get(name)) is not None and scope.broke
+
     def broken(self) -> None:
         """All lanes are given up, by all ranks alike: the next call opens new ones."""
         with self._lock:

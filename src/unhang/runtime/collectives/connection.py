@@ -58,7 +58,7 @@ class Connection:
         if self.given_up:
             return f"its server ({_whose()}) has said nothing for {SILENT_S:g} s: it was stopped, or its host is gone"
         if _port(self.store):
-            return f"its server ({_whose()}) has ended, or the way to it is cut ({first_line(error)})"
+            return f"its server ({_whose()}) has ended or closed the connection, or the way to it is cut ({first_line(error)})"
         return first_line(error)
 
     def give_up(self) -> None:

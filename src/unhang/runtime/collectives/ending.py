@@ -48,7 +48,8 @@ LOOK_S = 0.25
 GRACE_S = 1.5
 BROKE = "the connection broke"
 TOLD = "told by another rank"
-# An alarm about a scope: all that is in it ends; or only its calls do, since whoever waits in one waits in vain, and what a rank computes goes on.
+# An alarm about a scope: all that is in it ends; or only its calls do, since whoever waits in one waits in vain, and what a rank computes goes on: for
+# that one nobody gives lanes up but who waits.
 ALL_OF_IT, CALLS_OF_IT = "/!", "/?"
 # Of all lanes that are given up together: NCCL aborts each in a thread of its own.
 _GONE_WITHIN_S = 10.0
@@ -96,9 +97,10 @@ class Ending:
         # What was begun under a number of its own and goes on, by that number.
         self._begun_at: dict[str, str] = {}
         self._left = Leftovers()
-        # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
+        # The call that was given up last, by anybody, and the last that we have drawn the consequences of; and the scope whose calls ended last.
         self.alarms = 0
         self._alarm = ""
+        self._calls_over = ""
         self._listened_s = 0.0
         self._alarm_lock = threading.Lock()
         self._heeded = ""
@@ -125,7 +127,7 @@ class Ending:
             if board is None:
                 return
             if self.board is None or self.board.name != board.name:
-                self.alarms, self._alarm, self._heeded = 0, "", ""
+                self.alarms, self._alarm, self._calls_over, self._heeded = 0, "", "", ""
                 # What was left in another round is read by nobody. Of the call that goes on in this one the keys are the same.
                 self._left = Leftovers()
                 self._read, self._committed, self._exchanged_at, self._said_at = [], [], "", ""
@@ -164,11 +166,16 @@ class Ending:
         """The call, or scope, that was given up last by anybody. They are numbered: what a thread has read may be old when it is believed."""
         # The answer may be older than a process that has stood still meanwhile.
         began_s = time.monotonic()
-        number = int(board.look("alarms") or b"0")
-        if number > self.alarms and (key := board.look(f"alarm/{number}")) is not None:
-            with self._alarm_lock:
-                if number > self.alarms:
-                    self.alarms, self._alarm = number, key.decode()
+        last = int(board.look("alarms") or b"0")
+        for number in range(max(self.alarms, last - places.ALARMS_KEPT) + 1, last + 1):
+            if (said := board.look(f"alarm/{number}")) is not None:
+                with self._alarm_lock:
+                    if number > self.alarms:
+                        self.alarms, key = number, said.decode()
+                        if key.endswith(CALLS_OF_IT):
+                            self._calls_over = key.removesuffix(CALLS_OF_IT)
+                        else:
+                            self._alarm = key
         self._listened_s = began_s
         return self._alarm
 
@@ -202,18 +209,22 @@ class Ending:
         """Raises where the last alarm is about this call, or about everything in its scope."""
         if self._alarm == turn.key:
             self.close(turn, TOLD)
-        if self._ends(turn.scope):
+        if self._ends(turn.scope) or self._ends_calls(turn.scope):
             self._break(turn.works)
             self._heeded = self._alarm
-            raise self._ended() from None
+            raise self._ended(turn.scope) from None
 
     def _ends(self, scope: str) -> bool:
         """Whether the last alarm is about everything in this scope, or in one around it, or about the call that the scope is of."""
-        return bool(self._alarm) and f"{scope}/".startswith(_about(self._alarm) + "/")
+        return bool(self._alarm) and f"{scope}/".startswith(self._alarm.removesuffix(ALL_OF_IT) + "/")
 
-    def _ended(self) -> Ended:
+    def _ends_calls(self, scope: str) -> bool:
+        """Whether all calls of this scope, or of one around it, wait in vain."""
+        return bool(self._calls_over) and f"{scope}/".startswith(self._calls_over + "/")
+
+    def _ended(self, scope: str) -> Ended:
         assert self.board is not None
-        says = self.board.look(f"{_about(self._alarm)}/says")
+        says = self.board.look(f"{self._alarm.removesuffix(ALL_OF_IT) if self._ends(scope) else self._calls_over}/says")
         return Ended((says or b"the others have given up the call that it belongs to").decode())
 
     def _look_around(self, turn: Turn) -> None:
@@ -272,6 +283,8 @@ class Ending:
         self._await_their_end(works)
 
     def _give_up_lanes(self) -> None:
+        for scope in self._scopes:
+            scope.broke = True
         lanes = [*self._common.values(), *self._own.values()]
         self._common.clear()
         self._own.clear()
@@ -446,10 +459,6 @@ class Ending:
             done = [r.done for r in closed.reports if r.chunks]
             said.append(f"{min(done, default=0)} of {turn.chunks} chunks were complete on all ranks that answered.")
         return " ".join(said)
-
-
-def _about(alarm: str) -> str:
-    return alarm.removesuffix(ALL_OF_IT).removesuffix(CALLS_OF_IT)
 
 
 def _cause(reports: list[Report]) -> str:

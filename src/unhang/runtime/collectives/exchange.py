@@ -33,7 +33,7 @@ class Heard(dict[int, bytes]):
         late = [rank for rank in ranks if rank not in self and rank not in ended]
         said = [f"{_named(ended)}: {ENDED if len(ended) == 1 else 'their processes have ended'}"] if ended else []
         if late:
-            places = ", ".join(f"{'' if len(late) == 1 else f'{rank} '}{self.absent[rank]}" for rank in late if rank in self.absent)
+            places = ", ".join(f"{'' if len(late) == 1 else f'{rank}: '}{self.absent[rank]}" for rank in late if rank in self.absent)
             said.append(f"{_named(late)} did not answer within {deadline_s:g} s{f' ({places})' if places else ''}")
         return "; ".join(said) or None
 
@@ -150,10 +150,10 @@ class Exchanging(Ending):
         """What was said beside the calls, once all have come to a later one."""
         self._left.add(*keys)
 
-    def raise_if_ended(self, key: str, *, waits: bool = True) -> None:
-        """Raises Ended where another rank has ended the scope `key`, as far as this process has heard; or its calls, and this rank `waits` in one."""
-        if self.board is not None and self._ends(key) and (waits or not self._alarm.endswith(CALLS_OF_IT)):
-            raise self._ended()
+    def raise_if_ended(self, key: str) -> None:
+        """Raises Ended where another rank has ended all of the scope `key`, as far as this process has heard."""
+        if self.board is not None and self._ends(key):
+            raise self._ended(key)
 
     def end(self, key: str, says: str) -> None:
         """Ends the scope `key` at all ranks, with Ended: its calls, and what asks for it between them."""
@@ -161,7 +161,7 @@ class Exchanging(Ending):
 
     def end_calls(self, key: str, says: str) -> None:
         """Ends the calls of the scope `key`, at all ranks, with Ended. Who is none of theirs goes on, and tells where it stands."""
-        if not (self._alarm.endswith(ALL_OF_IT) and self._ends(key)):
+        if not self._ends(key) and not self._ends_calls(key):
             self._end(key, says, CALLS_OF_IT)
 
     def _end(self, key: str, says: str, what: str) -> None:
@@ -206,9 +206,6 @@ class Exchanging(Ending):
                 elif told := [said for said in board.look_at([f"{key}{what}/place/{rank}" for what in (CALLS_OF_IT, ALL_OF_IT)]) if said is not None]:
                     there[rank] = _ABSENT + b"at " + told[0]
             found = board.decide(f"{key}/v", _packed(there))
-        if half_way is not None:
-            # Who has waited long has raised an alarm: the next call of each rank gives its lanes up for it, or that of none does.
-            self.listen(board)
         said = Heard(_unpacked(found))
         if len(said) == self.size:
             self._left.all_came(board)
@@ -245,7 +242,8 @@ class Exchanging(Ending):
         looks_at = time.monotonic() + deadline_s / 20
         looks_for_ended = time.monotonic() + LOOKS_EVERY_S
         while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), LOOK_S)))) is None:
-            self.raise_if_ended(turn.scope)
+            if self._ends(turn.scope) or self._ends_calls(turn.scope):
+                raise self._ended(turn.scope)
             self._moves()
             if not turn.said and self.board.look(f"{turn.key}/closed") is not None:
                 self.close(turn, TOLD)

@@ -54,13 +54,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How it went for one rank: `kind` is ok, memory, passing (worth another try), wrong, stood (still, until a deadline), ended (by another rank) or
     interrupted.
 
-    `sums` are (sum, count) by metric, of complete batches; `calls` how many collectives its groups have seen meanwhile.
+    `sums` are (sum, count) by metric, of complete batches; `calls` how many collectives its groups have seen meanwhile. `broke`: it has given its
+    lanes up, and so all have to.
     """
 
     kind: str
     says: str = ""
     sums: dict[str, tuple[float, float]] = {}
     calls: Counted = Counted()
+    broke: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class Progress:
 
     def step(self) -> None:
         """Raises Ended where another rank has failed in the attempt, or the others have decided without us."""
-        self._circle.raise_if_ended(self._key, waits=False)
+        self._circle.raise_if_ended(self._key)
         if time.monotonic() - self._told_s < self._every_s:
             return
         self._told_s = time.monotonic()
@@ -99,11 +101,11 @@ def tried(
     calls: Calls | None = None,
     *,
     about: str = "",
-    attempt: int = 1,
+    logged: set[str] | None = None,
 ) -> Outcome:
     """Runs `body`, which adds to the sums it is given, and returns the status of each rank that answered, the same on all.
 
-    `about`: the data set, of which this is that `attempt`; what fails in the first is logged with where it came from.
+    `about`: which attempt at which data set, for the log; what has `logged` before is not told anew where it came from.
 
     Raises EvaluationFailed, on all ranks, where a group was used by some of its ranks more than by others. Raises KeyboardInterrupt, SystemExit and
     StoreLost; the others are told before.
@@ -118,18 +120,21 @@ def tried(
     except BaseException as e:
         raised, kind = e, _kind(e, deadline_s, circle.me)
     says = "" if raised is None else _says(raised)
-    status = msgspec.msgpack.encode(Status(kind=kind, says=says, sums=sums, calls=calls.counted()))
+    status = msgspec.msgpack.encode(Status(kind=kind, says=says, sums=sums, calls=calls.counted(), broke=circle.broke_in(key)))
     if isinstance(raised, StoreLost):
         raise raised
     if kind not in ("ok", "ended"):
         circle.end(key, f"rank {circle.me}: {says}")
     if kind == "interrupted" and raised is not None:
         circle.leave_at(key, status)
+        with suppress(StoreLost):
+            # As the others do.
+            circle.broken()
         raise raised
     if kind not in ("ok", "ended"):
         # The others may be in a collective of the training's own, which ends at its timeout, or not at all. A handler of the user's may raise.
         with suppress(Exception):
-            _log(circle, f" of {about!r} (attempt {attempt})" if about else "", says, raised if attempt == 1 else None)
+            _log(circle, about, says, raised, logged if logged is not None else set())
     if raised is not None:
         # What its frames hold is what there may be too little of.
         traceback.clear_frames(raised.__traceback__)
@@ -143,7 +148,7 @@ def tried(
 
     found = circle.exchange_at(key, status, deadline_s, half_way)
     statuses = {rank: msgspec.msgpack.decode(packed, type=Status) for rank, packed in sorted(found.items())}
-    if len(statuses) < circle.size or any(s.kind != "ok" for s in statuses.values()):
+    if len(statuses) < circle.size or any(s.kind != "ok" or s.broke for s in statuses.values()):
         # Lanes that some have broken: all do.
         circle.broken()
     silent = found.silent(circle.ranks, deadline_s)
@@ -151,9 +156,11 @@ def tried(
     return Outcome(statuses=statuses, silent=silent)
 
 
-def _log(circle: Circle, of: str, says: str, raised: BaseException | None) -> None:
+def _log(circle: Circle, about: str, says: str, raised: BaseException | None, logged: set[str]) -> None:
     waits = ", and waits for the others" if circle.size > 1 else ""
-    log.warning("rank %d has failed in an evaluation%s%s: %s%s", circle.me, of, waits, says, "" if raised is None else _stack(raised))
+    stack = "" if raised is None or says in logged else _stack(raised)
+    logged.add(says)
+    log.warning("rank %d has failed in an evaluation%s%s: %s%s", circle.me, about and f" of {about}", waits, says, stack)
 
 
 def _stack(error: BaseException) -> str:

@@ -91,7 +91,7 @@ def evaluate(
             missing, left = _missing(circle, outcome), _left(outcome)
             gone = tuple(sorted({*missing, *left}))
             if gone:
-                why = f"{name}: {'; '.join(left.values()) or outcome.silent}"
+                why = f"{name}: {'; '.join([*left.values(), *([outcome.silent] if outcome.silent else [])])}"
         found = known.completed(circle.ranks, found)
         evaluation = Evaluation(step=step, data_sets=found, missing=missing, why=why, seconds=round(time.monotonic() - began, 3))
         _shown(monitor, evaluation, circle)
@@ -213,6 +213,7 @@ def _one(
 ) -> tuple[OfDataSet, Outcome]:
     """What was found, and how the last attempt ended."""
     attempts, batch_size = 0, asked.batch_size
+    logged: set[str] = set()
     while True:
         attempts += 1
 
@@ -220,7 +221,7 @@ def _one(
             if name in datasets:
                 batches(fn(datasets[name], size), sums, progress)
 
-        outcome = tried(body, circle, circle.begin("attempt"), asked.deadline_s, about=name, attempt=attempts)
+        outcome = tried(body, circle, circle.begin("attempt"), asked.deadline_s, about=f"{name!r} (attempt {attempts})", logged=logged)
         statuses, missing = outcome.statuses, _missing(circle, outcome)
         why, failed = _why(outcome, missing)
         sums: Sums = {}
