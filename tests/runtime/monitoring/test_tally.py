@@ -9,7 +9,20 @@ import pytest
 
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.sinks.prometheus import text
-from unhang.runtime.monitoring.tally import Calls, Intervals, OfCalls, OfFailures, Silent, Snapshot, Straggler, Tally, calls_since, merged, summed
+from unhang.runtime.monitoring.tally import (
+    Calls,
+    Intervals,
+    Moment,
+    OfCalls,
+    OfFailures,
+    Silent,
+    Snapshot,
+    Straggler,
+    Tally,
+    calls_since,
+    merged,
+    summed,
+)
 
 
 def test_the_docs_list_what_a_sink_gets():
@@ -118,3 +131,28 @@ def test_what_a_thousand_ranks_tell_fits_on_a_screen():
 
 def test_few_groups_have_their_names():
     assert set(merged([of_a_thousand(0), of_a_thousand(9)])) == {*of_a_thousand(0).calls, *of_a_thousand(9).calls}
+
+
+def fails(rank, count, at_s, *, step=None):
+    """A rank that has seen so many timeouts, the newest at that time."""
+    key = "world|barrier|timeout"
+    return Tally(rank=rank, failures={key: count}, said={key: f"as rank {rank} saw it"}, failed_at={key: Moment(time_s=at_s, step=step)})
+
+
+@pytest.mark.parametrize(
+    ("tallies", "count", "newest"),
+    [
+        # Of the failures that rank 1 alone has seen none is newer.
+        ([fails(0, 1, 100.0, step=50), fails(1, 2, 10.0)], 2, ("as rank 0 saw it", 100.0, 50)),
+        # All have seen the same ones, each at its own time.
+        ([fails(0, 2, 100.0, step=50), fails(1, 2, 101.0, step=51)], 2, ("as rank 0 saw it", 100.0, 50)),
+        # Rank 0 has seen none of them.
+        ([Tally(rank=0), fails(1, 3, 10.0, step=1), fails(2, 1, 30.0, step=3), fails(3, 1, 20.0, step=2)], 3, ("as rank 2 saw it", 30.0, 3)),
+        # Rank 0 was too late for the newest, which has a cause of its own there.
+        ([fails(0, 1, 100.0, step=50), fails(1, 2, 900.0, step=90), fails(2, 1, 901.0, step=91)], 2, ("as rank 1 saw it", 900.0, 90)),
+    ],
+)
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_failure_is_told_as_rank_0_saw_it_or_whoever_saw_a_newer_one(tallies, count, newest, way):
+    (failure,) = summed(tallies[::way])[1]
+    assert (failure.count, (failure.says, failure.time_s, failure.step)) == (count, newest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -106,7 +106,10 @@ class OfCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class OfFailures:
-    """`says`, `time_s` and `step` are of the newest, as rank 0 saw it, or another rank where it did not; None where that is not known."""
+    """`count` is the most that a rank has counted.
+
+    `says`, `time_s` and `step` are of the newest, as rank 0 saw it, or another rank where it did not; None where that is not known.
+    """
 
     group: str
     collective: str
@@ -258,21 +261,19 @@ def summed(
 ) -> tuple[list[OfCalls], list[OfFailures], list[Straggler], dict[str, float]]:
     """`calls`: what `merged` has made of these; `left_out`: ranks that are no stragglers, as they have stopped to count."""
     tallies = list(tallies)
-    # That which has counted most, the first of several.
-    newest: dict[str, Tally] = {}
+    failed: dict[str, list[Tally]] = {}
     inside: dict[str, dict[int, float]] = {}
     deadlines: dict[str, float] = {}
     for tally in tallies:
         for group, inside_s in _inside(tally).items() if tally.rank not in left_out else ():
             inside.setdefault(group, {})[tally.rank] = inside_s
-        for key, count in tally.failures.items():
-            if key not in newest or count > newest[key].failures[key]:
-                newest[key] = tally
+        for key in tally.failures:
+            failed.setdefault(key, []).append(tally)
         for kind, seconds in tally.deadlines_s.items():
             deadlines[kind] = max(deadlines.get(kind, 0.0), seconds)
     return (
         of_calls(merged(tallies) if calls is None else calls),
-        [_of_failures(key, tally) for key, tally in sorted(newest.items(), key=lambda one: one[0])],
+        [_of_failures(key, of_key) for key, of_key in sorted(failed.items())],
         _of_all(inside),
         deadlines,
     )
@@ -364,18 +365,27 @@ def _of_calls(key: str, calls: Calls) -> OfCalls:
     )
 
 
-def _of_failures(key: str, tally: Tally) -> OfFailures:
+def _of_failures(key: str, tallies: Sequence[Tally]) -> OfFailures:
+    """`tallies`: those that have the key."""
     group, collective, why = key.split("|")
-    at = tally.failed_at.get(key)
+    newest = _saw_the_newest(key, tallies)
+    at = newest.failed_at.get(key)
     return OfFailures(
         group=group,
         collective=collective,
         cause=why,
-        count=tally.failures[key],
-        says=tally.said.get(key, ""),
+        count=max(one.failures[key] for one in tallies),
+        says=newest.said.get(key, ""),
         time_s=at.time_s if at else None,
         step=at.step if at else None,
     )
+
+
+def _saw_the_newest(key: str, tallies: Sequence[Tally]) -> Tally:
+    """Rank 0, whose clock and step are the snapshot's; another where rank 0 has seen none, or that has counted more and since then."""
+    first = next((one for one in tallies if one.rank == 0 and key in one.failed_at), None)
+    asked = tallies if first is None else [first, *(one for one in tallies if one.failures[key] > first.failures[key])]
+    return max(asked, key=lambda one: at.time_s if (at := one.failed_at.get(key)) else float("-inf"))
 
 
 def _stragglers(group: str, inside: Mapping[int, float]) -> list[Straggler]:
