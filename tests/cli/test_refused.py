@@ -97,6 +97,24 @@ def test_our_own_failure(unhang, monkeypatch):
     assert json.loads(out)["error"] == "this is our own failure: ZeroDivisionError: division by zero"
 
 
+@pytest.mark.parametrize("words", [["--bundle", "no/x.tar.gz"], ["--report", "no/x.html"], ["--bundle", "no/x.tar.gz", "--report", "no/x.html"]])
+def test_a_file_that_cannot_be_written_beside_an_answer_is_told_of_on_stderr_alone(unhang, tmp_path, words):
+    (tmp_path / "train.log").write_text("RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    code, out, err = unhang("why", "--json", *words, "train.log")
+    assert (code, json.loads(out)["schema"]) == (EXIT_USER, "unhang/verdict/1")
+    assert "cannot write the" in err
+    # Of the next command nothing is answered yet.
+    assert json.loads(unhang("why", "--json", "nosuch.log")[1])["schema"] == "unhang/refusal/1"
+
+
+def test_our_own_failure_behind_an_answer(unhang, tmp_path, monkeypatch):
+    monkeypatch.setattr("unhang.cli.bug_report.write", lambda error: "report.md")
+    monkeypatch.setattr("unhang.cli.why.write_report", lambda *given: 1 / 0)
+    (tmp_path / "train.log").write_text("RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    code, out, err = unhang("why", "--json", "--report", "x.html", "train.log")
+    assert (code, json.loads(out)["schema"]) == (EXIT_OURS, "unhang/verdict/1") and "report.md" in err
+
+
 def test_a_reader_that_has_gone_changes_no_exit_code(unhang, monkeypatch):
     class Gone:
         def write(self, text):

@@ -65,6 +65,7 @@ def run() -> None:
 
 
 def _answer() -> None:
+    refused.answers(given=False)
     try:
         try:
             app()

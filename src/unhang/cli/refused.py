@@ -7,11 +7,21 @@ import os
 import sys
 
 REFUSAL_SCHEMA = "unhang/refusal/1"
+_answered = False
+
+
+def answers(*, given: bool) -> None:
+    """Whether this command's answer is on stdout, or on its way there: what fails behind it takes no place in what a program reads."""
+    global _answered
+    _answered = given
 
 
 def tell(error: str, *, exitcode: int, error_zh: str | None = None, cause: str | None = None, hint: str | None = None, misread: bool = False) -> None:
-    """Print it, where --json is a word of the command's own. `misread`: its words were not understood, so nobody knows where those end."""
-    if not _is_asked_for(sys.argv[1:], misread=misread):
+    """Print it, where --json is a word of the command's own, and nothing was answered yet.
+
+    `misread`: its words were not understood, so nobody knows where those end.
+    """
+    if _answered or not _is_asked_for(sys.argv[1:], misread=misread):
         return
     from unhang import encoding
     from unhang.report import language

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhang.cli import unpacking
+from unhang.cli import refused, unpacking
 from unhang.cli.aside import say
 from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
@@ -117,6 +117,7 @@ def why(
 
         from unhang import encoding
 
+        refused.answers(given=True)
         sys.stdout.write(msgspec.json.format(encoding.encode(verdict), indent=2).decode() + "\n")
     elif markdown:
         from unhang.report.markdown import render as render_markdown
