@@ -110,9 +110,7 @@ def test_a_store_that_is_gone(monkeypatch, agents, whose):
     board.put("k", b"v")
     del server
     for ask in (lambda: board.look("k"), lambda: board.wait("k", 30), lambda: board.decide("k", b"v"), lambda: board.count("n")):
-        with pytest.raises(
-            StoreLost, match=rf"no longer answers: its server \(usually in {whose}\) has ended or closed the connection, or the way to it is cut"
-        ):
+        with pytest.raises(StoreLost, match=rf"no longer answers: its server \(usually in {whose}\) has ended or closed the connection, or"):
             ask()
 
 

@@ -285,6 +285,8 @@ def raises_its_alarm_late(rank: int) -> tuple[bool, float]:
     with unhang.evaluation(deadline=4) as block:
         time.sleep(2.3 if rank else 0.0)
         block.add("a", m=1.0)
+    # Until its own thread has heard of it.
+    time.sleep(0.0 if rank else 0.6)
     return block.result.ok, unhang.all_reduce(torch.full((2,), float(rank)), deadline=20)[0].item()
 
 

@@ -48,8 +48,8 @@ LOOK_S = 0.25
 GRACE_S = 1.5
 BROKE = "the connection broke"
 TOLD = "told by another rank"
-# An alarm about a scope: all that is in it ends; or only its calls do, since whoever waits in one waits in vain, and what a rank computes goes on: for
-# that one nobody gives lanes up but who waits.
+# An alarm about a scope: all that is in it ends; or only its calls do, since whoever waits in one waits in vain, and what a rank computes goes on.
+# For the latter nobody gives lanes up but who waits.
 ALL_OF_IT, CALLS_OF_IT = "/!", "/?"
 # Of all lanes that are given up together: NCCL aborts each in a thread of its own.
 _GONE_WITHIN_S = 10.0
