@@ -425,9 +425,14 @@ def test_the_end_of_the_time_is_told_to_all_processes_at_once(launcher):
     assert run.primary["ranks"] == [1] and "SIGTERM" in run.primary["says"]
 
 
+IGNORES = """for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_IGN)
+dist.init_process_group('gloo', **({} if 'RANK' in os.environ else {'store': dist.HashStore(), 'rank': 0, 'world_size': 1}))
+train(100000)
+"""
+
+
 def test_a_second_interrupt_forces(launcher):
-    body = "for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_IGN)\ndist.init_process_group('gloo')\ntrain(100000)\n"
-    process, run_dir = launcher.start("-n", "2", str(launcher.script(body)))
+    process, run_dir = launcher.start("-n", "2", str(launcher.script(IGNORES)))
     err = launcher.tmp_path / "err1"
     launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
     process.send_signal(signal.SIGINT)
@@ -443,6 +448,25 @@ def test_a_second_interrupt_forces(launcher):
     assert told["text"].startswith(f"still there 5 s after it: rank 0 (pid {pids[0]}), rank 1 (pid {pids[1]}); to be ended by force in 25 s")
     # Without the force, ranks that ignore the signal are given this long.
     assert run.happened("Finished")[0]["s"] - asked["s"] < INTERRUPT_GRACE_S[signal.SIGINT] / 2
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_launcher_that_may_end_its_ranks_before_us_is_told_of(launcher, alone):
+    """Ours waits for 60 s behind SIGTERM, torchrun for 30 s; a Python of its own has nobody who would end it."""
+    script = str(launcher.script(IGNORES))
+    process, run_dir = launcher.start(*((sys.executable, script) if alone else ("-n", "2", script)))
+    err = launcher.tmp_path / "err1"
+    launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
+    process.send_signal(signal.SIGTERM)
+    launcher.until(lambda: "still there" in err.read_text())
+    process.send_signal(signal.SIGTERM)
+    run = launcher.finish(process, run_dir)
+    assert run.exitcode == 143
+    asked, told = (e["text"] for e in run.happened("Note") if "another signal" in e["text"])
+    sooner = ("", "") if alone else ("; its launcher may end it after 30 s", ", by their launcher maybe in 25 s")
+    assert f"waiting up to 60 s for the training to end by itself{sooner[0]} (another" in asked
+    assert f"to be ended by force in 55 s{sooner[1]} (another" in told
 
 
 def test_a_supervisor_that_is_killed_leaves_no_training_behind(launcher):

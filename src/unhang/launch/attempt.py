@@ -27,7 +27,7 @@ from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.launch import ending, environment, events
 from unhang.launch.alarm import Alarm
-from unhang.launch.command import Command
+from unhang.launch.command import Command, launcher
 from unhang.launch.incidents import Asked, Incidents, Open, Situation, logs_so_far
 from unhang.launch.interruption import Interruption, asked_to_end, still_there
 from unhang.launch.lastseen import Overdue
@@ -401,7 +401,7 @@ class Attempt:
         if self._child.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._child.pid, number)
-            self._tell(asked_to_end(number, grace_s))
+            self._tell(asked_to_end(number, grace_s, launchers_s=self._launchers_grace_s(grace_s)))
         self._spawn(self._enforce(number, grace_s))
 
     def pass_on(self, number: int) -> None:
@@ -419,7 +419,9 @@ class Attempt:
         left = self._family.members()
         if left and self.running():
             there = [s for s in self.states() if processes.exists(self._host, s.pid)]
-            self._tell(still_there(number, there, _named(left), after_s=waited_s, left_s=grace_s - waited_s))
+            sooner_s = self._launchers_grace_s(grace_s)
+            launchers_s = None if sooner_s is None else sooner_s - waited_s
+            self._tell(still_there(number, there, _named(left), after_s=waited_s, left_s=grace_s - waited_s, launchers_s=launchers_s))
         for until_s in sorted({min(LAUNCHERS_GRACE_S, grace_s), grace_s}):
             await asyncio.sleep(until_s - OVERDUE_BEFORE_S - waited_s)
             waited_s = until_s - OVERDUE_BEFORE_S
@@ -427,6 +429,11 @@ class Attempt:
         await asyncio.sleep(OVERDUE_BEFORE_S)
         self._note_overdue(by_us=True)
         await self.end()
+
+    def _launchers_grace_s(self, grace_s: float) -> float | None:
+        """After how long a launcher may end the ranks by force before we do; None where there is none, or it does not come before us."""
+        launched = launcher(self._command) != "python" or any(s.told_world is not None and s.pid != self._child.pid for s in self.states())
+        return LAUNCHERS_GRACE_S if launched and grace_s > LAUNCHERS_GRACE_S else None
 
     def _note_overdue(self, *, by_us: bool) -> None:
         now = self._now()

@@ -20,7 +20,7 @@ from unhang.launch.sampling import Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Verdict
 from unhang.records.incident import Incident
-from unhang.text import COMMA, Text, joined, same
+from unhang.text import COMMA, NOTHING, Text, joined, same
 
 # For so long a signal is held back; what it takes to judge what was seen goes on behind that.
 EVIDENCE_S = 5.0
@@ -33,25 +33,39 @@ _SAME_S = 1.0
 _MOST_NAMED = 8
 
 
-def asked_to_end(number: int, grace_s: float) -> events.Note:
-    """The signal was passed on: what is waited for from here on."""
+def asked_to_end(number: int, grace_s: float, *, launchers_s: float | None = None) -> events.Note:
+    """The signal was passed on: what is waited for from here on. `launchers_s`: after so long a launcher, which got it, too, may end its ranks."""
+    sooner = Text("; its launcher may end it after {s} s", "；其启动器可能在 {s} 秒后就结束它").fill(s=_seconds(launchers_s))
     said = Text(
-        "interrupted; waiting up to {s} s for the training to end by itself ({again} ends it at once)",
-        "被中断；最多等待 {s} 秒让训练自行结束（{again}可立即结束它）",
-    ).fill(s=f"{grace_s:g}", again=_again(number))
+        "interrupted; waiting up to {s} s for the training to end by itself{sooner} ({again} ends it at once)",
+        "被中断；最多等待 {s} 秒让训练自行结束{sooner}（{again}可立即结束它）",
+    ).fill(s=_seconds(grace_s), sooner=NOTHING if launchers_s is None else sooner, again=_again(number))
     return events.Note(text=said.en, text_zh=said.zh)
 
 
-def still_there(number: int, ranks: Sequence[RankState], others: str, *, after_s: float, left_s: float) -> events.Note:
-    """Who is waited for still: `others` where it is no rank. `left_s` until they are ended by force."""
+def still_there(
+    number: int, ranks: Sequence[RankState], others: str, *, after_s: float, left_s: float, launchers_s: float | None = None
+) -> events.Note:
+    """Who is waited for still: `others` where it is no rank. `left_s` until they are ended by force, `launchers_s` until their launcher may do so."""
     named = [same(f"rank {s.rank} (pid {s.pid})") for s in ranks[:_MOST_NAMED]] or [same(others)]
     if len(ranks) > _MOST_NAMED:
         named.append(Text("{n} more ranks", "另有 {n} 个 rank").fill(n=len(ranks) - _MOST_NAMED))
+    sooner = Text(", by their launcher maybe in {s} s", "，启动器可能在 {s} 秒后就这样做").fill(s=_seconds(launchers_s))
     said = Text(
-        "still there {after} s after it: {who}; to be ended by force in {left} s ({again} ends all at once)",
-        "此后 {after} 秒仍在：{who}；{left} 秒后强制结束（{again}可立即全部结束）",
-    ).fill(after=f"{after_s:g}", who=joined(named, COMMA), left=f"{left_s:g}", again=_again(number))
+        "still there {after} s after it: {who}; to be ended by force in {left} s{sooner} ({again} ends all at once)",
+        "此后 {after} 秒仍在：{who}；{left} 秒后强制结束{sooner}（{again}可立即全部结束）",
+    ).fill(
+        after=_seconds(after_s),
+        who=joined(named, COMMA),
+        left=_seconds(left_s),
+        sooner=NOTHING if launchers_s is None else sooner,
+        again=_again(number),
+    )
     return events.Note(text=said.en, text_zh=said.zh)
+
+
+def _seconds(s: float | None) -> str:
+    return "" if s is None else f"{s:g}"
 
 
 def _again(number: int) -> Text:
