@@ -153,6 +153,8 @@ def test_a_sink_is_named_with_where_it_goes_and_without_a_secret(monkeypatch, ma
 
 
 def test_a_sink_that_cannot_say_where_it_goes_is_named_without(caplog):
+    closed = threading.Event()
+
     class Lost:
         @property
         def where(self):
@@ -162,9 +164,11 @@ def test_a_sink_that_cannot_say_where_it_goes_is_named_without(caplog):
             raise OSError(28, "No space left on device")
 
         def close(self):
-            pass
+            closed.set()
 
     unhang.Monitor([Lost()], every_s=60).close()
+    # It is closed behind the warning.
+    assert closed.wait(10)
     assert caplog.messages == ["the monitor's Lost is switched off, the training goes on: OSError: [Errno 28] No space left on device"]
 
 
