@@ -135,7 +135,7 @@ def test_a_warning_says_which_of_two_sinks_it_is(tmp_path, caplog):
         (lambda: Prometheus(9465), "Prometheus (127.0.0.1:9465)"),
         (
             lambda: unhang.Alerts("https://hooks.example:8443/T0SECRET?key=hunter2", ["/opt/page", "--token", "hunter2"]),
-            "Alerts (webhook hooks.example:8443, command page)",
+            "Alerts (webhook, command page)",
         ),
         (lambda: unhang.OpenTelemetry("http://me:hunter2@collector:4318/T0SECRET"), "OpenTelemetry (collector:4318)"),
         (lambda: unhang.TensorBoard("runs"), "TensorBoard (runs/unhang)"),
@@ -150,6 +150,11 @@ def test_a_sink_is_named_with_where_it_goes_and_without_a_secret(monkeypatch, ma
     for module in (mlflow, opentelemetry, tensorboard, wandb):
         monkeypatch.setattr(module, "needed", lambda *_: None)
     assert named([made()]) == [name]
+
+
+def test_of_two_webhooks_the_place_in_the_list_tells_which_and_no_host_does():
+    sinks = [unhang.Alerts("https://eo7secret.pipedream.example"), unhang.Alerts("https://eo8secret.ngrok.example:8443/x")]
+    assert named(sinks) == ["Alerts (webhook), sinks[0],", "Alerts (webhook), sinks[1],"]
 
 
 def test_a_sink_that_cannot_say_where_it_goes_is_named_without(caplog):

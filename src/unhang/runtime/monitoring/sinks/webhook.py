@@ -1,4 +1,7 @@
-"""A POST of JSON to a URL that is a secret: whoever has it can write to the channel. Nothing but its host is in what is said or raised here."""
+"""A POST of JSON to a URL that is a secret: whoever has it can write to the channel. No part of it is in what is said or raised here.
+
+Not its host either: that of a Lambda function's URL, of Pipedream or of ngrok is all of the secret.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ _SOCKET_S = 4.0
 class Webhook:
     """Raises ValueError for what is no http or https URL."""
 
+    name = "webhook"
     bound_s = 2 * _SOCKET_S
 
     def __init__(self, url: str) -> None:
@@ -32,7 +36,6 @@ class Webhook:
         if not good or any(ord(c) <= 32 or ord(c) >= 127 for c in url):
             raise ValueError("webhook is an http or https URL without a user's name (what was given is not shown: it may be a secret)")
         self._url = url
-        self.name = f"webhook {parts.netloc}"
 
     def __repr__(self) -> str:
         return "Webhook(…)"
