@@ -106,10 +106,14 @@ def test_a_stopped_rank_is_read_from_outside(launcher):
     assert (run.primary["cause"], run.primary["ranks"], run.primary["standing"]) == ("process-stuck", [1], "established")
     assert run.primary["where"].startswith("train.py:")
     # It has been ended: nobody can let it go on any more.
-    written = [run.out, run.err, *(run.path / name for name in ("verdict.json", "verdict.md", "report.html", "incidents/1/verdict.json"))]
-    texts = [text if isinstance(text, str) else text.read_text() for text in written]
-    assert not [text for text in texts if "kill -CONT" in text]
-    assert all("unhang run ends process" in " ".join(text.split()) for text in texts)
+    files = ("verdict.json", "verdict.md", "report.html", "incidents/1/verdict.json")
+    texts = {
+        name: " ".join(text.split()) for name, text in {"err": run.err, "out": run.out, **{n: (run.path / n).read_text() for n in files}}.items()
+    }
+    assert not [name for name, text in texts.items() if "kill -CONT" in text]
+    # Told before it was ended; what is left was written afterwards.
+    assert [name for name, text in texts.items() if "unhang run ends process" in text] == ["err"]
+    assert [name for name, text in texts.items() if "has ended since" in text] == ["out", *files]
 
 
 @pytest.mark.integration

@@ -75,6 +75,16 @@ class Situation:
     logs: tuple[LogRef, ...]
 
 
+@dataclass(kw_only=True)
+class _Drawn:
+    """An incident, where it was written, what was judged of it, and what is told of that now: who is about to be ended, or has ended."""
+
+    rundir: RunDir
+    incident: Incident
+    judged: Verdict
+    told: Verdict
+
+
 class Incidents:
     """Opens and closes the incidents of one attempt; `last` is the newest that was judged. `ends`: the kinds upon which the ranks are ended."""
 
@@ -94,8 +104,7 @@ class Incidents:
         self._clock = clock
         self._tell = tell
         self._ends = ends
-        # With where it was written.
-        self._drawn: list[tuple[RunDir, Incident, Verdict]] = []
+        self._drawn: list[_Drawn] = []
         self._oom_before = memory.oom_kills(host)
         self.troubles: deque[str] = deque()
         self._told_troubles: set[str] = set()
@@ -175,15 +184,15 @@ class Incidents:
         self.current = None
         try:
             # Reading the kernel log and all dumps may take seconds, in which the ranks' output must go on.
-            rundir, incident, verdict = await asyncio.to_thread(self._judged, opened, situation)
+            drawn = await asyncio.to_thread(self._judged, opened, situation)
         except Exception as e:
             self.trouble(f"no verdict on incident {opened.number}: {type(e).__name__}: {e}")
             return None
-        self._drawn.append((rundir, incident, verdict))
-        self.last = (incident, verdict)
+        self._drawn.append(drawn)
+        self.last = (drawn.incident, drawn.told)
         since = opened.stall.since_s if opened.stall else opened.at_s
-        self._tell(events.Drawn(incident=opened.number, verdict=verdict, took_s=round(self._clock() - since, 3)))
-        return verdict
+        self._tell(events.Drawn(incident=opened.number, verdict=drawn.told, took_s=round(self._clock() - since, 3)))
+        return drawn.told
 
     async def settle(self) -> None:
         """The attempt's processes have ended: from now on no verdict has a command for one of them."""
@@ -193,19 +202,23 @@ class Incidents:
             self._tell(events.Revised(verdict=last[1]))
 
     def _revised(self) -> tuple[Incident, Verdict] | None:
-        last = None
-        for i, (rundir, incident, verdict) in enumerate(self._drawn, 1):
-            last = incident, still_there.told(verdict, incident.ranks)
-            if last[1] != verdict:
-                self._write_verdict(rundir, incident.number, last[1], is_last=i == len(self._drawn))
-        return last
+        for i, drawn in enumerate(self._drawn, 1):
+            now = self._told(drawn.judged, drawn.incident)
+            if now != drawn.told:
+                drawn.told = now
+                self._write_verdict(drawn.rundir, drawn.incident.number, now, is_last=i == len(self._drawn))
+        return (drawn.incident, drawn.told) if self._drawn else None
+
+    def _told(self, judged: Verdict, incident: Incident) -> Verdict:
+        """From what was judged, each time: who was about to be ended has ended later."""
+        return still_there.told(judged, incident.ranks, ends=incident.kind in self._ends)
 
     def _write_verdict(self, rundir: RunDir, number: int, verdict: Verdict, *, is_last: bool) -> None:
         self.write(rundir.incident_verdict(number), verdict)
         if is_last:
             self.write(rundir.verdict, verdict)
 
-    def _judged(self, opened: Open, situation: Situation) -> tuple[RunDir, Incident, Verdict]:
+    def _judged(self, opened: Open, situation: Situation) -> _Drawn:
         incident = self._incident(opened, situation)
         rundir = self._rundir
         try:
@@ -214,11 +227,10 @@ class Incidents:
             rundir = _spare(rundir)
             self.troubles.append(f"cannot write {self._rundir.incident(opened.number)}: {e.strerror}; this incident is in {rundir.path}")
             rundir.write(rundir.incident(opened.number), incident)
-        verdict = why.judge(rundir, number=opened.number)
-        if opened.kind in self._ends:
-            verdict = still_there.told(verdict, incident.ranks, ends=True)
-        self._write_verdict(rundir, opened.number, verdict, is_last=True)
-        return rundir, incident, verdict
+        judged = why.judge(rundir, number=opened.number)
+        told = self._told(judged, incident) if opened.kind in self._ends else judged
+        self._write_verdict(rundir, opened.number, told, is_last=True)
+        return _Drawn(rundir=rundir, incident=incident, judged=judged, told=told)
 
     def write(self, path: Path, value: object) -> bool:
         """Write one file of the run directory; a disk that refuses is told of once."""
