@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 
 import pytest
 
@@ -113,6 +114,34 @@ def test_our_own_failure_behind_an_answer(unhang, tmp_path, monkeypatch):
     (tmp_path / "train.log").write_text("RuntimeError: CUDA error: an illegal memory access was encountered\n")
     code, out, err = unhang("why", "--json", "--report", "x.html", "train.log")
     assert (code, json.loads(out)["schema"]) == (EXIT_OURS, "unhang/verdict/1") and "report.md" in err
+
+
+def test_a_verb_that_cannot_be_imported(unhang, tmp_path, monkeypatch):
+    """Nor can it be asked then whether --json is a word of its own."""
+
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "unhang.cli.top":
+                raise ImportError("no such symbol")
+
+    monkeypatch.delitem(sys.modules, "unhang.cli.top", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, out, err = unhang("top", "--json", "x")
+    (report,) = tmp_path.glob("unhang-report-*.md")
+    assert (code, out) == (EXIT_OURS, "") and f"A report ready to paste is in {report}" in err
+    report.unlink()
+    # As without it.
+    code, _, plain = unhang("top", "x")
+    assert code == EXIT_OURS and plain.splitlines()[:-1] == err.splitlines()[:-1]
+
+
+def test_the_report_is_written_before_a_program_is_told(unhang, monkeypatch):
+    order = []
+    monkeypatch.setattr("unhang.cli.bug_report.write", lambda error: order.append("report") or "report.md")
+    monkeypatch.setattr("unhang.cli.refused.tell", lambda *said, **more: order.append("told"))
+    monkeypatch.setattr("unhang.cli.top._looker", lambda path: 1 / 0)
+    assert unhang("top", "--json", ".")[0] == EXIT_OURS and order == ["report", "told"]
 
 
 def test_a_reader_that_has_gone_changes_no_exit_code(unhang, monkeypatch):

@@ -172,11 +172,12 @@ def _report(error: Exception) -> None:
 
     said = f"this is our own failure: {type(error).__name__}: {error}"
     _say(f"unhang: {refused.shown(said)}", red=True)
-    refused.tell(said, exitcode=EXIT_OURS)
     path = bug_report.write(error)
+    if path is not None:
+        _say(f"A report ready to paste is in {path}")
+    refused.tell(said, exitcode=EXIT_OURS)
     if path is None:
         raise error
-    _say(f"A report ready to paste is in {path}")
 
 
 def _say(text: str, *, red: bool = False) -> None:

@@ -19,10 +19,17 @@ def answers(*, given: bool) -> None:
 def tell(error: str, *, exitcode: int, error_zh: str | None = None, cause: str | None = None, hint: str | None = None, misread: bool = False) -> None:
     """Print it, where --json is a word of the command's own, and nothing was answered yet.
 
-    `misread`: its words were not understood, so nobody knows where those end.
+    `misread`: its words were not understood, so nobody knows where those end. Never raises: it is called on the way out.
     """
-    if _answered or not _is_asked_for(sys.argv[1:], misread=misread):
+    try:
+        if not _answered and _is_asked_for(sys.argv[1:], misread=misread):
+            _print(error, exitcode=exitcode, error_zh=error_zh, cause=cause, hint=hint)
+    except Exception:
+        # Where a verb cannot be imported it cannot be asked for its words either: what people are told has to stand for it.
         return
+
+
+def _print(error: str, *, exitcode: int, error_zh: str | None, cause: str | None, hint: str | None) -> None:
     from unhang import encoding
     from unhang.report import language
 
