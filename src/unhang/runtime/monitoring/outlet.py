@@ -74,6 +74,7 @@ class Outlet:
         self._sink, self._patience_s = sink, patience_s
         self._queue: queue.Queue[Snapshot | None] = queue.Queue()
         self._busy_since: float | None = None
+        self._switching = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"unhang monitor {self.name}", daemon=True)
         self._thread.start()
@@ -125,6 +126,8 @@ class Outlet:
         self._sink.close()
 
     def _switch_off(self, why: str) -> None:
-        if not self.off:
-            self.off = True
-            log.warning("the monitor's %s is switched off, the training goes on: %s", self.name, why)
+        with self._switching:
+            if not self.off:
+                # Before anybody who waits sees that it is off, and ends the process.
+                log.warning("the monitor's %s is switched off, the training goes on: %s", self.name, why)
+                self.off = True
