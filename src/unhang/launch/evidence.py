@@ -21,6 +21,7 @@ from typing import Any
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
+from unhang.facts.waits import waits_in
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights
@@ -95,6 +96,8 @@ class Taker:
     async def take(self, incident: int, state: RankState, peer: Peer | None, taken: Taken) -> None:
         """Everything that one rank can give, put into `taken` as it comes. Never raises for what the rank does."""
         stopped = bool(taken.activity and taken.activity.stopped)
+        if taken.activity is not None and not stopped:
+            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(waits_in, self._host, state.pid, tid=state.tid))
         if peer is not None and not stopped and await self._ask(incident, state, peer, taken):
             return
         found = await self._from_outside(state, stopped=stopped)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unhang.facts.waits import Wait
 from unhang.model import ProcessId
 from unhang.records.frames import Frame
 
@@ -60,7 +61,7 @@ class Activity:
 
     `state` is the letter of /proc/PID/stat (R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie).
     Shares are of one core: 1.0 is one core fully used; `tree` means all threads and the children. `moved_share` comes from
-    heartbeats and is None without them.
+    heartbeats and is None without them. `wait` is what the main thread waits in at that moment; None if it runs, or the kernel does not say.
     """
 
     window_s: float
@@ -72,6 +73,7 @@ class Activity:
     moved_share: float | None = None
     rss_bytes: int | None = None
     wchan: str | None = None
+    wait: Wait | None = None
 
     @property
     def stopped(self) -> bool:
