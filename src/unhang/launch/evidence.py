@@ -21,7 +21,7 @@ from typing import Any
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.facts.waits import waits_in
+from unhang.facts.waits import Wait, waits_in
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights
@@ -43,12 +43,13 @@ GUARDED_CALLS = 64
 
 @dataclass(kw_only=True)
 class Taken:
-    """What was got from one rank. Paths are relative to the run directory."""
+    """What was got from one rank. Paths are relative to the run directory; `idle` are threads that release no lock (see `stacks.idle_threads`)."""
 
     answered: bool = False
     stacks: str | None = None
     flight: str | None = None
     activity: Activity | None = None
+    idle: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +97,16 @@ class Taker:
     async def take(self, incident: int, state: RankState, peer: Peer | None, taken: Taken) -> None:
         """Everything that one rank can give, put into `taken` as it comes. Never raises for what the rank does."""
         stopped = bool(taken.activity and taken.activity.stopped)
+        if peer is None or stopped or not await self._ask(incident, state, peer, taken):
+            found = await self._from_outside(state, stopped=stopped)
+            if found is not None:
+                self._keep(incident, state, found, taken)
         if taken.activity is not None and not stopped:
-            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(waits_in, self._host, state.pid, tid=state.tid))
-        if peer is not None and not stopped and await self._ask(incident, state, peer, taken):
-            return
-        found = await self._from_outside(state, stopped=stopped)
-        if found is not None:
-            self._keep(incident, state, found, taken)
+            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(self._wait, state, taken.idle))
+
+    def _wait(self, state: RankState, idle: frozenset[int]) -> Wait | None:
+        children = processes.descendants(self._host, (state.pid,))[state.pid]
+        return waits_in(self._host, state.pid, tid=state.tid, idle=idle, children=children)
 
     async def wait_on(self, taken: Mapping[int, Taken]) -> None:
         """Wait once more, as long, for the answers that have not come: asking again would only make a slow rank begin a second dump."""
@@ -185,6 +189,7 @@ class Taker:
                 ThreadStack(
                     name=str(t["name"]),
                     main=bool(t["main"]),
+                    tid=t.get("tid"),
                     frames=tuple(Frame(file=f, line=n, name=name, code=code) for f, n, name, code in t["frames"]),
                 )
                 for t in reply["threads"]
@@ -198,6 +203,7 @@ class Taker:
 
     def _keep(self, incident: int, state: RankState, found: Stacks, taken: Taken) -> None:
         path = self._rundir.stacks(incident, state.rank)
+        taken.idle = stacks_of.idle_threads(found)
         if self._write(path, with_guards(found)):
             taken.stacks = self._rundir.relative(path)
 

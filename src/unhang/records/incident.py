@@ -40,11 +40,12 @@ SILENT_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadStack:
-    """One thread's Python stack, innermost frame last (as a traceback prints it)."""
+    """One thread's Python stack, innermost frame last (as a traceback prints it). `tid` is the kernel's number for it, None if it is not known."""
 
     name: str
     main: bool
     frames: tuple[Frame, ...]
+    tid: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
