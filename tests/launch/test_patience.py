@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from unhang.facts.waits import Wait
 from unhang.launch.patience import LIMIT_S, STOPPED_S, Patience, kind_of
 from unhang.launch.watch import RankState
+from unhang.model import Wait
 from unhang.records.incident import Activity
 
 PLACE = "train.py:save"

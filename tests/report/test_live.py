@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from unhang.diagnosis.proven import RECORDS
-from unhang.facts.waits import Wait
 from unhang.launch import events
+from unhang.model import Wait
 from unhang.report import language
 from unhang.report.live import Live
 

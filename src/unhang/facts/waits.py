@@ -12,12 +12,10 @@ import platform
 import stat
 import struct
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from unhang.facts.host import Host
-
-Kind = Literal["sleep", "socket", "pipe", "fifo", "file-lock", "mutex", "semaphore", "child", "terminal", "file", "poll"]
+from unhang.model import Wait
 
 # Numbers of system calls by what they wait for, on x86-64 and on 64-bit Arm (whose table other new architectures share). Receiving, accepting and
 # connecting count as reading, closing and syncing as writing.
@@ -55,26 +53,6 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 # Threads of libraries that never run Python code, idle in their own loops: they release no lock that a Python thread waits for.
 _NATIVE_THREADS = ("gloo_", "pt_tcpstore", "pt_gloo", "pt_nccl", "cuda-", "unhang-")
 _COMMAND_CHARS = 120
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wait:
-    """What one thread waits in.
-
-    kind      "mutex" is a lock inside the process, "semaphore" one that is shared between processes
-    timed     the wait ends by itself, at a time that the program gave
-    ends      False if nothing can end it any more: every thread that could release it waits as well
-    what      a path, a peer's address ("10.0.0.7:443"), or the command line of a child
-    holder    the process that holds the lock, the child that is waited for, or the process at the other end of the pipe
-    command   the holder's command line
-    """
-
-    kind: Kind
-    timed: bool = False
-    ends: bool = True
-    what: str | None = None
-    holder: int | None = None
-    command: str | None = None
 
 
 def waits_in(host: Host, pid: int, *, tid: int | None = None, idle: Collection[int] = (), children: Iterable[int] = ()) -> Wait | None:

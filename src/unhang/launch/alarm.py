@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from unhang.facts.waits import Wait
 from unhang.launch import events
 from unhang.launch.incidents import Asked, Incidents, Open, Situation
 from unhang.launch.listener import Peer
 from unhang.launch.patience import Kind, Patience, kind_of, place_of
 from unhang.launch.sampling import MIN_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
+from unhang.model import Wait
 from unhang.records.incident import Activity
 
 # A rank in uninterruptible I/O is being served by a slow disk or file server, at first.

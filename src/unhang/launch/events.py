@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from unhang.facts.waits import Wait
-from unhang.model import Verdict
+from unhang.model import Verdict, Wait
 from unhang.records.seen import Seen
 
 

@@ -21,9 +21,10 @@ from typing import Any
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.facts.waits import Wait, waits_in
+from unhang.facts.waits import waits_in
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
+from unhang.model import Wait
 from unhang.records import flight as flights
 from unhang.records import stacks as stacks_of
 from unhang.records.frames import Frame, is_user_file

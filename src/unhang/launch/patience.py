@@ -16,9 +16,9 @@ from typing import Literal
 import msgspec
 
 from unhang import encoding
-from unhang.facts.waits import Wait
 from unhang.launch.rhythm import STARTUP_S
 from unhang.launch.watch import RankState
+from unhang.model import Wait
 from unhang.records.incident import BUSY_IO_BYTES_PER_S, BUSY_TREE_CPU_SHARE, Activity
 
 # "stuck" cannot come back; "stopped" by a signal; "waits" for something outside the process; "repeats" the same few lines; "works"; "user": at a

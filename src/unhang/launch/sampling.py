@@ -8,8 +8,9 @@ from itertools import pairwise
 
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.facts.waits import Wait, waits_in
+from unhang.facts.waits import waits_in
 from unhang.launch.watch import RankState
+from unhang.model import Wait
 from unhang.records.incident import Activity
 
 INTERVAL_S = 0.5

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from unhang.facts.waits import Wait
-from unhang.model import ProcessId
+from unhang.model import ProcessId, Wait
 from unhang.records.frames import Frame
 
 INCIDENT_SCHEMA = "unhang/incident/1"

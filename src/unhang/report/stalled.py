@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from unhang.facts.waits import Wait
 from unhang.launch import events
+from unhang.model import Wait
 from unhang.text import NOTHING, Text, same
 
 _WAITS = {
