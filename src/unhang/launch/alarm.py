@@ -224,13 +224,22 @@ class Alarm:
             opened.spares = True
             concerned = (*ranks, *stall.waiting) if busy else None
             await self._incidents.gather(opened, [a for a in self._ground.everybody(stall) if concerned is None or a.state.rank in concerned])
+            named.idle = {rank: taken.idle for rank, taken in opened.taken.items()}
+            if not self._leave_hung and self._is_stuck(reason, named):
+                # Only its stacks tell which threads release nothing.
+                opened.kind, opened.spares = "hang", False
+                await self._conclude(opened)
+                return False
             if not self._is_still_there(opened):
                 return False
             await self._ground.draw(opened)
             named.incident = opened.number
-            named.idle = {rank: taken.idle for rank, taken in opened.taken.items()}
         self._named = named
         return True
+
+    def _is_stuck(self, reason: _Reason, named: _Named) -> bool:
+        wait = self._sampler.wait(self._watch.ranks[reason.rank], idle=named.idle.get(reason.rank, ()))
+        return reason.kind == "waits" and wait is not None and not wait.ends
 
     async def _wait_on(self, stall: Stall, reason: _Reason, now: float) -> None:
         """Wait for a stall that was named, say so at growing intervals, and end the training when its time is over."""
