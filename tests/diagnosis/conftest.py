@@ -19,6 +19,7 @@ from unhang.records import logs
 from unhang.records.frames import Frame
 from unhang.records.incident import (
     Activity,
+    ChildRecord,
     Counters,
     Ended,
     Incident,
@@ -58,6 +59,20 @@ def in_collective(op: str, *frames: Frame) -> tuple[Frame, ...]:
 def in_loader(*frames: Frame, inner: Frame | None = None) -> tuple[Frame, ...]:
     loader = (torch("utils/data/dataloader.py", 732, "__next__"), torch("utils/data/_utils/fetch.py", 54, "fetch"))
     return (*frames, *loader, *((inner,) if inner else ()))
+
+
+def std(file: str, name: str) -> Frame:
+    return Frame(file=f"/usr/lib/python3.11/{file}", line=1, name=name)
+
+
+def forked(*own: Frame) -> tuple[Frame, ...]:
+    """A process that multiprocessing has forked: above its own frames stand those of the line that forked it."""
+    return (user(12, "<module>"), std("multiprocessing/popen_fork.py", "_launch"), std("multiprocessing/process.py", "_bootstrap"), *own)
+
+
+def worker(*inner: Frame) -> tuple[Frame, ...]:
+    """A worker of a data loader."""
+    return forked(torch("utils/data/_utils/worker.py", 374, "_worker_loop"), *inner)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -142,6 +157,7 @@ class Builder:
         pid: int | None = None,
         last_beat_s: float | None = 10.0,
         gpu: str | None = None,
+        children: Sequence[tuple[ChildRecord, tuple[Frame, ...]]] = (),
     ) -> Builder:
         stacks = flight = None
         if frames:
@@ -176,9 +192,17 @@ class Builder:
                 ended=ended,
                 stacks=stacks,
                 flight=flight,
+                children=tuple(self._child(number, record, frames) for record, frames in children),
             )
         )
         return self
+
+    def _child(self, rank: int, record: ChildRecord, frames: tuple[Frame, ...]) -> ChildRecord:
+        if not frames:
+            return record
+        path = self.rundir.stacks(1, rank, child=record.pid)
+        self.rundir.write(path, Stacks(source="py-spy", threads=(ThreadStack(name="MainThread", main=True, frames=frames),)))
+        return dataclasses.replace(record, stacks=self.rundir.relative(path))
 
     def log(self, rank: int | None, text: str, *, stream: str = "err") -> Builder:
         path = self.rundir.log(0, rank=rank, stream=stream)

@@ -20,7 +20,7 @@ from unhang.records.flight import Flight, dump
 from unhang.records.flight.dump import Dump
 from unhang.records.flight.entries import not_understood
 from unhang.records.frames import Frame
-from unhang.records.incident import BESIDE_ACCELERATOR, Activity, Ended, Incident, Raised, RankRecord, Stacks
+from unhang.records.incident import BESIDE_ACCELERATOR, Activity, ChildRecord, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
 from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, nccl, watchdog
 from unhang.records.logs.said import Exit, Status
@@ -37,6 +37,21 @@ _SAID = (*watchdog.SIGNATURES, *exits.SIGNATURES, *attempts.AGENTS, nccl.BUS_ID)
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChildView:
+    """A Python process below a rank, with its main thread, innermost last; () if that could not be read."""
+
+    record: ChildRecord
+    frames: tuple[Frame, ...] = ()
+
+    @cached_property
+    def place(self) -> Frame | None:
+        """The user's line in its own work; None if it waits for work."""
+        # Below multiprocessing's own function stand the frames of whoever forked it.
+        start = max((i for i, f in enumerate(self.frames) if f.name == "_bootstrap" and frames.inside(f, "multiprocessing/process")), default=-1)
+        return frames.user_frame(self.frames[start + 1 :])
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankView:
     """One rank: its record, and what its files held. `place` is the user's line at which its main thread stands, or was last seen."""
 
@@ -47,6 +62,7 @@ class RankView:
     fatal_signal: str | None = None
     dump: Dump | None = None
     raised_hits: tuple[Hit, ...] = ()
+    children: tuple[ChildView, ...] = ()
 
     @property
     def number(self) -> int:
@@ -298,7 +314,15 @@ class _Loader:
             fatal_source=fatal_source,
             fatal_signal=signal,
             raised_hits=raised,
+            children=tuple(self._child(c, record.rank) for c in record.children),
         )
+
+    def _child(self, record: ChildRecord, rank: int) -> ChildView:
+        if record.stacks is None:
+            return ChildView(record=record)
+        what = f"the stacks of process {record.pid} below rank {rank}"
+        found = self._read(record.stacks, "stacks", what, lambda p: self.rundir.read(p, Stacks))
+        return ChildView(record=record, frames=stacks.main_thread(found) if found is not None else ())
 
     def _with_torchs_dump(self, record: RankRecord, incident: Incident) -> RankRecord:
         """Of a rank that could not be asked, the dump that torch wrote by itself when a collective timed out."""

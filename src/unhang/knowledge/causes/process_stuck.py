@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import stacked, text, words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.knowledge.stuck import held_back
+from unhang.knowledge.stuck import children_waited_for, held_back
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 from unhang.patterns import lazily
@@ -16,10 +16,12 @@ from unhang.patterns import lazily
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.picture import Picture, RankView
+    from unhang.records.picture import ChildView, Picture, RankView
 
 _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
+# Child processes that the evidence names.
+_CHILDREN = 3
 _STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
 
 
@@ -102,6 +104,7 @@ def _in_run(picture: Picture) -> Finding | None:
     chosen = [r for r, s in found if s == state]
     first, numbers = chosen[0], [r.number for r in chosen]
     standing, doing, remedies = _DESCRIBE[state](picture, first)
+    children = children_waited_for(first) if state in ("idle", "unknown") else ()
     return CAUSE.finding(
         standing=standing,
         says=Text("{who} {are} {doing}{at}{since}", "{who} {doing}{at}{since}").fill(
@@ -109,12 +112,13 @@ def _in_run(picture: Picture) -> Finding | None:
             are=words.verb(numbers, "is", "are"),
             doing=doing,
             at=text.at(picture, first),
-            since=text.stall(picture) + text.while_waiting(picture),
+            since=text.stall(picture) + text.while_waiting(picture) + (_of_child(picture, children[0]) if children else NOTHING),
         ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=picture.where(first),
         evidence=(
+            *(words.child_evidence(picture, first, child) for child in children[:_CHILDREN]),
             *words.activity_evidence(picture, first),
             *words.stack_evidence(picture, first),
             *words.waiting_evidence(picture, at_most=1),
@@ -128,6 +132,13 @@ def _in_run(picture: Picture) -> Finding | None:
             "meant-to-sleep": f"unhang run --hang-after {_longer_than_its_sleep(picture, first)} -- COMMAND",
         },
     )
+
+
+def _of_child(picture: Picture, child: ChildView) -> Text:
+    """What the process does, or how it ended, that the rank waits for."""
+    stands = Text("stands at {at}", "停在 {at}").fill(at=picture.place(child.place)) if child.place is not None else None
+    doing = stands or words.ended(child.record.exitcode)
+    return Text("; its child process {pid} {doing}", "；它的子进程 {pid} {doing}").fill(pid=child.record.pid, doing=doing)
 
 
 def _in_logs(view: LogView) -> Finding | None:
