@@ -13,6 +13,7 @@ import pytest
 
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.diagnosis.why import judge
+from unhang.facts.waits import Wait
 from unhang.knowledge import catalogue
 from unhang.model import Verdict
 from unhang.records import logs
@@ -41,6 +42,11 @@ IDLE = Activity(window_s=2.0, state="S", cpu_share=0.0, tree_cpu_share=0.0, swit
 BUSY = Activity(window_s=2.0, state="R", cpu_share=0.97, tree_cpu_share=0.98, switches_per_s=9.0, moved_share=0.8)
 STOPPED = Activity(window_s=2.0, state="T", cpu_share=0.0, tree_cpu_share=0.0, switches_per_s=0.0)
 IN_IO = Activity(window_s=2.0, state="D", cpu_share=0.0, tree_cpu_share=0.0, switches_per_s=0.0, wchan="nfs_wait_bit_killable")
+
+
+def blocked(kind: str, **told: object) -> Activity:
+    """An idle rank whose main thread waits in something, by the kernel."""
+    return dataclasses.replace(IDLE, wait=Wait(kind=kind, **told))  # type: ignore[arg-type]
 
 
 def user(line: int, name: str, *, file: str = "train.py", code: str = "", guards: tuple[str, ...] = ()) -> Frame:

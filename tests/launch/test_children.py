@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -145,8 +146,40 @@ def test_a_worker_that_blocks_is_named(launcher, fault):
     assert by_worker[1].index == "53" and f"worker 1 (pid {by_worker[1].pid})" in found["says"] and "index 53" in found["says"]
     assert (by_worker[0].index, incident.ranks[0].children) == (None, ())
     assert (found["evidence"][0]["source"], fault in found["evidence"][0]["text"]) == (by_worker[1].stacks, True)
+    # A lock, which a thread of multiprocessing might release as far as the kernel knows; a FIFO that nobody opens to write.
+    waited = by_worker[1].wait
+    assert waited and (waited.kind, waited.what) == (("fifo", str(fifo)) if "FIFO" in fault else ("mutex", None))
+    assert found["remedies"][0]["id"] == ("serve-the-pipe" if "FIFO" in fault else "bound-the-read")
     # Of all variables only the index is kept.
     assert not [p for p in (run.path / "incidents/1").rglob("*.json") if "base_seed" in p.read_text()]
+
+
+@pytest.mark.torch
+@pytest.mark.integration
+@pytest.mark.timeout(180)
+def test_a_rank_names_its_child_and_who_holds_its_file(launcher):
+    """Rank 1 waits for a lock that another program holds, rank 2 for a child; both are named with pid and command."""
+    body = """
+import fcntl, subprocess
+def at(step):
+    if first and step == 20:
+        if rank == 1:
+            fcntl.flock(open("cache.lock", "w"), fcntl.LOCK_EX)
+        if rank == 2:
+            subprocess.run(["sleep", "600"])
+
+dist.init_process_group("gloo")
+train(30, at)
+dist.destroy_process_group()
+"""
+    path = launcher.tmp_path / "cache.lock"
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = launcher.train(body, "--hang-after", "5", "--on-failure", "abort", ranks=3)
+    assert (run.primary["cause"], run.primary["ranks"]) == ("process-stuck", [1, 2])
+    told = [e["text"] for e in run.primary["evidence"]]
+    assert any("rank 1: " in t and str(path) in t and f"process {os.getpid()} (" in t for t in told), told
+    assert any("rank 2: " in t and "(sleep 600)" in t for t in told), told
 
 
 @pytest.mark.torch

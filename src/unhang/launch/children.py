@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from unhang.diagnosis.redact import redact_command
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.facts.processes import Child
+from unhang.facts.waits import Wait, waits_in
 from unhang.launch import py_spy
 from unhang.records import stacks as stacks_of
 from unhang.records.incident import ChildRecord, Missed, Stacks
@@ -55,7 +57,8 @@ class ChildReader:
         await asyncio.gather(*(self._one(child, tool, found, missed) for child in children))
 
     async def _one(self, child: Child, tool: str | None, found: list[ChildRecord], missed: list[str]) -> None:
-        record = ChildRecord(pid=child.pid, state=child.state, exitcode=child.exitcode)
+        wait = await asyncio.to_thread(wait_of, self._host, child.pid)
+        record = ChildRecord(pid=child.pid, state=child.state, exitcode=child.exitcode, wait=wait)
         if child.ended or tool is None:
             found.append(record)
             return
@@ -70,6 +73,14 @@ class ChildReader:
             return
         worker, index = stacks_of.worker_of_pyspy(out)
         found.append(replace(record, worker=worker, index=index, stacks=self._keep(child.pid, read)))
+
+
+def wait_of(host: Host, pid: int, *, tid: int | None = None) -> Wait | None:
+    """What a thread (the main one) of a process waits in, without credentials in its holder's command line."""
+    wait = waits_in(host, pid, tid=tid)
+    if wait is None or wait.command is None:
+        return wait
+    return replace(wait, command=" ".join(redact_command(wait.command.split(" "))))
 
 
 def relevant(host: Host, pid: int) -> list[Child]:

@@ -20,9 +20,8 @@ from typing import Any
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.facts.waits import waits_in
 from unhang.launch import py_spy
-from unhang.launch.children import ChildReader
+from unhang.launch.children import ChildReader, wait_of
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights
@@ -114,7 +113,7 @@ class Taker:
     async def _take_own(self, incident: int, state: RankState, peer: Peer | None, taken: Taken) -> None:
         stopped = bool(taken.activity and taken.activity.stopped)
         if taken.activity is not None and not stopped:
-            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(waits_in, self._host, state.pid, tid=state.tid))
+            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(wait_of, self._host, state.pid, tid=state.tid))
         if peer is not None and not stopped and await self._ask(incident, state, peer, taken):
             return
         found = await self._from_outside(state, stopped=stopped)

@@ -152,6 +152,7 @@ class ChildRecord:
     worker: int | None = None
     index: str | None = None
     stacks: str | None = None
+    wait: Wait | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

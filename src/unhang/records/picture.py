@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from unhang.errors import RecordError, UnhangError
+from unhang.facts.waits import Wait
 from unhang.kernel_lines import Kind, device_of
 from unhang.model import Input, InputKind, NotExamined
 from unhang.records import frames, kernel, logs, ras, stacks
@@ -24,7 +25,8 @@ from unhang.records.incident import BESIDE_ACCELERATOR, Activity, ChildRecord, E
 from unhang.records.kernel import KernelEvent
 from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, nccl, watchdog
 from unhang.records.logs.said import Exit, Status
-from unhang.records.match import Front, Standstill, Wait, standstill
+from unhang.records.match import Front, Standstill, standstill
+from unhang.records.match import Wait as CollectiveWait
 from unhang.records.rundir import RunDir
 
 T = TypeVar("T")
@@ -75,6 +77,11 @@ class RankView:
     @property
     def activity(self) -> Activity | None:
         return self.record.activity
+
+    @property
+    def wait(self) -> Wait | None:
+        """What its main thread waits in, by the kernel."""
+        return self.activity.wait if self.activity is not None else None
 
     @property
     def ended(self) -> Ended | None:
@@ -181,7 +188,7 @@ class Picture:
         )
 
     @property
-    def waits(self) -> Mapping[int, Wait]:
+    def waits(self) -> Mapping[int, CollectiveWait]:
         """Who is inside a collective that has not finished, or was until it failed through no fault of its own; and in which."""
         return self._standstill.waits
 

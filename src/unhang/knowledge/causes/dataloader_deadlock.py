@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, text, words
+from unhang.knowledge import stacked, text, waits, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back, line_in_data_set, workers_at_work
 from unhang.knowledge.text import NOTHING, Text
@@ -53,6 +53,11 @@ def _stuck(picture: Picture) -> Finding | None:
         place = Text(" ({seen}{at})", "（{seen}{at}）").fill(seen=seen, at=at) if at else NOTHING
         what = Text("waiting for a worker of its data loader{place}", "在等待自己 DataLoader 的 worker{place}").fill(place=place)
     idle = Text(", without using CPU" if workers else " without using CPU", "，不占用 CPU") if first.activity is not None else NOTHING
+    wait = first.wait if inner else workers[0].record.wait if workers else None
+    # What a line of the data set waits in; bound-the-read is this cause's own name for bound-the-wait.
+    of_wait = tuple(r for r in waits.remedies(wait) if r != "bound-the-wait") if wait is not None else ()
+    if doing := waits.described(picture, wait):
+        idle = Text(", ", "，") + doing + (Text(",", "") if workers else NOTHING)
     stack = words.stack_evidence(picture, first)
     if inner is not None and first.record.stacks is not None:
         stack = (words.stated(first.record.stacks, words.of_rank(first.number, words.frame(inner))), *stack[1:])
@@ -74,7 +79,8 @@ def _stuck(picture: Picture) -> Finding | None:
             *words.waiting_evidence(picture, at_most=1),
             *words.absence_evidence(picture, first),
         ),
-        remedies=("bound-the-read",) if inner else ("bound-the-read", "start-method", "loader-timeout") if workers else _FOR_WORKERS,
+        remedies=(*of_wait, *(("bound-the-read",) if inner else ("bound-the-read", "start-method", "loader-timeout") if workers else _FOR_WORKERS)),
+        commands=waits.commands(wait),
     )
 
 
@@ -167,6 +173,7 @@ CAUSE = Cause(
     in_run=_in_run,
     in_logs=_in_logs,
     remedies=(
+        *waits.REMEDIES,
         Remedy(
             id="bound-the-read",
             says="Give the read, lock or request in the named line of the data set a timeout, and raise: an exception is named at once.",

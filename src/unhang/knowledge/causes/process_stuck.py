@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, text, words
+from unhang.knowledge import stacked, text, waits, words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.knowledge.stuck import children_waited_for, held_back
 from unhang.knowledge.text import NOTHING, Text
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
-# Child processes that the evidence names.
-_CHILDREN = 3
+# Ranks and child processes that the evidence names.
+_SHOWN = 3
 _STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
 
 
@@ -118,7 +118,8 @@ def _in_run(picture: Picture) -> Finding | None:
         hosts=words.hosts(picture, numbers),
         where=picture.where(first),
         evidence=(
-            *(words.child_evidence(picture, first, child) for child in children[:_CHILDREN]),
+            *(words.child_evidence(picture, first, child) for child in children[:_SHOWN]),
+            *(waits.evidence(picture, r.number, r.wait) for r in chosen[:_SHOWN] if waits.described(picture, r.wait)),
             *words.activity_evidence(picture, first),
             *words.stack_evidence(picture, first),
             *words.waiting_evidence(picture, at_most=1),
@@ -126,6 +127,7 @@ def _in_run(picture: Picture) -> Finding | None:
         ),
         remedies=remedies,
         commands={
+            **waits.commands(first.wait),
             "continue-it": f"kill -CONT {first.record.pid}",
             "look-inside": f"py-spy dump --native --pid {first.record.pid}",
             "look-at-io": f"cat /proc/{first.record.pid}/stack",
@@ -175,7 +177,9 @@ def _gil(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, .
 def _sleeps(rank: RankView) -> bool:
     """Whether it waits for time to pass. time.sleep has no frame of its own: the line that calls it is the innermost one."""
     in_kernel = rank.activity is not None and (rank.activity.wchan or "").startswith(_NANOSLEEP)
-    return in_kernel or (bool(rank.frames) and _SLEEP.search(rank.frames[-1].code) is not None)
+    return (
+        in_kernel or (rank.wait is not None and rank.wait.kind == "sleep") or (bool(rank.frames) and _SLEEP.search(rank.frames[-1].code) is not None)
+    )
 
 
 def _longer_than_its_sleep(picture: Picture, rank: RankView) -> int:
@@ -187,12 +191,17 @@ def _longer_than_its_sleep(picture: Picture, rank: RankView) -> int:
 
 
 def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+    certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
+    standing: Standing = "established" if certain else "likely"
+    # Of several ranks one sentence tells what all of them wait in.
+    alike = {waits.described(picture, r.wait) for r, state in held_back(picture) if state == "idle"} == {doing := waits.described(picture, rank.wait)}
+    if rank.wait is not None and doing and alike:
+        return standing, doing + Text(",", ""), waits.remedies(rank.wait)
     if _sleeps(rank):
         asleep = Text("alive, outside any collective, asleep (time.sleep)", "还活着，在集合通信之外睡眠（time.sleep）")
         return "likely", asleep, ("meant-to-sleep", "bound-the-wait")
-    certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
     idle = Text("alive, outside any collective, without using any CPU", "还活着，在集合通信之外，不占用 CPU")
-    return "established" if certain else "likely", idle, ("look-inside", "bound-the-wait")
+    return standing, idle, ("look-inside", "bound-the-wait")
 
 
 def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
@@ -259,6 +268,7 @@ CAUSE = Cause(
     in_logs=_in_logs,
     on_host=_on_host,
     remedies=(
+        *waits.REMEDIES,
         Remedy(
             id="continue-it",
             says=(
