@@ -320,3 +320,26 @@ class Examination:
     not_examined: tuple[NotExamined, ...] = ()
     live: Live | None = None
     ladder: Outcome | None = None
+
+
+WaitKind = Literal["sleep", "socket", "pipe", "fifo", "file-lock", "mutex", "semaphore", "child", "terminal", "file", "poll"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """What one thread waits in.
+
+    kind      "mutex" is a lock inside the process, "semaphore" one that is shared between processes
+    timed     the wait ends by itself, at a time that the program gave
+    ends      False if nothing can end it any more: every thread that could release it waits as well
+    what      a path, a peer's address ("10.0.0.7:443"), or the command line of a child
+    holder    the process that holds the lock, the child that is waited for, or the process at the other end of the pipe
+    command   the holder's command line
+    """
+
+    kind: WaitKind
+    timed: bool = False
+    ends: bool = True
+    what: str | None = None
+    holder: int | None = None
+    command: str | None = None

@@ -13,9 +13,8 @@ import pytest
 
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.diagnosis.why import judge
-from unhang.facts.waits import Wait
 from unhang.knowledge import catalogue
-from unhang.model import Verdict
+from unhang.model import Verdict, Wait
 from unhang.records import logs
 from unhang.records.frames import Frame
 from unhang.records.incident import (

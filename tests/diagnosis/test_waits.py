@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from tests.diagnosis.test_hangs import waiter
 
-from unhang.facts.waits import Wait
 from unhang.knowledge.causes.process_stuck import CAUSE
+from unhang.model import Wait
 from unhang.records.incident import ChildRecord
 
 HELD = {"kind": "file-lock", "what": "/data/cache.lock", "holder": 4711, "command": "python build.py"}
@@ -19,6 +19,7 @@ CASES = {
     "a lock of nobody that is seen": ({**HELD, "holder": None, "command": None}, ("/data/cache.lock",), "bound-the-wait", None),
     "a child": ({"kind": "child", "holder": 4712, "command": "sleep 100000"}, ("4712", "sleep 100000"), "bound-the-child", None),
     "a pipe": ({"kind": "pipe", "holder": 4711, "command": "cat"}, ("4711", "cat"), "see-the-holder", None),
+    "a child without a way out": ({"kind": "poll", "holder": 4711, "command": "python", "ends": False}, ("4711",), "release-the-lock", None),
     "a pipe of its own": ({"kind": "pipe", "ends": False}, (), "serve-the-pipe", None),
     "a FIFO": ({"kind": "fifo", "what": "/data/fifo"}, ("/data/fifo",), "serve-the-pipe", None),
     "a socket": ({"kind": "socket", "what": "10.0.0.7:443"}, ("10.0.0.7:443",), "bound-the-wait", None),

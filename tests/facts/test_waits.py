@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from unhang.facts.host import Host
-from unhang.facts.waits import Wait, waits_in
+from unhang.facts.waits import waits_in
+from unhang.model import Wait
 
 _BLOCKED = """
 import fcntl, multiprocessing, os, queue, select, socket, subprocess, sys, threading, time

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from unhang.launch.alarm import COMPARISONS, Alarm
+from unhang.launch.patience import Patience
 from unhang.launch.rhythm import Rhythm
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.records.incident import Activity, Counters
@@ -21,7 +22,7 @@ class Around:
     def __init__(self, *, dumped=None, differ=True, moves=False):
         self.dumped, self.differ, self.moves = dumped, differ, moves
         self.compared = self.drawn = self.abandoned = self.opened = 0
-        self.rhythm, self.ranks = SimpleNamespace(threshold_s=1000.0, allowance_s=None), {}
+        self.rhythm, self.ranks = SimpleNamespace(threshold_s=1000.0, allowance_s=None, usual_gap_s=0.1), {}
         self.taker = self
 
     # the taker
@@ -35,7 +36,7 @@ class Around:
     # the incidents
     def open(self, kind, stall, *, told=True):
         self.opened += 1
-        return SimpleNamespace(kind=kind, stall=stall, taker=self, taken={}, number=1)
+        return SimpleNamespace(kind=kind, stall=stall, taker=self, taken={}, number=1, spares=False)
 
     async def gather(self, opened, asked): ...
 
@@ -76,7 +77,9 @@ def look():
     """Look a few times at the same stall."""
 
     def run(around):
-        alarm = Alarm(around, watch=around, sampler=None, incidents=around, leave_hung=False, clock=lambda: 1.0, tell=lambda event: None)
+        alarm = Alarm(
+            around, watch=around, sampler=None, incidents=around, patience=Patience(), leave_hung=False, clock=lambda: 1.0, tell=lambda event: None
+        )
 
         async def look_on():
             for _ in range(3):
@@ -127,7 +130,7 @@ def test_how_long_is_waited_before_the_rhythm_is_known_is_said_once(step, startu
     beat(1.0)
     sampler = SimpleNamespace(look=lambda states, now: None, activity=lambda state, window_s: None)
     ground = SimpleNamespace(states=list)
-    alarm = Alarm(ground, watch=watch, sampler=sampler, incidents=None, leave_hung=False, clock=lambda: 1.0, tell=told.append)
+    alarm = Alarm(ground, watch=watch, sampler=sampler, incidents=None, patience=Patience(), leave_hung=False, clock=lambda: 1.0, tell=told.append)
 
     async def look_on():
         for now in (10.0, 20.0, 30.0, 40.0):
@@ -140,7 +143,7 @@ def test_how_long_is_waited_before_the_rhythm_is_known_is_said_once(step, startu
     assert [e.text for e in told] == said
 
 
-def looked_at(*insides, promised_s=0.0, absent=()):
+def looked_at(*insides, promised_s=0.0, absent=(), hang_after_s=None):
     """At 100 s: ranks that have stood since 50 s. The kernel's numbers of all but the first are those of asking a store again and again."""
     asking = Activity(window_s=5.0, state="S", cpu_share=0.02, tree_cpu_share=0.03, switches_per_s=300.0, moved_share=0.1)
     still = Activity(window_s=5.0, state="S", cpu_share=0.0, tree_cpu_share=0.0, switches_per_s=0.0, moved_share=0.0)
@@ -152,19 +155,36 @@ def looked_at(*insides, promised_s=0.0, absent=()):
     waiting = tuple(rank for rank in around.ranks if rank not in absent)
     around.look = lambda now: Stall(since_s=50.0, threshold_s=8.0, waiting=waiting, absent=tuple(absent))
     around.complete = lambda: True
-    sampler = SimpleNamespace(look=lambda states, now: None, activity=lambda state, window_s: asking if state.rank else still)
-    alarm = Alarm(around, watch=around, sampler=sampler, incidents=around, leave_hung=False, clock=lambda: 100.0, tell=told.append)
+    sampler = SimpleNamespace(
+        look=lambda states, now: None, activity=lambda state, window_s: asking if state.rank else still, wait=lambda state, idle: None
+    )
+    alarm = Alarm(
+        around,
+        watch=around,
+        sampler=sampler,
+        incidents=around,
+        patience=Patience(hang_after_s=hang_after_s),
+        leave_hung=False,
+        clock=lambda: 100.0,
+        tell=told.append,
+    )
     asyncio.run(alarm.look(100.0))
-    return around.drawn, [(type(event).__name__, event.ranks) for event in told]
+    return around.drawn, [(event.kind, event.ranks) for event in told]
 
 
 def test_who_waits_in_unhang_s_library_does_not_execute_because_it_asks():
-    assert looked_at("all_reduce", "unhang.evaluate") == (1, [])
+    assert looked_at("all_reduce", "unhang.evaluate") == (1, [("joined", (0, 1))])
     assert looked_at("all_reduce", "all_reduce") == (0, [])
 
 
 def test_who_waits_in_it_under_the_user_s_deadline_is_neither_slow_nor_a_hang():
     assert looked_at("all_reduce", "unhang.all_reduce", promised_s=60.0, absent=[1]) == (0, [])
-    assert looked_at("all_reduce", "unhang.all_reduce", promised_s=20.0, absent=[1]) == (1, [])
+    assert looked_at("all_reduce", "unhang.all_reduce", promised_s=20.0, absent=[1]) == (1, [("waits", (1,))])
     # One that does something else is slow; the one beside it is not.
-    assert looked_at("all_reduce", None, "unhang.all_reduce", promised_s=60.0, absent=[1, 2]) == (1, [("Straggling", (1,))])
+    assert looked_at("all_reduce", None, "unhang.all_reduce", promised_s=60.0, absent=[1, 2]) == (1, [("repeats", (1,))])
+
+
+@pytest.mark.parametrize(("hang_after_s", "drawn"), [(49.0, 1), (51.0, 1)])
+def test_a_stall_that_is_named_when_its_time_is_over_is_ended_with_one_verdict(hang_after_s, drawn):
+    found, told = looked_at("all_reduce", None, absent=[1], hang_after_s=hang_after_s)
+    assert (found, [kind for kind, _ in told]) == (drawn, ["repeats"] if hang_after_s > 50 else [])

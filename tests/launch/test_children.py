@@ -146,10 +146,10 @@ def test_a_worker_that_blocks_is_named(launcher, fault):
     assert by_worker[1].index == "53" and f"worker 1 (pid {by_worker[1].pid})" in found["says"] and "index 53" in found["says"]
     assert (by_worker[0].index, incident.ranks[0].children) == (None, ())
     assert (found["evidence"][0]["source"], fault in found["evidence"][0]["text"]) == (by_worker[1].stacks, True)
-    # A lock, which a thread of multiprocessing might release as far as the kernel knows; a FIFO that nobody opens to write.
+    # A lock that was held when the worker was forked; a FIFO that nobody opens to write.
     waited = by_worker[1].wait
-    assert waited and (waited.kind, waited.what) == (("fifo", str(fifo)) if "FIFO" in fault else ("mutex", None))
-    assert found["remedies"][0]["id"] == ("serve-the-pipe" if "FIFO" in fault else "bound-the-read")
+    assert waited and (waited.kind, waited.what) == (("fifo", str(fifo)) if "FIFO" in fault else ("mutex", None)) and waited.ends is ("FIFO" in fault)
+    assert found["remedies"][0]["id"] == ("serve-the-pipe" if "FIFO" in fault else "release-the-lock")
     # Of all variables only the index is kept.
     assert not [p for p in (run.path / "incidents/1").rglob("*.json") if "base_seed" in p.read_text()]
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from unhang.diagnosis.proven import RECORDS
 from unhang.launch import events
+from unhang.model import Wait
 from unhang.report import language
 from unhang.report.live import Live
 
@@ -84,7 +85,26 @@ def test_ours_begin_on_a_line_of_their_own(shown):
         ),
         (events.Ignored(what="UNHANG_TIMEOUT_S", value="ten", why="value", ranks=(0,)), "UNHANG_TIMEOUT_S=ten is no value for it; ignored in 1 rank"),
         (events.Ignored(what="accelerate", value="backend", why="unknown", ranks=(0,)), "accelerate was not told of the backend"),
-        (events.Straggling(ranks=(3,), waiting=(0, 1), for_s=12.0, incident=1), "rank 3 is slow but alive: ranks 0, 1 are waiting for 12 s"),
+        (
+            events.Stalled(ranks=(3,), waiting=(0, 1), for_s=12.0, kind="works", place="a.py:7", left_s=None),
+            "rank 3 works at a.py:7 for 0:12; ranks 0, 1 wait",
+        ),
+        (
+            events.Stalled(ranks=(1,), waiting=(0,), for_s=40.0, kind="repeats", place="a.py:7", left_s=260.0),
+            "rank 0 waits; the training is ended in 4:20 unless it goes on (--hang-after)",
+        ),
+        (
+            events.Stalled(
+                ranks=(1,),
+                waiting=(0,),
+                for_s=12.0,
+                kind="waits",
+                wait=Wait(kind="file-lock", what="/data/lock", holder=7, command="sleep 9"),
+                left_s=1.0,
+                met_before=1,
+            ),
+            "waits for the file lock /data/lock, which pid 7, sleep 9 holds for 0:12; rank 0 waits",
+        ),
         (events.CaughtUp(after_s=15.0), "moving again after 15 s"),
         (events.GaveUp(why="because"), "not starting again: because"),
         (events.Asking(ways=2, within_s=150.0), "an answer is waited for 2:30 at most"),
@@ -248,7 +268,10 @@ def test_what_is_tried_fits_a_terminal_of_80_columns():
             events.FirstStep(ranks=8, devices=("cuda:0 (H100)",), backend="nccl", after_s=41.2),
             "8 个 rank，位于 cuda:0 (H100) (nccl)；启动后 41.2 秒完成第一步",
         ),
-        (events.Straggling(ranks=(1,), waiting=(0, 2), for_s=31.0, incident=1), "rank 1 较慢但仍在运行：rank 0, 2 已等待 31 秒；再给它时间"),
+        (
+            events.Stalled(ranks=(1,), waiting=(0, 2), for_s=31.0, kind="works", left_s=260.0),
+            "rank 1 在工作，已 0:31；rank 0, 2 在等待；若无进展，4:20 后结束训练（--hang-after）",
+        ),
         (events.Opened(incident=1, kind="hang"), "不再有任何进展；正在采集证据"),
         (events.Restarting(attempt=1, of=3), "重新启动（第 1 次，共 3 次）"),
         (events.Note(text="port 29500 is still taken; waiting for it"), "端口 29500 仍被占用；正在等待"),

@@ -15,13 +15,13 @@ import msgspec
 import typer
 
 from unhang import encoding
-from unhang.cli import misplaced, own_steps
+from unhang.cli import caches, misplaced, own_steps
 from unhang.cli.aside import say
 from unhang.cli.fallback import Fallback, Mode
 from unhang.diagnosis.retyped import Typed
 from unhang.errors import EXITS_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
-from unhang.launch import environment, events, supervise
+from unhang.launch import environment, events, patience, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
 from unhang.records import named
@@ -195,6 +195,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         options=Options(
             hang_after_s=request.hang_after_s,
             startup_s=request.startup_s,
+            pauses=None if (folder := caches.folder()) is None else folder / patience.FILE,
             leave_hung=request.on_failure == "report",
             check_world=request.check_world,
             terminal_out=live.is_terminal("out"),

@@ -11,13 +11,11 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from unhang.facts.host import Host
-
-Kind = Literal["sleep", "socket", "pipe", "fifo", "file-lock", "mutex", "semaphore", "child", "terminal", "file", "poll"]
+from unhang.model import Wait
 
 # Numbers of system calls by what they wait for, on x86-64 and on 64-bit Arm (whose table other new architectures share). Receiving, accepting and
 # connecting count as reading, closing and syncing as writing.
@@ -57,29 +55,22 @@ _NATIVE_THREADS = ("gloo_", "pt_tcpstore", "pt_gloo", "pt_nccl", "cuda-", "unhan
 _COMMAND_CHARS = 120
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wait:
-    """What one thread waits in.
+def waits_in(host: Host, pid: int, *, tid: int | None = None, idle: Collection[int] = (), children: Iterable[int] = ()) -> Wait | None:
+    """What thread `tid` (the main one) of a process waits in; None if it runs, or the kernel does not say.
 
-    kind      "mutex" is a lock inside the process, "semaphore" one that is shared between processes
-    timed     the wait ends by itself, at a time that the program gave
-    ends      False if nothing can end it any more: every thread that could release it waits as well
-    what      a path, a peer's address ("10.0.0.7:443"), or the command line of a child
-    holder    the process that holds the lock, the child that is waited for, or the process at the other end of the pipe
-    command   the holder's command line
+    `idle` are threads of the process that are known to release nothing. A wait for other processes cannot end if one of `children` is deadlocked:
+    that child is the holder then.
     """
+    found = _waits_in(host, pid, tid or pid, idle)
+    if found is not None and found.kind in ("pipe", "semaphore", "child", "poll", "socket"):
+        for child in children:
+            if is_deadlocked(host, child):
+                return replace(found, ends=False, holder=child, command=command_line(host, child))
+    return found
 
-    kind: Kind
-    timed: bool = False
-    ends: bool = True
-    what: str | None = None
-    holder: int | None = None
-    command: str | None = None
 
-
-def waits_in(host: Host, pid: int, *, tid: int | None = None) -> Wait | None:
-    """What thread `tid` (the main one) of a process waits in; None if it runs, or the kernel does not say."""
-    call = _call(host, pid, tid or pid)
+def _waits_in(host: Host, pid: int, tid: int, idle: Collection[int]) -> Wait | None:
+    call = _call(host, pid, tid)
     if call is None:
         return None
     name, args = call
@@ -89,7 +80,7 @@ def waits_in(host: Host, pid: int, *, tid: int | None = None) -> Wait | None:
         timed = args[3] != 0
         if not args[1] & _FUTEX_PRIVATE:
             return Wait(kind="semaphore", timed=timed)
-        return Wait(kind="mutex", timed=timed, ends=timed or not is_deadlocked(host, pid))
+        return Wait(kind="mutex", timed=timed, ends=timed or not is_deadlocked(host, pid, idle=idle))
     if name == "wait":
         child = args[0] if 0 < args[0] < 1 << 31 else None
         return Wait(kind="child", holder=child, command=command_line(host, child))
@@ -99,7 +90,7 @@ def waits_in(host: Host, pid: int, *, tid: int | None = None) -> Wait | None:
     if name == "open":
         # Only opening a FIFO waits for long in the call itself; its path is in the program's memory.
         text = _string(host, pid, args[1])
-        return Wait(kind="fifo" if "partner" in _wchan(host, pid, tid or pid) else "file", what=text)
+        return Wait(kind="fifo" if "partner" in _wchan(host, pid, tid) else "file", what=text)
     if name in ("read", "write"):
         return _of_descriptor(host, pid, args[0], reads=name == "read")
     if name in ("poll", "ppoll"):
@@ -107,10 +98,10 @@ def waits_in(host: Host, pid: int, *, tid: int | None = None) -> Wait | None:
     return Wait(kind="poll", timed=args[4] != 0 if name == "select" else _signed(args[3]) >= 0)
 
 
-def is_deadlocked(host: Host, pid: int) -> bool:
+def is_deadlocked(host: Host, pid: int, *, idle: Collection[int] = ()) -> bool:
     """Whether every thread of a process waits, without a timeout, for another thread of that same process.
 
-    Threads of transports and watchdogs do not count: they run no Python code, so they release no lock of it.
+    Threads of transports and watchdogs do not count, nor do those in `idle`: they run no Python code, so they release no lock of it.
     """
     seen = 0
     try:
@@ -119,7 +110,7 @@ def is_deadlocked(host: Host, pid: int) -> bool:
             call = _call(host, pid, tid)
             if call is not None and call[0] == "futex" and call[1][1] & _FUTEX_PRIVATE and call[1][3] == 0:
                 seen += 1
-            elif not host.read(f"/proc/{pid}/task/{tid}/comm").startswith(_NATIVE_THREADS):
+            elif tid not in idle and not host.read(f"/proc/{pid}/task/{tid}/comm").startswith(_NATIVE_THREADS):
                 return False
     except (OSError, ValueError):
         return False

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Remedy
+from unhang.model import Evidence, Remedy, Wait
 
 if TYPE_CHECKING:
-    from unhang.facts.waits import Wait
     from unhang.records.picture import Picture
 
 SEE_THE_HOLDER = Remedy(
@@ -44,6 +43,8 @@ def described(picture: Picture, wait: Wait | None) -> Text:
     if wait is None:
         return NOTHING
     holder = _process(picture, wait)
+    if holder and not wait.ends:
+        return Text("waiting for {holder}, in which all threads wait for each other", "在等待{holder}，其中所有线程都在互相等待").fill(holder=holder)
     path = Text(" {path}", " {path}").fill(path=wait.what) if wait.what else NOTHING
     if wait.kind == "file-lock":
         held = Text(" that {holder} holds", "，由{holder}持有").fill(holder=holder) if holder else NOTHING
@@ -84,13 +85,15 @@ def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:
 
 def remedies(wait: Wait) -> tuple[str, ...]:
     """The ids of what helps against a wait, the most particular first."""
+    if not wait.ends and (wait.kind == "mutex" or wait.holder is not None):
+        return (RELEASE_THE_LOCK.id,)
     if wait.kind == "child":
         return (BOUND_THE_CHILD.id,)
     if wait.holder is not None:
         return (SEE_THE_HOLDER.id, "bound-the-wait")
     if wait.kind == "fifo" or (wait.kind == "pipe" and not wait.ends):
         return (SERVE_THE_PIPE.id,)
-    return (RELEASE_THE_LOCK.id,) if wait.kind == "mutex" and not wait.ends else ("bound-the-wait",)
+    return ("bound-the-wait",)
 
 
 def commands(wait: Wait | None) -> dict[str, str]:

@@ -1,29 +1,64 @@
-"""Finding out that a training hangs, and telling that from one that is slow.
+"""Notices a stall, names it early, and ends the training late.
 
-Others wait for a rank that does nothing: a hang. Others wait for a rank that executes: a straggler, said once and given time. All wait,
-in calls that do not fit each other: a hang at once. All wait in the same call: a hang if no data moves in it.
+Naming takes evidence and draws a verdict, and harms nobody. Ending follows at once only if nothing can end the stall any more: ranks wait in calls
+that do not fit each other, or one waits for a lock that nobody can release. Otherwise `patience` says how long the others may wait.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from unhang.launch import events
 from unhang.launch.incidents import Asked, Incidents, Open, Situation
 from unhang.launch.listener import Peer
+from unhang.launch.patience import Kind, Patience, kind_of, place_of
 from unhang.launch.sampling import MIN_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
+from unhang.model import Wait
 from unhang.records.incident import Activity
 
 # A rank in uninterruptible I/O is being served by a slow disk or file server, at first.
 IO_GRACE_S = 120.0
-# All ranks are inside one and the same collective, and data moves (or GPUs spin): that may be a very large one.
+# All ranks are inside the same collective, and data moves (or GPUs spin): it may be a very large one.
 JOINED_GRACE_S = 120.0
-# Where ranks wait before the training's rhythm is known, its user is told after so long how long that may go on.
+# While ranks wait and the training's pace is not known yet, its user is told after this long how long that may go on.
 TOLD_AFTER_S = 15.0
-# How often the dumps are waited for where all ranks wait.
+# How often the dumps are waited for if all ranks wait.
 COMPARISONS = 3
+# How often a stall that was named is looked at, and the first of the growing intervals at which it is reported again.
+LOOK_S = 1.0
+REPORT_S = 30.0
+# A pause at a place that this script survived before is evidence of nothing until it is this much longer.
+LONGER = 1.5
+
+
+@dataclass(kw_only=True)
+class _Named:
+    """A stall that was named. `until_s` is when it ends the training, as it was last reported; infinite for never."""
+
+    stall: Stall
+    ranks: tuple[int, ...]
+    place: str | None
+    incident: int | None = None
+    idle: dict[int, frozenset[int]] = field(default_factory=dict)
+    until_s: float = math.inf
+    looked_s: float = 0.0
+    report_s: float = 0.0
+    interval_s: float = REPORT_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reason:
+    """Which rank the others wait for, and until when they may."""
+
+    rank: int
+    kind: Kind
+    wait: Wait | None
+    until_s: float
 
 
 class Ground(Protocol):
@@ -49,6 +84,7 @@ class Alarm:
         watch: Watch,
         sampler: Sampler,
         incidents: Incidents,
+        patience: Patience,
         leave_hung: bool,
         clock: Callable[[], float],
         tell: Callable[[events.Event], None],
@@ -57,10 +93,11 @@ class Alarm:
         self._watch = watch
         self._sampler = sampler
         self._incidents = incidents
+        self._patience = patience
         self._leave_hung = leave_hung
         self._clock = clock
         self._tell = tell
-        self._reported: Stall | None = None
+        self._named: _Named | None = None
         self._allowance_told = False
         self._compared: float | None = None
         self._concluded = False
@@ -68,11 +105,11 @@ class Alarm:
 
     @property
     def concluded(self) -> bool:
-        """Whether what stands still now has had its verdict."""
-        return self._concluded
+        """Whether the present stall has had its verdict."""
+        return self._concluded or (self._named is not None and self._named.incident is not None)
 
     async def look(self, now: float) -> None:
-        """Look once; what is found is told, written down and acted upon before this returns."""
+        """Look once. What is found is reported, written down and acted upon before this returns."""
         window = window_s(self._watch.rhythm.threshold_s)
         if self._watch.suspects(now, window_s=window):
             self._sampler.look(self._ground.states(), now=now)
@@ -81,20 +118,53 @@ class Alarm:
         if stall is None:
             self._moves_again(now)
             return
+        if self._concluded:
+            return
         if not stall.absent and (await self._compare(stall) or now - stall.since_s < stall.threshold_s):
+            return
+        if self._named is not None and now - self._named.looked_s < LOOK_S:
             return
         seen = {rank: self._sampler.activity(self._watch.ranks[rank], window_s=window) for rank in stall.absent or stall.waiting}
         if any(a is None or a.window_s < MIN_WINDOW_S for a in seen.values()):
             return
-        served = [rank for rank in seen if self._watch.ranks[rank].is_served(now)]
-        busy = tuple(rank for rank, a in seen.items() if a is not None and self._lives(self._watch.ranks[rank], a, now, stall) and rank not in served)
-        if not stall.absent:
-            await self._all_wait(stall, busy, now)
-        elif not busy and not served:
-            await self._hang(stall)
-        elif busy and stall.waiting and self._reported is None:
-            self._reported = stall
-            await self._take_straggler(stall, busy)
+        reason = self._reason(stall, {rank: a for rank, a in seen.items() if a is not None}, now)
+        if reason is None:
+            return
+        if self._named is None and not await self._name(stall, reason, now):
+            return
+        await self._wait_on(stall, reason, now)
+
+    def _reason(self, stall: Stall, seen: dict[int, Activity], now: float) -> _Reason | None:
+        """The rank that will be waited for least; None if nobody waits for one that executes, or all wait under deadlines of the user's own."""
+        waiting = [self._watch.ranks[rank].pid for rank in stall.waiting]
+        starting = self._watch.rhythm.usual_gap_s is None
+        timeouts = [t for rank in stall.waiting if (t := self._watch.ranks[rank].timeout_s) is not None]
+        idle = self._named.idle if self._named is not None else {}
+        reasons = []
+        for rank, activity in seen.items():
+            state = self._watch.ranks[rank]
+            if state.is_served(now):
+                continue
+            wait = self._sampler.wait(state, idle=idle.get(rank, ()))
+            kind = kind_of(state, activity, wait, busy=self._lives(state, activity, now, stall), waiting=waiting, now=now)
+            if not stall.waiting and kind in ("works", "repeats"):
+                # Nobody waits for it, and it executes: that is what a training does.
+                return None
+            if not stall.absent:
+                kind = self._joined(kind)
+                if kind == "works" and now - stall.since_s < JOINED_GRACE_S:
+                    return None
+            limit_s = self._patience.limit_s(kind, place_of(state), starting=starting, timeout_s=min(timeouts, default=None))
+            if kind != "stuck" and not stall.waiting:
+                # Nobody's collective times out: a rank may be uploading, and the last one more than others.
+                limit_s = max(limit_s, stall.threshold_s)
+            reasons.append(_Reason(rank=rank, kind=kind, wait=wait, until_s=stall.since_s + limit_s))
+        return min(reasons, key=lambda r: (r.until_s, r.rank), default=None)
+
+    def _joined(self, kind: Kind) -> Kind:
+        """Of a rank that waits in the same collective as all others: nobody is left who could come if one has left or ended."""
+        someone_left = any(r.left or r.ended is not None for r in self._watch.ranks.values())
+        return "works" if kind in ("works", "repeats") else "stuck" if someone_left and self._watch.complete() else "joined"
 
     def _tell_allowance(self, now: float) -> None:
         """Ranks wait, and what is usual is not known yet: how long that may go on is said once."""
@@ -126,43 +196,81 @@ class Alarm:
             if again:
                 await opened.taker.wait_on(opened.taken)
             if await self._incidents.parted(opened, self._ground.situation(opened)):
-                await self._conclude(opened, announce=True)
+                self._incidents.announce(opened)
+                await self._conclude(opened)
                 return True
             if not opened.taker.late or self.failed_meanwhile or self._watch.look(self._clock()) is None:
                 break
         self._abandon()
         return False
 
-    async def _all_wait(self, stall: Stall, busy: tuple[int, ...], now: float) -> None:
-        """All ranks of this host are inside the same collective: a hang if nothing moves in it and no other host is missing."""
-        for_s = now - stall.since_s
-        if not self._watch.complete():
-            if self._reported is None:
-                self._reported = stall
-                self._tell(events.Note(text=f"all ranks of this host have waited for {for_s:.0f} s for ranks of other hosts"))
-        elif not busy or for_s >= max(JOINED_GRACE_S, 10 * stall.threshold_s):
-            await self._hang(stall)
+    async def _name(self, stall: Stall, reason: _Reason, now: float) -> bool:
+        """Take evidence of a stall and draw its verdict, whatever becomes of it; False if it is over by then, or a rank has failed.
 
-    async def _hang(self, stall: Stall) -> None:
-        if self._concluded:
+        One that cannot end is left to `_end`, which does the same. A pause that the script is known to survive gets a line, and no evidence yet.
+        """
+        state = self._watch.ranks[reason.rank]
+        ranks = stall.absent or stall.waiting
+        named = _Named(stall=stall, ranks=ranks, place=place_of(state))
+        if not stall.absent and not self._watch.complete():
+            self._named = named
+            self._tell(events.Note(text=f"all ranks of this host have waited for {now - stall.since_s:.0f} s for ranks of other hosts"))
+            return False
+        if now < reason.until_s or self._leave_hung:
+            if now - stall.since_s < LONGER * self._patience.usual_s(named.place):
+                return False
+            busy = bool(stall.absent) and reason.kind in ("works", "repeats")
+            opened = self._incidents.open("straggler" if busy else "hang", stall)
+            opened.spares = True
+            concerned = (*ranks, *stall.waiting) if busy else None
+            await self._incidents.gather(opened, [a for a in self._ground.everybody(stall) if concerned is None or a.state.rank in concerned])
+            if not self._is_still_there(opened):
+                return False
+            await self._ground.draw(opened)
+            named.incident = opened.number
+            named.idle = {rank: taken.idle for rank, taken in opened.taken.items()}
+        self._named = named
+        return True
+
+    async def _wait_on(self, stall: Stall, reason: _Reason, now: float) -> None:
+        """Wait for a stall that was named, say so at growing intervals, and end the training when its time is over."""
+        named = self._named
+        if named is None:
             return
-        self._reported = stall
+        now = named.looked_s = self._clock()
+        # What was promised is kept, unless the wait turns out to be without end.
+        named.until_s = reason.until_s if reason.kind == "stuck" or not named.report_s else max(named.until_s, reason.until_s)
+        if now >= named.until_s and not self._leave_hung:
+            await self._end(stall, named, reason)
+        elif now >= named.report_s and (reason.kind != "stuck" or not named.report_s):
+            named.report_s, named.interval_s = now + named.interval_s, 2 * named.interval_s
+            state = self._watch.ranks[reason.rank]
+            left_s = None if self._leave_hung or math.isinf(named.until_s) else round(named.until_s - now, 1)
+            self._tell(
+                events.Stalled(
+                    ranks=(reason.rank,) if stall.absent else named.ranks,
+                    waiting=stall.waiting if stall.absent else (),
+                    for_s=round(now - stall.since_s, 1),
+                    kind=reason.kind,
+                    place=None if state.place is None else f"{Path(state.place.file).name}:{state.place.line}",
+                    wait=reason.wait,
+                    left_s=left_s,
+                    met_before=self._patience.pauses.ended.get(named.place or "", 0),
+                    incident=named.incident,
+                )
+            )
+
+    async def _end(self, stall: Stall, named: _Named, reason: _Reason) -> None:
+        """Take the last evidence, and end the training unless it has gone on meanwhile."""
         opened = self._incidents.open("hang", stall)
         await self._incidents.gather(opened, self._ground.everybody(stall))
         await self._conclude(opened)
+        if self._concluded and reason.kind != "stuck":
+            self._patience.ended(named.place)
 
-    async def _conclude(self, opened: Open, *, announce: bool = False) -> None:
-        """The evidence of a hang is in: judge it, and end the training unless it has gone on or failed meanwhile."""
-        if announce:
-            self._incidents.announce(opened)
-            self._reported = opened.stall
-        if self.failed_meanwhile:
-            self.failed_meanwhile = False
-            opened.kind = "failure"
-            self._ground.release_all()
-            return
-        if not self._ground.running() or self._watch.look(self._clock()) is None:
-            self._abandon()
+    async def _conclude(self, opened: Open) -> None:
+        """The evidence of a hang is in: judge it and end the training, unless it has gone on or failed meanwhile."""
+        if not self._is_still_there(opened):
             return
         await self._ground.draw(opened)
         self._concluded = True
@@ -171,12 +279,17 @@ class Alarm:
         elif self._ground.running():
             await self._ground.end()
 
-    async def _take_straggler(self, stall: Stall, busy: tuple[int, ...]) -> None:
-        opened = self._incidents.open("straggler", stall)
-        await self._incidents.gather(opened, [a for a in self._ground.everybody(stall) if a.state.rank in (*busy, *stall.waiting)])
-        self._tell(events.Straggling(ranks=busy, waiting=stall.waiting, for_s=round(self._clock() - stall.since_s, 1), incident=opened.number))
-        await self._ground.draw(opened)
-        self._after_incident()
+    def _is_still_there(self, opened: Open) -> bool:
+        """Whether the stall has outlasted the taking of its evidence."""
+        if self.failed_meanwhile:
+            self.failed_meanwhile = False
+            opened.kind = "failure"
+            self._ground.release_all()
+            return False
+        if not self._ground.running() or self._watch.look(self._clock()) is None:
+            self._abandon()
+            return False
+        return True
 
     def _abandon(self) -> None:
         self._incidents.abandon()
@@ -189,7 +302,10 @@ class Alarm:
             self._ground.failed(None)
 
     def _moves_again(self, now: float) -> None:
-        if self._reported is not None:
-            self._tell(events.CaughtUp(after_s=round(now - self._reported.since_s, 1)))
-        self._reported = self._compared = None
+        named, self._named = self._named, None
+        if named is not None:
+            for_s = now - named.stall.since_s
+            self._tell(events.CaughtUp(after_s=round(for_s, 1)))
+            self._patience.survived(named.place, for_s)
+        self._compared = None
         self._concluded = False

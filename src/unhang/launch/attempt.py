@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -35,6 +36,7 @@ from unhang.launch.listener import Listener, Peer
 from unhang.launch.now import Onlookers
 from unhang.launch.output import Channel, Sink, Stream
 from unhang.launch.pace import Pace
+from unhang.launch.patience import Patience
 from unhang.launch.rhythm import STARTUP_S, Rhythm
 from unhang.launch.roster import Roster
 from unhang.launch.sampling import MAX_WINDOW_S, Sampler, window_s
@@ -78,6 +80,8 @@ class Options:
 
     hang_after_s: float | None = None
     startup_s: float = STARTUP_S
+    # Where the pauses that scripts survived are remembered; None to remember nothing.
+    pauses: Path | None = None
     leave_hung: bool = False
     check_world: bool = True
     terminal_out: bool = False
@@ -132,6 +136,13 @@ class Attempt:
             watch=self._watch,
             sampler=self._sampler,
             incidents=self._incidents,
+            patience=Patience(
+                hang_after_s=options.hang_after_s,
+                startup_s=options.startup_s,
+                script=f"{Path.cwd()}/{command.name}",
+                path=options.pauses,
+                trouble=self._incidents.trouble,
+            ),
             leave_hung=options.leave_hung,
             clock=self._now,
             tell=tell,

@@ -6,7 +6,7 @@ py-spy never pauses them: a stopped process must not be continued, and a system 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.facts.processes import Child
-from unhang.facts.waits import Wait, waits_in
+from unhang.facts.waits import waits_in
 from unhang.launch import py_spy
+from unhang.model import Wait
 from unhang.records import stacks as stacks_of
 from unhang.records.incident import ChildRecord, Missed, Stacks
 
@@ -57,27 +58,24 @@ class ChildReader:
         await asyncio.gather(*(self._one(child, tool, found, missed) for child in children))
 
     async def _one(self, child: Child, tool: str | None, found: list[ChildRecord], missed: list[str]) -> None:
-        wait = await asyncio.to_thread(wait_of, self._host, child.pid)
-        record = ChildRecord(pid=child.pid, state=child.state, exitcode=child.exitcode, wait=wait)
-        if child.ended or tool is None:
-            found.append(record)
-            return
-        try:
-            async with self._free:
-                out = await py_spy.dump(tool, child.pid, "--nonblocking", "--locals")
-            read = stacks_of.from_pyspy(out)
-        except (OSError, RecordError) as e:
-            found.append(record)
-            if processes.exists(self._host, child.pid):
-                missed.append(str(e))
-            return
-        worker, index = stacks_of.worker_of_pyspy(out)
-        found.append(replace(record, worker=worker, index=index, stacks=self._keep(child.pid, read)))
+        record = ChildRecord(pid=child.pid, state=child.state, exitcode=child.exitcode)
+        idle: frozenset[int] = frozenset()
+        if not child.ended and tool is not None:
+            try:
+                async with self._free:
+                    out = await py_spy.dump(tool, child.pid, "--nonblocking", "--locals")
+                read = stacks_of.from_pyspy(out)
+                (worker, index), idle = stacks_of.worker_of_pyspy(out), stacks_of.idle_threads(read)
+                record = replace(record, worker=worker, index=index, stacks=self._keep(child.pid, read))
+            except (OSError, RecordError) as e:
+                if processes.exists(self._host, child.pid):
+                    missed.append(str(e))
+        found.append(replace(record, wait=await asyncio.to_thread(wait_of, self._host, child.pid, idle=idle)))
 
 
-def wait_of(host: Host, pid: int, *, tid: int | None = None) -> Wait | None:
-    """What a thread (the main one) of a process waits in, without credentials in its holder's command line."""
-    wait = waits_in(host, pid, tid=tid)
+def wait_of(host: Host, pid: int, *, tid: int | None = None, idle: Collection[int] = (), children: Iterable[int] = ()) -> Wait | None:
+    """The same as `waits_in`, without credentials in the command line of the holder."""
+    wait = waits_in(host, pid, tid=tid, idle=idle, children=children)
     if wait is None or wait.command is None:
         return wait
     return replace(wait, command=" ".join(redact_command(wait.command.split(" "))))

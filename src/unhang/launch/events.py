@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from unhang.model import Verdict
+from unhang.model import Verdict, Wait
 from unhang.records.seen import Seen
 
 
@@ -79,13 +79,22 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Straggling:
-    """The others wait for a rank that is alive and executing; it is given time."""
+class Stalled:
+    """The others wait for `ranks`, which get time; again at growing intervals. Where nobody waits for anybody, `waiting` is empty.
+
+    `kind` is a word of `launch/patience`; `wait` what the first of them waits in. `left_s` is None if nothing will be ended for this stall.
+    `met_before` counts how often the training was ended for a stall at this place.
+    """
 
     ranks: tuple[int, ...]
     waiting: tuple[int, ...]
     for_s: float
-    incident: int
+    kind: str
+    place: str | None = None
+    wait: Wait | None = None
+    left_s: float | None = None
+    met_before: int = 0
+    incident: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +245,7 @@ Event = Union[  # noqa: UP007
     Ignored,
     FirstStep,
     Pace,
-    Straggling,
+    Stalled,
     CaughtUp,
     Opened,
     Abandoned,

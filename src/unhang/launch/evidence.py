@@ -24,6 +24,7 @@ from unhang.launch import py_spy
 from unhang.launch.children import ChildReader, wait_of
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
+from unhang.model import Wait
 from unhang.records import flight as flights
 from unhang.records import stacks as stacks_of
 from unhang.records.frames import LOADER, Frame, inside, is_user_file
@@ -42,12 +43,13 @@ GUARDED_CALLS = 64
 
 @dataclass(kw_only=True)
 class Taken:
-    """What was got from one rank. Paths are relative to the run directory."""
+    """What was got from one rank. Paths are relative to the run directory; `idle` are threads that release no lock (see `stacks.idle_threads`)."""
 
     answered: bool = False
     stacks: str | None = None
     flight: str | None = None
     activity: Activity | None = None
+    idle: frozenset[int] = frozenset()
     in_loader: bool = False
     children: list[ChildRecord] = field(default_factory=list)
 
@@ -112,13 +114,16 @@ class Taker:
 
     async def _take_own(self, incident: int, state: RankState, peer: Peer | None, taken: Taken) -> None:
         stopped = bool(taken.activity and taken.activity.stopped)
+        if peer is None or stopped or not await self._ask(incident, state, peer, taken):
+            found = await self._from_outside(state, stopped=stopped)
+            if found is not None:
+                self._keep(incident, state, found, taken)
         if taken.activity is not None and not stopped:
-            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(wait_of, self._host, state.pid, tid=state.tid))
-        if peer is not None and not stopped and await self._ask(incident, state, peer, taken):
-            return
-        found = await self._from_outside(state, stopped=stopped)
-        if found is not None:
-            self._keep(incident, state, found, taken)
+            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(self._wait, state, taken.idle))
+
+    def _wait(self, state: RankState, idle: frozenset[int]) -> Wait | None:
+        children = processes.descendants(self._host, (state.pid,))[state.pid]
+        return wait_of(self._host, state.pid, tid=state.tid, idle=idle, children=children)
 
     async def wait_on(self, taken: Mapping[int, Taken]) -> None:
         """Wait once more, as long, for the answers that have not come: asking again would only make a slow rank begin a second dump."""
@@ -201,6 +206,7 @@ class Taker:
                 ThreadStack(
                     name=str(t["name"]),
                     main=bool(t["main"]),
+                    tid=t.get("tid"),
                     frames=tuple(Frame(file=f, line=n, name=name, code=code) for f, n, name, code in t["frames"]),
                 )
                 for t in reply["threads"]
@@ -214,6 +220,7 @@ class Taker:
 
     def _keep(self, incident: int, state: RankState, found: Stacks, taken: Taken) -> None:
         taken.stacks = self._write_stacks(self._rundir.stacks(incident, state.rank), found) or taken.stacks
+        taken.idle = stacks_of.idle_threads(found)
         taken.in_loader = any(inside(f, LOADER) for f in stacks_of.main_thread(found))
 
     def _write_stacks(self, path: Path, found: Stacks) -> str | None:

@@ -46,7 +46,9 @@ class Asked:
 
 @dataclass(kw_only=True)
 class Open:
-    """An incident that is not written down yet. `gathered` is set once the evidence of the living is in; `told` once the user knows of it."""
+    """An incident that is not written down yet. `gathered` is set once the evidence of the living is in; `told` once the user knows of it; `spares`
+    if the ranks are left alive after its verdict.
+    """
 
     number: int
     kind: IncidentKind
@@ -55,6 +57,7 @@ class Open:
     taker: Taker
     interrupted_by: str | None = None
     told: bool = False
+    spares: bool = False
     taken: dict[int, Taken] = field(default_factory=dict)
     ras: str | None = None
     gathered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,6 +86,7 @@ class _Drawn:
     incident: Incident
     judged: Verdict
     told: Verdict
+    ends: bool
 
 
 class Incidents:
@@ -205,15 +209,11 @@ class Incidents:
 
     def _revised(self) -> tuple[Incident, Verdict] | None:
         for i, drawn in enumerate(self._drawn, 1):
-            now = self._told(drawn.judged, drawn.incident)
+            now = still_there.told(drawn.judged, drawn.incident.ranks, ends=drawn.ends)
             if now != drawn.told:
                 drawn.told = now
                 self._write_verdict(drawn.rundir, drawn.incident.number, now, is_last=i == len(self._drawn))
         return (drawn.incident, drawn.told) if self._drawn else None
-
-    def _told(self, judged: Verdict, incident: Incident) -> Verdict:
-        """From what was judged, each time: who was about to be ended has ended later."""
-        return still_there.told(judged, incident.ranks, ends=incident.kind in self._ends)
 
     def _write_verdict(self, rundir: RunDir, number: int, verdict: Verdict, *, is_last: bool) -> None:
         self.write(rundir.incident_verdict(number), verdict)
@@ -230,9 +230,10 @@ class Incidents:
             self.troubles.append(f"cannot write {self._rundir.incident(opened.number)}: {e.strerror}; this incident is in {rundir.path}")
             rundir.write(rundir.incident(opened.number), incident)
         judged = why.judge(rundir, number=opened.number)
-        told = self._told(judged, incident) if opened.kind in self._ends else judged
+        ends = opened.kind in self._ends and not opened.spares
+        told = still_there.told(judged, incident.ranks, ends=True) if ends else judged
         self._write_verdict(rundir, opened.number, told, is_last=True)
-        return _Drawn(rundir=rundir, incident=incident, judged=judged, told=told)
+        return _Drawn(rundir=rundir, incident=incident, judged=judged, told=told, ends=ends)
 
     def write(self, path: Path, value: object) -> bool:
         """Write one file of the run directory; a disk that refuses is told of once."""

@@ -71,13 +71,12 @@ class Rhythm:
 
     @property
     def threshold_s(self) -> float:
-        """How long a rank may wait inside a collective before something is taken to be wrong."""
-        if self._fixed is not None:
-            return self._fixed
-        if self._usual is None:
-            return self._startup
-        threshold = max(FLOOR_S, PATIENCE * self._usual)
-        return min(threshold, QUICK_CAP_S) if self._usual < 1.0 else threshold
+        """How long a rank may wait inside a collective before the others are looked at and named. Nothing is ended for that: see `patience`."""
+        threshold = self._startup
+        if self._usual is not None:
+            threshold = max(FLOOR_S, PATIENCE * self._usual)
+            threshold = min(threshold, QUICK_CAP_S) if self._usual < 1.0 else threshold
+        return threshold if self._fixed is None else min(threshold, self._fixed)
 
     @property
     def allowance_s(self) -> float | None:
@@ -92,9 +91,8 @@ class Rhythm:
     @property
     def silence_s(self) -> float:
         """How long all ranks may stand still while none waits for another."""
-        if self._fixed is not None:
-            return self._fixed
-        return max(SILENCE_FLOOR_S, SILENCE_FACTOR * self.threshold_s)
+        silence = max(SILENCE_FLOOR_S, SILENCE_FACTOR * self.threshold_s)
+        return silence if self._fixed is None else min(silence, self._fixed)
 
     @property
     def stands_s(self) -> float:

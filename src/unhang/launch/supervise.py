@@ -352,7 +352,7 @@ class Supervisor:
                 "world_size": self._command.world_size,
                 "environment": {**evidence, **self._settings},
                 **({"settings": self._described} if self._described is not None else {}),
-                "options": asdict(self._options) | asdict(self._policy),
+                "options": asdict(self._options) | {"pauses": str(self._options.pauses or "")} | asdict(self._policy),
                 "supervisor": processes.identity(self._host, os.getpid()),
                 "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             },

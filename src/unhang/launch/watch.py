@@ -115,6 +115,10 @@ class RankState:
         """Whether others have gone on without this rank, and it has not moved since."""
         return self.missed_s is not None and self.last_progress_s <= self.missed_s
 
+    def places_seen(self, since_s: float) -> int:
+        """At how many different instructions heartbeats have found the main thread since then."""
+        return len({sig for t, sig in self.places if t >= since_s})
+
     def moved_share(self, since_s: float) -> float | None:
         """Share of the heartbeats since then that found the main thread elsewhere; None with too few of them."""
         sigs = [sig for t, sig in self.places if t >= since_s]

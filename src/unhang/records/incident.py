@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from unhang.facts.waits import Wait
-from unhang.model import ProcessId
+from unhang.model import ProcessId, Wait
 from unhang.records.frames import Frame
 
 INCIDENT_SCHEMA = "unhang/incident/1"
@@ -40,11 +39,12 @@ SILENT_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadStack:
-    """One thread's Python stack, innermost frame last (as a traceback prints it)."""
+    """One thread's Python stack, innermost frame last (as a traceback prints it). `tid` is the kernel's number for it, None if it is not known."""
 
     name: str
     main: bool
     frames: tuple[Frame, ...]
+    tid: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

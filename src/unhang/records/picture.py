@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from unhang.errors import RecordError, UnhangError
-from unhang.facts.waits import Wait
 from unhang.kernel_lines import Kind, device_of
-from unhang.model import Input, InputKind, NotExamined
+from unhang.model import Input, InputKind, NotExamined, Wait
 from unhang.records import frames, kernel, logs, ras, stacks
 from unhang.records.flight import Flight, dump
 from unhang.records.flight.dump import Dump

@@ -15,6 +15,8 @@ from unhang.patterns import lazily
 from unhang.records.frames import Frame
 from unhang.records.incident import Stacks, ThreadStack
 
+# tqdm looks at its bars every ten seconds; loader workers hand out tensors through a thread of multiprocessing's.
+_SERVICES = ("/tqdm/_monitor.py", "/multiprocessing/resource_sharer.py")
 _EXIT = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -26,6 +28,11 @@ def main_thread(stacks: Stacks) -> tuple[Frame, ...]:
     return stacks.threads[0].frames if stacks.threads else ()
 
 
+def idle_threads(stacks: Stacks) -> frozenset[int]:
+    """Threads that wake up by themselves and release no lock that the training's own code may wait for."""
+    return frozenset(t.tid for t in stacks.threads if t.tid is not None and any(f.file.endswith(_SERVICES) for f in t.frames))
+
+
 def from_pyspy(data: bytes) -> Stacks:
     """What `py-spy dump --json` printed. Raises RecordError."""
     raw = _pyspy(data)
@@ -34,6 +41,7 @@ def from_pyspy(data: bytes) -> Stacks:
             name=t.thread_name or f"thread {t.thread_id}",
             main=t.thread_name == "MainThread" or (t.os_thread_id is not None and t.os_thread_id == t.pid),
             frames=tuple(Frame(file=f.filename, line=max(f.line, 0), name=_NAME.sub("", f.name)) for f in reversed(t.frames)),
+            tid=t.os_thread_id,
         )
         for t in raw
     ]

@@ -24,8 +24,9 @@ from unhang.knowledge import seen
 from unhang.knowledge.text import NOTHING, Text
 from unhang.launch import events
 from unhang.records import named
-from unhang.report import language, screen, terminal
+from unhang.report import language, screen, stalled, terminal
 from unhang.report.folding import cut, fold
+from unhang.report.stalled import clock
 
 _BUFFER_BYTES = 1 << 16
 # For a reader that is slow, on a non-blocking stream. What does not go out within it is dropped here; the logs have it.
@@ -203,14 +204,8 @@ def _say(event: events.Event) -> tuple[Text, str]:
         return said.fill(what=f"{event.what} {event.was} -> {event.now}", ranks=_count(len(event.ranks)), where=where), "cyan"
     if isinstance(event, events.Ignored):
         return Text("{what} in {ranks}", "{what}（{ranks}）").fill(what=_not_done(event), ranks=_count(len(event.ranks))), "yellow"
-    if isinstance(event, events.Straggling):
-        said = Text(
-            "{slow} {is_slow} slow but alive: {others} {are} waiting for {s} s; giving it time",
-            "{slow} 较慢但仍在运行：{others} 已等待 {s} 秒；再给它时间",
-        )
-        return said.fill(
-            slow=_ranks(event.ranks), is_slow=_verb(event.ranks), others=_ranks(event.waiting), are=_verb(event.waiting), s=f"{event.for_s:.0f}"
-        ), "yellow"
+    if isinstance(event, events.Stalled):
+        return stalled.says(event), "yellow"
     if isinstance(event, events.CaughtUp):
         return Text("moving again after {s} s", "{s} 秒后又有进展").fill(s=f"{event.after_s:.0f}"), "green"
     if isinstance(event, events.Opened):
@@ -222,18 +217,18 @@ def _say(event: events.Event) -> tuple[Text, str]:
     if isinstance(event, events.Restarting):
         return Text("starting again (restart {n} of {of})", "重新启动（第 {n} 次，共 {of} 次）").fill(n=event.attempt, of=event.of), "cyan"
     if isinstance(event, events.Climbing):
-        share = Text(", {time} of it for your answer", "，其中 {time} 留给您回答").fill(time=_clock(event.answer_s)) if event.answer_s else NOTHING
+        share = Text(", {time} of it for your answer", "，其中 {time} 留给您回答").fill(time=clock(event.answer_s)) if event.answer_s else NOTHING
         said = Text(
             "{cause}: settings may answer it; trying them on this machine with {ranks}, {time} at most{share}",
             "{cause}：更改设置也许能解决；正在本机用 {ranks} 测试，最多 {time}{share}",
         )
-        return said.fill(cause=event.cause, ranks=_count(event.ranks), time=_clock(event.limit_s), share=share), "cyan"
+        return said.fill(cause=event.cause, ranks=_count(event.ranks), time=clock(event.limit_s), share=share), "cyan"
     if isinstance(event, events.RungTried):
         return _tried(event)
     if isinstance(event, events.Asking):
         return Text(
             "an answer is waited for {time} at most; without one it starts again as it is", "最多等待回答 {time}；没有回答则按原样重新启动"
-        ).fill(time=_clock(event.within_s)), "cyan"
+        ).fill(time=clock(event.within_s)), "cyan"
     if isinstance(event, events.FellBack):
         return _fell_back(event), "green"
     if isinstance(event, events.GaveUp):
@@ -279,7 +274,7 @@ def _told(text: str, text_zh: str = "") -> Text:
 def _pace(event: events.Pace) -> Text:
     rate = Text("  {rate} steps/s", "  {rate} 步/秒").fill(rate=f"{event.steps_per_s:.2f}") if event.steps_per_s else NOTHING
     said = Text("step {step}{rate}  {ranks}  {time}", "第 {step} 步{rate}  {ranks}  {time}")
-    return said.fill(step=event.step, rate=rate, ranks=_count(event.ranks), time=_clock(event.elapsed_s))
+    return said.fill(step=event.step, rate=rate, ranks=_count(event.ranks), time=clock(event.elapsed_s))
 
 
 def _tried(event: events.RungTried) -> tuple[Text, str]:
@@ -311,10 +306,10 @@ def _not_done(event: events.Ignored) -> Text:
 def _finished(event: events.Finished) -> tuple[Text, str]:
     times = NOTHING if event.attempts == 1 else Text(", {n} attempts", "，共 {n} 次尝试").fill(n=event.attempts)
     if event.exitcode == 0:
-        said = Text("training finished after {time}", "训练正常结束，用时 {time}").fill(time=_clock(event.elapsed_s))
+        said = Text("training finished after {time}", "训练正常结束，用时 {time}").fill(time=clock(event.elapsed_s))
         return said + times, "green"
     said = Text("ended with exit code {code} after {time}", "以退出码 {code} 结束，用时 {time}").fill(
-        code=event.exitcode, time=_clock(event.elapsed_s)
+        code=event.exitcode, time=clock(event.elapsed_s)
     )
     return said + times, "red"
 
@@ -336,20 +331,3 @@ def _records(event: events.Finished) -> Text:
 
 def _count(ranks: int) -> Text:
     return Text("1 rank" if ranks == 1 else f"{ranks} ranks", f"{ranks} 个 rank")
-
-
-def _ranks(ranks: tuple[int, ...]) -> Text:
-    if len(ranks) == 1:
-        return _both(f"rank {ranks[0]}")
-    shown = f"{', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''}"
-    return Text(f"ranks {shown}", f"rank {shown}")
-
-
-def _verb(ranks: tuple[int, ...]) -> str:
-    return "is" if len(ranks) == 1 else "are"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -116,7 +116,7 @@ def test_who_is_waited_for_is_late_and_then_stuck(laid, since_s, state, wrong):
 def test_a_slow_rank_is_slow_until_it_has_caught_up(laid):
     laid.begin()
     laid.tell("Opened", incident=1, kind="straggler")
-    laid.tell("Straggling", ranks=[1], waiting=[0], for_s=12.0, incident=1)
+    laid.tell("Stalled", ranks=[1], waiting=[0], for_s=12.0, kind="works", incident=1)
     laid.tell("Drawn", incident=1, verdict={"cause": "straggler-timeout", "says": "rank 1 is slow"}, took_s=1.0)
     stands = Standstill(since_s=40.0, waiting=(0,), absent=(1,))
     laid.now(laid.rank(0, waiting=Waiting(since_s=40.0)), laid.rank(1), standstill=stands)

@@ -43,11 +43,9 @@ class Joined(_Event, frozen=True, tag="Joined"):
     world_size: int
 
 
-class Straggling(_Event, frozen=True, tag="Straggling"):
+class Stalled(_Event, frozen=True, tag="Stalled"):
     ranks: tuple[int, ...]
-    waiting: tuple[int, ...]
-    for_s: float
-    incident: int
+    kind: str
 
 
 class CaughtUp(_Event, frozen=True, tag="CaughtUp"):
@@ -99,7 +97,7 @@ class _Any(msgspec.Struct, frozen=True):
     event: str
 
 
-_Known = Union[Started, Attached, Joined, Straggling, CaughtUp, Opened, Abandoned, Drawn, Restarting, Climbing, GaveUp, Finished]  # noqa: UP007
+_Known = Union[Started, Attached, Joined, Stalled, CaughtUp, Opened, Abandoned, Drawn, Restarting, Climbing, GaveUp, Finished]  # noqa: UP007
 # There is one of each rank; the table of ranks shows them.
 _OF_EACH_RANK = frozenset({"Attached", "Joined"})
 
@@ -128,7 +126,7 @@ class Wrong:
 
 
 class History:
-    """Follows the file. What belongs to an attempt (`ranks`, `straggling`, `trying`) is forgotten when the next one starts."""
+    """Follows the file. What belongs to an attempt (`ranks`, `stalled`, `trying`) is forgotten when the next one starts."""
 
     def __init__(self, lines: Appended) -> None:
         self.lines = lines
@@ -143,7 +141,7 @@ class History:
         self.starts = 0
         self.ranks: dict[int, Seen] = {}
         self.incidents: list[Wrong] = []
-        self.straggling: Straggling | None = None
+        self.stalled: Stalled | None = None
         self.trying: Climbing | None = None
         self.gave_up: GaveUp | None = None
         self.finished: Finished | None = None
@@ -190,7 +188,7 @@ class History:
 
     def _fold(self, event: Any) -> None:
         if isinstance(event, Started):
-            self.started, self.straggling, self.trying = event, None, None
+            self.started, self.stalled, self.trying = event, None, None
             self.starts += 1
             self.ranks.clear()
         elif isinstance(event, Attached):
@@ -199,10 +197,10 @@ class History:
         elif isinstance(event, Joined):
             if event.rank in self.ranks:
                 self.ranks[event.rank].world_size = event.world_size
-        elif isinstance(event, Straggling):
-            self.straggling = event
+        elif isinstance(event, Stalled):
+            self.stalled = event
         elif isinstance(event, CaughtUp):
-            self.straggling = None
+            self.stalled = None
             for wrong in self.incidents:
                 wrong.passed = True
         elif isinstance(event, Opened):

@@ -380,9 +380,9 @@ class _Drawing:
         return "running" if joined else "starting"
 
     def _absent(self, told: RankNow, for_long: bool) -> State:
-        straggling, wrong = self._history.straggling, self._history.wrong
-        if straggling is not None and told.rank in straggling.ranks:
-            return "slow"
+        stalled, wrong = self._history.stalled, self._history.wrong
+        if stalled is not None and told.rank in stalled.ranks:
+            return "slow" if stalled.kind in ("works", "repeats") else "stuck" if stalled.kind in ("stuck", "stopped") else "late"
         return "stuck" if for_long or (wrong is not None and wrong.kind == "hang") else "late"
 
     # -- what could not be read

@@ -17,7 +17,7 @@ TOP_SCHEMA = "unhang/top/1"
 #   stuck     others wait for it, and for longer than a hang takes
 #   silent    no heartbeat: stopped (SIGSTOP), or something holds the interpreter's lock
 #   late      others wait for it, for longer than is usual
-#   slow      others wait for it, and it executes: it is given time
+#   slow      others wait for it, and it executes: it gets time
 #   waiting   inside a collective for longer than is usual
 #   unknown   nothing new is known of it
 #   starting  it has neither joined a group nor taken a step

@@ -444,9 +444,9 @@ _EVENTS: Mapping[str, Mapping[Language, str]] = {
     },
     "Overridden": {"en": "{what} {was} -> {now}", "zh": "{what} {was} -> {now}"},
     "Ignored": {"en": "{what}={value} not applied: {why}", "zh": "{what}={value} 没有生效：{why}"},
-    "Straggling": {
-        "en": "rank {ranks} slow but alive; waiting for {for_s} s: {waiting}",
-        "zh": "rank {ranks} 缓慢但在执行；已等待 {for_s} 秒：{waiting}",
+    "Stalled": {
+        "en": "rank {ranks} has kept the others waiting for {for_s} s",
+        "zh": "rank {ranks} 已让其他 rank 等待 {for_s} 秒",
     },
     "CaughtUp": {"en": "moving again after {after_s} s", "zh": "{after_s} 秒后恢复进展"},
     "Opened": {"en": "incident {incident}: {told}; taking evidence", "zh": "事件 {incident}：{told}；正在收集证据"},

@@ -79,8 +79,10 @@ def stacks(*, main_ident: int, without: int) -> list[dict[str, object]]:
     threads: list[dict[str, object]] = []
     for ident in sorted(snapshot, key=lambda i: (i != main_ident, i)):
         if ident != without:
-            name = getattr(known.get(ident), "name", None) or f"thread {ident}"
-            threads.append({"name": name, "main": ident == main_ident, "frames": _walk(snapshot[ident], sources)})
+            thread = known.get(ident)
+            name = getattr(thread, "name", None) or f"thread {ident}"
+            tid = getattr(thread, "native_id", None)
+            threads.append({"name": name, "main": ident == main_ident, "frames": _walk(snapshot[ident], sources), "tid": tid})
     snapshot.clear()
     return threads
 

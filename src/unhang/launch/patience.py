@@ -1,0 +1,143 @@
+"""How long a stall may last before the training is ended for it.
+
+A stall is named within seconds; that harms nobody. It is ended at once only if nothing can end the wait any more. Whatever something outside may
+still end gets minutes: more where this script survived longer pauses, four times as much each time a place was ended and met again, and never more
+than the collective's own timeout allows, so that the evidence is complete and the restart is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from unhang import encoding
+from unhang.launch.rhythm import STARTUP_S
+from unhang.launch.watch import RankState
+from unhang.model import Wait
+from unhang.records.incident import BUSY_IO_BYTES_PER_S, BUSY_TREE_CPU_SHARE, Activity
+
+# "stuck" cannot come back; "stopped" by a signal; "waits" for something outside the process; "repeats" the same few lines; "works"; "user": at a
+# terminal or in a debugger; "joined": in the same collective as all others.
+Kind = Literal["stuck", "stopped", "waits", "repeats", "works", "user", "joined"]
+
+LIMIT_S = 300.0
+# Before the first steps, ranks download, preprocess and compile.
+STARTUP_FACTOR = 3.0
+STOPPED_S = 60.0
+SURVIVED_FACTOR = 2.0
+RAISED_FACTOR = 4.0
+# Evidence of all ranks takes a second or two, of slow ones up to ten.
+MARGIN_S = 10.0
+MARGIN_SHARE = 0.1
+# An endless loop is seen at a few instructions; a step that only takes long, at many.
+FEW_PLACES = 6
+LOOP_WINDOW_S = 30.0
+FILE = "pauses.json"
+_SCRIPTS_KEPT = 200
+
+
+def kind_of(state: RankState, activity: Activity, wait: Wait | None, *, busy: bool, waiting: Collection[int], now: float) -> Kind:
+    """What keeps a rank from the collective that the processes `waiting` (pids) are in."""
+    if activity.stopped:
+        # "t": a tracer holds it, which is somebody's debugger.
+        return "user" if activity.state == "t" else "stopped"
+    if wait is not None and wait.kind == "terminal":
+        return "user"
+    if busy:
+        helped = activity.tree_cpu_share - activity.cpu_share >= BUSY_TREE_CPU_SHARE or activity.io_bytes_per_s >= BUSY_IO_BYTES_PER_S
+        return "works" if helped or state.places_seen(max(now - LOOP_WINDOW_S, state.last_progress_s + 1.0)) > FEW_PLACES else "repeats"
+    if wait is not None and (not wait.ends or (wait.kind == "file-lock" and wait.holder in (*waiting, state.pid))):
+        return "stuck"
+    return "waits"
+
+
+def place_of(state: RankState) -> str | None:
+    """The function a rank stands in, which outlives edits of the lines above it."""
+    return None if state.place is None else f"{state.place.file}:{state.place.name}"
+
+
+@dataclass
+class Pauses:
+    """What is known of the pauses of one script: how long it survived, by place, and how often it was ended where."""
+
+    survived_s: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+
+
+class Patience:
+    """Limits in seconds since the others began to wait. What earlier runs of the same script survived is read from `path`, and kept there."""
+
+    def __init__(
+        self,
+        *,
+        hang_after_s: float | None = None,
+        startup_s: float = STARTUP_S,
+        script: str = "",
+        path: Path | None = None,
+        trouble: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        self._fixed = hang_after_s
+        self._startup = startup_s
+        self._script = script
+        self._path = path
+        self._trouble = trouble
+        self.pauses = self._read().get(script) or Pauses()
+
+    def limit_s(self, kind: Kind, place: str | None, *, starting: bool, timeout_s: float | None) -> float:
+        """How long the others wait for a rank of this kind; infinite if only the collective's timeout, which is unknown, bounds it."""
+        if kind == "stuck":
+            return 0.0
+        if self._fixed is not None:
+            # Who still executes at the start may be downloading, preprocessing or compiling.
+            return max(self._fixed, self._startup) if starting and kind in ("works", "repeats", "user") else self._fixed
+        most = math.inf if timeout_s is None else timeout_s - min(MARGIN_S, MARGIN_SHARE * timeout_s)
+        if kind in ("works", "user"):
+            return most
+        limit = STOPPED_S if kind == "stopped" else LIMIT_S * (STARTUP_FACTOR if starting else 1.0)
+        limit = max(limit, SURVIVED_FACTOR * max(self.pauses.survived_s.values(), default=0.0))
+        return min(limit * RAISED_FACTOR ** self.pauses.ended.get(place or "", 0), most)
+
+    def usual_s(self, place: str | None) -> float:
+        """How long a pause at this place was survived before."""
+        return self.pauses.survived_s.get(place or "", 0.0)
+
+    def survived(self, place: str | None, for_s: float) -> None:
+        """The training went on after a stall."""
+        if place is not None and for_s > self.usual_s(place):
+            self.pauses.survived_s[place] = round(for_s, 1)
+            self._keep()
+
+    def ended(self, place: str | None) -> None:
+        """The training was ended for a stall that might have passed."""
+        if place is not None:
+            self.pauses.ended[place] = self.pauses.ended.get(place, 0) + 1
+            self._keep()
+
+    def _read(self) -> dict[str, Pauses]:
+        if self._path is None:
+            return {}
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Pauses])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError) as e:
+            self._trouble(f"the pauses of earlier runs are not used: {self._path}: {e}")
+            return {}
+
+    def _keep(self) -> None:
+        if self._path is None:
+            return
+        # The newest last: of many scripts the oldest are forgotten.
+        kept = {name: pauses for name, pauses in self._read().items() if name != self._script} | {self._script: self.pauses}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._path.with_name(f"{FILE}.{id(self)}")
+            fresh.write_bytes(encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
+            fresh.replace(self._path)
+        except OSError as e:
+            self._trouble(f"the pauses of this run are not remembered: {self._path}: {e.strerror or e}")
