@@ -14,11 +14,12 @@ import pytest
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.diagnosis.why import judge
 from unhang.knowledge import catalogue
-from unhang.model import Verdict
+from unhang.model import Verdict, Wait
 from unhang.records import logs
 from unhang.records.frames import Frame
 from unhang.records.incident import (
     Activity,
+    ChildRecord,
     Counters,
     Ended,
     Incident,
@@ -42,6 +43,11 @@ STOPPED = Activity(window_s=2.0, state="T", cpu_share=0.0, tree_cpu_share=0.0, s
 IN_IO = Activity(window_s=2.0, state="D", cpu_share=0.0, tree_cpu_share=0.0, switches_per_s=0.0, wchan="nfs_wait_bit_killable")
 
 
+def blocked(kind: str, **told: object) -> Activity:
+    """An idle rank whose main thread waits in something, by the kernel."""
+    return dataclasses.replace(IDLE, wait=Wait(kind=kind, **told))  # type: ignore[arg-type]
+
+
 def user(line: int, name: str, *, file: str = "train.py", code: str = "", guards: tuple[str, ...] = ()) -> Frame:
     return Frame(file=f"{CWD}/{file}", line=line, name=name, code=code, guards=guards)
 
@@ -58,6 +64,20 @@ def in_collective(op: str, *frames: Frame) -> tuple[Frame, ...]:
 def in_loader(*frames: Frame, inner: Frame | None = None) -> tuple[Frame, ...]:
     loader = (torch("utils/data/dataloader.py", 732, "__next__"), torch("utils/data/_utils/fetch.py", 54, "fetch"))
     return (*frames, *loader, *((inner,) if inner else ()))
+
+
+def std(file: str, name: str) -> Frame:
+    return Frame(file=f"/usr/lib/python3.11/{file}", line=1, name=name)
+
+
+def forked(*own: Frame) -> tuple[Frame, ...]:
+    """A process that multiprocessing has forked: above its own frames stand those of the line that forked it."""
+    return (user(12, "<module>"), std("multiprocessing/popen_fork.py", "_launch"), std("multiprocessing/process.py", "_bootstrap"), *own)
+
+
+def worker(*inner: Frame) -> tuple[Frame, ...]:
+    """A worker of a data loader."""
+    return forked(torch("utils/data/_utils/worker.py", 374, "_worker_loop"), *inner)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -142,6 +162,7 @@ class Builder:
         pid: int | None = None,
         last_beat_s: float | None = 10.0,
         gpu: str | None = None,
+        children: Sequence[tuple[ChildRecord, tuple[Frame, ...]]] = (),
     ) -> Builder:
         stacks = flight = None
         if frames:
@@ -176,9 +197,17 @@ class Builder:
                 ended=ended,
                 stacks=stacks,
                 flight=flight,
+                children=tuple(self._child(number, record, frames) for record, frames in children),
             )
         )
         return self
+
+    def _child(self, rank: int, record: ChildRecord, frames: tuple[Frame, ...]) -> ChildRecord:
+        if not frames:
+            return record
+        path = self.rundir.stacks(1, rank, child=record.pid)
+        self.rundir.write(path, Stacks(source="py-spy", threads=(ThreadStack(name="MainThread", main=True, frames=frames),)))
+        return dataclasses.replace(record, stacks=self.rundir.relative(path))
 
     def log(self, rank: int | None, text: str, *, stream: str = "err") -> Builder:
         path = self.rundir.log(0, rank=rank, stream=stream)

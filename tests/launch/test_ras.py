@@ -65,7 +65,7 @@ def test_what_is_turned_off_or_not_there_is_told(rundir, server, monkeypatch):
 
 @pytest.mark.parametrize("stalls", [True, False])
 def test_an_incident_takes_it_beside_the_ranks(rundir, server, monkeypatch, stalls):
-    monkeypatch.setattr(evidence, "_py_spy", lambda: None)
+    monkeypatch.setattr(evidence.py_spy, "find", lambda: None)
     incidents = Incidents(rundir, host=Host(), first=1, clock=lambda: 9.0, tell=lambda event: None)
     stall = Stall(since_s=1.0, threshold_s=5.0, waiting=(), absent=()) if stalls else None
     opened = incidents.open("hang" if stalls else "failure", stall)

@@ -12,7 +12,7 @@ import pytest
 
 from unhang.errors import RecordError
 from unhang.records.frames import Frame, place, user_frame, without_hook
-from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, main_thread
+from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, main_thread, worker_of_pyspy
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
@@ -49,6 +49,30 @@ def test_pyspy_marks_the_main_thread_by_id_too():
     thread = {"pid": 7, "thread_id": 1, "thread_name": None, "frames": []}
     stacks = from_pyspy(json.dumps([{**thread, "os_thread_id": 9}, {**thread, "os_thread_id": 7}]).encode())
     assert [t.main for t in stacks.threads] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"fetch": {"idx": "53", "possibly_batched_index": "[52, 53]"}}, "53"),
+        ({"fetch": {"possibly_batched_index": "[52, 53, ...]"}, "worker": {"index": "[52, 53]"}}, "[52, 53, ...]"),
+        ({"worker": {"index": "(3, 4)", "idx": "9"}}, "(3, 4)"),
+        # Whose names these are nobody but the user has to know.
+        ({"fetch": {"idx": '"/home/u/patient-12.png"', "possibly_batched_index": '["a", "b"]'}}, None),
+        ({"fetch": {"possibly_batched_index": "[None, None]"}}, None),
+        ({"fetch": {}, "worker": {}}, None),
+    ],
+)
+def test_pyspy_tells_what_a_worker_was_asked_for(known, expected):
+    def frame(file, name, values):
+        return {"filename": f"{SITE}/torch/utils/data/_utils/{file}.py", "name": name, "locals": [{"name": n, "repr": v} for n, v in values.items()]}
+
+    own = {"filename": "/home/u/data.py", "name": "Rows.__getitem__", "locals": [{"name": "idx", "repr": "99"}, {"name": "self", "repr": None}]}
+    loop = frame("worker", "_worker_loop", {"worker_id": "3", **known.get("worker", {})})
+    thread = {"pid": 7, "thread_id": 1, "thread_name": "MainThread", "frames": [own, frame("fetch", "fetch", known.get("fetch", {})), loop]}
+    data = json.dumps([thread]).encode()
+    assert worker_of_pyspy(data) == (3, expected)
+    assert [f.name for f in main_thread(from_pyspy(data))] == ["_worker_loop", "fetch", "__getitem__"]
 
 
 def test_faulthandler_of_a_real_crash(tmp_path):

@@ -91,6 +91,47 @@ def descendants(host: Host, roots: tuple[int, ...]) -> dict[int, tuple[int, ...]
     return {root: tuple(sorted(pids)) for root, pids in below.items()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """One process at a glance. A zombie has a `name` only, and an `exitcode` as in subprocess, None if the kernel does not tell it to us."""
+
+    pid: int
+    name: str
+    state: str
+    exitcode: int | None = None
+    executable: str | None = None
+    command: str = ""
+    wchan: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("Z", "X")
+
+    @property
+    def polls(self) -> bool:
+        """Whether it waits with a timeout for one of several things, as a worker without work does."""
+        return (self.wchan or "").startswith(("poll", "do_poll", "ep_poll", "do_sys_poll", "do_select"))
+
+
+def child(host: Host, pid: int) -> Child | None:
+    """Look at one process, which may be a zombie; None if it is gone."""
+    try:
+        text = host.read(f"/proc/{pid}/stat")
+        found, name = _stat(text), text[text.index("(") + 1 : text.rindex(")")]
+        if found.state in ("Z", "X"):
+            return Child(pid=pid, name=name, state=found.state, exitcode=found.exitcode)
+        return Child(
+            pid=pid,
+            name=name,
+            state=found.state,
+            executable=host.link(f"/proc/{pid}/exe"),
+            command=host.read(f"/proc/{pid}/cmdline").replace("\0", " "),
+            wchan=_wchan(host, f"/proc/{pid}/wchan"),
+        )
+    except (OSError, ValueError, LookupError):
+        return None
+
+
 def exists(host: Host, pid: int) -> bool:
     """Whether a process lives; a zombie does not."""
     try:
@@ -163,13 +204,27 @@ class _Stat:
     tree_cpu_s: float
     rss_bytes: int
     start_ticks: int
+    exitcode: int | None
 
 
 def _stat(text: str) -> _Stat:
     # The command name, in parentheses, may itself hold spaces and parentheses.
     fields = text[text.rindex(")") + 2 :].split()
     own, waited_for = (int(fields[i]) + int(fields[i + 1]) for i in (11, 13))
-    return _Stat(fields[0], int(fields[1]), own / TICKS_PER_S, (own + waited_for) / TICKS_PER_S, int(fields[21]) * PAGE_BYTES, int(fields[19]))
+    return _Stat(
+        state=fields[0],
+        ppid=int(fields[1]),
+        cpu_s=own / TICKS_PER_S,
+        tree_cpu_s=(own + waited_for) / TICKS_PER_S,
+        rss_bytes=int(fields[21]) * PAGE_BYTES,
+        start_ticks=int(fields[19]),
+        exitcode=_exitcode(fields),
+    )
+
+
+def _exitcode(fields: list[str]) -> int | None:
+    """Of a zombie. The kernel writes 0 for those that we may not trace, which is told from a success by nothing: then it is unknown."""
+    return os.waitstatus_to_exitcode(int(fields[49])) or None if fields[0] == "Z" and len(fields) > 49 else None
 
 
 def _switches(status: str) -> int:

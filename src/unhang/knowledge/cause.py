@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
-from unhang.records.frames import place, user_frame
+from unhang.records.frames import LOADER, inside, place, user_frame
 from unhang.records.logs import Hit, Role, Signature, Traceback
 from unhang.records.logs.said import Exit, NcclSaid, Stack, Status, Timeout
 
@@ -179,6 +179,16 @@ class Cause:
             remedies=remedies if remedies is not None else best.signature.remedies,
             commands=commands,
         )
+
+    def of_raised(self, picture: Picture) -> Finding | None:
+        """What the exceptions say that ended ranks and carry signatures of this cause."""
+        found = self.of_hits([h for r in picture.raised for h in r.raised_hits if h in picture.hits_of(self.id)])
+        if found is None or not found.ranks:
+            return found
+        first = picture.rank(found.ranks[0])
+        # That a worker has died torch raises in a signal handler, wherever the rank happens to be.
+        by_signal = any(inside(f, f"{LOADER}/_utils/signal_handling") for f in first.frames)
+        return replace(found, where=None if by_signal else picture.where(first), hosts=words.hosts(picture, found.ranks))
 
     def remedy(self, id: str) -> Remedy:
         return next(r for r in self.remedies if r.id == id)

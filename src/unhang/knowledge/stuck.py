@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from unhang.records.frames import Frame, inside, user_frame
+from unhang.records.frames import LOADER, Frame, inside, is_user_file, user_frame
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture, RankView
+    from unhang.records.picture import ChildView, Picture, RankView
 
 State = Literal["stopped", "uninterruptible", "gil", "loader", "busy", "idle", "unknown"]
 
-LOADER = "torch/utils/data"
+_WAIT_FOR_PROCESSES = ("multiprocessing", "concurrent/futures", "subprocess")
 
 
 def standstill(picture: Picture) -> bool:
@@ -47,6 +47,20 @@ def in_loader(rank: RankView) -> bool:
 def polls_a_lock(rank: RankView) -> bool:
     """Whether it looks ten times a second for the lock file of an extension's build to vanish: it wakes up often, and does nothing."""
     return any(inside(f, "torch/utils/file_baton") and f.name == "wait" for f in rank.frames[-2:])
+
+
+def workers_at_work(rank: RankView) -> tuple[ChildView, ...]:
+    """The workers of a rank's data loader that have been asked for something and have not delivered it; () if the rank itself reads its data."""
+    return tuple(c for c in rank.children if c.record.worker is not None and c.place is not None) if line_in_data_set(rank) is None else ()
+
+
+def children_waited_for(rank: RankView) -> tuple[ChildView, ...]:
+    """The processes below a rank that waits for one by multiprocessing or subprocess: those that have failed, else those at work."""
+    user = max((i for i, f in enumerate(rank.frames) if is_user_file(f.file)), default=-1)
+    if not any(inside(f, package) for f in rank.frames[user + 1 :] for package in _WAIT_FOR_PROCESSES):
+        return ()
+    failed = tuple(c for c in rank.children if c.record.exitcode is not None)
+    return failed or tuple(c for c in rank.children if c.place is not None)
 
 
 def line_in_data_set(rank: RankView) -> Frame | None:

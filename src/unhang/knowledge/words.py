@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unhang.records.frames import Frame
     from unhang.records.logs import Hit
     from unhang.records.match import Wait
-    from unhang.records.picture import Picture, RankView
+    from unhang.records.picture import ChildView, Picture, RankView
 
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
 SIGNALS = {
@@ -119,6 +119,32 @@ def stack_evidence(picture: Picture, rank: RankView, *, innermost: bool = True) 
     if innermost and inner and inner[-1] != rank.place:
         found.append(stated(source or picture.incident_source, of_rank(rank.number, frame(inner[-1]))))
     return tuple(found)
+
+
+def child_evidence(picture: Picture, rank: RankView, child: ChildView) -> Evidence:
+    """What a process below a rank was doing, or how it ended."""
+    record = child.record
+    who = (
+        Text("process {pid} below rank {rank}", "rank {rank} 之下的进程 {pid}")
+        if record.worker is None
+        else Text("worker {n} (pid {pid}) of rank {rank}{index}", "rank {rank} 的 worker {n}（pid {pid}）{index}")
+    ).fill(
+        n=str(record.worker),
+        pid=record.pid,
+        rank=rank.number,
+        index=Text(", asked for index {i}", "，被要求取索引 {i}").fill(i=record.index) if record.index else NOTHING,
+    )
+    says = same(frame(child.place)) if child.place is not None else ended(record.exitcode)
+    return stated(record.stacks or picture.incident_source, Text("{who}: {says}", "{who}：{says}").fill(who=who, says=says))
+
+
+def ended(exitcode: int | None) -> Text:
+    """ "ended with exit code 3", "was killed by SIGKILL"."""
+    if exitcode is None:
+        return Text("ended", "已结束")
+    if exitcode < 0:
+        return Text("was killed by {signal}", "被 {signal} 杀死").fill(signal=signal_name(exitcode))
+    return Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=exitcode)
 
 
 def activity_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:

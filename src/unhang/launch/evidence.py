@@ -10,25 +10,25 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
-import shutil
-import sys
+import linecache
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.facts.waits import waits_in
+from unhang.launch import py_spy
+from unhang.launch.children import ChildReader, wait_of
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.model import Wait
 from unhang.records import flight as flights
 from unhang.records import stacks as stacks_of
-from unhang.records.frames import Frame, is_user_file
-from unhang.records.incident import Activity, Counters, GuardedLine, Missed, Stacks, ThreadStack
+from unhang.records.frames import LOADER, Frame, inside, is_user_file
+from unhang.records.incident import Activity, ChildRecord, Counters, GuardedLine, Missed, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 
 ANSWER_TIMEOUT_S = 3.0
@@ -37,7 +37,6 @@ DUMP_TIMEOUT_S = 5.0
 # On a host whose cores are taken by others it takes longer: so long while its thread is seen to be at it, looked at so often.
 DUMP_WORKING_S = 30.0
 WORK_INTERVAL_S = 1.0
-PY_SPY_TIMEOUT_S = 8.0
 # Ranks part at one of the newest calls of a group.
 GUARDED_CALLS = 64
 
@@ -51,6 +50,8 @@ class Taken:
     flight: str | None = None
     activity: Activity | None = None
     idle: frozenset[int] = frozenset()
+    in_loader: bool = False
+    children: list[ChildRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +96,23 @@ class Taker:
         if not future.done():
             future.set_result(message)
 
-    async def take(self, incident: int, state: RankState, peer: Peer | None, taken: Taken) -> None:
-        """Everything that one rank can give, put into `taken` as it comes. Never raises for what the rank does."""
+    async def take(self, incident: int, state: RankState, peer: Peer | None, taken: Taken, *, absent: bool = False) -> None:
+        """Put everything that one rank can give into `taken` as it comes. Never raises for what the rank does.
+
+        The children of a rank that others wait for (`absent`) are read meanwhile, those of one that stands in a data loader afterwards.
+        """
+        if absent:
+            await asyncio.gather(self._take_own(incident, state, peer, taken), self._take_children(incident, state, taken))
+            return
+        await self._take_own(incident, state, peer, taken)
+        if taken.in_loader:
+            await self._take_children(incident, state, taken)
+
+    async def _take_children(self, incident: int, state: RankState, taken: Taken) -> None:
+        reader = ChildReader(self._host, lambda pid, found: self._write_stacks(self._rundir.stacks(incident, state.rank, child=pid), found))
+        self.missed += await reader.read(state.rank, state.pid, taken.children)
+
+    async def _take_own(self, incident: int, state: RankState, peer: Peer | None, taken: Taken) -> None:
         stopped = bool(taken.activity and taken.activity.stopped)
         if peer is None or stopped or not await self._ask(incident, state, peer, taken):
             found = await self._from_outside(state, stopped=stopped)
@@ -107,7 +123,7 @@ class Taker:
 
     def _wait(self, state: RankState, idle: frozenset[int]) -> Wait | None:
         children = processes.descendants(self._host, (state.pid,))[state.pid]
-        return waits_in(self._host, state.pid, tid=state.tid, idle=idle, children=children)
+        return wait_of(self._host, state.pid, tid=state.tid, idle=idle, children=children)
 
     async def wait_on(self, taken: Mapping[int, Taken]) -> None:
         """Wait once more, as long, for the answers that have not come: asking again would only make a slow rank begin a second dump."""
@@ -203,44 +219,29 @@ class Taker:
         self._keep(incident, state, Stacks(source="process", threads=threads), taken)
 
     def _keep(self, incident: int, state: RankState, found: Stacks, taken: Taken) -> None:
-        path = self._rundir.stacks(incident, state.rank)
+        taken.stacks = self._write_stacks(self._rundir.stacks(incident, state.rank), found) or taken.stacks
         taken.idle = stacks_of.idle_threads(found)
-        if self._write(path, with_guards(found)):
-            taken.stacks = self._rundir.relative(path)
+        taken.in_loader = any(inside(f, LOADER) for f in stacks_of.main_thread(found))
+
+    def _write_stacks(self, path: Path, found: Stacks) -> str | None:
+        return self._rundir.relative(path) if self._write(path, with_guards(found)) else None
 
     async def _from_outside(self, state: RankState, *, stopped: bool) -> Stacks | None:
         what = f"stacks of rank {state.rank}"
-        tool = _py_spy()
+        tool = py_spy.find()
         if tool is None:
             self.missed.append(Missed(what=what, why="the process did not answer and py-spy is not installed"))
             return None
-        # py-spy pauses what it reads; a process that is stopped already must not be continued by it.
-        argv = [tool, "dump", "--json", *(["--nonblocking"] if stopped else []), "--pid", str(state.pid)]
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
         try:
-            out, err = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT_S)
-        except (asyncio.TimeoutError, asyncio.CancelledError) as e:
-            process.kill()
-            await process.wait()
-            if isinstance(e, asyncio.CancelledError):
-                raise
-            self.missed.append(Missed(what=what, why=f"py-spy did not end within {PY_SPY_TIMEOUT_S:g} s"))
-            return None
-        if process.returncode != 0:
-            last = err.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-            self.missed.append(Missed(what=what, why=f"py-spy: {last[0]}"))
-            return None
-        try:
-            return stacks_of.from_pyspy(out)
-        except RecordError as e:
+            # py-spy pauses what it reads; a process that is stopped already must not be continued by it.
+            return stacks_of.from_pyspy(await py_spy.dump(tool, state.pid, *(["--nonblocking"] if stopped else [])))
+        except (OSError, RecordError) as e:
             self.missed.append(Missed(what=what, why=str(e)))
             return None
 
 
 def with_guards(found: Stacks) -> Stacks:
-    """The same stacks with the `if` tests around every line of the user's own code, read now while the source is here."""
+    """The same stacks with the source and the `if` tests of every line of the user's own code, read now while the source is here."""
     return dataclasses.replace(
         found, threads=tuple(dataclasses.replace(t, frames=tuple(guarded(f) for f in t.frames)) if t.main else t for t in found.threads)
     )
@@ -262,12 +263,8 @@ def guarded_lines(dumps: Iterable[Path]) -> tuple[GuardedLine, ...]:
 
 
 def guarded(frame: Frame) -> Frame:
-    """One frame with the `if` tests around its line, if it is the user's."""
+    """One frame with its source line and the `if` tests around it, if it is the user's."""
     if not is_user_file(frame.file):
         return frame
-    return dataclasses.replace(frame, guards=stacks_of.guards_of(frame.file, frame.line))
-
-
-def _py_spy() -> str | None:
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.is_file() else shutil.which("py-spy")
+    code = frame.code or linecache.getline(frame.file, frame.line).strip()
+    return dataclasses.replace(frame, code=code, guards=stacks_of.guards_of(frame.file, frame.line))

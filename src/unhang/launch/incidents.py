@@ -167,11 +167,13 @@ class Incidents:
     async def _take(self, opened: Open, asked: Asked, taken: Taken) -> None:
         """What a rank gave earlier stays until it has given anything again: it may be ended before it has."""
         try:
-            await opened.taker.take(opened.number, asked.state, asked.peer, taken)
+            absent = opened.stall is not None and asked.state.rank in opened.stall.absent
+            await opened.taker.take(opened.number, asked.state, asked.peer, taken, absent=absent)
         finally:
             before = opened.taken[asked.state.rank]
             if taken.answered or taken.stacks:
                 taken.flight = taken.flight or before.flight
+                taken.children = taken.children or before.children
                 opened.taken[asked.state.rank] = taken
 
     async def _ask_nccl(self, opened: Open, asked: Sequence[Asked]) -> None:
@@ -412,4 +414,5 @@ def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:
         ended=ended,
         stacks=taken.stacks,
         flight=taken.flight,
+        children=tuple(sorted(taken.children, key=lambda c: c.pid)),
     )

@@ -13,6 +13,7 @@ from unhang.patterns import lazily
 
 _C10D = "torch/distributed/distributed_c10d"
 OURS = "unhang."
+LOADER = "torch/utils/data"
 # unhang's own collectives, and the evaluations that end with them.
 _GUARDED = ("unhang/runtime/collectives", "unhang/runtime/evaluation", "unhang/runtime/sync_check")
 

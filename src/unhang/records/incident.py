@@ -139,12 +139,30 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChildRecord:
+    """A Python process below a rank. `state` as in `Activity`, `exitcode` as in `Ended`: of a zombie that has failed.
+
+    `worker`: its number among the workers of a data loader. `index`: what that was asked for, by torch's own variables ("53", or "[52, 53]" of
+    a batch). `stacks`: a file, relative to the run directory.
+    """
+
+    pid: int
+    state: str
+    exitcode: int | None = None
+    worker: int | None = None
+    index: str | None = None
+    stacks: str | None = None
+    wait: Wait | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankRecord:
     """All that is known of one rank at the moment of the incident.
 
     `last_place` is where its main thread was last seen by a heartbeat, `last_beat_s` when. `answered`: the process itself
     answered the request for evidence. `gpu` is the PCI address of its device. `stacks`, `flight`: files, relative to the run directory.
-    `process` tells a process that still lived then from all that get its pid later.
+    `process` tells a process that still lived then from all that get its pid later. `children` are those of a rank that others wait for, or that
+    stands in a data loader.
     """
 
     rank: int
@@ -168,6 +186,7 @@ class RankRecord:
     stacks: str | None = None
     flight: str | None = None
     process: ProcessId | None = None
+    children: tuple[ChildRecord, ...] = ()
 
     def silent(self, at_s: float) -> bool:
         """Whether it lives, and has told nothing for a while: neither heartbeats nor what it was asked for."""

@@ -14,17 +14,18 @@ from typing import TypeVar
 
 from unhang.errors import RecordError, UnhangError
 from unhang.kernel_lines import Kind, device_of
-from unhang.model import Input, InputKind, NotExamined
+from unhang.model import Input, InputKind, NotExamined, Wait
 from unhang.records import frames, kernel, logs, ras, stacks
 from unhang.records.flight import Flight, dump
 from unhang.records.flight.dump import Dump
 from unhang.records.flight.entries import not_understood
 from unhang.records.frames import Frame
-from unhang.records.incident import BESIDE_ACCELERATOR, Activity, Ended, Incident, Raised, RankRecord, Stacks
+from unhang.records.incident import BESIDE_ACCELERATOR, Activity, ChildRecord, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
 from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, nccl, watchdog
 from unhang.records.logs.said import Exit, Status
-from unhang.records.match import Front, Standstill, Wait, standstill
+from unhang.records.match import Front, Standstill, standstill
+from unhang.records.match import Wait as CollectiveWait
 from unhang.records.rundir import RunDir
 
 T = TypeVar("T")
@@ -34,6 +35,21 @@ _CLOCKS_S = 60.0
 
 # What logs tell beside the signatures of causes, to be held against the other records.
 _SAID = (*watchdog.SIGNATURES, *exits.SIGNATURES, *attempts.AGENTS, nccl.BUS_ID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildView:
+    """A Python process below a rank, with its main thread, innermost last; () if that could not be read."""
+
+    record: ChildRecord
+    frames: tuple[Frame, ...] = ()
+
+    @cached_property
+    def place(self) -> Frame | None:
+        """The user's line in its own work; None if it waits for work."""
+        # Below multiprocessing's own function stand the frames of whoever forked it.
+        start = max((i for i, f in enumerate(self.frames) if f.name == "_bootstrap" and frames.inside(f, "multiprocessing/process")), default=-1)
+        return frames.user_frame(self.frames[start + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +63,7 @@ class RankView:
     fatal_signal: str | None = None
     dump: Dump | None = None
     raised_hits: tuple[Hit, ...] = ()
+    children: tuple[ChildView, ...] = ()
 
     @property
     def number(self) -> int:
@@ -59,6 +76,11 @@ class RankView:
     @property
     def activity(self) -> Activity | None:
         return self.record.activity
+
+    @property
+    def wait(self) -> Wait | None:
+        """What its main thread waits in, by the kernel."""
+        return self.activity.wait if self.activity is not None else None
 
     @property
     def ended(self) -> Ended | None:
@@ -165,7 +187,7 @@ class Picture:
         )
 
     @property
-    def waits(self) -> Mapping[int, Wait]:
+    def waits(self) -> Mapping[int, CollectiveWait]:
         """Who is inside a collective that has not finished, or was until it failed through no fault of its own; and in which."""
         return self._standstill.waits
 
@@ -298,7 +320,15 @@ class _Loader:
             fatal_source=fatal_source,
             fatal_signal=signal,
             raised_hits=raised,
+            children=tuple(self._child(c, record.rank) for c in record.children),
         )
+
+    def _child(self, record: ChildRecord, rank: int) -> ChildView:
+        if record.stacks is None:
+            return ChildView(record=record)
+        what = f"the stacks of process {record.pid} below rank {rank}"
+        found = self._read(record.stacks, "stacks", what, lambda p: self.rundir.read(p, Stacks))
+        return ChildView(record=record, frames=stacks.main_thread(found) if found is not None else ())
 
     def _with_torchs_dump(self, record: RankRecord, incident: Incident) -> RankRecord:
         """Of a rank that could not be asked, the dump that torch wrote by itself when a collective timed out."""

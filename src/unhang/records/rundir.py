@@ -7,7 +7,8 @@
       logs/attempt-0/       rank0.out, rank0.err, ... and launcher.out, launcher.err
       fatal/attempt-0/      stacks that a rank wrote while a signal was ending it
       flight/attempt-0/     dumps that torch wrote by itself, on a timeout
-      incidents/1/          incident.json, stacks/rank0.json, flight/rank_0, kernel.txt, ras.json, verdict.json
+      incidents/1/          incident.json, stacks/rank0.json, stacks/rank0-4711.json (a child process), flight/rank_0, kernel.txt, ras.json,
+                            verdict.json
       verdict.json          the verdict on the last incident
       verdict.md            the same to read
       report.html           the same with a timeline, for a browser
@@ -204,8 +205,8 @@ class RunDir:
     def incident(self, number: int) -> Path:
         return self.incident_dir(number) / "incident.json"
 
-    def stacks(self, number: int, rank: int) -> Path:
-        return self.incident_dir(number) / "stacks" / f"rank{rank}.json"
+    def stacks(self, number: int, rank: int, *, child: int | None = None) -> Path:
+        return self.incident_dir(number) / "stacks" / (f"rank{rank}.json" if child is None else f"rank{rank}-{child}.json")
 
     def flight(self, number: int, rank: int) -> Path:
         # torch's own analyser wants <prefix><rank>.

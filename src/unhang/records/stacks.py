@@ -15,8 +15,8 @@ from unhang.patterns import lazily
 from unhang.records.frames import Frame
 from unhang.records.incident import Stacks, ThreadStack
 
-# tqdm looks at its bars every ten seconds.
-_SERVICES = ("/tqdm/_monitor.py",)
+# tqdm looks at its bars every ten seconds; loader workers hand out tensors through a thread of multiprocessing's.
+_SERVICES = ("/tqdm/_monitor.py", "/multiprocessing/resource_sharer.py")
 _EXIT = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -35,20 +35,46 @@ def idle_threads(stacks: Stacks) -> frozenset[int]:
 
 def from_pyspy(data: bytes) -> Stacks:
     """What `py-spy dump --json` printed. Raises RecordError."""
-    try:
-        raw = msgspec.json.decode(data, type=list[_PySpyThread])
-    except (msgspec.DecodeError, msgspec.ValidationError) as e:
-        raise RecordError(f"this is not the output of py-spy dump --json: {e}") from e
+    raw = _pyspy(data)
     threads = [
         ThreadStack(
             name=t.thread_name or f"thread {t.thread_id}",
             main=t.thread_name == "MainThread" or (t.os_thread_id is not None and t.os_thread_id == t.pid),
-            frames=tuple(Frame(file=f.filename, line=max(f.line, 0), name=f.name) for f in reversed(t.frames)),
+            frames=tuple(Frame(file=f.filename, line=max(f.line, 0), name=_NAME.sub("", f.name)) for f in reversed(t.frames)),
             tid=t.os_thread_id,
         )
         for t in raw
     ]
     return Stacks(source="py-spy", threads=tuple(_main_first(threads)))
+
+
+# Python 3.11 and later tell py-spy qualified names; all other sources of frames have `co_name`.
+_NAME = lazily(r"^.*\.")
+# Where torch's workers keep what they were asked for, the innermost first: a sample, its batch.
+_INDEX = {"torch/utils/data/_utils/fetch": ("idx", "possibly_batched_index"), "torch/utils/data/_utils/worker": ("index",)}
+_WORKER_LOOP = "torch/utils/data/_utils/worker"
+# Samplers may also give names of files, which are the user's own business.
+_INTEGERS = lazily(r"-?\d+|[\[(]-?\d+(?:, -?\d+)*(?:, \.\.\.)?[\])]")
+
+
+def worker_of_pyspy(data: bytes) -> tuple[int | None, str | None]:
+    """The number of a data loader's worker, and the index that it was asked for, from `py-spy dump --json --locals`. Raises RecordError."""
+    worker = index = None
+    for frame in (f for thread in _pyspy(data) for f in thread.frames):
+        known = {v.name: v.repr for v in frame.locals or () if v.repr is not None}
+        for file, names in _INDEX.items():
+            if f"/{file}.py" in frame.filename:
+                index = index or next((known[n] for n in names if _INTEGERS.fullmatch(known.get(n, ""))), None)
+        if f"/{_WORKER_LOOP}.py" in frame.filename and known.get("worker_id", "").isdecimal():
+            worker = int(known["worker_id"])
+    return worker, index
+
+
+def _pyspy(data: bytes) -> list[_PySpyThread]:
+    try:
+        return msgspec.json.decode(data, type=list[_PySpyThread])
+    except (msgspec.DecodeError, msgspec.ValidationError) as e:
+        raise RecordError(f"this is not the output of py-spy dump --json: {e}") from e
 
 
 # A thread that was asked for alone is only a "Stack".
@@ -164,10 +190,16 @@ def _main_first(threads: list[ThreadStack]) -> list[ThreadStack]:
     return sorted(threads, key=lambda t: not t.main)
 
 
+class _PySpyVariable(msgspec.Struct):
+    name: str
+    repr: str | None = None
+
+
 class _PySpyFrame(msgspec.Struct):
     name: str
     filename: str
     line: int = 0
+    locals: list[_PySpyVariable] | None = None
 
 
 class _PySpyThread(msgspec.Struct):

@@ -17,6 +17,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("the stacks of {}", "{} 的调用栈"),
     ("the last stacks of rank {}", "rank {} 的最后一次调用栈"),
     ("evidence of rank {}", "rank {} 的证据"),
+    ("child processes of rank {}", "rank {} 的子进程"),
+    ("not all were read within {} s", "在 {} 秒内没有全部读完"),
     (
         "torch.distributed is not initialised in this process, or this torch has no flight recorder",
         "该进程没有初始化 torch.distributed，或者这个 torch 没有 flight recorder",

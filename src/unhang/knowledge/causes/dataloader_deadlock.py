@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, text, words
+from unhang.knowledge import stacked, text, waits, words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.stuck import held_back, line_in_data_set
+from unhang.knowledge.stuck import held_back, line_in_data_set, workers_at_work
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
     from unhang.records.picture import Picture
 
+# Workers that the evidence names.
+_SHOWN = 3
+_FOR_WORKERS = ("loader-timeout", "start-method", "threads-in-workers")
+
 
 def _in_run(picture: Picture) -> Finding | None:
+    return _stuck(picture) or CAUSE.of_raised(picture)
+
+
+def _stuck(picture: Picture) -> Finding | None:
     if picture.incident.kind == "straggler":
         return None
     found = [r for r, state in held_back(picture) if state == "loader"]
@@ -22,17 +30,34 @@ def _in_run(picture: Picture) -> Finding | None:
         return None
     first, numbers = found[0], [r.number for r in found]
     inner = line_in_data_set(first)
-    frame = inner or first.place
+    workers = workers_at_work(first)
+    frame = inner or (workers[0].place if workers else first.place)
     at = picture.place(frame) if frame is not None else None
     if inner:
         what = Text("stuck in its data loader{at}", "卡在自己的 DataLoader 里{at}").fill(
             at=Text(" at {at}", "（{at}）").fill(at=at) if at else NOTHING
         )
+    elif workers:
+        index = workers[0].record.index
+        what = Text(
+            "waiting for worker {n} (pid {pid}) of its data loader, stuck at {at}{index}",
+            "在等待自己 DataLoader 的 worker {n}（pid {pid}），后者卡在 {at}{index}",
+        ).fill(
+            n=str(workers[0].record.worker),
+            pid=workers[0].record.pid,
+            at=str(at),
+            index=Text(" (index {index})", "（索引 {index}）").fill(index=index) if index else NOTHING,
+        )
     else:
         seen = Text("last seen at ", "最后见于 ") if first.only_last_seen else NOTHING
         place = Text(" ({seen}{at})", "（{seen}{at}）").fill(seen=seen, at=at) if at else NOTHING
         what = Text("waiting for a worker of its data loader{place}", "在等待自己 DataLoader 的 worker{place}").fill(place=place)
-    idle = Text(" without using CPU", "，不占用 CPU") if first.activity is not None else NOTHING
+    idle = Text(", without using CPU" if workers else " without using CPU", "，不占用 CPU") if first.activity is not None else NOTHING
+    wait = first.wait if inner else workers[0].record.wait if workers else None
+    # What a line of the data set waits in; bound-the-read is this cause's own name for bound-the-wait.
+    of_wait = tuple(r for r in waits.remedies(wait) if r != "bound-the-wait") if wait is not None else ()
+    if doing := waits.described(picture, wait):
+        idle = Text(", ", "，") + doing + (Text(",", "") if workers else NOTHING)
     stack = words.stack_evidence(picture, first)
     if inner is not None and first.record.stacks is not None:
         stack = (words.stated(first.record.stacks, words.of_rank(first.number, words.frame(inner))), *stack[1:])
@@ -48,12 +73,14 @@ def _in_run(picture: Picture) -> Finding | None:
         hosts=words.hosts(picture, numbers),
         where=at,
         evidence=(
+            *(words.child_evidence(picture, first, worker) for worker in workers[:_SHOWN]),
             *stack,
             *words.activity_evidence(picture, first),
             *words.waiting_evidence(picture, at_most=1),
             *words.absence_evidence(picture, first),
         ),
-        remedies=("bound-the-read",) if inner else ("loader-timeout", "start-method", "threads-in-workers"),
+        remedies=(*of_wait, *(("bound-the-read",) if inner else ("bound-the-read", "start-method", "loader-timeout") if workers else _FOR_WORKERS)),
+        commands=waits.commands(wait),
     )
 
 
@@ -62,8 +89,7 @@ _GONE = frozenset(("ConnectionResetError", "ConnectionRefusedError", "BrokenPipe
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    remedies = ("loader-timeout", "start-method", "threads-in-workers")
-    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _worker_gone(view) or stacked.held(view, CAUSE, "loader", remedies)
+    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _worker_gone(view) or stacked.held(view, CAUSE, "loader", _FOR_WORKERS)
 
 
 def _worker_gone(view: LogView) -> Finding | None:
@@ -87,6 +113,10 @@ def _worker_gone(view: LogView) -> Finding | None:
     )
 
 
+_TOLD_ELSEWHERE = (
+    r"killed by signal|[Bb]us error|shared memory|No space left|[Oo]ut of memory|oom[-_]kill|Too many open files|Caught \w+ in DataLoader worker"
+)
+
 CAUSE = Cause(
     id="dataloader-deadlock",
     role="root",
@@ -107,10 +137,18 @@ CAUSE = Cause(
         ),
         # torch 1.x to 2.15: `(pid(s) 12, 13)` where the parent noticed by itself, `(pid 12) ... with exit code 1` where SIGCHLD told it.
         Signature(
+            needle="exited unexpectedly with exit code ",
+            pattern=r"DataLoader worker \(pid (?P<pids>\d+)\) exited unexpectedly with exit code (?P<code>\d+)",
+            unless=_TOLD_ELSEWHERE,
+            standing="likely",
+            says="data loader worker {pids} ended with exit code {code}: look for what it printed, and for what calls exit",
+            says_zh="DataLoader 的 worker {pids} 以退出码 {code} 结束：查看它打印了什么，以及哪里调用了 exit",
+            remedies=("no-workers", "start-method", "watch-shm"),
+        ),
+        Signature(
             needle="exited unexpectedly",
-            pattern=r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly(?: with exit code (?P<code>\d+))?",
-            unless=r"killed by signal|[Bb]us error|shared memory|No space left|[Oo]ut of memory|oom[-_]kill|Too many open files|Caught \w+ in "
-            r"DataLoader worker",
+            pattern=r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly(?! with exit code)",
+            unless=_TOLD_ELSEWHERE,
             standing="possible",
             says="data loader worker {pids} ended without a word: look for what the worker printed, and for its memory",
             says_zh="DataLoader 的 worker {pids} 没有留下任何信息就结束了：查看它打印了什么，以及它的内存",
@@ -135,6 +173,7 @@ CAUSE = Cause(
     in_run=_in_run,
     in_logs=_in_logs,
     remedies=(
+        *waits.REMEDIES,
         Remedy(
             id="bound-the-read",
             says="Give the read, lock or request in the named line of the data set a timeout, and raise: an exception is named at once.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import srun, text, words
@@ -180,7 +181,7 @@ def _in_run(picture: Picture) -> Finding | None:
         if r.ended and (r.ended.exitcode == _SIGKILL or (r.ended.exitcode is None and not r.ended.announced and r in reported))
     ]
     if not killed:
-        return None
+        return _worker_killed(picture)
     first, numbers = killed[0], [r.number for r in killed]
     who, oom, evidence = _killer(picture, killed)
     at = picture.where(first)
@@ -206,6 +207,17 @@ def _in_run(picture: Picture) -> Finding | None:
         ),
         remedies=("less-memory", "more-memory", "watch-memory") if oom else ("find-the-killer", "watch-memory"),
     )
+
+
+def _worker_killed(picture: Picture) -> Finding | None:
+    """A rank raises when a worker of its data loader was killed; the kernel log may tell by whom."""
+    found = CAUSE.of_raised(picture)
+    if found is None:
+        return None
+    pids = {int(h.groups["worker"]) for r in picture.raised for h in r.raised_hits if "worker" in h.groups}
+    told = [e for e in picture.kernel or () if e.kind == "oom-kill" and e.pid in pids and picture.incident.host_pids is not False]
+    evidence = (Evidence(source=str(picture.kernel_source), line=e.line, text=e.text) for e in told[:1])
+    return replace(found, evidence=(*found.evidence, *evidence), remedies=tuple(map(CAUSE.remedy, _MEMORY)) if told else found.remedies)
 
 
 def _in_logs(view: LogView) -> Finding | None:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, text, words
+from unhang.knowledge import stacked, text, waits, words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.knowledge.stuck import held_back
+from unhang.knowledge.stuck import children_waited_for, held_back
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 from unhang.patterns import lazily
@@ -16,10 +16,12 @@ from unhang.patterns import lazily
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.picture import Picture, RankView
+    from unhang.records.picture import ChildView, Picture, RankView
 
 _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
+# Ranks and child processes that the evidence names.
+_SHOWN = 3
 _STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
 
 
@@ -102,6 +104,7 @@ def _in_run(picture: Picture) -> Finding | None:
     chosen = [r for r, s in found if s == state]
     first, numbers = chosen[0], [r.number for r in chosen]
     standing, doing, remedies = _DESCRIBE[state](picture, first)
+    children = children_waited_for(first) if state in ("idle", "unknown") else ()
     return CAUSE.finding(
         standing=standing,
         says=Text("{who} {are} {doing}{at}{since}", "{who} {doing}{at}{since}").fill(
@@ -109,12 +112,14 @@ def _in_run(picture: Picture) -> Finding | None:
             are=words.verb(numbers, "is", "are"),
             doing=doing,
             at=text.at(picture, first),
-            since=text.stall(picture) + text.while_waiting(picture),
+            since=text.stall(picture) + text.while_waiting(picture) + (_of_child(picture, children[0]) if children else NOTHING),
         ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=picture.where(first),
         evidence=(
+            *(words.child_evidence(picture, first, child) for child in children[:_SHOWN]),
+            *(waits.evidence(picture, r.number, r.wait) for r in chosen[:_SHOWN] if waits.described(picture, r.wait)),
             *words.activity_evidence(picture, first),
             *words.stack_evidence(picture, first),
             *words.waiting_evidence(picture, at_most=1),
@@ -122,12 +127,20 @@ def _in_run(picture: Picture) -> Finding | None:
         ),
         remedies=remedies,
         commands={
+            **waits.commands(first.wait),
             "continue-it": f"kill -CONT {first.record.pid}",
             "look-inside": f"py-spy dump --native --pid {first.record.pid}",
             "look-at-io": f"cat /proc/{first.record.pid}/stack",
             "meant-to-sleep": f"unhang run --hang-after {_longer_than_its_sleep(picture, first)} -- COMMAND",
         },
     )
+
+
+def _of_child(picture: Picture, child: ChildView) -> Text:
+    """What the process does, or how it ended, that the rank waits for."""
+    stands = Text("stands at {at}", "停在 {at}").fill(at=picture.place(child.place)) if child.place is not None else None
+    doing = stands or words.ended(child.record.exitcode)
+    return Text("; its child process {pid} {doing}", "；它的子进程 {pid} {doing}").fill(pid=child.record.pid, doing=doing)
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -164,7 +177,9 @@ def _gil(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, .
 def _sleeps(rank: RankView) -> bool:
     """Whether it waits for time to pass. time.sleep has no frame of its own: the line that calls it is the innermost one."""
     in_kernel = rank.activity is not None and (rank.activity.wchan or "").startswith(_NANOSLEEP)
-    return in_kernel or (bool(rank.frames) and _SLEEP.search(rank.frames[-1].code) is not None)
+    return (
+        in_kernel or (rank.wait is not None and rank.wait.kind == "sleep") or (bool(rank.frames) and _SLEEP.search(rank.frames[-1].code) is not None)
+    )
 
 
 def _longer_than_its_sleep(picture: Picture, rank: RankView) -> int:
@@ -176,12 +191,17 @@ def _longer_than_its_sleep(picture: Picture, rank: RankView) -> int:
 
 
 def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+    certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
+    standing: Standing = "established" if certain else "likely"
+    # Of several ranks one sentence tells what all of them wait in.
+    alike = {waits.described(picture, r.wait) for r, state in held_back(picture) if state == "idle"} == {doing := waits.described(picture, rank.wait)}
+    if rank.wait is not None and doing and alike:
+        return standing, doing + Text(",", ""), waits.remedies(rank.wait)
     if _sleeps(rank):
         asleep = Text("alive, outside any collective, asleep (time.sleep)", "还活着，在集合通信之外睡眠（time.sleep）")
         return "likely", asleep, ("meant-to-sleep", "bound-the-wait")
-    certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
     idle = Text("alive, outside any collective, without using any CPU", "还活着，在集合通信之外，不占用 CPU")
-    return "established" if certain else "likely", idle, ("look-inside", "bound-the-wait")
+    return standing, idle, ("look-inside", "bound-the-wait")
 
 
 def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
@@ -248,6 +268,7 @@ CAUSE = Cause(
     in_logs=_in_logs,
     on_host=_on_host,
     remedies=(
+        *waits.REMEDIES,
         Remedy(
             id="continue-it",
             says=(

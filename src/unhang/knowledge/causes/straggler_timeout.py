@@ -9,7 +9,7 @@ from unhang.knowledge import stacked, text, words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
-from unhang.knowledge.stuck import held_back, in_loader
+from unhang.knowledge.stuck import held_back, in_loader, workers_at_work
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import ranks_of
 from unhang.model import Evidence, Finding, Remedy, Standing
@@ -52,9 +52,15 @@ def _in_run(picture: Picture) -> Finding | None:
     if not slow:
         return None
     first, numbers = slow[0], [r.number for r in slow]
-    at = picture.where(first)
+    workers = workers_at_work(first)
+    at = picture.place(workers[0].place) if workers and workers[0].place else picture.where(first)
     what = Text("executing", "正在执行")
-    if first.place is not None:
+    if workers and workers[0].place:
+        what = Text(
+            "executing {name}() ({at}) in worker {n} (pid {pid}) of its data loader",
+            "正在 DataLoader 的 worker {n}（pid {pid}）里执行 {name}()（{at}）",
+        ).fill(name=workers[0].place.name, at=str(at), n=str(workers[0].record.worker), pid=workers[0].record.pid)
+    elif first.place is not None:
         seen = Text("last seen at ", "最后见于 ") if first.only_last_seen else NOTHING
         what = Text("executing {name}() ({seen}{at})", "正在执行 {name}()（{seen}{at}）").fill(name=first.place.name, seen=seen, at=str(at))
     certain = first.busy and bool(first.frames) and picture.front is not None
@@ -68,6 +74,7 @@ def _in_run(picture: Picture) -> Finding | None:
         where=at,
         evidence=(
             *words.activity_evidence(picture, first),
+            *(words.child_evidence(picture, first, worker) for worker in workers[:1]),
             *words.stack_evidence(picture, first),
             *words.waiting_evidence(picture, at_most=1),
             *words.absence_evidence(picture, first),

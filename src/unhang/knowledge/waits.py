@@ -1,0 +1,112 @@
+"""What a blocked thread waits in, in words, and what helps: the holder of a lock, a file or a child is named first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unhang.knowledge import words
+from unhang.knowledge.text import NOTHING, Text
+from unhang.model import Evidence, Remedy, Wait
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture
+
+SEE_THE_HOLDER = Remedy(
+    id="see-the-holder",
+    says="See what the process that holds it does; end it only if it is left over from an earlier run.",
+    says_zh="查看占有它的进程在做什么；只有当它是以前的运行遗留下来的，才结束它。",
+    command="ps -o pid,stat,etime,args -p PID",
+)
+BOUND_THE_CHILD = Remedy(
+    id="bound-the-child",
+    says="Find out why the child process does not end, and give the call that waits for it a timeout: subprocess.run(..., timeout=600).",
+    says_zh="查明子进程为什么不结束，并给等待它的调用设置超时：subprocess.run(..., timeout=600)。",
+)
+SERVE_THE_PIPE = Remedy(
+    id="serve-the-pipe",
+    says="Start the program at the other end of the pipe before it is opened or read, and close the ends that a process does not use.",
+    says_zh="在打开或读取管道之前启动管道另一端的程序，并关闭进程自己不用的那一端。",
+)
+RELEASE_THE_LOCK = Remedy(
+    id="release-the-lock",
+    says=(
+        "Release the lock on every path (with lock: ...), take it once in a thread (or use threading.RLock), and do not fork while another "
+        "thread may hold it."
+    ),
+    says_zh="在每条路径上都释放锁（with lock: ...），同一线程只获取一次（或用 threading.RLock），不要在其他线程可能持有它时 fork。",
+)
+REMEDIES = (SEE_THE_HOLDER, BOUND_THE_CHILD, SERVE_THE_PIPE, RELEASE_THE_LOCK)
+
+
+def described(picture: Picture, wait: Wait | None) -> Text:
+    """ "waiting for a file lock on /data/cache.lock that process 4711 (python build.py) holds"; NOTHING if it is not known, or says nothing."""
+    if wait is None:
+        return NOTHING
+    holder = _process(picture, wait)
+    if holder and not wait.ends:
+        return Text("waiting for {holder}, in which all threads wait for each other", "在等待{holder}，其中所有线程都在互相等待").fill(holder=holder)
+    path = Text(" {path}", " {path}").fill(path=wait.what) if wait.what else NOTHING
+    if wait.kind == "file-lock":
+        held = Text(" that {holder} holds", "，由{holder}持有").fill(holder=holder) if holder else NOTHING
+        on = Text(" on{path}", "{path} 上的").fill(path=path) if path else NOTHING
+        return Text("waiting for a file lock{on}{held}", "在等待{on}文件锁{held}").fill(on=on, held=held)
+    if wait.kind == "child":
+        child = Text("its child {holder}", "它的子{holder}").fill(holder=holder) if holder else Text("a child process", "一个子进程")
+        return Text("waiting for {child} to end", "在等待{child}结束").fill(child=child)
+    if wait.kind == "fifo":
+        return Text("opening the FIFO{path}, which nobody opens at its other end", "在打开 FIFO{path}，而没有人打开它的另一端").fill(path=path)
+    if wait.kind == "pipe":
+        if holder:
+            end = Text(", whose other end {holder} holds", "，另一端由{holder}持有").fill(holder=holder)
+        else:
+            end = NOTHING if wait.ends else Text(", whose other end no other process holds", "，没有其他进程持有它的另一端")
+        return Text("waiting at the pipe{path}{end}", "在管道{path}上等待{end}").fill(path=path, end=end)
+    if wait.kind == "socket":
+        peer = Text(" to{path}", "（对端{path}）").fill(path=path) if path else NOTHING
+        return Text("waiting at a network connection{peer}", "在网络连接上等待{peer}").fill(peer=peer)
+    if wait.kind == "mutex" and not wait.ends:
+        return Text("waiting for a lock that none of its threads can release", "在等待一个锁，而它的任何线程都无法释放该锁")
+    return _PLAIN.get(wait.kind, NOTHING).fill(path=path)
+
+
+# Of a poll with several descriptors nothing can be said.
+_PLAIN = {
+    "mutex": Text("waiting for a lock of its own process", "在等待本进程内的锁"),
+    "semaphore": Text("waiting for a lock that processes share", "在等待进程间共享的锁"),
+    "terminal": Text("waiting for input at the terminal{path}", "在终端{path}上等待输入"),
+    "file": Text("waiting for the file{path}", "在等待文件{path}"),
+}
+
+
+def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:
+    """What the kernel says that a rank waits in."""
+    return words.stated(picture.incident_source, words.of_rank(rank, described(picture, wait)))
+
+
+def remedies(wait: Wait) -> tuple[str, ...]:
+    """The ids of what helps against a wait, the most particular first."""
+    if not wait.ends and (wait.kind == "mutex" or wait.holder is not None):
+        return (RELEASE_THE_LOCK.id,)
+    if wait.kind == "child":
+        return (BOUND_THE_CHILD.id,)
+    if wait.holder is not None:
+        return (SEE_THE_HOLDER.id, "bound-the-wait")
+    if wait.kind == "fifo" or (wait.kind == "pipe" and not wait.ends):
+        return (SERVE_THE_PIPE.id,)
+    return ("bound-the-wait",)
+
+
+def commands(wait: Wait | None) -> dict[str, str]:
+    """The commands of these remedies for a wait."""
+    return {SEE_THE_HOLDER.id: f"ps -o pid,stat,etime,args -p {wait.holder}"} if wait is not None and wait.holder is not None else {}
+
+
+def _process(picture: Picture, wait: Wait) -> Text:
+    """ "process 4711 (python build.py)", "rank 0 (pid 4700)"; NOTHING if nobody is known."""
+    if wait.holder is None:
+        return NOTHING
+    rank = next((r.number for r in picture.ranks if r.record.pid == wait.holder), None)
+    if rank is not None:
+        return Text("rank {rank} (pid {pid})", " rank {rank}（pid {pid}）").fill(rank=rank, pid=wait.holder)
+    command = Text(" ({command})", "（{command}）").fill(command=wait.command) if wait.command else NOTHING
+    return Text("process {pid}{command}", "进程 {pid}{command}").fill(pid=wait.holder, command=command)
