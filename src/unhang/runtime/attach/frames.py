@@ -80,7 +80,7 @@ def stacks(*, main_ident: int, without: int) -> list[dict[str, object]]:
     for ident in sorted(snapshot, key=lambda i: (i != main_ident, i)):
         if ident != without:
             name = getattr(known.get(ident), "name", None) or f"thread {ident}"
-            threads.append({"name": name, "main": ident == main_ident, "frames": _walk(snapshot[ident], sources)})
+            threads.append({"name": name, "main": ident == main_ident, "frames": call_stack(snapshot[ident], sources)})
     snapshot.clear()
     return threads
 
@@ -97,7 +97,9 @@ def traceback_frames(traceback: TracebackType | None) -> list[CodeFrame]:
     return frames[-MAX_FRAMES:]
 
 
-def _walk(frame: FrameType | None, sources: Sources) -> list[CodeFrame]:
+def call_stack(frame: FrameType | None, sources: Sources | None = None) -> list[CodeFrame]:
+    """The frames of a thread down to `frame`, innermost last."""
+    sources = sources or Sources()
     frames: list[CodeFrame] = []
     while frame is not None and len(frames) < MAX_FRAMES:
         code, line = frame.f_code, frame.f_lineno or 0
