@@ -68,6 +68,10 @@ def test_an_exception_and_the_trainings_own_exit_code(launcher):
     assert (run.primary["cause"], run.primary["ranks"], run.primary["standing"]) == ("rank-exception", [1], "established")
     assert run.primary["where"].startswith("train.py:")
     assert "no such batch" in run.primary["says"]
+    # What to read stands last, in few lines, behind a rule: torchrun prints dozens.
+    ours = run.err.rpartition("─" * 80)[2].strip().splitlines()
+    assert [line.split()[0] for line in ours] == ["✗", "rank", "who", "where", "do", "unhang:", "unhang:"], ours
+    assert "ValueError: no such batch" in ours[1] and ours[4].startswith("do this ")
 
 
 @pytest.mark.integration
