@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -92,3 +93,12 @@ def test_every_id_that_a_verdict_calls_possible_is_explained(run):
 def test_wrong_names(run):
     assert "did you mean port-in-use" in str(run("port-is-use").exception)
     assert isinstance(run().exception, UnhangError)
+
+
+def test_a_cause_as_json(run):
+    told = json.loads(run("loader-worker-died", "--json").stdout)
+    assert (told["schema"], told["id"], told["role"]) == ("unhang/explain/1", "loader-worker-died", "root")
+    assert set(told["explain"]) == {"en", "zh"} and told["remedies"][0]["says_zh"] and told["signatures"][0]["needle"] and told["sources"]
+    assert [c["id"] for c in json.loads(run("--list", "--json").stdout)["causes"]] == list(catalogue.load())
+    assert json.loads(run("unknown", "--json").stdout)["explain"]["zh"] == LABELS["zh"]["unknown"]
+    assert isinstance(run("no-such", "--json").exception, UnhangError)

@@ -37,6 +37,13 @@ def test_it_never_overwrites_unless_forced(run, tmp_path):
     assert run("torchrun", "-o", file, "--force").exit_code == 0 and file.read_text() != text
 
 
+@pytest.mark.parametrize(("path", "says"), [("no/train.sh", "there is no directory no"), ("file/train.sh", "file is no directory")])
+def test_a_directory_that_is_missing_is_refused(run, tmp_path, path, says):
+    (tmp_path / "file").touch()
+    done = run("torchrun", "-o", path)
+    assert isinstance(done.exception, UnhangError) and str(done.exception) == says and done.exception.hint.startswith("mkdir -p")
+
+
 def test_what_is_there_stays_until_all_of_the_new_is_written(run, tmp_path):
     old = tmp_path / "old.sh"
     old.write_text("important\n")

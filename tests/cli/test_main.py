@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -245,3 +246,29 @@ def test_only_errors_of_the_run_directory_are_the_users(tmp_path, monkeypatch, e
     with pytest.raises(raised) as caught:
         running.run(request)
     assert type(caught.value) is RunDirError or raised is OSError
+
+
+@pytest.mark.parametrize(
+    ("verb", "typed", "meant"),
+    [
+        ("why", "--markdwn", "--markdown"),
+        ("doctor", "--liv", "--live"),
+        ("run", "--hang-aftr", "--hang-after"),
+        ("export", "--presett", "--preset"),
+        ("vars", "--jsonn", "--json"),
+        ("presets", "--setings", "--settings"),
+        ("explain", "--jsonn", "--json"),
+        ("demo", "--jsonn", "--json"),
+        ("top", "--onc", "--once"),
+    ],
+)
+def test_an_option_that_does_not_exist_gets_a_suggestion(tmp_path, verb, typed, meant):
+    done = unhang(verb, typed, cwd=tmp_path)
+    assert done.returncode == 2 and re.search(rf"No such option: {typed}.*{meant}\b", done.stderr)
+
+
+def test_schemas_are_named_alike():
+    """`unhang/THING/VERSION`, so that a program can tell ours by their beginning."""
+    source = Path(running.__file__).parents[1]
+    named = {name for path in source.rglob("*.py") for name in re.findall(r'(?:SCHEMA = |"schema": )"([^"]+)"', path.read_text())}
+    assert len(named) > 10 and [name for name in named if not re.fullmatch(r"unhang/[a-z-]+/\d+", name)] == []

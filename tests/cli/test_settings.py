@@ -50,6 +50,27 @@ def test_one_preset_says_why_and_what_it_costs(tmp_path):
     assert told["schema"] == "unhang/presets/1" and told["presets"][0]["settings"][-1]["value"] == 5000
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_only_the_flags_of_the_script_bring_it_a_batch(folder, mapped):
+    """A preset is for any script: what only the script can do reaches it by [arguments] alone, and is said to be left out otherwise."""
+    (folder / "unhang.toml").write_text('[arguments]\nbatch = "--bs"\ngpu-cache = "--cache"\n' if mapped else "")
+    listed = unhang("presets", cwd=folder).stdout
+    sets = listed.partition("\ngpu-cache  ")[2].partition("sets: ")[2].partition("cost:")[0]
+    assert ("batch=1024" in sets, "gpu-cache=5000" in sets) == (mapped, mapped) and "loader-workers=1" in sets
+    done = unhang("run", "--preset", "gpu-cache", "--dry-run", "--json", "--python", sys.executable, "train.py", cwd=folder)
+    command = " ".join(json.loads(done.stdout)["command"])
+    assert ("--bs 1024" in command, "--cache 5000" in command) == (mapped, mapped)
+    text = unhang("run", "--preset", "gpu-cache", "--dry-run", "--python", sys.executable, "train.py", cwd=folder)
+    assert ("[arguments] of unhang.toml has no flag for it" in text.stdout + text.stderr) == (not mapped)
+
+
+def test_what_builds_on_a_preset_costs_what_that_costs_too(tmp_path):
+    (tmp_path / "unhang.toml").write_text('[presets.mine]\nbase = "conservative"\nprefetch = 4\n')
+    cost = {n: json.loads(unhang("presets", n, "--json", cwd=tmp_path).stdout)["presets"][0]["cost"] for n in ("basic", "gpu-cache", "mine")}
+    assert cost["gpu-cache"] == f"{cost['basic']}; GPU memory for 5000 samples"
+    assert cost["mine"].startswith("much slower") and cost["mine"].endswith("that of each setting of its own")
+
+
 @pytest.mark.torch
 def test_what_a_preset_shows_is_what_a_run_sets(tmp_path):
     for name in ("basic", "conservative"):

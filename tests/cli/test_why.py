@@ -554,3 +554,26 @@ def test_logs_of_a_run_without_incidents_do_not_lead_back_to_it(app, tmp_path):
     assert f"unhang why {log.parent}" in run(app, rundir.path).stdout
     ran = run(app, log.parent)
     assert "which has no record of an incident" in ran.stderr and "unhang why" not in ran.stderr
+
+
+@pytest.mark.parametrize("how", ["pipe", "file", "nothing"])
+def test_a_pipe_without_a_path_is_read(tmp_path, how):
+    log = tmp_path / "train.log"
+    log.write_text("RuntimeError: DataLoader timed out after 120 seconds\n")
+    argv = [sys.executable, "-m", "unhang", "why", "--json"]
+    with log.open() if how == "file" else open(os.devnull) as stdin:
+        given = {"input": log.read_text()} if how == "pipe" else {"stdin": stdin}
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=100, **given)
+    told = json.loads(done.stdout)
+    if how == "nothing":
+        assert (done.returncode, told["schema"]) == (2, "unhang/refusal/1")
+    else:
+        assert (done.returncode, told["primary"]["cause"]) == (1, "dataloader-deadlock")
+
+
+@pytest.mark.parametrize(("name", "quoted"), [("train.log", "train.log"), ("my log", "'my log'"), ("-x.log", "./-x.log")])
+def test_what_is_left_out_comes_with_the_command_that_shows_it(app, tmp_path, monkeypatch, name, quoted):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("RuntimeError: Gloo connectFullMesh failed ...\n")
+    said = " ".join(run(app, f"./{name}" if name.startswith("-") else name, "--lang", "en", "--attempt", "1").stdout.split())
+    assert f"more: unhang why --all --attempt 1 {quoted}" in said

@@ -68,6 +68,23 @@ def test_an_exception_and_the_trainings_own_exit_code(launcher):
     assert (run.primary["cause"], run.primary["ranks"], run.primary["standing"]) == ("rank-exception", [1], "established")
     assert run.primary["where"].startswith("train.py:")
     assert "no such batch" in run.primary["says"]
+    # What to read stands last, in few lines, behind a rule: torchrun prints dozens.
+    ours = run.err.rpartition("─" * 80)[2].strip().splitlines()
+    assert [line.split()[0] for line in ours] == ["✗", "rank", "who", "where", "do", "unhang:", "unhang:"], ours
+    assert "ValueError: no such batch" in ours[1] and ours[4].startswith("do this ")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("leave", "hook"), [("sys.exit(0)", ""), ("raise ValueError('lost')", "sys.excepthook = lambda *e: None")])
+def test_the_line_that_ends_a_rank_is_named(launcher, leave, hook):
+    # Exit handlers that take their time, as those of experiment trackers do: the last heartbeat is theirs.
+    late = "import atexit\natexit.register(lambda: time.sleep(1))\n"
+    run = launcher.train(f"{late}{hook}\n{broken(leave)}", "--on-failure", "abort")
+    cause = "premature-exit" if "exit" in leave else "rank-exception"
+    assert (run.primary["cause"], run.primary["ranks"], run.primary["standing"]) == (cause, [1], "established")
+    line = (launcher.tmp_path / "train.py").read_text().splitlines().index(f"        {leave}") + 1
+    assert run.primary["where"] == f"train.py:{line} in at"
+    assert "last seen" not in run.primary["says"]
 
 
 def test_an_exit_code_of_the_training_is_passed_on(launcher):

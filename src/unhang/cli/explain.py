@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unhang.cli.options import NoColor
+
+if TYPE_CHECKING:
+    from unhang.knowledge.cause import Cause
+
+EXPLAIN_SCHEMA = "unhang/explain/1"
+_TOLD = ("id", "role", "title", "title_zh", "what", "why", "explain", "remedies", "leads_to", "mistaken_for", "sources")
 
 
 def register(app: typer.Typer) -> None:
@@ -24,6 +31,7 @@ def explain(
         str | None, typer.Argument(metavar="CAUSE", autocompletion=_complete, help="The id that a verdict names, for example process-stuck.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", "-l", help="List all causes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, in both languages.")] = False,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,
 ) -> None:
@@ -37,6 +45,22 @@ def explain(
 
     chosen = language.chosen(lang)
     console = screen.console()
+    if as_json:
+        if cause is None and not show_list:
+            raise UnhangError("name a cause", hint="unhang explain --list")
+        import msgspec
+
+        from unhang import encoding
+
+        if cause is None:
+            listed = [_described(one) for one in catalogue.load().values()]
+        elif cause.strip().lower() == "unknown":
+            listed = [{"id": "unknown", "explain": {lang: labels["unknown"] for lang, labels in language.LABELS.items()}}]
+        else:
+            listed = [_described(catalogue.get(cause))]
+        told = {"schema": EXPLAIN_SCHEMA, **(listed[0] if cause is not None else {"causes": listed})}
+        sys.stdout.write(msgspec.json.format(encoding.encode(told), indent=2).decode() + "\n")
+        return
     if show_list:
         for line in list_for_terminal(catalogue.load().values(), chosen, screen.width(console)):
             console.print(line, soft_wrap=True, markup=False)
@@ -54,3 +78,8 @@ def explain(
         console.print(page)
     # rich fills lines up to the width.
     typer.echo("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()), nl=False)
+
+
+def _described(cause: Cause) -> dict[str, Any]:
+    signatures = [{"needle": s.needle, "says": s.says or None, "says_zh": s.says_zh or None} for s in cause.signatures]
+    return {**{field: getattr(cause, field) for field in _TOLD}, "signatures": signatures}

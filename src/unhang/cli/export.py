@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unhang.remedies.exports.layout import Layout
     from unhang.report.language import Language
 
-SCHEMA = "unhang.export/1"
+SCHEMA = "unhang/export/1"
 
 T = TypeVar("T", int, str)
 
@@ -255,7 +255,11 @@ def _of_preset(name: str | None, configured: Configuration, python: str | None, 
 
 def _write(output: Path, found: Exported, force: bool) -> None:
     from unhang.errors import UnhangError
+    from unhang.records import named
 
+    if not output.parent.is_dir():
+        said = f"{output.parent} is no directory" if output.parent.exists() else f"there is no directory {output.parent}"
+        raise UnhangError(said, says_zh=f"目录 {output.parent} 不存在", hint=f"mkdir -p {named.again(output.parent)}")
     texts = {output: found.text, **{output.with_name(output.name + behind): text for behind, text in found.companions.items()}}
     for path in texts:
         if path.is_dir():

@@ -175,7 +175,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     there = request.run_dir is not None and request.run_dir.exists()
     rundir = RunDir.create(path)
     beginning.made = None if there else rundir.path
-    live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
+    live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json, run_dir=str(rundir.path))
 
     fallback = fallback_of(rundir)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +37,8 @@ def why(
         typer.Argument(
             metavar="PATH...",
             help="A run directory, packed or not (of several in one place the newest); or logs, flight-recorder dumps and digests of them: files, "
-            "directories, globs, - for standard input. Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
+            "directories, globs, - for standard input (also what is piped in without a PATH). Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read "
+            "as they are.",
         ),
     ] = None,
     ras: Annotated[
@@ -81,14 +83,16 @@ def why(
     no log was in it), 3 for our own failure, 130 if interrupted (143 by SIGTERM). A reader that goes early (| head) changes none of them.
     """
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
+    from unhang.records import named
     from unhang.report import language
 
     if as_json and markdown:
         raise UnhangError("--json and --markdown: choose one")
     chosen = language.chosen(lang)
+    if not paths and not ras and _is_fed():
+        say(Text("reading standard input", "正在读取标准输入"))
+        paths = ["-"]
     if bool(paths) == bool(ras):
-        from unhang.records import named
-
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint=f"unhang why {'runs' if named.is_dir('runs') else 'train.log'}")
     if digest is not None:
         if ras or markdown or everything or incident is not None or attempt is not None or report is not None or bundle is not None:
@@ -124,7 +128,10 @@ def why(
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
-        _show(verdict, judged if everything else None, beside, chosen, everything=everything)
+        options = [word for name, n in (("--incident", incident), ("--attempt", attempt)) if n is not None for word in (name, str(n))]
+        given = [word for r in ras or () for word in ("--ras", named.again(r))] + [named.again(p) if p != "-" else p for p in paths or ()]
+        again = " ".join(["unhang why --all", *options, *given])
+        _show(verdict, judged if everything else None, beside, chosen, everything=everything, again=again)
     # The verdict is told by now, whatever becomes of the files.
     if report is not None:
         sys.stdout.flush()
@@ -148,11 +155,20 @@ def _refuse_no_logs(verdict: Verdict) -> None:
         raise UnhangError("nothing was read: no log was given", cause=said)
 
 
-def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Language, *, everything: bool) -> None:
+def _is_fed() -> bool:
+    """Whether a pipe or a file is on standard input: `cat train.log | unhang why`."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Language, *, everything: bool, again: str) -> None:
     from unhang.report import screen, terminal
 
     console = screen.console()
-    terminal.render(verdict, console, lang=lang, whole=everything)
+    terminal.render(verdict, console, lang=lang, whole=everything, again=again)
     if beside.trunk is not None:
         from unhang.report.stacks import render as render_stacks
 

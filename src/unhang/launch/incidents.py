@@ -411,6 +411,7 @@ def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:
         answered=taken.answered,
         activity=taken.activity,
         raised=state.raised,
+        exit_frames=state.exit_frames,
         ended=ended,
         stacks=taken.stacks,
         flight=taken.flight,

@@ -112,6 +112,9 @@ class Roster:
         elif kind == "left":
             if state is not None:
                 state.left = True
+        elif kind == "exits":
+            if state is not None:
+                state.exit_frames = _frames(message)
         elif kind == "leaving":
             if state is not None:
                 state.announced = True
@@ -238,8 +241,7 @@ class Roster:
             # A launcher's own exception only sums up what its workers did.
             self._react.release(peer)
             return
-        frames = tuple(guarded(Frame(file=f, line=n, name=name, code=code)) for f, n, name, code in message["frames"])
-        state.raised = Raised(type=message["type"], text=message["text"], frames=frames, at_s=self._clock())
+        state.raised = Raised(type=message["type"], text=message["text"], frames=_frames(message), at_s=self._clock())
         if self.closing:
             self._react.release(peer)
         else:
@@ -278,3 +280,7 @@ class Roster:
             inside=message.get("inside"),
             promised_s=float(message.get("promised") or 0.0),
         )
+
+
+def _frames(message: dict[str, Any]) -> tuple[Frame, ...]:
+    return tuple(guarded(Frame(file=f, line=n, name=name, code=code)) for f, n, name, code in message["frames"])

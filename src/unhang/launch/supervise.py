@@ -47,6 +47,7 @@ DETERMINISTIC = frozenset(
     {
         *("rank-exception", "collective-mismatch", "rank0-guarded-collective", "premature-exit", "port-in-use", "rendezvous-misconfig"),
         *("config-error", "backend-unavailable", "wrong-backend-for-tensor", "arch-not-in-build", "launcher-wrong-env"),
+        *("unused-parameters", "out-of-sync"),
     }
 )
 # Those of them that neither time nor chance has a part in, as it may have in an exception, a port or a race, and that no other setting answers, as

@@ -69,6 +69,7 @@ class RankState:
     places: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=PLACES))
     missed_s: float | None = None
     raised: Raised | None = None
+    exit_frames: tuple[Frame, ...] = ()
     announced: bool = False
     ended: Ended | None = None
 

@@ -161,6 +161,7 @@ class RankRecord:
 
     `last_place` is where its main thread was last seen by a heartbeat, `last_beat_s` when. `answered`: the process itself
     answered the request for evidence. `gpu` is the PCI address of its device. `stacks`, `flight`: files, relative to the run directory.
+    `exit_frames` is the call of sys.exit or os._exit that ended it, innermost last.
     `process` tells a process that still lived then from all that get its pid later. `children` are those of a rank that others wait for, or that
     stands in a data loader.
     """
@@ -182,6 +183,7 @@ class RankRecord:
     answered: bool = False
     activity: Activity | None = None
     raised: Raised | None = None
+    exit_frames: tuple[Frame, ...] = ()
     ended: Ended | None = None
     stacks: str | None = None
     flight: str | None = None

@@ -120,7 +120,9 @@ class RankView:
 
     @cached_property
     def frames(self) -> tuple[Frame, ...]:
-        """The main thread, innermost last: as captured, else as it raised, else as a fatal signal found it."""
+        """The main thread, innermost last: where it called sys.exit, else as captured, as it raised, or as a fatal signal found it."""
+        if self.record.exit_frames and self.raised is None:
+            return self.record.exit_frames
         if self.captured:
             return self.captured
         if self.raised is not None and self.raised.frames:

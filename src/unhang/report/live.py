@@ -38,7 +38,10 @@ _MOST_SAID = 200
 class Live:
     """`output` and `tell` are what the supervisor calls; `close` ends the live line."""
 
-    def __init__(self, *, prefix: bool = False, quiet: bool = False, output_to_stderr: bool = False, console: Console | None = None) -> None:
+    def __init__(
+        self, *, prefix: bool = False, quiet: bool = False, output_to_stderr: bool = False, run_dir: str = "", console: Console | None = None
+    ) -> None:
+        self._run_dir = run_dir
         self._lang = language.spoken()
         self._prefix = prefix
         # A stream that was closed when we started is None.
@@ -129,7 +132,8 @@ class Live:
 
     def _print_verdict(self, event: events.Drawn) -> None:
         with self._console.capture() as said:
-            terminal.render(event.verdict, self._console, lang=self._lang)
+            again = f"unhang why --all --incident {event.incident} {_called(self._run_dir)}" if self._run_dir else "unhang why --all"
+            terminal.render(event.verdict, self._console, lang=self._lang, again=again, brief=True)
         self._put(said.get())
 
     def _put(self, text: str) -> None:
@@ -316,10 +320,7 @@ def _finished(event: events.Finished) -> tuple[Text, str]:
 
 def _records(event: events.Finished) -> Text:
     """Where it can all be read again."""
-    path = Path(event.run_dir)
-    with contextlib.suppress(ValueError, OSError):
-        path = path.relative_to(Path.cwd())
-    name = named.again(path)
+    name = _called(event.run_dir)
     said = Text("records in {name}", "记录在 {name}").fill(name=name)
     if event.incidents:
         return said + _both(f"; unhang why {name}")
@@ -331,3 +332,11 @@ def _records(event: events.Finished) -> Text:
 
 def _count(ranks: int) -> Text:
     return Text("1 rank" if ranks == 1 else f"{ranks} ranks", f"{ranks} 个 rank")
+
+
+def _called(run_dir: str) -> str:
+    """A run directory as a word of a command that is typed here."""
+    path = Path(run_dir)
+    with contextlib.suppress(ValueError, OSError):
+        path = path.relative_to(Path.cwd())
+    return named.again(path)

@@ -387,6 +387,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{} is a FIFO, not a file", "{} 是管道（FIFO），不是文件"),
     ("--rewrite takes a file, and {} is none", "--rewrite 接受文件，而 {} 不是文件"),
     ("name a cause", "请指定原因"),
+    ("there is no cause named {}; did you mean {}?", "没有名为 {} 的原因；是不是 {}？"),
     ("there is no cause named {}", "没有名为 {} 的原因"),
     # files of settings
     ("{} = {}: a setting is a word, a number, true or false", "{} = {}：设置的值应为词、数字、true 或 false"),

@@ -91,7 +91,7 @@ def overview(presets: Iterable[tuple[Preset, Applied]], installed: Installed, wi
     yield from _folded(f"{words['here']}: {here(installed, lang)}", width, "", "dim")
     for preset, applied in presets:
         yield Shown.assemble((preset.name, "bold"), f"  {preset.title.of(lang)}")
-        keys = " ".join(f"{k}={shown(v)}" for k, v in preset.settings.items())
+        keys = " ".join(f"{k}={shown(v)}" for k, v in preset.settings.items() if k in applied.spelled)
         yield from _folded(f"{words['sets']}: {keys}" if keys else words["no_settings"], width, "    ")
         if preset.cost:
             yield from _folded(f"{words['cost']}: {preset.cost.of(lang)}", width, "    ", "dim")

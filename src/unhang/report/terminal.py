@@ -31,13 +31,23 @@ _USUAL = 80
 # What the ends of narrow lines leave empty: half a long word, and the indent.
 _WASTED = 16
 _LAST_SEEN = lazily(r" \(last seen(?: ([\d.]+ \w+) before its end)?\)$")
+_EXPLAINS_ITSELF = "rank-exception"
 _COLOURS = {"established": "bold red", "likely": "bold yellow", "possible": "yellow", "not-established": "magenta"}
 
 
-def render(verdict: Verdict, console: Console, *, lang: Language | None = None, whole: bool = False) -> None:
-    """Print the first screen of a verdict; `whole` of it, however long."""
-    language = lang or chosen(None)
-    for line in _lines(verdict, language, screen.width(console), whole=whole, fits=console.is_terminal and not whole):
+def render(
+    verdict: Verdict, console: Console, *, lang: Language | None = None, whole: bool = False, again: str = "unhang why --all", brief: bool = False
+) -> None:
+    """Print the first screen of a verdict; `whole` of it, however long. `again` is the command that shows the whole.
+
+    `brief`: an exception explains itself, and its traceback stands above: a rule, then what it was, where, and what to do.
+    """
+    language, width = lang or chosen(None), screen.width(console)
+    if brief and verdict.primary is not None and verdict.primary.cause == _EXPLAINS_ITSELF and not (verdict.contributing or verdict.contradictions):
+        lines = list(_brief(verdict.primary, language, width))
+    else:
+        lines = _lines(verdict, language, width, whole=whole, fits=console.is_terminal and not whole, again=again)
+    for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -93,19 +103,26 @@ def ran(remedy: Remedy) -> str:
     return " ".join(["export", *env]) if env else ""
 
 
-def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: bool) -> list[Text]:
+def _brief(finding: Finding, lang: Language, width: int) -> Iterator[Text]:
+    yield Text("─" * min(width, _USUAL), style="dim")
+    yield from (line for i, line in enumerate(_head(finding, lang, width, at_most=3)) if i != 1)
+    for remedy in finding.remedies[:1]:
+        yield from _labelled(LABELS[lang]["remedy"], says(remedy, lang), width)
+
+
+def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: bool, again: str) -> list[Text]:
     labels = LABELS[lang]
     finding = verdict.primary
     if finding is None:
         mark, style = ("✓", "green") if went_well(verdict) else ("?", "yellow")
         said = [Text(line, style=style) for line in fold(nothing(verdict, lang), width, first=f"{mark} ", deeper=" " * _INDENT)]
-        return [*said, *_rest(verdict, lang, width, whole=whole, unexamined=MAX_NOT_EXAMINED + 1)]
+        return [*said, *_rest(verdict, lang, width, whole=whole, unexamined=MAX_NOT_EXAMINED + 1, again=again)]
     head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4))
     evidence = (0 if not finding.evidence else 1) + min(len(finding.evidence), MAX_EVIDENCE)
     # What has to be left out is: first what was not examined, then remedies.
     for shown, unexamined in _FITS:
-        remedies = list(_remedies(finding.remedies, lang, width, whole=whole, at_most=shown, fits=fits))
-        rest = list(_rest(verdict, lang, width, whole=whole, unexamined=unexamined))
+        remedies = list(_remedies(finding.remedies, lang, width, whole=whole, at_most=shown, fits=fits, again=again))
+        rest = list(_rest(verdict, lang, width, whole=whole, unexamined=unexamined, again=again))
         left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
         if left >= evidence:
             break
@@ -118,7 +135,7 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: b
     return [*head, *_evidence(finding.evidence, lang, width, at_most=left, whole=whole), *remedies, *rest]
 
 
-def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamined: int) -> Iterator[Text]:
+def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamined: int, again: str) -> Iterator[Text]:
     """At most `unexamined` things that were not; of more one fewer, for the line that counts them."""
     labels = LABELS[lang]
     finding = verdict.primary
@@ -139,7 +156,7 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamin
         for n in sorted(verdict.not_examined, key=lambda n: not n.unread)[:shown]:
             yield from _wrapped(": ".join(unseen(n, lang)), width, at_most=MAX_LINES if whole else 2, style="yellow")
         if count > shown:
-            yield Text(" " * _INDENT + labels["more"].format(n=count - shown), style="yellow")
+            yield Text(f"{' ' * _INDENT}{labels['more'].format(n=count - shown)}: {again}", style="yellow")
     if finding is not None and finding.cause in catalogue.load():
         yield from _labelled(labels["explain"], f"unhang explain {finding.cause}", width)
 
@@ -222,7 +239,7 @@ def _evidence_lines(source: str, text: str, width: int) -> list[str]:
     return fold(flat, width, first=f"{first}{source}  ", deeper=deeper)
 
 
-def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int, fits: bool) -> Iterator[Text]:
+def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int, fits: bool, again: str) -> Iterator[Text]:
     """At most `at_most`, and how many there are besides. `fits`: commands have to fit a screen; elsewhere each is one line, to be copied."""
     if not remedies:
         return
@@ -237,7 +254,7 @@ def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole
         if whole and r.verify:
             yield Text(f"{' ' * _INDENT}{LABELS[lang]['verify']}: {r.verify}", style="dim")
     if not whole and len(remedies) > at_most:
-        yield Text(f"{' ' * _INDENT}{LABELS[lang]['more'].format(n=len(remedies) - at_most)}: unhang why --all")
+        yield Text(f"{' ' * _INDENT}{LABELS[lang]['more'].format(n=len(remedies) - at_most)}: {again}")
 
 
 def _wrapped(text: str, width: int, *, at_most: int, style: str = "") -> Iterator[Text]:

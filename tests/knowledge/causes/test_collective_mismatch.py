@@ -16,8 +16,8 @@ CHECK = (
 )
 
 
-def judge(view):
-    return catalogue.get("collective-mismatch").in_logs(view)
+def judge(view, cause="collective-mismatch"):
+    return catalogue.get(cause).in_logs(view)
 
 
 def test_two_operations_under_one_number_of_one_group_prove_it(logs):
@@ -90,14 +90,14 @@ def test_left_out_parameters_are_named(logs):
         "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
         "Parameter indices which did not receive grad for rank 1: 12 13"
     )
-    found = judge(logs.view(hits=logs.lines(text)))
+    found = judge(logs.view(hits=logs.lines(text)), "unused-parameters")
     assert (found.standing, found.remedies[0].id) == ("established", "use-all-parameters") and "rank 1: 12 13" in found.says
 
 
 def test_zero_parameters_may_be_a_broken_exchange(logs):
     text = "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 338 params, while rank 0 has inconsistent {} params."
-    assert judge(logs.view(hits=logs.lines(text.format(0)))).standing == "possible"
-    assert judge(logs.view(hits=logs.lines(text.format(336)))).standing == "established"
+    assert judge(logs.view(hits=logs.lines(text.format(0))), "out-of-sync").standing == "possible"
+    assert judge(logs.view(hits=logs.lines(text.format(336))), "out-of-sync").standing == "established"
 
 
 @pytest.mark.parametrize(("op", "found"), [("_ALLGATHER_BASE", True), ("ALLREDUCE", False), (None, False)])

@@ -101,7 +101,7 @@ def shown(page, selector: str) -> str:
 
 def test_it_opens_with_the_verdict_and_the_divergence_in_view(opened):
     page = opened(jobs.small())
-    assert page.evaluate("document.title") == "Ranks issue different collectives · unhang"
+    assert page.evaluate("document.title") == "Ranks issue different collectives, or different numbers of them · unhang"
     assert "rank 3 issued broadcast" in shown(page, "#verdict") and "broadcast" in shown(page, "#divergence")
     assert selected(page) == {"rank": 3, "number": 241, "group": 0, "lane": 3}
     assert "rank 3" in shown(page, "#details").lower() and "7 ranks: 0-2, 4-7" in shown(page, "#details")
@@ -346,9 +346,17 @@ def test_what_it_says_to_who_cannot_see_it(opened):
     page = opened(jobs.small())
     tree = page.accessible()
     named = {(n["role"], n["name"]) for n in tree}
-    assert ("heading", "Ranks issue different collectives") in named
+    assert ("heading", "Ranks issue different collectives, or different numbers of them") in named
     regions = {name.capitalize() for role, name in named if role == "region"}
-    assert regions >= {"Ranks issue different collectives", "Not examined (1)", "Where the ranks parted", "Timeline", "Ranks", "Stacks", "Symptoms"}
+    assert regions >= {
+        "Ranks issue different collectives, or different numbers of them",
+        "Not examined (1)",
+        "Where the ranks parted",
+        "Timeline",
+        "Ranks",
+        "Stacks",
+        "Symptoms",
+    }
     (canvas,) = (n for n in tree if n["role"] == "application")
     assert canvas["name"].startswith("Timeline of 8 ranks and 1,928 operations") and canvas["focusable"]
     assert [n for n in tree if n.get("live") == "polite"]

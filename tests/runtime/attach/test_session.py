@@ -156,6 +156,65 @@ def test_what_is_no_failure_is_not_told(listener, code):
     assert len(peer.of("leaving")) == 1
 
 
+REPLACED_HOOKS = {
+    "prints": "sys.excepthook = lambda *e: print('mine')",
+    "raises": "sys.excepthook = lambda *e: 1 / 0",
+    "leaves": "sys.excepthook = lambda *e: os._exit(1)",
+    "with a thread that goes on": "sys.excepthook = lambda *e: None\nthreading.Thread(target=wait).start()",
+}
+
+
+@pytest.mark.parametrize("hook", REPLACED_HOOKS)
+def test_a_replaced_excepthook_hides_no_exception(listener, hook):
+    listener.go.clear()
+    process = waiting(listener, f"import sys, threading\n{REPLACED_HOOKS[hook]}\ndef train():\n    raise ValueError('lost')\ntrain()\n")
+    peer = listener.peer(pid=process.pid)
+    raised = listener.await_message(peer, "raised")
+    assert (raised["type"], raised["text"], raised["frames"][-1][2:]) == ("ValueError", "lost", ["train", "raise ValueError('lost')"])
+    assert process.poll() is None and peer.of("leaving") == []
+    peer.send("go")
+    assert listener.finish(process)[0] == 1
+    assert len(peer.of("raised")) == 1
+
+
+def test_an_exception_is_told_once(listener):
+    process = listener.python("import sys\nours = sys.excepthook\nsys.excepthook = lambda *e: ours(*e)\nraise ValueError", env=listener.env(**RANK))
+    peer = listener.peer(pid=process.pid)
+    assert listener.finish(process)[0] == 1
+    listener.await_message(peer, "leaving")
+    assert len(peer.of("raised")) == 1
+
+
+SWALLOWED = "try:\n        sys.exit(3)\n    except SystemExit:\n        pass"
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "line"),
+    [
+        ("sys.exit()", 0, "sys.exit()"),
+        ("sys.exit('a message')", 1, "sys.exit('a message')"),
+        ("exit(4)", 4, "exit(4)"),
+        ("try:\n        sys.exit(5)\n    finally:\n        print('last')", 5, "sys.exit(5)"),
+        ("argparse.ArgumentParser().parse_args(['--what'])", 2, "argparse.ArgumentParser().parse_args(['--what'])"),
+        ("os._exit(6)", 6, "os._exit(6)"),
+        (f"{SWALLOWED}", 0, None),
+        (f"{SWALLOWED}\n    exit(7)", 7, "exit(7)"),
+        ("t = threading.Thread(target=sys.exit)\n    t.start()\n    t.join()", 0, None),
+        ("if not os.fork():\n        os._exit(3)\n    os.wait()", 0, None),
+        ("raise SystemExit(8)", 8, None),
+    ],
+)
+def test_the_line_that_ends_the_script_is_told(listener, call, code, line):
+    listener.go.clear()
+    process = listener.python(f"import argparse, os, sys, threading\ndef main():\n    {call}\nmain()\n", env=listener.env(**RANK))
+    peer = listener.peer(pid=process.pid)
+    assert listener.finish(process)[0] == code
+    listener.until(lambda: not peer.open)
+    script = str(listener.directory / "train.py")
+    told = [[f[2:] for f in m["frames"] if f[0] == script][-1] for m in peer.of("exits")]
+    assert told == ([["main", line]] if line else [])
+
+
 def test_a_supervisor_that_goes_away_is_forgotten(listener):
     process = waiting(listener, "wait()\nraise ValueError\n")
     peer = listener.peer(pid=process.pid)

@@ -508,16 +508,11 @@ def _of_ahead(found: Ahead) -> Finding:
 
 
 def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
-    """DDP prints which parameters were left out in a line of its own."""
-    left_out = next((h for h in hits if "params" in h.groups), None)
-    if left_out is None or hits[0].signature == left_out.signature:
-        found = CAUSE.of_hits(hits, view)
-        if found is not None and hits[0].signature == SIZE_MISMATCH:
-            # Tracebacks are those of the survivors: where they agree, it is the line of the innocent, most likely.
-            return replace(text.continued(found, ended_of(view)), where=_where_lost(view, agreed=False))
-        return found if found is None or found.where is not None else replace(found, where=_where_lost(view))
-    says = Text("parameters took no part in the loss of rank {rank}: {params}", "有参数没有参与 rank {rank} 的 loss：{params}")
-    return CAUSE.of_hits(hits, view, says=says.fill(rank=left_out.groups.get("of", "?"), params=left_out.groups["params"].strip()))
+    found = CAUSE.of_hits(hits, view)
+    if found is not None and hits[0].signature == SIZE_MISMATCH:
+        # Tracebacks are those of the survivors: where they agree, it is the line of the innocent, most likely.
+        return replace(text.continued(found, ended_of(view)), where=_where_lost(view, agreed=False))
+    return found if found is None or found.where is not None else replace(found, where=_where_lost(view))
 
 
 def _where_lost(view: LogView, *, agreed: bool = True) -> str | None:
@@ -565,8 +560,8 @@ _DESYNCED = Text(
 CAUSE = Cause(
     id="collective-mismatch",
     role="root",
-    title="Ranks issue different collectives",
-    title_zh="各进程发出的集合通信不一致",
+    title="Ranks issue different collectives, or different numbers of them",
+    title_zh="各进程发出的集合通信不同，或次数不同",
     what="At the same place of the sequence, ranks of one group called different operations, or the same one with other sizes or dtypes.",
     why=(
         "Uneven numbers of batches, tensors whose size depends on local data, parameters that take part on some ranks only, an early return or a "
@@ -593,50 +588,6 @@ CAUSE = Cause(
             remedies=("same-order", "same-size"),
         ),
         _DESYNC,
-        # DDP
-        Signature(
-            needle="Expected to have finished reduction in the prior iteration",
-            says="DDP: parameters took no part in computing the loss of an iteration, so that ranks reduce different gradients",
-            says_zh="DDP：某次迭代中有参数没有参与 loss 的计算，因此各 rank 归约的梯度不同",
-            remedies=("use-all-parameters", "find-unused"),
-        ),
-        Signature(
-            needle="which did not receive grad for rank ",
-            pattern=r"did not receive grad for rank (?P<of>\d+): (?P<params>.{1,300})",
-            says="parameters took no part in the loss of rank {of}: {params}",
-            says_zh="有参数没有参与 rank {of} 的 loss：{params}",
-            remedies=("use-all-parameters", "find-unused"),
-        ),
-        Signature(
-            needle="DDP expects same model across all ranks",
-            pattern=r"Rank (?P<one>\d+) has (?P<mine_params>\d+) params, while rank (?P<two>\d+) has inconsistent (?P<their_params>[1-9]\d*) params",
-            says="DDP: rank {one} has {mine_params} parameters and rank {two} has {their_params}",
-            says_zh="DDP：rank {one} 有 {mine_params} 个参数，rank {two} 有 {their_params} 个",
-            remedies=("same-model",),
-        ),
-        # 0 parameters is what the other ranks' answer looks like when the comparison itself was broken off or damaged.
-        Signature(
-            needle="has inconsistent 0 params",
-            pattern=r"Rank (?P<one>\d+) has (?P<mine_params>\d+) params, while rank (?P<two>\d+) has inconsistent 0 params",
-            standing="possible",
-            says=(
-                "DDP: rank {one} has {mine_params} parameters and read 0 for rank {two}: either the models differ, or the exchange itself did "
-                "not work (a timeout before it, or broken GPU-to-GPU copies)"
-            ),
-            says_zh=(
-                "DDP：rank {one} 有 {mine_params} 个参数，而为 rank {two} 读到的是 0：要么模型不同，"
-                "要么交换本身没有成功（此前已超时，或 GPU 之间的拷贝不正常）"
-            ),
-            remedies=("same-model", "test-the-exchange"),
-        ),
-        Signature(
-            needle="appears not to match ",
-            pattern=r"(?:params|replicas)\[(?P<index>\d+)\].* in this process with (?P<what>sizes|strides) (?P<mine_shape>\[[\d, ]*\]) appears "
-            r"not to match",
-            says="DDP: parameter {index} has {what} {mine_shape} on one rank and others on rank 0",
-            says_zh="DDP：参数 {index} 的 {what} 在某个 rank 上是 {mine_shape}，在 rank 0 上则不同",
-            remedies=("same-model",),
-        ),
         # uneven inputs
         Signature(
             needle="exhausted inputs. Throwing across all ranks",
@@ -784,44 +735,6 @@ CAUSE = Cause(
             verify="python -c 'import torch.distributed as d; print(d.get_debug_level())'",
         ),
         Remedy(
-            id="use-all-parameters",
-            says=(
-                "Use every parameter in every iteration, or freeze the ones that are not used (requires_grad=False) before DDP is built; add 0.0 "
-                "* p.sum() for a branch that only some batches take."
-            ),
-            says_zh=(
-                "让每个参数在每次迭代中都参与计算，或在构造 DDP 之前冻结不用的参数（requires_grad=False）；只有部分批次走的分支，可在损失里加上 "
-                "0.0 * p.sum()。"
-            ),
-        ),
-        Remedy(
-            id="find-unused",
-            says=(
-                "If branches must differ, DistributedDataParallel(..., find_unused_parameters=True) (ddp_find_unused_parameters in "
-                "transformers); DETAIL names the parameters (not on Gloo, where torch 2.13 ends DDP with a segmentation fault)."
-            ),
-            says_zh=(
-                "如果分支必须不同，使用 DistributedDataParallel(..., find_unused_parameters=True)（transformers 中为 ddp_find_unused_parameters）；"
-                "设为 DETAIL 会打印参数名（Gloo 上不要用：torch 2.13 的 DDP 会因此段错误）。"
-            ),
-            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-            verify="python -c 'import torch.distributed as d; print(d.get_debug_level())'",
-        ),
-        Remedy(
-            id="same-model",
-            says=(
-                "Build the same model on every rank: same configuration, same checkpoint, same frozen layers; print its number of parameters on each."
-            ),
-            says_zh="在每个进程上构造完全相同的模型：同样的配置、同样的检查点、同样的冻结层；在每个进程上打印参数个数来核对。",
-        ),
-        Remedy(
-            id="test-the-exchange",
-            says="See whether the exchange itself works: the same run without GPU-to-GPU copies.",
-            says_zh="先确认通信本身是否正常：关闭 GPU 之间的直接拷贝再运行一次。",
-            env={"NCCL_P2P_DISABLE": "1"},
-            verify="NCCL_DEBUG=INFO COMMAND 2>&1 | grep 'NCCL_P2P_DISABLE set by environment to 1'",
-        ),
-        Remedy(
             id="even-inputs",
             says=(
                 "Give every rank the same number of batches: DistributedSampler, drop_last=True, equal shards of an iterable data set, or join() "
@@ -867,6 +780,7 @@ CAUSE = Cause(
     ),
     leads_to=("rank-exception", "premature-exit"),
     mistaken_for={
+        "unused-parameters": "there DDP waits for gradients of parameters that the loss leaves out, mostly on all ranks alike",
         "rank0-guarded-collective": "there a test of the rank stands around the call",
         "peer-lost": "a size mismatch on Gloo kills the rank with the smaller tensor; what the survivors print is a consequence",
         "straggler-timeout": "here every rank is inside some collective; there one is in none",
@@ -904,16 +818,6 @@ CAUSE = Cause(
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running inconsistent collective: "
             "CollectiveFingerPrint(OpType=BROADCAST, TensorShape=[128], TensorDtypes=Float"
         ),
-        (
-            "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your "
-            "module has parameters that were not used in producing loss."
-        ),
-        "Parameter indices which did not receive grad for rank 1: 12 13 14",
-        "Parameters which did not receive grad for rank 0: head.proj.weight, head.proj.bias",
-        "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 338 params, while rank 0 has inconsistent 336 params.",
-        "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 338 params, while rank 0 has inconsistent 0 params.",
-        "RuntimeError: [1]: params[0] in this process with sizes [64, 32] appears not to match sizes of the same param in process 0.",
-        "RuntimeError: replicas[0][3] in this process with sizes [64] appears not to match sizes of the same param in process 0.",
         "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.",
         "RuntimeError: Rank 2 exhausted all inputs.",
         "UserWarning: Detected uneven input skew of greater than 1000. This means that rank 1 has at least 1000 fewer inputs than other ranks.",
@@ -956,15 +860,11 @@ CAUSE = Cause(
             "wrong sizes used"
         ),
         (
-            "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module "
-            "parameter"
-        ),
-        (
             "\t - Snapshot of ranks' latest states:\n\t   #119 finished ranks:\n\t     [2] finished ALLREDUCE\n\t   #120 started ranks:\n"
             "\t     [0, 1, 3] started ALLREDUCE"
         ),
         "Invalidate trace cache @ step 12 and module 31: cache has only 31 modules",
-        "Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.",
+        "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 338 params, while rank 0 has inconsistent 336 params.",
         "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for head.weight",
     ),
     explain={

@@ -169,8 +169,8 @@ _PROGRAM = r"(?<![\w.+-])(?P<program>[\w.+-]{1,80}(?: [\w.+-]{1,80})?)"
 CAUSE = Cause(
     id="config-error",
     role="root",
-    title="An option is wrong",
-    title_zh="配置项错误",
+    title="The command, the script or an option is wrong",
+    title_zh="命令、脚本或配置项错误",
     what=(
         "A program refused its own configuration: an unknown or malformed option, two that contradict each other, or numbers that do not "
         "fit the ranks."

@@ -1,4 +1,4 @@
-"""host-oom-or-killed: a rank was ended by SIGKILL, host memory ran out, or the job was ended by its scheduler or its terminal.
+"""host-oom-or-killed: a process was ended by SIGKILL, or host memory ran out.
 
 Long because kernel, cgroup, Slurm, Kubernetes, Ray and launchers each tell it in words of their own; most of it is signatures and their lines.
 """
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 _SIGKILL = -9
 _MEMORY = ("less-memory", "more-memory", "watch-memory")
 _KILLED = ("find-the-killer", "watch-memory", "less-memory")
-_TIME = ("more-time", "save-on-signal")
-_PREEMPTED = ("requeue", "save-on-signal")
-_HANGUP = ("detach",)
 # What a rank of a training is called in a kernel log: 15 characters of the command or of the thread.
 _OURS = lazily(r"py|torch|pt_|ray|vllm|sglang|deepspeed|accelerate|train|trtllm|nccl|mpi", re.IGNORECASE)
 
@@ -298,13 +295,10 @@ def _killer(picture: Picture, killed: list[RankView]) -> tuple[Text, bool, tuple
 CAUSE = Cause(
     id="host-oom-or-killed",
     role="root",
-    title="A rank was killed, or host memory ran out",
+    title="A process was killed, or host memory ran out",
     title_zh="进程被强制杀死，或主机内存耗尽",
     what="A process of the training was ended from outside, with no chance to say anything. The others lose their peer.",
-    why=(
-        "The kernel's OOM killer, the memory limit of a container or a job, Ray's memory monitor, a scheduler's time limit or preemption, a "
-        "terminal that was closed, or a person."
-    ),
+    why="The kernel's OOM killer, the memory limit of a container or a job, Ray's memory monitor, or a person.",
     signatures=(
         # Python cannot fork: overcommit is off, or the limit of the container leaves no room for the copy of a large process.
         Signature(
@@ -427,48 +421,6 @@ CAUSE = Cause(
             says="a worker process of datasets.map() disappeared, as the OOM killer makes them do",
             says_zh="datasets.map() 的一个工作进程消失了：被 OOM killer 杀死的就是这样",
             remedies=_MEMORY,
-        ),
-        Signature(
-            needle=" DUE TO TIME LIMIT",
-            pattern=r"(?:JOB|STEP) (?P<job>[\w.+]+) ON (?P<host>\S+) CANCELLED AT (?P<time>\S+) DUE TO TIME LIMIT",
-            says="Slurm ended job {job} at {time}: it reached its time limit",
-            says_zh="Slurm 在 {time} 结束了作业 {job}：它达到了时限",
-            remedies=_TIME,
-        ),
-        Signature(
-            needle="PBS: job killed: walltime",
-            pattern=r"walltime (?P<used>\w+) exceeded limit (?P<limit>\w+)",
-            says="PBS ended the job: {used} s exceeded its walltime of {limit} s",
-            says_zh="PBS 结束了作业：{used} 秒，超过了 {limit} 秒的 walltime",
-            remedies=_TIME,
-        ),
-        Signature(
-            needle="TERM_RUNLIMIT: job killed",
-            says="LSF ended the job: it reached its run time limit",
-            says_zh="LSF 结束了作业：它达到了运行时限",
-            remedies=_TIME,
-        ),
-        Signature(
-            needle=" CANCELLED AT ",
-            pattern=r"(?:JOB|STEP) (?P<job>[\w.+]+) ON (?P<host>\S+) CANCELLED AT (?P<time>\S+) DUE TO (?P<reason>PREEMPTION|JOB REQUEUE|NODE "
-            r"FAILURE)",
-            says="Slurm ended job {job} at {time}: {reason}",
-            says_zh="Slurm 在 {time} 结束了作业 {job}：{reason}",
-            remedies=_PREEMPTED,
-        ),
-        Signature(
-            needle="got signal: 1",
-            pattern=r"SignalException: Process (?P<pid>\d+) got signal: 1\b(?!\d)",
-            says="the launcher (pid {pid}) received SIGHUP: the terminal or ssh session that it was started from was closed",
-            says_zh="启动器（pid {pid}）收到 SIGHUP：启动它的终端或 ssh 会话已关闭",
-            remedies=_HANGUP,
-        ),
-        Signature(
-            needle=" death signal, shutting down workers",
-            pattern=r"Received (?:1|Signals\.SIGHUP) death signal",
-            says="the launcher received SIGHUP: the terminal or ssh session that it was started from was closed",
-            says_zh="启动器收到 SIGHUP：启动它的终端或 ssh 会话已关闭",
-            remedies=_HANGUP,
         ),
         # That it was SIGKILL, and no more.
         Signature(
@@ -662,41 +614,10 @@ CAUSE = Cause(
             env={"RAY_memory_usage_threshold": "0.98"},
             verify="grep -h 'MemoryMonitor initialized' /tmp/ray/session_latest/logs/raylet.out",
         ),
-        Remedy(
-            id="more-time",
-            says="Ask for more time, or save checkpoints often enough and go on in a further job.",
-            says_zh="申请更长的时限，或者更频繁地保存检查点，在后续作业中继续训练。",
-            command="scontrol show job $SLURM_JOB_ID | grep -E 'TimeLimit|RunTime'",
-        ),
-        Remedy(
-            id="save-on-signal",
-            says=(
-                "Let the scheduler warn the training before it ends it, and save on that signal: #SBATCH --signal=SIGUSR2@120 (NCCL may catch "
-                "SIGUSR1)."
-            ),
-            says_zh="让调度器在结束前先发信号，收到信号时保存检查点：#SBATCH --signal=SIGUSR2@120（NCCL 可能占用 SIGUSR1）。",
-        ),
-        Remedy(
-            id="requeue",
-            says=(
-                "The job was taken away, not broken: submit it with --requeue and resume from its last checkpoint, or use a partition without "
-                "preemption."
-            ),
-            says_zh="作业是被抢占的，并没有出错：提交时加 --requeue 并从最近的检查点恢复，或使用不会被抢占的分区。",
-            command="sacct -j JOB --format=JobID,State,ExitCode,Elapsed,Reason",
-        ),
-        Remedy(
-            id="detach",
-            says=(
-                "Start it where no terminal can take it down: in tmux or screen, as a service, or with setsid. nohup alone does not help, "
-                "because torchrun installs its own handler for SIGHUP."
-            ),
-            says_zh="在不受终端影响的环境中启动：tmux 或 screen、系统服务，或 setsid。只用 nohup 不够，因为 torchrun 会安装自己的 SIGHUP 处理函数。",
-            command="tmux new -d -s train 'torchrun --nproc-per-node N train.py > train.log 2>&1'",
-        ),
     ),
-    leads_to=("rank-exception", "dataloader-deadlock", "premature-exit"),
+    leads_to=("rank-exception", "dataloader-deadlock", "loader-worker-died", "premature-exit"),
     mistaken_for={
+        "ended-by-scheduler": "a time limit or a preemption says so in one line; the processes are killed after it",
         "launcher-teardown": "a launcher that gives up waiting sends SIGKILL too, after its SIGTERM; that is a consequence",
         "gpu-oom": "GPU memory raises torch.OutOfMemoryError in Python and kills nobody",
         "peer-lost": "what the other ranks print is only the loss of this one",
@@ -742,13 +663,6 @@ CAUSE = Cause(
             "allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)"
         ),
         "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.",
-        "slurmstepd: error: *** JOB 4711 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO TIME LIMIT ***",
-        "=>> PBS: job killed: walltime 3628 exceeded limit 3600",
-        "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
-        "slurmstepd: error: *** STEP 4711.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO PREEMPTION ***",
-        "slurmstepd: error: *** JOB 4711 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO JOB REQUEUE ***",
-        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 1",
-        "W1103 09:10:41.194000 4711 torch/distributed/elastic/agent/server/api.py:719] Received 1 death signal, shutting down workers",
         (
             "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) "
             "of binary: /opt/venv/bin/python3"
@@ -794,11 +708,10 @@ CAUSE = Cause(
         ),
         "(raylet) node_manager.cc:3069: 0 Workers (tasks / actors) killed due to memory pressure (OOM), 3 Workers crashed due to other reasons",
         "W1103 09:10:41 4711 api.py:862] Unable to shutdown process 4720 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL",
-        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15",
         '"State": {"Status": "exited", "OOMKilled": false, "ExitCode": 1}',
         "[sample] answer: in Kubernetes such a container is marked OOMKilled and started again",
         "Killed the old process group",
-        "slurmstepd: error: *** STEP 4711.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***",
+        "slurmstepd: error: *** JOB 4711 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO TIME LIMIT ***",
         "[2026-11-03 10:00:01] HTTP status code 1370 from the metrics server",
     ),
     explain={
@@ -806,12 +719,12 @@ CAUSE = Cause(
             "SIGKILL cannot be caught: the process is gone in the middle of an instruction and prints nothing. On training machines the sender "
             "is nearly always the kernel's OOM killer (host memory, not GPU memory) or the memory limit of a container or a job. The other ranks "
             "then lose their connection and print errors that are only consequences. The kernel log and the cgroup's memory.events say whether "
-            "it was the OOM killer. A scheduler's time limit, preemption or a closed terminal end a job as well, and say so in one line."
+            "it was the OOM killer."
         ),
         "zh": (
             "SIGKILL 无法被捕获：进程在执行途中突然消失，什么也不会打印。在训练机器上，发出它的几乎总是内核的 OOM killer（主机内存，不是显存），"
             "或者容器、作业的内存限制。其他进程随后失去连接，打印出来的错误只是后果。内核日志和 cgroup 的 memory.events 能说明是不是 OOM killer "
-            "干的。调度器的时限、抢占，或者终端被关闭，也会结束作业，并会用一行日志说明。"
+            "干的。"
         ),
     },
 )

@@ -114,8 +114,8 @@ _TIMEOUTS = (
 CAUSE = Cause(
     id="ineffective-setting",
     role="root",
-    title="A setting that nothing reads",
-    title_zh="设置没有任何程序读取",
+    title="A setting has no effect",
+    title_zh="设置没有生效",
     what=(
         "A variable or option was set to prevent this failure, and no program here reads it under that name, so the failure came as if it "
         "were not set."

@@ -184,8 +184,8 @@ def _shadows(seen: PythonEnv) -> Iterable[HostFinding]:
 CAUSE = Cause(
     id="launcher-wrong-env",
     role="root",
-    title="The launcher of another environment answers",
-    title_zh="响应的是另一个环境里的启动器",
+    title="A program is missing, or that of another environment answers",
+    title_zh="找不到程序，或响应的是另一个环境里的程序",
     what="torchrun, accelerate, deepspeed or python is found in another environment than the one that holds the training, or not found at all.",
     why=(
         "PATH differs: sudo resets it, ssh and pdsh start shells without conda's set-up, ~/.local/bin comes before the environment, or the "

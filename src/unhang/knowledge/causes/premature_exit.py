@@ -28,6 +28,8 @@ def _in_run(picture: Picture) -> Finding | None:
     waits = any(r.number in picture.waits for r in harmed)
     lost = Text("{who} lost {their} peer", "{who} 失去了同伴").fill(who=text.ranks(others), their=words.verb(others, "its", "their"))
     ended = Text("ended in order", "正常结束") if first.ended.announced else Text("ended with exit code 0", "以退出码 0 结束")
+    if first.record.exit_frames and first.place is not None and first.place.code:
+        ended = Text("ended itself by `{code}`", "通过 `{code}` 自行结束").fill(code=first.place.code)
     return CAUSE.finding(
         standing="established",
         says=Text("{who} {ended} {s} into the run{at}, while {lost}", "{who} 在运行 {s} 后{ended}{at}，而 {lost}").fill(

@@ -303,8 +303,8 @@ _NOBODYS_ADDRESS = Signature(
 CAUSE = Cause(
     id="rendezvous-misconfig",
     role="root",
-    title="The processes disagree on who and how many they are",
-    title_zh="各进程对自己的编号或总数认识不一致",
+    title="Rank, number of ranks or address of the job are missing, wrong or disagree",
+    title_zh="作业的 rank、进程总数或地址缺失、有误或不一致",
     what=(
         "World size, rank or meeting point differ between the processes, or from what was asked for: they train apart, or wait for ranks that "
         "never come."

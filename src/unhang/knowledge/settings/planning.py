@@ -36,6 +36,8 @@ _OF_FILE = Text(
 )
 _IN_PLACE = Text("preset {name} is the one of {path}, in place of unhang's own", "预设 {name} 来自 {path}，取代了 unhang 自带的同名预设")
 
+_OF_ITS_OWN = Text("; and that of each setting of its own", "；以及自身每项设置的代价")
+
 _INFO_ONLY = Text(
     "detail is INFO here: this torch's DETAIL crashes DDP over Gloo (SIGSEGV); a script without DDP may export TORCH_DISTRIBUTED_DEBUG=DETAIL",
     "detail 在此为 INFO：这个 torch 的 DETAIL 会使 Gloo 上的 DDP 崩溃（SIGSEGV）；不用 DDP 的脚本可自行导出 TORCH_DISTRIBUTED_DEBUG=DETAIL",
@@ -102,7 +104,7 @@ def _preset(name: str, here: Here, configuration: Configuration, above: tuple[st
         return Preset(
             name=wanted,
             title=title,
-            cost=base.cost if base else NOTHING,
+            cost=base.cost + _OF_ITS_OWN if base and base.cost and own.settings else base.cost if base else NOTHING,
             settings={**(base.settings if base else {}), **own.settings},
             why={k: w for k, w in (base.why if base else {}).items() if k not in own.settings},
             origin=configuration.path,

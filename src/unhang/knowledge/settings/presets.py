@@ -54,14 +54,14 @@ BASIC = Preset(
 GPU_CACHE = Preset(
     name="gpu-cache",
     title=Text("basic, with samples kept on the GPU", "basic，并把样本缓存在 GPU 上"),
-    cost=Text("GPU memory for 5000 samples", "占用 5000 条样本的 GPU 内存"),
+    cost=BASIC.cost + Text("; GPU memory for 5000 samples", "；占用 5000 条样本的 GPU 内存"),
     settings={**_BASIC, "gpu-cache": 5000},
     why={**_WHY_BASIC, "gpu-cache": Text("samples that are used again are not copied again", "重复使用的样本不再拷贝")},
 )
 PREFETCH = Preset(
     name="prefetch",
     title=Text("basic, with batches made ahead", "basic，并预取批次"),
-    cost=Text("host memory for two more batches on each rank", "每个 rank 多占两个批次的主机内存"),
+    cost=BASIC.cost + Text("; host memory for two more batches on each rank", "；每个 rank 多占两个批次的主机内存"),
     settings={**_BASIC, "prefetch": 2},
     why={**_WHY_BASIC, "prefetch": Text("a slow batch does not stop the step", "个别批次变慢不会使训练停顿")},
 )

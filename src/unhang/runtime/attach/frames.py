@@ -82,7 +82,7 @@ def stacks(*, main_ident: int, without: int) -> list[dict[str, object]]:
             thread = known.get(ident)
             name = getattr(thread, "name", None) or f"thread {ident}"
             tid = getattr(thread, "native_id", None)
-            threads.append({"name": name, "main": ident == main_ident, "frames": _walk(snapshot[ident], sources), "tid": tid})
+            threads.append({"name": name, "main": ident == main_ident, "frames": call_stack(snapshot[ident], sources), "tid": tid})
     snapshot.clear()
     return threads
 
@@ -99,7 +99,9 @@ def traceback_frames(traceback: TracebackType | None) -> list[CodeFrame]:
     return frames[-MAX_FRAMES:]
 
 
-def _walk(frame: FrameType | None, sources: Sources) -> list[CodeFrame]:
+def call_stack(frame: FrameType | None, sources: Sources | None = None) -> list[CodeFrame]:
+    """The frames of a thread down to `frame`, innermost last."""
+    sources = sources or Sources()
     frames: list[CodeFrame] = []
     while frame is not None and len(frames) < MAX_FRAMES:
         code, line = frame.f_code, frame.f_lineno or 0

@@ -19,6 +19,7 @@ From the process ("m" names the message; pid is checked against the kernel's wor
     dumped    {id, flight: bool, error: str | null}
               follows each evidence. flight: the dump was written where the request said.
     raised    {type, text, frames, flight: bool}                          waits for "go" (at most GO_TIMEOUT_S)
+    exits     {frames}                                                    the script called sys.exit, exit or os._exit, and ends by it
     overridden  {what, was, now, place: [file, line] | null}              the script asked for something else than the user of unhang
     ignored   {what, value, why}                                          ... and where that could not be done. why:
               "value": it is none; "tensors": Gloo does not take them; "unknown": a version of a framework that looks otherwise;

@@ -1,9 +1,9 @@
-"""dataloader-deadlock in plain logs: a worker that is gone leaves a connection that was reset, and no word of its own."""
+"""loader-worker-died in plain logs: a worker that is gone leaves a connection that was reset, and no word of its own."""
 
 from __future__ import annotations
 
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.dataloader_deadlock import CAUSE
+from unhang.knowledge.causes.loader_worker_died import CAUSE
 from unhang.records.logs import Needles, match, read
 
 GONE = """\
