@@ -78,9 +78,9 @@ def test_a_busy_worker_is_what_a_slow_rank_executes(build, lab):
 @pytest.mark.parametrize(
     ("said", "cause", "standing", "how"),
     [
-        ("DataLoader worker (pid 72) exited unexpectedly with exit code 3. Details are lost", "dataloader-deadlock", "likely", "exit code 3"),
-        ("DataLoader worker (pid(s) 72) exited unexpectedly", "dataloader-deadlock", "possible", "without a word"),
-        ("DataLoader worker (pid 72) is killed by signal: Segmentation fault. ", "dataloader-deadlock", "established", "Segmentation fault"),
+        ("DataLoader worker (pid 72) exited unexpectedly with exit code 3. Details are lost", "loader-worker-died", "likely", "exit code 3"),
+        ("DataLoader worker (pid(s) 72) exited unexpectedly", "loader-worker-died", "possible", "without a word"),
+        ("DataLoader worker (pid 72) is killed by signal: Segmentation fault. ", "loader-worker-died", "established", "Segmentation fault"),
         ("DataLoader worker (pid 72) is killed by signal: Killed. ", "host-oom-or-killed", "established", "SIGKILL"),
     ],
 )

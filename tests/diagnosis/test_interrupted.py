@@ -18,7 +18,8 @@ def stuck(build, lab):
     """Rank 0 waits for rank 1, which stands in user code."""
     frames = lab.in_collective("all_reduce", lab.user(20, "step"))
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="all_reduce", done=False, frames=frames)])
-    return b.rank(1, frames=(lab.user(40, "main"), lab.user(33, "wait_for_file")), entries=lab.steps(12))
+    frames = (lab.user(40, "main"), lab.user(33, "wait_for_file"))
+    return b.rank(1, frames=frames, entries=lab.steps(12), activity=lab.blocked(kind="mutex", ends=False))
 
 
 def test_what_stood_still_is_said_and_no_hang_is_established(build, lab):

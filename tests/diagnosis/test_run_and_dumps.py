@@ -82,7 +82,7 @@ def test_a_rank_that_has_not_come_to_a_group_that_was_made_again(judged, later):
         return jobs.dump([*old, *(e | {"pg_id": 1} for e in new)], {"0": GROUPS["0"]})
 
     run, alone = judged({r: made_again(r) for r in range(4)})
-    assert (run.cause, run.ranks, run.standing) == ("process-stuck", (2,), "established")
+    assert (run.cause, run.ranks, run.standing) == ("process-stuck", (2,), "likely")
     assert "while ranks 0, 1 and 3 wait in broadcast" in run.says and alone.ranks == (2,)
 
 

@@ -40,7 +40,9 @@ def stuck(build, lab, **wait):
 def test_a_rank_names_what_it_waits_in(build, lab, case):
     wait, named, remedy, command = CASES[case]
     found = stuck(build, lab, **wait).judge().primary
-    assert (found.cause, found.standing, found.ranks, found.where) == ("process-stuck", "established", (1,), "train.py:33 in load")
+    # Something outside may end most waits.
+    standing = "established" if wait.get("ends") is False or wait.get("holder") == 4000 else "likely"
+    assert (found.cause, found.standing, found.ranks, found.where) == ("process-stuck", standing, (1,), "train.py:33 in load")
     for says in (found.says, found.says_zh):
         assert not [part for part in named if part not in says], says
     assert "look-inside" not in [r.id for r in found.remedies] and found.remedies[0].id == remedy

@@ -145,7 +145,7 @@ def test_how_long_is_waited_before_the_rhythm_is_known_is_said_once(step, startu
 
 def looked_at(*insides, promised_s=0.0, absent=(), hang_after_s=None):
     """At 100 s: ranks that have stood since 50 s. The kernel's numbers of all but the first are those of asking a store again and again."""
-    asking = Activity(window_s=5.0, state="S", cpu_share=0.02, tree_cpu_share=0.03, switches_per_s=300.0, moved_share=0.1)
+    asking = Activity(window_s=5.0, state="S", cpu_share=0.02, tree_cpu_share=0.03, switches_per_s=300.0, moved_share=0.1, places=2)
     still = Activity(window_s=5.0, state="S", cpu_share=0.0, tree_cpu_share=0.0, switches_per_s=0.0, moved_share=0.0)
     around, told = Around(differ=False), []
     around.rhythm.threshold_s = 8.0

@@ -63,7 +63,7 @@ def family(tmp_path):
 
 def read(pid):
     kept, found = {}, []
-    missed = asyncio.run(ChildReader(Host(), lambda of, stacks: kept.setdefault(of, stacks) and f"stacks/{of}.json").read(1, pid, found))
+    missed = asyncio.run(ChildReader(Host(), lambda of, stacks: kept.setdefault(of, stacks) and f"stacks/{of}.json").read(1, pid, found, set()))
     return {c.pid: c for c in found}, kept, missed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -40,8 +41,7 @@ def activity(**more):
 )
 def test_what_keeps_a_rank(seen, wait, busy, places, kind):
     state = RankState(rank=1, pid=11, host="h", local_rank=1, since_s=0.0)
-    state.places.extend((100.0 + i / 4, i % places) for i in range(40))
-    assert kind_of(state, seen, wait, busy=busy, waiting=[10], now=110.0) == kind
+    assert kind_of(state, replace(seen, places=places), wait, busy=busy, waiting=[10]) == kind
 
 
 @pytest.mark.parametrize(

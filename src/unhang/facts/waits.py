@@ -58,13 +58,13 @@ _COMMAND_CHARS = 120
 def waits_in(host: Host, pid: int, *, tid: int | None = None, idle: Collection[int] = (), children: Iterable[int] = ()) -> Wait | None:
     """What thread `tid` (the main one) of a process waits in; None if it runs, or the kernel does not say.
 
-    `idle` are threads of the process that are known to release nothing. A wait for other processes cannot end if one of `children` is deadlocked:
-    that child is the holder then.
+    `idle` are threads, of the process or its children, that are known to release nothing. A wait for other processes cannot end if one of
+    `children` is deadlocked: that child is the holder then.
     """
     found = _waits_in(host, pid, tid or pid, idle)
     if found is not None and found.kind in ("pipe", "semaphore", "child", "poll", "socket"):
         for child in children:
-            if is_deadlocked(host, child):
+            if is_deadlocked(host, child, idle=idle):
                 return replace(found, ends=False, holder=child, command=command_line(host, child))
     return found
 

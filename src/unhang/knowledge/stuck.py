@@ -9,7 +9,7 @@ from unhang.records.frames import LOADER, Frame, inside, is_user_file, user_fram
 if TYPE_CHECKING:
     from unhang.records.picture import ChildView, Picture, RankView
 
-State = Literal["stopped", "uninterruptible", "gil", "loader", "busy", "idle", "unknown"]
+State = Literal["stopped", "uninterruptible", "gil", "loader", "repeats", "busy", "idle", "unknown"]
 
 _WAIT_FOR_PROCESSES = ("multiprocessing", "concurrent/futures", "subprocess")
 
@@ -36,7 +36,9 @@ def state_of(picture: Picture, rank: RankView) -> State:
         return "uninterruptible"
     if rank.busy and not (polls_a_lock(rank) and not rank.activity.computes):
         silent = not rank.record.answered and rank.record.last_beat_s is not None
-        return "gil" if silent and picture.incident.kind not in ("straggler", "interrupted") else "busy"
+        if picture.incident.kind in ("straggler", "interrupted"):
+            return "busy"
+        return "gil" if silent else "repeats" if rank.activity.repeats and picture.incident.kind == "hang" else "busy"
     return "loader" if in_loader(rank) else "idle"
 
 

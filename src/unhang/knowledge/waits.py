@@ -78,6 +78,11 @@ _PLAIN = {
 }
 
 
+def is_endless(picture: Picture, wait: Wait | None) -> bool:
+    """Whether nothing outside can end a wait: its own threads hold it up, or a rank that itself waits for this one."""
+    return wait is not None and (not wait.ends or (wait.kind == "file-lock" and wait.holder in {r.record.pid for r in picture.ranks}))
+
+
 def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:
     """What the kernel says that a rank waits in."""
     return words.stated(picture.incident_source, words.of_rank(rank, described(picture, wait)))

@@ -44,7 +44,7 @@ class _Named:
     ranks: tuple[int, ...]
     place: str | None
     incident: int | None = None
-    idle: dict[int, frozenset[int]] = field(default_factory=dict)
+    idle: dict[int, set[int]] = field(default_factory=dict)
     until_s: float = math.inf
     looked_s: float = 0.0
     report_s: float = 0.0
@@ -146,7 +146,7 @@ class Alarm:
             if state.is_served(now):
                 continue
             wait = self._sampler.wait(state, idle=idle.get(rank, ()))
-            kind = kind_of(state, activity, wait, busy=self._lives(state, activity, now, stall), waiting=waiting, now=now)
+            kind = kind_of(state, activity, wait, busy=self._lives(state, activity, now, stall), waiting=waiting)
             if not stall.waiting and kind in ("works", "repeats"):
                 # Nobody waits for it, and it executes: that is what a training does.
                 return None

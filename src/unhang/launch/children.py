@@ -40,32 +40,32 @@ class ChildReader:
         self._keep = keep
         self._free = asyncio.Semaphore(AT_ONCE)
 
-    async def read(self, rank: int, pid: int, found: list[ChildRecord]) -> list[Missed]:
-        """Put the children of a rank into `found` as they are read; returns what could not be."""
+    async def read(self, rank: int, pid: int, found: list[ChildRecord], idle: set[int]) -> list[Missed]:
+        """Put the children of a rank into `found` as they are read, and their threads that release nothing into `idle`; returns what could not be."""
         missed: list[str] = []
         try:
-            await asyncio.wait_for(self._read(pid, found, missed), TIMEOUT_S)
+            await asyncio.wait_for(self._read(pid, found, idle, missed), TIMEOUT_S)
         except asyncio.TimeoutError:
             missed.append(f"not all were read within {TIMEOUT_S:g} s")
         # Where one cannot be read, mostly none can.
         return [Missed(what=f"child processes of rank {rank}", why=why) for why in dict.fromkeys(missed)][:1]
 
-    async def _read(self, pid: int, found: list[ChildRecord], missed: list[str]) -> None:
+    async def _read(self, pid: int, found: list[ChildRecord], idle: set[int], missed: list[str]) -> None:
         children = await asyncio.to_thread(relevant, self._host, pid)
         tool = py_spy.find()
         if children and tool is None:
             missed.append("py-spy is not installed")
-        await asyncio.gather(*(self._one(child, tool, found, missed) for child in children))
+        await asyncio.gather(*(self._one(child, tool, found, idle, missed) for child in children))
 
-    async def _one(self, child: Child, tool: str | None, found: list[ChildRecord], missed: list[str]) -> None:
+    async def _one(self, child: Child, tool: str | None, found: list[ChildRecord], idle: set[int], missed: list[str]) -> None:
         record = ChildRecord(pid=child.pid, state=child.state, exitcode=child.exitcode)
-        idle: frozenset[int] = frozenset()
         if not child.ended and tool is not None:
             try:
                 async with self._free:
                     out = await py_spy.dump(tool, child.pid, "--nonblocking", "--locals")
                 read = stacks_of.from_pyspy(out)
-                (worker, index), idle = stacks_of.worker_of_pyspy(out), stacks_of.idle_threads(read)
+                worker, index = stacks_of.worker_of_pyspy(out)
+                idle |= stacks_of.idle_threads(read)
                 record = replace(record, worker=worker, index=index, stacks=self._keep(child.pid, read))
             except (OSError, RecordError) as e:
                 if processes.exists(self._host, child.pid):

@@ -49,7 +49,7 @@ class Taken:
     stacks: str | None = None
     flight: str | None = None
     activity: Activity | None = None
-    idle: frozenset[int] = frozenset()
+    idle: set[int] = field(default_factory=set)
     in_loader: bool = False
     children: list[ChildRecord] = field(default_factory=list)
 
@@ -103,14 +103,16 @@ class Taker:
         """
         if absent:
             await asyncio.gather(self._take_own(incident, state, peer, taken), self._take_children(incident, state, taken))
-            return
-        await self._take_own(incident, state, peer, taken)
-        if taken.in_loader:
-            await self._take_children(incident, state, taken)
+        else:
+            await self._take_own(incident, state, peer, taken)
+            if taken.in_loader:
+                await self._take_children(incident, state, taken)
+        if taken.activity is not None and not taken.activity.stopped:
+            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(self._wait, state, taken.idle))
 
     async def _take_children(self, incident: int, state: RankState, taken: Taken) -> None:
         reader = ChildReader(self._host, lambda pid, found: self._write_stacks(self._rundir.stacks(incident, state.rank, child=pid), found))
-        self.missed += await reader.read(state.rank, state.pid, taken.children)
+        self.missed += await reader.read(state.rank, state.pid, taken.children, taken.idle)
 
     async def _take_own(self, incident: int, state: RankState, peer: Peer | None, taken: Taken) -> None:
         stopped = bool(taken.activity and taken.activity.stopped)
@@ -118,10 +120,8 @@ class Taker:
             found = await self._from_outside(state, stopped=stopped)
             if found is not None:
                 self._keep(incident, state, found, taken)
-        if taken.activity is not None and not stopped:
-            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(self._wait, state, taken.idle))
 
-    def _wait(self, state: RankState, idle: frozenset[int]) -> Wait | None:
+    def _wait(self, state: RankState, idle: set[int]) -> Wait | None:
         children = processes.descendants(self._host, (state.pid,))[state.pid]
         return wait_of(self._host, state.pid, tid=state.tid, idle=idle, children=children)
 
@@ -220,7 +220,7 @@ class Taker:
 
     def _keep(self, incident: int, state: RankState, found: Stacks, taken: Taken) -> None:
         taken.stacks = self._write_stacks(self._rundir.stacks(incident, state.rank), found) or taken.stacks
-        taken.idle = stacks_of.idle_threads(found)
+        taken.idle |= stacks_of.idle_threads(found)
         taken.in_loader = any(inside(f, LOADER) for f in stacks_of.main_thread(found))
 
     def _write_stacks(self, path: Path, found: Stacks) -> str | None:

@@ -19,7 +19,7 @@ from unhang import encoding
 from unhang.launch.rhythm import STARTUP_S
 from unhang.launch.watch import RankState
 from unhang.model import Wait
-from unhang.records.incident import BUSY_IO_BYTES_PER_S, BUSY_TREE_CPU_SHARE, Activity
+from unhang.records.incident import Activity
 
 # "stuck" cannot come back; "stopped" by a signal; "waits" for something outside the process; "repeats" the same few lines; "works"; "user": at a
 # terminal or in a debugger; "joined": in the same collective as all others.
@@ -34,14 +34,11 @@ RAISED_FACTOR = 4.0
 # Evidence of all ranks takes a second or two, of slow ones up to ten.
 MARGIN_S = 10.0
 MARGIN_SHARE = 0.1
-# An endless loop is seen at a few instructions; a step that only takes long, at many.
-FEW_PLACES = 6
-LOOP_WINDOW_S = 30.0
 FILE = "pauses.json"
 _SCRIPTS_KEPT = 200
 
 
-def kind_of(state: RankState, activity: Activity, wait: Wait | None, *, busy: bool, waiting: Collection[int], now: float) -> Kind:
+def kind_of(state: RankState, activity: Activity, wait: Wait | None, *, busy: bool, waiting: Collection[int]) -> Kind:
     """What keeps a rank from the collective that the processes `waiting` (pids) are in."""
     if activity.stopped:
         # "t": a tracer holds it, which is somebody's debugger.
@@ -49,8 +46,7 @@ def kind_of(state: RankState, activity: Activity, wait: Wait | None, *, busy: bo
     if wait is not None and wait.kind == "terminal":
         return "user"
     if busy:
-        helped = activity.tree_cpu_share - activity.cpu_share >= BUSY_TREE_CPU_SHARE or activity.io_bytes_per_s >= BUSY_IO_BYTES_PER_S
-        return "works" if helped or state.places_seen(max(now - LOOP_WINDOW_S, state.last_progress_s + 1.0)) > FEW_PLACES else "repeats"
+        return "repeats" if activity.repeats else "works"
     if wait is not None and (not wait.ends or (wait.kind == "file-lock" and wait.holder in (*waiting, state.pid))):
         return "stuck"
     return "waits"

@@ -17,6 +17,8 @@ INTERVAL_S = 0.5
 # The kernel's numbers must cover at least this long before a rank is said to be blocked.
 MIN_WINDOW_S = 3.0
 MAX_WINDOW_S = 10.0
+# What a rank executes is compared over so long, or since it last moved on.
+LOOP_WINDOW_S = 30.0
 
 
 def window_s(threshold_s: float) -> float:
@@ -77,6 +79,7 @@ class Sampler:
             moved_share=state.moved_share(first.t),
             rss_bytes=last.rss_bytes,
             wchan=last.wchan,
+            places=state.places_seen(max(last.t - LOOP_WINDOW_S, state.last_progress_s + 1.0)),
         )
 
 

@@ -84,9 +84,10 @@ class RankState:
         if self.silent(now):
             return None
         waits = [
-            Wait(group=name, enqueued=c.enqueued, for_s=now - self.still_since_s[name])
+            Wait(group=name, enqueued=c.enqueued, for_s=now - self.still_since_s.get(name, now))
             for name, c in self.groups.items()
-            if c.enqueued > c.completed and self.step - self.step_when_still[name] < 2 and not is_own(name)
+            # Of a group that only evidence has told of, no heartbeat has come yet.
+            if c.enqueued > c.completed and self.step - self.step_when_still.get(name, self.step) < 2 and not is_own(name)
         ]
         if self.inside is not None and not self.polls:
             # For as long as the call's own deadline allows, whoever waits in unhang's library is served by it.

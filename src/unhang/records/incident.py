@@ -29,6 +29,8 @@ BUSY_IO_BYTES_PER_S = 64 * 1024.0
 BUSY_SWITCHES_PER_S = 2.0
 # Share of heartbeats at which the main thread stood at another instruction than at the one before.
 BUSY_MOVED_SHARE = 0.2
+# An endless loop is seen at a few instructions; a step that only takes long, at many.
+FEW_PLACES = 6
 # As runtime/collectives calls the groups in which unhang's own collectives travel: their deadlines are kept by that library.
 OWN_GROUPS = "unhang/"
 # What heartbeats put before the name of a group in Gloo's recorder where torch has an accelerator's as well, whether that one is used or not.
@@ -61,7 +63,8 @@ class Activity:
 
     `state` is the letter of /proc/PID/stat (R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie).
     Shares are of one core: 1.0 is one core fully used; `tree` means all threads and the children. `moved_share` comes from
-    heartbeats and is None without them. `wait` is what the main thread waits in at that moment; None if it runs, or the kernel does not say.
+    heartbeats and is None without them, as is `places`: at how many instructions they found the main thread since it last moved on. `wait` is
+    what the main thread waits in at that moment; None if it runs, or the kernel does not say.
     """
 
     window_s: float
@@ -74,6 +77,7 @@ class Activity:
     rss_bytes: int | None = None
     wchan: str | None = None
     wait: Wait | None = None
+    places: int | None = None
 
     @property
     def stopped(self) -> bool:
@@ -95,6 +99,12 @@ class Activity:
     def computes(self) -> bool:
         """Alive and using processors, itself or by its children."""
         return not self.stopped and (self.cpu_share >= BUSY_CPU_SHARE or self.tree_cpu_share >= BUSY_TREE_CPU_SHARE)
+
+    @property
+    def repeats(self) -> bool:
+        """Executes only a few instructions, and neither children nor data explain what it is busy with."""
+        helped = self.tree_cpu_share - self.cpu_share >= BUSY_TREE_CPU_SHARE or self.io_bytes_per_s >= BUSY_IO_BYTES_PER_S
+        return self.busy and not helped and self.places is not None and self.places <= FEW_PLACES
 
 
 def is_own(group: str) -> bool:

@@ -22,7 +22,7 @@ _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?"
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 # Ranks and child processes that the evidence names.
 _SHOWN = 3
-_STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
+_STATES = ("stopped", "uninterruptible", "gil", "repeats", "idle", "unknown")
 
 
 # A rank that was held up longer ago has found its end, or its time-out.
@@ -174,6 +174,11 @@ def _gil(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, .
     return standing, doing.fill(share=share), ("look-inside", "release-the-gil")
 
 
+def _repeats(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+    doing = Text("executing the same few lines, as an endless loop or one very long call does,", "反复执行同样的几行（像死循环或一次很长的调用）")
+    return "likely", doing, ("end-the-loop", "meant-to-sleep")
+
+
 def _sleeps(rank: RankView) -> bool:
     """Whether it waits for time to pass. time.sleep has no frame of its own: the line that calls it is the innermost one."""
     in_kernel = rank.activity is not None and (rank.activity.wchan or "").startswith(_NANOSLEEP)
@@ -192,7 +197,7 @@ def _longer_than_its_sleep(picture: Picture, rank: RankView) -> int:
 
 def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
-    standing: Standing = "established" if certain else "likely"
+    standing: Standing = "established" if certain and waits.is_endless(picture, rank.wait) else "likely"
     # Of several ranks one sentence tells what all of them wait in.
     alike = {waits.described(picture, r.wait) for r, state in held_back(picture) if state == "idle"} == {doing := waits.described(picture, rank.wait)}
     if rank.wait is not None and doing and alike:
@@ -211,7 +216,7 @@ def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[st
     return "likely" if rank.frames else "possible", outside, ("look-inside", "bound-the-wait")
 
 
-_DESCRIBE = {"stopped": _stopped, "uninterruptible": _uninterruptible, "gil": _gil, "idle": _idle, "unknown": _unknown}
+_DESCRIBE = {"stopped": _stopped, "uninterruptible": _uninterruptible, "gil": _gil, "repeats": _repeats, "idle": _idle, "unknown": _unknown}
 
 _HEARTBEAT = (
     # torch 2.3 and later; other accelerators' process groups (ECCL, CNCL, XCCL) were made after it.
@@ -298,9 +303,14 @@ CAUSE = Cause(
             command="py-spy dump --native --pid PID",
         ),
         Remedy(
+            id="end-the-loop",
+            says="Give the loop in the named line a limit (a count or a deadline) and raise when it is reached; bound the repeats of a regex.",
+            says_zh="给所指行的循环设置上限（次数或截止时间），超过时抛出异常；限制正则表达式的重复次数。",
+        ),
+        Remedy(
             id="meant-to-sleep",
-            says="If this sleep is meant, let unhang wait longer than it lasts (--hang-after in seconds, or as 90s, 30m, 2h).",
-            says_zh="如果这个 sleep 是有意的，让 unhang 的等待时间超过它（--hang-after 以秒为单位，也可写作 90s、30m、2h）。",
+            says="If this pause is meant, let unhang wait longer than it lasts (--hang-after in seconds, or as 90s, 30m, 2h).",
+            says_zh="如果这段停顿是有意的，让 unhang 的等待时间超过它（--hang-after 以秒为单位，也可写作 90s、30m、2h）。",
             command="unhang run --hang-after 1h -- COMMAND",
         ),
         Remedy(
