@@ -446,3 +446,22 @@ def test_gloo_crash_without_a_majority_of_all_goes_by_the_line(build, lab):
     b = crash(build(), lab, dead=0, survivor=1, survivor_sizes=((8,),))
     b.rank(2, raised=lab.lost(), entries=[*lab.steps(12), lab.Entry(seq=13, sizes=((8,),), frames=lab.lost().frames)])
     assert b.rank(3, raised=lab.lost(), entries=lab.steps(13)).judge("failure").primary.ranks == (1, 2)
+
+
+@pytest.mark.parametrize("size", [3, 1])
+def test_gloo_crash_a_call_before_the_newest_one_of_the_survivor(build, lab, size):
+    """Rank 1 alone gathers at line 25. What rank 0 sends at line 29 is enough for it, and it goes on to line 29 itself."""
+
+    def gather(seq, line, size=1):
+        frames = lab.in_collective("all_gather", lab.user(40, "main"), lab.user(line, "step"))
+        return lab.Entry(seq=seq, op="all_gather", sizes=((size,),), frames=frames)
+
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), enqueued=12).log(0, lab.GLOO_SIZE)
+    text = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    b.fatal(0, text + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(gather(1, 29).frames)))
+    entries = [*(gather(n, 29) for n in range(1, 13)), gather(13, 25, size), gather(14, 29)]
+    raised = lab.Raised(type="RuntimeError", text=lab.PEER_RESET, frames=entries[-1].frames, at_s=30.5)
+    p = b.rank(1, raised=raised, entries=entries).judge("failure").primary
+    assert (p.cause, p.ranks, p.where) == ("collective-mismatch", (0, 1), None)
+    assert "(rank 0 at train.py:29 in step, rank 1 at train.py:25 in step)" in p.says
+    assert any("rank 1: #13 all_gather" in e.text and "line 25" in e.text for e in p.evidence)

@@ -6,14 +6,15 @@ With more than two ranks the crash travels around the ring, so that several may 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence
-from unhang.records.frames import Frame, other_line, user_frame
+from unhang.records.flight import operations
+from unhang.records.frames import Frame, user_frame
 from unhang.records.logs import Hit, Signature
 from unhang.records.match.partings import key_of, slipped_of, way_to
 
@@ -84,8 +85,9 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     speakers = {h.rank for h in said}
     dead = [r for r in picture.gone if r.ended and (r.ended.exitcode == _SIGABRT or r.number in speakers)]
     dead = dead or [r for r in picture.ranks if r.number in speakers or r.fatal is not None]
-    last = {r.number: c for r in picture.ranks if r not in dead and (c := _last_call(r)) is not None}
-    odd, reason = _odd(dead, last, picture)
+    recent = {r.number: calls for r in picture.ranks if r not in dead and (calls := _recent(r, dead))}
+    last = _met(recent, dead, len(picture.ranks))
+    odd, reason = _odd(dead, last, recent, picture)
     shown = next((picture.rank(n) for n in odd), dead[0] if dead else None)
     call = last.get(shown.number) if shown is not None else None
     place = user_frame(call.frames) if call is not None and call.frames else shown.place if shown is not None else None
@@ -125,15 +127,33 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     )
 
 
-def _last_call(rank: RankView) -> Call | None:
-    """The collective that a survivor was in when its peer went: the newest one, wherever it raised."""
+def _recent(rank: RankView, dead: Sequence[RankView]) -> list[Call]:
+    """The calls in which a survivor may have met the rank that Gloo ended, oldest first: its newest one, and those before that it may have completed
+    with the little that came. It gets no further than one call behind one that needs all, and calls of other operations do not meet.
+    """
     if rank.flight is None:
-        return None
-    calls = [c for found in rank.flight.calls.values() for c in found if not c.is_p2p]
-    return max(calls, key=lambda c: c.created_ns, default=None)
+        return []
+    calls = sorted((c for found in rank.flight.calls.values() for c in found if not c.is_p2p), key=lambda c: c.created_ns)
+    before = [n for n, c in enumerate(calls[:-1]) if operations.needs_all(c.op)]
+    found = calls[before[-1] if before else 0 :]
+    ops = {operations.spelling(f.name) for r in dead for f in r.frames}
+    return [c for c in found if operations.spelling(c.op) in ops] or found
 
 
-def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> tuple[tuple[int, ...], Text]:
+def _met(recent: Mapping[int, Sequence[Call]], dead: Sequence[RankView], world: int) -> dict[int, Call]:
+    """The call of each survivor in which sizes met: the first in which survivors differ, else one at another line than the dead, else the newest."""
+    for number in sorted({c.seq for calls in recent.values() for c in calls}):
+        here = {r: c for r, calls in recent.items() for c in calls if c.seq == number}
+        if len({key_of(c) for c in here.values()}) > 1:
+            return here
+    newest = {r: calls[-1] for r, calls in recent.items()}
+    if 2 * len(newest) > world:
+        return newest
+    fell = {way_to(r.frames) for r in dead if r.frames}
+    return {r: next((c for c in reversed(calls) if fell and way_to(c.frames) not in fell), calls[-1]) for r, calls in recent.items()}
+
+
+def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int, Sequence[Call]], picture: Picture) -> tuple[tuple[int, ...], Text]:
     if not dead or not last:
         return (), NOTHING
     newest = max(c.seq for c in last.values())
@@ -143,13 +163,13 @@ def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> t
     others = tuple(n for n, c in here.items() if key_of(c) != most)
     # Of those whom Gloo has ended no size is known; only where nobody else stands at their line are they of one mind with the survivors there.
     at = {n: (u.file, u.line) for n, c in here.items() if (u := user_frame(c.frames)) is not None}
-    lines = {line for n, line in at.items() if n not in others} - {at.get(n) for n in others}
-    fell = sum(1 for r in dead if r.place is not None and not r.only_last_seen and (r.place.file, r.place.line) in lines) if others else 0
+    common = {line for n, line in at.items() if n not in others} - {at.get(n) for n in others}
+    fell = sum(1 for r in dead if r.place is not None and not r.only_last_seen and (r.place.file, r.place.line) in common) if others else 0
     if 2 * (votes[0][1] + fell) > len(picture.ranks):
         if others:
             return others, Text("differs from the majority", "与多数不同")
         return tuple(r.number for r in dead), Text("the survivors agree", "存活的 rank 一致")
-    if len(set(at.values())) > 1 or any(not r.only_last_seen and other_line(r.place, user_frame(c.frames)) for r in dead for c in here.values()):
+    if len({way_to(c.frames) for calls in recent.values() for c in calls} | {way_to(r.frames) for r in dead if r.frames}) > 1:
         # At two lines both sizes may be what they always were, and either rank may be the one that went astray.
         return (), NOTHING
     before = {key for n, c in here.items() for key in _before(picture.rank(n), c)}
