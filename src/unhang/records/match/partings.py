@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DIFFERENT: tuple[Kind, ...] = ("op", "shape", "dtype", "order", "extra", "lacking", "p2p-size")
 Place = tuple[str, int]
+# Of so many calls that a line makes one after another.
+_MOST_SLIPPED = 3
 # A line is the usual one when it was reached this often, and another one so many times less.
 _HABIT = 3
 _RARELY = 10
@@ -115,7 +117,7 @@ def slipped_of(group: str, odd: Flight | None, usual: Flight | None, *, until: i
 
 
 def slipped(theirs: Mapping[int, Frame | None], ours: Mapping[int, Frame | None], *, until: int) -> int | None:
-    """The first number from which on the lines of two ranks are shifted by one call against each other, up to `until`; None without any.
+    """The first number from which on the lines of two ranks are shifted by a few calls against each other, up to `until`; None without any.
 
     Equal calls hide it: the ranks part in a call only where these differ. Lines that met before (`if` and `else` with a call each) count as equal.
     """
@@ -129,8 +131,10 @@ def slipped(theirs: Mapping[int, Frame | None], ours: Mapping[int, Frame | None]
         a, b = _place(theirs[n]), _place(ours[n])
         if a is None or b is None or a == b or (a, b) in habits:
             continue
-        if all(fits(m + 1, m) for m in range(n, until)) or all(fits(m, m + 1) for m in range(n, until)):
-            return n
+        for by in range(1, min(_MOST_SLIPPED, until - n) + 1):
+            behind = range(n, until - by + 1)
+            if all(fits(m + by, m) for m in behind) or all(fits(m, m + by) for m in behind):
+                return n
         habits.add((a, b))
     return None
 
