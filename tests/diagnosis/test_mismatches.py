@@ -83,7 +83,7 @@ def test_gathers_may_be_uneven(build, lab):
 def test_ranks_that_parted_earlier_are_shown_where_they_parted(build, lab):
     b = build()
     for r in range(2):
-        parted = lab.Entry(seq=13, sizes=((2,) if r else (4,),), frames=lab.in_collective("all_reduce", lab.user(20, "step")))
+        parted = lab.Entry(seq=13, sizes=((2,) if r else (4,),), frames=lab.in_collective("all_reduce", lab.user(40, "main"), lab.user(20, "step")))
         frames = lab.in_collective("all_reduce", lab.user(21, "step"))
         after = [lab.Entry(seq=14, done=bool(r), frames=frames)]
         if r:
@@ -382,3 +382,86 @@ def test_of_groups_in_different_orders_the_rank_that_most_differ_from(build, lab
     p = b.judge().primary
     assert (p.cause, p.standing, p.ranks, p.where) == ("collective-mismatch", "likely", (2,), "train.py:62 in forward")
     assert p.says.endswith("; rank 2 came to group y first, where more than half of the ranks of both came to group x first")
+
+
+@pytest.mark.parametrize("swapped", [True, False])
+def test_of_two_branches_of_one_test_the_rank_that_differs_is_shown(build, lab, swapped):
+    """`if rank == 2: gather else: broadcast`: the line of the others is no more to blame than they are."""
+    b = build()
+    for r in range(4):
+        guards = ("rank == 2",) if r == 2 else ("not (rank == 2)",)
+        stand(b, lab, r, op="all_gather" if r == 2 else "broadcast", line=30 if r == 2 else 32, guards=guards if swapped or r == 2 else (), world=4)
+    p = b.judge().primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("rank0-guarded-collective", "established", (2,), "train.py:30 in step")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_that_meet_from_two_branches_are_explained_by_neither(build, lab, world):
+    """`if rank == 0: broadcast else: broadcast`, twelve times; then rank 1 goes on at a line that rank 0 has not come to."""
+    b = build()
+    for r in range(world):
+        guards = ("rank == 0",) if r == 0 else ("not (rank == 0)",)
+        pair = lab.in_collective("broadcast", lab.user(40, "main"), lab.user(13 if r == 0 else 15, "step", guards=guards))
+        on = lab.in_collective("all_reduce", lab.user(40, "main"), lab.user(20, "step"))
+        entries = [lab.Entry(seq=n, op="broadcast", frames=pair) for n in range(1, 13)]
+        op, frames = ("all_reduce", on) if r == 1 else ("broadcast", pair)
+        b.rank(r, frames=frames, entries=[*entries, lab.Entry(seq=13, op=op, done=False, frames=frames)], world=world)
+    p = b.judge().primary
+    assert (p.cause, p.ranks, p.where) == ("collective-mismatch", *(((0, 1), None) if world == 2 else ((1,), "train.py:20 in step")))
+
+
+@pytest.mark.parametrize("kind", ["extra", "lacking"])
+def test_a_slip_that_equal_calls_hide_is_shown_where_it_began(build, lab, kind):
+    """Lines 20 and 21 make equal calls, line 22 another one. Rank 2 has one too many at line 30, or has left out line 20, before the eighth."""
+    b = build()
+    for r in range(3):
+        lines = [20, 21, 22] * 3
+        if r == 2:
+            lines = [*lines[:6], 30, *lines[6:8]] if kind == "extra" else [*lines[:6], *lines[7:]]
+        entries = []
+        for n, line in enumerate(lines, 1):
+            frames = lab.in_collective("all_reduce", lab.user(40, "main"), lab.user(line, "step"))
+            entries.append(lab.Entry(seq=n, op="broadcast" if line == 22 else "all_reduce", frames=frames))
+        # Equal calls part at the first that differs: the others wait in it.
+        until = 9 if kind == "extra" else 8
+        b.rank(r, frames=entries[until - 1].frames, entries=[*entries[: until - 1], lab.dataclasses.replace(entries[until - 1], done=False)], world=3)
+    p = b.judge().primary
+    assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", "established", (2,))
+    assert p.where == f"train.py:{30 if kind == 'extra' else 21} in step"
+    assert f"already #7 came from {p.where}, where the others were at train.py:20 in step" in p.says
+
+
+def test_a_function_that_is_called_from_another_line_has_no_habit_there(build, lab):
+    """Rank 0 is at the end of the script, as it should be; rank 1 has a batch too many. Both reduce in one helper."""
+    b = build()
+    for r in range(2):
+        way = lab.in_collective("all_reduce", lab.user(40 if r else 50, "main"), lab.user(20, "step"))
+        b.rank(r, frames=way, entries=[*lab.steps(12), lab.Entry(seq=13, sizes=((4,),) if r else ((64,),), done=False, frames=way)])
+    p = b.judge().primary
+    assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", "likely", (0, 1))
+
+
+def test_gloo_crash_without_a_majority_of_all_goes_by_the_line(build, lab):
+    """Ranks 1 and 2 brought 8 elements, Gloo has ended rank 0: most of the survivors are no majority."""
+    b = crash(build(), lab, dead=0, survivor=1, survivor_sizes=((8,),))
+    b.rank(2, raised=lab.lost(), entries=[*lab.steps(12), lab.Entry(seq=13, sizes=((8,),), frames=lab.lost().frames)])
+    assert b.rank(3, raised=lab.lost(), entries=lab.steps(13)).judge("failure").primary.ranks == (1, 2)
+
+
+@pytest.mark.parametrize("size", [3, 1])
+def test_gloo_crash_a_call_before_the_newest_one_of_the_survivor(build, lab, size):
+    """Rank 1 alone gathers at line 25. What rank 0 sends at line 29 is enough for it, and it goes on to line 29 itself."""
+
+    def gather(seq, line, size=1):
+        frames = lab.in_collective("all_gather", lab.user(40, "main"), lab.user(line, "step"))
+        return lab.Entry(seq=seq, op="all_gather", sizes=((size,),), frames=frames)
+
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), enqueued=12).log(0, lab.GLOO_SIZE)
+    text = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    b.fatal(0, text + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(gather(1, 29).frames)))
+    entries = [*(gather(n, 29) for n in range(1, 13)), gather(13, 25, size), gather(14, 29)]
+    raised = lab.Raised(type="RuntimeError", text=lab.PEER_RESET, frames=entries[-1].frames, at_s=30.5)
+    p = b.rank(1, raised=raised, entries=entries).judge("failure").primary
+    assert (p.cause, p.ranks, p.where) == ("collective-mismatch", (0, 1), None)
+    assert "(rank 0 at train.py:29 in step, rank 1 at train.py:25 in step)" in p.says
+    assert any("rank 1: #13 all_gather" in e.text and "line 25" in e.text for e in p.evidence)

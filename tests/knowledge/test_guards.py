@@ -16,7 +16,7 @@ from unhang.knowledge.guards import tests_rank as chooses
         "int(os.environ['RANK']) == 0", "global_rank == 0", "rank % 2", "step % 10 == 0 and rank == 0", "not (rank == 0)",
         "state.is_world_process_zero",
         "rank_zero_only.rank == 0", "local_rank not in [-1, 0]", "self.is_rank_0()", "rank is not None and rank == 0",
-        "r == 0", "step > 3 and r != 0", "r in (0, 1)",
+        "r == 0", "step > 3 and r != 0", "r in (0, 1)", "accelerator.process_index == 1 and step == 12",
     ],
 )  # fmt: skip
 def test_these_do(guard):
@@ -62,6 +62,8 @@ def test_these_do_not(guard):
         ("torch.distributed.get_rank() == 0", (True, False)),
         ("self.trainer.global_rank == 0", (True, False)),
         ("rank_zero_only.rank == 0", (True, False)),
+        ("accelerator.process_index == 1", (False, True)),
+        ("accelerator.local_process_index == 1", (None, None)),
         ("node.rank == 0", (None, None)),
         ("args.node.rank == 0", (None, None)),
         ("self.tp_group.rank == 0", (None, None)),

@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from unhang.diagnosis.why import judge
@@ -227,6 +228,19 @@ def test_slow_is_not_stuck(launcher):
     assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
     assert (run.primary["cause"], run.primary["ranks"]) == ("straggler-timeout", [1])
     assert {e["kind"] for e in run.happened("Stalled")} <= {"repeats", "works"} and len(run.happened("CaughtUp")) == 1
+
+
+@pytest.mark.integration
+def test_a_timeout_later_leaves_the_rank_named_that_was_waited_for(launcher):
+    run = launcher.train(broken("while True: pass"), "--hang-after", "4", "--timeout", "15", "--on-failure", "report")
+    assert run.exitcode != 0
+    kinds = [e["kind"] for e in run.happened("Opened")]
+    assert (kinds[0], kinds[-1]) == ("straggler", "failure")
+    final = json.loads((run.path / "verdict.json").read_text())
+    for primary in (run.primary, final["primary"], json.loads(msgspec.json.encode(judge(RunDir.open(run.path)).primary))):
+        assert (primary["cause"], primary["standing"], primary["ranks"]) == ("straggler-timeout", "established", [1])
+        assert "led to collective-timeout on rank 0" in primary["says"]
+    assert "straggler-timeout" in run.err.splitlines()[-1] or "led to" in " ".join(run.err.split())
 
 
 @pytest.mark.integration

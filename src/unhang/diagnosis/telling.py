@@ -14,13 +14,13 @@ from unhang.diagnosis import phrases, quoted
 from unhang.diagnosis.quoted import Quoted
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRANSPORT, WAITING
 from unhang.diagnosis.untold import Untold
-from unhang.knowledge import catalogue, words
+from unhang.knowledge import catalogue, text, words
 from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, crossed_by, edited, joined, possible, ranks, same, sized, sums
 from unhang.model import Evidence, Finding, Standing
 from unhang.records.flight.recordings import Recorded
 from unhang.records.frames import Frame, place, user_frame
 from unhang.records.match.outcome import Outcome
-from unhang.records.match.partings import Parting, parting_of
+from unhang.records.match.partings import Parting, parting_of, slipped
 
 # What keeps others waiting, and is told beside another one that does.
 ROOTS = (*phrases.MISMATCHES, "missing", "p2p-alone")
@@ -151,6 +151,7 @@ class Teller:
         if o.by == "majority" and (earlier := self._earlier(odd, sides[1].ranks)) is not None:
             says += THEN + earlier[0]
             evidence.append(earlier[1])
+            shown = place(earlier[2], "")
         remedy = {"shape": "same-size", "p2p-size": "same-size", "dtype": "same-dtype"}.get(o.kind, "same-order")
         return catalogue.load()["collective-mismatch"].finding(
             standing=standing, says=says, ranks=odd, where=shown, evidence=tuple(evidence), remedies=(remedy, "check-each-call")
@@ -167,27 +168,22 @@ class Teller:
         what = phrases.what(call) if call is not None and "+" not in side.call else same(side.call)
         return Text("{who} issued {what}{at}", "{who} 发出了 {what}{at}").fill(who=ranks(numbers), what=what, at=quoted.at(call))
 
-    def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[Text, Evidence, Frame | None] | None:
-        """An equal call from another line before the ranks parted: the one too many, where it was of the usual kind.
-
-        With its line where every later call of the odd rank comes from the line of the others' call before it: then nothing else explains the two.
-        """
+    def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[Text, Evidence, Frame] | None:
+        """An equal call from another line before the ranks parted: the one too many, or the one behind what was left out; with its line."""
         o = self.outcome
         if not odd or not usual or o.number is None:
             return None
         theirs, ours = ({n: user_frame(c.frames) for n, c in self._quoted.calls(r).items()} for r in (odd[0], usual[0]))
-        for number in sorted(n for n in theirs.keys() & ours.keys() if n < o.number):
-            a, b = theirs[number], ours[number]
-            if a is not None and b is not None and not _at_one_line(a, b):
-                behind = [(theirs.get(n + 1), ours.get(n)) for n in range(number, o.number)]
-                shifted = all(x is not None and y is not None and _at_one_line(x, y) for x, y in behind)
-                call = self._quoted.calls(odd[0])[number]
-                said = Text("#{n} {call}, {here}; {there}", "#{n} {call}，{here}；{there}").fill(
-                    n=number, call=words.called(call), here=words.frame(a), there=words.of_rank(usual[0], words.frame(b))
-                )
-                says = Text("already #{number} came from {a}, where the others were at {b}", "早在 #{number} 时它就来自 {a}，而其他进程在 {b}")
-                return says.fill(number=number, a=place(a, ""), b=place(b, "")), self._quoted.evidence(odd[0], said), a if shifted else None
-        return None
+        number = slipped(theirs, ours, until=o.number)
+        if number is None or (a := theirs[number]) is None or (b := ours[number]) is None:
+            return None
+        said = Text("#{n} {call}, {here}; {there}", "#{n} {call}，{here}；{there}").fill(
+            n=number,
+            call=words.called(self._quoted.calls(odd[0])[number]),
+            here=words.frame(a),
+            there=words.of_rank(usual[0], words.frame(b)),
+        )
+        return text.slipped(number, place(a, ""), place(b, "")), self._quoted.evidence(odd[0], said), a
 
     def _crossed(self) -> Finding:
         o = self.outcome
@@ -377,7 +373,3 @@ class Teller:
         if more > 0:
             told.append(Text("{n} more like that", "另有 {n} 处与此相同").fill(n=more))
         return Text("; likewise {told}", "；同样，{told}").fill(told=joined(told))
-
-
-def _at_one_line(a: Frame, b: Frame) -> bool:
-    return (a.file, a.line) == (b.file, b.line)

@@ -7,17 +7,19 @@ shows or writes a verdict has nothing to remember.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unhang.diagnosis import course, interrupted, retyped, solved, still_there, verdict
+from unhang.diagnosis import chain, course, interrupted, retyped, solved, still_there, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
 from unhang.knowledge.text import THEN, Text, continued, joined
 from unhang.model import ONLY_NEWEST, Input, NotExamined, Verdict
 from unhang.records import picture
+from unhang.records.incident import Incident
 from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
 
@@ -65,8 +67,22 @@ def _but_for(found: Verdict, left: tuple[NotExamined, ...]) -> Verdict:
 
 
 def _incident(rundir: RunDir, number: int) -> Verdict:
+    incident, found = _chained(rundir, number)
+    return still_there.told(found, incident.ranks)
+
+
+def _chained(rundir: RunDir, number: int) -> tuple[Incident, Verdict]:
+    """An incident with the verdict on it, given the incidents before it in its attempt."""
     seen = picture.load(rundir, number, signatures=catalogue.signatures())
-    return still_there.told(verdict.of_picture(seen), seen.incident.ranks)
+    found = verdict.of_picture(seen)
+    for before in reversed([n for n in rundir.incident_numbers() if n < number]):
+        with contextlib.suppress(RunDirError):
+            if rundir.read_incident(before).attempt == seen.incident.attempt:
+                earlier, drawn = _chained(rundir, before)
+                found = chain.extended(drawn, found, earlier=earlier, later=seen.incident)
+            # An incident that cannot be read hides none before it.
+            break
+    return seen.incident, found
 
 
 def _logs(rundir: RunDir, called: str) -> str | None:

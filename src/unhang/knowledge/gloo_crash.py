@@ -6,15 +6,17 @@ With more than two ranks the crash travels around the ring, so that several may 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence
-from unhang.records.frames import Frame, other_line, user_frame
+from unhang.records.flight import operations
+from unhang.records.frames import Frame, user_frame
 from unhang.records.logs import Hit, Signature
+from unhang.records.match.partings import key_of, slipped_of, way_to
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
@@ -54,7 +56,8 @@ def ended_of(view: LogView) -> Text:
 class Crash:
     """`odd`: the ranks whose size was not meant, () where that cannot be told. `place`, `call`: what an odd rank called, else any.
 
-    `lines`: where each rank stood, as far as that is certain; `place` is None where these differ and nobody can tell which was meant.
+    `lines`: where each rank stood, as far as that is certain; `place` is None where these differ and nobody can tell which was meant. `slip`: as of a
+    parting.
     """
 
     dead: tuple[int, ...]
@@ -63,6 +66,7 @@ class Crash:
     place: Frame | None
     call: Call | None
     lines: dict[int, Frame]
+    slip: tuple[Call, Call] | None
     received: str
     expected: str
     hits: tuple[Hit, ...]
@@ -81,11 +85,17 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     speakers = {h.rank for h in said}
     dead = [r for r in picture.gone if r.ended and (r.ended.exitcode == _SIGABRT or r.number in speakers)]
     dead = dead or [r for r in picture.ranks if r.number in speakers or r.fatal is not None]
-    last = {r.number: c for r in picture.ranks if r not in dead and (c := _last_call(r)) is not None}
-    odd, reason = _odd(dead, last, picture)
+    recent = {r.number: calls for r in picture.ranks if r not in dead and (calls := _recent(r, dead))}
+    last = _met(recent, dead, len(picture.ranks))
+    odd, reason = _odd(dead, last, recent, picture)
     shown = next((picture.rank(n) for n in odd), dead[0] if dead else None)
     call = last.get(shown.number) if shown is not None else None
     place = user_frame(call.frames) if call is not None and call.frames else shown.place if shown is not None else None
+    slip = None
+    if call is not None and shown is not None and shown.number in odd:
+        usual = next((picture.rank(n).flight for n in last if n not in odd), None)
+        slip = slipped_of(call.group, shown.flight, usual, until=call.seq)
+        place = user_frame(slip[0].frames) if slip is not None else place
     lines = {
         r.number: found
         for r in picture.ranks
@@ -105,7 +115,9 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         dead=tuple(r.number for r in dead),
         odd=odd,
         involved=tuple(r.number for r in picture.ranks),
-        place=place if odd or len({(f.file, f.line) for f in lines.values()}) < 2 else None,
+        # Nobody tells what a rank that Gloo ended had issued before: at a line of its own it may have strayed long since.
+        place=place if (odd and call is not None) or len({(f.file, f.line) for f in lines.values()}) < 2 else None,
+        slip=slip,
         call=call,
         lines=lines,
         received=said[0].groups.get("received", ""),
@@ -115,46 +127,63 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     )
 
 
-def _last_call(rank: RankView) -> Call | None:
-    """The collective that a survivor was in when its peer went: the newest one, wherever it raised."""
+def _recent(rank: RankView, dead: Sequence[RankView]) -> list[Call]:
+    """The calls in which a survivor may have met the rank that Gloo ended, oldest first: its newest one, and those before that it may have completed
+    with the little that came. It gets no further than one call behind one that needs all, and calls of other operations do not meet.
+    """
     if rank.flight is None:
-        return None
-    calls = [c for found in rank.flight.calls.values() for c in found if not c.is_p2p]
-    return max(calls, key=lambda c: c.created_ns, default=None)
+        return []
+    calls = sorted((c for found in rank.flight.calls.values() for c in found if not c.is_p2p), key=lambda c: c.created_ns)
+    before = [n for n, c in enumerate(calls[:-1]) if operations.needs_all(c.op)]
+    found = calls[before[-1] if before else 0 :]
+    ops = {operations.spelling(f.name) for r in dead for f in r.frames}
+    return [c for c in found if operations.spelling(c.op) in ops] or found
 
 
-def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> tuple[tuple[int, ...], Text]:
-    from unhang.records.match import key_of
+def _met(recent: Mapping[int, Sequence[Call]], dead: Sequence[RankView], world: int) -> dict[int, Call]:
+    """The call of each survivor in which sizes met: the first in which survivors differ, else one at another line than the dead, else the newest."""
+    for number in sorted({c.seq for calls in recent.values() for c in calls}):
+        here = {r: c for r, calls in recent.items() for c in calls if c.seq == number}
+        if len({key_of(c) for c in here.values()}) > 1:
+            return here
+    newest = {r: calls[-1] for r, calls in recent.items()}
+    if 2 * len(newest) > world:
+        return newest
+    fell = {way_to(r.frames) for r in dead if r.frames}
+    return {r: next((c for c in reversed(calls) if fell and way_to(c.frames) not in fell), calls[-1]) for r, calls in recent.items()}
 
+
+def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int, Sequence[Call]], picture: Picture) -> tuple[tuple[int, ...], Text]:
     if not dead or not last:
         return (), NOTHING
     newest = max(c.seq for c in last.values())
     here = {n: c for n, c in last.items() if c.seq == newest}
     votes = Counter(key_of(c) for c in here.values()).most_common()
-    if len(votes) > 1 and votes[0][1] > votes[1][1]:
-        return tuple(n for n, c in here.items() if key_of(c) != votes[0][0]), Text("differs from the majority", "与多数不同")
-    if len(votes) > 1:
-        return (), NOTHING
-    if len(here) > len(dead):
+    most = votes[0][0]
+    others = tuple(n for n, c in here.items() if key_of(c) != most)
+    # Of those whom Gloo has ended no size is known; only where nobody else stands at their line are they of one mind with the survivors there.
+    at = {n: (u.file, u.line) for n, c in here.items() if (u := user_frame(c.frames)) is not None}
+    common = {line for n, line in at.items() if n not in others} - {at.get(n) for n in others}
+    fell = sum(1 for r in dead if r.place is not None and not r.only_last_seen and (r.place.file, r.place.line) in common) if others else 0
+    if 2 * (votes[0][1] + fell) > len(picture.ranks):
+        if others:
+            return others, Text("differs from the majority", "与多数不同")
         return tuple(r.number for r in dead), Text("the survivors agree", "存活的 rank 一致")
-    number, call = next(iter(here.items()))
-    survivor = picture.rank(number)
-    if any(not r.only_last_seen and other_line(r.place, user_frame(call.frames)) for r in dead):
+    if len({way_to(c.frames) for calls in recent.values() for c in calls} | {way_to(r.frames) for r in dead if r.frames}) > 1:
         # At two lines both sizes may be what they always were, and either rank may be the one that went astray.
         return (), NOTHING
-    before = _before(survivor, call)
+    before = {key for n, c in here.items() for key in _before(picture.rank(n), c)}
     if len(before) != 1:
         return (), NOTHING
-    if key_of(call) in before:
-        return tuple(r.number for r in dead), Text("the survivor did as before", "存活的 rank 与此前一样")
-    return tuple(here), Text("the same line issued something else before", "同一行代码之前发出的是别的调用")
+    unusual = tuple(n for n, c in here.items() if key_of(c) not in before)
+    if unusual:
+        return unusual, Text("the same line issued something else before", "同一行代码之前发出的是别的调用")
+    if len(dead) > 1:
+        return (), NOTHING
+    return tuple(r.number for r in dead), Text("the survivor did as before", "存活的 rank 与此前一样")
 
 
 def _before(rank: RankView, call: Call) -> set[tuple[object, ...]]:
-    from unhang.records.match import key_of
-
-    line = user_frame(call.frames)
-    if line is None or rank.flight is None:
-        return set()
-    earlier = [c for c in rank.flight.calls.get(call.group, ()) if c.seq < call.seq and not c.is_p2p]
-    return {key_of(c) for c in earlier if (u := user_frame(c.frames)) is not None and (u.file, u.line) == (line.file, line.line)}
+    calls = rank.flight.calls.get(call.group, ()) if rank.flight is not None else ()
+    way = way_to(call.frames)
+    return {key_of(c) for c in calls if way and c.seq < call.seq and not c.is_p2p and way_to(c.frames) == way}

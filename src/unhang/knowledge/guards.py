@@ -13,11 +13,11 @@ from unhang.patterns import lazily
 from unhang.records.frames import Frame, is_user_file, user_frame
 
 if TYPE_CHECKING:
-    from unhang.records.match import Side
+    from unhang.records.match import Parting, Side
     from unhang.records.picture import Picture
 
 _NAMES = lazily(
-    r"\b(?:\w*_)?(?:rank|rank_?id|rank_?0|rank_zero\w*)\b"
+    r"\b(?:\w*_)?(?:rank|rank_?id|rank_?0|rank_zero\w*|process_index)\b"
     r"|\bis_(?:main|master|chief|local_main|local_master|global_zero|rank_zero|rank_?0|first_rank|world_process_zero|local_process_zero|world_zero)\w*\b"
     r"|\br\b(?=\s*(?:[=!]=|not in\b|in\b))"
     r"|\b(?:main_process|master_process|on_main|on_master)\b",
@@ -28,7 +28,7 @@ _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "_allgather_
 _SELECTS_NOBODY = lazily(r"rank\b\)?\s*(?:is(?: not)? None|>=\s*0|>\s*-1|[!=]=\s*-1|<\s*0)")
 # Those of the whole job: of a local rank its host would have to be known, and of what else has a rank (a node, a group, a mesh) its members.
 _RANK = lazily(
-    r"(?:(?:self|args|cfg|opt)\.)*(?:(?:torch\.)?(?:distributed|dist)\.|rank_zero_only\.)?(?:rank|get_rank\(\))|(?:\w+\.)*(?:global|world)_?rank",
+    r"(?:(?:self|args|cfg|opt)\.)*(?:(?:torch\.)?(?:distributed|dist)\.|rank_zero_only\.)?(?:rank|get_rank\(\))|(?:\w+\.)*(?:(?:global|world)_?rank|process_index)",
     re.IGNORECASE,
 )
 _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -112,21 +112,42 @@ def guard_of_parting(picture: Picture) -> tuple[tuple[int, ...], Guarded, Side] 
     if parting is None or parting.by == "sums" or parting.kind == "p2p-size":
         return None
     found = {s.rank: g for s in parting.sides if (g := guarded(picture, s.rank, s.frames if s.call is not None else ())) is not None}
-    under = tuple(r for r in found if parting.side(r).waiting)
-    if not under or len(under) == len(parting.sides):
+    odd, everybody = set(parting.odd), {s.rank for s in parting.sides}
+    under = sorted(odd if odd and odd <= found.keys() else everybody - odd if odd else found)
+    if not under or len(under) == len(everybody) or not found.keys() >= set(under):
         return None
-    if parting.by == "history" and not set(under) <= set(parting.odd):
+    guard = found[under[0]]
+    # Two branches of one test are two lines at which ranks may meet; one side of a parting is all under one test, or the test does not explain it.
+    if any((found[r].test, found[r].frame.file, found[r].frame.line) != (guard.test, guard.frame.file, guard.frame.line) for r in under):
+        return None
+    says = {parting.side(r).says for r in under}
+    waiting = [r for r in under if parting.side(r).waiting]
+    if not waiting or (not odd and (len(says) > 1 or any(s.says in says and s.rank not in under for s in parting.sides))):
+        return None
+    if parting.by == "history" and not set(under) <= odd:
         # The guarded side did what its line always did: the guard does not explain the other one.
         return None
-    beyond = [s.rank for s in parting.sides if s.rank not in found]
-    tests = {g.test for g in found.values()}
-    if beyond and any(outcome(test, r) is True for test in tests for r in beyond):
+    beyond = sorted(everybody - set(under))
+    if any(outcome(guard.test, r) is True for r in beyond):
         # The test lets them in.
         return None
-    if beyond and all(_came_before(picture, r, g.frame, parting.seq) for g in found.values() for r in beyond):
+    if all(_came_before(picture, r, guard.frame, parting.seq) for r in beyond):
         # The others came to this very line before: the test lets them in, and something else keeps them away now.
         return None
-    return (under if not parting.odd or set(under) <= set(parting.odd) else parting.odd), found[under[0]], parting.side(under[0])
+    if any(_met_before(picture, under[0], r, guard.frame, parting) for r in beyond):
+        return None
+    return parting.odd or tuple(waiting), guard, parting.side(waiting[0])
+
+
+def _met_before(picture: Picture, rank: int, other: int, line: Frame, parting: Parting) -> bool:
+    """Whether ranks have met before in calls that one issued at a guarded line, the other at a line of its own: `if` and `else` with a call each."""
+    ours, theirs = (picture.rank(r).flight for r in (rank, other))
+    if ours is None or theirs is None or parting.group is None or parting.seq is None:
+        return False
+    mine, others = ({c.seq: c for c in f.calls.get(parting.group, ()) if not c.is_p2p and c.seq < (parting.seq or 0)} for f in (ours, theirs))
+    own = {(f.file, f.line) for c in mine.values() if (f := user_frame(c.frames)) is not None}
+    at = (n for n, c in mine.items() if n in others and any((f.file, f.line) == (line.file, line.line) for f in c.frames))
+    return any((u := user_frame(others[n].frames)) is not None and (u.file, u.line) not in own for n in at)
 
 
 def _came_before(picture: Picture, rank: int, line: Frame, seq: int | None) -> bool:

@@ -121,6 +121,12 @@ def edited(kind: Kind, edit: Edit | None) -> Text:
     return NOTHING
 
 
+def slipped(number: int, here: str, there: str) -> Text:
+    """Where the calls of a rank that strayed came from other lines already, though they were alike."""
+    says = Text("already #{number} came from {here}, where the others were at {there}", "早在 #{number} 时它就来自 {here}，而其他进程在 {there}")
+    return says.fill(number=number, here=here, there=there)
+
+
 def sums(said: str, numbers: Sequence[int]) -> Text:
     """ "rank 1 sends 4 and receives 3 elements", of what was compared of an all_to_all: "all_to_all Float 4>3"."""
     sent, _, got = said.rpartition(" ")[2].partition(">")

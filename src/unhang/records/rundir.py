@@ -8,8 +8,7 @@
       fatal/attempt-0/      stacks that a rank wrote while a signal was ending it
       flight/attempt-0/     dumps that torch wrote by itself, on a timeout
       incidents/1/          incident.json, stacks/rank0.json, stacks/rank0-4711.json (a child process), flight/rank_0, kernel.txt, ras.json,
-                            verdict.json
-      verdict.json          the verdict on the last incident
+                            verdict.json          the verdict on the last incident, and on those before it that led to it
       verdict.md            the same to read
       report.html           the same with a timeline, for a browser
       solution.json         what was tried after a failure of communication, and what was chosen

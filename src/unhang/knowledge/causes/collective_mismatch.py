@@ -23,6 +23,7 @@ from unhang.patterns import lazily
 from unhang.records.frames import is_user_file, other_line, place, user_frame
 
 if TYPE_CHECKING:
+    from unhang.records.flight import Call
     from unhang.records.logs import Hit
     from unhang.records.match import Front, Parting, Side, Wait
     from unhang.records.picture import Picture
@@ -131,13 +132,15 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
             other=_did(picture, parting, rest),
         )
         says += text.edited(parting.kind, parting.edit) + _how_known(picture, parting)
+    says += _slipped(picture, parting.slipped)
+    where = _where(picture, parting, first_odd)
     shown = [next(s for s in parting.sides if s.says == key) for key in kinds[:3]]
     return CAUSE.finding(
         standing=standing,
         says=says,
         ranks=numbers,
         hosts=words.hosts(picture, numbers),
-        where=_where(picture, parting, first_odd),
+        where=where,
         evidence=tuple(_side_evidence(picture, s, parting) for s in shown),
         remedies=("same-size", "check-each-call") if parting.kind == "p2p-size" or parting.by == "sums" else _remedies(first_odd, rest),
     )
@@ -155,9 +158,17 @@ def _at_one_line(picture: Picture, parting: Parting) -> Text:
 
 def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
     """The line to look at; None where the ranks stand at several and nothing tells which was meant."""
+    if parting.slipped is not None and (earlier := user_frame(parting.slipped[0].frames)) is not None:
+        return picture.place(earlier)
     if shown.place is None or (not parting.odd and any(other_line(shown.place, s.place) for s in parting.sides)):
         return None
     return picture.place(shown.place)
+
+
+def _slipped(picture: Picture, calls: tuple[Call, Call] | None) -> Text:
+    lines = [user_frame(c.frames) for c in calls or ()]
+    here, there = (picture.place(line) for line in lines if line is not None) if calls and all(lines) else ("", "")
+    return text.THEN + text.slipped(calls[0].seq, here, there) if calls and here else NOTHING
 
 
 def _how_known(picture: Picture, parting: Parting) -> Text:
@@ -228,28 +239,29 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
     numbers = crash.odd or crash.involved
     at = picture.place(crash.place) if crash.place is not None else None
     line = Text(" at {at}", "（位于 {at}）").fill(at=at) if at else NOTHING
+    each = Text("rank {n} at {at}", "rank {n} 位于 {at}")
+    stood = [each.fill(n=n, at=picture.place(f)) for n, f in sorted(crash.lines.items(), key=lambda at: at[0] not in crash.odd)]
+    lines = _in_brackets(text.joined(stood[:2], Text(", ", "，"))) if crash.lines_differ else NOTHING
     if crash.odd:
         says = Text("{who} called a collective with {size} than {others}{what}{at}", "{who} 在一次集合通信{what}{at}中的大小与其他 rank 不同").fill(
             who=text.ranks(crash.odd),
             size="another size" if len(crash.odd) == 1 else "other sizes",
             others="the other rank" if len(crash.involved) - len(crash.odd) == 1 else "the other ranks",
             what=_in_brackets(_what(words.call(crash.call))) if crash.call is not None else NOTHING,
-            at=line,
+            at=line if at else lines,
         )
     else:
-        each = Text("rank {n} at {at}", "rank {n} 位于 {at}")
-        stood = [each.fill(n=n, at=picture.place(f)) for n, f in list(crash.lines.items())[:2]] if crash.lines_differ else []
         two = len(crash.involved) == 2
         says = Text(
             "the ranks called a collective with different sizes{where}; which of them is off {told}",
             "各 rank 在一次集合通信{where}中的大小不同；{told}",
         ).fill(
-            where=_in_brackets(text.joined(stood, Text(", ", "，"))) if stood else line,
+            where=lines or line,
             told=Text("cannot be told from two", "只有两个进程，无法判断是哪一个错了")
             if two
             else Text("is not in evidence", "哪一个错了，证据中没有"),
         )
-    says += Text("; it ended {who} inside Gloo", "；{who} 因此在 Gloo 内部被结束").fill(who=text.ranks(crash.dead))
+    says += _slipped(picture, crash.slip) + Text("; it ended {who} inside Gloo", "；{who} 因此在 Gloo 内部被结束").fill(who=text.ranks(crash.dead))
     if crash.received:
         says += Text(
             " ({received} bytes arrived where {expected} were expected, of a piece in which Gloo sends)",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED
-from unhang.records.frames import Frame, other_line, user_frame
+from unhang.records.frames import Frame, is_user_file, other_line, user_frame
 from unhang.records.match.edits import Edit
 from unhang.records.match.outcome import Kind, Outcome
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from unhang.records.flight import Call, Flight
 
 DIFFERENT: tuple[Kind, ...] = ("op", "shape", "dtype", "order", "extra", "lacking", "p2p-size")
+Place = tuple[str, int]
+# Of so many calls that a line makes one after another.
+_MOST_SLIPPED = 3
 # A line is the usual one when it was reached this often, and another one so many times less.
 _HABIT = 3
 _RARELY = 10
@@ -47,6 +50,7 @@ class Parting:
     `odd` are the ranks that did what was not meant, () where that cannot be told; `by` is how that is known. `rare` are the ranks at a line that was
     hardly ever reached before, while the others stand at one that all came to again and again: seen, and no blame. The rank at the new line may be
     the one that rightly went on, and the other one may have had a batch too many. `whole`: no member of the group is without its call here.
+    `slipped`: earlier calls of an odd rank and another one, alike but from two lines, since which their calls are shifted against each other.
     """
 
     group: str | None
@@ -58,6 +62,7 @@ class Parting:
     kind: Kind = "op"
     edit: Edit | None = None
     whole: bool = False
+    slipped: tuple[Call, Call] | None = None
 
     def side(self, rank: int) -> Side:
         return next(s for s in self.sides if s.rank == rank)
@@ -91,12 +96,51 @@ def parting_of(outcome: Outcome, dumps: Mapping[int, Flight]) -> Parting | None:
         edit=o.edit,
         whole=o.known and not (o.unseen or o.ahead),
     )
+    if parting.odd:
+        usual = next(s.rank for s in parting.sides if s.rank not in parting.odd)
+        return replace(parting, slipped=slipped_of(o.group_name, dumps[parting.odd[0]], dumps[usual], until=o.number))
     if o.by != "nothing" or o.kind == "p2p-size":
         return parting
     history = {r: _by_number(o.group_name, f) for r, f in dumps.items()}
     if changed := _unlike_before(parting.sides, history, o.number):
         return replace(parting, odd=changed, by="history")
     return replace(parting, rare=_at_unusual_line(parting.sides, history, o.number))
+
+
+def slipped_of(group: str, odd: Flight | None, usual: Flight | None, *, until: int) -> tuple[Call, Call] | None:
+    """The calls of both ranks at the number that `slipped` finds."""
+    if odd is None or usual is None:
+        return None
+    theirs, ours = (_by_number(group, flight) for flight in (odd, usual))
+    number = slipped(*({n: user_frame(c.frames) for n, c in calls.items()} for calls in (theirs, ours)), until=until)
+    return None if number is None else (theirs[number], ours[number])
+
+
+def slipped(theirs: Mapping[int, Frame | None], ours: Mapping[int, Frame | None], *, until: int) -> int | None:
+    """The first number from which on the lines of two ranks are shifted by a few calls against each other, up to `until`; None without any.
+
+    Equal calls hide it: the ranks part in a call only where these differ. Lines that met before (`if` and `else` with a call each) count as equal.
+    """
+    habits = set[tuple[Place, Place]]()
+
+    def fits(n: int, m: int) -> bool:
+        a, b = _place(theirs.get(n)), _place(ours.get(m))
+        return a is not None and b is not None and (a == b or (a, b) in habits)
+
+    for n in sorted(n for n in theirs.keys() & ours.keys() if n < until):
+        a, b = _place(theirs[n]), _place(ours[n])
+        if a is None or b is None or a == b or (a, b) in habits:
+            continue
+        for by in range(1, min(_MOST_SLIPPED, until - n) + 1):
+            behind = range(n, until - by + 1)
+            if all(fits(m + by, m) for m in behind) or all(fits(m, m + by) for m in behind):
+                return n
+        habits.add((a, b))
+    return None
+
+
+def _place(frame: Frame | None) -> Place | None:
+    return None if frame is None else (frame.file, frame.line)
 
 
 def call_at(flight: Flight | None, group: str, number: int) -> Call | None:
@@ -160,16 +204,14 @@ def _times(line: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: i
 
 def _before(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int) -> set[tuple[object, ...]]:
     """What the line of this call issued at earlier sequence numbers, on any rank."""
-    line = user_frame(call.frames)
-    if line is None:
-        return set()
-    at = (line.file, line.line)
-    found = set()
-    for calls in history.values():
-        for s, c in calls.items():
-            if s < seq and (u := user_frame(c.frames)) is not None and (u.file, u.line) == at:
-                found.add(key_of(c))
-    return found
+    way = way_to(call.frames)
+    return {key_of(c) for calls in history.values() for s, c in calls.items() if s < seq and way and way_to(c.frames) == way}
+
+
+def way_to(frames: Sequence[Frame]) -> tuple[Place, ...]:
+    """The user's lines that led to a call, outermost first: a function that is called from two places may well issue different calls."""
+    own = tuple((f.file, f.line) for f in frames if is_user_file(f.file))
+    return own or ((line.file, line.line),) if (line := user_frame(frames)) is not None else ()
 
 
 def _differs_from_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int) -> bool:
