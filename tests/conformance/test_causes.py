@@ -34,6 +34,7 @@ VOCABULARY = {
     "rank0-guarded-collective", "rendezvous-misconfig", "shm-exhausted", "shm-permission", "shm-register-failed", "shm-stale-or-missing",
     "ssh-launcher", "straggler-timeout", "topology-file", "version-mismatch", "wrong-backend-for-tensor", "wsl-limits", "collective-timeout",
     "launcher-teardown", "peer-lost", "store-disconnect", "unhandled-generic", "out-of-sync", "evaluation-out-of-step", "guarded-call-timeout",
+    "crash-at-exit",
 }  # fmt: skip
 CHINESE = re.compile(r"[一-鿿]")
 ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")

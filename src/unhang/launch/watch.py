@@ -70,6 +70,7 @@ class RankState:
     missed_s: float | None = None
     raised: Raised | None = None
     announced: bool = False
+    finished: bool = False
     ended: Ended | None = None
 
     def wait(self, now: float, *, patient: bool = True) -> Wait | None:
