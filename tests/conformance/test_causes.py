@@ -35,6 +35,7 @@ VOCABULARY = {
     "ssh-launcher", "straggler-timeout", "topology-file", "version-mismatch", "wrong-backend-for-tensor", "wsl-limits", "collective-timeout",
     "launcher-teardown", "peer-lost", "store-disconnect", "unhandled-generic", "out-of-sync", "evaluation-out-of-step", "guarded-call-timeout",
     "ended-by-scheduler", "terminal-closed", "loader-worker-died", "unused-parameters",
+    "crash-at-exit",
 }  # fmt: skip
 CHINESE = re.compile(r"[一-鿿]")
 ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")

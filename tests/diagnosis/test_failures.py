@@ -270,13 +270,32 @@ def test_an_orderly_exit_with_a_code_is_not_premature(build, lab):
     assert (v.primary.cause, v.primary.ranks) == ("unknown", (1,)) and "exit code 3" in v.primary.says
 
 
-def test_aborted_while_python_shut_down(build, lab):
-    """Gloo's threads may outlive the interpreter: a finished rank ends with SIGABRT."""
-    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6, announced=True)).rank(1, ended=lab.Ended(at_s=30.1, exitcode=0, announced=True))
+@pytest.mark.parametrize(
+    ("code", "other", "says"),
+    [
+        (-6, {"finished": True}, "rank 0 crashed with SIGABRT while shutting down; the training script had finished on all ranks; results are safe"),
+        (
+            120,
+            {"finished": True},
+            "rank 0 crashed with exit code 120 while shutting down; the training script had finished on all ranks; results are safe",
+        ),
+        # The launcher has ended it in the middle of its work.
+        (-11, {"by_launcher": True}, "rank 0 crashed with SIGSEGV while shutting down; the training script had not finished on rank 1"),
+    ],
+)
+def test_a_crash_at_exit(build, lab, code, other, says):
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=code, announced=True, finished=True)).rank(1, ended=lab.Ended(at_s=30.1, **other))
     b.log(0, "step 24\nterminate called without an active exception\n")
     v = b.judge("failure", exitcode=1)
-    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("framework-bug", "likely", (0,))
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks, v.primary.says) == ("crash-at-exit", "established", (0,), says)
     assert any(e.line == 2 for e in v.primary.evidence)
+
+
+@pytest.mark.parametrize("ended", [{"exitcode": -6}, {"exitcode": 1, "finished": True}, {"exitcode": -15, "finished": True}])
+def test_no_crash_at_exit(build, lab, ended):
+    """Before the end of the script, with an exit code that the script asked for, and ended from outside."""
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, announced=True, **ended)).rank(1, ended=lab.Ended(at_s=30.1, finished=True))
+    assert b.judge("failure", exitcode=1).primary.cause != "crash-at-exit"
 
 
 def test_an_abort_in_the_middle_is_no_bug_of_the_teardown(build, lab):

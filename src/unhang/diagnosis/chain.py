@@ -25,11 +25,11 @@ def extended(before: Verdict, after: Verdict, *, earlier: Incident, later: Incid
     root, end = before.primary, after.primary
     if root is None or not _is_root(root) or went_on(root, earlier, later):
         return after
-    if end is None or not _is_root(end) or STANDINGS.index(end.standing) > STANDINGS.index(root.standing) or _follows(end, earlier):
-        return _led_to(before, root, after, later.at_s - earlier.at_s)
-    if set(root.ranks) == set(end.ranks):
+    if end is not None and _is_root(end) and end.standing in ("established", "likely") and set(root.ranks) == set(end.ranks):
         # The same again, with newer evidence.
         return after
+    if end is None or not _is_root(end) or STANDINGS.index(end.standing) > STANDINGS.index(root.standing) or _follows(end, earlier):
+        return _led_to(before, root, after, later.at_s - earlier.at_s)
     return replace(after, contributing=(*after.contributing, root))
 
 

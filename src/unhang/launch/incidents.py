@@ -29,7 +29,7 @@ from unhang.records import match, stacks
 from unhang.records.flight import dump
 from unhang.records.flight.dump import Dump
 from unhang.records.frames import Frame, op_of_stack, user_frame
-from unhang.records.incident import Activity, Ended, Incident, IncidentKind, LogRef, Missed, RankRecord
+from unhang.records.incident import Activity, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
 
 KERNEL_LINES = 400
@@ -392,7 +392,7 @@ def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:
     code = situation.exitcodes.get(state.pid)
     if ended is not None and code is not None:
         # An exit code that the launcher saw before it stopped anybody is the rank's own.
-        ended = Ended(at_s=ended.at_s, exitcode=code, announced=ended.announced, by_launcher=False)
+        ended = replace(ended, exitcode=code, by_launcher=False)
     return RankRecord(
         rank=state.rank,
         pid=state.pid,

@@ -115,6 +115,9 @@ class Roster:
         elif kind == "exits":
             if state is not None:
                 state.exit_frames = _frames(message)
+        elif kind == "finished":
+            if state is not None:
+                state.finished = True
         elif kind == "leaving":
             if state is not None:
                 state.announced = True
@@ -129,7 +132,8 @@ class Roster:
         if state is None:
             return
         ended_by_others = self.closing or self._launcher_stops
-        state.ended = Ended(at_s=self._clock(), announced=state.announced, by_launcher=ended_by_others and state.raised is None)
+        by_launcher = ended_by_others and state.raised is None
+        state.ended = Ended(at_s=self._clock(), announced=state.announced, by_launcher=by_launcher, finished=state.finished)
         if ended_by_others or state.raised is not None:
             return
         if state.announced and state.alone_s is not None:

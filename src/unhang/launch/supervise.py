@@ -259,6 +259,8 @@ class Supervisor:
     def _why_not_again(self, failures: list[Result], alike: list[Result]) -> str | None:
         """The reason for not starting again; None to start. `alike` are the newest failures, those with the same settings."""
         result = failures[-1]
+        if result.incident is not None and result.incident.crashed_at_exit:
+            return "the training script had run to its end on all ranks: nothing is left to train"
         if self._policy.on_failure != "restart":
             return f"--on-failure {self._policy.on_failure}"
         if result.incident is not None and result.incident.kind == "world-size":

@@ -71,6 +71,7 @@ class RankState:
     raised: Raised | None = None
     exit_frames: tuple[Frame, ...] = ()
     announced: bool = False
+    finished: bool = False
     ended: Ended | None = None
 
     def wait(self, now: float, *, patient: bool = True) -> Wait | None:

@@ -6,6 +6,7 @@ back, by `unhang why`, at any time and on any machine. Times called `_s` are sec
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,6 +38,10 @@ OWN_GROUPS = "unhang/"
 BESIDE_ACCELERATOR = "cpu:"
 # Heartbeats come four times a second: a rank of which none has come for so long is stopped, or lets none of its threads run.
 SILENT_S = 2.0
+# Signals by which launchers and users end a process.
+FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Python's exit code where its last output cannot be written.
+EXIT_UNFLUSHED = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +145,20 @@ class Ended:
     """A process that is no more. `exitcode` as in subprocess: negative for a signal, None where nobody could tell.
 
     `announced`: the interpreter ended in order (its exit handlers ran). `by_launcher`: a launcher or the supervisor ended it.
+    `finished`: its script had run to its end before.
     """
 
     at_s: float
     exitcode: int | None = None
     announced: bool = False
     by_launcher: bool = False
+    finished: bool = False
+
+    @property
+    def crashed_at_exit(self) -> bool:
+        """Whether it died while its process was shutting down, by itself."""
+        code = self.exitcode or 0
+        return self.finished and ((code < 0 and -code not in FROM_OUTSIDE) or code == EXIT_UNFLUSHED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,3 +278,11 @@ class Incident:
     logs: tuple[LogRef, ...] = ()
     guards: tuple[GuardedLine, ...] = ()
     missed: tuple[Missed, ...] = ()
+
+    @property
+    def crashed_at_exit(self) -> bool:
+        """Whether nothing but the shutdown of processes failed: the script had run to its end on all ranks, and nothing is left to train."""
+        ends = [r.ended for r in self.ranks]
+        # An exit code that the script asked for by `raise SystemExit(1)` is seen only afterwards.
+        safe = all(e is not None and e.finished and ((e.exitcode or 0) <= 0 or e.crashed_at_exit) for e in ends)
+        return safe and any(e is not None and e.crashed_at_exit for e in ends)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture
 
-_SIGABRT = -6
 _SIGSEGV = -11
 _AT_DDP = Text(
     "torch crashed while DDP was built, as torch 2.13 does on Gloo with TORCH_DISTRIBUTED_DEBUG=DETAIL",
@@ -64,10 +63,6 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     )
 
 
-def _in_run(picture: Picture) -> Finding | None:
-    return _at_ddp(picture) or _after_the_end(picture)
-
-
 def _at_ddp(picture: Picture) -> Finding | None:
     """The stack stands in what the signal handler wrote, which is no log. Over NCCL nobody has seen this."""
     crashed = [r for r in picture.gone if r.ended and r.ended.exitcode == _SIGSEGV and r.fatal is not None and "nccl" not in (r.record.backend or "")]
@@ -84,33 +79,6 @@ def _at_ddp(picture: Picture) -> Finding | None:
         hosts=words.hosts(picture, numbers),
         evidence=words.stack_evidence(picture, crashed[0]),
         remedies=("detail-off", "upgrade-torch"),
-    )
-
-
-def _after_the_end(picture: Picture) -> Finding | None:
-    """torch's Gloo threads abort a process that has already ended in order: seen with torch 2.13, exit code -6 after the last line of the script."""
-    aborted = [r for r in picture.gone if r.ended and r.ended.announced and r.ended.exitcode == _SIGABRT and r.raised is None]
-    if not aborted:
-        return None
-    first, numbers = aborted[0], [r.number for r in aborted]
-    hits = [h for h in picture.hits_of(CAUSE.id) if h.rank is None or h.rank in numbers]
-    return CAUSE.finding(
-        standing="likely" if hits else "possible",
-        says=Text("{who} had finished and {were} aborted (SIGABRT) while Python shut down", "{who} 已经完成，在 Python 退出时被中止（SIGABRT）").fill(
-            who=text.ranks(numbers), were=words.verb(numbers, "was", "were")
-        ),
-        ranks=tuple(numbers),
-        hosts=words.hosts(picture, numbers),
-        evidence=(
-            words.stated(
-                picture.incident_source,
-                Text(
-                    "rank {n} (pid {pid}) had begun to end in order, then ended with exit code {code} (SIGABRT)",
-                    "rank {n}（pid {pid}）已开始正常结束，随后以退出码 {code}（SIGABRT）结束",
-                ).fill(n=first.number, pid=first.record.pid, code=_SIGABRT),
-            ),
-            *words.hit_evidence(hits),
-        ),
     )
 
 
@@ -201,7 +169,7 @@ CAUSE = Cause(
             remedies=("no-detail",),
         ),
     ),
-    in_run=_in_run,
+    in_run=_at_ddp,
     in_logs=_in_logs,
     on_host=_on_host,
     remedies=(
@@ -258,6 +226,7 @@ CAUSE = Cause(
     mistaken_for={
         "collective-mismatch": "there the abort names an exception (gloo::EnforceNotMet) and strikes in the middle of the training",
         "premature-exit": "there the others still needed the rank; here all had finished",
+        "crash-at-exit": "there the supervisor knows that the script had run to its end; here a log alone tells of an abort",
         "nccl-bug": "there NCCL itself has the defect",
     },
     sources=(

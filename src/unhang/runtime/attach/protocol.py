@@ -25,6 +25,8 @@ From the process ("m" names the message; pid is checked against the kernel's wor
               "value": it is none; "tensors": Gloo does not take them; "unknown": a version of a framework that looks otherwise;
               "iterable": its dataset would come once for each worker; "workers": the loader has none
     missed    {ranks}                                                     unhang's library has waited for those in vain, and gone on
+    finished  {}                                                          the script has run to its end, without an exception or an exit code;
+              before "leaving", and before anything of the interpreter is torn down
     leaving   {}                                                          the interpreter ends in order
     stopping  {workers: [{local_rank, pid, exitcode}]}                    a launcher is about to stop its workers; waits for "go"
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from types import ModuleType
 
-from . import fatal, heartbeat, last_words
+from . import fatal, heartbeat, last_words, script_end
 from .frames import glance, stacks
 from .link import Link
 from .protocol import ENV_RANK_PID, ENV_SOCKET, ENV_STDIO, ENV_SUPERVISOR, ENV_TOKEN, MAX_MESSAGE_BYTES, VERSION
@@ -128,6 +128,7 @@ def attach(*, rank_process: bool = False, rank: int | None = None) -> Session | 
         return None
     _survive_forks()
     last_words.arrange()
+    script_end.arrange()
     if rank_process:
         fatal.arrange()
     _admit_supervisor()

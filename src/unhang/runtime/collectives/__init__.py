@@ -11,6 +11,7 @@
     lane        a process group of our own that can be broken at will, so that nothing is ever abandoned
     nccl_lane   one over NCCL, without torch's watchdog
     asking      what may never answer, asked for in a thread
+    shutdown    the end of the process: no thread is inside torch then
     leftovers   what calls leave in the store, and when it is forgotten
     living      which ranks' processes have ended, as this host knows it
     layout      how a tensor's elements lie in memory, and how they come to stand in one row

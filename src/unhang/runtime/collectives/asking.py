@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from unhang.runtime.collectives import shutdown
+
 # To ask for one of them in the thread again costs little.
 _KNOWN_KINDS = 4096
 
@@ -46,7 +48,8 @@ class Asked:
         if not self._begun.acquire(blocking=False):
             return
         try:
-            self._work = self._ask()
+            with shutdown.inside_torch():
+                self._work = self._ask()
         except Exception as e:
             self._error = e
         self._answered.set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch.distributed as dist
@@ -99,10 +98,6 @@ class Board:
     def forget(self, keys: Sequence[str]) -> None:
         for key in keys:
             self._asked(functools.partial(self._store.delete_key, key))
-
-    def asks(self) -> AbstractContextManager[None]:
-        """Around whatever else waits for the store's server."""
-        return self._connection.asks()
 
     def _asked(self, call: Any) -> Any:
         try:

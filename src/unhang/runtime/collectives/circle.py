@@ -23,16 +23,18 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveError
-from unhang.runtime.collectives import observers, places
+from unhang.runtime.collectives import observers, places, shutdown
 from unhang.runtime.collectives.agreeing import Agreeing
 from unhang.runtime.collectives.calls import OUTERMOST, Call, Scope, Turn, first_line
 from unhang.runtime.collectives.deadlines import learned, waits_for
 from unhang.runtime.collectives.ending import BROKE, LOOK_S, TOLD
 from unhang.runtime.collectives.exchange import Exchanging
-from unhang.runtime.collectives.lane import Lane
+from unhang.runtime.collectives.lane import GlooLane, Lane
 
 # Left ones too: whoever is late asks for calls in them.
 _KNOWN_SCOPES = 64
+# At the end of the process: a lane is gone in some 10 ms, whatever the number of ranks may add.
+_DROPS_S = 1.0
 
 # Groups that this process, a fork, has from its parent.
 _inherited: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -41,7 +43,6 @@ _inherited: weakref.WeakSet[Any] = weakref.WeakSet()
 _circles: dict[weakref.ref[Any], Circle] = {}
 # That of all ranks, which nearly every call means, with its group: to find it by the group takes as long as all else that a call needs.
 _of_all: tuple[weakref.ref[Any], weakref.ref[Circle]] | None = None
-_of_the_parent: list[Circle] = []
 _circles_lock = threading.RLock()
 
 
@@ -317,6 +318,22 @@ def meant_or_alone(group: Any = None) -> Circle:
     return meant(group)
 
 
+def _close(until: float) -> None:
+    """Gloo's threads end with the lanes that they serve. What another thread is in the middle of is left as it is, and so is NCCL's."""
+    for circle in list(_circles.values()):
+        lanes = [*circle._common.values(), *circle._own.values()]
+        # Who finds none asks the store for one, and stays there.
+        circle._own.clear()
+        circle._common.clear()
+        if circle._lock.acquire(timeout=max(0.0, until - _DROPS_S - time.monotonic())):
+            gloo = [lane for lane in lanes if isinstance(lane, GlooLane)]
+            lanes = [lane for lane in lanes if not isinstance(lane, GlooLane)]
+            while gloo and time.monotonic() < until:
+                gloo.pop()
+            lanes += gloo
+        shutdown.keep(lanes)
+
+
 def _after_fork() -> None:
     if dist.is_available():
         _inherited.update(c10d._world.pg_map)
@@ -324,9 +341,10 @@ def _after_fork() -> None:
     global _of_all, _circles_lock
     # Another thread of the parent's may have held it.
     _circles_lock = threading.RLock()
-    _of_the_parent.extend(_circles.values())
+    shutdown.keep(list(_circles.values()))
     _circles.clear()
     _of_all = None
 
 
 os.register_at_fork(after_in_child=_after_fork)
+shutdown.at_end(_close)

@@ -6,7 +6,6 @@ taking what is sent to it, and torch's client waits for the answer for ever, wha
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import socket
@@ -19,16 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import StoreLost
+from unhang.runtime.collectives import shutdown
 
 # The server answers in 50 us, and a crowd of a thousand ranks in less than a second. Opening a lane may take half of this.
 SILENT_S = 60.0
 _LOOKS_EVERY_S = 1.0
+# At the end of the process, before the rest of what closes.
+_ANSWERS_S = 2.0
 
 # By the server's port: whoever tries to connect to one that does not answer holds up nobody else.
 _connecting: dict[int, threading.Lock] = {}
 _watched: weakref.WeakSet[Connection] = weakref.WeakSet()
 _watcher: threading.Thread | None = None
-_ended = threading.Event()
 
 
 class Connection:
@@ -50,7 +51,8 @@ class Connection:
         who = threading.get_ident()
         self.asking[who] = object()
         try:
-            yield
+            with shutdown.inside_torch():
+                yield
         finally:
             self.asking.pop(who, None)
 
@@ -96,7 +98,8 @@ def _within(seconds: float, connects: Callable[[], Connection]) -> Connection:
 
     def run() -> None:
         try:
-            made.append(connects())
+            with shutdown.inside_torch():
+                made.append(connects())
         except Exception as e:
             raised.append(e)
 
@@ -145,7 +148,7 @@ def _watch(connection: Connection) -> None:
 
 def _watches() -> None:
     silent: dict[object, int] = {}
-    while not _ended.wait(_LOOKS_EVERY_S):
+    while not shutdown.ended.wait(_LOOKS_EVERY_S):
         asking = [(connection, call) for connection in list(_watched) for call in list(connection.asking.values())]
         silent = {call: silent.get(call, 0) + 1 for _, call in asking}
         for connection, call in asking:
@@ -157,6 +160,15 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
+def _close(until: float) -> None:
+    """Nobody asks any more. Whoever still waits for an answer gets an error, and stays where it is then."""
+    if not shutdown.all_outside(until - _ANSWERS_S):
+        for connection in list(_watched):
+            if connection.asking:
+                connection.give_up()
+        shutdown.all_outside(until - _ANSWERS_S / 2)
+
+
 def _after_fork() -> None:
     global _watcher
     # A child has neither the thread nor the connections.
@@ -166,4 +178,4 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_ended.set)
+shutdown.at_end(_close)

@@ -7,9 +7,7 @@ own group never sees any of it.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import ctypes
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -19,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.records.incident import OWN_GROUPS
+from unhang.runtime.collectives import shutdown
 
 # All ranks have just said that they come: what takes longer is lost.
 OPENS_WITHIN_S = 30.0
@@ -203,12 +202,10 @@ class Graveyard:
         if unended := [work for work in works if not work.is_completed()]:
             self._buried += [(lane, unended) for lane in lanes]
 
-    def leave(self) -> None:
+    def leave(self, until: float) -> None:
         """At the process's end: nobody waits for them any more."""
-        if self._buried:
-            # Never dropped, not even with this module.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._buried))
+        shutdown.keep(self._buried)
 
 
 graveyard = Graveyard()
-atexit.register(graveyard.leave)
+shutdown.at_end(graveyard.leave)

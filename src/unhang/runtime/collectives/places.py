@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import sys
 import threading
@@ -17,6 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import StoreLost
 from unhang.runtime.attach.user_files import is_user_file
+from unhang.runtime.collectives import shutdown
 from unhang.runtime.collectives.board import Board
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ STOOD_STILL_S = 4 * _EVERY_S
 ALARMS_KEPT = 64
 _TOLD_KEPT = 8
 _main = threading.main_thread().ident
-
-_ended = threading.Event()
 
 
 def here(ident: int | None = None) -> str | None:
@@ -68,7 +66,7 @@ def _answers(root: Board, whose: weakref.ref[Circle]) -> None:
     left: deque[list[str]] = deque()
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
     with contextlib.suppress(StoreLost):
-        while not _ended.wait(every_s) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
+        while not shutdown.ended.wait(every_s) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
             assert circle.meeting is not None
             every_s = circle.meeting.tend(root)
             circle.entered()
@@ -102,7 +100,3 @@ def _tell(board: Board, circle: Circle, key: str) -> list[str]:
         board.put(f"{key}/place/{circle.me}", place.encode())
         return [f"{key}/place/{circle.me}"]
     return []
-
-
-# Not in the middle of a call into torch while the interpreter is taken down.
-atexit.register(_ended.set)
