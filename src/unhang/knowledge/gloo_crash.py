@@ -11,45 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
-from unhang.knowledge.text import NOTHING, Text, ranks
+from unhang.knowledge.gloo_lines import SIGABRT, SIZE_MISMATCH
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence
 from unhang.records.flight import operations
 from unhang.records.frames import Frame, user_frame
-from unhang.records.logs import Hit, Signature
+from unhang.records.logs import Hit
 from unhang.records.match.partings import key_of, slipped_of, way_to
 
 if TYPE_CHECKING:
-    from unhang.knowledge.cause import LogView
     from unhang.records.flight import Call
     from unhang.records.picture import Picture, RankView
-
-SIZE_MISMATCH = Signature(
-    needle="op.preamble.length <= op.nbytes",
-    pattern=r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)",
-    says=(
-        "ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, of one of the pieces in which "
-        "Gloo sends a tensor, and Gloo ended this process; which rank strayed it does not tell"
-    ),
-    says_zh=(
-        "各 rank 在同一次集合通信中的大小不同：Gloo 分块发送张量，其中一块收到 {received} 字节，而期望的是 {expected} 字节，"
-        "Gloo 因此结束了该进程；哪个 rank 走错了，它没有说明"
-    ),
-    remedies=("same-size", "check-each-call"),
-)
-_SIGABRT = -6
-
-
-def ended_of(view: LogView) -> Text:
-    """Whom Gloo ended, as the launcher reports it, NOTHING where it reports nothing of the kind: it need not be who strayed."""
-    ended = [e for e in view.exits if e.code == _SIGABRT]
-    numbers = {e.at.rank for e in ended if e.at.rank is not None}
-    local = {e.local_rank for e in ended if e.local_rank is not None}
-    if not numbers and not local:
-        return NOTHING
-    return Text(
-        "; the launcher reports that {who} ended with SIGABRT, which need not be the one that strayed",
-        "；启动器报告{who} 以 SIGABRT 结束，走错的不一定是它",
-    ).fill(who=Text("{who}", " {who}").fill(who=ranks(numbers)) if numbers else Text("local {who}", "本地 {who}").fill(who=ranks(local)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +55,7 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     if not said:
         return None
     speakers = {h.rank for h in said}
-    dead = [r for r in picture.gone if r.ended and (r.ended.exitcode == _SIGABRT or r.number in speakers)]
+    dead = [r for r in picture.gone if r.ended and (r.ended.exitcode == SIGABRT or r.number in speakers)]
     dead = dead or [r for r in picture.ranks if r.number in speakers or r.fatal is not None]
     recent = {r.number: calls for r in picture.ranks if r not in dead and (calls := _recent(r, dead))}
     last = _met(recent, dead, len(picture.ranks))

@@ -71,17 +71,24 @@ def _tell_last() -> None:
 
 
 class _Exit:
-    """The call stack of sys.exit, carried by the SystemExit that it raises and gone with it."""
+    """The call stack of sys.exit and its status, carried by the SystemExit that it raises and gone with it."""
 
     last: tuple[CodeFrame, ...] = ()
+    last_status: Any = None
 
-    def __init__(self, frames: list[CodeFrame]) -> None:
+    def __init__(self, frames: list[CodeFrame], status: Any) -> None:
         self.frames = frames
+        self.status = status
 
     def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:
         # The interpreter releases the exception that ends it with no Python frame below. An `except SystemExit` is a frame, a thread has some.
         if frame().f_back is None:
-            _Exit.last = tuple(self.frames)
+            _Exit.last, _Exit.last_status = tuple(self.frames), self.status
+
+
+def exit_status() -> Any:
+    """What the script gave to the sys.exit that ended it; None without one."""
+    return _Exit.last_status
 
 
 def _remembering(leave: Callable[..., Any]) -> Any:
@@ -93,7 +100,7 @@ def _remembering(leave: Callable[..., Any]) -> Any:
             return leave(*args, **kwargs)
         except SystemExit as e:
             with contextlib.suppress(Exception):
-                e.__dict__["_unhang_exit"] = _Exit(call_stack(sys._getframe(1)))
+                e.__dict__["_unhang_exit"] = _Exit(call_stack(sys._getframe(1)), e.code)
             raise
 
     return leave_and_remember
