@@ -102,8 +102,6 @@ class Case:
     everywhere: str = "pass"
     workers: int | None = None
     script: str | None = None
-    env: tuple[tuple[str, str], ...] = ()
-    options: tuple[str, ...] = ()
     needs: str = ""
 
     def text(self) -> str:
@@ -180,9 +178,8 @@ HARMLESS = (
     Case(
         name="clock",
         says="a clock that jumps by an hour",
-        everywhere="open(os.environ['FAKETIME_TIMESTAMP_FILE'], 'w').write('+1h')\ntime.sleep(1)\nassert rank or True",
-        env=(("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("FAKETIME_CACHE_DURATION", "1")),
-        needs="faketime",
+        everywhere="before = time.time()\nopen('jump', 'w')\ntime.sleep(2)\nassert time.time() - before > 3000",
+        needs="clock",
     ),
     Case(name="file-lock", says="a file lock that another process holds for 40 s", body="fcntl.flock(locked('lock', 40), fcntl.LOCK_EX)"),
     Case(
@@ -302,11 +299,11 @@ def run(case: Case, root: Path) -> Outcome:
     there = root / f"{'harmless' if case in HARMLESS else 'hang'}-{case.name}"
     there.mkdir()
     (there / "train.py").write_text(case.text())
-    env = {**os.environ, "XDG_CACHE_HOME": str(there), **dict(case.env)}
+    env = {**os.environ, "XDG_CACHE_HOME": str(there)}
     lacking = _provide(case, there, env)
     if lacking:
         return Outcome(case=case, exitcode=None, skipped=lacking)
-    command = [sys.executable, "-m", "unhang", "run", "--json", "--run-dir", "run", "-n", "2", "--python", sys.executable, *case.options, "train.py"]
+    command = [sys.executable, "-m", "unhang", "run", "--json", "--run-dir", "run", "-n", "2", "--python", sys.executable, "train.py"]
     with (there / "err").open("wb") as err:
         done = subprocess.run(command, cwd=there, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err)
     events = [json.loads(line) for line in (there / "run" / "events.jsonl").read_text().splitlines()]
@@ -340,17 +337,30 @@ def _provide(case: Case, there: Path, env: dict[str, str]) -> str:
     """What the machine has to have for a case; says what is missing."""
     if case.needs == "g++":
         return "" if _found("g++") else "no g++"
-    if case.needs == "faketime":
-        library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
-        if library is None:
-            return "no libfaketime"
-        (there / "now").write_text("+0")
-        env.update({"LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(there / "now"), "FAKETIME_NO_CACHE": "1"})
+    if case.needs == "clock":
+        (there / "clock.c").write_text(_CLOCK)
+        built = subprocess.run(["cc", "-shared", "-fPIC", "-o", str(there / "clock.so"), str(there / "clock.c"), "-ldl"], capture_output=True)
+        env["LD_PRELOAD"] = str(there / "clock.so")
+        return "" if built.returncode == 0 else "no C compiler"
     if case.needs == "fuse":
         return _mount(there, env)
     return ""
 
 
+# Once the file `jump` is there, the wall clock is an hour ahead.
+_CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *at) {
+    static int (*next)(clockid_t, struct timespec *);
+    if (!next) next = dlsym(RTLD_NEXT, "clock_gettime");
+    int failed = next(clock, at);
+    if (clock == CLOCK_REALTIME && !access("jump", F_OK)) at->tv_sec += 3600;
+    return failed;
+}
+"""
 _SLOW_FILES = """
 import sys, time
 from mfusepy import FUSE, Operations
@@ -359,8 +369,8 @@ class Slow(Operations):
         return {"st_mode": 0o40755, "st_nlink": 2} if path == "/" else {"st_mode": 0o100644, "st_nlink": 1, "st_size": 4}
     def readdir(self, path, fh): return [".", "..", "slow"]
     def read(self, path, size, offset, fh):
-        time.sleep(40)
-        return b"slow"
+        if not offset: time.sleep(40)
+        return b"slow"[offset:offset + size]
 FUSE(Slow(), sys.argv[1], foreground=True, direct_io=True)
 """
 

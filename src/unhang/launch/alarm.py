@@ -32,6 +32,8 @@ COMPARISONS = 3
 # How often a stall that was named is looked at, and the first of the growing intervals at which it is reported again.
 LOOK_S = 1.0
 REPORT_S = 30.0
+# Heartbeats that come so long after a look have seen what the kernel showed then.
+HEARD_S = 0.25
 # A pause at a place that this script survived before is evidence of nothing until it is this much longer.
 LONGER = 1.5
 
@@ -98,6 +100,8 @@ class Alarm:
         self._clock = clock
         self._tell = tell
         self._named: _Named | None = None
+        # When a rank was first seen in a wait that nothing can end, and where it stood then.
+        self._stuck: dict[int, tuple[float, object]] = {}
         self._allowance_told = False
         self._compared: float | None = None
         self._concluded = False
@@ -147,6 +151,10 @@ class Alarm:
                 continue
             wait = self._sampler.wait(state, idle=idle.get(rank, ()))
             kind = kind_of(state, activity, wait, busy=self._lives(state, activity, now, stall), waiting=waiting)
+            if kind == "stuck" and not self._is_confirmed(state, now):
+                if self._named is None:
+                    return None
+                kind = "waits"
             if not stall.waiting and kind in ("works", "repeats"):
                 # Nobody waits for it, and it executes: that is what a training does.
                 return None
@@ -160,6 +168,21 @@ class Alarm:
                 limit_s = max(limit_s, stall.threshold_s)
             reasons.append(_Reason(rank=rank, kind=kind, wait=wait, until_s=stall.since_s + limit_s))
         return min(reasons, key=lambda r: (r.until_s, r.rank), default=None)
+
+    def _is_confirmed(self, state: RankState, now: float) -> bool:
+        """Whether a rank that seems stuck was so a second ago, too, and its heartbeats say that it is in no collective.
+
+        The kernel shows a rank that has just come to its collective as waiting for its own threads, before a heartbeat has told of it.
+        """
+        if _is_in_collective(state):
+            return False
+        stands = (state.pid, state.last_progress_s, state.places[-1][1] if state.places else None)
+        since_s, stood = self._stuck.get(state.rank, (now, None))
+        if stood != stands:
+            since_s = now
+        self._stuck[state.rank] = since_s, stands
+        heard = state.silent(now) or (state.last_beat_s or 0.0) > since_s + HEARD_S
+        return now - since_s >= LOOK_S and heard
 
     def _joined(self, kind: Kind) -> Kind:
         """Of a rank that waits in the same collective as all others: nobody is left who could come if one has left or ended."""
@@ -238,8 +261,10 @@ class Alarm:
         return True
 
     def _is_stuck(self, reason: _Reason, named: _Named) -> bool:
-        wait = self._sampler.wait(self._watch.ranks[reason.rank], idle=named.idle.get(reason.rank, ()))
-        return reason.kind == "waits" and wait is not None and not wait.ends
+        """Whether its own evidence shows that the wait cannot end."""
+        state = self._watch.ranks[reason.rank]
+        wait = self._sampler.wait(state, idle=named.idle.get(reason.rank, ()))
+        return reason.kind == "waits" and wait is not None and not wait.ends and not _is_in_collective(state)
 
     async def _wait_on(self, stall: Stall, reason: _Reason, now: float) -> None:
         """Wait for a stall that was named, say so at growing intervals, and end the training when its time is over."""
@@ -273,6 +298,10 @@ class Alarm:
         """Take the last evidence, and end the training unless it has gone on meanwhile."""
         opened = self._incidents.open("hang", stall)
         await self._incidents.gather(opened, self._ground.everybody(stall))
+        if reason.kind == "stuck" and stall.absent and _is_in_collective(self._watch.ranks[reason.rank]):
+            # Its evidence is newer than its heartbeats: it has come.
+            self._abandon()
+            return
         await self._conclude(opened)
         if self._concluded and reason.kind != "stuck":
             self._patience.ended(named.place)
@@ -318,3 +347,8 @@ class Alarm:
             self._patience.survived(named.place, for_s)
         self._compared = None
         self._concluded = False
+        self._stuck.clear()
+
+
+def _is_in_collective(state: RankState) -> bool:
+    return state.inside is not None or any(c.enqueued > c.completed for c in state.groups.values())
