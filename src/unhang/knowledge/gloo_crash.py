@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence
-from unhang.records.flight import operations
 from unhang.records.frames import Frame, user_frame
 from unhang.records.logs import Hit, Signature
-from unhang.records.match.partings import key_of, slipped_of, way_to
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
@@ -79,6 +77,8 @@ class Crash:
 
 def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     """The crash that the incident is about; None where Gloo's message is in no log."""
+    from unhang.records.match.partings import slipped_of
+
     said = tuple(h for h in hits if h.signature == SIZE_MISMATCH)
     if not said:
         return None
@@ -131,6 +131,8 @@ def _recent(rank: RankView, dead: Sequence[RankView]) -> list[Call]:
     """The calls in which a survivor may have met the rank that Gloo ended, oldest first: its newest one, and those before that it may have completed
     with the little that came. It gets no further than one call behind one that needs all, and calls of other operations do not meet.
     """
+    from unhang.records.flight import operations
+
     if rank.flight is None:
         return []
     calls = sorted((c for found in rank.flight.calls.values() for c in found if not c.is_p2p), key=lambda c: c.created_ns)
@@ -142,6 +144,8 @@ def _recent(rank: RankView, dead: Sequence[RankView]) -> list[Call]:
 
 def _met(recent: Mapping[int, Sequence[Call]], dead: Sequence[RankView], world: int) -> dict[int, Call]:
     """The call of each survivor in which sizes met: the first in which survivors differ, else one at another line than the dead, else the newest."""
+    from unhang.records.match.partings import key_of, way_to
+
     for number in sorted({c.seq for calls in recent.values() for c in calls}):
         here = {r: c for r, calls in recent.items() for c in calls if c.seq == number}
         if len({key_of(c) for c in here.values()}) > 1:
@@ -154,6 +158,8 @@ def _met(recent: Mapping[int, Sequence[Call]], dead: Sequence[RankView], world: 
 
 
 def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int, Sequence[Call]], picture: Picture) -> tuple[tuple[int, ...], Text]:
+    from unhang.records.match.partings import key_of, way_to
+
     if not dead or not last:
         return (), NOTHING
     newest = max(c.seq for c in last.values())
@@ -184,6 +190,8 @@ def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int
 
 
 def _before(rank: RankView, call: Call) -> set[tuple[object, ...]]:
+    from unhang.records.match.partings import key_of, way_to
+
     calls = rank.flight.calls.get(call.group, ()) if rank.flight is not None else ()
     way = way_to(call.frames)
     return {key_of(c) for c in calls if way and c.seq < call.seq and not c.is_p2p and way_to(c.frames) == way}
