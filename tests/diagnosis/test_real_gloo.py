@@ -95,15 +95,12 @@ def rest():
     waiting.wait(60)
 
 
-for _ in range(4):
-    reduce(4)
-write(f"near{rank}", b"")
-if mode in ("guard", "expire"):
-    save()
-if mode.startswith("size"):
-    reduce(int(mode[4:]) if rank == 1 else 4)
-else:
-    reduce(4)
+for step in range(5):
+    if step == 4:
+        write(f"near{rank}", b"")
+        if mode in ("guard", "expire"):
+            save()
+    reduce(int(mode[4:]) if mode.startswith("size") and rank == 1 and step == 4 else 4)
 rest()
 """
 

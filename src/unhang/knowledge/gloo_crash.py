@@ -11,17 +11,43 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
-from unhang.knowledge.gloo_lines import SIGABRT, SIZE_MISMATCH
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence
-from unhang.records.flight import operations
 from unhang.records.frames import Frame, user_frame
-from unhang.records.logs import Hit
-from unhang.records.match.partings import key_of, slipped_of, way_to
+from unhang.records.logs import Hit, Signature
 
 if TYPE_CHECKING:
+    from unhang.knowledge.cause import LogView
     from unhang.records.flight import Call
     from unhang.records.picture import Picture, RankView
+
+SIZE_MISMATCH = Signature(
+    needle="op.preamble.length <= op.nbytes",
+    pattern=r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)",
+    says=(
+        "ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, of one of the pieces in which "
+        "Gloo sends a tensor, and Gloo ended this process; which rank strayed it does not tell"
+    ),
+    says_zh=(
+        "各 rank 在同一次集合通信中的大小不同：Gloo 分块发送张量，其中一块收到 {received} 字节，而期望的是 {expected} 字节，"
+        "Gloo 因此结束了该进程；哪个 rank 走错了，它没有说明"
+    ),
+    remedies=("same-size", "check-each-call"),
+)
+_SIGABRT = -6
+
+
+def ended_of(view: LogView) -> Text:
+    """Whom Gloo ended, as the launcher reports it, NOTHING where it reports nothing of the kind: it need not be who strayed."""
+    ended = [e for e in view.exits if e.code == _SIGABRT]
+    numbers = {e.at.rank for e in ended if e.at.rank is not None}
+    local = {e.local_rank for e in ended if e.local_rank is not None}
+    if not numbers and not local:
+        return NOTHING
+    return Text(
+        "; the launcher reports that {who} ended with SIGABRT, which need not be the one that strayed",
+        "；启动器报告{who} 以 SIGABRT 结束，走错的不一定是它",
+    ).fill(who=Text("{who}", " {who}").fill(who=ranks(numbers)) if numbers else Text("local {who}", "本地 {who}").fill(who=ranks(local)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +77,13 @@ class Crash:
 
 def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     """The crash that the incident is about; None where Gloo's message is in no log."""
+    from unhang.records.match.partings import slipped_of
+
     said = tuple(h for h in hits if h.signature == SIZE_MISMATCH)
     if not said:
         return None
     speakers = {h.rank for h in said}
-    dead = [r for r in picture.gone if r.ended and (r.ended.exitcode == SIGABRT or r.number in speakers)]
+    dead = [r for r in picture.gone if r.ended and (r.ended.exitcode == _SIGABRT or r.number in speakers)]
     dead = dead or [r for r in picture.ranks if r.number in speakers or r.fatal is not None]
     recent = {r.number: calls for r in picture.ranks if r not in dead and (calls := _recent(r, dead))}
     last = _met(recent, dead, len(picture.ranks))
@@ -103,6 +131,8 @@ def _recent(rank: RankView, dead: Sequence[RankView]) -> list[Call]:
     """The calls in which a survivor may have met the rank that Gloo ended, oldest first: its newest one, and those before that it may have completed
     with the little that came. It gets no further than one call behind one that needs all, and calls of other operations do not meet.
     """
+    from unhang.records.flight import operations
+
     if rank.flight is None:
         return []
     calls = sorted((c for found in rank.flight.calls.values() for c in found if not c.is_p2p), key=lambda c: c.created_ns)
@@ -114,6 +144,8 @@ def _recent(rank: RankView, dead: Sequence[RankView]) -> list[Call]:
 
 def _met(recent: Mapping[int, Sequence[Call]], dead: Sequence[RankView], world: int) -> dict[int, Call]:
     """The call of each survivor in which sizes met: the first in which survivors differ, else one at another line than the dead, else the newest."""
+    from unhang.records.match.partings import key_of, way_to
+
     for number in sorted({c.seq for calls in recent.values() for c in calls}):
         here = {r: c for r, calls in recent.items() for c in calls if c.seq == number}
         if len({key_of(c) for c in here.values()}) > 1:
@@ -126,6 +158,8 @@ def _met(recent: Mapping[int, Sequence[Call]], dead: Sequence[RankView], world: 
 
 
 def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int, Sequence[Call]], picture: Picture) -> tuple[tuple[int, ...], Text]:
+    from unhang.records.match.partings import key_of, way_to
+
     if not dead or not last:
         return (), NOTHING
     newest = max(c.seq for c in last.values())
@@ -156,6 +190,8 @@ def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int
 
 
 def _before(rank: RankView, call: Call) -> set[tuple[object, ...]]:
+    from unhang.records.match.partings import key_of, way_to
+
     calls = rank.flight.calls.get(call.group, ()) if rank.flight is not None else ()
     way = way_to(call.frames)
     return {key_of(c) for c in calls if way and c.seq < call.seq and not c.is_p2p and way_to(c.frames) == way}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import fingerprints, guarded, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.fingerprints import Fingerprint
-from unhang.knowledge.gloo_lines import SIZE_MISMATCH, ended_of
+from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
 from unhang.knowledge.guards import guard_of_parting
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
@@ -23,7 +23,6 @@ from unhang.patterns import lazily
 from unhang.records.frames import is_user_file, other_line, place, user_frame
 
 if TYPE_CHECKING:
-    from unhang.knowledge.gloo_crash import Crash
     from unhang.records.flight import Call
     from unhang.records.logs import Hit
     from unhang.records.match import Front, Parting, Side, Wait
@@ -38,9 +37,6 @@ _SEQUENCE = lazily(r"SequenceNumber=\d+,?\s*")
 def _in_run(picture: Picture) -> Finding | None:
     if refused := [h for h in picture.hits_of(CAUSE.id) if h.signature == _REFUSED]:
         return _of_refused(refused, picture)
-    # Recorders are compared here alone: whoever reads a log imports nothing of them.
-    from unhang.knowledge.gloo_crash import crash_of
-
     if (crash := crash_of(picture, picture.hits_of(CAUSE.id))) is not None:
         return _of_crash(picture, crash)
     if picture.front is not None and picture.front.parting is not None and guard_of_parting(picture) is None:
