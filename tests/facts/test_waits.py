@@ -43,6 +43,14 @@ CASES = [
     ("s = listening(); socket.create_connection(s.getsockname(), timeout=60).recv(1)", "socket", True, True),
     ("os.read(os.pipe()[0], 1)", "pipe", False, False),
     ("select.select([], [], [], 60)", "poll", True, True),
+    # A handler of a signal may release anything.
+    ("import signal; signal.signal(signal.SIGUSR1, print); threading.Event().wait()", "mutex", False, True),
+    # Anybody may write into a FIFO with a name.
+    ("os.mkfifo('control'); os.read(os.open('control', os.O_RDWR), 1)", "pipe", False, True),
+    # The child that waits in a lock is not what the parent waits for.
+    ("s = listening(); c = socket.create_connection(s.getsockname()); os.fork() or threading.Event().wait(); c.recv(1)", "socket", False, True),
+    # Here it is.
+    ("multiprocessing.Process(target=threading.Event().wait).start(); multiprocessing.active_children()[0].join()", "child", False, False),
 ]
 
 

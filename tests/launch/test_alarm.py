@@ -156,7 +156,7 @@ def looked_at(*insides, promised_s=0.0, absent=(), hang_after_s=None):
     around.look = lambda now: Stall(since_s=50.0, threshold_s=8.0, waiting=waiting, absent=tuple(absent))
     around.complete = lambda: True
     sampler = SimpleNamespace(
-        look=lambda states, now: None, activity=lambda state, window_s: asking if state.rank else still, wait=lambda state, idle: None
+        look=lambda states, now: None, activity=lambda state, window_s: asking if state.rank else still, wait=lambda state, **known: None
     )
     alarm = Alarm(
         around,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
 
 from unhang.launch.patience import LIMIT_S, STOPPED_S, Patience, kind_of
-from unhang.launch.watch import RankState
 from unhang.model import Wait
 from unhang.records.incident import Activity
 
-PLACE = "train.py:save"
+PLACE = "train.py:7"
 
 
 def activity(**more):
@@ -27,8 +27,7 @@ def activity(**more):
         (activity(), None, False, 1, "waits"),
         (activity(), Wait(kind="mutex", ends=False), False, 1, "stuck"),
         (activity(), Wait(kind="file-lock", holder=4711), False, 1, "waits"),
-        # The holder of the lock waits in the collective: a circle.
-        (activity(), Wait(kind="file-lock", holder=10), False, 1, "stuck"),
+        (activity(), Wait(kind="file-lock", holder=10, ends=False), False, 1, "stuck"),
         (activity(), Wait(kind="terminal"), False, 1, "user"),
         (activity(state="T"), None, False, 1, "stopped"),
         (activity(state="t"), None, False, 1, "user"),
@@ -40,8 +39,7 @@ def activity(**more):
     ],
 )
 def test_what_keeps_a_rank(seen, wait, busy, places, kind):
-    state = RankState(rank=1, pid=11, host="h", local_rank=1, since_s=0.0)
-    assert kind_of(state, replace(seen, places=places), wait, busy=busy, waiting=[10]) == kind
+    assert kind_of(replace(seen, places=places), wait, busy=busy) == kind
 
 
 @pytest.mark.parametrize(
@@ -54,6 +52,7 @@ def test_what_keeps_a_rank(seen, wait, busy, places, kind):
         ("works", 1800.0, 1790.0),
         ("works", None, math.inf),
         ("user", 600.0, 590.0),
+        ("remote", 600.0, 590.0),
         # Never later than shortly before the collective's own timeout.
         ("waits", 40.0, 36.0),
     ],
@@ -72,12 +71,28 @@ def test_a_pause_that_was_survived_and_a_place_that_was_ended_are_remembered_for
     def limit(script="a", place=PLACE):
         return Patience(script=script, path=path).limit_s("waits", place, starting=False, timeout_s=None)
 
+    def kept(limit_s):
+        """They are written by a thread."""
+        deadline = time.monotonic() + 30
+        while limit() != limit_s:
+            assert time.monotonic() < deadline, limit()
+            time.sleep(0.01)
+
     assert limit() == LIMIT_S
     first = Patience(script="a", path=path)
-    first.survived("train.py:upload", 250.0)
-    assert limit() == 500.0
+    first.survived("train.py:9", 250.0)
+    kept(500.0)
     first.ended(PLACE)
-    assert (limit(), limit(place="train.py:upload"), limit(script="b")) == (2000.0, 500.0, LIMIT_S)
+    kept(2000.0)
+    assert (limit(place="train.py:9"), limit(script="b")) == (500.0, LIMIT_S)
+    # However often, and however long: the training is not waited for without bound.
+    for _ in range(5):
+        first.ended(PLACE)
+    first.survived("train.py:9", 86400.0)
+    kept(1800.0 * 16)
+    # It passed.
+    first.survived(PLACE, 400.0)
+    kept(1800.0)
 
 
 def test_a_damaged_memory_is_reported_and_not_used(tmp_path):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import signal
 import stat
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from unhang.facts.host import Host
@@ -23,14 +24,15 @@ _NUMBERS = {
     "x86_64": {
         "read": (0, 17, 19, 42, 43, 45, 47, 288),
         "write": (1, 3, 18, 20, 44, 46, 74, 75),
-        "open": (2, 257),
+        "open": (257,),
         "poll": (7,),
         "ppoll": (271,),
         "select": (23, 270),
         "epoll": (232, 281),
         "sleep": (35, 230),
         "futex": (202,),
-        "wait": (61, 247),
+        "wait": (61,),
+        "waitid": (247,),
         "lock": (72, 73),
     },
     "aarch64": {
@@ -42,7 +44,8 @@ _NUMBERS = {
         "epoll": (22,),
         "sleep": (101, 115),
         "futex": (98,),
-        "wait": (95, 260),
+        "wait": (260,),
+        "waitid": (95,),
         "lock": (25, 32),
     },
 }
@@ -53,19 +56,26 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 # Threads of libraries that never run Python code, idle in their own loops: they release no lock that a Python thread waits for.
 _NATIVE_THREADS = ("gloo_", "pt_tcpstore", "pt_gloo", "pt_nccl", "cuda-", "unhang-")
 _COMMAND_CHARS = 120
+# Caught by Python, faulthandler, torch's loader and the C library: as bits of SigCgt.
+_USUAL_SIGNALS = sum(
+    1 << (number - 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, 32, 33)
+)
 
 
-def waits_in(host: Host, pid: int, *, tid: int | None = None, idle: Collection[int] = (), children: Iterable[int] = ()) -> Wait | None:
+def waits_in(host: Host, pid: int, *, tid: int | None = None, idle: Collection[int] = (), workers: Collection[int] = ()) -> Wait | None:
     """What thread `tid` (the main one) of a process waits in; None if it runs, or the kernel does not say.
 
-    `idle` are threads, of the process or its children, that are known to release nothing. A wait for other processes cannot end if one of
-    `children` is deadlocked: that child is the holder then.
+    `idle` are threads, of the process or its children, that are known to release nothing. `workers` are child processes whose results the thread is
+    known to wait for: one that is deadlocked delivers none, and is the holder then.
     """
     found = _waits_in(host, pid, tid or pid, idle)
-    if found is not None and found.kind in ("pipe", "semaphore", "child", "poll", "socket"):
-        for child in children:
-            if is_deadlocked(host, child, idle=idle):
-                return replace(found, ends=False, holder=child, command=command_line(host, child))
+    if found is None or not found.ends:
+        return found
+    child = found.holder if found.kind == "child" else None
+    for suspect in (*workers, *((child,) if child is not None else ())):
+        if is_deadlocked(host, suspect, idle=idle):
+            return replace(found, ends=False, holder=suspect, command=command_line(host, suspect))
     return found
 
 
@@ -81,8 +91,10 @@ def _waits_in(host: Host, pid: int, tid: int, idle: Collection[int]) -> Wait | N
         if not args[1] & _FUTEX_PRIVATE:
             return Wait(kind="semaphore", timed=timed)
         return Wait(kind="mutex", timed=timed, ends=timed or not is_deadlocked(host, pid, idle=idle))
-    if name == "wait":
-        child = args[0] if 0 < args[0] < 1 << 31 else None
+    if name in ("wait", "waitid"):
+        # waitid has the kind of its number first: 1 for a process.
+        number = args[0] if name == "wait" else args[1] if args[0] == 1 else 0
+        child = number if 0 < number < 1 << 31 else None
         return Wait(kind="child", holder=child, command=command_line(host, child))
     if name == "lock":
         holder = _lock_holder(host, pid)
@@ -101,10 +113,14 @@ def _waits_in(host: Host, pid: int, tid: int, idle: Collection[int]) -> Wait | N
 def is_deadlocked(host: Host, pid: int, *, idle: Collection[int] = ()) -> bool:
     """Whether every thread of a process waits, without a timeout, for another thread of that same process.
 
-    Threads of transports and watchdogs do not count, nor do those in `idle`: they run no Python code, so they release no lock of it.
+    Threads of transports and watchdogs do not count, nor do those in `idle`: they run no Python code, so they release no lock of it. A process that
+    catches signals of its own is not called deadlocked: a handler may release anything.
     """
     seen = 0
     try:
+        caught = int(host.read(f"/proc/{pid}/status").partition("SigCgt:")[2].split()[0], 16)
+        if caught & ~_USUAL_SIGNALS:
+            return False
         tasks = host.names(f"/proc/{pid}/task")
         for tid in map(int, tasks):
             call = _call(host, pid, tid)
@@ -112,9 +128,18 @@ def is_deadlocked(host: Host, pid: int, *, idle: Collection[int] = ()) -> bool:
                 seen += 1
             elif tid not in idle and not host.read(f"/proc/{pid}/task/{tid}/comm").startswith(_NATIVE_THREADS):
                 return False
-    except (OSError, ValueError):
+    except (OSError, ValueError, IndexError):
         return False
     return seen > 0
+
+
+def runs_alone(host: Host, pid: int) -> bool:
+    """Whether the main thread of a process is the only one that runs Python code."""
+    try:
+        others = [t for t in host.names(f"/proc/{pid}/task") if t != str(pid)]
+        return all(host.read(f"/proc/{pid}/task/{t}/comm").startswith(_NATIVE_THREADS) for t in others)
+    except OSError:
+        return False
 
 
 def command_line(host: Host, pid: int | None) -> str | None:
@@ -148,10 +173,12 @@ def _of_descriptor(host: Host, pid: int, fd: int, *, reads: bool, timed: bool = 
     if target.startswith(("/dev/pts/", "/dev/tty")):
         return Wait(kind="terminal", timed=timed, what=target)
     if target.startswith("pipe:") or _is_fifo(host, pid, fd):
-        others = sorted(p for p in _at_the_other_end(host, target, writers=reads) if p != pid)
-        ends = timed or bool(others) or not _could_be_alone(host, pid)
-        holder = others[0] if others else None
+        others, unseen = _at_the_other_end(host, target, writers=reads)
+        others -= {pid}
         what = None if target.startswith("pipe:") else target
+        # A FIFO with a name may be opened by anybody.
+        ends = timed or unseen or bool(others) or what is not None or not runs_alone(host, pid)
+        holder = min(others, default=None)
         return Wait(kind="pipe", timed=timed, ends=ends, what=what, holder=holder, command=command_line(host, holder))
     return Wait(kind="poll" if target.startswith("anon_inode:") else "file", timed=timed, what=target or None)
 
@@ -165,28 +192,27 @@ def _of_poll(host: Host, pid: int, args: tuple[int, ...], *, timed: bool) -> Wai
     return Wait(kind="poll", timed=timed)
 
 
-def _could_be_alone(host: Host, pid: int) -> bool:
-    """Whether no other thread of the process runs Python: one that does could write into a pipe that this process holds itself."""
-    try:
-        others = [t for t in host.names(f"/proc/{pid}/task") if t != str(pid)]
-        return all(host.read(f"/proc/{pid}/task/{t}/comm").startswith(_NATIVE_THREADS) for t in others)
-    except OSError:
-        return False
-
-
-def _at_the_other_end(host: Host, target: str, *, writers: bool) -> Iterable[int]:
-    """Processes that hold the other end of a pipe or FIFO, as far as they may be looked at."""
+def _at_the_other_end(host: Host, target: str, *, writers: bool) -> tuple[set[int], bool]:
+    """Processes that hold the other end of a pipe or FIFO, and whether there are some that may not be looked at."""
+    found: set[int] = set()
+    unseen = False
     for name in host.names("/proc"):
         if not name.isdigit():
             continue
-        with contextlib.suppress(OSError):
+        try:
             for fd in host.names(f"/proc/{name}/fd"):
-                with contextlib.suppress(OSError, ValueError, IndexError):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError, IndexError):
                     if host.link(f"/proc/{name}/fd/{fd}") == target:
                         flags = int(host.read(f"/proc/{name}/fdinfo/{fd}").partition("flags:")[2].split()[0], 8)
                         if bool(flags & _WRITES) if writers else flags & os.O_ACCMODE != os.O_WRONLY:
-                            yield int(name)
+                            found.add(int(name))
                             break
+        except (FileNotFoundError, ProcessLookupError):
+            # It has ended meanwhile.
+            continue
+        except OSError:
+            unseen = True
+    return found, unseen
 
 
 def _lock_holder(host: Host, pid: int) -> int | None:

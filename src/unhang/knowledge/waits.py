@@ -43,7 +43,7 @@ def described(picture: Picture, wait: Wait | None) -> Text:
     if wait is None:
         return NOTHING
     holder = _process(picture, wait)
-    if holder and not wait.ends:
+    if holder and not wait.ends and wait.kind != "file-lock":
         return Text("waiting for {holder}, in which all threads wait for each other", "在等待{holder}，其中所有线程都在互相等待").fill(holder=holder)
     path = Text(" {path}", " {path}").fill(path=wait.what) if wait.what else NOTHING
     if wait.kind == "file-lock":
@@ -76,11 +76,6 @@ _PLAIN = {
     "terminal": Text("waiting for input at the terminal{path}", "在终端{path}上等待输入"),
     "file": Text("waiting for the file{path}", "在等待文件{path}"),
 }
-
-
-def is_endless(picture: Picture, wait: Wait | None) -> bool:
-    """Whether nothing outside can end a wait: its own threads hold it up, or a rank that itself waits for this one."""
-    return wait is not None and (not wait.ends or (wait.kind == "file-lock" and wait.holder in {r.record.pid for r in picture.ranks}))
 
 
 def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:

@@ -6,13 +6,15 @@ that do not fit each other, or one waits for a lock that nobody can release. Oth
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from unhang.launch import events
+from unhang.launch.evidence import Taken
 from unhang.launch.incidents import Asked, Incidents, Open, Situation
 from unhang.launch.listener import Peer
 from unhang.launch.patience import Kind, Patience, kind_of, place_of
@@ -34,28 +36,37 @@ LOOK_S = 1.0
 REPORT_S = 30.0
 # Heartbeats that come so long after a look have seen what the kernel showed then.
 HEARD_S = 0.25
-# A pause at a place that this script survived before is evidence of nothing until it is this much longer.
+# A pause at a place that this script survived before gets evidence only if it is this much longer.
 LONGER = 1.5
+LONGER_S = 60.0
+# If the reason of a stall changes, and its time would be over sooner, the training is not ended before this.
+WARNED_S = 60.0
+# Of so many looks in a row another kind is believed: a tracer stops a process for an instant.
+SETTLED = 5
+# Pauses whose length teaches something: debuggers and signals come from outside.
+LEARNED = ("waits", "repeats", "works")
 
 
 @dataclass(kw_only=True)
 class _Named:
-    """A stall that was named. `until_s` is when it ends the training, as it was last reported; infinite for never."""
+    """A stall that was reported. `taken` is the evidence of its incident, if it has one; `until_s` is when it ends the training, infinite for never;
+    `changed` counts the looks that have shown another kind.
+    """
 
     stall: Stall
-    ranks: tuple[int, ...]
     place: str | None
+    kind: Kind
+    until_s: float
     incident: int | None = None
-    idle: dict[int, set[int]] = field(default_factory=dict)
-    until_s: float = math.inf
-    looked_s: float = 0.0
+    taken: Mapping[int, Taken] = field(default_factory=dict)
+    changed: int = 0
     report_s: float = 0.0
     interval_s: float = REPORT_S
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Reason:
-    """Which rank the others wait for, and until when they may."""
+    """The rank for which the others may wait for the shortest time, and until when."""
 
     rank: int
     kind: Kind
@@ -100,6 +111,7 @@ class Alarm:
         self._clock = clock
         self._tell = tell
         self._named: _Named | None = None
+        self._looked_s = -LOOK_S
         # When a rank was first seen in a wait that nothing can end, and where it stood then.
         self._stuck: dict[int, tuple[float, object]] = {}
         self._allowance_told = False
@@ -126,31 +138,35 @@ class Alarm:
             return
         if not stall.absent and (await self._compare(stall) or now - stall.since_s < stall.threshold_s):
             return
-        if self._named is not None and now - self._named.looked_s < LOOK_S:
+        if now - self._looked_s < LOOK_S:
             return
         seen = {rank: self._sampler.activity(self._watch.ranks[rank], window_s=window) for rank in stall.absent or stall.waiting}
         if any(a is None or a.window_s < MIN_WINDOW_S for a in seen.values()):
             return
-        reason = self._reason(stall, {rank: a for rank, a in seen.items() if a is not None}, now)
+        self._looked_s = now
+        reason = await self._reason(stall, {rank: a for rank, a in seen.items() if a is not None}, now)
         if reason is None:
             return
-        if self._named is None and not await self._name(stall, reason, now):
-            return
-        await self._wait_on(stall, reason, now)
+        if self._named is None or (self._named.incident is None and self._is_worth_evidence(stall, self._named.kind, now)):
+            await self._name(stall, reason, now)
+        if self._named is not None and not self._concluded:
+            await self._wait_on(stall, self._named, reason)
 
-    def _reason(self, stall: Stall, seen: dict[int, Activity], now: float) -> _Reason | None:
-        """The rank that will be waited for least; None if nobody waits for one that executes, or all wait under deadlines of the user's own."""
+    async def _reason(self, stall: Stall, seen: Mapping[int, Activity], now: float) -> _Reason | None:
+        """Who keeps the others waiting; None if a rank executes that nobody waits for, or all of them wait under deadlines of the user's own."""
         waiting = [self._watch.ranks[rank].pid for rank in stall.waiting]
         starting = self._watch.rhythm.usual_gap_s is None
         timeouts = [t for rank in stall.waiting if (t := self._watch.ranks[rank].timeout_s) is not None]
-        idle = self._named.idle if self._named is not None else {}
-        reasons = []
+        taken = self._named.taken if self._named is not None else {}
+        reasons: dict[int, _Reason] = {}
         for rank, activity in seen.items():
             state = self._watch.ranks[rank]
             if state.is_served(now):
                 continue
-            wait = self._sampler.wait(state, idle=idle.get(rank, ()))
-            kind = kind_of(state, activity, wait, busy=self._lives(state, activity, now, stall), waiting=waiting)
+            idle, workers = (taken[rank].idle, taken[rank].workers) if rank in taken else ((), ())
+            # For a pipe all processes of the machine are looked at.
+            wait = await asyncio.to_thread(self._sampler.wait, state, waiting=waiting, idle=idle, workers=workers)
+            kind = kind_of(activity, wait, busy=self._lives(state, activity, now, stall))
             if kind == "stuck" and not self._is_confirmed(state, now):
                 if self._named is None:
                     return None
@@ -159,22 +175,24 @@ class Alarm:
                 # Nobody waits for it, and it executes: that is what a training does.
                 return None
             if not stall.absent:
-                kind = self._joined(kind)
+                kind = "remote" if not self._watch.complete() else "works" if kind in ("works", "repeats") else "joined"
                 if kind == "works" and now - stall.since_s < JOINED_GRACE_S:
                     return None
             limit_s = self._patience.limit_s(kind, place_of(state), starting=starting, timeout_s=min(timeouts, default=None))
             if kind != "stuck" and not stall.waiting:
                 # Nobody's collective times out: a rank may be uploading, and the last one more than others.
                 limit_s = max(limit_s, stall.threshold_s)
-            reasons.append(_Reason(rank=rank, kind=kind, wait=wait, until_s=stall.since_s + limit_s))
-        return min(reasons, key=lambda r: (r.until_s, r.rank), default=None)
+            reasons[state.pid] = _Reason(rank=rank, kind=kind, wait=wait, until_s=stall.since_s + limit_s)
+        # Who waits for another of them is waited for as long as that one is.
+        own = [r for r in reasons.values() if r.kind == "stuck" or r.wait is None or r.wait.holder not in reasons] or list(reasons.values())
+        return min(own, key=lambda r: (r.until_s, r.rank), default=None)
 
     def _is_confirmed(self, state: RankState, now: float) -> bool:
         """Whether a rank that seems stuck was so a second ago, too, and its heartbeats say that it is in no collective.
 
         The kernel shows a rank that has just come to its collective as waiting for its own threads, before a heartbeat has told of it.
         """
-        if _is_in_collective(state):
+        if state.is_in_collective:
             return False
         stands = (state.pid, state.last_progress_s, state.places[-1][1] if state.places else None)
         since_s, stood = self._stuck.get(state.rank, (now, None))
@@ -183,11 +201,6 @@ class Alarm:
         self._stuck[state.rank] = since_s, stands
         heard = state.silent(now) or (state.last_beat_s or 0.0) > since_s + HEARD_S
         return now - since_s >= LOOK_S and heard
-
-    def _joined(self, kind: Kind) -> Kind:
-        """Of a rank that waits in the same collective as all others: nobody is left who could come if one has left or ended."""
-        someone_left = any(r.left or r.ended is not None for r in self._watch.ranks.values())
-        return "works" if kind in ("works", "repeats") else "stuck" if someone_left and self._watch.complete() else "joined"
 
     def _tell_allowance(self, now: float) -> None:
         """Ranks wait, and what is usual is not known yet: how long that may go on is said once."""
@@ -227,68 +240,58 @@ class Alarm:
         self._abandon()
         return False
 
-    async def _name(self, stall: Stall, reason: _Reason, now: float) -> bool:
-        """Take evidence of a stall and draw its verdict, whatever becomes of it; False if it is over by then, or a rank has failed.
+    def _is_worth_evidence(self, stall: Stall, kind: Kind, now: float) -> bool:
+        """Of a pause that the script survived before at this place, a line is enough; and a rank of another host leaves no evidence here."""
+        usual_s = max((self._patience.usual_s(place_of(self._watch.ranks[rank])) for rank in stall.absent), default=0.0)
+        return kind != "remote" and now - stall.since_s >= min(LONGER * usual_s, usual_s + LONGER_S)
 
-        One that cannot end is left to `_end`, which does the same. A pause that the script is known to survive gets a line, and no evidence yet.
-        """
-        state = self._watch.ranks[reason.rank]
-        ranks = stall.absent or stall.waiting
-        named = _Named(stall=stall, ranks=ranks, place=place_of(state))
-        if not stall.absent and not self._watch.complete():
-            self._named = named
-            self._tell(events.Note(text=f"all ranks of this host have waited for {now - stall.since_s:.0f} s for ranks of other hosts"))
-            return False
-        if now < reason.until_s or self._leave_hung:
-            if now - stall.since_s < LONGER * self._patience.usual_s(named.place):
-                return False
+    async def _name(self, stall: Stall, reason: _Reason, now: float) -> None:
+        """Take evidence of a stall and draw its verdict, whatever becomes of it. One that ends the training right now is left to `_end`."""
+        named = _Named(stall=stall, place=place_of(self._watch.ranks[reason.rank]), kind=reason.kind, until_s=reason.until_s)
+        if (now < reason.until_s or self._leave_hung) and self._is_worth_evidence(stall, reason.kind, now):
             busy = bool(stall.absent) and reason.kind in ("works", "repeats")
             opened = self._incidents.open("straggler" if busy else "hang", stall)
             opened.spares = True
-            concerned = (*ranks, *stall.waiting) if busy else None
+            concerned = (*stall.absent, *stall.waiting) if busy else None
             await self._incidents.gather(opened, [a for a in self._ground.everybody(stall) if concerned is None or a.state.rank in concerned])
-            named.idle = {rank: taken.idle for rank, taken in opened.taken.items()}
-            if not self._leave_hung and self._is_stuck(reason, named):
-                # Only its stacks tell which threads release nothing.
+            seen = opened.taken[reason.rank].activity if reason.rank in opened.taken else None
+            wait = seen.wait if seen is not None else None
+            if reason.kind == "waits" and wait is not None and not wait.ends and not self._leave_hung:
+                # Only its stacks tell which threads release nothing, and which workers it waits for.
                 opened.kind, opened.spares = "hang", False
                 await self._conclude(opened)
-                return False
+                return
             if not self._is_still_there(opened):
-                return False
+                return
             await self._ground.draw(opened)
-            named.incident = opened.number
+            named.incident, named.taken = opened.number, opened.taken
         self._named = named
-        return True
 
-    def _is_stuck(self, reason: _Reason, named: _Named) -> bool:
-        """Whether its own evidence shows that the wait cannot end."""
-        state = self._watch.ranks[reason.rank]
-        wait = self._sampler.wait(state, idle=named.idle.get(reason.rank, ()))
-        return reason.kind == "waits" and wait is not None and not wait.ends and not _is_in_collective(state)
-
-    async def _wait_on(self, stall: Stall, reason: _Reason, now: float) -> None:
-        """Wait for a stall that was named, say so at growing intervals, and end the training when its time is over."""
-        named = self._named
-        if named is None:
-            return
-        now = named.looked_s = self._clock()
-        # What was promised is kept, unless the wait turns out to be without end.
-        named.until_s = reason.until_s if reason.kind == "stuck" or not named.report_s else max(named.until_s, reason.until_s)
+    async def _wait_on(self, stall: Stall, named: _Named, reason: _Reason) -> None:
+        """Wait for a stall that was named, report it at growing intervals, and end the training when its time is over."""
+        now = self._clock()
+        named.changed = named.changed + 1 if reason.kind != named.kind else 0
+        is_new = named.changed >= SETTLED or (reason.kind == "stuck" and named.changed > 0)
+        if is_new:
+            # The end may come sooner than announced, but surprises nobody; at once only if there is nothing to wait for.
+            sooner_s = reason.until_s if reason.kind == "stuck" else min(named.until_s, now + WARNED_S)
+            named.kind, named.until_s, named.changed = reason.kind, max(reason.until_s, sooner_s), 0
+        elif reason.kind == named.kind:
+            named.until_s = max(named.until_s, reason.until_s)
         if now >= named.until_s and not self._leave_hung:
             await self._end(stall, named, reason)
-        elif now >= named.report_s and (reason.kind != "stuck" or not named.report_s):
+        elif is_new or now >= named.report_s:
             named.report_s, named.interval_s = now + named.interval_s, 2 * named.interval_s
-            state = self._watch.ranks[reason.rank]
-            left_s = None if self._leave_hung or math.isinf(named.until_s) else round(named.until_s - now, 1)
+            place = self._watch.ranks[reason.rank].place
             self._tell(
                 events.Stalled(
-                    ranks=(reason.rank,) if stall.absent else named.ranks,
+                    ranks=(reason.rank,) if stall.absent else stall.waiting,
                     waiting=stall.waiting if stall.absent else (),
                     for_s=round(now - stall.since_s, 1),
                     kind=reason.kind,
-                    place=None if state.place is None else f"{Path(state.place.file).name}:{state.place.line}",
+                    place=None if place is None else f"{Path(place.file).name}:{place.line}",
                     wait=reason.wait,
-                    left_s=left_s,
+                    left_s=None if self._leave_hung or math.isinf(named.until_s) else round(named.until_s - now, 1),
                     met_before=self._patience.pauses.ended.get(named.place or "", 0),
                     incident=named.incident,
                 )
@@ -298,12 +301,12 @@ class Alarm:
         """Take the last evidence, and end the training unless it has gone on meanwhile."""
         opened = self._incidents.open("hang", stall)
         await self._incidents.gather(opened, self._ground.everybody(stall))
-        if reason.kind == "stuck" and stall.absent and _is_in_collective(self._watch.ranks[reason.rank]):
+        if reason.kind == "stuck" and self._watch.ranks[reason.rank].is_in_collective:
             # Its evidence is newer than its heartbeats: it has come.
             self._abandon()
             return
         await self._conclude(opened)
-        if self._concluded and reason.kind != "stuck":
+        if self._concluded and reason.kind in LEARNED:
             self._patience.ended(named.place)
 
     async def _conclude(self, opened: Open) -> None:
@@ -341,14 +344,11 @@ class Alarm:
 
     def _moves_again(self, now: float) -> None:
         named, self._named = self._named, None
-        if named is not None:
-            for_s = now - named.stall.since_s
-            self._tell(events.CaughtUp(after_s=round(for_s, 1)))
-            self._patience.survived(named.place, for_s)
         self._compared = None
         self._concluded = False
         self._stuck.clear()
-
-
-def _is_in_collective(state: RankState) -> bool:
-    return state.inside is not None or any(c.enqueued > c.completed for c in state.groups.values())
+        if named is not None:
+            for_s = now - named.stall.since_s
+            self._tell(events.CaughtUp(after_s=round(for_s, 1)))
+            if named.kind in LEARNED:
+                self._patience.survived(named.place, for_s)

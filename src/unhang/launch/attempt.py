@@ -127,10 +127,10 @@ class Attempt:
         self._sink = sink
         self._started = started
         ends: frozenset[IncidentKind] = frozenset() if options.leave_hung else frozenset({"hang", "world-size"})
-        self._incidents = Incidents(rundir, host=host, first=first_incident, clock=self._now, tell=tell, ends=ends)
+        self._sampler = Sampler(host)
+        self._incidents = Incidents(rundir, host=host, first=first_incident, clock=self._now, tell=tell, sampler=self._sampler, ends=ends)
         self._watch = Watch(Rhythm(hang_after_s=options.hang_after_s, startup_s=options.startup_s))
         self._roster = Roster(self._watch, promised=command.world_size, clock=self._now, tell=tell, reactions=self)
-        self._sampler = Sampler(host)
         self._alarm = Alarm(
             self,
             watch=self._watch,
@@ -139,9 +139,9 @@ class Attempt:
             patience=Patience(
                 hang_after_s=options.hang_after_s,
                 startup_s=options.startup_s,
-                script=f"{Path.cwd()}/{command.name}",
+                script=f"{Path.cwd()}/{next((w for w in command.argv if w.endswith('.py')), command.name)}",
                 path=options.pauses,
-                trouble=self._incidents.trouble,
+                trouble=self._incidents.troubles.append,
             ),
             leave_hung=options.leave_hung,
             clock=self._now,

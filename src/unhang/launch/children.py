@@ -6,7 +6,7 @@ py-spy never pauses them: a stopped process must not be continued, and a system 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,9 +73,9 @@ class ChildReader:
         found.append(replace(record, wait=await asyncio.to_thread(wait_of, self._host, child.pid, idle=idle)))
 
 
-def wait_of(host: Host, pid: int, *, tid: int | None = None, idle: Collection[int] = (), children: Iterable[int] = ()) -> Wait | None:
+def wait_of(host: Host, pid: int, *, tid: int | None = None, idle: Collection[int] = (), workers: Collection[int] = ()) -> Wait | None:
     """The same as `waits_in`, without credentials in the command line of the holder."""
-    wait = waits_in(host, pid, tid=tid, idle=idle, children=children)
+    wait = waits_in(host, pid, tid=tid, idle=idle, workers=workers)
     if wait is None or wait.command is None:
         return wait
     return replace(wait, command=" ".join(redact_command(wait.command.split(" "))))

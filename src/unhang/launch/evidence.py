@@ -21,10 +21,9 @@ from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.launch import py_spy
-from unhang.launch.children import ChildReader, wait_of
+from unhang.launch.children import ChildReader
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
-from unhang.model import Wait
 from unhang.records import flight as flights
 from unhang.records import stacks as stacks_of
 from unhang.records.frames import LOADER, Frame, inside, is_user_file
@@ -52,6 +51,11 @@ class Taken:
     idle: set[int] = field(default_factory=set)
     in_loader: bool = False
     children: list[ChildRecord] = field(default_factory=list)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The workers whose batches the rank waits for."""
+        return tuple(c.pid for c in self.children if c.worker is not None) if self.in_loader else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +111,6 @@ class Taker:
             await self._take_own(incident, state, peer, taken)
             if taken.in_loader:
                 await self._take_children(incident, state, taken)
-        if taken.activity is not None and not taken.activity.stopped:
-            taken.activity = dataclasses.replace(taken.activity, wait=await asyncio.to_thread(self._wait, state, taken.idle))
 
     async def _take_children(self, incident: int, state: RankState, taken: Taken) -> None:
         reader = ChildReader(self._host, lambda pid, found: self._write_stacks(self._rundir.stacks(incident, state.rank, child=pid), found))
@@ -120,10 +122,6 @@ class Taker:
             found = await self._from_outside(state, stopped=stopped)
             if found is not None:
                 self._keep(incident, state, found, taken)
-
-    def _wait(self, state: RankState, idle: set[int]) -> Wait | None:
-        children = processes.descendants(self._host, (state.pid,))[state.pid]
-        return wait_of(self._host, state.pid, tid=state.tid, idle=idle, children=children)
 
     async def wait_on(self, taken: Mapping[int, Taken]) -> None:
         """Wait once more, as long, for the answers that have not come: asking again would only make a slow rank begin a second dump."""

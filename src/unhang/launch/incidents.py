@@ -22,7 +22,7 @@ from unhang.facts.processes import FIRST_PID_NAMESPACE
 from unhang.launch import events, ras
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
-from unhang.launch.sampling import MIN_WINDOW_S
+from unhang.launch.sampling import MIN_WINDOW_S, Sampler
 from unhang.launch.watch import RankState, Stall
 from unhang.model import Verdict
 from unhang.records import match, stacks
@@ -100,6 +100,7 @@ class Incidents:
         first: int,
         clock: Callable[[], float],
         tell: Callable[[events.Event], None],
+        sampler: Sampler | None = None,
         ends: frozenset[IncidentKind] = frozenset(),
     ) -> None:
         self._rundir = rundir
@@ -108,6 +109,7 @@ class Incidents:
         self._clock = clock
         self._tell = tell
         self._ends = ends
+        self._sampler = sampler
         self._drawn: list[_Drawn] = []
         self._oom_before = memory.oom_kills(host)
         self.troubles: deque[str] = deque()
@@ -144,7 +146,8 @@ class Incidents:
         """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
         taken = {a.state.rank: Taken(activity=a.activity) for a in asked}
         opened.taken = {**taken, **opened.taken}
-        takes = [self._take(opened, a, taken[a.state.rank]) for a in asked]
+        waiters = [a.state.pid for a in asked if opened.stall is not None and a.state.rank in opened.stall.waiting]
+        takes = [self._take(opened, a, taken[a.state.rank], waiters) for a in asked]
         everything: asyncio.Future[Any] = asyncio.gather(*takes, self._ask_nccl(opened, asked), return_exceptions=True)
         if enough is not None:
             waiting: asyncio.Future[Any] = asyncio.ensure_future(enough.wait())
@@ -164,11 +167,14 @@ class Incidents:
                 opened.taker.missed.append(Missed(what=f"evidence of rank {a.state.rank}", why=f"{type(got).__name__}: {got}"))
         opened.gathered.set()
 
-    async def _take(self, opened: Open, asked: Asked, taken: Taken) -> None:
+    async def _take(self, opened: Open, asked: Asked, taken: Taken, waiters: Sequence[int]) -> None:
         """What a rank gave earlier stays until it has given anything again: it may be ended before it has."""
         try:
             absent = opened.stall is not None and asked.state.rank in opened.stall.absent
             await opened.taker.take(opened.number, asked.state, asked.peer, taken, absent=absent)
+            if self._sampler is not None and taken.activity is not None and not taken.activity.stopped:
+                wait = await asyncio.to_thread(self._sampler.wait, asked.state, waiting=waiters, idle=taken.idle, workers=taken.workers)
+                taken.activity = replace(taken.activity, wait=wait)
         finally:
             before = opened.taken[asked.state.rank]
             if taken.answered or taken.stacks:

@@ -7,8 +7,11 @@ than the collective's own timeout allows, so that the evidence is complete and t
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Collection
+import os
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -22,15 +25,18 @@ from unhang.model import Wait
 from unhang.records.incident import Activity
 
 # "stuck" cannot come back; "stopped" by a signal; "waits" for something outside the process; "repeats" the same few lines; "works"; "user": at a
-# terminal or in a debugger; "joined": in the same collective as all others.
-Kind = Literal["stuck", "stopped", "waits", "repeats", "works", "user", "joined"]
+# terminal or in a debugger; "joined": in the same collective as all others; "remote": all ranks of this host wait for another host.
+Kind = Literal["stuck", "stopped", "waits", "repeats", "works", "user", "joined", "remote"]
 
 LIMIT_S = 300.0
 # Before the first steps, ranks download, preprocess and compile.
 STARTUP_FACTOR = 3.0
 STOPPED_S = 60.0
 SURVIVED_FACTOR = 2.0
+# However long a pause was that a script survived.
+LEARNED_MOST_S = 1800.0
 RAISED_FACTOR = 4.0
+RAISED_MOST = 2
 # Evidence of all ranks takes a second or two, of slow ones up to ten.
 MARGIN_S = 10.0
 MARGIN_SHARE = 0.1
@@ -38,8 +44,8 @@ FILE = "pauses.json"
 _SCRIPTS_KEPT = 200
 
 
-def kind_of(state: RankState, activity: Activity, wait: Wait | None, *, busy: bool, waiting: Collection[int]) -> Kind:
-    """What keeps a rank from the collective that the processes `waiting` (pids) are in."""
+def kind_of(activity: Activity, wait: Wait | None, *, busy: bool) -> Kind:
+    """What keeps a rank from the collective that others wait in."""
     if activity.stopped:
         # "t": a tracer holds it, which is somebody's debugger.
         return "user" if activity.state == "t" else "stopped"
@@ -47,14 +53,12 @@ def kind_of(state: RankState, activity: Activity, wait: Wait | None, *, busy: bo
         return "user"
     if busy:
         return "repeats" if activity.repeats else "works"
-    if wait is not None and (not wait.ends or (wait.kind == "file-lock" and wait.holder in (*waiting, state.pid))):
-        return "stuck"
-    return "waits"
+    return "stuck" if wait is not None and not wait.ends else "waits"
 
 
 def place_of(state: RankState) -> str | None:
-    """The function a rank stands in, which outlives edits of the lines above it."""
-    return None if state.place is None else f"{state.place.file}:{state.place.name}"
+    """The line of the user's code at which a rank stands."""
+    return None if state.place is None else f"{state.place.file}:{state.place.line}"
 
 
 @dataclass
@@ -92,11 +96,11 @@ class Patience:
             # Who still executes at the start may be downloading, preprocessing or compiling.
             return max(self._fixed, self._startup) if starting and kind in ("works", "repeats", "user") else self._fixed
         most = math.inf if timeout_s is None else timeout_s - min(MARGIN_S, MARGIN_SHARE * timeout_s)
-        if kind in ("works", "user"):
+        if kind in ("works", "user", "remote"):
             return most
         limit = STOPPED_S if kind == "stopped" else LIMIT_S * (STARTUP_FACTOR if starting else 1.0)
-        limit = max(limit, SURVIVED_FACTOR * max(self.pauses.survived_s.values(), default=0.0))
-        return min(limit * RAISED_FACTOR ** self.pauses.ended.get(place or "", 0), most)
+        limit = max(limit, min(SURVIVED_FACTOR * max(self.pauses.survived_s.values(), default=0.0), LEARNED_MOST_S))
+        return min(limit * RAISED_FACTOR ** min(self.pauses.ended.get(place or "", 0), RAISED_MOST), most)
 
     def usual_s(self, place: str | None) -> float:
         """How long a pause at this place was survived before."""
@@ -104,8 +108,11 @@ class Patience:
 
     def survived(self, place: str | None, for_s: float) -> None:
         """The training went on after a stall."""
-        if place is not None and for_s > self.usual_s(place):
-            self.pauses.survived_s[place] = round(for_s, 1)
+        if place is None:
+            return
+        known = self.pauses.ended.pop(place, None)
+        if for_s > self.usual_s(place) or known is not None:
+            self.pauses.survived_s[place] = round(max(for_s, self.usual_s(place)), 1)
             self._keep()
 
     def ended(self, place: str | None) -> None:
@@ -128,12 +135,16 @@ class Patience:
     def _keep(self) -> None:
         if self._path is None:
             return
+        # A home directory may lie on a file server that hangs; the training is watched from this thread.
+        threading.Thread(target=self._write, args=(self._path, copy.deepcopy(self.pauses)), daemon=True).start()
+
+    def _write(self, path: Path, own: Pauses) -> None:
         # The newest last: of many scripts the oldest are forgotten.
-        kept = {name: pauses for name, pauses in self._read().items() if name != self._script} | {self._script: self.pauses}
+        kept = {name: pauses for name, pauses in self._read().items() if name != self._script} | {self._script: own}
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._path.with_name(f"{FILE}.{id(self)}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f"{FILE}.{os.getpid()}")
             fresh.write_bytes(encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
-            fresh.replace(self._path)
-        except OSError as e:
-            self._trouble(f"the pauses of this run are not remembered: {self._path}: {e.strerror or e}")
+            fresh.replace(path)
+        except (OSError, UnicodeError) as e:
+            self._trouble(f"the pauses of this run are not remembered: {path}: {e}")

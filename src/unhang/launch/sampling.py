@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.facts.waits import waits_in
+from unhang.facts.waits import runs_alone
+from unhang.launch.children import wait_of
 from unhang.launch.watch import RankState
 from unhang.model import Wait
 from unhang.records.incident import Activity
@@ -34,14 +36,13 @@ class Sampler:
         self._samples: dict[int, deque[processes.Sample]] = {}
         self._threads: dict[int, int | None] = {}
         self._last_s = -INTERVAL_S
-        self._children: dict[int, tuple[int, ...]] = {}
 
     def look(self, states: Sequence[RankState], *, now: float) -> None:
         """Take a sample of each, at most every INTERVAL_S."""
         if now - self._last_s < INTERVAL_S:
             return
         self._last_s = now
-        self._children = children = processes.descendants(self._host, tuple(s.pid for s in states))
+        children = processes.descendants(self._host, tuple(s.pid for s in states))
         for state in states:
             if self._threads.setdefault(state.pid, state.tid) != state.tid:
                 # What one thread has done says nothing about another.
@@ -56,9 +57,17 @@ class Sampler:
         samples = self._samples.get(state.pid)
         return samples[-1].t if samples else None
 
-    def wait(self, state: RankState, *, idle: Collection[int] = ()) -> Wait | None:
-        """What the rank waits in now; `idle` are threads of it that release nothing."""
-        return waits_in(self._host, state.pid, tid=state.tid, idle=idle, children=self._children.get(state.pid, ()))
+    def wait(self, state: RankState, *, waiting: Collection[int] = (), idle: Collection[int] = (), workers: Collection[int] = ()) -> Wait | None:
+        """What the rank waits in now. `waiting` are the pids of ranks that wait for it, `idle` and `workers` as in `waits_in`. May be slow."""
+        found = wait_of(self._host, state.pid, tid=state.tid, idle=idle, workers=workers)
+        if found is None:
+            return None
+        if state.is_in_collective:
+            # Its threads complete that for it.
+            return replace(found, ends=True)
+        if found.kind == "file-lock" and found.holder is not None and found.holder in waiting and runs_alone(self._host, found.holder):
+            return replace(found, ends=False)
+        return found
 
     def activity(self, state: RankState, *, window_s: float = MAX_WINDOW_S, since_s: float = 0.0) -> Activity | None:
         """What the rank did during the last `window_s` or less, and not before `since_s`, None if it was never looked at."""

@@ -100,6 +100,11 @@ class RankState:
         return silent(self.last_beat_s, now)
 
     @property
+    def is_in_collective(self) -> bool:
+        """Whether a collective of it is pending, or its main thread stands in one."""
+        return self.inside is not None or any(c.enqueued > c.completed for c in self.groups.values())
+
+    @property
     def polls(self) -> bool:
         """Whether the rank looks again and again for a lock file to vanish: it wakes up often, and does nothing."""
         return self.inside == _POLLS_A_LOCK

@@ -284,5 +284,7 @@ class Incident:
         """Whether nothing but the shutdown of processes failed: the script had run to its end on all ranks, and nothing is left to train."""
         ends = [r.ended for r in self.ranks]
         # An exit code that the script asked for by `raise SystemExit(1)` is seen only afterwards.
-        safe = all(e is not None and e.finished and ((e.exitcode or 0) <= 0 or e.crashed_at_exit) for e in ends)
+        # Other hosts' ranks may still train.
+        known = self.expected_world is None or len(ends) >= self.expected_world
+        safe = known and all(e is not None and e.finished and ((e.exitcode or 0) <= 0 or e.crashed_at_exit) for e in ends)
         return safe and any(e is not None and e.crashed_at_exit for e in ends)

@@ -30,6 +30,7 @@ _DOES = {
     ),
     "works": Text("works", "在工作"),
     "user": Text("is held by a debugger or waits at a terminal", "被调试器暂停，或在等待终端输入"),
+    "remote": Text("wait for ranks of other hosts", "在等待其他主机上的 rank"),
     "joined": Text("wait in the same collective, and no data moves", "都在同一个集合通信里等待，没有数据流动"),
 }
 
@@ -77,7 +78,7 @@ def _fate(event: events.Stalled) -> Text:
     said = said.fill(left=clock(event.left_s))
     if event.met_before:
         met = Text(
-            "; it was ended there before: if that pause is meant, give --hang-after {minutes}m",
+            "; unhang ended it here before: if this pause is intended, use --hang-after {minutes}m",
             "；此前曾在此处被结束：若这段停顿是有意的，请用 --hang-after {minutes}m",
         )
         said += met.fill(minutes=math.ceil((event.for_s + event.left_s) / 15))

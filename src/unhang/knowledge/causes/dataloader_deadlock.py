@@ -58,7 +58,7 @@ def _in_run(picture: Picture) -> Finding | None:
     if inner is not None and first.record.stacks is not None:
         stack = (words.stated(first.record.stacks, words.of_rank(first.number, words.frame(inner))), *stack[1:])
     return CAUSE.finding(
-        standing="established" if waits.is_endless(picture, wait or first.wait) else "likely",
+        standing="established" if any(w is not None and not w.ends for w in (wait, first.wait)) else "likely",
         says=Text("{who} {are} {what}{since}", "{who} {what}{since}").fill(
             who=text.ranks(numbers),
             are=words.verb(numbers, "is", "are"),

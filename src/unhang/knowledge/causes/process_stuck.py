@@ -197,7 +197,7 @@ def _longer_than_its_sleep(picture: Picture, rank: RankView) -> int:
 
 def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
-    standing: Standing = "established" if certain and waits.is_endless(picture, rank.wait) else "likely"
+    standing: Standing = "established" if certain and rank.wait is not None and not rank.wait.ends else "likely"
     # Of several ranks one sentence tells what all of them wait in.
     alike = {waits.described(picture, r.wait) for r, state in held_back(picture) if state == "idle"} == {doing := waits.described(picture, rank.wait)}
     if rank.wait is not None and doing and alike:

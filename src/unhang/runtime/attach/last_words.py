@@ -45,7 +45,8 @@ def arrange() -> None:
         quitter.__call__ = _remembering(quitter.__call__)
     os._exit = _reporting(os._exit)
     # Called before the threads of the script are waited for, which may take for ever. Private, and used by concurrent.futures: 3.9 to 3.14.
-    getattr(threading, "_register_atexit", atexit.register)(_tell_last)
+    with contextlib.suppress(RuntimeError):
+        getattr(threading, "_register_atexit", atexit.register)(_tell_last)
     # Registered first, called last.
     atexit.register(_leave)
 

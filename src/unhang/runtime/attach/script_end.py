@@ -19,7 +19,8 @@ def arrange() -> None:
         return
     _arranged = True
     # What is registered last is called first: no sooner than when the main thread has ended, and before threads that still train are waited for.
-    with contextlib.suppress(AttributeError):
+    # It is private, and refuses once the interpreter ends.
+    with contextlib.suppress(AttributeError, RuntimeError):
         threading._register_atexit(atexit.register, tell)  # type: ignore[attr-defined]
 
 
@@ -27,6 +28,6 @@ def tell() -> None:
     """Do nothing if an exception ended the script, or it asked for an exit code."""
     attached = session.current()
     # What printed the exception has kept it there, also where sys.excepthook was replaced.
-    if attached is not None and not last_words.exit_status() and getattr(sys, "last_type", None) is None:
+    if attached is not None and last_words.exit_status() in (None, 0) and getattr(sys, "last_type", None) is None:
         attached.link.post("finished")
         attached.link.drain(timeout_s=0.5)

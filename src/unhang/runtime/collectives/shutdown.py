@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 # Whatever is still under way then is left as it is.
 _WITHIN_S = 3.0
@@ -73,7 +73,8 @@ def _end() -> None:
     ended.set()
     until = time.monotonic() + _WITHIN_S
     for close in _closers:
-        close(until)
+        with suppress(Exception):
+            close(until)
 
 
 # A child has none of the threads.
