@@ -211,7 +211,8 @@ def _at_the_other_end(host: Host, target: str, *, writers: bool) -> tuple[set[in
             # It has ended meanwhile.
             continue
         except OSError:
-            unseen = True
+            # Of an init that may not be looked at, no training has its pipes.
+            unseen = unseen or name != "1"
     return found, unseen
 
 

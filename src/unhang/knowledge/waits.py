@@ -85,7 +85,7 @@ def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:
 
 def remedies(wait: Wait) -> tuple[str, ...]:
     """The ids of what helps against a wait, the most particular first."""
-    if not wait.ends and (wait.kind == "mutex" or wait.holder is not None):
+    if not wait.ends and wait.kind != "file-lock" and (wait.kind == "mutex" or wait.holder is not None):
         return (RELEASE_THE_LOCK.id,)
     if wait.kind == "child":
         return (BOUND_THE_CHILD.id,)
