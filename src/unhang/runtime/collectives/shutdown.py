@@ -33,25 +33,26 @@ def at_end(close: Callable[[float], None]) -> None:
 
 @contextmanager
 def inside_torch() -> Iterator[None]:
-    """Around a call that waits without the interpreter's lock. Once the interpreter ends, it returns in the main thread only."""
+    """Around a call that waits without the interpreter's lock. Once the interpreter ends, only the main thread makes such calls.
+
+    Other threads get SystemExit, which ends them without a word and lets go of the locks that they hold: an exit handler may need those.
+    """
     who = threading.get_ident()
     _inside[who] = _inside.get(who, 0) + 1
     try:
         # In this order: either the end sees this thread inside, or this thread sees the end.
-        _stay(who)
+        _stop()
         yield
     finally:
-        _stay(who)
         _inside[who] -= 1
         if not _inside[who]:
             del _inside[who]
+    _stop()
 
 
-def _stay(who: int) -> None:
+def _stop() -> None:
     if ended.is_set() and threading.current_thread() is not threading.main_thread():
-        del _inside[who]
-        # Nobody lets go of this lock: a thread that waits for one is not disturbed by the teardown.
-        threading.Event().wait()
+        raise SystemExit
 
 
 def all_outside(until: float) -> bool:
