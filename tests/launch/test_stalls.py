@@ -28,7 +28,9 @@ LOCKED = Wait(kind="mutex", ends=False)
 class Training:
     """Rank 0 has waited since 0 s; rank 1 is absent until `comes_s`, and does what `doing(t)` says. It plays all partners of an alarm."""
 
-    def __init__(self, doing, *, comes_s=None, complete=True, absent=(1,), timeout_s=1800.0, patience=None, leave_hung=False, in_collective=False):
+    def __init__(
+        self, doing, *, comes_s=None, complete=True, absent=(1,), timeout_s=1800.0, patience=None, leave_hung=False, in_collective=False, beats=True
+    ):
         self.doing, self.comes_s, self.is_complete = doing, comes_s, complete
         self.stall = Stall(since_s=0.0, threshold_s=8.0, waiting=(0,) if absent else (0, 1), absent=absent)
         self.rhythm = SimpleNamespace(threshold_s=8.0, allowance_s=None, usual_gap_s=0.1)
@@ -36,6 +38,7 @@ class Training:
         self.ranks[1].place = Frame(file="/a/train.py", line=7, name="save")
         if in_collective:
             self.ranks[1].groups = {"1": Counters(enqueued=5, completed=4)}
+        self.beats = beats
         self.now, self.told, self.drawn, self.ended_s = 0.0, [], [], None
         self.patience = patience or Patience()
         self.alarm = Alarm(
@@ -100,7 +103,7 @@ class Training:
             while self.now < until_s and self.ended_s is None:
                 self.now = round(self.now + 0.5, 1)
                 for state in self.ranks.values():
-                    state.last_beat_s = self.now
+                    state.last_beat_s = self.now if self.beats else None
                 await self.alarm.look(self.now)
 
         asyncio.run(looks())
@@ -143,6 +146,11 @@ def test_what_nothing_can_end_is_ended_at_once_with_one_verdict():
 
 def test_a_rank_that_has_come_to_another_collective_is_not_stuck_in_its_threads():
     assert Training(lambda t: (QUIET, LOCKED), in_collective=True).run().ended_s == pytest.approx(LIMIT_S, abs=2.0)
+
+
+def test_a_rank_that_tells_nothing_is_named_all_the_same():
+    run = Training(lambda t: (QUIET, LOCKED), beats=False).run()
+    assert run.drawn[0][0] <= 15.0 and run.ended_s == pytest.approx(LIMIT_S, abs=2.0)
 
 
 def test_one_look_at_a_rank_that_has_just_come_ends_nothing():

@@ -36,6 +36,8 @@ LOOK_S = 1.0
 REPORT_S = 30.0
 # Heartbeats that come so long after a look have seen what the kernel showed then.
 HEARD_S = 0.25
+# After that it is named without waiting for the confirmation.
+CONFIRMED_S = 3.0
 # A pause at a place that this script survived before gets evidence only if it is this much longer.
 LONGER = 1.5
 LONGER_S = 60.0
@@ -168,7 +170,7 @@ class Alarm:
             wait = await asyncio.to_thread(self._sampler.wait, state, waiting=waiting, idle=idle, workers=workers)
             kind = kind_of(activity, wait, busy=self._lives(state, activity, now, stall))
             if kind == "stuck" and not self._is_confirmed(state, now):
-                if self._named is None:
+                if self._named is None and now - stall.since_s < stall.threshold_s + CONFIRMED_S:
                     return None
                 kind = "waits"
             if not stall.waiting and kind in ("works", "repeats"):
