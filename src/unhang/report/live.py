@@ -23,6 +23,7 @@ from rich.console import Console
 from unhang.knowledge import seen
 from unhang.knowledge.text import NOTHING, Text
 from unhang.launch import events
+from unhang.model import Finding
 from unhang.records import named
 from unhang.report import language, screen, stalled, terminal
 from unhang.report.folding import cut, fold
@@ -52,6 +53,8 @@ class Live:
         self._console = console or screen.console(stderr=True)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._line = b""
+        # What was last shown in this attempt.
+        self._shown_last: Finding | None = None
         self._shown = 0
         self._at_start = True
         self._patience: dict[int, float] = {}
@@ -94,6 +97,8 @@ class Live:
         if isinstance(event, events.RungTried) and is_skipped:
             self._skipped.append(event)
             return
+        if isinstance(event, (events.Started, events.CaughtUp)):
+            self._shown_last = None
         if isinstance(event, events.Drawn):
             self._print_verdict(event)
             return
@@ -131,6 +136,13 @@ class Live:
             self._skipped.clear()
 
     def _print_verdict(self, event: events.Drawn) -> None:
+        """Print a verdict whole, and in one line if it is the one before with newer evidence."""
+        primary, known = event.verdict.primary, self._shown_last
+        self._shown_last = primary
+        if primary is not None and known is not None and (primary.cause, primary.ranks, primary.where) == (known.cause, known.ranks, known.where):
+            still = Text("still {cause}: {says}", "仍是 {cause}：{says}")
+            self._say(still.fill(cause=primary.cause, says=Text(primary.says, primary.says_zh or primary.says)).of(self._lang), "yellow")
+            return
         with self._console.capture() as said:
             again = f"unhang why --all --incident {event.incident} {_called(self._run_dir)}" if self._run_dir else "unhang why --all"
             terminal.render(event.verdict, self._console, lang=self._lang, again=again, brief=True)

@@ -31,7 +31,7 @@ _DOES = {
     "works": Text("works", "在工作"),
     "user": Text("is held by a debugger or waits at a terminal", "被调试器暂停，或在等待终端输入"),
     "remote": Text("wait for ranks of other hosts", "在等待其他主机上的 rank"),
-    "joined": Text("wait in the same collective, and no data moves", "都在同一个集合通信里等待，没有数据流动"),
+    "joined": Text("all wait in collectives, and no data moves", "都在集合通信里等待，没有数据流动"),
 }
 
 
