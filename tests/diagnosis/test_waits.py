@@ -15,7 +15,7 @@ HELD = {"kind": "file-lock", "what": "/data/cache.lock", "holder": 4711, "comman
 # A wait: what the sentence names of it, the first remedy, and its command.
 CASES = {
     "a lock": (HELD, ("/data/cache.lock", "4711", "python build.py"), "see-the-holder", "ps -o pid,stat,etime,args -p 4711"),
-    "a lock that a rank holds": ({**HELD, "holder": 4000, "ends": False}, ("/data/cache.lock", "rank 0", "4000"), "see-the-holder", None),
+    "a lock that a rank holds": ({**HELD, "holder": 4000}, ("/data/cache.lock", "rank 0", "4000"), "see-the-holder", None),
     "a lock of nobody that is seen": ({**HELD, "holder": None, "command": None}, ("/data/cache.lock",), "bound-the-wait", None),
     "a child": ({"kind": "child", "holder": 4712, "command": "sleep 100000"}, ("4712", "sleep 100000"), "bound-the-child", None),
     "a pipe": ({"kind": "pipe", "holder": 4711, "command": "cat"}, ("4711", "cat"), "see-the-holder", None),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from unhang.launch import events
 from unhang.launch.alarm import COMPARISONS, Alarm
 from unhang.launch.patience import Patience
 from unhang.launch.rhythm import Rhythm
@@ -169,7 +170,7 @@ def looked_at(*insides, promised_s=0.0, absent=(), hang_after_s=None):
         tell=told.append,
     )
     asyncio.run(alarm.look(100.0))
-    return around.drawn, [(event.kind, event.ranks) for event in told]
+    return around.drawn, [(event.kind, event.ranks) for event in told if isinstance(event, events.Stalled)]
 
 
 def test_who_waits_in_unhang_s_library_does_not_execute_because_it_asks():

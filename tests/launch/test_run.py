@@ -153,7 +153,7 @@ dist.init_process_group("gloo")
 train(30, at)
 dist.destroy_process_group()
 """
-    run = launcher.train(body)
+    run = launcher.train(body, "--hang-after", "20")
     assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
     found = run.primary
     told = [found["says"], *(e["text"] for e in found["evidence"])]

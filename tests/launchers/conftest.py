@@ -39,7 +39,8 @@ class Training:
         self, *argv: str, fault: str = "", options: Sequence[str] = (), timeout_s: float = 600.0, more: Mapping[str, str] = MappingProxyType({})
     ) -> Run:
         """`unhang run OPTIONS -- ARGV`, with the environment's programs first on PATH. The fault happens in the first attempt only."""
-        return self.launcher.run(*options, "--", *argv, env={**self._environ(), "FAULT": fault, **more}, timeout_s=timeout_s)
+        soon = ("--hang-after", "25") if fault == "hang" else ()
+        return self.launcher.run(*soon, *options, "--", *argv, env={**self._environ(), "FAULT": fault, **more}, timeout_s=timeout_s)
 
     def run_without_interface(self, *argv: str) -> Run:
         """The same where the user's own setting names an interface that this machine does not have."""

@@ -118,8 +118,7 @@ def is_deadlocked(host: Host, pid: int, *, idle: Collection[int] = ()) -> bool:
     """
     seen = 0
     try:
-        caught = int(host.read(f"/proc/{pid}/status").partition("SigCgt:")[2].split()[0], 16)
-        if caught & ~_USUAL_SIGNALS:
+        if _handles_signals(host, pid):
             return False
         tasks = host.names(f"/proc/{pid}/task")
         for tid in map(int, tasks):
@@ -133,12 +132,19 @@ def is_deadlocked(host: Host, pid: int, *, idle: Collection[int] = ()) -> bool:
     return seen > 0
 
 
-def runs_alone(host: Host, pid: int) -> bool:
-    """Whether the main thread of a process is the only one that runs Python code."""
+def _handles_signals(host: Host, pid: int) -> bool:
+    """Whether a process catches signals that Python and torch do not catch by themselves. Raises OSError, ValueError, IndexError."""
+    return bool(int(host.read(f"/proc/{pid}/status").partition("SigCgt:")[2].split()[0], 16) & ~_USUAL_SIGNALS)
+
+
+def _runs_alone(host: Host, pid: int) -> bool:
+    """Whether the main thread of a process is the only one that runs Python code, and no handler of a signal does."""
     try:
+        if _handles_signals(host, pid):
+            return False
         others = [t for t in host.names(f"/proc/{pid}/task") if t != str(pid)]
         return all(host.read(f"/proc/{pid}/task/{t}/comm").startswith(_NATIVE_THREADS) for t in others)
-    except OSError:
+    except (OSError, ValueError, IndexError):
         return False
 
 
@@ -177,7 +183,7 @@ def _of_descriptor(host: Host, pid: int, fd: int, *, reads: bool, timed: bool = 
         others -= {pid}
         what = None if target.startswith("pipe:") else target
         # A FIFO with a name may be opened by anybody.
-        ends = timed or unseen or bool(others) or what is not None or not runs_alone(host, pid)
+        ends = timed or unseen or bool(others) or what is not None or not _runs_alone(host, pid)
         holder = min(others, default=None)
         return Wait(kind="pipe", timed=timed, ends=ends, what=what, holder=holder, command=command_line(host, holder))
     return Wait(kind="poll" if target.startswith("anon_inode:") else "file", timed=timed, what=target or None)

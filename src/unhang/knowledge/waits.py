@@ -43,7 +43,7 @@ def described(picture: Picture, wait: Wait | None) -> Text:
     if wait is None:
         return NOTHING
     holder = _process(picture, wait)
-    if holder and not wait.ends and wait.kind != "file-lock":
+    if holder and not wait.ends:
         return Text("waiting for {holder}, in which all threads wait for each other", "在等待{holder}，其中所有线程都在互相等待").fill(holder=holder)
     path = Text(" {path}", " {path}").fill(path=wait.what) if wait.what else NOTHING
     if wait.kind == "file-lock":
@@ -85,7 +85,7 @@ def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:
 
 def remedies(wait: Wait) -> tuple[str, ...]:
     """The ids of what helps against a wait, the most particular first."""
-    if not wait.ends and wait.kind != "file-lock" and (wait.kind == "mutex" or wait.holder is not None):
+    if not wait.ends and (wait.kind == "mutex" or wait.holder is not None):
         return (RELEASE_THE_LOCK.id,)
     if wait.kind == "child":
         return (BOUND_THE_CHILD.id,)

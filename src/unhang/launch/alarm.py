@@ -22,6 +22,7 @@ from unhang.launch.sampling import MIN_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Wait
 from unhang.records.incident import Activity
+from unhang.text import Text
 
 # A rank in uninterruptible I/O is being served by a slow disk or file server, at first.
 IO_GRACE_S = 120.0
@@ -47,6 +48,8 @@ WARNED_S = 60.0
 SETTLED = 5
 # Pauses whose length teaches something: debuggers and signals come from outside.
 LEARNED = ("waits", "repeats", "works")
+ENDLESS = Text("nothing can end this stall", "没有什么能解除这一停滞")
+OVER = Text("the time of this stall is over", "等待时间已到")
 
 
 @dataclass(kw_only=True)
@@ -156,7 +159,6 @@ class Alarm:
 
     async def _reason(self, stall: Stall, seen: Mapping[int, Activity], now: float) -> _Reason | None:
         """Who keeps the others waiting; None if a rank executes that nobody waits for, or all of them wait under deadlines of the user's own."""
-        waiting = [self._watch.ranks[rank].pid for rank in stall.waiting]
         starting = self._watch.rhythm.usual_gap_s is None
         timeouts = [t for rank in stall.waiting if (t := self._watch.ranks[rank].timeout_s) is not None]
         taken = self._named.taken if self._named is not None else {}
@@ -167,7 +169,7 @@ class Alarm:
                 continue
             idle, workers = (taken[rank].idle, taken[rank].workers) if rank in taken else ((), ())
             # For a pipe all processes of the machine are looked at.
-            wait = await asyncio.to_thread(self._sampler.wait, state, waiting=waiting, idle=idle, workers=workers)
+            wait = await asyncio.to_thread(self._sampler.wait, state, idle=idle, workers=workers)
             kind = kind_of(activity, wait, busy=self._lives(state, activity, now, stall))
             if kind == "stuck" and not self._is_confirmed(state, now):
                 if self._named is None and now - stall.since_s < stall.threshold_s + CONFIRMED_S:
@@ -307,11 +309,11 @@ class Alarm:
             # Its evidence is newer than its heartbeats: it has come.
             self._abandon()
             return
-        await self._conclude(opened)
+        await self._conclude(opened, ENDLESS if reason.kind == "stuck" else OVER)
         if self._concluded and reason.kind in LEARNED:
             self._patience.ended(named.place)
 
-    async def _conclude(self, opened: Open) -> None:
+    async def _conclude(self, opened: Open, why: Text = ENDLESS) -> None:
         """The evidence of a hang is in: judge it and end the training, unless it has gone on or failed meanwhile."""
         if not self._is_still_there(opened):
             return
@@ -320,6 +322,7 @@ class Alarm:
         if self._leave_hung:
             self._after_incident()
         elif self._ground.running():
+            self._tell(events.Note(text=f"ending the training: {why.en}", text_zh=f"结束训练：{why.zh}"))
             await self._ground.end()
 
     def _is_still_there(self, opened: Open) -> bool:

@@ -146,8 +146,7 @@ class Incidents:
         """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
         taken = {a.state.rank: Taken(activity=a.activity) for a in asked}
         opened.taken = {**taken, **opened.taken}
-        waiters = [a.state.pid for a in asked if opened.stall is not None and a.state.rank in opened.stall.waiting]
-        takes = [self._take(opened, a, taken[a.state.rank], waiters) for a in asked]
+        takes = [self._take(opened, a, taken[a.state.rank]) for a in asked]
         everything: asyncio.Future[Any] = asyncio.gather(*takes, self._ask_nccl(opened, asked), return_exceptions=True)
         if enough is not None:
             waiting: asyncio.Future[Any] = asyncio.ensure_future(enough.wait())
@@ -167,13 +166,13 @@ class Incidents:
                 opened.taker.missed.append(Missed(what=f"evidence of rank {a.state.rank}", why=f"{type(got).__name__}: {got}"))
         opened.gathered.set()
 
-    async def _take(self, opened: Open, asked: Asked, taken: Taken, waiters: Sequence[int]) -> None:
+    async def _take(self, opened: Open, asked: Asked, taken: Taken) -> None:
         """What a rank gave earlier stays until it has given anything again: it may be ended before it has."""
         try:
             absent = opened.stall is not None and asked.state.rank in opened.stall.absent
             await opened.taker.take(opened.number, asked.state, asked.peer, taken, absent=absent)
             if self._sampler is not None and taken.activity is not None and not taken.activity.stopped:
-                wait = await asyncio.to_thread(self._sampler.wait, asked.state, waiting=waiters, idle=taken.idle, workers=taken.workers)
+                wait = await asyncio.to_thread(self._sampler.wait, asked.state, idle=taken.idle, workers=taken.workers)
                 taken.activity = replace(taken.activity, wait=wait)
         finally:
             before = opened.taken[asked.state.rank]

@@ -86,6 +86,7 @@ class Patience:
         self._script = script
         self._path = path
         self._trouble = trouble
+        self._writing = threading.Lock()
         self.pauses = self._read().get(script) or Pauses()
 
     def limit_s(self, kind: Kind, place: str | None, *, starting: bool, timeout_s: float | None) -> float:
@@ -136,15 +137,17 @@ class Patience:
         if self._path is None:
             return
         # A home directory may lie on a file server that hangs; the training is watched from this thread.
-        threading.Thread(target=self._write, args=(self._path, copy.deepcopy(self.pauses)), daemon=True).start()
+        threading.Thread(target=self._write, args=(self._path,), daemon=True).start()
 
-    def _write(self, path: Path, own: Pauses) -> None:
-        # The newest last: of many scripts the oldest are forgotten.
-        kept = {name: pauses for name, pauses in self._read().items() if name != self._script} | {self._script: own}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_name(f"{FILE}.{os.getpid()}")
-            fresh.write_bytes(encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
-            fresh.replace(path)
-        except (OSError, UnicodeError) as e:
-            self._trouble(f"the pauses of this run are not remembered: {path}: {e}")
+    def _write(self, path: Path) -> None:
+        with self._writing:
+            own = copy.deepcopy(self.pauses)
+            # The newest last: of many scripts the oldest are forgotten.
+            kept = {name: pauses for name, pauses in self._read().items() if name != self._script} | {self._script: own}
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fresh = path.with_name(f"{FILE}.{os.getpid()}")
+                fresh.write_bytes(encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
+                fresh.replace(path)
+            except (OSError, UnicodeError) as e:
+                self._trouble(f"the pauses of this run are not remembered: {path}: {e}")

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.facts.waits import runs_alone
 from unhang.launch.children import wait_of
 from unhang.launch.watch import RankState
 from unhang.model import Wait
@@ -57,17 +56,11 @@ class Sampler:
         samples = self._samples.get(state.pid)
         return samples[-1].t if samples else None
 
-    def wait(self, state: RankState, *, waiting: Collection[int] = (), idle: Collection[int] = (), workers: Collection[int] = ()) -> Wait | None:
-        """What the rank waits in now. `waiting` are the pids of ranks that wait for it, `idle` and `workers` as in `waits_in`. May be slow."""
+    def wait(self, state: RankState, *, idle: Collection[int] = (), workers: Collection[int] = ()) -> Wait | None:
+        """What the rank waits in now. `idle` and `workers` as in `waits_in`. It may take a while."""
         found = wait_of(self._host, state.pid, tid=state.tid, idle=idle, workers=workers)
-        if found is None:
-            return None
-        if state.is_in_collective:
-            # Its threads complete that for it.
-            return replace(found, ends=True)
-        if found.kind == "file-lock" and found.holder is not None and found.holder in waiting and runs_alone(self._host, found.holder):
-            return replace(found, ends=False)
-        return found
+        # Its own threads complete a collective for it.
+        return replace(found, ends=True) if found is not None and state.is_in_collective else found
 
     def activity(self, state: RankState, *, window_s: float = MAX_WINDOW_S, since_s: float = 0.0) -> Activity | None:
         """What the rank did during the last `window_s` or less, and not before `since_s`, None if it was never looked at."""

@@ -99,7 +99,7 @@ def test_torch_compares_the_collectives(provoke, fault):
 def test_parameters_without_a_gradient(provoke):
     ran = provoke.torchrun("train.py", "--fault", "unused")
     primary = provoke.primary(ran.log)
-    assert (primary["cause"], primary["standing"]) == ("collective-mismatch", "established")
+    assert (primary["cause"], primary["standing"]) == ("unused-parameters", "established")
 
 
 def test_a_barrier_under_a_test_of_the_rank(provoke):

@@ -63,7 +63,9 @@ def _in_run(picture: Picture) -> Finding | None:
     elif first.place is not None:
         seen = Text("last seen at ", "最后见于 ") if first.only_last_seen else NOTHING
         what = Text("executing {name}() ({seen}{at})", "正在执行 {name}()（{seen}{at}）").fill(name=first.place.name, seen=seen, at=str(at))
-    certain = first.busy and bool(first.frames) and picture.front is not None
+    # An endless loop looks the same at first.
+    loops = first.activity is not None and first.activity.repeats
+    certain = first.busy and not loops and bool(first.frames) and picture.front is not None
     return CAUSE.finding(
         standing="established" if certain else "likely",
         says=Text("{who} {are} alive and {what}{since}", "{who} 还活着，{what}{since}").fill(
