@@ -11,7 +11,9 @@ import textwrap
 import pytest
 
 from unhang.errors import RecordError
+from unhang.records import stacks
 from unhang.records.frames import Frame, place, user_frame, without_hook
+from unhang.records.incident import Stacks, ThreadStack
 from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, main_thread, worker_of_pyspy
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -191,3 +193,11 @@ def test_the_hook_is_not_where_a_rank_stands():
         assert without_hook((user, frame(hook), torch)) == (user, frame(hook), torch)
         assert without_hook((frame(hook), wait)) == (frame(hook), wait)
     assert without_hook((user, wait)) == (user, wait)
+
+
+def test_threads_that_release_nothing_are_known_by_their_work_and_those_of_unhang_by_name():
+    def thread(tid, name, file):
+        return ThreadStack(name=name, main=False, frames=(Frame(file=file, line=1, name="run"),), tid=tid)
+
+    found = (thread(1, "Thread-1", "/x/tqdm/_monitor.py"), thread(2, "unhang-store", "/x/threading.py"), thread(3, "Thread-2", "/x/threading.py"))
+    assert stacks.idle_threads(Stacks(source="process", threads=found)) == {1, 2}

@@ -17,6 +17,8 @@ from unhang.records.incident import Stacks, ThreadStack
 
 # tqdm looks at its bars every ten seconds; loader workers hand out tensors through a thread of multiprocessing's.
 _SERVICES = ("/tqdm/_monitor.py", "/multiprocessing/resource_sharer.py")
+# Threads of unhang's own library ask its store from time to time.
+_OURS = "unhang-"
 _EXIT = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -30,7 +32,9 @@ def main_thread(stacks: Stacks) -> tuple[Frame, ...]:
 
 def idle_threads(stacks: Stacks) -> frozenset[int]:
     """Threads that wake up by themselves and release no lock that the training's own code may wait for."""
-    return frozenset(t.tid for t in stacks.threads if t.tid is not None and any(f.file.endswith(_SERVICES) for f in t.frames))
+    return frozenset(
+        t.tid for t in stacks.threads if t.tid is not None and (t.name.startswith(_OURS) or any(f.file.endswith(_SERVICES) for f in t.frames))
+    )
 
 
 def from_pyspy(data: bytes) -> Stacks:
