@@ -238,7 +238,7 @@ def test_a_timeout_later_leaves_the_rank_named_that_was_waited_for(launcher):
     assert (kinds[0], kinds[-1]) == ("straggler", "failure")
     final = json.loads((run.path / "verdict.json").read_text())
     for primary in (run.primary, final["primary"], json.loads(msgspec.json.encode(judge(RunDir.open(run.path)).primary))):
-        assert (primary["cause"], primary["standing"], primary["ranks"]) == ("straggler-timeout", "established", [1])
+        assert (primary["cause"], primary["standing"], primary["ranks"]) == ("straggler-timeout", "likely", [1])
         assert "led to collective-timeout on rank 0" in primary["says"]
     assert "straggler-timeout" in run.err.splitlines()[-1] or "led to" in " ".join(run.err.split())
 
@@ -411,7 +411,8 @@ def test_an_interrupt_ends_everything(launcher, number):
 
 STANDS = """
 dist.init_process_group('gloo')
-train(20)
+# Long steps: what stands for a while is not named yet.
+train(6, step_s=3.0)
 print("stands", flush=True)
 if rank == 1:
     threading.Event().wait()
@@ -436,7 +437,7 @@ def test_what_stands_still_is_looked_at_before_it_is_interrupted(launcher):
     run = launcher.finish(process, run_dir)
     assert (run.exitcode, run.outcome["interrupted"], run.outcome["incidents"]) == (130, True, 1)
     assert (run.primary["cause"], run.primary["standing"], run.primary["ranks"]) == ("process-stuck", "likely", [1])
-    assert "interrupted then (SIGINT)" in run.primary["says"] and "before the 5 min after which it is taken for a hang" in run.primary["says"]
+    assert "interrupted then (SIGINT)" in run.primary["says"] and "after which it is taken for a hang" in run.primary["says"]
     told = [e["text"] for e in run.happened("Note")]
     assert any("taking stacks of 2 ranks, up to 5 s; Ctrl-C again to skip" in text for text in told)
     incident = json.loads((run_dir / "incidents" / "1" / "incident.json").read_text())
