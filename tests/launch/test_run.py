@@ -579,10 +579,10 @@ def test_what_the_user_is_shown(launcher):
 
 @pytest.mark.integration
 def test_a_rank_that_waits_for_an_upload_is_not_stuck(launcher):
-    """`aws s3 cp` and the like: the rank itself does nothing, and its child hardly uses CPU."""
-    upload = "import time\nfor _ in range(80):\n    open('/dev/zero', 'rb', buffering=0).read(20000)\n    time.sleep(0.1)\n"
+    """`aws s3 cp` and the like: the rank itself does nothing, and its child hardly uses CPU. It is named, and not ended."""
+    upload = "import time\nfor _ in range(250):\n    open('/dev/zero', 'rb', buffering=0).read(20000)\n    time.sleep(0.1)\n"
     body = broken(f"import subprocess; subprocess.run([sys.executable, '-c', {upload!r}])")
-    run = launcher.train(body, "--hang-after", "4")
+    run = launcher.train(body)
     assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
     assert run.primary["cause"] == "straggler-timeout"
 

@@ -125,11 +125,14 @@ def ran_clean(run: Run, *, finished: str = FINISHED) -> None:
     _was_one_world(run, attempts=1, finished=finished)
 
 
-def recovered(run: Run, *, cause: str, where: str, finished: str = FINISHED) -> None:
-    """Rank 1 failed at that line; its evidence was taken, the training was started again and finished."""
+def recovered(run: Run, *, cause: str, where: str, finished: str = FINISHED, certain: bool = True) -> None:
+    """Rank 1 failed at that line; its evidence was taken, the training was started again and finished.
+
+    A hang that something might still have ended is not certain: it is named first, and the training is ended later.
+    """
     assert run.exitcode == 0, run.err[-4000:]
-    assert (run.outcome["attempts"], run.outcome["incidents"]) == (2, 1), run.err[-4000:]
-    _was_explained(run, cause=cause, where=where)
+    assert (run.outcome["attempts"], run.outcome["incidents"]) == (2, 1 if certain else 2), run.err[-4000:]
+    _was_explained(run, cause=cause, where=where, standing="established" if certain else "likely")
     _was_one_world(run, attempts=2, finished=finished)
 
 
@@ -161,13 +164,13 @@ def ended(run: Run, *, cause: str, where: str) -> None:
     _was_one_world(run, attempts=1, finished=None)
 
 
-def _was_explained(run: Run, *, cause: str, where: str) -> None:
+def _was_explained(run: Run, *, cause: str, where: str, standing: str = "established") -> None:
     primary = run.primary
-    assert (primary["cause"], primary["standing"], primary["ranks"]) == (cause, "established", [1]), primary
+    assert (primary["cause"], primary["standing"], primary["ranks"]) == (cause, standing, [1]), primary
     assert f"/{where} in " in primary["where"], primary
-    (incident,) = (run.path / "incidents").iterdir()
-    for kind in ("stacks", "flight"):
-        assert len(list((incident / kind).iterdir())) == 2, (kind, sorted(incident.rglob("*")))
+    for incident in (run.path / "incidents").iterdir():
+        for kind in ("stacks", "flight"):
+            assert len(list((incident / kind).iterdir())) == 2, (kind, sorted(incident.rglob("*")))
 
 
 def _was_one_world(run: Run, *, attempts: int, finished: str | None) -> None:

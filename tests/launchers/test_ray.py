@@ -21,7 +21,8 @@ def test_clean(trained):
 
 def test_hang(trained):
     run = trained.run(*COMMAND, str(trained.script), fault="hang")
-    recovered(run, cause="process-stuck", where=trained.line("it stands here"))
+    # Threads of Ray live beside it, and any of them might set the event.
+    recovered(run, cause="process-stuck", where=trained.line("it stands here"), certain=False)
 
 
 def test_crash(trained):
