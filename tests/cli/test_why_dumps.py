@@ -485,6 +485,23 @@ def test_dumps_beside_logs(tmp_path, ask):
     assert ask(tmp_path / "d")["primary"]["ranks"] == [2]
 
 
+def test_lines_of_nccl2_name_no_call_and_the_recorders_do(tmp_path, ask):
+    def entries(n):
+        return [
+            jobs.entry(i, DEFAULT, i + 1, "all_reduce", 4, 20, "completed" if i < 3 else "started", t=i * 1000, backend="nccl2") for i in range(n)
+        ]
+
+    write(tmp_path / "d", {r: jobs.dump(entries(3 if r == 2 else 4), groups(4)) for r in range(4)})
+    (tmp_path / "d" / "train.log").write_text(
+        "".join(
+            f"[rank{r}]:[E1103 10:00:01.123 ProcessGroupNCCL.cpp:641] [TC][rank={r}][name=0] Aborting process on rank {r} due to timeout - x\n"
+            for r in (0, 1, 3)
+        )
+    )
+    primary = ask(tmp_path / "d")["primary"]
+    assert primary["ranks"] == [2] and "all_reduce" in primary["says"]
+
+
 def test_a_dump_that_cannot_be_read_beside_a_log_that_can(tmp_path, ask):
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(jobs.dump(history(2), groups(2)))[:60])
     (tmp_path / "train.log").write_text(

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import text, words
+from unhang.knowledge import other_libraries, text, words
+from unhang.knowledge.causes.collective_timeout import NCCL2
+from unhang.knowledge.causes.unhandled_generic import words as nccls_words
 from unhang.knowledge.text import NOTHING, THEN, Text, joined
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
@@ -73,6 +75,27 @@ TORCH_DEBUG = Remedy(
     says="Run again with torch's own messages on, and keep the whole log.",
     says_zh="打开 torch 自己的日志再运行一次，并保留完整日志。",
     env={"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
+)
+READ_DUMPS = Remedy(
+    id="read-the-dumps",
+    says="Give the flight recorders' dumps of all ranks to unhang why, beside the logs: nccl2 writes them before it aborts, and they name the call.",
+    says_zh="把所有 rank 的 flight recorder 转储和日志一起交给 unhang why：nccl2 在中止前会写出转储，其中有具体的调用。",
+    command="unhang why LOGS /tmp/nccl_trace_rank_*",
+)
+OTHER_RANKS = Remedy(
+    id="other-ranks",
+    says="NCCL's own messages are on: look for the earliest warning in the logs of all ranks.",
+    says_zh="NCCL 自己的日志已打开：在所有 rank 的日志中查找最早的警告。",
+    command="grep -n 'NCCL WARN' LOGS",
+)
+LOOK_UP = Remedy(
+    id="look-up-the-words",
+    says=(
+        "Look for these words, without its numbers, in NCCL's issues and release notes (of a network plugin: in the plugin's), and try a newer "
+        "release of it."
+    ),
+    says_zh="在 NCCL（或网络插件）的 issue 和发布说明中搜索这句话（去掉数字），并试用更新的版本。",
+    command="python -c 'import torch; print(torch.cuda.nccl.version())'",
 )
 SUPERVISE = Remedy(
     id="supervise",
@@ -140,15 +163,26 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     if (found := _crashed(view, symptoms, fatal) or _from_outside(view, symptoms)) is not None:
         return found
     told = {s.cause for s in symptoms}
-    remedies = (SUPERVISE, say_more_in_logs(view))
+    if symptoms[0].cause == "unhandled-generic" and nccls_words(view) is not None:
+        more = Text("; no cause known here explains these words", "；这里没有已知的原因能解释这句话")
+        return replace(text.continued(symptoms[0], more), standing="not-established", remedies=(LOOK_UP, SUPERVISE))
+    more_messages = say_more_in_logs(view)
+    # What is there already comes before another run.
+    remedies = (more_messages, SUPERVISE) if more_messages is READ_DUMPS else (SUPERVISE, more_messages)
     if "collective-timeout" in told or view.timeouts:
         return only_symptoms(symptoms, remains=WAITING, remedies=remedies)
     return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=remedies)
 
 
 def say_more_in_logs(view: LogView) -> Remedy:
-    """NCCL's own messages, unless the logs tell of Gloo and of no NCCL."""
+    """The messages of whoever gave up: those of another library, Gloo's, NCCL's, or where these are on the flight recorder."""
+    if (of_library := other_libraries.say_more(view.hits_of("collective-timeout"))) is not None and not view.timeouts:
+        return of_library
     texts = [h.text for hits in view.hits.values() for h in hits]
+    if any(h.signature in NCCL2 for h in view.hits_of("collective-timeout")):
+        return READ_DUMPS
+    if view.nccl.informs:
+        return TRACE if view.timeouts or view.hits_of("collective-timeout") else OTHER_RANKS
     on_nccl = bool(view.nccl.inits or view.nccl.calls or view.timeouts or view.statuses) or any("nccl" in t.lower() for t in texts)
     return TORCH_DEBUG if not on_nccl and any("gloo" in t.lower() for t in texts) else NCCL_DEBUG
 

@@ -7,6 +7,7 @@ import pytest
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.duplicate_gpu import CAUSE, _bus_id
 from unhang.records.logs import Hit, match
+from unhang.records.logs.said import NcclSaid
 
 TEXT = "NCCL WARN Duplicate GPU detected : rank {} and rank {} both on CUDA device {}"
 
@@ -46,3 +47,17 @@ def test_hosts_that_nccl_cannot_tell_apart():
 def test_a_line_that_was_cut_still_counts():
     (found,) = match("DistBackendError: Duplicate GPU detectedTraceback (most recent call last):", CAUSE.signatures, source="a.log", line=1)
     assert judge(found).standing == "established"
+
+
+@pytest.mark.parametrize(("release", "first"), [("2.27.7", "set-the-device"), ("2.30.7", "name-the-device"), ("2.31.2", "name-the-device")])
+def test_the_guess_of_nccl2_has_its_own_remedy(release, first):
+    assert CAUSE.in_logs is not None
+    found = CAUSE.in_logs(LogView(hits={CAUSE.id: (hit(1, 0, "1000"),)}, nccl=NcclSaid(versions={release: ()})))
+    assert found.remedies[0].id == first
+    guessed = CAUSE.in_logs(LogView(hits={CAUSE.id: (hit(1, 0, "1000"),)}, nccl=NcclSaid(guessed={"cuda:0": ()})))
+    assert guessed.remedies[0].id == "name-the-device" and "TORCH_DIST_USE_NCCL2=0" in guessed.remedies[0].says
+
+
+def test_what_newer_nccl_prints_instead():
+    (found,) = match("NCCL WARN Multiple Ranks are using the same GPU/Partition.", CAUSE.signatures, source="a.log", line=1)
+    assert [r.id for r in judge(found).remedies] == ["name-the-device", "set-the-device", "one-rank-per-gpu", "share-on-purpose"]

@@ -39,6 +39,8 @@ def test_two_releases_are_a_mismatch_and_no_bug():
 
 
 SHARED = "node2:1:1 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856"
+NET_ID = "node2:1:1 [0] graph/topo.h:234 NCCL WARN Could not find NET with id 2"
+ROCE = "node2:1:1 [0] transport/net_ib.cc:268 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument"
 PCI = "node2:1:1 [0] graph/xml.cc:469 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:0b/../../0000:0b:00.0"
 
 
@@ -49,6 +51,13 @@ PCI = "node2:1:1 [0] graph/xml.cc:469 NCCL WARN Could not find real path of /sys
         (SHARED, None, "possible"),
         (SHARED, "2.21.5", None),
         (SHARED, "2.26.2", None),
+        (NET_ID, "2.25.1", "likely"),
+        (NET_ID, "2.26.5", "likely"),
+        (NET_ID, None, "likely"),
+        (NET_ID, "2.27.3", None),
+        (NET_ID, "2.21.5", None),
+        (ROCE, "2.21.5", "likely"),
+        (ROCE, "2.26.2", None),
         (PCI, "2.8.3", "likely"),
         (PCI, None, "likely"),
         (PCI, "2.18.5", None),

@@ -574,3 +574,35 @@ def test_a_world_size_that_slurm_counts_hosts_for(head, value, command, hosts):
     seen = variables.Variables(settings=(), names=(), libraries=HERE, interfaces=None, adapters=None, gpus=None)
     ((_, judged),) = in_file(parsed, "a.sbatch", seen, nothing)
     assert ("it counts hosts" in said(judged, "error")) is hosts
+
+
+NEWEST = Place(libraries={"torch": "2.15.0", "nccl": "2.30.7"})
+
+
+def test_what_nccl2_does_not_read_is_said_from_torch_2_15_on():
+    settings = {"TORCH_NCCL_DESYNC_DEBUG": "1", "TORCH_NCCL_BLOCKING_WAIT": "0"}
+    found = look(settings, NEWEST)
+    assert "nccl2, which torch 2.15.0 takes" in said(found["TORCH_NCCL_DESYNC_DEBUG"], "note")
+    assert "nccl2" not in said(found["TORCH_NCCL_BLOCKING_WAIT"])
+    assert "nccl2" not in said(look(settings)["TORCH_NCCL_DESYNC_DEBUG"])
+    assert "nccl2" not in said(look(settings | {"TORCH_DIST_USE_NCCL2": "0"}, NEWEST)["TORCH_NCCL_DESYNC_DEBUG"])
+
+
+@pytest.mark.parametrize(
+    ("script", "hangs"),
+    [
+        ("module load rocm/7.0\nexport NCCL_NET_GDR_LEVEL=PHB\n", True),
+        ("module load PrgEnv-amd rocm/7.1.1\nexport NCCL_NET_GDR_LEVEL=SYS\n", True),
+        ("ml rocm\nexport NCCL_NET_GDR_LEVEL=PHB\n", True),
+        ("export FI_CXI_ATS=0 NCCL_NET_GDR_LEVEL=phb\n", True),
+        ("module load rocm/6.2.4\nexport NCCL_NET_GDR_LEVEL=PHB FI_CXI_ATS=0\n", False),
+        ("module load rocm/7.0\nexport NCCL_NET_GDR_LEVEL=PIX\n", False),
+        ("module load cuda/12.8\nexport NCCL_NET_GDR_LEVEL=PHB\n", False),
+        ("# module load rocm/7.0\nexport NCCL_NET_GDR_LEVEL=PHB\n", False),
+    ],
+)
+def test_a_distance_for_gpudirect_that_hangs_with_rocm_7(script, hangs):
+    parsed = parse("train.sh", script)
+    options = [Option(name=o.name, value=o.value, source="train.sh", line=o.line + 1) for o in parsed.options]
+    found = look([(s.name, s.value) for s in parsed.settings], options=options)["NCCL_NET_GDR_LEVEL"]
+    assert ("seen to hang" in said(found, "warning")) == hangs

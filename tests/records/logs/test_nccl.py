@@ -115,3 +115,29 @@ def test_the_last_call_of_each_rank_in_one_log_of_all(tmp_path):
         path.write_text("".join(line.format(r=r, n=n) for n in range(steps) for r in range(4) if r != 2 or n <= 5))
         calls = {c.at.pid: c.count for c in nccl.read(scan(path, nccl.SIGNATURES)).calls}
         assert [calls.get(470 + r) for r in range(4)] == seen
+
+
+WORDS = """node7:4711:4790 [0] transport/net.cc:718 NCCL WARN lane 6 is empty
+[rank0]: ncclSystemError: System call failed.
+[rank0]: Last error:
+
+[rank0]: lane 6 is empty
+[rank1]: ncclSystemError: System call failed.
+[rank1]: Last error:
+[rank1]: lane 7 is empty
+[rank2]: Last error:
+[rank2]: Traceback (most recent call last):
+[rank3]: NCCL Async Error: unhandled system error NCCL Last Error: lane 8 is empty
+[E NCCLBootstrap.cpp:55] [TC] User did not provide device ID; using device cuda:3
+"""
+
+
+def test_its_own_words_about_a_failure(tmp_path):
+    said = read(tmp_path, WORDS)
+    assert {words: [a.line for a in at] for words, at in said.warnings.items()} == {"lane 6 is empty": [1]}
+    assert {words: [(a.rank, a.line) for a in at] for words, at in said.last_errors.items()} == {
+        "lane 6 is empty": [(0, 3)],
+        "lane 7 is empty": [(1, 7)],
+        "lane 8 is empty": [(3, 11)],
+    }
+    assert list(said.guessed) == ["cuda:3"] and not said.informs and read(tmp_path).informs

@@ -25,6 +25,7 @@ def told(raw):
 
 
 TAKEN_OFF = [
+    ("2026:11:03-10:00:01:(812) |CCL_ERROR| boom", "|CCL_ERROR| boom", {"pid": 812, "time": NOV_3}),
     # torch and torchrun
     ("[rank12]: boom", "boom", {"rank": 12}),
     ("[rank0]:Traceback (most recent call last):", "Traceback (most recent call last):", {"rank": 0}),
@@ -117,6 +118,11 @@ STAYING = [
     # the rank within a group
     ("[E ProcessGroupNCCL.cpp:607] [PG ID 3 PG GUID 7(tensor) Rank 1] boom", {"level": "ERROR"}),
     ("[Rank 5] Watchdog caught", {"rank": 5}),
+    # nccl2
+    ("[E ProcessGroupNCCL.cpp:607] [TC][rank=5][name=0] boom", {"level": "ERROR", "rank": 5}),
+    ("[E ProcessGroupNCCL.cpp:607] [rank=5][name=default_pg] boom", {"level": "ERROR", "rank": 5}),
+    ("[E ProcessGroupNCCL.cpp:607] [TC][rank=1][name=tensor] boom", {"level": "ERROR"}),
+    ("[rank=5][name=0] boom", {"rank": 5}),
     ("[rank: 5] Child process", {"rank": 5}),
     ("  what():  [PG 0 Rank 5] boom", {"rank": 5}),
     ("W1103 10:00:01.792000 4711 torch/x/api.py:28] boom", {"level": "WARNING", "pid": 4711, "time": "11-03 10:00:01"}),
@@ -127,8 +133,10 @@ STAYING = [
     ("node7:4711:4712 [0] misc/shm.cc:9 NCCL WARN boom", {"level": "WARNING", "host": "node7", "pid": 4711}),
     ("node7:4711:4712 [0] misc/shm.cc:9 (open) NCCL WARN boom", {"level": "WARNING", "host": "node7", "pid": 4711}),
     ("node7:4711:4712 NCCL CALL boom", {"host": "node7", "pid": 4711}),
+    ("node7:4711 NCCL DIAG [INFO] boom", {"host": "node7", "pid": 4711}),
     ("[node7:04711] *** Process received signal ***", {"host": "node7", "pid": 4711}),
     ("[node7:4711:0:4711] Caught signal 11", {"host": "node7", "pid": 4711}),
+    ("[node7:4711 :1]       rc_ep.c:221  UCX  ERROR boom", {"host": "node7", "pid": 4711}),
     ("slurmstepd-node7: error: execve(): boom", {"host": "node7"}),
     ("slurmstepd-node7: error: *** STEP 123.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO TIME LIMIT ***", {"host": "node7", "time": NOV_3}),
     ("slurmstepd: error: *** STEP 123.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***", {"host": "node7", "time": NOV_3}),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import other_libraries, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import COMMA, THEN, Text, joined, ranks
 from unhang.knowledge.watchdogs import behind, collective, evidence_of, first_of_each, ranks_of, silent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from unhang.model import Finding
+    from unhang.records.logs import Hit
     from unhang.records.logs.said import Timeout
+    from unhang.records.picture import Picture
 
 GLOO_TIMEOUT = Signature(
     needle="Timed out waiting ",
@@ -48,12 +53,50 @@ DESYNC = (
 )
 
 
+# torch's second backend for NCCL, from 2.15 on the one that "nccl" means: its lines name neither the collective nor its number.
+NCCL2 = (
+    *(
+        Signature(
+            needle=needle,
+            pattern=pattern,
+            role="symptom",
+            says="torch's nccl2 gave up a collective; which one, the flight recorder of each rank tells",
+            says_zh="torch 的 nccl2 放弃了一次集合通信；是哪一次，由各 rank 的 flight recorder 给出",
+        )
+        for needle, pattern in (
+            ("NCCL operation timed out", ""),
+            ("Aborting process on rank ", r"Aborting process on rank \d{1,7} due to timeout\b"),
+            ("for health check and flight recorder dump before aborting", ""),
+            ("Work timed out during finalize", ""),
+        )
+    ),
+    Signature(
+        needle=" timed out after ",
+        pattern=r"(?P<what>Failed to initialize NCCL communicator|NCCL [\w ]{1,60} failed) timed out after (?P<timeout_ms>\d{1,18}) ms",
+        role="symptom",
+        says="torch's nccl2 waited {timeout_ms} ms for the other ranks ({what})",
+        says_zh="torch 的 nccl2 等待其他 rank {timeout_ms} ms（{what}）",
+    ),
+)
+
+
+def _of_hits(hits: Sequence[Hit], view: LogView | None = None) -> Finding | None:
+    own, said = other_libraries.gave_up(hits) or (hits, None)
+    # Each rank prints several lines of one timeout.
+    own = [replace(h, signature=NCCL2[0]) if h.signature in NCCL2 and h.signature.says == NCCL2[0].says else h for h in own]
+    return CAUSE.of_hits(own, view, says=said)
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    return _of_hits(picture.hits_of(CAUSE.id))
+
+
 def _in_logs(view: LogView) -> Finding | None:
     """Who waited in what, and who is known not to have come: the rank to look at is one that printed nothing."""
     hits = view.hits_of(CAUSE.id)
     waited = first_of_each(view)
     if not waited:
-        return CAUSE.of_hits(hits, view)
+        return _of_hits(hits, view)
     most = _most(waited)
     numbers = ranks_of(most)
     missing = behind(view)
@@ -99,7 +142,7 @@ CAUSE = Cause(
             pattern=r"aught collective operation timeout:?\s*(?:$|WorkNCCL\((?!.*Timeout\(ms\)=\d))",
             role="symptom",
         ),
-        Signature(needle="NCCL operation timed out", role="symptom"),
+        *NCCL2,
         Signature(needle="timed out in blocking wait", role="symptom"),
         GLOO_TIMEOUT,
         Signature(needle="Application timeout caused pair closure", role="symptom"),
@@ -118,6 +161,13 @@ CAUSE = Cause(
         # vLLM, SGLang, Horovod: the engine's own watch.
         Signature(needle="No available shared memory broadcast block found", role="symptom"),
         Signature(needle="RPC call to ", pattern=r"RPC call to \w+ timed out", role="symptom"),
+        Signature(
+            needle="there are other ranks that didn't finish loading",
+            pattern=r"TP rank (?P<waiter>\d{1,5}) could finish the model loading",
+            role="symptom",
+            says="SGLang's tensor-parallel rank {waiter} had loaded the model and waited for others that had not",
+            says_zh="SGLang 的张量并行 rank {waiter} 已加载完模型，在等待尚未加载完的 rank",
+        ),
         Signature(needle="Watchdog timeout (", pattern=r"Watchdog timeout \((?:self\.)?watchdog", role="symptom"),
         # The watchdog's stack, where its own words were cut off.
         Signature(
@@ -160,7 +210,9 @@ CAUSE = Cause(
             )
             for op in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
         ),
+        *other_libraries.SIGNATURES,
     ),
+    in_run=_in_run,
     in_logs=_in_logs,
     mistaken_for={"straggler-timeout": "who was slow is told by the stacks of the other ranks, not by the one that printed this"},
     sources=(
@@ -186,6 +238,38 @@ CAUSE = Cause(
             "milliseconds"
         ),
         "[rank2]:[E1103 02:07:08.408271257 ProcessGroupNCCL2.cpp:88] collective timeout: NCCL operation timed out",
+        (
+            "[rank2]:[E1103 02:07:08.408271257 ProcessGroupNCCL.cpp:641] [TC][rank=2][name=0] Aborting process on rank 2 due to timeout - timeout "
+            "watchdog detected operation timeout"
+        ),
+        "[rank=2][name=0] Waiting 15000 ms for health check and flight recorder dump before aborting",
+        "RuntimeError: Work timed out during finalize",
+        "torch.distributed.DistBackendError: Failed to initialize NCCL communicator timed out after 600000 ms",
+        "RuntimeError: DeepEP error: timeout (dispatch CPU)",
+        "DeepEP timeout check failed: rank = 6, thread = 5, value = 1024)",
+        "node7:812:830 [3] NVSHMEM ERROR proxy Timeout waiting for the completion of a put",
+        "RuntimeError: HCCL function error: HcclAllreduce, error code is 9",
+        (
+            "RuntimeError: OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6\n[ERROR] 2026-11-03-10:00:01 (PID:812, Device:5, "
+            "RankID:5) ERR01100 OPS call acl api failed.\nEI0006: [PID: 812] Getting socket times out. Reason: Remote Rank did not send the data"
+        ),
+        (
+            "RuntimeError: npuSynchronizeDevice NPU function error: AclrtSynchronizeDeviceWithTimeout, error code is 507048\nEI0002: [PID: 812] The "
+            "wait execution of the Notify register times out."
+        ),
+        "RuntimeError: ACL stream synchronize failed.\nEI9999: 2026-11-03 hccl fftsplus task timeout occurred during task execution, stream_id:5",
+        "NPUStream.cpp:363 NPU error, error code is 107020\nEI9999: 2026-11-03 hccl fftsplus task timeout occurred during task execution",
+        "[node7:812:0] ucc_schedule.c:99 UCC WARN timeout 60 sec has expired on task 0x55aa, seq_num 7, Allreduce",
+        "ucp._libs.exceptions.UCXError: <[Recv #004] ep: 0x7f, tag: 0x1, nbytes: 24>: UCS_ERR_TIMED_OUT",
+        "mscclpp.Error: bootstrap recv from peer 3 (Mscclpp failure: Timeout)",
+        "/src/mscclpp/poll_device.hpp:41: void mscclpp::wait(): block: [0,0,0], thread: [3,0,0] Assertion `(flag != want)` failed.",
+        "[node7:00812] PMIX ERROR: TIMEOUT in file dmdx.c at line 201",
+        "[node7:00812] pmix_server_dyn.c PMIX_ERR_TIMEOUT: PMIx_Fence",
+        "MPI_ERR_PROC MPI_Allreduce: TIMEDOUT",
+        "A request has timed out and will therefore fail:",
+        "[1730628001.120446] [node7:812  :0]     rc_ep.c:412  UCX  ERROR keepalive of peer 3 timed out",
+        "TimeoutError: NIXL transfer to decode-3 did not end in 300 s",
+        "RuntimeError: Expected 8 threads to join the rendezvous, but only 7 of them arrived on time.",
         (
             "[rank3]:[E1103 02:07:08.408271257 ProcessGroupNCCL.cpp:756] [Rank 3] Work WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=64, "
             "NumelOut=64, Timeout(ms)=600000) timed out in blocking wait."
@@ -225,6 +309,7 @@ CAUSE = Cause(
         "RuntimeError: Rank 0 timed out in monitoredBarrier after 30000 ms. Successfully processed ranks: 1, 2",
         "(EngineCore pid=812) INFO 11-03 10:00:01 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds.",
         "(EngineCore pid=812) TimeoutError: RPC call to execute_model timed out.",
+        "ValueError: TP rank 2 could finish the model loading, but there are other ranks that didn't finish loading.",
         "[2026-11-03 10:00:01 TP3] Watchdog timeout (self.watchdog_last_forward_ct=812)",
         (
             "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks "
@@ -234,6 +319,12 @@ CAUSE = Cause(
     near_misses=(
         "Exception raised from checkForNCCLErrors at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:556 (most recent call first):",
         "Setting the timeout of the process group to 1800000 ms",
+        "DeepEP: NUM_CPU_TIMEOUT_SECS=100, NUM_TIMEOUT_CYCLES=200000000000",
+        "node7:812:830 [3] NVSHMEM INFO NVSHMEM_TIMEOUT_DEVICE_POLLING=0 timeout: 36 s",
+        "2026:11:03-10:00:01:(812) |CCL_INFO| CCL_KVS_CONNECTION_TIMEOUT: 120",
+        "(EngineCore pid=812) NixlConnector abort request timeout: 480",
+        "[node7:812:0] ucp_context.c:2119 UCX INFO RC_TIMEOUT=1000.00ms",
+        "HCCL_EXEC_TIMEOUT=1800 HCCL_CONNECT_TIMEOUT=600",
         "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='example.org', port=443): Read timed out. (read timeout=10)",
         "RuntimeError: DataLoader timed out after 120 seconds",
         (

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, ranks, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
 
+_RELEASE = lazily(r"(\d+)\.(\d+)\.(\d+)")
+# What torch 2.15 pins, whose nccl2 takes the global rank modulo the number of GPUs where the script names no device (NCCLBootstrap.cpp).
+_OF_NCCL2 = (2, 30, 7)
 # How slices of a partitioned GPU show in logs; there the same refusal means something else.
 _MIG = r"\bMIG-[0-9A-Za-z]|MIG \d+g\.\d+gb|MIG-\d+g\.\d+gb"
 
@@ -20,8 +24,10 @@ def _in_logs(view: LogView) -> Finding | None:
     """Every rank names one pair; together they tell how many share how many GPUs."""
     hits = view.hits_of(CAUSE.id)
     pairs = {(int(h.groups["first"]), int(h.groups["second"]), h.groups["device"]) for h in hits if "device" in h.groups}
+    guess = ("name-the-device",) if _is_guess(view) else ()
     if not pairs:
-        return CAUSE.of_hits(hits, view)
+        own = next((h.signature.remedies or () for h in hits), ())
+        return CAUSE.of_hits(hits, view, remedies=(*guess, *own) if guess else None)
     devices = sorted({d for _, _, d in pairs})
     numbers = {r for a, b, _ in pairs for r in (a, b)}
     hosts = {h.host for h in hits if h.host is not None}
@@ -43,7 +49,14 @@ def _in_logs(view: LogView) -> Finding | None:
             ).fill(hosts=joined(map(same, sorted(hosts)[:4]), COMMA)),
             remedies=("tell-hosts-apart", "set-the-device"),
         )
-    return CAUSE.of_hits(hits, view, says=says, remedies=("set-the-device", "one-rank-per-gpu"))
+    return CAUSE.of_hits(hits, view, says=says, remedies=(*guess, "set-the-device", "one-rank-per-gpu"))
+
+
+def _is_guess(view: LogView) -> bool:
+    """Whether torch's nccl2 may have chosen the devices: it says so, or NCCL is the release that torch 2.15 pins, or a later one."""
+    releases = [tuple(int(n) for n in m.groups()) for v in view.nccl.versions if (m := _RELEASE.search(v)) is not None]
+    newer = any("GPU/Partition" in h.signature.needle for h in view.hits_of(CAUSE.id))
+    return bool(view.nccl.guessed) or newer or any(r >= _OF_NCCL2 for r in releases)
 
 
 def _bus_id(device: str) -> str:
@@ -105,6 +118,22 @@ CAUSE = Cause(
     in_logs=_in_logs,
     on_host=_on_host,
     remedies=(
+        Remedy(
+            id="name-the-device",
+            says=(
+                "Name the device before the first collective: from torch 2.15 on the backend nccl (nccl2) otherwise takes the global rank modulo the "
+                "GPUs of the host, which is right only where ranks are numbered host by host and all hosts have as many GPUs: "
+                "torch.cuda.set_device(local_rank) before init_process_group(device_id=torch.device('cuda', local_rank)). To compare with the "
+                "older backend: TORCH_DIST_USE_NCCL2=0."
+            ),
+            says_zh=(
+                "在第一次集合通信之前指定设备：torch 2.15 起后端 nccl（nccl2）在未指定时取全局 rank 对本机 GPU 数取模，"
+                "只有当 rank 按主机连续编号且各主机 GPU 数相同时才正确："
+                "先 torch.cuda.set_device(local_rank)，再 init_process_group(device_id=torch.device('cuda', local_rank))。"
+                "与旧后端对比：TORCH_DIST_USE_NCCL2=0。"
+            ),
+            command="grep -rnE \"init_process_group|set_device|device_id\" --include='*.py' .",
+        ),
         Remedy(
             id="set-the-device",
             says=(

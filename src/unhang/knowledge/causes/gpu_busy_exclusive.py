@@ -81,6 +81,8 @@ CAUSE = Cause(
         Signature(
             needle="busy or unavailable",
             pattern=r"(?:CUDA-capable device(?:\(s\)|s)? (?:is/are|are|is)|devices are) busy or unavailable",
+            # A context that a fault ended says so, too.
+            unless=r"unspecified launch failure|illegal memory access was|device-side assert",
             says="CUDA refused this process a GPU: the device is busy or unavailable (error 46)",
             says_zh="CUDA 拒绝该进程使用 GPU：设备忙或不可用（错误 46）",
             remedies=("who-holds-it", "compute-mode"),
@@ -180,6 +182,7 @@ CAUSE = Cause(
         "CUDA error: this operation exceeds the maximum number of MPS clients",
     ),
     near_misses=(
+        "CUDA warning: unspecified launch failure (function destroyEvent)\nCUDA warning: CUDA-capable device(s) is/are busy or unavailable",
         "torch.OutOfMemoryError: CUDA out of memory. Process 5120 has 78.20 GiB memory in use.",
         "OSError: [Errno 98] Address already in use",
         "RuntimeError: No CUDA GPUs are available",

@@ -350,6 +350,14 @@ CAUSE = Cause(
             remedies=("give-efa", "without-the-plugin"),
         ),
         Signature(
+            needle="Error in mlx5dv_devx_obj_modify for ",
+            pattern=r"Error in mlx5dv_devx_obj_modify for (?P<what>\w{1,40}) with syndrome (?P<syndrome>[0-9a-f]{1,16})",
+            standing="likely",
+            says="NVSHMEM's queue pair for the GPU could not be connected ({what}, syndrome {syndrome}): GID index, link layer or MTU do not fit",
+            says_zh="NVSHMEM 供 GPU 使用的队列对无法连接（{what}，syndrome {syndrome}）：GID 索引、链路层或 MTU 不匹配",
+            remedies=("gid-index", "compare-ports"),
+        ),
+        Signature(
             needle="ibgda.cpp",
             pattern=r"ibgda\.cpp:\d+: NULL value (?P<what>Unable to create ah|cannot allocate mlx5dv_devx_uar)",
             says="NVSHMEM could not use the adapter from the GPU: {what}",
@@ -522,6 +530,7 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/blob/master/src/misc/ibvwrap.cc",
     ),
     hits=(
+        "/src/ibgda.cpp:1345: non-zero status: 121 Error in mlx5dv_devx_obj_modify for INIT2RTR_QP with syndrome 29e0df",
         "node7:815:864 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument",
         "node7:815:864 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
         (

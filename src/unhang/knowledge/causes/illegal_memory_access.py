@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.knowledge.text import Text, ranks
 from unhang.model import Finding, Remedy, Standing
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
+    from unhang.records.picture import Picture
 
 # A GPU that fails floods the kernel log with faults of its applications, before and after its own Xid: neither lines nor times tell the first.
 _BEHIND: dict[Standing, Standing] = {"established": "likely", "likely": "possible"}
 
 
+def _hits(seen: LogView | Picture) -> list[Hit]:
+    """None of the traps by which a library that gave up waiting ended its own kernel."""
+    waited = seen.hits_of("collective-timeout")
+    return [h for h in seen.hits_of(CAUSE.id) if not other_libraries.trapped(h, waited)]
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    return CAUSE.of_hits(_hits(picture))
+
+
 def _in_logs(view: LogView) -> Finding | None:
-    hits = view.hits_of(CAUSE.id)
+    hits = _hits(view)
     found = CAUSE.of_hits(hits, view)
     if found is not None and not found.ranks and found.where is None:
         # The GPU prints its assertion, and the rank that waited for it raises.
@@ -46,7 +62,9 @@ CAUSE = Cause(
         Signature(
             needle="Assertion `",
             pattern=(
-                r"(?P<file>(?<![\w./+-])[\w./+-]{1,200}\.(?:cuh?|hip|h|cpp|py)):(?P<line>\d{1,9})(?::[^\n]{0,600}?)?:? block: \[\d+,\s*\d+,\s*\d+\], "
+                # A wait of MSCCL++ that was given up is such an assertion, too.
+                r"(?P<file>(?<![\w./+-])(?![\w./+-]{0,200}(?:mscclpp|poll_device\.))"
+                r"[\w./+-]{1,200}\.(?:cuh?|hip|h|cpp|py)):(?P<line>\d{1,9})(?::[^\n]{0,600}?)?:? block: \[\d+,\s*\d+,\s*\d+\], "
                 r"thread: \[\d+,\s*\d+,\s*\d+\]:? Assertion `(?P<condition>[^`\n]{1,200}?)[`'] failed"
             ),
             says="a device-side assertion failed: {condition} ({file}:{line})",
@@ -185,6 +203,7 @@ CAUSE = Cause(
             says_zh="驱动记录了某个进程在 GPU {bus} 上的页错误",
         ),
     ),
+    in_run=_in_run,
     in_logs=_in_logs,
     remedies=(
         Remedy(

@@ -15,7 +15,13 @@ _AFFECTED: dict[str, tuple[_Release, _Release]] = {
     "shared-memory": ((2, 25, 1), (2, 26, 2)),
     "pci-paths": ((2, 0, 0), (2, 10, 3)),
     "connect-retry": ((2, 12, 7), (2, 24, 3)),
+    "net-id": ((2, 24, 3), (2, 27, 3)),
+    "roce-version": ((2, 21, 5), (2, 26, 2)),
+    "gin-start": ((2, 28, 3), (2, 29, 2)),
+    "proxy-slots": ((2, 0, 0), (2, 29, 3)),
 }
+_CRASHED = r"[Ss]egmentation fault|[Ss]egfault|SIGSEGV|[Ss]ignal 11|backtrace"
+_UPGRADE = ("upgrade-nccl", "which-nccl")
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -51,7 +57,7 @@ def _bootstrap_confusion(view: LogView, releases: dict[_Release, str]) -> Findin
         ).fill(release=release),
         ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
         evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in lines[:3]),
-        remedies=("upgrade-nccl", "which-nccl"),
+        remedies=_UPGRADE,
     )
 
 
@@ -69,7 +75,7 @@ def _connect_retry(view: LogView, releases: dict[_Release, str]) -> Finding | No
         ).fill(release=release),
         ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
         evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in lines[:3]),
-        remedies=("upgrade-nccl", "which-nccl"),
+        remedies=_UPGRADE,
     )
 
 
@@ -80,7 +86,7 @@ _SHARED_MEMORY = Signature(
     standing="possible",
     says="NCCL asks for {wanted} bytes of shared memory per block and this GPU offers {offered}: 2.25.1 to 2.26.1 do so, mended in 2.26.2",
     says_zh="NCCL 要求每个 block 有 {wanted} 字节共享内存，而这块 GPU 提供 {offered}：2.25.1 到 2.26.1 会这样，2.26.2 已修复",
-    remedies=("upgrade-nccl", "which-nccl"),
+    remedies=_UPGRADE,
 )
 # Before 2.10 NCCL insisted on /sys paths that WSL2 does not have.
 _PCI_PATHS = Signature(
@@ -89,9 +95,56 @@ _PCI_PATHS = Signature(
     standing="likely",
     says="this NCCL needs {path}, which virtual machines and WSL2 lack; releases from 2.10 on do without",
     says_zh="这个 NCCL 需要 {path}，而虚拟机和 WSL2 没有它；2.10 及以上不再需要",
-    remedies=("upgrade-nccl", "which-nccl"),
+    remedies=_UPGRADE,
 )
-_BUGS = {_SHARED_MEMORY: "shared-memory", _PCI_PATHS: "pci-paths"}
+# NIC fusion, new in 2.24, merges adapters into devices with other numbers; where no path is found for the trees, NCCL falls back to number 0.
+_NET_ID = Signature(
+    needle="Could not find NET with id",
+    pattern=r"Could not find NET with id (?P<id>[0-9a-f]+)",
+    standing="likely",
+    says=(
+        "NCCL: Could not find NET with id {id}; releases 2.24 to 2.26 may look for a network device by a number that no longer exists, fixed in "
+        "2.27.3"
+    ),
+    says_zh="NCCL：Could not find NET with id {id}；2.24 到 2.26 可能用已不存在的编号查找网络设备，2.27.3 已修复",
+    remedies=("upgrade-nccl", "which-nccl", "no-topology-file"),
+)
+# In containers some entries of the GID table cannot be read.
+_ROCE_VERSION = Signature(
+    needle="ncclIbRoceGetVersionNum",
+    pattern=r"(?P<call>read|open) failed in ncclIbRoceGetVersionNum: (?P<error>[A-Z][\w ]{1,60})",
+    standing="likely",
+    says="NCCL: {call} failed in ncclIbRoceGetVersionNum: {error}: releases before 2.26.2 fail on entries of the GID table that a container hides",
+    says_zh="NCCL：{call} failed in ncclIbRoceGetVersionNum：{error}：2.26.2 之前的版本遇到容器中不可读的 GID 表项就会失败",
+    remedies=("upgrade-nccl", "which-nccl", "name-the-gid"),
+)
+_GIN_START = Signature(
+    needle="ncclGinI",
+    pattern=r"\bncclGinI(?:nit|b)\w*",
+    near=_CRASHED,
+    standing="likely",
+    says="NCCL crashed while it looked for an adapter that GPUs can drive themselves (GIN): 2.28 does so, mended in 2.29",
+    says_zh="NCCL 在查找可由 GPU 直接驱动的网卡（GIN）时崩溃：2.28 会这样，2.29 已修复",
+    remedies=_UPGRADE,
+)
+_PROXY_SLOTS = Signature(
+    needle="ncclLocalOpAppend",
+    near=r"aarch64|sbsa|GB200|GH200|GB300|Grace",
+    standing="possible",
+    says="a thread stands in NCCL's ncclLocalOpAppend: on ARM, releases before 2.29.3 lose slots of their proxy until all ranks wait for ever",
+    says_zh="有线程停在 NCCL 的 ncclLocalOpAppend：在 ARM 上，2.29.3 之前的版本会丢失 proxy 的槽位，直到所有 rank 永远等待",
+    remedies=_UPGRADE,
+)
+_BUGS = {
+    _SHARED_MEMORY: "shared-memory",
+    _PCI_PATHS: "pci-paths",
+    _NET_ID: "net-id",
+    _ROCE_VERSION: "roce-version",
+    _GIN_START: "gin-start",
+    _PROXY_SLOTS: "proxy-slots",
+}
+# Functions and files of the RAS thread, which crashes in the middle of healthy trainings in 2.24 to 2.31, above all where it is asked.
+_RAS = ("rasMsgHandle", "rasThreadMain", "ras/client_support.cc", "ras/collectives.cc", "ras/rasnet.cc", "ras/peers.cc", "ras/ras.cc")
 
 CAUSE = Cause(
     id="nccl-bug",
@@ -102,28 +155,25 @@ CAUSE = Cause(
     why="A wheel of torch pins the NCCL it was built with, and new hardware or scale meets its faults first.",
     signatures=(
         _SHARED_MEMORY,
-        # The RAS thread of 2.24 to 2.29 crashes in the middle of healthy trainings.
-        Signature(
-            needle="rasMsgHandle",
-            pattern=r"\brasMsgHandle\w*",
-            near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
-            standing="likely",
-            says="NCCL's own RAS thread crashed; the training has no part in it",
-            says_zh="NCCL 自己的 RAS 线程崩溃；与训练无关",
-            remedies=("ras-off", "upgrade-nccl"),
+        *(
+            Signature(
+                needle=needle,
+                near=_CRASHED,
+                standing="likely",
+                says="NCCL's own RAS thread crashed; the training has no part in it",
+                says_zh="NCCL 自己的 RAS 线程崩溃；与训练无关",
+                remedies=("ras-off", "upgrade-nccl"),
+            )
+            for needle in _RAS
         ),
-        Signature(
-            needle="rasThreadMain",
-            near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
-            standing="likely",
-            says="NCCL's own RAS thread crashed; the training has no part in it",
-            says_zh="NCCL 自己的 RAS 线程崩溃；与训练无关",
-            remedies=("ras-off", "upgrade-nccl"),
-        ),
+        _NET_ID,
+        _ROCE_VERSION,
+        _GIN_START,
+        _PROXY_SLOTS,
         # 2.21 to 2.25: a split communicator used by several threads, or while its non-blocking start is not done.
         Signature(
             needle="ncclGroupCommJoin",
-            near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace|gdb|core dump",
+            near=rf"{_CRASHED}|gdb|core dump",
             standing="likely",
             says="NCCL crashed while a split communicator joined a group, as happens with several threads or a non-blocking start",
             says_zh="NCCL 在拆分出的通信器加入组时崩溃，多线程或非阻塞启动时会这样",
@@ -131,11 +181,11 @@ CAUSE = Cause(
         ),
         Signature(
             needle="ncclTopoGpuDistance",
-            near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
+            near=_CRASHED,
             standing="possible",
             says="NCCL crashed while it measured the distance of two GPUs",
             says_zh="NCCL 在计算两块 GPU 的距离时崩溃",
-            remedies=("upgrade-nccl", "which-nccl"),
+            remedies=_UPGRADE,
         ),
         Signature(
             needle="invalid next size",
@@ -181,6 +231,20 @@ CAUSE = Cause(
             verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep 'NCCL_NVLS_ENABLE set by environment'",
         ),
         Remedy(
+            id="no-topology-file",
+            says="Leave out NCCL_TOPO_FILE and NCCL_GRAPH_FILE if they are set: a file of another machine names network devices that do not exist.",
+            says_zh="若设置了 NCCL_TOPO_FILE 或 NCCL_GRAPH_FILE，请去掉：来自别的机器的文件会提到不存在的网络设备。",
+            command="unset NCCL_TOPO_FILE NCCL_GRAPH_FILE",
+        ),
+        Remedy(
+            id="name-the-gid",
+            says="Until then name an entry of the GID table that the container shows: RoCE v2 with an IPv4 address.",
+            says_zh="在升级之前，指定一个容器内可见的 GID 表项：带 IPv4 地址的 RoCE v2。",
+            env={"NCCL_IB_GID_INDEX": "3"},
+            command="grep -H . /sys/class/infiniband/*/ports/1/gid_attrs/types/* 2>/dev/null",
+            verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep 'NCCL_IB_GID_INDEX set by environment'",
+        ),
+        Remedy(
             id="no-split",
             says="Leave device_id out of init_process_group: new groups are then made afresh instead of split from the first.",
             says_zh="init_process_group 不传 device_id：新组会重新创建，而不是从第一个组拆分。",
@@ -200,6 +264,9 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl-tests/issues/287",
         "https://github.com/NVIDIA/nccl/issues/1996",
         "https://github.com/NVIDIA/nccl/issues/1515",
+        "https://github.com/NVIDIA/nccl/issues/1748",
+        "https://github.com/NVIDIA/nccl/issues/1573",
+        "https://github.com/NVIDIA/nccl/pull/1881",
     ),
     hits=(
         "node7:2144:2144 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856",
@@ -208,6 +275,14 @@ CAUSE = Cause(
             "rasMsgHandlePeersUpdate()"
         ),
         "Program terminated with signal SIGSEGV, Segmentation fault.\n#5 rasThreadMain (arg=0x0) at ras/ras.cc:611",
+        (
+            "node7:41:60 [3] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x48)\n#2 0x7f at ras/collectives.cc:684\n"
+            "#3 0x7f at ras/client_support.cc:512\n#4 0x7f at ras/rasnet.cc:88\n#5 0x7f at ras/peers.cc:210"
+        ),
+        "[2026-11-03 10:00:01] node7:12:40 [0] graph/topo.h:234 NCCL WARN Could not find NET with id 0",
+        "node7:12:40 [0] transport/net_ib.cc:268 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument",
+        "Signal: Segmentation fault (11)\n#3 ncclGinInit (comm=0x55) at plugin/gin.cc:120",
+        "Thread 12 (LWP 812)\n#1 ncclLocalOpAppend (comm=0xaaaa) from /usr/lib/aarch64-linux-gnu/libnccl.so.2",
         (
             "Program terminated with signal SIGSEGV, Segmentation fault.\n#0  0x00007fe6f5292b63 in ncclGroupCommJoin (comm=0x55dadecf4690) at "
             "include/group.h:113"
@@ -218,6 +293,8 @@ CAUSE = Cause(
     ),
     near_misses=(
         "node7:12:40 [0] NCCL INFO RAS client listening socket at ::1<28028>",
+        "Thread 12 (LWP 812)\n#1 ncclLocalOpAppend (comm=0x5555) from /usr/lib/x86_64-linux-gnu/libnccl.so.2",
+        "node7:12:40 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.7<0>",
         "free(): invalid next size (fast)",
         "node7:482:6900 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4",
         "node7:12:40 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device",

@@ -234,6 +234,23 @@ CAUSE = Cause(
         "virtual machines, too many peers."
     ),
     signatures=(
+        # NCCL_RUN_DIAGNOSTICS=1, of 2.31 on: it tries each direction between GPUs before the application does.
+        Signature(
+            needle="NCCL DIAG [INFO] p2p: ",
+            pattern=r"NCCL DIAG \[INFO\] p2p: (?P<what>(?:read|write) mismatch) (?P<edge>[^\n;]{1,160}?)(?: expected=| got=|;|$)",
+            standing="likely",
+            says="NCCL's own check of P2P read other data than was written ({what}: {edge})",
+            says_zh="NCCL 自带的 P2P 检查读到的数据与写入的不同（{what}：{edge}）",
+            remedies=("host-memory", "iommu-and-acs", "prove-it"),
+        ),
+        Signature(
+            needle="NCCL DIAG [INFO] p2p: ",
+            pattern=r"NCCL DIAG \[INFO\] p2p: only (?P<passed>\d{1,9})/(?P<all>\d{1,9}) GPU-to-GPU peer accesses passed",
+            standing="likely",
+            says="NCCL's own check of P2P: only {passed} of {all} accesses between GPUs work",
+            says_zh="NCCL 自带的 P2P 检查：GPU 之间的 {all} 种访问只有 {passed} 种可用",
+            remedies=("host-memory", "iommu-and-acs", "prove-it"),
+        ),
         Signature(
             needle="support faster communication broadband via P2P or IB",
             says="accelerate refuses to start: GPUs of this series offer neither P2P nor InfiniBand, and the variables that say so are not set",
@@ -483,6 +500,8 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/631",
     ),
     hits=(
+        "node7:4711 NCCL DIAG [INFO] p2p: write mismatch srcRank=2 dstRank=5 path=NVL expected=0x4000000200000001 got=0x0; inspect the link",
+        "node7:4711 NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed verification",
         (
             "NotImplementedError: Using RTX 4000 series doesn't support faster communication broadband via P2P or IB. Please set "
             '`NCCL_P2P_DISABLE="1"` and `NCCL_IB_DISABLE="1" or use `accelerate launch` which will do this automatically.'
@@ -527,6 +546,7 @@ CAUSE = Cause(
         ("node7:512:603 [2] /src/rccl/build/hipify/src/transport/p2p.cc:361 NCCL WARN HIP failure 'invalid argument'"),
     ),
     near_misses=(
+        "node7:4711 NCCL DIAG [OK]   p2p: verified P2P access in both directions between every GPU pair (56 peer accesses)",
         "node7:4711:4788 [1] NCCL INFO Could not enable P2P between dev 1(=1b000) and dev 0(=1a000)",
         "node7:4711:4788 [0] NCCL INFO Channel 00/04 : 0[0] -> 1[1] via P2P/CUMEM",
         "node7:4711:4788 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.",

@@ -146,6 +146,8 @@ CAUSE = Cause(
         Signature(needle="RuntimeError: Address already in use"),
         # accelerate looks before it starts anything.
         Signature(needle="another process is utilizing it", pattern=r"communication on port `(?P<port>\d+)`, but another process is utilizing it"),
+        # HCCL.
+        Signature(needle="Failed to bind the IP port", pattern=r"EJ0003\b.{0,100}Failed to bind the IP port"),
         # NCCL's own listeners take free ports, unless NCCL_COMM_ID names one.
         Signature(needle="Call to bind failed", pattern=r"NCCL WARN Call to bind failed : Address already in use"),
         Signature(needle=" is already in use", pattern=r"(?:Error|ERROR)\b.{0,80}[Pp]ort (?P<port>\d{2,5}) is already in use"),
@@ -198,6 +200,7 @@ CAUSE = Cause(
         "https://man7.org/linux/man-pages/man2/bind.2.html",
     ),
     hits=(
+        "EJ0003: [PID: 812] 2026-11-03 Failed to bind the IP port. Reason: The IP address and port have been bound already.",
         (
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, "
             "code: -98, name: EADDRINUSE, message: address already in use"

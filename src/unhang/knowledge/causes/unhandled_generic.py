@@ -1,8 +1,87 @@
-"""unhandled-generic: NCCL failed and names no cause."""
+"""unhandled-generic: NCCL failed, and what it says of it, if anything, is the mark of no cause known here."""
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import Cause, Signature
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
+from unhang.model import Evidence, Finding
+from unhang.patterns import lazily
+from unhang.records.logs.nccl import RESULTS
+from unhang.records.logs.said import At
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture
+
+_RETURNS = lazily(r"(?P<place>(?<![\w/])[\w/]{1,200}\.(?:cc|cu|h):\d{1,9}) -> (?P<code>[1-6])(?: \[Async thread\])?\s*$")
+# What also fails when communicators of a healthy training end.
+_AT_TEARDOWN = ("misc/socket", "misc/ipcsocket", "proxy", "bootstrap", "ras/", "os/")
+_LAST_ERROR = lazily(r"Last [Ee]rror:\s*(?P<said>\S[^\n]{0,500})")
+
+
+def words(view: LogView) -> tuple[str, At] | None:
+    """NCCL's own words about the first failure, and where they stand: behind "Last error:", else in the last warning before it."""
+    first = next(iter(view.hits_of(CAUSE.id)), None)
+    if first is None:
+        return None
+    quoted = [(said, at) for said, places in view.nccl.last_errors.items() for at in places]
+    if quoted:
+        return next(((said, at) for said, at in quoted if at.rank == first.rank), quoted[0])
+    warned = [(said, at) for said, places in view.nccl.warnings.items() for at in places]
+    before = [w for w in warned if w[1].source == first.source and (w[1].line or 0) < (first.line or 0)]
+    return max(before, key=lambda w: w[1].line or 0) if before else next(iter(warned), None)
+
+
+_NONE = Text("NCCL failed and names no cause", "NCCL 出错，但没有给出原因")
+
+
+def _quoted(said: str | None) -> Text:
+    return _NONE if said is None else Text("NCCL: {said}", "NCCL：{said}").fill(said=said)
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    # What a rank raised is one text, with all its lines.
+    hits = picture.hits_of(CAUSE.id)
+    return CAUSE.of_hits(hits, says=_quoted(next((m["said"] for h in hits if (m := _LAST_ERROR.search(h.text)) is not None), None)))
+
+
+def _of_traces(view: LogView) -> Finding | None:
+    """NCCL's return path, where the log holds no other word of a failure."""
+    at = next((t for t in view.nccl.traces if (m := _RETURNS.search(t.text)) is not None and not m["place"].startswith(_AT_TEARDOWN)), None)
+    if at is None or view.finished or view.tracebacks or any(view.hits.values()):
+        return None
+    returns = _RETURNS.search(at.text)
+    assert returns is not None
+    return CAUSE.finding(
+        standing="established",
+        says=Text("NCCL failed at {place} ({what}) and names no cause", "NCCL 在 {place} 处出错（{what}），但没有给出原因").fill(
+            place=returns["place"], what=RESULTS[int(returns["code"])]
+        ),
+        ranks=() if at.rank is None else (at.rank,),
+        hosts=() if at.host is None else (at.host,),
+        evidence=(Evidence(source=at.source, line=at.line, text=at.text.strip()),),
+    )
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = view.hits_of(CAUSE.id)
+    if not hits:
+        return _of_traces(view)
+    said = words(view)
+    if said is None:
+        return CAUSE.of_hits(hits, view, says=_NONE)
+    # Ranks of which other words are quoted did not meet this.
+    others = {at.rank for words, places in view.nccl.last_errors.items() if words != said[0] for at in places} - {None, said[1].rank}
+    found = CAUSE.of_hits([h for h in hits if h.rank not in others], view, says=_quoted(said[0]))
+    if found is None:
+        return None
+    # torch puts the words on the line behind "Last error:"; NCCL's own warning says more of whom they are.
+    at = view.nccl.warnings.get(said[0], (said[1],))[0]
+    stands_there = said[0] in at.text
+    quoted = Evidence(source=at.source, line=at.line if stands_there or at.line is None else at.line + 1, text=at.text if stands_there else said[0])
+    return replace(found, evidence=(quoted, *found.evidence[:2]))
 
 
 def _said(words: str) -> str:
@@ -16,8 +95,8 @@ def _said(words: str) -> str:
 CAUSE = Cause(
     id="unhandled-generic",
     role="symptom",
-    title="NCCL failed and names no cause",
-    title_zh="NCCL 出错，但没有给出原因",
+    title="NCCL failed for a reason that is not known here",
+    title_zh="NCCL 出错，原因未知",
     what="torch or another caller reports an NCCL error whose text says only that something in the system, in CUDA or inside NCCL failed.",
     why="The line that names the cause is printed by NCCL itself, and only at NCCL_DEBUG=WARN or above.",
     signatures=(
@@ -28,11 +107,15 @@ CAUSE = Cause(
         Signature(needle="invalid usage", pattern=r"NCCL (?:error|Error \d+|failure)\b.{0,200}invalid usage", role="symptom"),
         Signature(needle="invalid argument", pattern=r"NCCL (?:error|Error \d+|failure)\b.{0,200}invalid argument", role="symptom"),
         Signature(needle="ncclSystemError: ", role="symptom"),
+        # nccl2.
+        Signature(needle="Aborting process on rank ", pattern=r"Aborting process on rank \d{1,7} due to error\b", role="symptom"),
         Signature(needle="ncclInternalError: ", role="symptom"),
         Signature(needle="ncclUnhandledCudaError: ", role="symptom"),
         Signature(needle="ncclInvalidUsage: ", role="symptom"),
         Signature(needle="ncclInvalidArgument: ", role="symptom"),
     ),
+    in_run=_in_run,
+    in_logs=_in_logs,
     mistaken_for={"peer-lost": "ncclRemoteError says that the other side ended; these say only that something failed here"},
     sources=("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",),
     hits=(
@@ -56,6 +139,7 @@ CAUSE = Cause(
         "horovod.common.exceptions.HorovodInternalError: ncclCommInitRank failed: unhandled cuda error",
         "RuntimeError: NCCL Error 1: unhandled cuda error",
         "cupy_backends.cuda.libs.nccl.NcclError: NCCL_ERROR_SYSTEM_ERROR: unhandled system error",
+        "[TC][rank=2][name=0] Aborting process on rank 2 due to error - timeout watchdog detected operation error",
         "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
         "ncclInternalError: Internal check failed.",
         "ncclUnhandledCudaError: Call to CUDA function failed.",

@@ -215,6 +215,26 @@ CAUSE = Cause(
             remedies=("same-everywhere", "same-settings"),
         ),
         Signature(
+            needle="differ from rank ",
+            pattern=(
+                r"NCCL DIAG \[INFO\] (?P<what>[\w .-]{1,60}): (?:\w{1,20} )?mismatch across [^\n]{0,120}?rank\(s\) (?P<whose>[\d, and-]{1,120}?) "
+                r"differ from rank (?P<other>\d{1,7}) \((?P<value>[^)\n]{0,120})\)"
+            ),
+            standing="possible",
+            says="NCCL's own check: {what} differs, on rank(s) {whose} from rank {other} ({value})",
+            says_zh="NCCL 自带的检查：{what} 不一致，rank {whose} 与 rank {other}（{value}）不同",
+            remedies=("same-everywhere",),
+        ),
+        # torch's symmetric memory, made for the device API of NCCL 2.28: 2.29 wants it initialised.
+        Signature(
+            needle="ncclDevCommCreate failed",
+            near=r"NCCL version 2\.(?:29|[3-9]\d)\.",
+            standing="likely",
+            says="this torch was built for the device API of another NCCL release than the one that is loaded (symmetric memory)",
+            says_zh="这个 torch 编译时所用的 NCCL 设备 API 与实际加载的版本不同（对称内存）",
+            remedies=("matching-packages", "see-what-is-loaded"),
+        ),
+        Signature(
             needle="NVSHMEM host library version",
             pattern=r"NVSHMEM device library version.{0,40}does not match with NVSHMEM host library version",
             says="the NVSHMEM host library is another release than the device code was built with",
@@ -374,6 +394,8 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/cpp_extension.html",
     ),
     hits=(
+        "node7:4711 NCCL DIAG [INFO] CUDA driver version: mismatch across 16 ranks in comm 0x5581, rank(s) 8-15 differ from rank 0 (13000)",
+        "torch.distributed.DistBackendError: NCCL error in: nccl_devcomm.hpp:73, invalid usage, NCCL version 2.29.3\nncclDevCommCreate failed",
         "node7:5120:5333 [0] init.cc:1203 NCCL WARN Mismatched NCCL version detected : rank 8 version 21903 rank 0 version 22105",
         (
             "[2026-11-03 10:00:01] node7:5120:5333 [0] init.cc:1203 (initTransportsRank) NCCL WARN Mismatched NCCL version detected : rank 1 "
@@ -418,6 +440,7 @@ CAUSE = Cause(
         "node7:5120:5120 [0] init.cc:1720 NCCL WARN ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER",
     ),
     near_misses=(
+        "node7:4711 NCCL DIAG [OK]   CUDA driver version: 13000 consistent across 16 ranks in comm 0x5581",
         "NCCL version 2.21.5+cuda12.4",
         (
             "Installed CUDA version 12.2 does not match the version torch was compiled with 12.6 but since the APIs are compatible, accepting this "

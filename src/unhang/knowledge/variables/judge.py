@@ -43,7 +43,8 @@ class Setting:
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher",
-    "per_node" (tasks or GPUs of each host that a batch system gives), "nnodes" (the variable that a launcher takes the number of hosts from).
+    "per_node" (tasks or GPUs of each host that a batch system gives), "nnodes" (the variable that a launcher takes the number of hosts from), "rocm"
+    (the release that is loaded, "" where it is not named).
     """
 
     name: str

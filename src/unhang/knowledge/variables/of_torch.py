@@ -79,6 +79,14 @@ _HANDLING = (
 _RECORDER = (warning("0", "the flight recorder is off: after a hang there is no dump", "关闭了 flight recorder：挂起后没有转储"),)
 
 VARIABLES = (
+    _torch(
+        "TORCH_DIST_USE_NCCL2",
+        ZERO_OR_ONE,
+        "1",
+        "the backend nccl is nccl2; 0: nccl-legacy, the older one",
+        "后端 nccl 即 nccl2；0：改用旧后端 nccl-legacy",
+        since="2.15",
+    ),
     # Errors and time-outs
     _torch(
         "TORCH_NCCL_BLOCKING_WAIT",

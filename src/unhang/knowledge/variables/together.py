@@ -14,6 +14,7 @@ from unhang.facts.variables import beyond, visible_gpus
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.judge import Judged, Option, Place, Remark
 from unhang.knowledge.variables.known import entries
+from unhang.knowledge.variables.readers import release
 from unhang.knowledge.variables.variable import Text
 from unhang.model import Severity
 
@@ -395,6 +396,56 @@ def _of_no_use(view: _View) -> Iterator[_Said]:
         yield "NCCL_NSOCKS_PERTHREAD", _remark("warning", f"{threads} × {each} sockets are more than 64", f"{threads} × {each} 个套接字超过 64")
 
 
+# What torch/csrc/distributed/c10d/nccl2 does not read of torch's variables for NCCL.
+_NOT_NCCL2 = (
+    "TORCH_NCCL_BCAST_UNIQUEID",
+    "TORCH_NCCL_COORD_CHECK_MILSEC",
+    "TORCH_NCCL_DESYNC_DEBUG",
+    "NCCL_DESYNC_DEBUG",
+    "TORCH_NCCL_EXTRA_DUMP_ON_EXEC",
+    "TORCH_NCCL_NAN_CHECK",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT",
+    "TORCH_NCCL_PROPAGATE_ERROR",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS",
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING",
+    "TORCH_NCCL_TEARDOWN_ON_TIMEOUT",
+    "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
+    "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
+)
+
+
+def _nccl2(view: _View) -> Iterator[_Said]:
+    version = view.place.libraries.get("torch", "")
+    if not version or release(version)[:2] < (2, 15) or view.number("TORCH_DIST_USE_NCCL2") == 0:
+        return
+    for name in _NOT_NCCL2:
+        if name in view.last:
+            yield (
+                name,
+                _remark(
+                    "note",
+                    f"nccl2, which torch {version} takes for the backend nccl, does not read it; nccl-legacy does (TORCH_DIST_USE_NCCL2=0)",
+                    f"torch {version} 的后端 nccl 即 nccl2，它不读取此变量；nccl-legacy 会读取（TORCH_DIST_USE_NCCL2=0）",
+                ),
+            )
+
+
+def _on_rocm(view: _View) -> Iterator[_Said]:
+    """Seen on Slingshot with PHB and SYS; other releases of ROCm are not known to do so."""
+    level = (view.text("NCCL_NET_GDR_LEVEL") or "").strip().upper()
+    loaded = view.option("rocm")
+    is_rocm = loaded is not None or "rccl" in view.place.libraries or any(n.startswith(("FI_CXI_", "HSA_", "ROCR_", "HIP_")) for n in view.last)
+    if level in ("PHB", "SYS") and is_rocm and (loaded is None or loaded.value.partition(".")[0] in ("", "7")):
+        yield (
+            "NCCL_NET_GDR_LEVEL",
+            _remark(
+                "warning",
+                f"with ROCm 7 jobs of several hosts were seen to hang with {level}; RCCL finds the distance by itself where it is not set",
+                f"在 ROCm 7 上，设为 {level} 的多机作业曾出现挂起；不设置时 RCCL 会自行判断距离",
+            ),
+        )
+
+
 def _from_conf(view: _View) -> Iterator[_Said]:
     for name, judged in view.last.items():
         if judged.source.endswith(("nccl.conf", "rccl.conf")) and not name.startswith("NCCL_") and judged.state != "not-read":
@@ -455,6 +506,8 @@ _CHECKS: tuple[Callable[[_View], Iterable[_Said]], ...] = (
     _recorder,
     _ranks,
     _of_no_use,
+    _nccl2,
+    _on_rocm,
     _from_conf,
     _conf_file,
     _launcher,

@@ -110,7 +110,7 @@ class Look:
     def _hit(self, signature: Signature, at: int, start: int, stop: int) -> tuple[Hit, Stamp | None] | None:
         line = self._line(start, stop)
         around = self._around(start, stop) if signature.near or signature.unless else ""
-        groups = groups_of(signature, line.text, around, self._behind(stop) if signature.over else "")
+        groups = groups_of(signature, line.text, around, self._behind(stop) if signature.over or signature.then else "")
         if groups is None:
             return None
         position = line.text.find(signature.needle)

@@ -56,7 +56,24 @@ CALL = Signature(
 )
 # `cudaDev 1 nvmlDev 1 busId 3b000`: the PCI address of the writer's GPU as one hexadecimal number, without the signs between its parts.
 BUS_ID = _context(" busId ", r"cudaDev \d{1,4} .{0,60}?busId (?P<bus>[0-9a-f]{4,12})\b")
-SIGNATURES = (VERSION, START, COMPLETE, TRANSPORT, INTERFACE, SETTING, TRACE, CALL, BUS_ID)
+_SAID = r"(?P<said>\S.{0,500})"
+# nccl2, where the script names no device (TORCH_CPP_LOG_LEVEL=INFO).
+GUESSED = _context("User did not provide device ID", r"using device (?P<device>\w{1,20}:\d{1,4})", keep=64)
+# RCCL complains at each start of a kernel without iommu=pt.
+WARN = _context("NCCL WARN ", rf"NCCL WARN (?!Missing \"){_SAID}", keep=64)
+# torch puts the words on a line of their own, nccl2 behind it; they may be missing.
+LAST_ERROR = (
+    _context("Last error:", rf"Last error: *{_SAID}", keep=64),
+    _context("Last Error: ", rf"Last Error: *{_SAID}", keep=64),
+    Signature(
+        needle="Last error:",
+        pattern=r"Last error:$",
+        then=rf"(?!Traceback \(|Exception raised|terminate called|\[[EWIF]\d{{3,4}} ){_SAID}",
+        role="context",
+        keep=64,
+    ),
+)
+SIGNATURES = (VERSION, START, COMPLETE, TRANSPORT, INTERFACE, SETTING, TRACE, CALL, BUS_ID, GUESSED, WARN, *LAST_ERROR)
 # Each rank sends and receives as often as it has to: their communicators are not counted alike.
 _POINT_TO_POINT = ("Send", "Recv")
 # Source, host, pid and pointer, which is only unique within its process.
@@ -80,6 +97,9 @@ def read(hits: Iterable[Hit]) -> NcclSaid:
     inits: dict[tuple[_Communicator, str], Init] = {}
     traces: list[At] = []
     calls: dict[str, list[Hit]] = {}
+    guessed: dict[str, list[At]] = {}
+    warnings: dict[str, list[At]] = {}
+    last_errors: dict[str, list[At]] = {}
     for h in hits:
         signature = h.signature
         if signature == VERSION:
@@ -92,6 +112,12 @@ def read(hits: Iterable[Hit]) -> NcclSaid:
             settings.setdefault(f"{h.groups['name']}={h.groups['value']}", []).append(at(h))
         elif signature == TRACE:
             traces.append(at(h))
+        elif signature == GUESSED:
+            guessed.setdefault(h.groups["device"], []).append(at(h))
+        elif signature == WARN:
+            warnings.setdefault(h.groups["said"].strip(), []).append(at(h))
+        elif signature in LAST_ERROR:
+            last_errors.setdefault(h.groups["said"].strip(), []).append(at(h))
         elif signature == CALL:
             calls.setdefault(h.source, []).append(h)
         elif signature in (START, COMPLETE):
@@ -114,6 +140,9 @@ def read(hits: Iterable[Hit]) -> NcclSaid:
         interfaces=_frozen(interfaces),
         settings=_frozen(settings),
         traces=tuple(traces),
+        guessed=_frozen(guessed),
+        warnings=_frozen(warnings),
+        last_errors=_frozen(last_errors),
         calls=tuple(_last_calls(calls.values(), {c: i.comm_id for (c, _), i in inits.items()})),
     )
 

@@ -96,6 +96,8 @@ _SURE = (
 )
 # In a group other than the default one torch prints the rank within the group, which names nobody.
 GROUP = r"(?:PG (?:(?:ID )?0 |[^\]\[]{0,200}?\(default_pg\) )[^\]\[]{0,200}?)?"
+# nccl2, torch 2.15: the rank within the group, which for the default group is the job's.
+_NCCL2 = r" (?:\[TC\] ?)?\[rank=(\d{1,7})\]\[name=(?:0|default_pg|nccl2?|)\]"
 # Daemons that act by themselves: their names are part of what they say.
 _DAEMON = r"(?:earlyoom|oomd|systemd-oomd|slurmd|slurmstepd|slurmctld|kubelet|nv-fabricmanager|nvidia-fabricmanager|nvidia-imex)\b"
 # Two groups: host, process.
@@ -193,6 +195,11 @@ def _date_c(said: Said, found: re.Match[str]) -> None:
     said.at(wall(found[4], _MONTHS[found[1]], found[2], found[3]))
 
 
+def _date_ccl(said: Said, found: re.Match[str]) -> None:
+    said.at(wall(found[1], found[2], found[3], found[4]))
+    said.pid = int(found[5])
+
+
 def _uptime(said: Said, found: re.Match[str]) -> None:
     said.at(counted(found[1]))
 
@@ -215,8 +222,8 @@ def _glog(said: Said, found: re.Match[str]) -> None:
 
 def _glog_torch(said: Said, found: re.Match[str]) -> None:
     _glog(said, found)
-    if found[6] and said.rank is None:
-        said.rank = int(found[6])
+    if (rank := found[6] or found[7]) and said.rank is None:
+        said.rank = int(rank)
 
 
 _MAX_PID = 1 << 22
@@ -282,15 +289,16 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
     # torch's C++ log: no time up to 2.3.
     (
         "[",
-        rf"\[([EWIFC])(?:(\d{{3,4}}) {_CLOCK}{_FRACTION})?(?: +(\d+))? [\w./+-]{{1,300}}:\d+\](?: \[{GROUP}Rank (\d{{1,7}})\])?",
+        rf"\[([EWIFC])(?:(\d{{3,4}}) {_CLOCK}{_FRACTION})?(?: +(\d+))? [\w./+-]{{1,300}}:\d+\](?: \[{GROUP}Rank (\d{{1,7}})\]|{_NCCL2})?",
         _glog_torch,
         _MARKER,
     ),
     ("[", rf"\[{GROUP}[Rr]ank:? ?(\d{{1,7}})\]", _rank_kept, _MARKER),
+    ("[", _NCCL2[1:], _rank_kept, _MARKER),
     (" ", rf"  what\(\):  \[{GROUP}Rank (\d{{1,7}})\]", _rank_kept, _MARKER),
     # Open MPI's and UCX's own messages.
     ("[", rf"\[{_HOST}:(\d{{1,8}})\] (?=\*\*\* |PMIX |PRTE |\[ ?\d+\] )", _process, _MARKER),
-    ("[", rf"\[{_HOST}:(\d{{1,8}}):\d+(?::\d+)?\]", _process, _MARKER),
+    ("[", rf"\[{_HOST}:(\d{{1,8}}) *:\d+(?::\d+)?\]", _process, _MARKER),
     ("[", rf"\[{_LEVEL}\]", _level, _MARKER),
     # Ray, vLLM: a class, often with more of its name.
     (
@@ -306,6 +314,8 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
     (_DIGITS + " ", r" {0,6}\d{1,8}\t", _nothing, _PREFIX),
     # srun --label, padded to the width of the highest; deeper spaces are indentation.
     (_DIGITS + " ", rf"(?=.{{1,5}}:) {{0,3}}(\d{{1,5}}):{_END}", _label, _PREFIX),
+    # oneCCL.
+    (_DIGITS, rf"(\d{{4}}):(\d\d):(\d\d)-{_CLOCK}:\((\d{{1,8}})\) (?=\|CCL_)", _date_ccl, _PREFIX),
     (_DIGITS, rf"{_DATE} std(?:out|err) [FP]{_END}()()", _date_bare, _PREFIX),
     (_DIGITS, rf"{_DATE}(?: - | \| |: | {_SYSLOG}| |(?=\[)|$)", _date_bare, _PREFIX),
     (_DIGITS, rf"(0[1-9]|1[0-2])/(0[1-9]|[12]\d|3[01])/(\d{{4}}) {_CLOCK} -{_END}", _date_us, _PREFIX),
@@ -322,6 +332,8 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
     ("rR", rf"(?:[Rr]ank|RANK)[ _]?(\d{{1,7}})(?::| ?\|){_END}", _torch_rank, _PREFIX),
     ("t", rf"torch[\w.]{{1,100}}: \[{_LEVEL}\]", _level, _MARKER),
     (_LETTERS + _DIGITS, rf"{_HOST}:(\d{{1,8}}):\d{{1,8}} {_NCCL}(?:[^\s\[]{{1,200}}:\d+ (?:\([^)]{{0,200}}\) )?)?(?:NCCL (\w+))?", _nccl, _MARKER),
+    # NCCL_RUN_DIAGNOSTICS, of 2.31 on.
+    (_LETTERS + _DIGITS, rf"{_HOST}:(\d{{1,8}}) (?=NCCL DIAG )", _process, _MARKER),
     # pdsh and DeepSpeed over several hosts, docker compose.
     (_LOWER + _DIGITS, rf"({NODE_NAME}|{IP_ADDRESS}):{_END}", _host, _PREFIX),
     (_LOWER + _DIGITS, rf"([a-z0-9](?=[a-z0-9.-]{{0,252}}\d)[a-z0-9.-]{{0,252}}): (?={_SURE})", _host, _PREFIX),

@@ -114,7 +114,8 @@ class NcclSaid:
 
     `versions`, `transports` ("P2P/CUMEM", "SHM/direct", "NET/IB/0/GDRDMA", "NET/Socket/0"), `interfaces` ("Bootstrap eth0:10.0.0.7<0>") and
     `settings` ("NAME=value") map each value to the places where it stood; `traces` are return-code lines ("transport/shm.cc:114 -> 2"). `calls`
-    are there with NCCL_DEBUG_SUBSYS=COLL.
+    are there with NCCL_DEBUG_SUBSYS=COLL. `warnings` are those of NCCL_DEBUG=WARN, `last_errors` what callers quote of NCCL behind "Last error:".
+    `guessed` are the devices that torch chose by itself.
     """
 
     versions: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
@@ -124,6 +125,14 @@ class NcclSaid:
     settings: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
     traces: tuple[At, ...] = ()
     calls: tuple[Call, ...] = ()
+    guessed: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    warnings: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    last_errors: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+
+    @property
+    def informs(self) -> bool:
+        """Whether NCCL_DEBUG=INFO was on."""
+        return bool(self.inits or self.transports or self.interfaces or self.settings or self.traces or self.calls)
 
 
 def at(hit: Hit) -> At:

@@ -22,13 +22,13 @@ NEAR_LINES = 8
 class Signature:
     """A literal that must stand in the line, and a pattern with named groups for what it captures ("" for none).
 
-    Write needle and pattern for the line behind its prefixes (rank, time, pod), colours and carriage returns: those are taken off first. The
-    engine looks for needles alone, in files of any size; choose the rarest literal that every wording has. `near` has to be found within
-    NEAR_LINES lines around the hit (its own line counts), `unless` must not be, and `over` must not be in so many lines behind it. `standing` is
-    what a hit is worth: "established" only where the line itself names the cause. `says` is a sentence with {groups} of the pattern in it, `says_zh`
-    the same in Chinese, "" where it is told in English only; without one the title of the cause speaks. `remedies` chooses among the remedies of the
-    cause, by id, None all of them. `keep` bounds the hits that are kept of one file: the first ones and the last ones, or with `newest` the last ones
-    only.
+    Write needle and pattern for the line behind its prefixes (rank, time, pod), colours and carriage returns: those are taken off first. The engine
+    looks for needles alone, in files of any size; choose the rarest literal that every wording has. `near` has to be found within NEAR_LINES lines
+    around the hit (its own line counts), `unless` must not be, and `over` must not be in so many lines behind it, where `then` has to match at the
+    beginning. `standing` is what a hit is worth: "established" only where the line itself names the cause. `says` is a sentence with {groups} of
+    the pattern, `says_zh` the same in Chinese, "" where it is told in English only; without one the title of the cause speaks. `remedies` chooses
+    among the remedies of the cause, by id, None all of them. `keep` bounds the hits that are kept of one file: the first ones and the last ones, or
+    with `newest` the last ones only.
     The groups rank, local_rank, host, pid and time, where a pattern has them, tell whom the line is about.
     """
 
@@ -37,6 +37,7 @@ class Signature:
     near: str = ""
     unless: str = ""
     over: str = ""
+    then: str = ""
     role: Role = "root"
     standing: Standing = "established"
     says: str = ""
@@ -114,6 +115,10 @@ def groups_of(signature: Signature, text: str, around: str = "", behind: str = "
             return None
     if signature.over and compiled(signature.over).search(behind) is not None:
         return None
+    if signature.then:
+        if (following := compiled(signature.then).match(behind)) is None:
+            return None
+        groups |= {k: v for k, v in following.groupdict().items() if v is not None}
     return groups
 
 

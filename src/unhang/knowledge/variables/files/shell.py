@@ -51,6 +51,7 @@ _OF_BATCH = re.compile(r"#(?:SBATCH\s(?:.*\s)?--export(?:=|\s+)|PBS\s(?:.*\s)?-v
 _PER_NODE = re.compile(r"#SBATCH\s(?:.*\s)?(?:--ntasks-per-node[= ]|--gpus-per-node[= ](?:\w+:)?|--gres[= ]gpu:(?:\w+:)?)(?P<count>\d{1,5})\b")
 # `torchrun --nnodes $WORLD_SIZE` knows what it counts.
 _COUNTS_HOSTS = re.compile(r"--(?:nnodes|num[_-]machines|num[_-]nodes)[= ]+\"?\$\{?WORLD_SIZE\b")
+_LOADS_ROCM = re.compile(r"^[ \t]*(?:module|ml)[ \t][^#\n;&|]*\brocm(?:/(?P<release>[\w.]+))?(?=[ \t\r;&|]|$)", re.MULTILINE)
 _USED = re.compile(r"\$\{?(\w+)")
 # Where the place or the number of elements counts, none can go: `${A[1]}`, `${#A[@]}`, `$A`.
 _COUNTED = re.compile(r"\$\{[#!](\w+)\[|\$\{(\w+)\[(?![@*]\](?:[}/]|:?\+))|\$\{?(\w+)(?![\w\[])")
@@ -177,6 +178,7 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
     options += [
         Said(name="per_node", value=m["count"], line=lines.of(start)) for start, stop in cutter.comments if (m := _PER_NODE.match(text, start, stop))
     ]
+    options += [Said(name="rocm", value=m["release"] or "", line=lines.of(m.start())) for m in _LOADS_ROCM.finditer(text, begin, finish)]
     options += [Said(name="nnodes", value="WORLD_SIZE", line=lines.of(m.start())) for m in _COUNTS_HOSTS.finditer(text, begin, finish)]
     inside = _rows_inside(cutter.inside, lines)
     # What follows on what is not closed is said to be unread as a whole.

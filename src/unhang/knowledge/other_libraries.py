@@ -1,0 +1,167 @@
+"""Communication libraries beside NCCL and Gloo that give up waiting: who says so, for whom it waited, and what makes the library say more.
+
+A rank that prints such a line came and waited for another one, also where the library raises it as an exception or ends its kernel by a trap. A new
+library is a row of LIBRARIES; words that tell of a timeout without the word are a row of _WORDS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined
+from unhang.model import Remedy
+from unhang.patterns import lazily
+from unhang.records.logs import Hit, Signature
+from unhang.records.logs.signature import compiled
+
+_LAUNCH_FAILURE = ("unspecified launch failure", "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """`own` matches what only this library prints: alternatives that begin with a letter each, by which most lines are passed over quickly.
+
+    `traps` are needles of what CUDA reports where the library has ended its own kernel. `talk` turns on its own messages.
+    """
+
+    name: str
+    own: str
+    traps: tuple[str, ...] = ()
+    talk: Mapping[str, str] = field(default_factory=dict)
+
+
+LIBRARIES = (
+    Library(name="DeepEP", own=r"DeepEP\b", traps=_LAUNCH_FAILURE, talk={"NVSHMEM_DEBUG": "INFO"}),
+    Library(name="NVSHMEM", own=r"NVSHMEM(?! (?:INFO|TRACE))\b|nvshmem", traps=_LAUNCH_FAILURE, talk={"NVSHMEM_DEBUG": "INFO"}),
+    Library(name="HCCL", own=r"EI000[26]\b|HCCL\b|Hccl|hccl", talk={"ASCEND_GLOBAL_LOG_LEVEL": "1", "ASCEND_SLOG_PRINT_TO_STDOUT": "1"}),
+    Library(name="UCC", own=r"UCC {1,4}(?:ERROR|WARN|FATAL)\b|UCC_ERR_", talk={"UCC_LOG_LEVEL": "info"}),
+    Library(name="UCX", own=r"UCX {1,4}(?:ERROR|WARN|FATAL)\b|UCS_ERR_|UCX\w*(?:Error|Exception)\b|ucp\._libs\b", talk={"UCX_LOG_LEVEL": "info"}),
+    Library(name="NIXL", own=r"NIXL(?! (?:INFO|DEBUG|TRACE)\b)|nixl", talk={"NIXL_LOG_LEVEL": "INFO"}),
+    Library(name="libfabric (EFA)", own=r"NET/OFI\b|libfabric\b|EFA\b(?<!\wEFA)", talk={"FI_LOG_LEVEL": "warn", "NCCL_DEBUG": "INFO"}),
+    Library(name="oneCCL", own=r"\|CCL_(?:ERROR|WARN)\||oneCCL\b", talk={"CCL_LOG_LEVEL": "info"}),
+    Library(name="MSCCL++", own=r"MSCCLPP|MSCCL\+\+|Mscclpp|mscclpp", traps=("device-side assert triggered",), talk={"MSCCLPP_DEBUG": "INFO"}),
+    Library(name="RCCL", own=r"RCCL\b", talk={"NCCL_DEBUG": "INFO"}),
+    Library(name="rocSHMEM", own=r"rocSHMEM|ROCSHMEM|rocshmem"),
+    Library(name="Mooncake", own=r"Mooncake\b|mooncake\b", talk={"MC_LOG_LEVEL": "INFO"}),
+    Library(
+        name="MPI",
+        own=r"PMIX(?= ERROR:|_ERR_)|PMI2?_\w|MPI\w*_[A-Z]|Fatal error in (?:internal_|P?MPI)|OFI poll failed|mpi4py\b",
+        talk={"OMPI_MCA_plm_base_verbose": "5", "I_MPI_DEBUG": "5"},
+    ),
+    Library(name="XLA", own=r"XLA\b", talk={"NCCL_DEBUG": "INFO"}),
+)
+
+# That something was given up; neither the name of a setting nor what a timeout is set to.
+_GAVE_UP = (
+    r"(?:\b[Tt]im(?:ed|es)[ _-]?out\b|TIMED_?OUT\b|ERR_TIMEOUT\b|ERROR: TIMEOUT\b"
+    r"|\b(?:[Tt]imeout|TIMEOUT)(?=\s*(?:$|[,;!()\]'\"]|\.(?:\s|$)|: ?[A-Za-z]"
+    r"|(?:waiting|while|after|expired|exceeded|occurred|reached|for|during|error|detected|check|has|at|polling)\b)))"
+)
+_ANY = rf"(?:{'|'.join(one.own for one in LIBRARIES)})[^\n]{{0,400}}?{_GAVE_UP}"
+_TIMEOUT_ERROR = rf"TimeoutError: [^\n]{{0,400}}?(?:{'|'.join(one.own for one in LIBRARIES)})"
+# HCCL's exception names the call, and only its further lines say that another rank did not come.
+_HCCL_WAITED = r"EI000[26]\b|hccl fftsplus task timeout"
+
+
+def _symptom(needle: str, pattern: str = "", near: str = "") -> Signature:
+    return Signature(needle=needle, pattern=pattern, near=near, role="symptom")
+
+
+_WORDS: dict[Signature, str] = {
+    _symptom("error code is 9", r"Hccl\w+, error code is 9\b"): "HCCL",
+    **{
+        _symptom(needle, near=_HCCL_WAITED): "HCCL"
+        for needle in ("function error: Hccl", "NPU function error: ", "stream synchronize failed", "NPU error, error code is")
+    },
+    _symptom(", RankID:", r"\(PID:(?P<pid>\d{1,8}), Device:\d{1,4}, RankID:(?P<rank>\d{1,7})\)", _HCCL_WAITED): "HCCL",
+    _symptom("sec has expired on task", r"timeout [\d.]+ sec has expired on task"): "UCC",
+    _symptom("Assertion `", r"(?:mscclpp|poll_device\.hpp)[^\s:]{0,200}:\d+[^\n]{0,600}Assertion `"): "MSCCL++",
+    _symptom("A request has timed out and will therefore fail"): "MPI",
+    _symptom("of them arrived on time", r"threads to join the rendezvous"): "XLA",
+}
+SIGNATURES = (
+    *(
+        _symptom(needle, _ANY)
+        for needle in (" timeout", " Timeout", "imed out", "imes out", "TIMED_OUT", "TIMEDOUT", "ERR_TIMEOUT", "ERROR: TIMEOUT")
+    ),
+    _symptom("TimeoutError: ", _TIMEOUT_ERROR),
+    *_WORDS,
+)
+_OF_ANY = frozenset(SIGNATURES) - _WORDS.keys()
+_BY_NAME = {one.name: one for one in LIBRARIES}
+
+_OP = lazily(
+    r"(?:\b|Hccl|_)([Dd]ispatch|[Cc]ombine|[Bb]arrier|[Ff]ence|[Aa]ll[-_ ]?[Rr]educe|[Aa]ll[-_ ]?[Gg]ather|[Rr]educe[-_ ]?[Ss]catter"
+    r"|[Aa]ll[-_ ]?[Tt]o[-_ ]?[Aa]ll|[Bb]roadcast|[Bb]cast|[Hh]andshake)"
+)
+_TORCHS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "bcast": "broadcast",
+}
+# DeepEP numbers the GPUs of a node (NVL) and the nodes (RDMA); in its barrier each thread waits for one GPU of the node.
+_PEER = lazily(
+    r"(?:src|dst) (?P<net>NVL|RDMA|IB)(?: lane)?: (?P<of_net>\d{1,5})\b|thread = (?P<thread>\d{1,5}), value = [1-9]"
+    r"|(?:\bpeer|\b(?:from|for)(?: remote)? rank|[Rr]emote [Rr]ank)(?:[ :=]| \[|\[)*(?P<rank>\d{1,7})\b"
+)
+_JOINTS = lazily(r"[-_ ]")
+_SHOWN = 4
+
+
+def library(hit: Hit) -> Library | None:
+    """Whose line it is; None where it is none of these libraries'."""
+    if hit.signature in _WORDS:
+        return _BY_NAME[_WORDS[hit.signature]]
+    if hit.signature not in _OF_ANY:
+        return None
+    return next((one for one in LIBRARIES if compiled(one.own).search(hit.text)), None)
+
+
+def gave_up(hits: Iterable[Hit]) -> tuple[Sequence[Hit], Text] | None:
+    """The lines of the library that first gave up waiting, as if of one signature, and what they say together."""
+    said = [(one, h) for h in hits if (one := library(h)) is not None]
+    if not said:
+        return None
+    first = said[0][0]
+    own = [h for one, h in said if one == first]
+    op = next((op.lower() for h in own for op in _OP.findall(h.text)), None)
+    peers = list(dict.fromkeys(p for h in own for p in _peers(h.text)))
+    says = Text("{library} waited{op}{peers} longer than its timeout", "{library} {op}等待{peers}超过了超时时间").fill(
+        library=first.name,
+        op=NOTHING if op is None else Text(" in {op}", "在 {op} 中").fill(op=_TORCHS.get(_JOINTS.sub("", op), op)),
+        peers=Text(" for {peers}", "{peers}").fill(peers=joined(peers[:_SHOWN], COMMA) if peers else Text("another rank", "另一个 rank ")),
+    )
+    return [replace(h, signature=own[0].signature) for h in own], says
+
+
+def _peers(text: str) -> Iterable[Text]:
+    for found in _PEER.finditer(text):
+        if found["rank"]:
+            yield Text("rank {n}", "rank {n} ").fill(n=found["rank"])
+        elif found["net"] in ("RDMA", "IB"):
+            yield Text("node {n}", "节点 {n} ").fill(n=found["of_net"])
+        else:
+            yield Text("rank {n} of its node", "本节点的 rank {n} ").fill(n=found["thread"] or found["of_net"])
+
+
+def say_more(hits: Iterable[Hit]) -> Remedy | None:
+    """How to make the library that gave up tell more; None where none did, or nothing does."""
+    found = next((one for h in hits if (one := library(h)) is not None), None)
+    if found is None or not found.talk:
+        return None
+    return Remedy(
+        id="say-more",
+        says=f"Run again with the messages of {found.name} on, and keep the logs of all ranks: the rank that did not come may say why.",
+        says_zh=f"打开 {found.name} 自己的日志再运行一次，并保留所有 rank 的日志：没有到达的那个 rank 可能会说明原因。",
+        env=dict(found.talk),
+    )
+
+
+def trapped(hit: Hit, waited: Iterable[Hit]) -> bool:
+    """Whether a fault that CUDA reports is the trap by which a library ended its own kernel, in the same rank as far as both are known."""
+    return any(
+        (one := library(w)) is not None and hit.signature.needle in one.traps and (None in (hit.rank, w.rank) or hit.rank == w.rank) for w in waited
+    )
