@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
+from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.text import NOTHING, THEN, Text, joined
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
@@ -141,7 +142,7 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
         return found
     told = {s.cause for s in symptoms}
     remedies = (SUPERVISE, say_more_in_logs(view))
-    if "collective-timeout" in told or view.timeouts:
+    if "collective-timeout" in told or view.timeouts or is_wait(view.hits_of(symptoms[0].cause)):
         return only_symptoms(symptoms, remains=WAITING, remedies=remedies)
     return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=remedies)
 

@@ -150,6 +150,10 @@ CAUSE = Cause(
         Signature(needle="Call to bind failed", pattern=r"NCCL WARN Call to bind failed : Address already in use"),
         Signature(needle=" is already in use", pattern=r"(?:Error|ERROR)\b.{0,80}[Pp]ort (?P<port>\d{2,5}) is already in use"),
         Signature(needle="bind: address already in use", pattern=r"listen tcp\d? \S{0,60}:(?P<port>\d{2,5}): bind: address already in use"),
+        # HCCL.
+        Signature(
+            needle="Failed to bind the IP port", pattern=r"Failed to bind the IP port\. Reason: The IP address and port have been bound already"
+        ),
         Signature(needle="Failed to bind to address", pattern=r"RuntimeError: Failed to bind to address \S*:(?P<port>\d+)"),
         Signature(needle="ZMQError: Address already in use", pattern=r"ZMQError: Address already in use(?: \(addr='\S*:(?P<port>\d+)'\))?"),
     ),
@@ -198,6 +202,7 @@ CAUSE = Cause(
         "https://man7.org/linux/man-pages/man2/bind.2.html",
     ),
     hits=(
+        "[rank0]: EJ0003: [PID: 201] Failed to bind the IP port. Reason: The IP address and port have been bound already.",
         (
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, "
             "code: -98, name: EADDRINUSE, message: address already in use"

@@ -22,8 +22,11 @@ def _context(needle: str, pattern: str) -> Signature:
 # The block that torchrun ends with names the rank in the line before the exit code, and the host before that.
 HOST = _context("host      : ", r"^ {0,8}host {1,20}: (?P<host>[\w.:-]{1,253})$")
 RANK = _context("(local_rank: ", r"rank {1,20}: (?P<rank>\d{1,9}) \(local_rank: (?P<local_rank>\d{1,9})\)")
-CODE = _context("exitcode  : ", r"exitcode {1,20}: (?P<code>-?\d{1,10}) \(pid: (?P<pid>\d{1,9})\)")
-FAILED = _context("failed (exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,10})\) local_rank: (?P<local_rank>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)")
+# People put a word in the place of the pid before they show a log; terminals wrap the line.
+CODE = _context("exitcode  : ", r"exitcode {1,20}: (?P<code>-?\d{1,10})(?!\d)(?: \(pid: (?P<pid>\d{1,9})\))?")
+FAILED = _context(
+    "failed (exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,10})\) local_rank: (?P<local_rank>\d{1,9})(?!\d)(?: \(pid: (?P<pid>\d{1,9})\))?"
+)
 # DeepSpeed's main prints the process, its handler the command that was started last.
 DEEPSPEED = _context("exits with return code = ", r"(?:(?<!\d)(?P<pid>\d{1,9}) )?exits with return code = (?P<code>-?\d{1,10})(?!\d)")
 SPAWN = _context(
