@@ -36,10 +36,11 @@ class LogView:
     """What plain logs hold, where no supervisor wrote anything down; of one attempt.
 
     `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
-    watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising,
-    saving, downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines
-    of each source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through. `stacks` are
-    the main threads as faulthandler or py-spy saw them, one of each rank in each log.
+    watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising, saving,
+    downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines of each
+    source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through; `ends` are the
+    lines that tell of its end, and behind which nothing counts on; `crashed` those that a crashing process prints itself. `stacks` are the main
+    threads as faulthandler or py-spy saw them, one of each rank in each log.
     """
 
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
@@ -53,6 +54,8 @@ class LogView:
     world_size: int | None = None
     lines: Mapping[str, int] = field(default_factory=dict)
     finished: bool = False
+    ends: tuple[Hit, ...] = ()
+    crashed: tuple[Hit, ...] = ()
     stacks: tuple[Stack, ...] = ()
 
     def hits_of(self, cause: str) -> tuple[Hit, ...]:
