@@ -22,6 +22,11 @@ def test_the_rank_that_never_began():
     assert found.says.en == "ranks 0, 1 and 3 began a communicator of 4 and none completed it; rank 2 never began"
 
 
+def test_ranks_whose_logs_are_not_here_are_not_accused():
+    found = unfinished(view(init(0, nranks=8), init(1, nranks=8)))
+    assert found.absent == () and found.says.en.endswith("; of the others nothing is in the logs")
+
+
 def test_all_came_and_could_not_connect():
     assert "all of them came" in unfinished(view(*map(init, range(4)))).says.en
 

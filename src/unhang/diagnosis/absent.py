@@ -18,6 +18,8 @@ from unhang.records.logs import Hit
 from unhang.records.logs.said import At, Call, Status, Timeout
 
 _SIGTERM = -15
+# Frameworks issue a few collectives before they load and preprocess.
+_FIRST = 10
 # Where nothing tells which.
 _SOME = Text("a collective", "一次集合通信")
 
@@ -27,9 +29,10 @@ class Absent:
     """One collective that was given up.
 
     `waiting` entered it. `behind` never did, by their own counters; `named` did not by a check of torch's own, which `by` names; `lagging` issued
-    fewer collectives than those who waited, by NCCL's log of all calls; `silent` printed nothing at all; `unheard` printed other things, but nothing
-    about this collective. `everybody`: all ranks of the job entered it. `stopped` are the missing ones that a launcher then ended. `on_gloo`: Gloo
-    told it, whose lines name neither collective nor group.
+    fewer collectives than those who waited, by NCCL's log of all calls; `silent` printed nothing at all, where most ranks printed something;
+    `unheard` printed other things, but nothing about this collective, which half of the ranks reported. `everybody`: all ranks of the job entered
+    it. `at_start`: it is one of the first collectives and has one element, as barriers do. `stopped` are the missing ones that a launcher then
+    ended. `on_gloo`: Gloo told it, whose lines name neither collective nor group.
     """
 
     op: Text
@@ -47,6 +50,7 @@ class Absent:
     by: Text = NOTHING
     stopped: tuple[int, ...] = ()
     on_gloo: bool = False
+    at_start: bool = False
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -227,6 +231,8 @@ def _made(
     size = view.world_size or max(view.printed | set(waiting), default=-1) + 1
     if default or (first.group is None and 2 * len(waiting) >= size):
         rest = set(range(size)) - set(waiting) - set(behind) - set(lagging)
+    # Where few ranks are heard of, the logs of the others are missing; where few reported it, the others may have been ended before they could.
+    silent, unheard = rest - view.printed, rest & view.printed
     return Absent(
         op=_SOME if first.op == _SOME.en else same(first.op),
         seq=first.seq,
@@ -235,11 +241,16 @@ def _made(
         waiting=waiting,
         behind=behind,
         lagging=lagging,
-        silent=tuple(sorted(rest - view.printed)),
-        unheard=tuple(sorted(rest & view.printed)),
+        silent=tuple(sorted(silent)) if 2 * len(silent) < size else (),
+        unheard=tuple(sorted(unheard)) if 2 * len(unheard) <= size else (),
         everybody=view.world_size is not None and len(waiting) >= view.world_size,
         evidence=evidence,
+        at_start=first.seq is not None and first.seq <= _FIRST and _has_one_element(first),
     )
+
+
+def _has_one_element(given_up: Timeout) -> bool:
+    return given_up.op == "BARRIER" or given_up.numel_in == 1 or "TensorShape=[1]" in given_up.at.text
 
 
 def _behind(view: LogView, group: str | None, seq: int, waiting: tuple[int, ...]) -> tuple[int, ...]:

@@ -35,6 +35,8 @@ CONTEXT: tuple[Signature, ...] = tuple(
             *nccl.SIGNATURES,
             *work.SIGNATURES,
             *work.FINISHED,
+            *work.ENDS,
+            *exits.CRASHED,
             *attempts.SIGNATURES,
             *job_size.SIGNATURES,
             *dumped.SIGNATURES,
@@ -202,6 +204,8 @@ def _attempt(
         world_size=job_size.read(h for h in own if h.signature in _SIZES or h.signature in _NCCL),
         lines=lines,
         finished=any(h.signature in work.FINISHED for h in own),
+        ends=tuple(h for h in own if h.signature in work.ENDS),
+        crashed=tuple(h for h in own if h.signature in exits.CRASHED),
     )
     return Attempt(number=number, view=view, hits=own, times=times)
 

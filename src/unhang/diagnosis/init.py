@@ -19,11 +19,18 @@ class Unfinished:
     evidence: tuple[Evidence, ...]
 
     @property
+    def absent(self) -> tuple[int, ...]:
+        """Those to look at: where most are missing, it is their logs that are not here."""
+        return self.missing if 2 * len(self.missing) < self.nranks else ()
+
+    @property
     def says(self) -> Text:
         began = Text("{who} began a communicator of {n} and none completed it", "{who} 开始建立 {n} 个 rank 的通信器，没有一个完成")
         began = began.fill(who=ranks(self.begun), n=self.nranks)
         if not self.missing:
             return began + Text(": all of them came, the connection between them did not", "：全部都来了，彼此之间的连接没有建立")
+        if not self.absent:
+            return began + Text("; of the others nothing is in the logs", "；其他 rank 在日志里没有任何内容")
         return began + Text("; {who} never began", "；{who} 从未开始").fill(who=ranks(self.missing))
 
 

@@ -28,7 +28,7 @@ from unhang.knowledge import catalogue, stacked
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
-from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
+from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.records import named
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.attempts import STARTS
@@ -326,7 +326,16 @@ class Judge:
     def _gave_up(self, gave_up: Absent, symptoms: Sequence[Finding]) -> Finding:
         """A collective that was given up: a consequence, but one that tells whom to look at."""
         first = next((s for s in symptoms if s.cause == "collective-timeout"), None)
-        says = gave_up.says + Text("; why is not in evidence", "；原因不在证据之中") + possible(TRANSPORT if gave_up.everybody else WAITING)
+        says = gave_up.says
+        remedies: tuple[Remedy, ...] = (SUPERVISE, TORCH_DEBUG) if gave_up.on_gloo else (NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE)
+        if gave_up.at_start and not (gave_up.everybody or gave_up.behind):
+            says += Text(
+                "; it is one of the first and has one element: most likely a barrier, while another rank still loaded or preprocessed data",
+                "；它是最早的集合通信之一，只有一个元素：多半是一个 barrier，而另一个 rank 还在加载或预处理数据",
+            )
+            straggler = catalogue.get("straggler-timeout")
+            remedies = (straggler.remedy("work-beforehand"), straggler.remedy("raise-the-timeout"), *remedies)
+        says += Text("; why is not in evidence", "；原因不在证据之中") + possible(TRANSPORT if gave_up.everybody else WAITING)
         return Finding(
             cause="collective-timeout" if first is None else first.cause,
             standing="not-established",
@@ -334,7 +343,7 @@ class Judge:
             says_zh=says.zh,
             ranks=gave_up.missing,
             evidence=gave_up.evidence,
-            remedies=(SUPERVISE, TORCH_DEBUG) if gave_up.on_gloo else (NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE),
+            remedies=remedies,
         )
 
     def _at_the_end(self, evidence: Evidence) -> bool:
@@ -349,7 +358,7 @@ class Judge:
             standing="not-established",
             says=says.en,
             says_zh=says.zh,
-            ranks=begun.missing or begun.begun,
+            ranks=begun.absent if begun.missing else begun.begun,
             evidence=begun.evidence,
             # NCCL's own messages are on: that is how this is known.
             remedies=(SUPERVISE,),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import other_libraries, text, words
 from unhang.knowledge.causes.collective_timeout import NCCL2
+from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
 from unhang.knowledge.text import NOTHING, THEN, Text, joined
 from unhang.model import Evidence, Finding, Remedy
@@ -169,7 +170,7 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     more_messages = say_more_in_logs(view)
     # What is there already comes before another run.
     remedies = (more_messages, SUPERVISE) if more_messages is READ_DUMPS else (SUPERVISE, more_messages)
-    if "collective-timeout" in told or view.timeouts:
+    if "collective-timeout" in told or view.timeouts or is_wait(view.hits_of(symptoms[0].cause)):
         return only_symptoms(symptoms, remains=WAITING, remedies=remedies)
     return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=remedies)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
+from unhang.patterns import lazily
 from unhang.records.frames import LOADER, inside, place, user_frame
 from unhang.records.logs import Hit, Role, Signature, Traceback
 from unhang.records.logs.said import Exit, NcclSaid, Stack, Status, Timeout
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["STANDINGS", "Cause", "LogView", "Signature"]
 
+_RANKS = lazily(r"(?<!\d)(\d{1,9})(?:-(\d{1,9}))?(?!\d)")
+# A torn line may name any number.
+_MOST_NAMED = 65_536
 STANDINGS: tuple[Standing, ...] = ("established", "likely", "possible", "not-established")
 
 
@@ -32,10 +36,11 @@ class LogView:
     """What plain logs hold, where no supervisor wrote anything down; of one attempt.
 
     `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
-    watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising,
-    saving, downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines
-    of each source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through. `stacks` are
-    the main threads as faulthandler or py-spy saw them, one of each rank in each log.
+    watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising, saving,
+    downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines of each
+    source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through; `ends` are the
+    lines that tell of its end, and behind which nothing counts on; `crashed` those that a crashing process prints itself. `stacks` are the main
+    threads as faulthandler or py-spy saw them, one of each rank in each log.
     """
 
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
@@ -49,6 +54,8 @@ class LogView:
     world_size: int | None = None
     lines: Mapping[str, int] = field(default_factory=dict)
     finished: bool = False
+    ends: tuple[Hit, ...] = ()
+    crashed: tuple[Hit, ...] = ()
     stacks: tuple[Stack, ...] = ()
 
     def hits_of(self, cause: str) -> tuple[Hit, ...]:
@@ -162,6 +169,9 @@ class Cause:
         best = ordered[0]
         alike = [h for h in hits if h.signature == best.signature]
         numbers = tuple(sorted({h.rank for h in alike if h.rank is not None}))
+        # Whom the line names, not who prints it.
+        told = _RANKS.findall(best.groups.get("ranks", ""))
+        named = tuple(sorted({n for a, b in told for n in range(int(a), min(int(b or a), int(a) + _MOST_NAMED) + 1)}))
         back = view.traceback_of(best) if view is not None else None
         frame = user_frame(back.frames) if back is not None else None
         sentence = says or _filled(best) or Text(self.title, self.title_zh)
@@ -172,8 +182,8 @@ class Cause:
         return self.finding(
             standing=standing or best.signature.standing,
             says=who + sentence,
-            ranks=numbers,
-            hosts=tuple(dict.fromkeys(h.host for h in alike if h.host is not None)),
+            ranks=named or numbers,
+            hosts=() if named else tuple(dict.fromkeys(h.host for h in alike if h.host is not None)),
             where=place(frame, "") if frame is not None else None,
             evidence=words.hit_evidence(_one_per_text(ordered), at_most=3),
             remedies=remedies if remedies is not None else best.signature.remedies,

@@ -111,7 +111,6 @@ def _brief(finding: Finding, lang: Language, width: int) -> Iterator[Text]:
 
 
 def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: bool, again: str) -> list[Text]:
-    labels = LABELS[lang]
     finding = verdict.primary
     if finding is None:
         mark, style = ("✓", "green") if went_well(verdict) else ("?", "yellow")
@@ -126,12 +125,6 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: b
         left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
         if left >= evidence:
             break
-    # What is not there gives way to what is.
-    if no_sign := _no_sign(verdict, finding):
-        absent = _labelled(labels["no_sign"], ", ".join(no_sign), width)
-        if left - len(absent) > MAX_EVIDENCE:
-            rest[:0] = absent
-            left -= len(absent)
     return [*head, *_evidence(finding.evidence, lang, width, at_most=left, whole=whole), *remedies, *rest]
 
 
@@ -173,15 +166,6 @@ def _contradictions(verdict: Verdict, lang: Language, width: int, *, whole: bool
         if whole:
             for statement in c.statements:
                 yield from (Text(line, style="dim") for line in _evidence_lines(_source(statement), stood(statement, lang), width))
-
-
-def _no_sign(verdict: Verdict, finding: Finding) -> list[str]:
-    """What this is easily mistaken for, and was looked for and not found."""
-    cause = catalogue.load().get(finding.cause)
-    if cause is None or cause.role != "root":
-        return []
-    seen = {f.cause for f in (*verdict.contributing, *verdict.symptoms)}
-    return [id for id in cause.mistaken_for if id not in seen and (other := catalogue.load().get(id)) is not None and other.role == "root"]
 
 
 def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iterator[Text]:

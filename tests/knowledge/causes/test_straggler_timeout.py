@@ -23,7 +23,9 @@ def test_a_timeout_alone_says_nothing(logs):
 def test_tokenising_while_the_others_gave_up(logs):
     found = judge(logs.view(hits=logs.lines(STORE, rank=1, start=90), work=(logs.work(PROGRESS.format(percent=18, elapsed="29:58"), line=89),)))
     assert (found.standing, found.ranks) == ("likely", (0,))
-    assert "rank 0 was still at work (Running tokenizer on dataset, 30 min so far) when rank 1 gave up waiting after 30 min" in found.says
+    assert (
+        "rank 0 was still at work (Running tokenizer on dataset, 30 min so far, 107 min left) when rank 1 gave up waiting after 30 min" in found.says
+    )
     assert [e.line for e in found.evidence] == [89, 90]
 
 

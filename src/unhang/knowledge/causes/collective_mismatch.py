@@ -703,7 +703,16 @@ CAUSE = Cause(
             says_zh="NCCL 自己的报告：各 rank 的 {what} 调用次数不同",
             remedies=("same-order", "check-each-call"),
         ),
-        # torchfrtrace, torch's reader of flight-recorder dumps
+        # torchfrtrace, torch's reader of flight-recorder dumps. It compares all with the first rank: it names a culprit where that one is not alone.
+        Signature(
+            needle="Culprit rank ",
+            pattern=r"Culprit rank (?P<rank>\d+); Error type: (?P<what>COLLECTIVE_TYPE_MISMATCH|SIZE_OR_SYNTAX_MISMATCH|COLLECTIVE_DTYPE_MISMATCH)"
+            r"(?!.*Culprit rank)",
+            near=r"^world size: (?:[3-9]|\d\d)",
+            says="torch's flight-recorder analysis names the culprit: {what}",
+            says_zh="torch 对 flight recorder 的分析指出了出错者：{what}",
+            remedies=("same-order", "same-size"),
+        ),
         Signature(
             needle="Error type: ",
             pattern=r"Error type: (?P<what>COLLECTIVE_TYPE_MISMATCH|SIZE_OR_SYNTAX_MISMATCH|COLLECTIVE_DTYPE_MISMATCH)",
@@ -805,6 +814,7 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/pull/79901",
     ),
     hits=(
+        "world size: 8\nerror msg: Culprit rank 3; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: all_reduce",
         (
             "unhang.errors.CollectiveMismatch: the ranks' calls do not fit together, and nothing was sent. ranks 0, 1, 2: all_reduce of 8 float32 "
             "elements (cpu, SUM); rank 3: all_reduce of 9 float32 elements (cpu, SUM). rank 3 differs from most."

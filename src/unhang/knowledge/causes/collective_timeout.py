@@ -155,9 +155,33 @@ CAUSE = Cause(
         Signature(needle="we are taking the entire process down", role="symptom"),
         Signature(needle="Observed flight recorder dump signal from another rank", role="symptom"),
         Signature(needle="Received a dump signal due to a collective timeout", role="symptom"),
+        Signature(needle="erminating the process after attempting to dump debug info", role="symptom"),
         *DESYNC,
+        # torchfrtrace, torch's reader of flight-recorder dumps.
+        Signature(
+            needle="missing ranks: {",
+            pattern=r"^missing ranks: \{(?P<ranks>[\d, ]+)\}",
+            near=r"Not all ranks joining collective",
+            role="symptom",
+            says="torch's flight-recorder analysis: rank(s) {ranks} never joined a collective",
+            says_zh="torch 对 flight recorder 的分析：rank {ranks} 从未加入某次集合通信",
+        ),
+        Signature(
+            needle="Error type: COLLECTIVE_STATE_MISMATCH",
+            role="symptom",
+            says="torch's flight-recorder analysis: a collective is over on some ranks and not on others",
+            says_zh="torch 对 flight recorder 的分析：一次集合通信在部分 rank 上已结束，在其他 rank 上没有",
+        ),
         BARRIER,
         Signature(needle="timed out in monitoredBarrier after", pattern=r"monitoredBarrier after (?P<timeout_ms>\d+) ms", role="symptom"),
+        # SGLang: the rank that says so has done its part.
+        Signature(
+            needle="could finish the model loading, but there are other ranks that",
+            pattern=r"TP rank \d+ could finish the model loading",
+            role="symptom",
+            says="ranks waited for others that did not finish loading the model: these failed, or are slow",
+            says_zh="有 rank 在等待没有加载完模型的其他 rank：它们失败了，或者很慢",
+        ),
         # vLLM, SGLang, Horovod: the engine's own watch.
         Signature(needle="No available shared memory broadcast block found", role="symptom"),
         Signature(needle="RPC call to ", pattern=r"RPC call to \w+ timed out", role="symptom"),
@@ -194,10 +218,10 @@ CAUSE = Cause(
         ),
         Signature(
             needle=" [missing ranks: ",
-            pattern=r"(?P<tensor>(?<![\w./:-])[\w./:-]{1,300}) \[missing ranks: ?(?P<missing>[\d, ]+)\]",
+            pattern=r"(?P<tensor>(?<![\w./:-])[\w./:-]{1,300}) \[missing ranks: ?(?P<ranks>[\d, ]+)\]",
             role="symptom",
-            says="Horovod waits in {tensor} for rank(s) {missing}",
-            says_zh="Horovod 在 {tensor} 中等待 rank {missing}",
+            says="Horovod waits in {tensor} for rank(s) {ranks}",
+            says_zh="Horovod 在 {tensor} 中等待 rank {ranks}",
         ),
         *(
             Signature(
@@ -220,6 +244,9 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html",
     ),
     hits=(
+        "ValueError: TP rank 2 could finish the model loading, but there are other ranks that didn't finish loading. It is likely due to OOM",
+        "Not all ranks joining collective, sequence number: 41\ninternal record id: 40\ncollective: nccl:all_reduce\nmissing ranks: {2, 5}",
+        "error msg: Culprit rank 1; Error type: COLLECTIVE_STATE_MISMATCH, Expected state: scheduled does not match found state: completed",
         "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:618 (most recent call first):",
         ("slurmstepd: error:  mpi/pmix_v4: pmixp_coll_tree_reset_if_to: node7 [0]: pmixp_coll_tree.c:1314: 0x1488e4003a10: collective timeout seq=1"),
         "HorovodBroadcast_logits_conv2d_weights_0 [ready ranks: 5, 6, 3, 1, 4, 0]",
@@ -303,6 +330,7 @@ CAUSE = Cause(
             "[rank0]:[E1103 01:59:12 ProcessGroupNCCL.cpp:1870] [PG ID 0 PG GUID 0 Rank 0] Received a dump signal due to a collective timeout "
             "from  rank 1 and"
         ),
+        "[rank0]:[F1103 02:07:08 ProcessGroupNCCL.cpp:1554] [PG 0 Rank 0] Terminating the process after attempting to dump debug info",
         "\t - To our best knowledge, ranks [1, 6] are the lagging ranks that caused this timeout. They never joined any collectives",
         "\t     [5] finished collective #211, but didn't join collective #212 (count from 1)",
         "RuntimeError: [Rank 0]: Ranks 2, 5 failed to pass monitoredBarrier in 60000 ms",

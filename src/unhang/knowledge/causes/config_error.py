@@ -458,6 +458,15 @@ CAUSE = Cause(
             says_zh="torchrun 不认识 --nproc-per-node {value}：应为数字、cpu、gpu 或 auto",
             remedies=("read-help",),
         ),
+        # Ray Train.
+        Signature(
+            needle="orker group startup timed out after ",
+            pattern=r"startup timed out after (?P<timeout>[\d.]+) seconds(?: waiting for (?P<workers>\d+) workers)?",
+            standing="likely",
+            says="Ray Train did not get its workers within {timeout} s: the cluster has not that many free GPUs or CPUs, or starts them too slowly",
+            says_zh="Ray Train 在 {timeout} s 内没有得到所需的 worker：集群没有那么多空闲的 GPU 或 CPU，或启动太慢",
+            remedies=("see-the-cluster",),
+        ),
         Signature(
             needle="ValueError: Cuda is not available",
             says="--nproc-per-node gpu was asked of a torch that sees no GPU",
@@ -648,6 +657,14 @@ CAUSE = Cause(
             command="unhang vars",
         ),
         Remedy(
+            id="see-the-cluster",
+            says="See what the cluster has free and what ScalingConfig asks for, or give slow starts more time.",
+            says_zh="查看集群的空闲资源与 ScalingConfig 的要求；启动慢就延长等待时间。",
+            env={"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300"},
+            command="ray status",
+            verify="ray status   # Total Usage while the training starts",
+        ),
+        Remedy(
             id="read-help",
             says="Compare the option with what the installed release knows.",
             says_zh="对照已安装版本实际支持的选项。",
@@ -833,6 +850,7 @@ CAUSE = Cause(
         "https://www.deepspeed.ai/docs/config-json/",
     ),
     hits=(
+        "(TrainController pid=771) The worker group startup timed out after 30.0 seconds waiting for 8 workers. Potential causes include:",
         "/opt/env/bin/python3.12: can't open file '/srv/job/trian.py': [Errno 2] No such file or directory",
         "python: can't open file 'trian.py': [Errno 2] No such file or directory",
         "/opt/env/bin/python: can't open file '/srv/job/train.py': [Errno 13] Permission denied",
@@ -958,6 +976,7 @@ CAUSE = Cause(
         'Error from server (BadRequest): strict decoding error: unknown field "spec.template.gpus"',
     ),
     near_misses=(
+        "Worker group startup took 31 seconds",
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/prepare.py'",
         "PermissionError: [Errno 13] Permission denied: '/srv/data/train.bin'",
         "grep: src/model.py: No such file or directory",

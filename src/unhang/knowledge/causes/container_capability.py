@@ -127,6 +127,15 @@ CAUSE = Cause(
             standing="likely",
             remedies=("devices-again",),
         ),
+        # NCCL opens it at its start.
+        Signature(
+            needle="libnvidia-ml.so",
+            pattern=r"NCCL WARN .{0,200}libnvidia-ml\.so|^(?:[Ff]ailed to open|dlopen) libnvidia-ml\.so",
+            standing="likely",
+            says="NCCL finds no libnvidia-ml.so.1: the GPU driver's libraries are not in this container (capability 'utility'), or not on this host",
+            says_zh="NCCL 找不到 libnvidia-ml.so.1：此容器中没有 GPU 驱动的库（缺少 utility 能力），或主机上没有",
+            remedies=("container-toolkit",),
+        ),
         Signature(
             needle="Failed to initialize NVML: Insufficient Permissions",
             says="the process may not open the GPU's device files",
@@ -334,6 +343,8 @@ CAUSE = Cause(
         "https://man7.org/linux/man-pages/man2/pidfd_getfd.2.html",
     ),
     hits=(
+        "node7:812:840 [1] misc/nvmlwrap.cc:140 NCCL WARN Failed to open libnvidia-ml.so.1",
+        "[rank0]: Failed to open libnvidia-ml.so.1",
         "(WorkerDict pid=812) RuntimeError: pidfd_getfd: Operation not permitted",
         "RuntimeError: pidfd_open:Operation not permitted",
         (

@@ -1,15 +1,20 @@
-"""crash-at-exit: a process died while it was shutting down, after its script had run to its end."""
+"""crash-at-exit: a process failed while it was shutting down, after its work was done."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import Cause
+from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.causes.store_disconnect import AT_THE_END
 from unhang.knowledge.text import Text
-from unhang.model import Finding, Remedy
+from unhang.knowledge.watchdogs import collective
+from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.records.logs.work import DONE, FULL, LEAVING, SAVED
 
 if TYPE_CHECKING:
+    from unhang.records.logs import Hit
+    from unhang.records.logs.said import At
     from unhang.records.picture import Picture
 
 # Whatever tells that the training was over, a supervisor's word or a log's: after that a failure is one of the shutdown.
@@ -45,27 +50,86 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
+# SIGABRT, SIGBUS, SIGFPE, SIGSEGV.
+_CRASHES = (-6, -7, -8, -11)
+_OVER = Text("after the training was over; results are safe, as far as they were saved before", "此时训练已经结束；在此之前保存的结果是安全的")
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """The first of all failures stands behind lines that tell of the end of the training."""
+    lost = [h for c in ("peer-lost", "store-disconnect", "collective-timeout") for h in view.hits_of(c) if not AT_THE_END.search(h.text)]
+    ended = [e for e in view.exits if e.code in _CRASHES]
+    failures: list[Hit | At] = [*view.crashed, *lost, *(t.at for t in view.timeouts), *(e.at for e in ended)]
+    if not failures:
+        return None
+    standings = [_standing(view, f, crash=f in view.crashed or any(f is e.at for e in ended)) for f in failures]
+    worst: Standing | None = None if None in standings else "possible" if "possible" in standings else "likely"
+    if worst is None:
+        return None
+    first = min(failures, key=lambda f: f.line or 0)
+    speaking: list[Hit | At] = [t.at for t in view.timeouts] or [*view.crashed, *(e.at for e in ended)] or [*lost]
+    numbers = {f.rank for f in speaking if f.rank is not None}
+    # Who waited or lost another rank has not failed itself: its watchdog aborts it.
+    died = not view.timeouts and bool(view.crashed or ended)
+    if died:
+        # Who leaves without ending its group says so right before.
+        leaving = {h.rank for h in view.ends if h.signature == LEAVING and h.rank is not None}
+        numbers = numbers or (leaving if len(leaving) == 1 else set())
+        what = next((h.groups["what"] for h in view.crashed if "what" in h.groups), "")
+        did = Text("crashed while shutting down{what}", "在退出过程中崩溃{what}").fill(what=what and Text(" ({what})", "（{what}）").fill(what=what))
+    elif view.timeouts:
+        waited = view.timeouts[0]
+        did = Text("waited {s} in {call}", "在 {call} 中等待了 {s}").fill(s=words.seconds(waited.timeout_ms / 1000), call=collective(waited))
+    else:
+        did = Text("lost the store or another rank", "失去了 store 或其他 rank 的连接")
+    who = text.ranks(numbers) if numbers else Text("a process", "某个进程")
+    over = [h for h in _before(view, first) if h.signature != LEAVING]
+    return CAUSE.finding(
+        standing=worst,
+        says=Text("{who} {did}, {over}", "{who} {did}，{over}").fill(who=who, did=did, over=_OVER),
+        ranks=tuple(sorted(numbers)) if died else (),
+        hosts=tuple(dict.fromkeys(f.host for f in speaking if f.host is not None)) if died else (),
+        evidence=tuple(Evidence(source=f.source, line=f.line, text=f.text.strip()) for f in (*over[-1:], *speaking[:2])),
+    )
+
+
+def _before(view: LogView, failure: Hit | At) -> list[Hit]:
+    """The lines that tell of the end before a failure, in its own log or by time."""
+    own = [h for h in view.ends if h.source == failure.source and (h.line or 0) < (failure.line or 0)]
+    return own or [h for h in view.ends if h.at_s is not None and failure.at_s is not None and h.at_s <= failure.at_s]
+
+
+def _standing(view: LogView, failure: Hit | At, *, crash: bool) -> Standing | None:
+    """What the lines before a failure prove; a full bar may be that of an evaluation, and something may be saved in between."""
+    told = {h.signature for h in _before(view, failure)}
+    full, saved, leaving = FULL in told, not told.isdisjoint(SAVED), LEAVING in told
+    if not told.isdisjoint(DONE) or (leaving and (full or saved)):
+        return "likely"
+    return "possible" if full and (saved or crash) else None
+
+
 CAUSE = Cause(
     id="crash-at-exit",
     role="root",
-    title="A process crashed while shutting down, after its script had finished",
-    title_zh="脚本运行完毕后，进程在退出过程中崩溃",
-    what="The script had run to its end. The process then died while the interpreter was being torn down, and the launcher reported a failed job.",
+    title="A process failed while shutting down, after its work was done",
+    title_zh="工作完成后，进程在退出过程中失败",
+    what="The script had run to its end. The process then died or waited while it was being torn down, and the launcher reported a failed job.",
     why=(
         "Threads of torch, NCCL or another native library still run when the interpreter goes: one that asks for its lock is ended in the middle of "
         "C++, and the process with it. Handlers at exit of loggers and data loaders may fail as well."
     ),
     in_run=_in_run,
+    in_logs=_in_logs,
     remedies=(
         Remedy(
             id="end-in-order",
             says=(
-                "End the script of every rank with torch.distributed.destroy_process_group(), after dropping what holds the group "
-                "(del model, optimizer; gc.collect())."
+                "End the script of every rank with torch.distributed.barrier() once all is saved, then destroy_process_group(), after dropping what "
+                "holds the group (del model, optimizer; gc.collect()). More time to wait does not help."
             ),
             says_zh=(
-                "在每个 rank 的脚本末尾调用 torch.distributed.destroy_process_group()，此前先释放持有进程组的对象"
-                "（del model, optimizer；gc.collect()）。"
+                "全部保存之后，在每个 rank 的脚本末尾先 torch.distributed.barrier()，再 destroy_process_group()，此前先释放持有进程组的对象"
+                "（del model, optimizer；gc.collect()）。延长等待时间没有用。"
             ),
             verify="PYTHONFAULTHANDLER=1 COMMAND; echo $?",
         ),
@@ -75,6 +139,7 @@ CAUSE = Cause(
             says_zh="如果仍然崩溃而一切都已保存，跳过解释器的收尾直接退出：sys.stdout.flush(); os._exit(0)。",
         ),
     ),
+    leads_to=("straggler-timeout", "framework-bug", "premature-exit"),
     mistaken_for={
         "premature-exit": "there the others still needed the rank that left",
         "framework-bug": "there a log tells of an abort; whether the script had finished is not known",
@@ -90,12 +155,13 @@ CAUSE = Cause(
             "steps crashes, the launcher sees a process that died of a signal and reports the whole job as failed, though nothing of the training "
             "is lost. unhang run knows the difference, because each rank reports the end of its script before the shutdown begins. If all ranks "
             "have reported it, the training is not started again. If some have not, the launcher has ended them in the middle of their work, and "
-            "it is a failure like any other."
+            "it is a failure like any other. In plain logs a full progress bar, a saved model or the training's own word before the failure tell it."
         ),
         "zh": (
             "完成工作的进程还要退出：运行退出处理函数，清理模块，结束原生线程。其中任何一步崩溃时，启动器看到的是一个被信号终止的进程，于是报告整个作业失败，"
             "尽管训练没有丢失任何东西。unhang run 能区分这种情况，因为每个 rank 在退出之前都会报告脚本已运行完毕。如果所有 rank 都已报告，"
-            "训练就不会再次启动；如果有的还没有，启动器就是在它们工作到一半时终止了它们，这与其他失败没有区别。"
+            "训练就不会再次启动；如果有的还没有，启动器就是在它们工作到一半时终止了它们，这与其他失败没有区别。在普通日志中，"
+            "故障之前的进度条已满、模型已保存或训练自己的话说明了这一点。"
         ),
     },
 )

@@ -288,6 +288,16 @@ CAUSE = Cause(
             says_zh="要把 {path} 重命名为 {target} 时它已经不在：另一个进程抢先重命名或删除了它，多个节点写同一目录时会这样",
             remedies=_RACE,
         ),
+        # exist_ok asks again whether it is a directory: on a shared file system that answer may be older than the directory.
+        Signature(
+            needle="[Errno 17] File exists: '",
+            pattern=r"\[Errno 17\] File exists: '(?P<path>[^']{1,400})'",
+            near=r"exist_ok ?= ?True",
+            standing="likely",
+            says="{path} exists although exist_ok=True was asked: several ranks made it at once on a shared file system, or it is a file",
+            says_zh="指定了 exist_ok=True，{path} 仍报告已存在：多个 rank 在共享文件系统上同时创建了它，或它是一个文件",
+            remedies=_RACE,
+        ),
         Signature(
             needle="[Errno 39] Directory not empty: '",
             pattern=r"\[Errno 39\] Directory not empty: '(?P<path>[^']{1,400})'",
@@ -476,6 +486,7 @@ CAUSE = Cause(
         "https://github.com/GoogleCloudPlatform/gcsfuse/blob/master/docs/troubleshooting.md",
     ),
     hits=(
+        "    os.makedirs(out, exist_ok=True)\nFileExistsError: [Errno 17] File exists: '/mnt/share/run7'",
         "[rank1]: OSError: [Errno 116] Stale file handle: '/srv/shared/.triton/cache/1c9a/kernel.json'",
         "OSError: [Errno 116] Stale file handle",
         "ls: cannot access '/srv/shared': Stale NFS file handle",
@@ -518,6 +529,7 @@ CAUSE = Cause(
         ("ERROR:megatron.core.dist_checkpointing.strategies.filesystem_async:Local process 3 encountered an error: [Errno 5] Input/output error"),
     ),
     near_misses=(
+        "    os.makedirs(out)\nFileExistsError: [Errno 17] File exists: '/mnt/share/run7'",
         "slurmstepd: error: execve(): accelerate: No such file or directory",
         "slurmstepd: error: execve(): /scratch/51/env/bin/python3.11: No such file or directory",
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",

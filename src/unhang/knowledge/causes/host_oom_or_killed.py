@@ -211,7 +211,7 @@ def _worker_killed(picture: Picture) -> Finding | None:
     found = CAUSE.of_raised(picture)
     if found is None:
         return None
-    pids = {int(h.groups["worker"]) for r in picture.raised for h in r.raised_hits if "worker" in h.groups}
+    pids = {int(pid) for r in picture.raised for h in r.raised_hits if (pid := h.groups.get("worker", "")).isdecimal()}
     told = [e for e in picture.kernel or () if e.kind == "oom-kill" and e.pid in pids and picture.incident.host_pids is not False]
     evidence = (Evidence(source=str(picture.kernel_source), line=e.line, text=e.text) for e in told[:1])
     return replace(found, evidence=(*found.evidence, *evidence), remedies=tuple(map(CAUSE.remedy, _MEMORY)) if told else found.remedies)
@@ -312,7 +312,7 @@ CAUSE = Cause(
         # Who did it is in these.
         Signature(
             needle="ut of memory: Kill",
-            pattern=r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)(?:.*?anon-rss:(?P<rss_kib>\d+)kB)?",
+            pattern=r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>[^\s()]{1,20}) \((?P<name>[^)]*)\)(?:.*?anon-rss:(?P<rss_kib>\d+)kB)?",
             says="the kernel's OOM killer ended process {pid} ({name}): host memory, or that of its container, was used up",
             says_zh="内核的 OOM killer 结束了进程 {pid}（{name}）：主机内存或其容器的内存已用尽",
             remedies=_MEMORY,
@@ -425,7 +425,7 @@ CAUSE = Cause(
         # That it was SIGKILL, and no more.
         Signature(
             needle="failed (exitcode: -9)",
-            pattern=r"failed \(exitcode: -9\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
+            pattern=r"failed \(exitcode: -9\) local_rank: (?P<local_rank>\d+)(?: \(pid: (?P<pid>[^\s()]{1,20})\))?",
             unless=r"forcefully exiting via Signals\.SIGKILL",
             says="local rank {local_rank} (pid {pid}) was killed (SIGKILL); by whom is not in the log",
             says_zh="本地 rank {local_rank}（pid {pid}）被杀死（SIGKILL）；日志里没有说明是谁所为",
@@ -433,7 +433,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="(SIGKILL)",
-            pattern=r"exitcode +: -9 \(pid: (?P<pid>\d+)\)|Signal 9 \(SIGKILL\) received by PID \d+",
+            pattern=r"exitcode +: -9 \(pid: (?P<pid>\d*)|Signal 9 \(SIGKILL\) received by PID",
             says="a rank was killed (SIGKILL); by whom is not in the log",
             says_zh="某个 rank 被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,
@@ -467,21 +467,21 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Child process with PID",
-            pattern=r"Child process with PID (?P<pid>\d+) terminated with code -9\b",
+            pattern=r"Child process with PID (?P<pid>\S{1,20}) terminated with code -9\b",
             says="process {pid} was killed (SIGKILL); by whom is not in the log",
             says_zh="进程 {pid} 被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,
         ),
         Signature(
             needle="is killed by signal: Killed",
-            pattern=r"DataLoader worker \(pid (?P<worker>\d+)\) is killed by signal: Killed",
+            pattern=r"DataLoader worker \(pid (?P<worker>[^)]{1,20})\) is killed by signal: Killed",
             says="data loader worker {worker} was killed (SIGKILL), nearly always by the OOM killer",
             says_zh="DataLoader worker {worker} 被杀死（SIGKILL），几乎总是 OOM killer 所为",
             remedies=_KILLED,
         ),
         Signature(
             needle="exited on signal 9",
-            pattern=r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal 9\b",
+            pattern=r"process rank (?P<rank>\d+) with PID (?P<pid>\S{1,20}) on node (?P<host>\S+) exited on signal 9\b",
             says="MPI: the process with pid {pid} on {host} was killed (SIGKILL); by whom is not in the log",
             says_zh="MPI：{host} 上 pid 为 {pid} 的进程被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,
@@ -510,7 +510,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle=" Killed     ",
-            pattern=r"line \d+: +(?P<pid>\d+) Killed +\S",
+            pattern=r"line \d+: +(?P<pid>\S{1,20}) Killed +\S",
             says="the shell: process {pid} was killed (SIGKILL); by whom is not in the log",
             says_zh="shell：进程 {pid} 被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,

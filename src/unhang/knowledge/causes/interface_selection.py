@@ -88,6 +88,9 @@ _BAD_FAMILY = Signature(
     remedies=("name-one-that-exists", "let-nccl-choose"),
 )
 
+# What is no name of an interface: a choice as NCCL writes it, an address.
+_NO_NAME = r"(?:[\^=~!]|\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}:[0-9a-fA-F]{0,4}:)"
+
 # Bridges and the ends of containers, which end on this host. A bridge that carries the default route is something else.
 _BRIDGES = lazily(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
 
@@ -273,10 +276,35 @@ CAUSE = Cause(
         # Gloo: GLOO_SOCKET_IFNAME names an interface that is absent or has no address. Where a host name is meant, the check is `rp`.
         Signature(
             needle="Unable to find address for: ",
-            pattern=r"(?:ifa != nullptr|\bfalse)\.? {0,2}Unable to find address for: (?P<interface>[\w.@:-]+)",
+            pattern=rf"(?:ifa != nullptr|\bfalse)\.? {{0,2}}Unable to find address for: (?!{_NO_NAME})(?P<interface>[^\s,'\")]+)",
             says="Gloo finds no address on the interface {interface}: it is absent on this host, down, or has no IP address",
             says_zh="Gloo 在网卡 {interface} 上找不到地址：本机没有该网卡，或者它未启用，或者没有 IP 地址",
             remedies=("unset-gloo", "gloo-interface"),
+        ),
+        Signature(
+            needle="Unable to find address for: ",
+            pattern=rf"(?:ifa != nullptr|\bfalse)\.? {{0,2}}Unable to find address for: (?P<interface>{_NO_NAME}[^\s,'\")]*)",
+            says="Gloo was told the interface {interface}: it takes exact names, and knows neither ^ and = nor addresses",
+            says_zh="为 Gloo 指定的网卡是 {interface}：它只接受确切的网卡名，不支持 ^、= 和地址",
+            remedies=("gloo-interface", "unset-gloo"),
+        ),
+        # The connection failed at once, and NCCL asks for no errno. Users mend it by naming the interface; a peer that has ended looks the same.
+        Signature(
+            needle="no POLLOUT events",
+            pattern=r"socketPollConnect poll\(\) returned \d+, no POLLOUT events",
+            standing="likely",
+            says="NCCL's connection to a peer failed at once: the interface it chose does not lead there, or the process there has ended",
+            says_zh="NCCL 到某个对端的连接立即失败：它选用的网卡到不了那里，或那里的进程已经结束",
+            remedies=("name-one-that-exists", "keep-off-virtual"),
+        ),
+        # 169.254/16 is given to interfaces that got no address, and to those of a board's controller.
+        Signature(
+            needle="onnect to 169.254.",
+            pattern=r"[Cc]onnect to (?P<peer>169\.254\.\d+\.\d+)<\d+> (?:failed|returned)",
+            standing="likely",
+            says="NCCL tried a peer by the link-local address {peer}, which is valid on one link only",
+            says_zh="NCCL 用链路本地地址 {peer} 连接对端，而该地址只在一条链路上有效",
+            remedies=("name-one-that-exists", "keep-off-virtual"),
         ),
         Signature(
             needle="onnect to fe80",
@@ -337,7 +365,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="gloo/transport/tcp",
-            pattern=r"(?:connect |remote=)\[(?P<peer>fe80:[0-9a-fA-F:]+)(?:%[\w.-]+)?\]",
+            pattern=r"(?:connect |remote=)\[(?:::ffff:)?(?P<peer>fe80:[0-9a-fA-F:]+|169\.254\.\d+\.\d+)(?:%[\w.-]+)?\]",
             standing="likely",
             says="Gloo tried a peer by the link-local address {peer}, which is valid on one link only",
             says_zh="Gloo 用链路本地地址 {peer} 连接对端，而该地址只在一条链路上有效",
@@ -462,6 +490,9 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use",
     ),
     hits=(
+        "node7:812:840 [1] misc/socket.cc:512 NCCL WARN socketPollConnect poll() returned 1, no POLLOUT events",
+        "RuntimeError: [enforce fail at /pytorch/gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: ^docker0",
+        "node7:101:193 [0] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 169.254.3.4<39211> failed : No route to host",
         "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=87, dest_addr=172.17.0.1:47133) failed: Connection refused",
         (
             "node7:12:40 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>\n"
@@ -495,6 +526,8 @@ CAUSE = Cause(
         "An invalid value was given for btl_tcp_if_include.  This value will be ignored.",
     ),
     near_misses=(
+        "mouse driver: no POLLOUT events are supported",
+        "Unable to find address for: 12 Main Street",
         "[node7:812:0] tcp_cm.c:96   UCX  DEBUG tcp_ep 0x564a: CLOSED -> CONNECTING for the [172.17.0.1:59765]<->[172.17.0.1:47133]:0 connection",
         "node7:12:40 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>",
         "node7:2144:2144 [3] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",

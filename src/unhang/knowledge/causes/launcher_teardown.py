@@ -30,14 +30,15 @@ CAUSE = Cause(
     signatures=(
         # New nodes that come, or some that leave in order, restart the workers of an elastic job: nobody failed.
         Signature(
-            needle=" closing signal SIG",
-            pattern=r"Sending process (?P<pid>\d+) closing signal SIG(?:TERM|INT|KILL)",
+            needle=" closing signal SI",
+            # The end may stand in the next line, as a terminal wraps it.
+            pattern=r"Sending process (?P<pid>\d+) closing signal SI(?:G(?:TERM|INT|KILL)|G?\w{0,4}$)",
             unless=r"Detected \d+ new nodes",
             role="symptom",
         ),
         Signature(
             needle="failed (exitcode:",
-            pattern=r"failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
+            pattern=r"failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+)(?: \(pid: (?P<pid>[^\s()]{1,20})\))?",
             role="symptom",
             says="local rank {local_rank} (pid {pid}) ended with exit code {exitcode}, and the launcher stopped the others",
             says_zh="本地 rank {local_rank}（pid {pid}）以退出码 {exitcode} 结束，启动器随后结束了其余进程",
@@ -73,6 +74,7 @@ CAUSE = Cause(
         ),
         Signature(needle="srun: Job step aborted", role="symptom"),
         Signature(needle="srun: Terminating StepId", role="symptom"),
+        Signature(needle="aborted before step completely launched", role="symptom"),
         Signature(
             needle=" CANCELLED AT ", pattern=r"\*\*\* (?:STEP|JOB) \S+ (?:STEPD TERMINATED )?ON \S+ CANCELLED AT [\dT:-]+ \*\*\*", role="symptom"
         ),
@@ -150,6 +152,7 @@ CAUSE = Cause(
         "srun: error: node7: tasks 0-2,5: Exited with exit code 1",
         "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
         "srun: Terminating StepId=4711.0",
+        "srun: StepId=4711.0 aborted before step completely launched.",
         "slurmstepd: error: *** STEP 4711.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***",
         "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD",
         "mpirun noticed that process rank 1 with PID 4720 on node node7 exited on signal 6 (Aborted).",

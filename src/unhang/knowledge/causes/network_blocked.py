@@ -54,11 +54,11 @@ def _of_garbage(hits: tuple[Hit, ...], view: LogView) -> Finding | None:
 def _store_unreached(view: LogView) -> Finding | None:
     """One rank's attempts to reach the store timed out, and the store itself tells that it waited: it runs, and the way to it is closed."""
     said = view.hits_of("store-disconnect")
-    tried = next((h for h in said if "client socket has timed out" in h.text and "host" in h.groups and not _SELF.match(h.groups["host"])), None)
+    tried = next((h for h in said if "client socket has timed out" in h.text and "peer" in h.groups and not _SELF.match(h.groups["peer"])), None)
     waited = next((h for h in said if "expected" in h.groups and 0 < int(h.groups.get("joined", "0")) < int(h.groups["expected"])), None)
     if tried is None or waited is None:
         return None
-    host, port = tried.groups["host"], tried.groups["port"]
+    host, port = tried.groups["peer"], tried.groups["port"]
     return CAUSE.finding(
         standing="likely",
         says=Text(
@@ -74,16 +74,19 @@ def _store_unreached(view: LogView) -> Finding | None:
 
 def _by_weight(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
     """What names a missing route before what was only refused."""
-    return tuple(sorted(hits, key=lambda h: re.search(_HARD, h.text) is None))
+    return tuple(sorted(hits, key=lambda h: re.search(_HARD, h.text, re.IGNORECASE) is None))
 
 
 def _why(hits: tuple[Hit, ...]) -> Text:
     return next((same(h.groups["error"]) for h in _by_weight(hits) if "error" in h.groups), Text("no connection", "没有连接"))
 
 
-_ERRORS = r"(?:\d+ ?\()?(?P<error>No route to host|Connection timed out|Network is unreachable|Host is down)"
+# Addresses of one link or host alone are the choice of interface.
+_PEER = r"(?P<peer>(?!127\.|::1|fe80|169\.254\.|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)>"
+# libuv writes them small.
+_ERRORS = r"(?:\d+ ?\()?(?P<error>(?i:No route to host|Connection timed out|Network is unreachable|Host is down))"
 # NCCL up to 2.22 prints a connection that was refused twice as an abort.
-_REFUSED = r"(?:\d+ ?\()?(?P<error>Connection refused|Software caused connection abort)"
+_REFUSED = r"(?:\d+ ?\()?(?P<error>(?i:Connection refused|Software caused connection abort))"
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
@@ -225,14 +228,14 @@ CAUSE = Cause(
         # NCCL 2.12 to 2.23.
         Signature(
             needle="socketStartConnect: Connect to ",
-            pattern=r"socketStartConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
+            pattern=rf"socketStartConnect: Connect to {_PEER} failed : " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
             says_zh="NCCL 无法连接 {peer} 的端口 {port}：{error}",
         ),
         Signature(
             needle="socketPollConnect: Connect to ",
-            pattern=r"socketPollConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> (?:failed :|returned) " + _ERRORS,
+            pattern=rf"socketPollConnect: Connect to {_PEER} (?:failed :|returned) " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
             says_zh="NCCL 无法连接 {peer} 的端口 {port}：{error}",
@@ -241,7 +244,7 @@ CAUSE = Cause(
         Signature(
             needle="exceeded error retry count after",
             pattern=(
-                r"onnect: connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> returned (?P<error>No route to host|Connection "
+                rf"onnect: connect to {_PEER} returned (?P<error>No route to host|Connection "
                 r"timed out|Network is unreachable|Host is down), exceeded error retry count after (?P<tries>\d+)"
             ),
             standing="likely",
@@ -251,13 +254,13 @@ CAUSE = Cause(
         Signature(
             needle="exceeded error retry count after",
             pattern=(
-                r"onnect: connect(?: to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)>)? returned (?P<error>Connection refused), "
+                rf"onnect: connect(?: to {_PEER})? returned (?P<error>Connection refused), "
                 r"exceeded error retry count after (?P<tries>\d+)"
             ),
             standing="possible",
-            says="a peer refused NCCL's connection {tries} times: a firewall rejects it, its address is wrong, or the process there has ended",
-            says_zh="某个对端拒绝了 NCCL 的连接 {tries} 次：被防火墙拒绝、地址不对，或那里的进程已经结束",
-            remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
+            says="a peer refused NCCL's connection {tries} times: the process there has ended, its address is wrong, or a firewall rejects it",
+            says_zh="某个对端拒绝了 NCCL 的连接 {tries} 次：那里的进程已经结束、地址不对，或被防火墙拒绝",
+            remedies=("look-at-the-peer", "try-the-port", "open-between-hosts"),
         ),
         Signature(
             needle="onnect returned No route to host, retrying",
@@ -276,7 +279,7 @@ CAUSE = Cause(
         # NCCL up to 2.11; "Net : " from 2.7 on.
         Signature(
             needle="onnect to ",
-            pattern=r"WARN (?:Net : )?Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
+            pattern=rf"WARN (?:Net : )?Connect to {_PEER} failed : " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
             says_zh="NCCL 无法连接 {peer} 的端口 {port}：{error}",
@@ -292,20 +295,17 @@ CAUSE = Cause(
             needle="Call to connect ",
             pattern=r"Call to connect (?:failed|timeout) : " + _REFUSED,
             standing="possible",
-            says="a peer refused NCCL's connection: a firewall rejects it, its address is wrong, or the process there has ended",
-            says_zh="某个对端拒绝了 NCCL 的连接：被防火墙拒绝、地址不对，或那里的进程已经结束",
-            remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
+            says="a peer refused NCCL's connection: the process there has ended, its address is wrong, or a firewall rejects it",
+            says_zh="某个对端拒绝了 NCCL 的连接：那里的进程已经结束、地址不对，或被防火墙拒绝",
+            remedies=("look-at-the-peer", "try-the-port", "open-between-hosts"),
         ),
         Signature(
             needle="onnect to ",
-            pattern=(
-                r"(?:NCCL WARN |socketStartConnect: |socketPollConnect: |Net : )Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>"
-                r"\d+)> (?:failed : |returned )" + _REFUSED
-            ),
+            pattern=(rf"(?:NCCL WARN |socketStartConnect: |socketPollConnect: |Net : )Connect to {_PEER} (?:failed : |returned )" + _REFUSED),
             standing="possible",
-            says="{peer} refused NCCL's connection to port {port}: a firewall rejects it, its address is wrong, or the process there has ended",
-            says_zh="{peer} 拒绝了 NCCL 到端口 {port} 的连接：被防火墙拒绝、地址不对，或那里的进程已经结束",
-            remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
+            says="{peer} refused NCCL's connection to port {port}: the process there has ended, the address is wrong, or a firewall rejects it",
+            says_zh="{peer} 拒绝了 NCCL 到端口 {port} 的连接：那里的进程已经结束、地址不对，或被防火墙拒绝",
+            remedies=("look-at-the-peer", "try-the-port", "open-between-hosts"),
         ),
         # torch's own sockets. 99 (address), 97 (family) and 101 (no IPv6) also stand in healthy logs.
         Signature(
@@ -346,7 +346,17 @@ CAUSE = Cause(
             standing="possible",
             says="{peer} refused the connection to port {port}: nothing listens there, or a firewall rejects it",
             says_zh="{peer} 拒绝了到端口 {port} 的连接：那里没有进程在监听，或被防火墙拒绝",
-            remedies=("try-the-port", "look-at-the-peer", "open-between-hosts"),
+            remedies=("look-at-the-peer", "try-the-port", "open-between-hosts"),
+        ),
+        # gRPC: Ray, TPU and JAX coordinators.
+        Signature(
+            needle="Failed to connect to remote host",
+            pattern=r"ipv[46]:(?:%5B)?(?P<peer>(?!127\.|::1)\S{1,80}?)(?:%5D)?:(?P<port>\d+): Failed to connect to remote host: "
+            r"(?:connect: )?(?P<error>(?i:connection refused|no route to host|connection timed out|network is unreachable|timeout occurred))",
+            standing="possible",
+            says="gRPC could not connect to {peer} port {port}: {error}",
+            says_zh="gRPC 无法连接 {peer} 的端口 {port}：{error}",
+            remedies=("look-at-the-peer", "try-the-port", "open-between-hosts"),
         ),
         # TCPStore until torch 1.10.
         Signature(
@@ -359,7 +369,8 @@ CAUSE = Cause(
         Signature(
             needle="gloo/transport/tcp",
             pattern=(
-                r"(?:connect |remote=)\[(?!(?:::ffff:)?(?:127\.|::1\]|fe80|172\.17\.0\.))(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+):? ?.{0,60}?"
+                r"(?:connect |remote=)\[(?!(?:::ffff:)?(?:127\.|::1\]|fe80|169\.254\.|172\.17\.0\.))"
+                r"(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+):? ?.{0,60}?"
                 r"(?P<error>No route to host|Connection timed out|Network is unreachable)"
             ),
             standing="likely",
@@ -426,7 +437,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="btl_tcp_endpoint",
-            pattern=r"connect\(\) to (?P<peer>\S+?):(?P<port>\d+) failed: (?P<error>No route to host|Connection timed out|Network is unreachable)",
+            pattern=r"connect\(\) to (?P<peer>\S+?):(?P<port>\d+) failed: " + _ERRORS,
             standing="likely",
             says="an MPI process could not connect to {peer} port {port}: {error}",
             says_zh="某个 MPI 进程无法连接 {peer} 的端口 {port}：{error}",
@@ -434,8 +445,7 @@ CAUSE = Cause(
         Signature(
             needle="connect(fd=",
             pattern=(
-                r"UCX {1,4}ERROR.{0,100} connect\(fd=-?\d+, dest_addr=(?P<peer>(?!127\.|172\.17\.0\.)[\d.]+):(?P<port>\d+)\) failed: "
-                r"(?P<error>No route to host|Connection timed out|Network is unreachable)"
+                r"UCX {1,4}ERROR.{0,100} connect\(fd=-?\d+, dest_addr=(?P<peer>(?!127\.|172\.17\.0\.)[\d.]+):(?P<port>\d+)\) failed: " + _ERRORS
             ),
             standing="likely",
             says="UCX could not connect to {peer} port {port}: {error}",
@@ -517,6 +527,10 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/1515",
     ),
     hits=(
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.4:6379: Failed to connect to remote host: connect: Connection "
+            "refused (111)"
+        ),
         "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=41, dest_addr=10.4.0.9:45031) failed: No route to host",
         (
             "[W1121 10:48:41.472 socket.cpp:764] [c10d] The client socket has failed to connect to 140.85.0.0:30098 (errno: 101 - Network is "
@@ -583,6 +597,8 @@ CAUSE = Cause(
         ),
     ),
     near_misses=(
+        "node7:101:193 [0] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 169.254.3.4<39211> failed : No route to host",
+        "last error: UNKNOWN: ipv4:127.0.0.1:6379: Failed to connect to remote host: connect: Connection refused (111)",
         "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=41, dest_addr=127.0.0.1:45031) failed: Connection timed out",
         "[E1121 10:48:41.472 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of (10.0.0.1, 29500).",
         "[W1121 10:48:41 socket.cpp:764] [c10d] The client socket has failed to connect to [fd00::7]:29500 (errno: 101 - Network is unreachable).",

@@ -170,6 +170,7 @@ CAUSE = Cause(
                 r"Multicast memory of size (?P<size_bytes>\d+)(?: at MC group \w+ offset \d+)? ?: CUDA error (?P<code>\d+) '(?P<error>[^'\n]{3,100})'"
                 r"(?!\. Proceeding without NVLS)"
             ),
+            standing="likely",
             says="NVLink multicast (NVLS) could not be set up: {error} (CUDA error {code})",
             says_zh="无法建立 NVLink 多播（NVLS）：{error}（CUDA 错误 {code}）",
             remedies=_NVLS,
@@ -180,6 +181,7 @@ CAUSE = Cause(
                 r"transport/nvls\.cc:(?P<line>\d+) (?:\(\w+\) )?NCCL WARN Cuda failure (?:(?P<code>\d+) )?"
                 r"'(?P<error>(?!out of memory|an illegal memory|unspecified launch|uncorrectable|system not)[^'\n]{3,100})'"
             ),
+            standing="likely",
             says="NVLink multicast (NVLS) could not be set up: {error}",
             says_zh="无法建立 NVLink 多播（NVLS）：{error}",
             remedies=_NVLS,

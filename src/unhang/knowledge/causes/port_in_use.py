@@ -147,7 +147,9 @@ CAUSE = Cause(
         # accelerate looks before it starts anything.
         Signature(needle="another process is utilizing it", pattern=r"communication on port `(?P<port>\d+)`, but another process is utilizing it"),
         # HCCL.
-        Signature(needle="Failed to bind the IP port", pattern=r"EJ0003\b.{0,100}Failed to bind the IP port"),
+        Signature(
+            needle="Failed to bind the IP port", pattern=r"Failed to bind the IP port\. Reason: The IP address and port have been bound already"
+        ),
         # NCCL's own listeners take free ports, unless NCCL_COMM_ID names one.
         Signature(needle="Call to bind failed", pattern=r"NCCL WARN Call to bind failed : Address already in use"),
         Signature(needle=" is already in use", pattern=r"(?:Error|ERROR)\b.{0,80}[Pp]ort (?P<port>\d{2,5}) is already in use"),

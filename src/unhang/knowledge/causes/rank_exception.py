@@ -134,12 +134,14 @@ def _of_logs(picture: Picture) -> Finding | None:
 def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[Traceback]:
     """Tracebacks of a process's own failure: none whose last line a signature knows (a symptom, a cause with its own name), none of launchers."""
     known = {(h.source, h.line) for cause, hits in seen.hits.items() if cause != CAUSE.id for h in hits}
+    passed_on = any(t.passed_on for t in found)
     return [
         t
         for t in _unwrapped(found, known)
         if (t.source, t.end) not in known
         and not t.ignored
         and _name(t) not in (*_ASKED, *_OF_OTHERS)
+        and not (passed_on and _name(t) == "CheckpointException")
         and not _SUPERVISOR.search(t.text)
         and not (t.frames and (t.frames[0].name in ("__del__", "_shutdown") or _CLEARING_UP.search(t.frames[0].file)))
         and not closed_pipe(t)

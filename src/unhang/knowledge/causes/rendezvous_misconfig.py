@@ -103,7 +103,7 @@ def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
     kept = tuple(h for h in hits if not ((others and h.signature == _CLOSED) or ((others or beaten) and h.signature == _NO_STORE)))
     if not kept:
         return None
-    where = next(((h.groups["host"], h.groups["port"]) for h in view.hits_of("store-disconnect") if {"host", "port"} <= set(h.groups)), None)
+    where = next(((h.groups["peer"], h.groups["port"]) for h in view.hits_of("store-disconnect") if {"peer", "port"} <= set(h.groups)), None)
     best = min(kept, key=lambda h: STANDINGS.index(h.signature.standing))
     if where is not None and best.signature in (_NO_STORE, _CONNECT_TIMED_OUT):
         return CAUSE.of_hits(
@@ -144,7 +144,7 @@ def _agents_waited(view: LogView) -> Finding | None:
 
 def _nobody_came(view: LogView) -> Finding | None:
     """The store waited for processes or was never found, and nothing else is known: who was started, and where, is the first question."""
-    lines = [h for h in view.hits_of("store-disconnect") if "expected" in h.groups or ("host" in h.groups and "port" in h.groups)]
+    lines = [h for h in view.hits_of("store-disconnect") if "expected" in h.groups or ("peer" in h.groups and "port" in h.groups)]
     if not lines or view.timeouts or any(view.hits_of(c) for c in _EXPLAINS):
         return None
     first = lines[0]
@@ -163,15 +163,15 @@ def _nobody_came(view: LogView) -> Finding | None:
         came = Text("{n}", " {n} 个").fill(n=g["joined"]) if "joined" in g else Text("only some", "一部分")
         says = says.fill(n=came, all=g["expected"])
         remedies = ("same-world", "reach-the-meeting-point", "read-the-environment")
-    elif "host" in g:
+    elif "peer" in g:
         says = Text(
             "nothing answered at {host} port {port}: the address is wrong, or no launcher runs there",
             "{host} 的端口 {port} 没有应答：地址有误，或者那里没有启动器在运行",
-        ).fill(host=g["host"], port=g["port"])
+        ).fill(host=g["peer"], port=g["port"])
         remedies = ("reach-the-meeting-point", "same-meeting-point", "read-the-environment")
     else:
         return None
-    command = {"reach-the-meeting-point": f"getent ahosts {g['host']}; nc -vz -w 5 {g['host']} {g['port']}"} if "host" in g else None
+    command = {"reach-the-meeting-point": f"getent ahosts {g['peer']}; nc -vz -w 5 {g['peer']} {g['port']}"} if "peer" in g else None
     return CAUSE.finding(
         standing="possible",
         says=says,
@@ -299,6 +299,8 @@ _NOBODYS_ADDRESS = Signature(
     says_zh="MASTER_ADDR {address} 不是任务中任何主机的地址（是子网掩码、广播地址或示例中的地址）：{error}",
     remedies=("same-meeting-point", "reach-the-meeting-point"),
 )
+
+_LOW_PORT = r"(?P<port>\d{1,3}|10[01]\d|102[0-3])(?!\d)"
 
 CAUSE = Cause(
     id="rendezvous-misconfig",
@@ -436,6 +438,21 @@ CAUSE = Cause(
             says_zh="没有设置 {name}：该进程不是由启动器启动的",
             remedies=("let-a-launcher-start-them", "read-the-environment"),
         ),
+        # torch's own sockets, those over libuv, Python's.
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                says="port {port} is below 1024: only root, or a process with CAP_NET_BIND_SERVICE, may listen there",
+                says_zh="端口 {port} 小于 1024：只有 root 或带有 CAP_NET_BIND_SERVICE 的进程才能在那里监听",
+                remedies=("higher-port",),
+            )
+            for needle, pattern in (
+                ("(errno: 13 - ", rf"failed to bind to \S{{1,100}}?:{_LOW_PORT} \(errno: 13 - "),
+                ("code: -13, name: EACCES", rf"port: {_LOW_PORT}, useIpv6: \w+, code: -13, name: EACCES"),
+                ("error while attempting to bind on address", rf"[Ee]rrno 13\] .{{0,40}}bind on address \('[^']{{0,100}}', {_LOW_PORT}"),
+            )
+        ),
         Signature(
             needle="Default process group has not been initialized",
             standing="possible",
@@ -472,6 +489,14 @@ CAUSE = Cause(
             id="same-world",
             says="Make launcher and configuration agree: --nproc-per-node, num_processes in accelerate's config, num_gpus in DeepSpeed's hostfile.",
             says_zh="让启动器与配置一致：--nproc-per-node、accelerate 配置里的 num_processes（所有主机的总数）、DeepSpeed hostfile 里的 slots。",
+        ),
+        Remedy(
+            id="higher-port",
+            says="Choose a port from 1024 on that is free, the same on all hosts.",
+            says_zh="选用 1024 及以上的空闲端口，所有主机相同。",
+            env={"MASTER_PORT": "29500"},
+            command="torchrun --master-port 29500 ...",
+            verify="ss -ltn 'sport = :29500'",
         ),
         Remedy(
             id="read-the-environment",
@@ -537,6 +562,9 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
     ),
     hits=(
+        "The server socket has failed to bind to [::]:443 (errno: 13 - Permission denied).",
+        "The server socket has failed to listen on any local network address. port: 80, useIpv6: false, code: -13, name: EACCES, message: denied",
+        "PermissionError: [Errno 13] error while attempting to bind on address ('0.0.0.0', 512): permission denied",
         "[node7:00812] OPAL ERROR: Unreachable in file ext3x_client.c at line 112",
         (
             "INFO - Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1 (world_size=4, "
@@ -580,6 +608,7 @@ CAUSE = Cause(
         'The application appears to have been direct launched using "srun",\nbut OMPI was not built with SLURM\'s PMI support',
     ),
     near_misses=(
+        "The server socket has failed to bind to [::]:4430 (errno: 13 - Permission denied).",
         "[node7:00812] OPAL ERROR: Timeout in file base/pmix_base_fns.c at line 195",
         '    raise ValueError("Please launch distributed training with `llamafactory-cli` or `torchrun`.")',
         "INFO Please launch distributed training with torchrun for several GPUs (see the guide)",

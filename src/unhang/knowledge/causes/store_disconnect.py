@@ -7,48 +7,73 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import guarded
 from unhang.knowledge.caught import that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
-    from unhang.model import Finding
+    from collections.abc import Sequence
 
+    from unhang.model import Finding
+    from unhang.records.logs import Hit
+
+_TIMED_OUT = r"Socket Timeout|[Ww]ait timeout after|[Tt]imed out waiting"
+_WAITED = lazily(rf"{_TIMED_OUT}|waitForInput: |clients joined|in store based barrier on rank")
+WAITED = Text(
+    "the store is there, and a key that was waited for was not written in time: the rank that writes it was late, stuck or gone",
+    "store 仍在，但等待的键没有按时写入：写入它的 rank 迟到、卡住或已经不在",
+)
 # Threads print it whose process leaves in order, but after the one with the store.
-_AT_THE_END = lazily(r"(?:recvValue\w*|sendBytes) failed|\"should dump\" flag")
+AT_THE_END = lazily(r"(?:recvValue\w*|sendBytes) failed|\"should dump\" flag")
 
 
 def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
-    if view.finished and all(_AT_THE_END.search(h.text) for h in hits):
+    if view.finished and all(AT_THE_END.search(h.text) for h in hits):
         failed = view.timeouts or any(e.code != 0 for e in view.exits) or that_ended_something(view.tracebacks, view)
         if not failed and view.hits.keys() <= {CAUSE.id}:
             return None
     return CAUSE.of_hits(hits, view)
 
 
+def is_wait(hits: Sequence[Hit]) -> bool:
+    """Whether all that is said of the store is that a rank waited in vain for what another one writes: the store itself is there."""
+    return bool(hits) and all(_WAITED.search(h.text) for h in hits)
+
+
 CAUSE = Cause(
     id="store-disconnect",
     role="symptom",
-    title="The store that the ranks meet at is gone",
-    title_zh="各进程会合用的 store 断开",
+    title="The store of the job is gone, or a key that a rank waits for was not written",
+    title_zh="作业的 store 断开，或某个 rank 等待的键没有写入",
     what="The TCPStore, which rank 0 or the launcher hosts, closed its connection or did not answer.",
     why="Its host process ended, was killed, or left first; or a rank that should have written a key never did.",
     signatures=(
         Signature(needle="ailed to recv, got 0 bytes", role="symptom"),
         Signature(
             needle="wait timeout after ",
-            pattern=r"DistStoreError: wait timeout after (?P<timeout_ms>\d+)ms, keys: (?P<keys>\S+)",
+            pattern=r"[Ww]ait timeout after (?P<timeout_ms>\d+)ms, keys: (?P<keys>\S+)",
             role="symptom",
-            says="nobody wrote {keys} to the store within {timeout_ms} ms",
-            says_zh="{timeout_ms} ms 内没有进程把 {keys} 写入 store",
+            says="the store is there, and nobody wrote {keys} to it within {timeout_ms} ms",
+            says_zh="store 仍在，但 {timeout_ms} ms 内没有进程把 {keys} 写入",
         ),
         Signature(
             needle="client socket has timed out after",
             # `(host, port)` or `host:port`.
-            pattern=r"timed out after (?P<timeout>\d+m?s) while trying to connect to (?P<open>\()?(?P<host>[^\s,]+)(?(open), |:)(?P<port>\d+)",
+            pattern=r"timed out after (?P<timeout>\d+m?s) while trying to connect to (?P<open>\()?(?P<peer>[^\s,]+)(?(open), |:)(?P<port>\d+)",
             role="symptom",
-            says="no connection to {host}:{port} within {timeout}",
-            says_zh="{timeout} 内没有连上 {host}:{port}",
+            says="no connection to {peer}:{port} within {timeout}",
+            says_zh="{timeout} 内没有连上 {peer}:{port}",
         ),
+        # Cut off.
+        Signature(
+            needle="client socket has timed out after",
+            pattern=r"timed out after (?P<timeout>\d+m?s) while trying to connect(?:\.|:| to)?\s*$",
+            role="symptom",
+            says="no connection to the store within {timeout}",
+            says_zh="{timeout} 内没有连上 store",
+        ),
+        Signature(needle="possible application crash on rank 0 or a network set up issue", role="symptom"),
+        Signature(needle="waitForInput, pool", pattern=r"waitForInput, poo?l\w* failed with", role="symptom"),
         Signature(
             needle="clients joined",
             pattern=r"waiting for clients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined",
@@ -69,22 +94,36 @@ CAUSE = Cause(
             needle="waitForInput: ",
             pattern=r"waitForInput: .{0,300}?(?:timed out after (?P<timeout_ms>\d+)ms|returned 0, likely a timeout)",
             role="symptom",
+            says=WAITED.en,
+            says_zh=WAITED.zh,
         ),
         Signature(needle="sendBytes failed on SocketImpl", role="symptom"),
         Signature(
             needle="Socket Timeout",
-            pattern=r"(?:DistNetworkError|DistBackendError|RuntimeError|got error): (?:.*got error: )?Socket Timeout",
+            pattern=r"(?:DistNetworkError|DistStoreError|DistBackendError|RuntimeError|got error): (?:.*got error: )?Socket Timeout",
             role="symptom",
+            says=WAITED.en,
+            says_zh=WAITED.zh,
         ),
         Signature(
             needle="via c10d key-value store by key",
             pattern=(
                 r"(?:\[(?P<rank>\d+)\] is setting up NCCL communicator and retr\w+ ncclUniqueId from \[(?P<other>\d+)\] .*)?"
-                r"store->get\('(?P<keys>[^']*)'\) got error"
+                rf"store->get\('(?P<keys>[^']*)'\) got error(?!: .{{0,80}}?(?:{_TIMED_OUT}))"
             ),
             role="symptom",
             says="key {keys}, by which a communicator begins, could not be read from the store: the rank that writes it had not come, or was gone",
             says_zh="无法从 store 读取建立通信器所用的键 {keys}：写入它的 rank 没有到，或已经不在",
+        ),
+        Signature(
+            needle="via c10d key-value store by key",
+            pattern=(
+                r"(?:\[(?P<rank>\d+)\] is setting up NCCL communicator and retr\w+ ncclUniqueId from \[(?P<other>\d+)\] .*)?"
+                rf"store->get\('(?P<keys>[^']*)'\) got error: .{{0,80}}?(?:{_TIMED_OUT})"
+            ),
+            role="symptom",
+            says="the store is there, and nobody wrote key {keys}, by which a communicator begins, in time: the rank that writes it had not come",
+            says_zh="store 仍在，但没有进程按时写入建立通信器所用的键 {keys}：写入它的 rank 没有到",
         ),
         Signature(needle='Failed to check the "should dump" flag on TCPStore', role="symptom"),
         Signature(needle="Stop_waiting response is expected", role="symptom"),
@@ -119,6 +158,9 @@ CAUSE = Cause(
         "[E1103 01:31:40.100 socket.cpp:1028] [c10d] The client socket has timed out after 60000ms while trying to connect to (10.0.0.1, 29500).",
         "TimeoutError: The client socket has timed out after 900s while trying to connect to (node7, 29500).",
         "[W1103 01:31:40.100 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=3): Broken pipe",
+        "[E1103 01:31:40.100 socket.cpp:1028] The client socket has timed out after 900000ms while trying to connect",
+        "[rank2]: . This may indicate a possible application crash on rank 0 or a network set up issue.",
+        "[W1103 01:31:40.100 socket.cpp:432] [c10d] While waitForInput, poolFD failed with (errno: 0 - Success).",
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
         (
             "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1 "
@@ -136,6 +178,10 @@ CAUSE = Cause(
         (
             '[rank3]:[W1103 10:00:01 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0 Rank 3] Failed to check the "should dump" flag on TCPStore, '
             "(maybe TCPStore server has shut down too early), with error: Broken pipe"
+        ),
+        (
+            "torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+            "store by key '0:1', but store->get('0:1') got error: Connection reset by peer"
         ),
         "RuntimeError: Stop_waiting response is expected",
         (
@@ -157,12 +203,12 @@ CAUSE = Cause(
     ),
     explain={
         "en": (
-            "The ranks keep small messages in a store that rank 0 (or the launcher's agent) hosts. It went away or did not answer. Find out why "
-            "its host ended first, or which rank never wrote the key that is named."
+            "The ranks keep small messages in a store that rank 0 (or the launcher's agent) hosts. A lost connection means that its host ended "
+            "first: find out why. A timeout means that the store is there and a rank never wrote the key that is named: it was late, stuck or gone."
         ),
         "zh": (
             "各进程通过 rank 0（或启动器的 agent）提供的 store 交换小消息。现在它断开了，或者没有应答。要找的是提供它的进程为什么先结束，或者是哪"
-            "个进程一直没有写入所点名的键。"
+            "个进程一直没有写入所点名的键（超时说明 store 还在，写入者迟到、卡住或已经不在）。"
         ),
     },
 )

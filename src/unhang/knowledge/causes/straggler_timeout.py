@@ -9,6 +9,7 @@ from unhang.knowledge import stacked, text, words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
+from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.stuck import held_back, in_loader, workers_at_work
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import ranks_of
@@ -17,6 +18,8 @@ from unhang.patterns import lazily
 from unhang.records.frames import place, user_frame
 
 if TYPE_CHECKING:
+    import re
+
     from unhang.records.logs import Hit, Traceback
     from unhang.records.picture import Picture
 
@@ -26,11 +29,13 @@ _WAITING_ROOMS = ("main_process_first", "local_main_process_first", "_goes_first
 _SHARED = lazily(r"Loading (?:extension module|(?:safetensors )?checkpoint shards)|Load weight begin")
 _PROGRESS = lazily(r"(?P<percent>\d{1,3})%\|")
 _ELAPSED = lazily(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)<")
+_LEFT = lazily(r"<(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)[,\]]")
+# A bar's own guess is rough: a timeout has a quarter more, in steps of so much.
+_STEP_S = 600
 # A line that stands this close before the first complaint was the last that its rank said.
 _LAST_LINES = 60
 # Their lines stand in healthy logs, too.
 _HARMLESS_TOO = ("dns-resolution", "ineffective-setting", "interface-selection")
-_STORE_WAITS = ("wait timeout after ", "waitForInput: ", "Socket Timeout", "in store based barrier on rank", "via c10d key-value store by key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +122,7 @@ def _wait(view: LogView) -> _Wait | None:
             at_s=first.at.at_s,
             waited_s=(first.ran_ms or first.timeout_ms) / 1000,
         )
-    hits = [h for h in view.hits_of("store-disconnect") if h.signature.needle in _STORE_WAITS]
+    hits = [h for h in view.hits_of("store-disconnect") if is_wait((h,))]
     hits += [h for h in view.hits_of("collective-timeout") if h.groups.get("timeout_ms") and "missing" not in h.groups]
     # Other ranks came to a monitored barrier, and rank 0 had given up on one that did not.
     hits += [h for h in view.hits_of("peer-lost") if h.signature == LEFT_AT_BARRIER]
@@ -168,7 +173,10 @@ def _then(hit: Hit, wait: _Wait) -> bool:
 
 
 def _elapsed_s(hit: Hit) -> int | None:
-    found = _ELAPSED.search(hit.text)
+    return _seconds(_ELAPSED.search(hit.text))
+
+
+def _seconds(found: re.Match[str] | None) -> int | None:
     return None if found is None else int(found["h"] or 0) * 3600 + int(found["m"]) * 60 + int(found["s"])
 
 
@@ -177,6 +185,12 @@ def _of_work(hit: Hit, wait: _Wait, *, standing: Standing) -> Finding:
     what = hit.groups.get("what", "").strip() or hit.text.strip()[:60]
     elapsed = _elapsed_s(hit)
     since = Text(", {s} so far", "，已用 {s}").fill(s=words.seconds(elapsed)) if elapsed is not None else NOTHING
+    left, commands = _seconds(_LEFT.search(hit.text)), None
+    if elapsed is not None and left is not None:
+        since += Text(", {s} left", "，还需 {s}").fill(s=words.seconds(left))
+        timeout_s = -(-(elapsed + left) * 5 // (4 * _STEP_S)) * _STEP_S
+        told = f"--ddp_timeout {timeout_s}   # transformers; elsewhere init_process_group(timeout=timedelta(seconds={timeout_s}))"
+        commands = {"raise-the-timeout": told}
     waiting = text.ranks(wait.ranks) if wait.ranks else Text("the others", "其他 rank")
     return CAUSE.finding(
         standing=standing,
@@ -191,6 +205,7 @@ def _of_work(hit: Hit, wait: _Wait, *, standing: Standing) -> Finding:
             Evidence(source=wait.source, line=wait.line, text=wait.text.strip()),
         ),
         remedies=("work-beforehand", "raise-the-timeout"),
+        commands=commands,
     )
 
 

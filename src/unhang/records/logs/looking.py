@@ -117,6 +117,7 @@ class Look:
         writer = writer_at(line.text, position)
         # The number inside `[Rank 1]` may be one within a group.
         told = _first(_int(groups.get("rank")), self.rank, writer.rank, line.rank if line.rank != writer.group_rank else None)
+        host = groups.get("host") or writer.host or line.host
         hit = Hit(
             signature=signature,
             source=self.source,
@@ -126,10 +127,11 @@ class Look:
             rank=_first(told, self.owner.rank, writer.group_rank),
             label=line.label,
             local_rank=_first(line.local_rank, self.owner.local_rank),
-            host=groups.get("host") or writer.host or line.host or self.owner.host,
+            host=host or self.owner.host,
             pid=_first(_int(groups.get("pid")), writer.pid, line.pid, self.owner.pid),
             place=self._place(at),
             by_name=told is None and self.owner.rank is not None,
+            host_by_name=host is None,
             steps=tracebacks.steps(self._after(stop, 0), at_most=STEPS) if signature.role == "root" else (),
         )
         return hit, line.time or self._time_before(start)
@@ -228,6 +230,7 @@ class Look:
             by_name=told is None and self.owner.rank is not None,
             local_rank=_first(back.local_rank, self.owner.local_rank),
             host=back.host or self.owner.host,
+            host_by_name=back.host is None,
             pid=_first(back.pid, self.owner.pid),
             place=self._place(at),
         )

@@ -138,6 +138,12 @@ class Part:
         # However it was cut, and whoever was first: one order.
         hits = sorted(((h, t) for h, t in kept if isinstance(h, Hit)), key=lambda f: (f[0].place, f[0].signature.needle, f[0].signature.pattern))
         backs = sorted(((b, t) for b, t in kept if isinstance(b, Traceback)), key=lambda f: f[0].place)
+        if passed := [b for b, _ in backs if b.passed_on]:
+            hits = [(_raised_by(h, passed), t) for h, t in hits]
+        hosts = {h.host for h, _ in hits} | {b.host for b, _ in backs}
+        if len({h.partition(".")[0] for h in hosts if h is not None}) > 1:
+            # Lines of several hosts are collected here: the file's name tells only where.
+            hits, backs = [(_of_no_host(h), t) for h, t in hits], [(_of_no_host(b), t) for b, t in backs]
         owned, ranks = self._owned(hits, backs)
         begins, *times = resolve([self.begins, *(time for _, time in (*hits, *backs))], latest_s=latest_s)
         begins = begins if begins is not None and begins.clock == "wall" and begins.has_year else None
@@ -322,6 +328,16 @@ def _fewer(kept: list[Found], at_most: int | None, signature: Signature) -> list
         return kept
     firsts = 0 if signature.newest else (at_most + 1) // 2
     return [*kept[:firsts], *kept[len(kept) - at_most + firsts :]]
+
+
+def _raised_by(hit: Hit, passed: Iterable[Traceback]) -> Hit:
+    """The hit as one of the process that raised, where another one passed its traceback on."""
+    back = next((b for b in passed if hit.line is not None and b.line <= hit.line <= b.end), None)
+    return hit if back is None else replace(hit, rank=back.rank, local_rank=back.local_rank, host=back.host, pid=back.pid, by_name=False)
+
+
+def _of_no_host(piece: Piece) -> Piece:
+    return replace(piece, host=None) if piece.host_by_name else piece
 
 
 def _disowned(hit: Hit) -> Hit:

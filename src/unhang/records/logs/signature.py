@@ -29,7 +29,8 @@ class Signature:
     the pattern, `says_zh` the same in Chinese, "" where it is told in English only; without one the title of the cause speaks. `remedies` chooses
     among the remedies of the cause, by id, None all of them. `keep` bounds the hits that are kept of one file: the first ones and the last ones, or
     with `newest` the last ones only.
-    The groups rank, local_rank, host, pid and time, where a pattern has them, tell whom the line is about.
+    The groups rank, local_rank, host, pid and time, where a pattern has them, tell whom the line is about; `ranks` are those that it
+    blames, by their numbers in the job.
     """
 
     needle: str
@@ -61,8 +62,8 @@ class Hit:
 
     `rank`, `host`, `pid` and `at_s` (seconds; comparable on one host) are None where neither the line, nor its neighbours, nor the name of the file
     tell them. `label` is a launcher's number of the task: the rank, or the node. `utc_offset_s` is the zone of the time, None where none was printed.
-    `attempt` counts from 1. `place` orders hits within a file. `by_name`: that the rank is what the file's name says. `steps` are the first ones
-    that anybody counts soon behind a root, each once.
+    `attempt` counts from 1. `place` orders hits within a file. `by_name`: that the rank is what the file's name says; `host_by_name`: the host.
+    `steps` are the first ones that anybody counts soon behind a root, each once.
     """
 
     signature: Signature
@@ -80,6 +81,7 @@ class Hit:
     attempt: int = 1
     place: int = 0
     by_name: bool = False
+    host_by_name: bool = False
     steps: tuple[str, ...] = ()
 
 

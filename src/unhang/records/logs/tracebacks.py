@@ -5,9 +5,10 @@ Python's own form, the box that rich draws (for typer, Lightning, accelerate), a
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,7 +39,16 @@ _FLAT = lazily(r'^File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in ?(?P<nam
 _EXCEPTION = lazily(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 # Names that nothing but exceptions has.
 _ERROR = lazily(r"[\w.]*(?:Error|Exception|Interrupt|SystemExit)")
-_SPAWNED = lazily(r"-- Process (\d+) terminated with the following error")
+# What names the rank that raised, where another process prints it: torch.multiprocessing and torchrun above the traceback, torch's checkpoints in its
+# first line. torchrun indents all lines but that one.
+_RAISED_BY = lazily(r"-- Process (\d{1,7}) terminated with the following error|^ {0,8}rank {1,20}: (\d{1,7}) \(local_rank: \d{1,7}\)")
+_OF_CHECKPOINT = lazily(r"\(RANK (\d{1,7})\)$")
+_FAILED_RANK = lazily(r"ranks:dict_keys\(\[(\d{1,7})\]\)")
+_OF_AGENT = lazily(r"( {0,8})traceback {1,20}: Traceback ")
+# torchrun's error file has the whole traceback in one line.
+_CALL_STACK = lazily(r'"py_callstack": ("(?:[^"\\]|\\.)*")')
+# Ray: the task that raised, and its process; of nested ones the last.
+_RAY_TASK = lazily(r"\bray::\S{1,200} \(pid=(\d{1,8}), ip=([\w.:-]{1,64})")
 _LEVELS = frozenset(("DEBUG", "INFO", "NOTE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "TRACE", "Warning", "Error", "Info"))
 # What Python and asyncio print of exceptions that end nobody but a thread, a task or an object.
 _IGNORED = ("Exception ignored in", "Exception in thread", "Task exception was never retrieved", "--- Logging error ---")
@@ -69,9 +79,10 @@ _CODE = lazily(r"(?P<here>[❱>?]?) *(?P<line>\d{1,9})(?: (?P<code>.*))?$")
 class Traceback:
     """A Python traceback as it stands in a log. `line` is where it begins, `end` its exception line; frames innermost last.
 
-    Of chained exceptions each is one; `chained` says that an earlier one led to this one. `ignored` ones end no process;
-    `logged` ones stand behind a logger's record of an error. `steps` are those that its writer, or another one that nothing tells apart, counts
-    soon behind it: each once. `by_name`: that the rank is what the file's name says.
+    Of chained exceptions each is one; `chained` says that an earlier one led to this one. `ignored` ones end no process; `passed_on` ones are printed
+    by another process than raised them, as their header tells; `logged` ones stand behind a logger's record of an error. `steps` are those that its
+    writer, or another one that nothing tells apart, counts soon behind it: each once. `by_name`: that the rank is what the file's name says;
+    `host_by_name`: the host.
     """
 
     source: str
@@ -92,8 +103,10 @@ class Traceback:
     chained: bool = False
     ignored: bool = False
     logged: bool = False
+    passed_on: bool = False
     steps: tuple[str, ...] = ()
     by_name: bool = False
+    host_by_name: bool = False
 
     @property
     def says(self) -> str:
@@ -103,13 +116,18 @@ class Traceback:
 def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: str) -> Traceback | None:
     """The traceback that begins at `mark`; None where it does not end in an exception line. Other writers' lines in between are passed over."""
     told = [line for line in before if writer(line) == writer(mark)]
-    spawned = next((int(found[1]) for line in reversed(told) if (found := _SPAWNED.search(line.text))), None)
+    elsewhere = _OF_CHECKPOINT.search(mark.text)
+    header = elsewhere or next((found for line in reversed(told) if (found := _RAISED_BY.search(line.text))), None)
+    raised_by = next((int(n) for n in header.groups() if n), None) if header is not None else None
     own = _written(mark, after)
     top = _TOP.search(mark.text)
     if top is not None:
         body = _boxed(own, mark.text[: top.start()])
     elif _PLAIN in mark.text:
-        body = _plain(own, mark.text.find(_PLAIN), MAX_STRANGERS)
+        if stack := _CALL_STACK.search(mark.text):
+            own = (replace(mark, text=text) for text in str(json.loads(stack[1], strict=False)).splitlines()[1:])
+        indent = len(block[1]) if (block := _OF_AGENT.match(mark.text)) else 0
+        body = _plain((replace(line, text=line.text[indent:]) for line in own) if indent else own, mark.text.find(_PLAIN), MAX_STRANGERS)
     else:
         return None
     if body is None:
@@ -119,9 +137,10 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
     record = (bool(headed) and headed[-1].level in _OF_ERRORS) or (top is not None and mark.text[:1].isspace())
     return _made(
         body,
-        mark,
+        mark if elsewhere is None else replace(mark, host=None, pid=None, local_rank=None),
         source,
-        rank=mark.rank if spawned is None else spawned,
+        rank=mark.rank if raised_by is None else raised_by,
+        passed_on=raised_by is not None,
         chained=any(words in line.text for line in told for words in _CHAINED),
         ignored=any(words in line.text for line in told for words in _IGNORED),
         logged=record,
@@ -153,6 +172,7 @@ class _Body(NamedTuple):
     frames: list[tuple[str, int, str, str]]
     exception: re.Match[str]
     end: int
+    task: re.Match[str] | None = None
 
 
 def _made(
@@ -164,8 +184,10 @@ def _made(
     chained: bool = False,
     ignored: bool = False,
     logged: bool = False,
+    passed_on: bool = False,
     steps: tuple[str, ...] = (),
 ) -> Traceback:
+    failed = _FAILED_RANK.match(body.exception["text"] or "", len("CheckpointException "))
     return Traceback(
         source=source,
         line=first.number,
@@ -173,14 +195,15 @@ def _made(
         type=body.exception["type"],
         text=(body.exception["text"] or "").strip(),
         frames=tuple(_frame(*f) for f in body.frames),
-        rank=rank,
+        rank=rank if failed is None else int(failed[1]),
         label=first.label,
         local_rank=first.local_rank,
-        host=first.host,
-        pid=first.pid,
+        host=first.host if body.task is None else body.task[2],
+        pid=first.pid if body.task is None else int(body.task[1]),
         chained=chained,
         ignored=ignored,
         logged=logged,
+        passed_on=passed_on or body.task is not None,
         steps=steps,
     )
 
@@ -216,8 +239,10 @@ def _plain(lines: Iterable[Line], margin: int, strangers: int) -> _Body | None:
     """Python's own form. `margin` is what stands in front of its first line, `strangers` the lines of others that are passed over."""
     frames: list[tuple[str, int, str, str]] = []
     flat = False
+    task: re.Match[str] | None = None
     for line in lines:
         text = line.text
+        task = _RAY_TASK.search(text) or task
         if strangers and (flat or not frames) and (found := _FLAT.match(text)):
             flat = True
             frames.append((found["file"], int(found["line"]), (found["name"] or "<module>").strip(), ""))
@@ -237,8 +262,8 @@ def _plain(lines: Iterable[Line], margin: int, strangers: int) -> _Body | None:
             if frames and not frames[-1][3] and set(code) - set("^~"):
                 frames[-1] = (*frames[-1][:3], code)
         elif frames and (exception := _exception(text)) is not None:
-            return _Body(frames, exception, line.number)
-        elif not _AMID.match(text):
+            return _Body(frames, exception, line.number, task)
+        elif not _AMID.match(text) and not _RAY_TASK.search(text):
             # Somebody who has no prefix writes into the same file.
             strangers -= 1
             if strangers < 0:

@@ -19,13 +19,46 @@ def _announced(needle: str, pattern: str) -> Signature:
     return Signature(needle=needle, pattern=pattern, over=_STEP, role="context", keep=_KEEP, newest=True)
 
 
+# Of one epoch or stage of several the same is said.
+_WHOLE = r"^(?!.{0,300}\b(?i:epoch|stage|phase|round|iteration)[ :_#=]{0,4}\d)"
 # What trainings print when they are through.
 FINISHED = (
     Signature(needle="'train_runtime': ", role="context", keep=2),
+    Signature(needle="train_runtime  ", pattern=r"^ *train_runtime +=", role="context", keep=2),
     Signature(needle="raining complete", role="context", keep=2),
     Signature(needle="raining finished", role="context", keep=2),
     Signature(needle="`Trainer.fit` stopped: ", role="context", keep=2),
+    Signature(needle="raining done", pattern=_WHOLE, role="context", keep=2),
+    Signature(needle="inished training", pattern=_WHOLE, role="context", keep=2),
+    Signature(needle="ompleted training", pattern=_WHOLE, role="context", keep=2),
 )
+
+# What counts on behind a line that seems to be the end: a bar that is not full, what transformers logs of a step.
+_COUNTS = r"(?<!\d)\d{1,2}%\||\{'loss': "
+
+
+def _end(needle: str, pattern: str) -> Signature:
+    return Signature(needle=needle, pattern=pattern, over=_COUNTS, role="context", keep=2, newest=True)
+
+
+# The end of a training: its own word; its bar is full (that of a single epoch proves nothing); what it made is saved (one of many checkpoints, or the
+# best so far, proves nothing); a process leaves.
+DONE = tuple(_end(s.needle, _WHOLE) for s in FINISHED)
+FULL = _end(
+    "100%|",
+    r"^(?:|(?i:[^|%]{0,30}\b(?:train\w*|steps?|iterations?|fit|progress|total)\b[^|%]{0,30})|[^|%]{0,20}[Ee]pochs?:? \[?(?P<epochs>\d+)/(?P=epochs)\b"
+    r"[^|%]{0,20}?):? {0,4}100%\|[^|]{0,400}\| *(?P<total>\d+)/(?P=total) \[[\d:]+<[\d:?]+, *[\d.?]+ ?(?:it/s|s/it)",
+)
+SAVED = tuple(
+    _end(
+        f"{first}aved ",
+        r"^(?!.{0,300}\b(?i:best|(?:checkpoint|step|iter|iteration|epoch)s?[-_ ]?\d))"
+        r"(?=.{0,300}\b(?i:model|checkpoint|weights|adapter|final|results)).{0,200}?(?<!be )(?<!are )(?<!not )\b[Ss]aved ",
+    )
+    for first in "Ss"
+)
+LEAVING = _end("destroy_process_group() was not called before program exit", "")
+ENDS = (*DONE, FULL, *SAVED, LEAVING)
 
 # `what` names the work in words that a sentence can use.
 SIGNATURES = (
