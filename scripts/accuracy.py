@@ -1,4 +1,6 @@
-"""Writes docs/accuracy.md: how often `unhang why` names the right cause on our own fixtures. With --check, says whether the page is up to date.
+"""Writes docs/accuracy.md: how often `unhang why` names the right cause, on our own fixtures and on real reports (`field.py`).
+
+With --check, says whether the page is up to date.
 
 Every line that a cause promises to recognise is put into a log: lines of a healthy training before it, what its victims and the launcher print
 after it (or, one time in four, before it), all in one style of prefix. Near misses are put into healthy logs, without victims. Which log, which
@@ -8,7 +10,6 @@ victims, which prefix is drawn from a hash of the case: the same each time, on e
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import sys
@@ -21,8 +22,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import field as real_reports
 import msgspec
 import zstandard
+from field import wilson
 
 from unhang.diagnosis import logs as diagnosis
 from unhang.knowledge import catalogue
@@ -214,13 +217,6 @@ def judged(case: Case) -> Told:
     )
 
 
-def wilson(k: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of Wilson for k of n."""
-    z, p = 1.959964, k / n
-    middle, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, (middle - spread) / (1 + z * z / n)), (middle + spread) / (1 + z * z / n)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One cause: in how many of n logs it came first (`right`), stood behind a cause that claims the same line (`shared`) or another one
@@ -275,6 +271,22 @@ def rows(results: Iterable[tuple[Case, Told]]) -> list[Row]:
     return [row(cause, its) for cause, its in sorted(of_cause.items())]
 
 
+_REAL = (
+    (
+        "Log parts of failures that people posted in public trackers from 2024 to 2026. Each was labelled from its log part alone, with every cause "
+        "that an expert would accept, before `unhang why` had seen it. A hash of its address put it into one of two halves: signatures were "
+        "learned from `learn`, nobody looked at a single report of `measure`. `scripts/field.jsonl` has addresses, labels and verdicts; "
+        "`scripts/field.py` judges them again."
+    ),
+    "",
+    (
+        "`right`: the first cause is an accepted one, or, where the log part shows only consequences, no root cause is claimed. `undecided`: the "
+        "verdict says that it does not know. `wrong`: another cause comes first, as likely or possible; `wrong and established`: as certain. The "
+        "labels are ours, most log parts are excerpts, and people post what they could not solve themselves: the share in daily life will differ. "
+        "Intervals are Wilson's, 95 %."
+    ),
+    "",
+)
 _EXPLAINED = (
     (
         "Each cause comes with lines that it promises to recognise. The script puts every one of them into a log as a whole job would have left "
@@ -315,11 +327,16 @@ def page(results: Sequence[tuple[Case, Told]]) -> str:
     frameworks = Counter(contents[c.about]["framework"] for c, _ in healthy)
     unmeasured = sorted(c.id for c in catalogue.load().values() if c.role == "root" and not any(r.cause == c.id for r in table))
     lines = [
-        "# Accuracy on our own fixtures",
+        "# Accuracy",
         "",
-        "Made by `python scripts/accuracy.py` from the catalogue of causes and the stored healthy logs; a test keeps it current.",
+        "Made by `python scripts/accuracy.py`; a test keeps it current.",
         "",
-        "## What this says, and what it does not",
+        "## Real reports",
+        "",
+        *_REAL,
+        *real_reports.section(),
+        "",
+        "## Our own fixtures",
         "",
         *_EXPLAINED,
         "## Overall",

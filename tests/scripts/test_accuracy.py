@@ -24,6 +24,7 @@ BELOW = {
 
 @pytest.fixture(scope="module")
 def accuracy():
+    sys.path.insert(0, str(ROOT / "scripts"))
     spec = importlib.util.spec_from_file_location("accuracy", ROOT / "scripts" / "accuracy.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -31,6 +32,7 @@ def accuracy():
     spec.loader.exec_module(module)
     yield module
     del sys.modules["accuracy"]
+    sys.path.remove(str(ROOT / "scripts"))
 
 
 @pytest.fixture(scope="module")

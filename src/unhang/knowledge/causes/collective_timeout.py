@@ -174,17 +174,7 @@ CAUSE = Cause(
         ),
         BARRIER,
         Signature(needle="timed out in monitoredBarrier after", pattern=r"monitoredBarrier after (?P<timeout_ms>\d+) ms", role="symptom"),
-        # SGLang: the rank that says so has done its part.
-        Signature(
-            needle="could finish the model loading, but there are other ranks that",
-            pattern=r"TP rank \d+ could finish the model loading",
-            role="symptom",
-            says="ranks waited for others that did not finish loading the model: these failed, or are slow",
-            says_zh="有 rank 在等待没有加载完模型的其他 rank：它们失败了，或者很慢",
-        ),
-        # vLLM, SGLang, Horovod: the engine's own watch.
-        Signature(needle="No available shared memory broadcast block found", role="symptom"),
-        Signature(needle="RPC call to ", pattern=r"RPC call to \w+ timed out", role="symptom"),
+        # The rank that says so has done its part.
         Signature(
             needle="there are other ranks that didn't finish loading",
             pattern=r"TP rank (?P<waiter>\d{1,5}) could finish the model loading",
@@ -244,7 +234,6 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html",
     ),
     hits=(
-        "ValueError: TP rank 2 could finish the model loading, but there are other ranks that didn't finish loading. It is likely due to OOM",
         "Not all ranks joining collective, sequence number: 41\ninternal record id: 40\ncollective: nccl:all_reduce\nmissing ranks: {2, 5}",
         "error msg: Culprit rank 1; Error type: COLLECTIVE_STATE_MISMATCH, Expected state: scheduled does not match found state: completed",
         "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:618 (most recent call first):",
