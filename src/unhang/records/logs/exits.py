@@ -23,7 +23,10 @@ def _context(needle: str, pattern: str) -> Signature:
 HOST = _context("host      : ", r"^ {0,8}host {1,20}: (?P<host>[\w.:-]{1,253})$")
 RANK = _context("(local_rank: ", r"rank {1,20}: (?P<rank>\d{1,9}) \(local_rank: (?P<local_rank>\d{1,9})\)")
 CODE = _context("exitcode  : ", r"exitcode {1,20}: (?P<code>-?\d{1,10}) \(pid: (?P<pid>\d{1,9})\)")
-FAILED = _context("failed (exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,10})\) local_rank: (?P<local_rank>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)")
+# A terminal may have wrapped it before the pid.
+FAILED = _context(
+    "failed (exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,10})\) local_rank: (?P<local_rank>\d{1,9})(?: \(pid: (?P<pid>\d{1,9})\)|\D|$)"
+)
 # DeepSpeed's main prints the process, its handler the command that was started last.
 DEEPSPEED = _context("exits with return code = ", r"(?:(?<!\d)(?P<pid>\d{1,9}) )?exits with return code = (?P<code>-?\d{1,10})(?!\d)")
 SPAWN = _context(
