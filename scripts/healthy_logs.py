@@ -6,6 +6,7 @@
 Each run is in namespaces of its own (mount, UTS, network, PID, IPC): the host is called node1, its addresses are 127.0.0.1, 10.0.0.1 and 10.0.0.2,
 its directory is /srv/job. So nothing of the machine is in a log, and logs are stored as they were printed. A run is healthy if it ends with exit
 code 0, and only then is it stored. Needs Linux, unshare, ip; mpirun for the runs that name it.
+What needs GPUs is written by hand in the grammar of its program (scripts/healthy/written), and its run prints it.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ class Run:
 
 def _torchrun(ranks: int, script: str, options: str = "--standalone") -> str:
     return f"torchrun {options} --nproc-per-node {ranks} {script}"
+
+
+def _written(name: str, framework: str, shows: str) -> Run:
+    """What no CPU can run: a log that was written in the grammar of the program, not recorded."""
+    return Run(name=name, framework=framework, shows=f"{shows}; written, not recorded", command=f"cat written/{name}.log")
 
 
 # Two launchers on one machine, each with the name and the address of a node of its own.
@@ -378,6 +384,13 @@ RUNS = (
         shows="unhang run supervises a healthy training",
         command="PYTHONPATH=/srv/src python -m unhang run -n 2 ddp.py --steps 40",
     ),
+    _written("nccl", "NCCL", "NCCL's INFO and WARN on two hosts, sockets that are closed at teardown"),
+    _written("nccl-tests", "NCCL", "all_reduce_perf with a WARN of NVLS"),
+    _written("rccl", "RCCL", "RCCL's WARN about the kernel's settings"),
+    _written("deepep", "DeepEP", "DeepEP's tests with NVSHMEM's messages"),
+    _written("vllm", "vLLM", "a server of two workers, an ERROR about a plugin at its start"),
+    _written("ray-cluster", "Ray", "workers on two hosts, a reward server that is asked again"),
+    _written("megatron", "Megatron", "warnings and a logged ERROR before the first iteration"),
 )
 
 # Gloo aborts a process now and then while it is destroyed: such a run is not healthy, and is made again.
@@ -404,7 +417,7 @@ mount -t tmpfs tmpfs /dev/shm
 chmod 1777 /tmp /dev/shm
 printf '127.0.0.1 localhost\\n10.0.0.1 node1\\n10.0.0.2 node2\\n' > /tmp/.hosts
 mount --bind /tmp/.hosts /etc/hosts
-cp /srv/scripts/* /srv/job/
+cp -r /srv/scripts/* /srv/job/
 cd /srv/job
 exec {command}
 """

@@ -98,7 +98,8 @@ def test_remedies_can_be_followed_and_verified(cause):
 def test_sentences_name_what_is_captured(cause):
     for signature in cause.signatures:
         names = {name for _, name, _, _ in string.Formatter().parse(signature.says) if name}
-        assert names <= set(re.compile(signature.pattern).groupindex), signature
+        captured = {*re.compile(signature.pattern).groupindex, *re.compile(signature.near).groupindex}
+        assert names <= captured, signature
 
 
 @pytest.mark.parametrize("cause", BY_ID)

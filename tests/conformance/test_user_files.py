@@ -22,6 +22,10 @@ USER = [
     "/home/u/unhang-main/recipes/t5_sft/train.py",
     "/opt/venv/lib/python3.11/site-packages/unhang/recipes/t5_sft/train.py",
     "/data/unhang/experiments/train.py",
+    "/home/u/verl/train.py",
+    "/home/u/ray/jobs/train.py",
+    "/data/torch/distributed/ddp/main.py",
+    "/srv/transformers_runs/src/model.py",
 ]
 NOT_USER = [
     "",
@@ -34,6 +38,17 @@ NOT_USER = [
     "/usr/lib/python312.zip/json/decoder.py",
     "/opt/venv/lib/python3.11/site-packages/torch/_tensor.py",
     "/usr/lib/python3/dist-packages/yaml/loader.py",
+    "/opt/pytorch/torch/nn/modules/module.py",
+    "/opt/pytorch/pytorch/torch/distributed/distributed_c10d.py",
+    "/build/pt-main/torch/autograd/__init__.py",
+    "/workspace/DeepSpeed/deepspeed/runtime/engine.py",
+    "/srv/sglang-0.5/python/sglang/srt/managers/scheduler.py",
+    "/home/u/LLaMA-Factory/src/llamafactory/train/tuner.py",
+    "/opt/Megatron-LM/megatron/core/tensor_parallel/layers.py",
+    "/opt/conda/envs/rl/lib/python3.11/site-packages/accelerate/accelerator.py",
+    "/srv/job/env.zip/torch/utils/data/dataloader.py",
+    "/tmp/run.pex/transformers/trainer.py",
+    "/opt/env/bin/torchrun",
     f"{HERE}/testing/faults.py",
     f"{HERE}/runtime/attach/heartbeat.py",
     f"{HERE}/runtime/attach/hook/sitecustomize.py",
@@ -44,3 +59,4 @@ NOT_USER = [
 def test_both_rules_agree(path, expected):
     assert frames.is_user_file(path) is expected
     assert user_files.is_user_file(path) is expected
+    assert frames.checked_out(path) == user_files.checked_out(path)

@@ -266,7 +266,7 @@ def _course(
 
 
 def _with_later_steps(hits: Sequence[Hit], marks: Marks, total: int) -> list[Hit]:
-    """The roots with the steps of their own attempt that follow them."""
+    """The roots and alarms with the steps of their own attempt that follow them."""
     ends: dict[tuple[str, int], int] = {}
     for h in hits:
         ends[h.source, h.attempt] = max(ends.get((h.source, h.attempt), 0), h.line or 0)
@@ -276,7 +276,7 @@ def _with_later_steps(hits: Sequence[Hit], marks: Marks, total: int) -> list[Hit
         near = h.attempt == total or ends[h.source, h.attempt] - (h.line or 0) > BEHIND
         return tuple(dict.fromkeys((*(h.steps if near else ()), *marks.behind(h))))
 
-    return [replace(h, steps=told(h)) if h.signature.role == "root" else h for h in hits]
+    return [replace(h, steps=told(h)) if h.signature.role in ("root", "alarm") else h for h in hits]
 
 
 def _starts(hits: Sequence[Hit], marks: Marks, causes: Mapping[Signature, str]) -> tuple[Hit, ...]:

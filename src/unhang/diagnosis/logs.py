@@ -13,6 +13,7 @@ from pathlib import Path
 
 from unhang.diagnosis import job, proven
 from unhang.diagnosis.absent import Absent, absent
+from unhang.diagnosis.alarms import unrecognised
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
 from unhang.diagnosis.init import Unfinished, unfinished
 from unhang.diagnosis.kernel_told import Doubt, Recorded, sifted, weighed
@@ -25,12 +26,12 @@ from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, stacked
-from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
+from unhang.knowledge.caught import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.records import named
-from unhang.records.logs import LogRead, Needles, Role, Signature
+from unhang.records.logs import LogRead, Needles, Role, Signature, alarms
 from unhang.records.logs.attempts import STARTS
 from unhang.records.logs.dumped import MAX_BYTES
 from unhang.records.logs.finding import EMPTY, Found, find
@@ -46,12 +47,6 @@ _NAMES = 3
 PASSED_OVER_CHARS = 60
 # A hang prints nothing after its last words, but other ranks and launchers do.
 LAST_LINES = 200
-# What says that something failed, whoever it was.
-MARKS = tuple(
-    Signature(needle=n, role="context")
-    for n in ("Segmentation fault", "core dumped", "Fatal Python error", "Bus error", "FATAL ERROR", "CRITICAL:", "Floating point exception")
-)
-
 ONLY_LOGS = NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
 ONLY_STACKS = NotExamined(
     what="flight recorder, process states",
@@ -119,7 +114,7 @@ def judge_logs(
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {named.again(source.path.parent)}")
     not_examined = list(found.not_examined)
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS, *proven.SIGNATURES, FATAL, CUT), cache=cache)
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, FATAL, CUT), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
@@ -235,6 +230,8 @@ class Judge:
             self.not_examined.append(NotExamined(what=f"attempt {failed[0]} of {number}", why=why))
         if primary is None:
             self._passed_over(attempt)
+        else:
+            self._headless(attempt, primary)
         self._left_out()
         self.not_examined += _older(attempt.view)
         others = ", ".join(str(a.number) for a in self.attempts if a.number not in looked_at)
@@ -303,25 +300,7 @@ class Judge:
             return seen
         if symptoms:
             return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
-        raised = that_ended_something(view.tracebacks, view)
-        evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in raised]
-        evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in attempt.hits if h.signature in MARKS]
-        ended = [e for e in view.exits if e.code not in (0, -15)]
-        evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
-        if not evidence:
-            return None
-        says = Text("something failed, and no signature known here names the cause", "有失败，但没有已知的特征能说明原因")
-        if len(evidence) == len(raised) and {t.type for t in raised} == {"KeyboardInterrupt"}:
-            says = Text("it was ended by the user: Ctrl-C (SIGINT)", "由用户结束：Ctrl-C（SIGINT）")
-        return Finding(
-            cause="unknown",
-            standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
-            ranks=tuple(sorted({e.at.rank for e in ended if e.at.rank is not None})),
-            evidence=tuple({(e.source, e.line): e for e in evidence}.values())[:5],
-            remedies=(SUPERVISE,),
-        )
+        return unrecognised(view, attempt.hits)
 
     def _gave_up(self, gave_up: Absent, symptoms: Sequence[Finding]) -> Finding:
         """A collective that was given up: a consequence, but one that tells whom to look at."""
@@ -373,6 +352,19 @@ class Judge:
             self.not_examined.append(NotExamined(what=f"{t.source}:{t.end} {says}", why=why))
         if len(found) > PASSED_OVER:
             self.not_examined.append(NotExamined(what=f"{len(found) - PASSED_OVER} more of the kind", why=why))
+
+    def _headless(self, attempt: Attempt, primary: Finding) -> None:
+        """Whether the exception that the verdict rests on stands without its traceback."""
+        shown = {(e.source, e.line) for e in primary.evidence}
+        for t in [t for t in attempt.view.tracebacks if not t.frames and (t.source, t.end) in shown][:1]:
+            self.not_examined.append(
+                NotExamined(
+                    what=f"the traceback of {t.source}:{t.end}",
+                    why="its beginning is missing in the log: where it was raised is not known",
+                    what_zh=f"{t.source}:{t.end} 的 traceback",
+                    why_zh="日志中缺少它的开头：在哪里抛出不得而知",
+                )
+            )
 
     def _left_out(self) -> None:
         cut = sorted({h.source for a in self.attempts for h in a.hits if h.signature == CUT})

@@ -121,6 +121,12 @@ READ_LOG = Remedy(
     says="Read the end of the log: whatever ended the process may have said why.",
     says_zh="看日志的末尾：结束进程的原因可能就写在那里。",
 )
+WHOLE_LOG = Remedy(
+    id="whole-log",
+    says="Keep the whole output of every rank: the lines that say what failed are cut off here.",
+    says_zh="保留每个 rank 的完整输出：说明失败原因的那几行在这里被截掉了。",
+    command="torchrun --redirects 3 --log-dir logs ...",
+)
 # Of a process that said nothing.
 FIND_EXIT = Remedy(
     id="find-the-exit",

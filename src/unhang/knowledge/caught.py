@@ -27,7 +27,7 @@ def went_on(view: LogView, hit: Hit) -> bool:
     """Whether its log goes on long behind a hit, with its own writer's steps where he is known; nobody reports an end, a wait or a lost peer."""
     back = view.traceback_of(hit)
     heard = back is None or not _among_others(back) or _key(back) in _stepped(view)
-    return heard and _is_long(view, hit.source, hit.line) and not _ended(view)
+    return heard and _is_long(view, hit.source, hit.line if back is None else back.end + back.native) and not _ended(view)
 
 
 def stepped_over(view: LogView, hit: Hit) -> bool:
@@ -129,7 +129,7 @@ def _survived(view: LogView) -> set[tuple[str, int]]:
     """The tracebacks that ended nothing.
 
     Those that were logged: steps enough behind them, or one where the same was survived before. Others: their log goes on long behind the last
-    of its tracebacks, and where it is the log of several and they name their writer, he is heard again.
+    of its tracebacks, and the writer's steps do where it is the log of several and names him, or if the traceback looks like the end of a script.
     """
     found: set[tuple[str, int]] = set()
     if _ended(view):
@@ -137,12 +137,16 @@ def _survived(view: LogView) -> set[tuple[str, int]]:
     stepped = _stepped(view)
     last: dict[str, int] = {}
     for t in view.tracebacks:
-        last[t.source] = max(last.get(t.source, 0), t.end)
+        last[t.source] = max(last.get(t.source, 0), t.end + t.native)
     for told in _by_writer(view):
         logged = [t for t in told if t.logged and _steps_are_its_own(t, view)]
         kinds = {_kind(t) for t in logged if _key(t) in stepped}
         found.update(_key(t) for t in logged if _key(t) in stepped or (t.steps and _kind(t) in kinds))
-        found.update(_key(t) for t in told if _is_long(view, t.source, last[t.source]) and (_key(t) in stepped or not _among_others(t)))
+        found.update(
+            _key(t)
+            for t in told
+            if _is_long(view, t.source, last[t.source]) and (_key(t) in stepped or not (_among_others(t) or _ended_its_script(t)))
+        )
     return found
 
 
@@ -157,8 +161,13 @@ def _is_named(back: Traceback) -> bool:
 
 def _among_others(back: Traceback) -> bool:
     """Whether a traceback names its writer in a log that is not his own: what others print there tells nothing of him."""
-    owner = owner_of(back.source)
-    return _is_named(back) and owner.rank is None and owner.local_rank is None and owner.pid is None
+    return _is_named(back) and not _has_owner(back.source)
+
+
+def _has_owner(source: str) -> bool:
+    """Whether the name of a log tells whose it is."""
+    owner = owner_of(source)
+    return owner.rank is not None or owner.local_rank is not None or owner.pid is not None
 
 
 def _is_alone(view: LogView) -> bool:
@@ -169,7 +178,16 @@ def _is_alone(view: LogView) -> bool:
 def _steps_are_its_own(back: Traceback, view: LogView) -> bool:
     """Whether the steps behind a traceback are of the process that printed it: it is named, or alone."""
     # What begins where the process does was caught by nobody in between.
-    return _is_named(back) or (_is_alone(view) and not (back.frames and back.frames[0].name in _BASES))
+    return _is_named(back) or (_is_alone(view) and not _begins_with_its_process(back))
+
+
+def _begins_with_its_process(back: Traceback) -> bool:
+    return bool(back.frames) and back.frames[0].name in _BASES
+
+
+def _ended_its_script(back: Traceback) -> bool:
+    """Whether a traceback is one that Python itself prints at the end: no logger's, and from the very top. In a log of several others print on."""
+    return _begins_with_its_process(back) and not back.logged and not _has_owner(back.source)
 
 
 def passed_over(view: LogView, hit: Hit) -> bool:

@@ -28,6 +28,8 @@ __all__ = ["STANDINGS", "Cause", "LogView", "Signature"]
 _RANKS = lazily(r"(?<!\d)(\d{1,9})(?:-(\d{1,9}))?(?!\d)")
 # A torn line may name any number.
 _MOST_NAMED = 65_536
+# Patterns bound what they capture: nothing shorter is cut.
+_LONG_VALUE = 60
 STANDINGS: tuple[Standing, ...] = ("established", "likely", "possible", "not-established")
 
 
@@ -62,8 +64,10 @@ class LogView:
         return self.hits.get(cause, ())
 
     def traceback_of(self, hit: Hit) -> Traceback | None:
-        """The traceback whose exception line this hit is."""
-        return next((t for t in self.tracebacks if t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), None)
+        """The traceback whose exception line this hit is; None where that line is all that there is of it."""
+        return next(
+            (t for t in self.tracebacks if t.frames and t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +178,7 @@ class Cause:
         named = tuple(sorted({n for a, b in told for n in range(int(a), min(int(b or a), int(a) + _MOST_NAMED) + 1)}))
         back = view.traceback_of(best) if view is not None else None
         frame = user_frame(back.frames) if back is not None else None
-        sentence = says or _filled(best) or Text(self.title, self.title_zh)
+        sentence = says or filled(best) or Text(self.title, self.title_zh)
         local = {h.local_rank for h in alike if h.local_rank is not None}
         who = Text("{who}: ", "{who}：").fill(who=ranks(numbers)) if numbers else NOTHING
         if not numbers and local:
@@ -204,11 +208,19 @@ class Cause:
         return next(r for r in self.remedies if r.id == id)
 
 
-def _filled(hit: Hit) -> Text:
-    """The signature's sentence with what it captured; NOTHING where it has none or lacks a value."""
+def filled(hit: Hit) -> Text:
+    """The signature's sentence with what it captured, in whole words; NOTHING where it has none or lacks a value."""
     template = Text(hit.signature.says, hit.signature.says_zh)
     names = [name for _, name, _, _ in string.Formatter().parse(template.en) if name]
-    return template.fill(**hit.groups) if all(n in hit.groups for n in names) else NOTHING
+    if any(n not in hit.groups for n in names):
+        return NOTHING
+    return template.fill(**{n: _in_whole_words(hit.groups[n], hit.text) for n in names})
+
+
+def _in_whole_words(value: str, text: str) -> str:
+    """A long value without the word that the bound of its pattern cut through."""
+    behind = text.partition(value)[2] if len(value) >= _LONG_VALUE else ""
+    return f"{value.rpartition(' ')[0]} …" if behind[:1].isalnum() and value[-1:].isalnum() and " " in value else value
 
 
 def _one_per_text(hits: Iterable[Hit]) -> list[Hit]:

@@ -211,6 +211,14 @@ def absence_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
     return (stated(rank.record.flight or picture.incident_source, says),)
 
 
+def cut(text: str, most: int) -> str:
+    """A text of so many characters at most, cut after a sentence or else between words."""
+    if len(text) <= most:
+        return text
+    sentence, end, _ = text[: most + 1].rpartition(". ")
+    return f"{sentence}." if end and len(sentence) > most // 4 else f"{text[:most].rpartition(' ')[0] or text[:most]} …"
+
+
 def hit_evidence(hits: Iterable[Hit], *, at_most: int = 2) -> tuple[Evidence, ...]:
     return tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in tuple(hits)[:at_most])
 

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 from rich.logging import RichHandler
 
-from unhang.records.logs import Needles, blocks, parse, read
-from unhang.records.logs.tracebacks import beheaded
+from unhang.records.logs import Needles, blocks, read
 
 # The package has a function of the same name.
 TRACE = (
@@ -117,7 +116,8 @@ def test_line_numbers_of_late_tracebacks(tmp_path, monkeypatch):
 
 
 def test_a_line_number_that_no_file_has_is_none(tmp_path):
-    assert tracebacks(tmp_path, TRACE.replace("line 3,", f"line {'3' * 5000},").replace("line 12,", f"line {'1' * 5000},")) == ()
+    (t,) = tracebacks(tmp_path, TRACE.replace("line 3,", f"line {'3' * 5000},").replace("line 12,", f"line {'1' * 5000},"))
+    assert t.frames == ()
 
 
 def test_other_stacks_are_none(tmp_path):
@@ -219,43 +219,82 @@ def test_a_place_with_spaces(tmp_path):
 
 def test_a_cut_box_is_none(tmp_path, job):
     text = box(job, width=80)
-    assert tracebacks(tmp_path, text[: text.index("╰")] + "KeyError: 'b'\n") == ()
+    (alone,) = tracebacks(tmp_path, text[: text.index("╰")] + "KeyError: 'b'\n")
+    assert alone.frames == ()
     assert tracebacks(tmp_path, text[: text.index("KeyError")]) == ()
 
 
-def headless(text):
-    return beheaded((parse(line, number=n) for n, line in enumerate(text.splitlines(), 1)), source="log")
+BODY = TRACE.partition("\n")[2]
 
 
+@pytest.mark.parametrize("before", ["", "before\n", "step 3 loss 2.1\nand\n"])
 @pytest.mark.parametrize("cut", range(1, 5))
-def test_a_traceback_whose_head_is_cut_off(cut):
-    t = headless("\n".join(TRACE.splitlines()[cut:]))
-    assert (t.says, t.end) == ("ValueError: x", 7 - cut)
-    assert (t.frames[-1].line, t.frames[-1].code) == (3, 'raise ValueError("x")')
+def test_a_traceback_whose_header_is_missing(tmp_path, cut, before):
+    (t,) = tracebacks(tmp_path, before + "\n".join(TRACE.splitlines()[cut:]) + "\n")
+    assert (t.says, t.end) == ("ValueError: x", 7 - cut + before.count("\n"))
+    assert (t.frames[-1].line, t.frames[-1].code, t.logged) == (3, 'raise ValueError("x")', False)
 
 
-def test_one_that_is_cut_within_a_line_and_behind_prefixes():
+def test_one_that_is_cut_within_a_line_and_after_prefixes(tmp_path):
     lines = TRACE.splitlines()[2:]
-    t = headless("\n".join(["nk1]:     work()", *(f"[rank{n}]: {line}" for line in lines for n in (0, 1))]))
-    assert (t.says, t.rank, t.line) == ("ValueError: x", 0, 6)
+    text = "\n".join(["nk1]:     work()", *(f"[rank{n}]: {line}" for line in lines for n in (0, 1))]) + "\n"
+    assert [(t.says, t.rank, t.frames[-1].line) for t in tracebacks(tmp_path, text)] == [("ValueError: x", 0, 3), ("ValueError: x", 1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "type", "said", "rank"),
+    [
+        ("ValueError: x", "ValueError", "x", None),
+        ("Traceback (most recent call last):\nValueError: x", "ValueError", "x", None),
+        ("   ^^^^^^^^^\nValueError: x", "ValueError", "x", None),
+        (BODY.replace("ValueError: x", "starts\nValueError: x"), "ValueError", "x", None),
+        ("[rank3]: AssertionError", "AssertionError", "", 3),
+        ("torch._dynamo.exc.Unsupported: break", "torch._dynamo.exc.Unsupported", "break", None),
+        ("2: queue.errors.Late: x", "queue.errors.Late", "x", None),
+        ("ray.exceptions.RayTaskError(KeyError): ray::f() (pid=7)", "KeyError", "ray::f() (pid=7)", None),
+        ("2026-01-08 11:02:13,441 - hub - CRITICAL - Uncaught HfHubHTTPError: 429", "HfHubHTTPError", "429", None),
+        ("ERROR    | __main__:main:88 - RuntimeError: x", "RuntimeError", "x", None),
+        ("Unhandled exception: OSError: x", "OSError", "x", None),
+        ("[rank0]: RuntimeError: in Net:\n[rank0]: \tsize mismatch\n[rank0]: step 1", "RuntimeError", "in Net:\n\tsize mismatch", 0),
+    ],
+)
+def test_an_exception_line_alone(tmp_path, text, type, said, rank):
+    (t,) = tracebacks(tmp_path, f"{text}\n")
+    assert (t.type, t.text, t.rank, t.frames, t.logged) == (type, said, rank, (), True)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        TRACE,
-        f"before\n{TRACE}",
-        "before\nand\n" + TRACE.partition("\n")[2],
-        TRACE.partition("\n")[2].replace("ValueError: x", "Epoch: 1"),
-        TRACE.partition("\n")[2].replace("ValueError: x", "starts\nValueError: x"),
-        TRACE.partition("\n")[2].replace("ValueError: x", ""),
-        "ValueError: x\n",
+        BODY.replace("ValueError: x", "Epoch: 1"),
+        BODY.replace("ValueError: x", ""),
         "",
+        "Error: x",
+        "x.py:3: RuntimeWarning: x",
+        "the loader caught ValueError: x",
+        "WARNING 11-08 11:02:13 [x.py:3] RuntimeError: x",
+        "2026-01-08 11:02:13 INFO RuntimeError: x",
+        "E       RuntimeError: x",
     ],
-    ids=["whole", "whole and later", "later", "a printed stack", "a printed stack before an error", "cut at both ends", "no frames", "empty"],
+    ids=["a printed stack", "cut at both ends", "empty", "no class", "a warning", "in a sentence", "a warning's level", "INFO", "pytest"],
 )
-def test_what_is_no_traceback_without_its_head(text):
-    assert headless(text) is None
+def test_what_is_no_exception_line(tmp_path, text):
+    assert tracebacks(tmp_path, f"{text}\n") == ()
+
+
+def test_what_announces_the_traceback_of_another_process_is_none(tmp_path):
+    (t,) = tracebacks(tmp_path, f"ray.exceptions.RayTaskError(ValueError): ray::f() (pid=7)\n{BODY}")
+    assert (t.says, len(t.frames)) == ("ValueError: x", 2)
+
+
+def test_an_exception_that_is_tried_again_ends_nothing(tmp_path):
+    (t,) = tracebacks(tmp_path, f"(raylet) Task f failed. There are 2 retries remaining.\nray::f() (pid=7)\n{BODY}")
+    assert t.ignored
+
+
+def test_one_with_its_header_is_read_once(tmp_path):
+    (t,) = tracebacks(tmp_path, TRACE.replace("ValueError: x", "torch._dynamo.exc.BreakError: x"))
+    assert (t.line, t.end) == (1, 7)
 
 
 def test_a_log_that_begins_within_a_traceback(tmp_path):
@@ -295,4 +334,9 @@ def test_frames_without_code_and_blanks(tmp_path):
 
 def test_a_printed_stack_without_blanks_is_none(tmp_path):
     assert tracebacks(tmp_path, FLAT.replace("ValueError: x\n", "")) == ()
-    assert tracebacks(tmp_path, FLAT.partition("\n")[2]) == ()
+
+
+def test_one_that_lost_its_blanks_and_its_header(tmp_path):
+    (whole,) = tracebacks(tmp_path, TRACE)
+    (t,) = tracebacks(tmp_path, f"before\n{FLAT.partition(chr(10))[2]}after\n")
+    assert [(f.line, f.name) for f in t.frames] == [(f.line, f.name) for f in whole.frames]

@@ -630,7 +630,18 @@ CAUSE = Cause(
             says_zh="某个 rank 先于其他 rank 用完了批次，或者来晚了（程序自己的负载不均检查）",
             remedies=("even-inputs",),
         ),
-        # accelerate 0.2x, 0.3x+ (ACCELERATE_DEBUG_MODE=1)
+        # accelerate 0.2x, 0.3x+ (ACCELERATE_DEBUG_MODE=1): its table names the operation and the shape of each process.
+        Signature(
+            needle="All shapes across devices must be valid",
+            near=(
+                r"^Operation: `(?:\w+\.){0,8}(?P<operation>\w+)`\nInput shapes:\n(?:\s+- Process \d+: .*\n)*?"
+                r"\s+- Process (?P<process>\d+): (?P<shape>\S.{0,200})\n(?:\s+- Process \d+: (?P=shape)\n)*"
+                r"\s+- Process (?P<against>\d+): (?P<different>(?!(?P=shape)$)\S.{0,200})"
+            ),
+            says="accelerate: in {operation} rank {process} had a tensor of shape {shape}, rank {against} one of {different}",
+            says_zh="accelerate：在 {operation} 中 rank {process} 的张量形状为 {shape}，rank {against} 的为 {different}",
+            remedies=("pad-first", "same-size"),
+        ),
         Signature(
             needle="All shapes across devices must be valid",
             says="accelerate: tensors of different shapes met in one operation",
@@ -847,6 +858,11 @@ CAUSE = Cause(
         (
             "accelerate.utils.operations.DistributedOperationException: Cannot apply desired operation due to shape mismatches. All shapes "
             "across devices must be valid."
+        ),
+        (
+            "accelerate.utils.operations.DistributedOperationException: Cannot apply desired operation due to shape mismatches. All shapes "
+            "across devices must be valid.\n\nOperation: `accelerate.utils.operations.gather`\nInput shapes:\n  - Process 0: [4, 128]\n"
+            "  - Process 1: [4, 128]\n  - Process 2: [3, 128]"
         ),
         (
             "accelerate.utils.operations.DistributedOperationException: Impossible to apply the desired operation due to inadequate shapes. All "

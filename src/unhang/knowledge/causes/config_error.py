@@ -164,6 +164,20 @@ def _told_elsewhere(host: Snapshot) -> set[str]:
     }
 
 
+# With the place that YAML names below its exception, and without.
+_MALFORMED: tuple[tuple[str, str, str], ...] = (
+    (
+        (
+            r"(?:^ {0,4}in \"[^\"\n]{1,300}\", line \d{1,9}, column \d{1,9}\n[^\n]{0,300}\n)?"
+            r"^ {0,4}in \"(?P<file>[^\"\n]{1,300})\", line (?P<row>\d{1,9}), column (?P<column>\d{1,9})"
+        ),
+        "{file} is malformed at line {row}, column {column}: {reason}",
+        "{file} 第 {row} 行第 {column} 列格式有误：{reason}",
+    ),
+    ("", "a YAML file is malformed: {reason}", "某个 YAML 文件格式有误：{reason}"),
+)
+# Classes of options by their names: what else pydantic refuses may be a sample.
+_REFUSED = r"ValidationError: \d+ validation errors? for (?P<model>\w{0,80}(?:Config|Args|Arguments|Options|Settings|Params|Parameters)\w{0,20})$"
 _PROGRAM = r"(?<![\w.+-])(?P<program>[\w.+-]{1,80}(?: [\w.+-]{1,80})?)"
 
 CAUSE = Cause(
@@ -404,6 +418,43 @@ CAUSE = Cause(
             says_zh="DeepSpeed 遇到了值 'auto'，而只有 Hugging Face 的集成会把它换成实际的值",
             remedies=("no-auto-outside-hf",),
         ),
+        # pydantic names the option below its exception: DeepSpeed, vLLM, SGLang, Ray.
+        Signature(
+            needle="validation error",
+            pattern=_REFUSED,
+            near=(
+                r"validation errors? for \w+\n(?P<option>[A-Za-z_][\w.]{0,200})\n"
+                r" {0,8}(?P<reason>\S.{0,400}?) \[type=(?!missing)\w+, input_value=(?P<value>(?!'auto').{0,200}?), input_type="
+            ),
+            says="{model} refused {option}={value}: {reason}",
+            says_zh="{model} 拒绝了 {option}={value}：{reason}",
+            remedies=("correct-option", "match-versions"),
+        ),
+        # pydantic 1 names no value.
+        Signature(
+            needle="validation error",
+            pattern=_REFUSED,
+            near=r"validation errors? for \w+\n(?P<option>[A-Za-z_][\w.]{0,200})\n {0,8}(?P<reason>(?![Ff]ield required)\S.{0,400}?) \(type=",
+            says="{model} refused {option}: {reason}",
+            says_zh="{model} 拒绝了 {option}：{reason}",
+            remedies=("correct-option", "match-versions"),
+        ),
+        Signature(
+            needle="validation error",
+            pattern=_REFUSED,
+            near=r"validation errors? for \w+\n(?P<option>[A-Za-z_][\w.]{0,200})\n {0,8}[Ff]ield required\b",
+            says="{model} lacks {option}",
+            says_zh="{model} 缺少 {option}",
+            remedies=("correct-option", "match-versions"),
+        ),
+        Signature(
+            needle="validation error",
+            pattern=_REFUSED,
+            near=r"validation errors? for \w+\n {0,8}(?:Value|Assertion) error, (?P<reason>\S.{0,400}?)(?: \[type=|$)",
+            says="{model} was refused: {reason}",
+            says_zh="{model} 被拒绝：{reason}",
+            remedies=("correct-option", "match-versions"),
+        ),
         Signature(
             needle="train_micro_batch_size_per_gpu",
             pattern=r"accelerate\.prepare\(\)` requires you to pass at least one .{0,40}dataloader.{0,120}train_micro_batch_size_per_gpu",
@@ -591,6 +642,14 @@ CAUSE = Cause(
         Signature(
             needle="omegaconf.errors.",
             pattern=r"omegaconf\.errors\.(?P<kind>\w+): (?P<reason>.{1,200})",
+            near=r"^ {0,8}full_key: (?P<key>\S{1,200})",
+            says="the configuration lacks or misuses {key} ({kind}): {reason}",
+            says_zh="配置缺少 {key} 或用错了它（{kind}）：{reason}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="omegaconf.errors.",
+            pattern=r"omegaconf\.errors\.(?P<kind>\w+): (?P<reason>.{1,200})",
             says="the configuration lacks or misuses a key ({kind}): {reason}",
             says_zh="配置缺少某个键或用错了键（{kind}）：{reason}",
             remedies=("read-help",),
@@ -602,26 +661,18 @@ CAUSE = Cause(
             says_zh="Hydra 没有可供覆盖的键 {key}",
             remedies=("read-help",),
         ),
-        Signature(
-            needle="yaml.scanner.ScannerError: ",
-            pattern=r"ScannerError: (?P<reason>.{1,160})",
-            says="a YAML file is malformed: {reason}",
-            says_zh="某个 YAML 文件格式有误：{reason}",
-            remedies=("check-the-syntax",),
-        ),
-        Signature(
-            needle="yaml.parser.ParserError: ",
-            pattern=r"ParserError: (?P<reason>.{1,160})",
-            says="a YAML file is malformed: {reason}",
-            says_zh="某个 YAML 文件格式有误：{reason}",
-            remedies=("check-the-syntax",),
-        ),
-        Signature(
-            needle="yaml.constructor.ConstructorError: ",
-            pattern=r"ConstructorError: (?P<reason>.{1,160})",
-            says="a YAML file is malformed: {reason}",
-            says_zh="某个 YAML 文件格式有误：{reason}",
-            remedies=("check-the-syntax",),
+        *(
+            Signature(
+                needle=f"yaml.{module}.{name}: ",
+                pattern=rf"{name}: (?P<reason>.{{1,160}})",
+                # Of several places the last one is the fault's.
+                near=near,
+                says=says,
+                says_zh=says_zh,
+                remedies=("check-the-syntax",),
+            )
+            for near, says, says_zh in _MALFORMED
+            for module, name in (("scanner", "ScannerError"), ("parser", "ParserError"), ("constructor", "ConstructorError"))
         ),
         # The scheduler refuses the request itself.
         Signature(
@@ -669,6 +720,11 @@ CAUSE = Cause(
             says="Compare the option with what the installed release knows.",
             says_zh="对照已安装版本实际支持的选项。",
             command="torchrun --help; accelerate launch --help; deepspeed --help; python train.py --help",
+        ),
+        Remedy(
+            id="correct-option",
+            says="Correct the option where it is set: in the configuration file, on the command line, or in the code that computes it.",
+            says_zh="在设置该选项的地方改正它：配置文件、命令行，或计算它的代码。",
         ),
         Remedy(
             id="name-the-script",
@@ -940,6 +996,30 @@ CAUSE = Cause(
             "ValueError: invalid literal for int() with base 10: 'auto'"
         ),
         "  Input should be a valid integer, unable to parse string as an integer [type=int_parsing, input_value='auto', input_type=str]",
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedZeroConfig\nreduce_bucket_size\n"
+            "  Input should be a valid integer, got a number with a fractional part [type=int_from_float, input_value=1.5, input_type=float]"
+        ),
+        (
+            "pydantic.error_wrappers.ValidationError: 1 validation error for DeepSpeedZeroConfig\nstage3_param_persistence_threshold\n"
+            "  value is not a valid integer (type=type_error.integer)"
+        ),
+        ("omegaconf.errors.ConfigAttributeError: Key 'lrr' is not in struct\n    full_key: optim.lrr\n    object_type=dict"),
+        'yaml.scanner.ScannerError: mapping values are not allowed here\n  in "conf/a.yaml", line 12, column 9',
+        "yaml.constructor.ConstructorError: could not determine a constructor for the tag '!env'\n  in \"conf/a.yaml\", line 3, column 7",
+        (
+            'yaml.parser.ParserError: while parsing a block mapping\n  in "conf/a.yaml", line 1, column 1\n'
+            "expected <block end>, but found '<scalar>'\n  in \"conf/a.yaml\", line 7, column 3"
+        ),
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for EngineArgs\nmodel\n"
+            "  Field required [type=missing, input_value={'dtype': 'auto'}, input_type=dict]"
+        ),
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerConfig\n"
+            "  Value error, max_num_batched_tokens (2048) is smaller than max_model_len (8192). "
+            "[type=value_error, input_value=ArgsKwargs((), {}), input_type=ArgsKwargs]"
+        ),
         "ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a base64 encoded string. Received: ds.jsn",
         "deepspeed.runtime.config.DeepSpeedConfigError: zero_optimization stage 4 is not known",
         "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2",
@@ -977,6 +1057,10 @@ CAUSE = Cause(
     ),
     near_misses=(
         "Worker group startup took 31 seconds",
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for Sample\nprompt\n"
+            "  Field required [type=missing, input_value={'text': 'a'}, input_type=dict]"
+        ),
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/prepare.py'",
         "PermissionError: [Errno 13] Permission denied: '/srv/data/train.bin'",
         "grep: src/model.py: No such file or directory",

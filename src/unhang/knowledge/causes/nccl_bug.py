@@ -6,6 +6,7 @@ from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
+from unhang.records.logs.alarms import crashed_in
 
 _RELEASE = lazily(r"(\d+)\.(\d+)\.(\d+)")
 _Release = tuple[int, int, int]
@@ -179,6 +180,18 @@ CAUSE = Cause(
             says_zh="NCCL 在拆分出的通信器加入组时崩溃，多线程或非阻塞启动时会这样",
             remedies=("upgrade-nccl", "no-split", "which-nccl"),
         ),
+        *(
+            Signature(
+                needle=library,
+                pattern=rf"/{library}",
+                near=crashed_in(library.removesuffix(".so")),
+                standing="possible",
+                says="the process crashed inside {library}",
+                says_zh="进程在 {library} 内部崩溃",
+                remedies=("which-nccl", "upgrade-nccl"),
+            )
+            for library in ("libnccl.so", "librccl.so")
+        ),
         Signature(
             needle="ncclTopoGpuDistance",
             near=_CRASHED,
@@ -287,6 +300,15 @@ CAUSE = Cause(
             "Program terminated with signal SIGSEGV, Segmentation fault.\n#0  0x00007fe6f5292b63 in ncclGroupCommJoin (comm=0x55dadecf4690) at "
             "include/group.h:113"
         ),
+        (
+            "[node7:3301:0:3388] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x48)\n"
+            "==== backtrace (tid:   3388) ====\n 0  /usr/lib/libucs.so.0(ucs_handle_error+0x2d4) [0x7f11a2b1c274]\n"
+            " 1  /opt/nccl/lib/libnccl.so.2(+0x120057) [0x7f11b4511057]"
+        ),
+        (
+            "[node7:405884] *** Process received signal ***\n[node7:405884] Signal: Segmentation fault (11)\n"
+            "[node7:405884] [ 0] /lib/x86_64-linux-gnu/libc.so.6(+0x42520)[0x7f5b]\n[node7:405884] [ 1] /opt/rocm/lib/librccl.so.1(+0x8a1f0)[0x7f5c]"
+        ),
         "Signal: Segmentation fault (11)\n#1  ncclTopoGpuDistance (system=0x7f1f, gpu1=0, gpu2=1) at graph/topo.cc:640",
         "node7:12:40 [0] NCCL INFO NVLS multicast support is available on dev 0\nfree(): invalid next size (fast)",
         "node7:12:40 [0] graph/xml.cc:469 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:0b/../../0000:0b:00.0",
@@ -296,6 +318,11 @@ CAUSE = Cause(
         "Thread 12 (LWP 812)\n#1 ncclLocalOpAppend (comm=0x5555) from /usr/lib/x86_64-linux-gnu/libnccl.so.2",
         "node7:12:40 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.7<0>",
         "free(): invalid next size (fast)",
+        (
+            "[node7:3301:0:3388] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x48)\n"
+            " 0  /usr/lib/libucs.so.0(ucs_handle_error+0x2d4) [0x7f11a2b1c274]\n 1  /srv/ext/libsampler.so(+0x57) [0x7f11b4511057]\n"
+            " 2  /opt/nccl/lib/libnccl.so.2(+0x120057) [0x7f11b4511057]"
+        ),
         "node7:482:6900 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4",
         "node7:12:40 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device",
         (

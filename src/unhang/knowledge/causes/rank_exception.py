@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, TypedDict
 
 from unhang.knowledge import missing_module, text, words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, is_user_file, place, user_frame
-from unhang.records.logs import Traceback
+from unhang.records.logs import Traceback, tracebacks
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Hit
     from unhang.records.picture import Picture, RankView
 
 # What a process raises because somebody asked it to end.
@@ -171,37 +170,8 @@ def _name(back: Traceback) -> str:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    headless = tuple(_headless(h) for h in view.hits_of(CAUSE.id) if view.traceback_of(h) is None)
-    if headless:
-        # In the order of the log.
-        view = replace(view, tracebacks=tuple(sorted((*view.tracebacks, *headless), key=lambda t: (t.source != headless[0].source, t.place))))
     own = that_ended_something(own_tracebacks(view.tracebacks, view), view)
     return _of_tracebacks(own, cwd="", world_size=view.world_size, exits=[e.at.text for e in view.exits])
-
-
-def _headless(hit: Hit) -> Traceback:
-    """What Python prints where the script itself cannot be taken apart: no frame ran, so there is no traceback."""
-    groups = hit.groups
-    frame = Frame(file=groups["file"], line=int(groups["at"]), name="<module>", code=groups.get("code", "").strip())
-    return Traceback(
-        source=hit.source,
-        line=hit.line or 0,
-        end=hit.line or 0,
-        type=groups["type"],
-        text=groups["text"].strip(),
-        frames=(frame,),
-        rank=hit.rank,
-        label=hit.label,
-        local_rank=hit.local_rank,
-        host=hit.host,
-        pid=hit.pid,
-        at_s=hit.at_s,
-        utc_offset_s=hit.utc_offset_s,
-        attempt=hit.attempt,
-        place=hit.place,
-        by_name=hit.by_name,
-        steps=hit.steps,
-    )
 
 
 def _alike(back: Traceback) -> tuple[object, ...]:
@@ -216,7 +186,8 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
         return None
     strong = [t for t in own if _name(t) not in _WEAK]
     groups: dict[tuple[object, ...], list[Traceback]] = {}
-    for t in strong or own:
+    # An error that a program caught and logged may look like a line that is all there is of an exception.
+    for t in [t for t in strong if t.frames] or strong or own:
         groups.setdefault(_alike(t), []).append(t)
     counts = Counter({key: len({(t.source, t.rank) for t in members}) for key, members in groups.items()})
     key = next(iter(groups))
@@ -235,7 +206,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     who = _EVERY_RANK if everyone else text.ranks(numbers) if numbers else some
     same = " the same" if everyone or len(numbers) > 1 or processes > 1 else ""
     others = [t for k, members in groups.items() if k != key for t in members]
-    standing: Standing = ("established" if numbers else "likely") if strong else "possible"
+    standing: Standing = ("established" if numbers and first.frames else "likely") if strong else "possible"
     found = CAUSE.finding(
         standing=standing,
         says=Text("{who} raised{same} {error}{at}{others}", "{who} 抛出{alike} {error}{at}{others}").fill(
@@ -268,8 +239,11 @@ def _of_the_others(others: Sequence[Traceback]) -> Text:
 
 
 def _short(kind: str, text: str) -> str:
-    first = text.strip().splitlines()[0] if text.strip() else ""
-    return f"{kind}: {first[:200]}" if first else kind
+    told = tracebacks.message(text.strip().splitlines())
+    if not told:
+        return kind
+    more = words.cut(" ".join(line.strip() for line in told[1:]), 200)
+    return f"{kind}: {words.cut(told[0], 120 if more else 200)}{' ' if more else ''}{more}".removesuffix(".")
 
 
 CAUSE = Cause(
@@ -279,15 +253,6 @@ CAUSE = Cause(
     title_zh="某个进程抛出了异常",
     what="Python code raised on one rank, or on all, and nothing caught it. The other ranks only notice that a peer is gone.",
     why="A bug, a bad sample, a missing file or an unexpected value that only this rank met.",
-    signatures=tuple(
-        Signature(
-            needle=f"{name}: ",
-            pattern=rf"^(?P<type>{name}): (?P<text>.{{1,300}})",
-            near=rf'^ +File "(?P<file>[^"\n]{{1,400}})", line (?P<at>\d{{1,9}})\n(?:(?P<code> +\S.*)\n(?:[ ^~]+\n)?)?{name}: ',
-            keep=2048,
-        )
-        for name in _SYNTAX
-    ),
     in_run=_in_run,
     in_logs=_in_logs,
     remedies=(
@@ -333,15 +298,6 @@ CAUSE = Cause(
     sources=(
         "https://docs.pytorch.org/docs/stable/elastic/errors.html",
         "https://docs.python.org/3/library/sys.html#sys.excepthook",
-    ),
-    hits=(
-        '  File "/srv/job/train.py", line 2\n    def f(:\n          ^\nSyntaxError: invalid syntax',
-        '  File "/srv/job/train.py", line 3\n    pass\n    ^\nIndentationError: expected an indented block after function definition on line 2',
-        '  File "/srv/job/train.py", line 7\n    x = 1\nTabError: inconsistent use of tabs and spaces in indentation',
-    ),
-    near_misses=(
-        "yaml: SyntaxError: mapping values are not allowed here",
-        "SyntaxError: invalid syntax in the template, using the default one",
     ),
     explain={
         "en": (

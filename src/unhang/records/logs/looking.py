@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unhang.records.logs import tracebacks
 from unhang.records.logs.json_lines import JSON_BEGINS
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, decode, parse
-from unhang.records.logs.needles import TRACEBACK
+from unhang.records.logs.needles import ALONE, TRACEBACK
 from unhang.records.logs.signature import NEAR_LINES, Hit, Signature, compiled, groups_of
 from unhang.records.logs.stamp import Stamp
 from unhang.records.logs.tracebacks import Traceback
@@ -26,8 +26,10 @@ MAX_GLANCES = 16_384
 # Evidence is read by people; context only by us.
 MAX_TEXT = 2000
 MAX_CONTEXT_TEXT = 400
-# Where a traceback that lost its head shows its first frame at the latest.
-_MAX_HEAD_BYTES = 8 * 1024
+# Widths of terminals, the least one, and how many lines a message is wrapped into.
+WIDTHS = (80, 100, 120, 132)
+MIN_WIDTH = 79
+MAX_WRAPPED = 12
 # The neighbourhood of a line, on each side.
 MAX_NEAR_BYTES = 16 * 1024
 _JSON = JSON_BEGINS.encode()
@@ -105,10 +107,14 @@ class Look:
         return b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON) or compiled(signature.pattern).search(decode(raw)) is not None
 
     def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
-        return self._traceback(at, start, stop) if signature == TRACEBACK else self._hit(signature, at, start, stop)
+        if signature == TRACEBACK:
+            return self._traceback(at, start, stop)
+        return self._alone(at, start, stop) if signature in ALONE else self._hit(signature, at, start, stop)
 
     def _hit(self, signature: Signature, at: int, start: int, stop: int) -> tuple[Hit, Stamp | None] | None:
         line = self._line(start, stop)
+        if signature.role in ("root", "symptom"):
+            line = self._unwrapped(line, start, stop, signature.needle)
         around = self._around(start, stop) if signature.near or signature.unless else ""
         groups = groups_of(signature, line.text, around, self._behind(stop) if signature.over or signature.then else "")
         if groups is None:
@@ -132,7 +138,7 @@ class Look:
             place=self._place(at),
             by_name=told is None and self.owner.rank is not None,
             host_by_name=host is None,
-            steps=tracebacks.steps(self._after(stop, 0), at_most=STEPS) if signature.role == "root" else (),
+            steps=tracebacks.steps(self._after(stop, 0), at_most=STEPS) if signature.role in ("root", "alarm") else (),
         )
         return hit, line.time or self._time_before(start)
 
@@ -165,6 +171,23 @@ class Look:
                 self._lines.clear()
             self._lines[start, stop] = parse(self.window[start:stop])
         return self._lines[start, stop]
+
+    def _unwrapped(self, line: Line, start: int, stop: int, needle: str) -> Line:
+        """A line with the rest of its message, if it was wrapped: as wide as its neighbour or a terminal, or in parentheses."""
+        text, before = line.text, start - 1
+        for _ in range(MAX_WRAPPED):
+            raw = decode(self.window[start:stop])
+            next_stop = self._end(stop + 1, min(len(self.window), stop + 1 + MAX_LINE_BYTES))
+            below = decode(self.window[stop + 1 : next_stop])
+            above = before - self._start(before, max(0, before - MAX_LINE_BYTES)) if before > 0 else 0
+            is_full = len(raw) >= MIN_WIDTH and len(raw.rstrip()) >= len(raw) - 1 and (len(raw) in WIDTHS or len(raw) in (len(below), above))
+            is_open = text.count("(") > text.count(")") and below.count(")") > below.count("(")
+            behind = self._line(stop + 1, next_stop) if (is_full or is_open) and below.strip() else None
+            if behind is None or behind.text != below.rstrip() or behind.text.startswith(("[", text[:8])) or needle in below:
+                break
+            text = f"{text}{'' if is_full and raw[-1:].strip() else ' '}{below.strip() if is_open else below.rstrip()}"
+            before, start, stop = stop, stop + 1, next_stop
+        return line if text == line.text else replace(line, text=text)
 
     def _number(self, at: int) -> int:
         place, number = min(self._numbered, key=lambda known: abs(known[0] - at))
@@ -214,12 +237,17 @@ class Look:
         first = islice(self._bounds(0, min(len(self.window), MAX_NEAR_BYTES)), NEAR_LINES)
         return next((time for bounds in first if (time := self._line(*bounds).time) is not None), None)
 
-    def beheaded(self) -> tuple[Traceback, Stamp | None] | None:
-        """The traceback whose head is cut off where the log begins, in its first block."""
-        if self.window.find(b'File "', 0, _MAX_HEAD_BYTES) < 0:
+    def _alone(self, at: int, start: int, stop: int) -> tuple[Traceback, Stamp | None] | None:
+        """The exception in a line that no header of a traceback leads to."""
+        line = replace(self._line(start, stop), number=self._number(at))
+        above = (replace(self._line(*bounds), number=self._number(bounds[0])) for bounds in self._above(start, tracebacks.ABOVE))
+        back = tracebacks.alone(above, line, self._after(stop, line.number), source=self.source)
+        if back is None:
             return None
-        back = tracebacks.beheaded(self._after(-1, 1), source=self.source)
-        return None if back is None else (self._owned(back, 0), None)
+        if not back.frames:
+            # Whoever counts on: nothing else tells it from an error that was caught.
+            back = replace(back, steps=tracebacks.steps(self._after(stop, line.number)))
+        return self._owned(back, at), line.time or self._time_before(start)
 
     def _owned(self, back: Traceback, at: int) -> Traceback:
         told = _first(self.rank, back.rank)

@@ -18,6 +18,8 @@ MAX_RANKS = 1024
 _ONE_DIGIT = tuple(b"[rank%d]" % n for n in range(10))
 _TWO_DIGITS = tuple(b"[rank%d" % n for n in range(10, 100))
 TRACEBACK = Signature(needle=tracebacks.MARK, role="context", keep=100)
+# What has them is read as a traceback that lost its header.
+ALONE = tuple(Signature(needle=n, pattern=tracebacks.CLASS, role="context", keep=100) for n in tracebacks.ALONE)
 
 
 class Engine(Protocol):
@@ -80,7 +82,7 @@ class Needles:
         self, signatures: Iterable[Signature], *, cache: Path | None = None, make_engine: Callable[[Sequence[bytes]], Engine] | None = None
     ) -> None:
         by_literal: dict[bytes, list[Signature]] = {}
-        for s in (*signatures, TRACEBACK):
+        for s in (*signatures, TRACEBACK, *ALONE):
             by_literal.setdefault(s.needle.encode(), []).append(s)
         self.literals = tuple(by_literal)
         self.signatures = tuple(tuple(v) for v in by_literal.values())

@@ -19,7 +19,7 @@ from unhang.errors import RecordError
 from unhang.records.logs.blocks import Block, blocks
 from unhang.records.logs.line import Readable
 from unhang.records.logs.looking import Found, Look
-from unhang.records.logs.needles import TRACEBACK, Needles
+from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
 from unhang.records.logs.stamp import Stamp, resolve
@@ -137,7 +137,7 @@ class Part:
         kept = [f for s in signatures for f in _fewer([*self.first.get(s, ()), *self.last.get(s, ())], each, s)]
         # However it was cut, and whoever was first: one order.
         hits = sorted(((h, t) for h, t in kept if isinstance(h, Hit)), key=lambda f: (f[0].place, f[0].signature.needle, f[0].signature.pattern))
-        backs = sorted(((b, t) for b, t in kept if isinstance(b, Traceback)), key=lambda f: f[0].place)
+        backs = _each_once(sorted(((b, t) for b, t in kept if isinstance(b, Traceback)), key=lambda f: f[0].place))
         if passed := [b for b, _ in backs if b.passed_on]:
             hits = [(_raised_by(h, passed), t) for h, t in hits]
         hosts = {h.host for h, _ in hits} | {b.host for b, _ in backs}
@@ -273,8 +273,6 @@ class _Collector:
         look = self._look_at(block, waiting)
         if not block.offset:
             part.begins = look.begins()
-            if (cut := look.beheaded()) is not None:
-                part.add_first(TRACEBACK, [cut])
         if surveyed.present:
             waits = [self._look(look, waiting, s, at) for i, at in surveyed.present.items() for s in self.needles.signatures[i]]
             self.blocks_waiting += any(waits)
@@ -354,6 +352,16 @@ def _timed(piece: Piece, time: Stamp | None) -> Piece:
     return replace(piece, at_s=time.seconds, utc_offset_s=time.offset_s)
 
 
+def _each_once(backs: Iterable[tuple[Traceback, Stamp | None]]) -> list[tuple[Traceback, Stamp | None]]:
+    """The tracebacks that end in different lines: one that is found from its header as well is the longer one."""
+    kept: dict[int, tuple[Traceback, Stamp | None]] = {}
+    for back, time in backs:
+        known = kept.get(back.end)
+        if known is None or back.line < known[0].line:
+            kept[back.end] = (back, time)
+    return sorted(kept.values(), key=lambda f: f[0].place)
+
+
 def _last_of_chains(found: Sequence[Traceback]) -> tuple[Traceback, ...]:
     """Of chained exceptions the last one of each writer: the one that nothing caught."""
     kept: list[Traceback] = []
@@ -362,6 +370,7 @@ def _last_of_chains(found: Sequence[Traceback]) -> tuple[Traceback, ...]:
             near = (i for i in range(len(kept) - 1, -1, -1) if writer(kept[i]) == writer(back) and back.line - kept[i].end < CHAIN_LINES)
             if (led := next(near, None)) is not None:
                 # Of a chain only the first one stands behind the logger's record.
-                back = replace(back, logged=kept.pop(led).logged or back.logged)
+                first = kept.pop(led)
+                back = replace(back, logged=(first.logged and bool(first.frames)) or back.logged)
         kept.append(back)
     return tuple(kept)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from unhang.model import Standing
 
-# A context signature belongs to no cause: it is read for what it tells about the job (ranks, versions, transports, exit codes).
-Role = Literal["root", "symptom", "context"]
+# A context signature belongs to no cause: it is read for what it tells about the job (ranks, versions, transports, exit codes). An alarm belongs to
+# none either: it is shown if nothing else was recognised.
+Role = Literal["root", "symptom", "context", "alarm"]
 
 # Lines before and after a hit in which `near` and `unless` are looked for.
 NEAR_LINES = 8
@@ -63,7 +64,7 @@ class Hit:
     `rank`, `host`, `pid` and `at_s` (seconds; comparable on one host) are None where neither the line, nor its neighbours, nor the name of the file
     tell them. `label` is a launcher's number of the task: the rank, or the node. `utc_offset_s` is the zone of the time, None where none was printed.
     `attempt` counts from 1. `place` orders hits within a file. `by_name`: that the rank is what the file's name says; `host_by_name`: the host.
-    `steps` are the first ones that anybody counts soon behind a root, each once.
+    `steps` are the first ones that anybody counts soon after a root or an alarm, each once.
     """
 
     signature: Signature

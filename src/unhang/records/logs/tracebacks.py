@@ -1,6 +1,7 @@
 """Python tracebacks in a log, wherever and however they stand: behind prefixes, interleaved by rank, chained, from spawned processes.
 
-Python's own form, the box that rich draws (for typer, Lightning, accelerate), and one that lost its head where a log was cut.
+Python's own form, the box that rich draws (for typer, Lightning, accelerate), and an exception line whose traceback lost its header or all of its
+frames: cut off, left out by whoever pasted it, or never printed by a logger.
 """
 
 from __future__ import annotations
@@ -29,8 +30,15 @@ MAX_STRANGERS = 8
 BEFORE = 4
 # Lines behind a traceback in which steps are looked for.
 BEHIND = 30
-# Lines of a log in which a traceback without its head shows its first frame: what was cut through, the code of that, another rank's.
-CUT = 8
+# Literals of exception lines; those without a message are mostly the last ones.
+ALONE = (
+    "Error:", "Exception:", "Error): ", ".exceptions.", ".errors.", ".exc.", "TimeoutExpired: ", "BadZipFile: ", "queue.Empty",
+    "AssertionError", "NotImplementedError", "StopIteration",
+)  # fmt: skip
+# What those lines hold, wherever it begins: most other lines with such a literal are told from them by that.
+CLASS = r"(?:Error|Exception|Iteration|Expired|Zip|Empty|\.[A-Z]\w*)(?:\([A-Z]\w*\))?(?:: |:?\s*$)"
+# Lines above an exception line in which its frames are looked for.
+ABOVE = 60
 
 _PLAIN = "Traceback (most recent call last):"
 _FRAME = lazily(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$')
@@ -49,6 +57,23 @@ _OF_AGENT = lazily(r"( {0,8})traceback {1,20}: Traceback ")
 _CALL_STACK = lazily(r'"py_callstack": ("(?:[^"\\]|\\.)*")')
 # Ray: the task that raised, and its process; of nested ones the last.
 _RAY_TASK = lazily(r"\bray::\S{1,200} \(pid=(\d{1,8}), ip=([\w.:-]{1,64})")
+# An exception line alone: only what nothing but exceptions is called, at the beginning of a line or of a logger's record. Ray puts what was raised
+# into parentheses: `ray.exceptions.RayTaskError(ValueError): ray::train()`.
+_ALONE = lazily(
+    r"^(?:.{0,120}?\b(?:ERROR|CRITICAL|FATAL)\b[\s\]|:-]{1,9}(?:[\w.:<>]{1,80}?[\s\]|:-]{1,9})?)?"
+    r"(?:.{0,60}?\b(?:[Uu]ncaught|[Uu]nhandled) (?:exception:? )?)?"
+    # What torchrun sums up is read from its block.
+    r"(?!\S*ChildFailedError)(?P<type>(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:Error|Exception)|Exception|StopIteration|TimeoutExpired|BadZipFile)|_?queue\.Empty|(?:[A-Za-z_]\w*\.)*(?:exc|errors?|exceptions?)\.[A-Z]\w*)"
+    r"(?:\((?P<inner>[A-Z]\w*)\))?(?:: ?(?P<text>.*))?$"
+)
+# A message that says the rest in its next lines, and lines that belong to a message though they are not indented.
+_ANNOUNCES = lazily(r"(?:.*:|\d+ validation errors? for \S+)?\s*$")
+_GOES_ON = lazily(r"\s+\S|Parameter at index \d|Parameter indices ")
+_MAX_MESSAGE_LINES = 6
+_NATIVE = lazily(r"\s*frame #\d+: |\s*#\d+ |Exception raised from |C\+\+ CapturedTraceback")
+_RETRIED = lazily(r"\b(?:will be retried|retrying|retries? (?:remaining|left))\b", re.IGNORECASE)
+# Records that a program goes on after.
+_PASSED = frozenset(("TRACE", "DEBUG", "INFO", "WARNING"))
 _LEVELS = frozenset(("DEBUG", "INFO", "NOTE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "TRACE", "Warning", "Error", "Info"))
 # What Python and asyncio print of exceptions that end nobody but a thread, a task or an object.
 _IGNORED = ("Exception ignored in", "Exception in thread", "Task exception was never retrieved", "--- Logging error ---")
@@ -59,7 +84,7 @@ _REMOTE = lazily(r'(?:\w+\.)*_?RemoteTraceback:|"""')
 _OF_ERRORS = frozenset(("WARNING", "ERROR", "CRITICAL"))
 # What trainings count, and a progress bar. A loss counts nothing: two ranks have two of them in one step.
 # A job's step of Slurm ("*** STEP 4711.0 ON node1 CANCELLED", "StepId=4711.0") is none.
-_STEP = lazily(r"(?!STEP \d+\.\w+ ON )\b(?:step|iter|iteration|epoch)s?\b[\"']?[\s:=#\[(]{0,3}\d[\d.]*|\b\d+(?:/\d+|it) \[(?=\d)", re.IGNORECASE)
+_STEP = lazily(r"(?!STEP \d+\.\w+ ON )\b(?:step|iter|iteration|epoch)s?\b[\"']?[\s:=#\[(]{0,12}\d[\d.]*|\b\d+(?:/\d+|it) \[(?=\d)", re.IGNORECASE)
 _MAX_STEP_CHARS = 500
 _LOGGED_STEP = "{'loss': "
 # Trackers sum up at the end of a process, also of one that crashed.
@@ -79,10 +104,11 @@ _CODE = lazily(r"(?P<here>[❱>?]?) *(?P<line>\d{1,9})(?: (?P<code>.*))?$")
 class Traceback:
     """A Python traceback as it stands in a log. `line` is where it begins, `end` its exception line; frames innermost last.
 
-    Of chained exceptions each is one; `chained` says that an earlier one led to this one. `ignored` ones end no process; `passed_on` ones are printed
-    by another process than raised them, as their header tells; `logged` ones stand behind a logger's record of an error. `steps` are those that its
-    writer, or another one that nothing tells apart, counts soon behind it: each once. `by_name`: that the rank is what the file's name says;
-    `host_by_name`: the host.
+    `text` has the lines of the message that belong together. Of chained exceptions each is one; `chained` says that an earlier one led to this one.
+    `ignored` ones end no process; `passed_on` ones are printed by another process than raised them, as their header tells; `native` counts the lines
+    of the C++ stack that torch prints after it; `logged` ones stand behind a logger's record of an error. `steps` are those that its writer, or
+    another one that nothing tells apart, counts soon behind it: each once. `by_name`: that the rank is what the file's name says; `host_by_name`:
+    the host.
     """
 
     source: str
@@ -107,10 +133,12 @@ class Traceback:
     steps: tuple[str, ...] = ()
     by_name: bool = False
     host_by_name: bool = False
+    native: int = 0
 
     @property
     def says(self) -> str:
-        return f"{self.type}: {self.text}" if self.text else self.type
+        """The exception line."""
+        return f"{self.type}: {first}" if (first := self.text.partition("\n")[0]) else self.type
 
 
 def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: str) -> Traceback | None:
@@ -133,12 +161,15 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
     if body is None:
         return None
     # Indented is the box in rich's table of log records.
+    text, native, own = _message(body.exception["text"] or "", own)
     headed = [line for line in told if not _REMOTE.fullmatch(line.text)]
     record = (bool(headed) and headed[-1].level in _OF_ERRORS) or (top is not None and mark.text[:1].isspace())
     return _made(
         body,
         mark if elsewhere is None else replace(mark, host=None, pid=None, local_rank=None),
         source,
+        text=text,
+        native=native,
         rank=mark.rank if raised_by is None else raised_by,
         passed_on=raised_by is not None,
         chained=any(words in line.text for line in told for words in _CHAINED),
@@ -148,24 +179,91 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
     )
 
 
-def beheaded(lines: Iterable[Line], *, source: str) -> Traceback | None:
-    """The traceback whose head is not in the log any more: `lines` are the first ones of a log that was cut, or begins at its last so many lines.
+def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: str) -> Traceback | None:
+    """The exception of a line that no header leads to, with the frames right above it; None if `read` finds it from its header, or if it is none.
 
-    Nothing but it may stand there, down to a line that says it is an exception: a stack that a program prints has the same frames.
+    `above` are the lines before it, the nearest first. Without frames nothing tells it from an error that a program caught and logged.
     """
-    following = iter(lines)
-    cut: list[Line] = []
-    for first in islice(following, CUT):
-        if _FRAME.match(first.text):
+    found = _ALONE.match(line.text)
+    if found is None or line.level in _PASSED:
+        return None
+    frames: list[tuple[str, int, str, str]] = []
+    if line.label is not None:
+        above = list(above)
+        if any(MARK in other.text and other.label != line.label for other in above):
+            # One traceback, its lines dealt out to several tasks.
+            return None
+    own = (other for other in above if writer(other) == writer(line))
+    first, code, other, over = line, "", next(own, None), None
+    while other is not None:
+        text, over = other.text, next(own, None)
+        if frame := _frame_of(text):
+            frames.append((frame["file"], int(frame["line"]), (frame["name"] or "<module>").strip(), code))
+            first, code = other, ""
+        elif MARK in text:
+            if frames:
+                return None
             break
-        cut.append(first)
-    else:
+        elif text[:1].isspace() or not set(text) - set("^~ ") or (over is not None and _FLAT.match(over.text)):
+            code = text.strip() if set(text) - set("^~ ") else code
+        else:
+            break
+        other = over
+    following = _written(line, after)
+    behind = next(following, None)
+    if behind is not None and not frames and (_frame_of(behind.text) or (found["inner"] and MARK in behind.text)):
+        # It announces the traceback of another process, which ends in the exception itself.
         return None
-    whole = [line for line in cut[1:] if writer(line) == writer(first)]
-    if any(MARK in line.text for line in cut) or any(line.text[:1].strip() for line in whole):
-        return None
-    body = _plain(chain([first], _written(first, following)), 0, 0)
-    return None if body is None or _ERROR.fullmatch(body.exception["type"]) is None else _made(body, first, source, rank=first.rank)
+    text, native, following = _message(found["text"] or "", chain(() if behind is None else (behind,), following))
+    return Traceback(
+        source=source,
+        line=first.number,
+        end=line.number,
+        type=found["inner"] or found["type"],
+        text=text,
+        frames=tuple(_frame(*f) for f in reversed(frames)),
+        rank=line.rank,
+        label=line.label,
+        local_rank=line.local_rank,
+        host=line.host,
+        pid=line.pid,
+        # What is tried again ended nothing.
+        ignored=any(other is not None and _RETRIED.search(other.text) for other in (other, over)),
+        logged=not frames,
+        steps=steps(following),
+        native=native,
+    )
+
+
+def message(lines: Sequence[str]) -> list[str]:
+    """The first line of an exception's message with those of the next ones that belong to it."""
+    told = [line.strip() for line in lines[:1]]
+    for line in lines[1:]:
+        if not (_GOES_ON.match(line) or (len(told) == 1 and _ANNOUNCES.match(told[0]))) or _frame_of(line) or step_of(line):
+            break
+        told.append(line.rstrip())
+    return told
+
+
+def _message(first: str, following: Iterator[Line]) -> tuple[str, int, Iterator[Line]]:
+    """A message whose first line is in the exception line, the length of the native stack after it, and the lines behind the message."""
+    read: list[Line] = []
+    for line in islice(following, _MAX_MESSAGE_LINES):
+        read.append(line)
+        if line.level is not None or len(message([first, *(r.text for r in read)])) <= len(read):
+            break
+    told = message([first, *(r.text for r in read if r.level is None)])
+    rest = chain(read[len(told) - 1 :], following)
+    native = 0
+    for line in rest:
+        if _NATIVE.match(line.text) is None:
+            return "\n".join(told), native, chain((line,), rest)
+        native += 1
+    return "\n".join(told), native, rest
+
+
+def _frame_of(text: str) -> re.Match[str] | None:
+    return _FRAME.match(text) or _FLAT.match(text)
 
 
 class _Body(NamedTuple):
@@ -180,6 +278,8 @@ def _made(
     first: Line,
     source: str,
     *,
+    text: str,
+    native: int,
     rank: int | None,
     chained: bool = False,
     ignored: bool = False,
@@ -193,7 +293,7 @@ def _made(
         line=first.number,
         end=body.end,
         type=body.exception["type"],
-        text=(body.exception["text"] or "").strip(),
+        text=text,
         frames=tuple(_frame(*f) for f in body.frames),
         rank=rank if failed is None else int(failed[1]),
         label=first.label,
@@ -205,6 +305,7 @@ def _made(
         logged=logged,
         passed_on=passed_on or body.task is not None,
         steps=steps,
+        native=native,
     )
 
 

@@ -7,23 +7,59 @@ import os
 # .../unhang/: this file is .../unhang/runtime/attach/user_files.py
 _UNHANG = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
+# Libraries that are often run from a checkout, with what such a directory is called in lower case without "-" and "_", whatever follows.
+_CHECKED_OUT = {
+    "torch": ("pytorch", "torch"),
+    "flash_attn": ("flashattention", "flashattn"),
+    "lightning": ("pytorchlightning", "lightning"),
+    "swift": ("msswift", "swift"),
+} | {
+    name: (name.replace("_", ""),)
+    for name in (
+        "accelerate", "apex", "axolotl", "bitsandbytes", "colossalai", "composer", "datasets", "deep_ep", "deepspeed", "diffusers", "fairseq",
+        "llamafactory", "megatron", "nemo", "openrlhf", "peft", "pytorch_lightning", "ray", "sglang", "torch_npu", "torch_xla", "torchao",
+        "torchtitan", "torchtune", "transformer_engine", "transformers", "trl", "unsloth", "verl", "vllm", "xformers", "xtuner",
+    )
+}  # fmt: skip
+_ARCHIVES = (".egg", ".par", ".pex", ".pyz", ".whl", ".zip")
+# Inside of torch, wherever it lies, and hardly in a directory of somebody who calls his own so.
+_IN_TORCH = ("nn", "autograd", "_dynamo", "_functorch", "_inductor", "_tensor.py", "_ops.py")
+
 
 def is_user_file(path: str) -> bool:
-    """True unless `path` is generated code, the standard library, an installed package, or unhang itself (its recipes are the user's)."""
+    """True unless `path` is generated code, the standard library, a library wherever it lies, or unhang itself (its recipes are the user's)."""
     if not path or path.startswith("<"):
         return False
     if "/unhang/recipes/" in path:
         return True
-    return not (is_installed(path) or is_stdlib(path) or path.startswith(_UNHANG))
+    return not (is_installed(path) or is_stdlib(path) or checked_out(path) or path.startswith(_UNHANG))
 
 
 def is_library_file(path: str) -> bool:
-    """True for an installed package other than torch and unhang: the second best place to point at."""
-    return is_installed(path) and "/torch/" not in path and "/unhang/" not in path
+    """True for a library other than torch and unhang: the second best place to point at."""
+    return bool(is_installed(path) or checked_out(path)) and "/torch/" not in path and "/unhang/" not in path
 
 
 def is_installed(path: str) -> bool:
     return "/site-packages/" in path or "/dist-packages/" in path
+
+
+def checked_out(path: str) -> str | None:
+    """The library that a file belongs to in a checkout or an archive ("vllm" of /srv/vllm-0.9/vllm/engine/llm.py), or the command that it is."""
+    parts = path.split("/")
+    if parts[-2:-1] == ["bin"] and "." not in parts[-1]:
+        # A command that was installed: torchrun, accelerate.
+        return parts[-1]
+    for at in range(1, len(parts) - 1):
+        names = _CHECKED_OUT.get(parts[at])
+        if names is None:
+            continue
+        above = parts[at - 2] if parts[at - 1] in ("python", "src") and at > 1 else parts[at - 1]
+        if above.endswith(_ARCHIVES) or above.lower().replace("-", "").replace("_", "").startswith(names):
+            return parts[at]
+        if parts[at] == "torch" and parts[at + 1] in _IN_TORCH:
+            return "torch"
+    return None
 
 
 def is_stdlib(path: str) -> bool:

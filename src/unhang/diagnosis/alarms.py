@@ -1,0 +1,107 @@
+"""Logs in which something failed and no cause is recognised: their alarms, grouped, and what to collect next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from unhang.diagnosis.unknown import NATIVE_STACK, NCCL_DEBUG, SUPERVISE, WHOLE_LOG
+from unhang.knowledge import words
+from unhang.knowledge.caught import STEPS, that_ended_something
+from unhang.knowledge.cause import filled
+from unhang.knowledge.text import Text
+from unhang.model import Evidence, Finding, Remedy
+from unhang.patterns import lazily
+from unhang.records.frames import Frame, place, user_frame
+from unhang.records.logs.alarms import CRASHES, TRACEBACK_CUT, WARNINGS, WENT_WELL
+
+if TYPE_CHECKING:
+    from unhang.knowledge.cause import LogView
+    from unhang.records.logs import Hit, Signature
+
+_SHOWN = 5
+_REMEDIES = {r.id: r for r in (NATIVE_STACK, NCCL_DEBUG, SUPERVISE, WHOLE_LOG)}
+_NUMBERS = lazily(r"0x[0-9a-f]+|\d+(?:\.\d+)*")
+_WELL = frozenset(WENT_WELL)
+_CRASHES = {s: n for n, s in enumerate(CRASHES)}
+
+
+def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
+    """What says that something failed, where nothing says why: exceptions, ends of processes, alarms. None for a log without any."""
+    raised = that_ended_something(view.tracebacks, view)
+    alarms = _grouped(_alarms(view, hits))
+    ended = [e for e in view.exits if e.code not in (0, -15)]
+    evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in raised]
+    evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in alarms[: _SHOWN - 1]]
+    evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
+    if not evidence:
+        return None
+    says = Text("something failed, and no signature known here names the cause", "有失败，但没有已知的特征能说明原因")
+    if len(evidence) == len(raised) and {t.type for t in raised} == {"KeyboardInterrupt"}:
+        says = Text("it was ended by the user: Ctrl-C (SIGINT)", "由用户结束：Ctrl-C（SIGINT）")
+    elif alarms and not raised and not ended:
+        said = words.cut(alarms[0].text.strip(), 200)
+        says += Text(": {said}", "：{said}").fill(said=filled(alarms[0]) or said)
+    frames = [Frame(file=h.groups["file"], line=int(h.groups["at"]), name=h.groups["name"]) for h in _in_order(alarms, TRACEBACK_CUT)]
+    frame = user_frame(frames)
+    return Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says.en,
+        says_zh=says.zh,
+        ranks=tuple(sorted({e.at.rank for e in ended if e.at.rank is not None})),
+        hosts=(alarms[0].host,) if alarms and alarms[0].host is not None and alarms[0].signature in _CRASHES else (),
+        where=None if frame is None else place(frame, ""),
+        evidence=tuple({(e.source, e.line): e for e in evidence}.values())[:_SHOWN],
+        remedies=_remedies(view, alarms),
+    )
+
+
+def _alarms(view: LogView, hits: Sequence[Hit]) -> list[Hit]:
+    """The gravest hit of each line, none of those that the job went on after, or that a traceback explains which was caught."""
+    well = {h.source: h.place for h in hits if h.signature in _WELL}
+    # The record that a logger puts over a traceback belongs to it.
+    inside = [(t.source, t.line - 1, t.end) for t in view.tracebacks]
+    found: dict[tuple[str, int | None], Hit] = {}
+    alarms = [h for h in hits if h.signature.role == "alarm"]
+    survived = {_kind(h) for h in alarms if len(h.steps) >= STEPS}
+    for h in alarms:
+        if h.signature not in _CRASHES:
+            if (h.steps and _kind(h) in survived) or h.place < well.get(h.source, -1) or (view.finished and h.signature in WARNINGS):
+                continue
+            if any(source == h.source and h.line is not None and line <= h.line <= end for source, line, end in inside):
+                continue
+        known = found.get((h.source, h.line))
+        if known is None or _rank(h) < _rank(known):
+            found[h.source, h.line] = h
+    return list(found.values())
+
+
+def _grouped(alarms: Iterable[Hit]) -> list[Hit]:
+    """The newest of each kind, which texts that differ in numbers alone have in common: crashes first, then the rarest, then the newest."""
+    kinds: dict[str, list[Hit]] = {}
+    for h in alarms:
+        kinds.setdefault(_kind(h), []).append(h)
+    order = sorted(kinds.values(), key=lambda kind: (_rank(kind[-1])[0], len(kind), -kind[-1].place))
+    return [kind[-1] for kind in order]
+
+
+def _kind(hit: Hit) -> str:
+    return _NUMBERS.sub("#", hit.text)
+
+
+def _rank(hit: Hit) -> tuple[int, bool]:
+    """Crashes in the order of their table before others; of equal ones those with a sentence of their own."""
+    return _CRASHES.get(hit.signature, len(_CRASHES)), not hit.signature.says
+
+
+def _in_order(alarms: Iterable[Hit], signature: Signature) -> list[Hit]:
+    return sorted((h for h in alarms if h.signature == signature), key=lambda h: h.place)
+
+
+def _remedies(view: LogView, alarms: Sequence[Hit]) -> tuple[Remedy, ...]:
+    """What to collect next; NCCL's own messages only if they are not on."""
+    wanted = dict.fromkeys((*(r for h in alarms[:1] for r in h.signature.remedies or ()), SUPERVISE.id))
+    if view.nccl.inits or view.nccl.interfaces or view.nccl.transports or view.nccl.traces:
+        wanted.pop(NCCL_DEBUG.id, None)
+    return tuple(_REMEDIES[r] for r in wanted)

@@ -1,0 +1,138 @@
+"""Lines that report trouble without naming it: asked only where nothing else was recognised, so that no visible failure passes for a healthy log.
+
+CRASHES end a process. ALARMS may have been passed over: those that training steps follow, or a sign that all went well, do not count. What healthy
+programs print of the kind is left out by its pattern.
+"""
+
+from __future__ import annotations
+
+from unhang.records.logs.signature import Signature
+from unhang.records.logs.work import FINISHED
+
+_KEEP = 32
+# Libraries that catch signals and print backtraces stand above the one that crashed.
+_HANDLERS = r"(?:libucs|libc|libpthread|libopen-(?:pal|rte)|libasan|libabsl\w*|_raylet)[.-]"
+
+
+def crashed_in(library: str) -> str:
+    """A pattern: a signal, and below it a native backtrace whose innermost frame that is not a handler's lies in a library."""
+    return (
+        r"(?:[Ss]ignal|SIG[A-Z]{3,4}|[Ss]egmentation fault)[^\n]*\n"
+        rf"(?:(?![^\n]*\.so)[^\n]*\n|[^\n]*/?{_HANDLERS}[^\n]*\n){{0,7}}[^\n]*?(?P<library>{library}\.so[.\w]*)[^\n]*"
+    )
+
+
+def _alarm(
+    needle: str, pattern: str = "", *, near: str = "", unless: str = "", says: str = "", says_zh: str = "", remedy: str = "supervise"
+) -> Signature:
+    return Signature(
+        needle=needle,
+        pattern=pattern,
+        near=near,
+        unless=unless,
+        role="alarm",
+        says=says,
+        says_zh=says_zh,
+        remedies=(remedy,),
+        keep=_KEEP,
+        newest=True,
+    )
+
+
+def _crash(needle: str, pattern: str = "", **more: str) -> Signature:
+    return _alarm(needle, pattern, remedy="native-stack", **more)
+
+
+# Programs log these at the level of errors and go on: TensorFlow registers twice, the linker's preloads, sockets that close at teardown.
+_HARMLESS = (
+    r"(?!.*(?:[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|"
+    r"[Aa]ccept failed|XDG_RUNTIME_DIR|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b))"
+)
+# Where a message begins. The "^" also bounds the lines that are taken apart, of a log that repeats its errors all the time.
+_START = r"(?:^|(?<=[\]:|>)-] ))"
+# What says what is done instead.
+_NOT_INSTEAD = r"(?!.*\b(?i:retry(?:ing)?|again|falling back|skip(?:ping|ped)?|continu(?:es?|ing)|ignor(?:ed|ing)|instead)\b)"
+# What c10d warns of while it goes on is mostly advice.
+_BAD = r"(?:[Ff]ailed|[Tt]imed? ?out|[Aa]bort|[Tt]erminat|[Cc]rash|[Bb]roken|reset by|refused|unreachable|[Ee]xception|[Cc]orrupt)"
+_TORCH = r"(?:\d{3,4} [\d:.]+)?(?: +\d+)? [\w./+-]{1,300}:\d+\]"
+_IN_LIBRARY = {"near": crashed_in(r"lib[\w+-]+"), "says": "the process crashed inside {library}", "says_zh": "进程在 {library} 内部崩溃"}
+
+TRACEBACK_CUT = _alarm(
+    'File "',
+    r'(?<!\S)File "(?P<file>[^"\n]{1,400})", line (?P<at>\d{1,9}), in (?P<name>\S.{0,100})',
+    says="a traceback is cut off before its exception; the last frame shown is {file}:{at} in {name}",
+    says_zh="一段 traceback 在异常之前被截断；最后显示的一帧是 {file}:{at} in {name}",
+    unless=r"\b(?:will be retried|retries? (?:remaining|left))\b",
+    remedy="whole-log",
+)
+# A store that goes is one where the job was through.
+WARNINGS = tuple(_alarm(n, rf"(?<![^\s:\]])\[W{_TORCH}(?=.*{_BAD}){_HARMLESS}") for n in (".cpp:", ".hpp:"))
+CRASHES = (
+    *(_crash(n, **_IN_LIBRARY) for n in ("Caught signal ", "*** Process received signal ***", "*** SIG", "Segmentation fault")),
+    _crash("Caught signal ", r"Caught signal \d+"),
+    _crash("*** Process received signal ***"),
+    _crash("Signal: ", r"\] Signal: [A-Z][\w ]+ \(\d+\)"),
+    _crash("*** SIG", r"\*\*\* SIG[A-Z]+ "),
+    _crash("Segmentation fault"),
+    _crash("core dumped"),
+    _crash("Fatal Python error"),
+    _crash("Bus error"),
+    _crash("Floating point exception"),
+    _crash("Illegal instruction"),
+    _crash("FATAL ERROR"),
+    _crash("what():  ", r"what\(\):\s+(?P<said>\S.{0,300})", says="C++ exception: {said}", says_zh="C++ 异常：{said}"),
+    _crash("terminate called "),
+    _crash("pure virtual method called"),
+    _crash("==== backtrace"),
+    _crash("Check failed: "),
+    _crash("*** Check failure stack trace"),
+    _crash("double free or corruption"),
+    _crash("corrupted size vs. prev_size"),
+    _crash("free(): invalid "),
+    _crash("malloc(): "),
+    _crash("munmap_chunk(): invalid pointer"),
+    _crash("realloc(): invalid "),
+    _crash("*** stack smashing detected"),
+    _crash("*** buffer overflow detected"),
+    _crash("Assertion `", r"Assertion `.{1,400}' failed"),
+)
+ALARMS = (
+    _alarm("CCL WARN ", rf"(?P<library>[A-Z]{{1,6}}CL) WARN {_HARMLESS}(?P<said>\S.{{0,300}})", says="{library}: {said}", remedy="say-more"),
+    _alarm("CCL_ERROR", remedy="say-more"),
+    _alarm("CCL_WARN", rf"CCL_WARN\|(?=.*{_BAD})", remedy="say-more"),
+    # Return codes on their way up; 7 is "in progress".
+    _alarm(".cc:", r"NCCL INFO (?P<said>\S{1,200}:\d+ -> [1-6])(?: \[Async thread\])?$", says="NCCL: {said}"),
+    _alarm("Last error:", near=r"Last error:\s*(?P<said>\S.{0,300})", says="NCCL: {said}", remedy="say-more"),
+    *(_alarm(n, rf"(?<![^\s:\]])\[[EFC]{_TORCH}{_HARMLESS}") for n in (".cpp:", ".hpp:")),
+    *WARNINGS,
+    _alarm(".cc:", rf"{_START}[EF]\d{{4}}(?:\d{{4}})? [\d:.]+ +\d+ \S{{1,300}}:\d+\] {_HARMLESS}"),
+    _alarm("ERROR", rf"(?<![\w=/.'\"-])ERROR(?=[\s\]|:)-]){_HARMLESS}"),
+    _alarm("CRITICAL", rf"(?<![\w=/.'\"-])CRITICAL(?=[\s\]|:)-]){_HARMLESS}"),
+    _alarm("FATAL", rf"(?<![\w=/.'\"-])FATAL(?=[\s\]|:)-]){_HARMLESS}"),
+    *(
+        _alarm(
+            needle,
+            rf"{_START}(?:fatal |internal )?[Ee]rror(?: response from \w+)?: (?!-?\d){_HARMLESS}\S",
+        )
+        for needle in ("Error: ", "Error response from ", "error: ")
+    ),
+    # NVSHMEM, libfabric, user buffers: no level, no prefix.
+    _alarm("non-zero status: "),
+    _alarm(" failed", r"[^\s0] failed[.!]?\s*$"),
+    _alarm("Failed", rf"^Failed(?: to |, |: ){_NOT_INSTEAD}"),
+    _alarm("timed out", rf"[a-z] timed out\b{_NOT_INSTEAD}"),
+    _alarm("times out", r"\b[Gg]etting \w+ times out\b"),
+    _alarm("frame #", rf"{_START}frame #[0-3]: ", unless=r"^\[W", remedy="whole-log"),
+    TRACEBACK_CUT,
+)
+# A job that prints one of these came through whatever it had reported before.
+WENT_WELL = (
+    *FINISHED,
+    *(
+        Signature(needle=n, role="context", keep=2, newest=True)
+        for n in ("Application startup complete", "Out of bounds values : 0 OK", "ompleted successfully")
+    ),
+    # Probes of a server's health are answered while its engine is gone.
+    Signature(needle=" 200 OK", pattern=r"(?<!/health)(?<!/metrics)(?<!/ping) HTTP/\d(?:\.\d)?\\?\"? 200 OK", role="context", keep=2, newest=True),
+)
+SIGNATURES = (*CRASHES, *ALARMS, *WENT_WELL)
