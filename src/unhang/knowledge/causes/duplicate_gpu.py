@@ -43,6 +43,10 @@ def _in_logs(view: LogView) -> Finding | None:
             ).fill(hosts=joined(map(same, sorted(hosts)[:4]), COMMA)),
             remedies=("tell-hosts-apart", "set-the-device"),
         )
+    if len(devices) > 1 and len(hosts) < 2:
+        # They are spread over GPUs and begin again at the first: there are more of them than GPUs.
+        command = f"torchrun --standalone --nproc-per-node {len(devices)} train.py"
+        return CAUSE.of_hits(hits, view, says=says, remedies=("one-rank-per-gpu", "set-the-device"), commands={"one-rank-per-gpu": command})
     return CAUSE.of_hits(hits, view, says=says, remedies=("set-the-device", "one-rank-per-gpu"))
 
 
