@@ -244,6 +244,34 @@ def test_a_script_of_a_shell_needs_no_first_line_of_its_own(run, tmp_path, name,
     assert ("没有看到启动器" in run("--check", tmp_path / name, "--lang", "zh").stdout) == ("no launcher" in says)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "files"),
+    [
+        (
+            "a.sh",
+            "#!/bin/bash\nsource env.sh\naccelerate launch --config_file f.yaml t.py --deepspeed=conf/ds.json --out x.json\n",
+            "env.sh, f.yaml, conf/ds.json",
+        ),
+        ("a.sh", f"#!/bin/bash\n. venv/bin/activate # and bash more.sh\n{BY_TORCHRUN}", ""),
+        ("a.yaml", "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n", "ds.json"),
+        ("a.yaml", "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: NO\n", "its keys, which are those of SageMaker"),
+        ("a.yaml", "apiVersion: v1\nkind: Pod\nspec: {containers: [{image: nginx}]}\n", "what its pods run: no training was recognised in them"),
+    ],
+)
+def test_what_was_not_checked_is_not_called_right(run, tmp_path, name, text, files):
+    (tmp_path / name).write_text(text)
+    ran = run("--check", tmp_path / name)
+    assert ran.exit_code == 0 and (f"{name}: not checked: {files}\n" in ran.stdout) == bool(files)
+    assert ("nothing wrong was found in what was checked" in ran.stdout) == bool(files)
+    assert ", ".join(json.loads(run("--check", tmp_path / name, "--json").stdout)["not_checked"]) == files
+
+
+def test_a_note_is_no_fault(run, tmp_path):
+    (tmp_path / "ds.json").write_text('{"train_batch_size": "auto"}')
+    ran = run("--check", tmp_path / "ds.json", "--form", "deepspeed")
+    assert ran.exit_code == 0 and "ds.json:1: note: train_batch_size is auto" in ran.stdout and "nothing wrong was found" in ran.stdout
+
+
 NO_SHELL = {
     "readme": "Training\n\n    python train.py\n",
     "markdown": "Run it:\n```\npython train.py\n```\n",

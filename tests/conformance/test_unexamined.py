@@ -51,7 +51,7 @@ def test_what_was_not_examined_has_its_chinese(path):
 def test_one_without_is_found():
     tree = ast.parse(
         "def look(self):\n"
-        '    why = "nobody has ever opened it" if never else f"it is a copy of {other}"\n'
+        '    why = "nobody has ever opened it" if never else f"it is a copy of {other}, equal to the nanosecond"\n'
         '    yield NotExamined(what=f"the colour of {name}", why=why)\n'
         '    self._miss("the kernel log", f"somebody painted over {n} lines")\n'
         '    yield NotExamined(what="the smell of it", why=str(e), what_zh="气味")\n'

@@ -13,7 +13,7 @@ from unhang.facts import snapshot
 from unhang.facts.host import Space
 from unhang.knowledge import catalogue
 from unhang.model import Finding, Verdict
-from unhang.report import doctor, terminal
+from unhang.report import command_lines, doctor, terminal
 
 
 def shown(machine, width, lang="en"):
@@ -41,12 +41,12 @@ def test_an_examination_fits_and_its_commands_are_whole(machine, monkeypatch, wi
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_behind_a_pipe_no_command_is_broken(whole):
+def test_behind_a_pipe_no_word_of_a_command_is_broken(whole):
     cause = catalogue.get("nic-hardware")
     verdict = Verdict(primary=Finding(cause=cause.id, standing="likely", says="s", remedies=cause.remedies))
     out = io.StringIO()
     terminal.render(verdict, Console(file=out, width=60, color_system=None), lang="en", whole=whole)
-    rows = {row.strip().removeprefix("$ ") for row in out.getvalue().splitlines()}
+    rows = [row.strip().removeprefix("$ ") for row in out.getvalue().splitlines()]
     shown = cause.remedies if whole else cause.remedies[: terminal.MAX_REMEDIES]
-    assert all(terminal.ran(r) in rows for r in shown if terminal.ran(r))
-    assert max(map(len, rows)) > 140
+    commands = [row for r in shown if terminal.ran(r) for row in command_lines.split(terminal.ran(r), 60)]
+    assert len(commands) > len(shown) and all(row.strip() in rows for row in commands)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import typer
 
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, Text, joined
 from unhang.records import piped
 from unhang.remedies.exports import checking
 from unhang.remedies.exports.checking.problem import Problem
@@ -25,22 +25,25 @@ _CLEAN = {
     False: Text("nothing wrong was found", "未发现问题"),
     True: Text("nothing wrong was found with its variables; no launcher was seen in it", "变量未发现问题；其中没有看到启动器"),
 }
+_REST_CLEAN = Text("nothing wrong was found in what was checked", "已检查的部分未发现问题")
+_NOT_CHECKED = Text("not checked: {what}", "没有检查：{what}")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """`refused` is why it was not understood. `starts_nothing`: no launcher was seen in it."""
+    """`refused` is why it was not understood. `starts_nothing`: no launcher was seen in it. `unseen` is what was not looked at."""
 
     name: str
     form: str | None = None
     problems: tuple[Problem, ...] = ()
     refused: UnhangError | None = None
     starts_nothing: bool = False
+    unseen: tuple[Text, ...] = ()
 
     @property
     def code(self) -> int:
-        return EXIT_USER if self.refused is not None else EXIT_FOUND if self.problems else EXIT_OK
+        return EXIT_USER if self.refused is not None else EXIT_FOUND if any(not p.note for p in self.problems) else EXIT_OK
 
 
 def check(names: Sequence[str], *, form: str | None, nodes: int | None, processes: int | None) -> list[Checked]:
@@ -52,7 +55,9 @@ def check(names: Sequence[str], *, form: str | None, nodes: int | None, processe
         try:
             text = _text(name)
             recognised, problems = checking.check(name, text, form=form, nodes=nodes, processes=processes)
-            found.append(Checked(name=name, form=recognised, problems=problems, starts_nothing=checking.starts_nothing(recognised, text)))
+            starts_nothing = checking.starts_nothing(recognised, text)
+            unseen = checking.unseen(recognised, name, text)
+            found.append(Checked(name=name, form=recognised, problems=problems, starts_nothing=starts_nothing, unseen=unseen))
         except UnhangError as e:
             found.append(Checked(name=name, refused=e))
     return found
@@ -69,18 +74,26 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
             typer.echo(said + hint, err=True)
             continue
         for p in one.problems:
-            typer.echo(f"{one.name}:{p.line}: {p.says.of(lang)}")
+            mark = ("提示：" if lang == "zh" else "note: ") if p.note else ""
+            typer.echo(f"{one.name}:{p.line}: {mark}{p.says.of(lang)}")
             # What is said of a variable ends in it.
             if (instead := p.instead.of(lang)) and not p.says.of(lang).endswith(instead):
                 typer.echo(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}")
-        if not one.problems:
-            typer.echo(f"{one.name}: {one.form}: {_CLEAN[one.starts_nothing].of(lang)}")
+        if one.code == EXIT_OK:
+            clean = _REST_CLEAN if one.unseen and not one.starts_nothing else _CLEAN[one.starts_nothing]
+            typer.echo(f"{one.name}: {one.form}: {clean.of(lang)}")
+        if one.unseen:
+            typer.echo(f"{one.name}: {_NOT_CHECKED.fill(what=joined(one.unseen, COMMA)).of(lang)}")
 
 
 def as_json(one: Checked) -> dict[str, object]:
-    listed = [{"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh} for p in one.problems]
+    listed = [
+        {"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh, "note": p.note}
+        for p in one.problems
+    ]
+    more = {"starts_nothing": True} if one.starts_nothing else {}
     refused = {} if one.refused is None else {"error": str(one.refused), "try": one.refused.hint}
-    return {"file": one.name, "form": one.form, "problems": listed, **({"starts_nothing": True} if one.starts_nothing else {}), **refused}
+    return {"file": one.name, "form": one.form, "problems": listed, "not_checked": [u.en for u in one.unseen], **more, **refused}
 
 
 def _text(name: str) -> str:

@@ -25,13 +25,13 @@ from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, 
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
-from unhang.knowledge import catalogue, stacked
+from unhang.knowledge import catalogue, places, stacked
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.records import named
-from unhang.records.logs import LogRead, Needles, Role, Signature, alarms
+from unhang.records.logs import Hit, LogRead, Needles, Role, Signature, alarms
 from unhang.records.logs.attempts import STARTS
 from unhang.records.logs.dumped import MAX_BYTES
 from unhang.records.logs.finding import EMPTY, Found, find
@@ -114,8 +114,12 @@ def judge_logs(
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {named.again(source.path.parent)}")
     not_examined = list(found.not_examined)
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, FATAL, CUT), cache=cache)
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, *places.SIGNATURES, FATAL, CUT), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)
+    # These tell where the job ran, and nothing of its course.
+    marks = [h for r in reads for h in r.hits if h.signature in places.SIGNATURES]
+    if marks:
+        reads = [replace(r, hits=tuple(h for h in r.hits if h.signature not in places.SIGNATURES)) for r in reads]
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
     if any(r.bytes for r in reads):
@@ -140,6 +144,7 @@ def judge_logs(
     number = attempt or judge.last()
     verdict = proven.told_by_logs(judge.verdict(number, alone=attempt is not None), hits)
     chosen = all_attempts[number - 1]
+    verdict = _fitted(verdict, chosen, marks)
     return Judged(
         verdict=redact_data(verdict),
         chosen=chosen,
@@ -156,6 +161,19 @@ def judge_logs(
             *((s.source, line) for a in all_attempts for s in a.view.stacks for line in (*range(s.line, s.end + 1), *s.told_by)),
         ),
     )
+
+
+def _fitted(verdict: Verdict, attempt: Attempt, marks: Sequence[Hit]) -> Verdict:
+    """With remedies for where the job ran."""
+    if verdict.primary is None:
+        return verdict
+    raised = [text for t in attempt.view.tracebacks for text in (t.says, *(f.file for f in t.frames))]
+    hits = (*marks, *attempt.hits)
+    # Where mpirun starts launchers, its numbers are those of hosts.
+    tagged = [h for h in hits if h.launcher is not None and "rank" not in h.groups]
+    launchers = {h.launcher for h in tagged if h.launcher is not None} if all(h.rank == h.label for h in tagged) else ()
+    found = places.seen_in((*(h.text for h in hits), *raised), launchers)
+    return verdict.each(lambda f: places.fitted(f, found))
 
 
 def _unread_stacks(source: str) -> NotExamined:

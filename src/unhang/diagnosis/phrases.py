@@ -14,6 +14,8 @@ from unhang.records.match.partings import DIFFERENT
 QUOTED = 6
 # Where ranks have issued calls that do not go together: there is no one call that all wait in.
 MISMATCHES = (*DIFFERENT, "p2p-both-send", "groups-crossed")
+# Of all files that were given.
+ALL_COPIES = Text("all dumps are copies of one, equal to the nanosecond", "所有转储都是同一份的副本，逐纳秒相同")
 
 
 def named(call: str) -> Text:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unhang.diagnosis import contradictions, kernel_told
 from unhang.diagnosis.logs import ONLY_LOGS
-from unhang.diagnosis.phrases import MISMATCHES, out_of_time
+from unhang.diagnosis.phrases import ALL_COPIES, MISMATCHES, out_of_time
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.telling import ROOTS, Teller
 from unhang.diagnosis.unnumbered import unnumbered
@@ -221,20 +221,16 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
     absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings and r not in recorded.without)
     if absent and recorded.unnumbered:
         what = Text("the flight recorders of the other ranks", "其他 rank 的 flight recorder")
-        found.append(unexamined(what, Text("no dump of them was given", "没有给出它们的转储")))
+        found.append(unexamined(what, ALL_COPIES if recorded.all_copies else Text("no dump of them was given", "没有给出它们的转储")))
     elif absent:
         what = Text("the flight recorder of {who}", "{who} 的 flight recorder").fill(who=ranks(absent))
         found.append(unexamined(what, Text("no dump of it was given", "没有给出它的转储")))
     for of_rank, file in sorted(recorded.blank.items()):
         what = Text("the flight recorder of rank {rank}", "rank {rank} 的 flight recorder").fill(rank=of_rank)
         found.append(unexamined(what, Text("nothing is left in its dump: {file}", "其转储中什么也没有：{file}").fill(file=file), unread=True))
-    for of_rank, file in sorted(recorded.copied.items()):
-        what = Text("the flight recorder of rank {rank}", "rank {rank} 的 flight recorder").fill(rank=of_rank)
-        why = Text("what is called its dump is that of another rank, too: {file}", "以它命名的转储同时也是别的 rank 的：{file}")
-        found.append(unexamined(what, why.fill(file=file), unread=True))
-    if recorded.unnumbered:
+    if recorded.unnumbered and not recorded.all_copies:
         found.append(unexamined(Text("which rank the dump is of", "转储属于哪个 rank"), Text("its name does not tell", "文件名没有说明")))
-    elif recorded.unsure:
+    elif recorded.unsure and not recorded.unnumbered:
         found.append(
             unexamined(
                 Text("which dump is of which rank", "哪个转储属于哪个 rank"),

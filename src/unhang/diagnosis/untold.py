@@ -54,7 +54,7 @@ class Untold:
         """`recordings` are those of `recorded` that are of this run."""
         self._recordings, self._outcome = recordings, outcome
         self._quoted = found
-        self._unnumbered, self._without = recorded.unnumbered, recorded.without
+        self._unnumbered, self._without, self._all_copies = recorded.unnumbered, recorded.without, recorded.all_copies
         self._closed, self._blank, self._copied = recorded.closed, recorded.blank, recorded.copied
 
     def finding(self) -> Finding | None:
@@ -267,7 +267,9 @@ class Untold:
             elif r is None and rank in self._blank:
                 reason = Text("nothing is left in the dump of {who}", "{who} 的转储中什么也没有")
             elif r is None and rank in self._copied:
-                reason = Text("what is called the dump of {who} is that of another rank, too", "以 {who} 命名的转储同时也是别的 rank 的")
+                reason = Text("the files of {who} hold copies of one dump, equal to the nanosecond", "{who} 的文件是同一份转储的副本，逐纳秒相同")
+            elif r is None and self._all_copies:
+                reason = phrases.ALL_COPIES
             elif r is None and self._unnumbered:
                 reason = Text("of the other ranks there is no dump", "没有其他 rank 的转储")
             elif r is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
 from unhang.diagnosis.unknown import unknown_in_run
-from unhang.knowledge import catalogue
+from unhang.knowledge import catalogue, places
 from unhang.model import Finding, NotExamined, Verdict
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def of_picture(picture: Picture) -> Verdict:
     primary = roots[0] if roots else blamed[0] if blamed else unknown_in_run(picture, symptoms)
     # What NCCL says against somebody else is shown, never averaged away.
     others = [*roots[1:], *(f for f in blamed if f is not primary and primary is not None and set(f.ranks) - set(primary.ranks))]
-    return Verdict(
+    verdict = Verdict(
         primary=interrupted.told(primary, picture),
         contributing=tuple(others),
         symptoms=besides(primary, symptoms),
@@ -47,6 +47,10 @@ def of_picture(picture: Picture) -> Verdict:
         not_examined=tuple(not_examined),
         inputs=picture.inputs,
     )
+    hits = [h for of in picture.hits.values() for h in of]
+    raised = (r.raised.text for r in picture.raised if r.raised is not None)
+    where = places.seen_in([*(h.text for h in hits), *raised, "nccl" if picture.on_nccl else ""])
+    return verdict.each(lambda f: places.fitted(f, where))
 
 
 def _blamed_by_nccl(picture: Picture) -> list[Finding]:

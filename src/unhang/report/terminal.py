@@ -15,7 +15,7 @@ from rich.text import Text
 from unhang.knowledge import catalogue
 from unhang.model import ONLY_NEWEST, Contradiction, Evidence, Finding, NotExamined, Remedy, Verdict
 from unhang.patterns import lazily
-from unhang.report import screen
+from unhang.report import command_lines, screen
 from unhang.report.folding import fold
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
 
@@ -28,6 +28,8 @@ MAX_NOT_EXAMINED = 2
 _FITS = (*((MAX_REMEDIES + 1, left) for left in (4, 3, 2)), *((MAX_REMEDIES, left) for left in (4, 3, 2, 1)), (1, 2), (1, 1))
 _INDENT = 2
 _USUAL = 80
+# Commands are not broken for less.
+_NARROWEST = 60
 # What the ends of narrow lines leave empty: half a long word, and the indent.
 _WASTED = 16
 _LAST_SEEN = lazily(r" \(last seen(?: ([\d.]+ \w+) before its end)?\)$")
@@ -224,21 +226,31 @@ def _evidence_lines(source: str, text: str, width: int) -> list[str]:
 
 
 def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int, fits: bool, again: str) -> Iterator[Text]:
-    """At most `at_most`, and how many there are besides. `fits`: commands have to fit a screen; elsewhere each is one line, to be copied."""
+    """At most `at_most`, and how many there are besides. `fits`: commands have to fit a screen; elsewhere their words stay whole, to be copied."""
     if not remedies:
         return
     yield Text(LABELS[lang]["remedy"], style="bold")
     for r in remedies if whole else remedies[:at_most]:
         yield from _wrapped(says(r, lang), width, at_most=MAX_LINES if whole else 5)
-        line = f"{'$ ' if r.command else ''}{ran(r)}" if ran(r) else ""
-        if line and fits:
-            yield from _wrapped(line, width, at_most=MAX_LINES if whole else 6, style="green")
-        elif line:
-            yield Text(f"{' ' * _INDENT}{line}", style="green")
+        yield from (Text(f"{' ' * _INDENT}{row}", style="green") for row in _command(r, width, fits=fits, at_most=MAX_LINES if whole else 6))
         if whole and r.verify:
             yield Text(f"{' ' * _INDENT}{LABELS[lang]['verify']}: {r.verify}", style="dim")
     if not whole and len(remedies) > at_most:
         yield Text(f"{' ' * _INDENT}{LABELS[lang]['more'].format(n=len(remedies) - at_most)}: {again}")
+
+
+def _command(remedy: Remedy, width: int, *, fits: bool, at_most: int) -> list[str]:
+    """What a remedy runs, in rows that a shell takes as they are. `fits`: where those would be more than `at_most`, in as few as it takes."""
+    command, mark = ran(remedy), "$ " if remedy.command else ""
+    if not command:
+        return []
+    rows = [
+        f"{' ' * len(mark) if i else mark}{row}" for i, row in enumerate(command_lines.split(command, max(_NARROWEST, width - _INDENT - len(mark))))
+    ]
+    room = width - _INDENT
+    if not fits or (len(rows) <= at_most and all(cell_len(row) <= room for row in rows)):
+        return rows
+    return _bounded(fold(f"{mark}{command}", room), room, at_most)
 
 
 def _wrapped(text: str, width: int, *, at_most: int, style: str = "") -> Iterator[Text]:

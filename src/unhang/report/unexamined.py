@@ -95,8 +95,14 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("in part: lines were left out when it was bundled, in which nothing was found then", "部分内容：打包时略去了一些行，当时其中没有发现问题"),
     # dumps
     ("{} of its entries could not be understood", "其中 {} 个条目无法理解"),
-    ("it is a copy of {}", "它是 {} 的副本"),
-    ("it holds the dump of rank {}, which stands in {}: one is a copy", "其中是 rank {} 的转储，而 {} 中也有：其中之一是副本"),
+    ("it is a copy of {}, equal to the nanosecond", "它是 {} 的副本，逐纳秒相同"),
+    ("it is a copy of {}, the dump of rank {}, equal to the nanosecond", "它是 {0}（rank {1} 的转储）的副本，逐纳秒相同"),
+    ("the dumps of ranks {}", "rank {} 的转储"),
+    ("they are copies of one dump, equal to the nanosecond; its rank is unknown: {}", "它们是同一份转储的副本，逐纳秒相同；不知道属于哪个 rank：{}"),
+    (
+        "they are copies of one dump, equal to the nanosecond; its rank is unknown, so they are ignored: {}",
+        "它们是同一份转储的副本，逐纳秒相同；不知道属于哪个 rank，故不采用：{}",
+    ),
     ("its name tells no rank, as those of the others do, and {}: it was left out", "它的名称不像其他转储那样说明 rank，而且{}：已略去"),
     ("nothing tells whether it is of this job", "无法判断它是否属于这个任务"),
     ("every rank has a dump", "每个 rank 都已有转储"),
@@ -105,10 +111,6 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     (
         "its name says rank {}, and the configuration of the others has ranks {}: it was left out",
         "它的名称表示 rank {}，而其他转储的配置中是 rank {}：已略去",
-    ),
-    (
-        "one and the same dump stands for ranks {}, down to the nanosecond: it was copied, and its rank is not known: it was left out",
-        "同一个转储同时作为 rank {} 的转储，精确到纳秒：它是复制的，不知道属于哪个 rank：已略去",
     ),
     ("newer dumps of {} are in another folder: all of this one were left out", "{} 的更新的转储在另一个目录中：这个目录中的全部略去"),
     ("a newer dump of {} was taken, whose calls were all made later: {}", "采用了 {} 的更新的转储，其调用全部更晚：{}"),

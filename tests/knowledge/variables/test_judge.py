@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -411,6 +412,14 @@ HOST = Place(
 def test_several_together(settings, name, words):
     found = [r.says.en for r in look(settings, HOST)[name].remarks if r.kind in ("contradiction", "host")]
     assert (any(words in f for f in found)) if words else not found
+
+
+@pytest.mark.parametrize("settings", [{"NCCL_SOCKET_IFNAME": "ens5"}, {"GLOO_SOCKET_IFNAME": "ib7"}, {"CUDA_VISIBLE_DEVICES": "0,9"}])
+def test_what_another_host_may_have_is_a_note(settings):
+    """A file is meant for a host that need not be the one it is looked at on."""
+    for host, severity in ((HOST, "error"), (replace(HOST, is_this_host=False), "note")):
+        (judged,) = look(settings, host).values()
+        assert [r.severity for r in judged.remarks if r.kind == "host"] == [severity]
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,13 @@ def test_a_copy_that_is_called_as_another_rank_is_put_right_by_that_ranks_own(co
     packed.write_bytes(gzip.compress(real[0][0].read_bytes()))
     found = record_all(collected(**{"nccl_trace_rank_1.old.gz": packed}))
     assert whole(found)
-    assert ["it holds the dump of rank 0" in n.why for n in found.not_examined] == [True]
+    assert ["the dump of rank 0, equal to the nanosecond" in n.why for n in found.not_examined] == [True]
 
 
 def test_a_copy_that_is_called_as_a_rank_that_the_job_has_not(collected, real):
     found = record_all(collected(nccl_trace_rank_7=real[0][0]))
     assert whole(found) and found.without == frozenset()
-    assert ["it holds the dump of rank 0" in n.why for n in found.not_examined] == [True]
+    assert ["the dump of rank 0, equal to the nanosecond" in n.why for n in found.not_examined] == [True]
 
 
 def test_a_copy_of_a_whole_hosts_file_is_no_further_host(tmp_path):
@@ -88,7 +88,8 @@ def test_one_dump_for_two_ranks_is_believed_of_neither(collected, real, tmp_path
     found = record_all(paths)
     assert list(found.recordings) == [2] and found.copied == {0: str(paths[0]), 1: str(paths[1])} and found.without == {0, 1}
     (left,) = found.not_examined
-    assert left.unread and "one and the same dump stands for ranks 0, 1" in left.why
+    assert left.unread and left.what == "the dumps of ranks 0 and 1"
+    assert left.why.startswith("they are copies of one dump, equal to the nanosecond; its rank is unknown, so they are ignored: ")
     outcome = judge(found.recordings, others=found.without)
     assert outcome.kind == "cannot-tell" and set(outcome.unseen) == {0, 1}
 
@@ -98,7 +99,11 @@ def test_where_all_are_one_dump_its_rank_is_not_known(collected, real):
     for path in paths[1:]:
         shutil.copy(paths[0], path)
     found = record_all(paths)
-    assert found.unnumbered and found.copied == {} and [n.unread for n in found.not_examined] == [True]
+    assert found.unnumbered and found.all_copies and found.copied == {}
+    (left,) = found.not_examined
+    assert (
+        left.unread and left.what == "the dumps of ranks 0 to 2" and "copies of one dump, equal to the nanosecond; its rank is unknown: " in left.why
+    )
 
 
 def test_a_message_tells_whose_dump_it_is(tmp_path):

@@ -39,12 +39,12 @@ TAKEN_OFF = [
     ("3: boom", "boom", {"label": 3}),
     ("  3: boom", "boom", {"label": 3}),
     ("10: [rank11]: boom", "boom", {"label": 10, "rank": 11}),
-    ("[1,3]<stderr>:boom", "boom", {"label": 3, "rank": 3}),
-    ("[1,3]<stderr>: boom", "boom", {"label": 3, "rank": 3}),
-    ("[prterun-node7-99@1,3]<stdout>: boom", "boom", {"label": 3, "rank": 3}),
-    ("[1,mpirank:3,algo-2]<stderr>:boom", "boom", {"label": 3, "rank": 3, "host": "algo-2"}),
-    ("[3]<stdout>:boom", "boom", {"label": 3, "rank": 3}),
-    ("[1,0]<stderr>:[rank8]: boom", "boom", {"label": 0, "rank": 8}),
+    ("[1,3]<stderr>:boom", "boom", {"launcher": "mpirun", "label": 3, "rank": 3}),
+    ("[1,3]<stderr>: boom", "boom", {"launcher": "mpirun", "label": 3, "rank": 3}),
+    ("[prterun-node7-99@1,3]<stdout>: boom", "boom", {"launcher": "mpirun", "label": 3, "rank": 3}),
+    ("[1,mpirank:3,algo-2]<stderr>:boom", "boom", {"launcher": "mpirun", "label": 3, "rank": 3, "host": "algo-2"}),
+    ("[3]<stdout>:boom", "boom", {"launcher": "mpirun", "label": 3, "rank": 3}),
+    ("[1,0]<stderr>:[rank8]: boom", "boom", {"launcher": "mpirun", "label": 0, "rank": 8}),
     ("[3] Traceback (most recent call last):", "Traceback (most recent call last):", {"label": 3}),
     ("[3] [rank5]: boom", "boom", {"label": 3, "rank": 5}),
     # Kubernetes, containers
@@ -104,7 +104,7 @@ TAKEN_OFF = [
     ("[88123.41] boom", "boom", {"time": "boot 88123.41"}),
     ("<4>[    3.141592][  T123] boom", "boom", {"time": "boot 3.141592"}),
     ("[Tue Nov  3 10:00:01 2026] boom", "boom", {"time": NOV_3}),
-    ("Tue Nov  3 10:00:01 2026[1,3]<stderr>:boom", "boom", {"time": NOV_3, "label": 3, "rank": 3}),
+    ("Tue Nov  3 10:00:01 2026[1,3]<stderr>:boom", "boom", {"time": NOV_3, "launcher": "mpirun", "label": 3, "rank": 3}),
 ]
 
 STAYING = [

@@ -13,7 +13,7 @@ HIT = [
     ("accelerate", "num_machines: 2\nnum_processes: 4\nmain_process_port: 1\n", 1, "main_process_ip"),
     ("accelerate", "num_machines: 2\nnum_processes: 3\nmain_process_ip: a\nmain_process_port: 1\n", 2, "all hosts"),
     ("deepspeed", '{\n"train_batch_size": 10,\n"train_micro_batch_size_per_gpu": 4\n}', 2, "no whole number"),
-    ("deepspeed", '{"train_batch_size": 8,\n"bf16": {"enabled": "auto"}}', 2, "bf16.enabled is auto"),
+    ("deepspeed", '{"train_batch_size": 8,\n"bf16": {"enabled": "auto"}}', 2, "bf16.enabled is auto: the"),
     ("llamafactory", "stage: sft\nbackend: gloo\n", 2, "no field `backend`"),
     ("llamafactory", "stage: sft\nmy_own_field: 1\n", 2, "no field `my_own_field`, and refuses"),
     ("llamafactory", "stage: sftt\n", 1, "stage is sftt"),

@@ -291,12 +291,26 @@ CAUSE = Cause(
             verify="NCCL_DEBUG=WARN torchrun ARGS train.py 2>&1 | grep -c 'Cuda failure'",
         ),
         Remedy(
+            id="nccl-tests-for-this-gpu",
+            says="Build nccl-tests, and the NCCL that it loads, for this GPU: both Makefiles take the architectures from NVCC_GENCODE.",
+            says_zh="为该 GPU 编译 nccl-tests 以及它加载的 NCCL：两者的 Makefile 都从 NVCC_GENCODE 读取架构。",
+            command=(
+                "cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .); make clean && make -j "
+                'NVCC_GENCODE="-gencode=arch=compute_$cap,code=sm_$cap"'
+            ),
+            verify="cuobjdump --list-elf build/all_reduce_perf | grep -o 'sm_[0-9]*' | sort -u",
+        ),
+        Remedy(
             id="newer-toolkit",
             says="Compile with a CUDA toolkit that knows this GPU (12.8 or newer for Blackwell, 11.8 or newer for Hopper).",
             says_zh="使用认识该 GPU 的 CUDA 工具包编译（Blackwell 需 12.8 以上，Hopper 需 11.8 以上）。",
             command="nvcc --version; nvcc --list-gpu-arch; nvidia-smi --query-gpu=name,compute_cap --format=csv",
         ),
     ),
+    instead={
+        "nccl-tests": dict.fromkeys(("torch-for-this-gpu", "rebuild-the-extension", "nccl-for-this-gpu"), "nccl-tests-for-this-gpu"),
+        "rocm": {"torch-for-this-gpu": "torch-for-this-amd-gpu", "rebuild-the-extension": "rebuild-the-rocm-extension"},
+    },
     leads_to=("rank-exception",),
     mistaken_for={
         "gpu-newer-than-nccl": "there torch itself computes on the GPU and only NCCL's release is too old for it",

@@ -305,6 +305,51 @@ CAUSE = Cause(
             verify="docker run --rm --gpus all ubuntu nvidia-smi -L",
         ),
         Remedy(
+            id="enroot-by-hand",
+            says=(
+                "Start the image by hand on that node, without pyxis: enroot's hook 98-nvidia.sh calls nvidia-container-cli, which runs ldconfig for "
+                "the image. Import the image again where it is damaged or for another CPU, and let its root file system be written "
+                "(--container-writable)."
+            ),
+            says_zh=(
+                "在该节点上不经 pyxis 手动启动镜像：enroot 的钩子 98-nvidia.sh 调用 nvidia-container-cli，后者为镜像运行 ldconfig。镜像损坏或面向"
+                "别的 CPU 时重新导入，并让其根文件系统可写（--container-writable）。"
+            ),
+            command=(
+                "ls /etc/enroot/hooks.d; nvidia-container-cli -k -d /dev/stderr info | tail -20; enroot create -n try IMAGE.sqsh && "
+                "NVIDIA_VISIBLE_DEVICES=all enroot start --rw try nvidia-smi -L"
+            ),
+            verify="srun --container-image=IMAGE.sqsh --container-writable nvidia-smi -L",
+        ),
+        Remedy(
+            id="enroot-mounts",
+            says=(
+                "Mount what is missing with pyxis: devices and directories go through --container-mounts, the right to write through "
+                "--container-writable."
+            ),
+            says_zh="用 pyxis 挂载缺少的内容：设备和目录写在 --container-mounts 中，可写则加 --container-writable。",
+            command=(
+                "srun --container-image=IMAGE.sqsh --container-writable --container-mounts=/dev/infiniband:/dev/infiniband,/scratch:/scratch ls "
+                "-l /dev/infiniband"
+            ),
+        ),
+        Remedy(
+            id="apptainer-nv",
+            says="Start the container with --nv (--rocm for AMD), which binds the driver and the devices of the host.",
+            says_zh="用 --nv（AMD 用 --rocm）启动容器，它会绑定主机的驱动和设备。",
+            command="apptainer exec --nv IMAGE nvidia-smi -L",
+        ),
+        Remedy(
+            id="device-plugin",
+            says=(
+                "Ask for GPUs in the pod (resources.limits nvidia.com/gpu), and see that the node offers them: the device plugin, or the GPU "
+                "operator."
+            ),
+            says_zh="在 Pod 中申请 GPU（resources.limits 的 nvidia.com/gpu），并确认节点提供它们：需要 device plugin 或 GPU operator。",
+            command="kubectl describe node NODE | grep -A8 -i allocatable | grep nvidia; kubectl get pods -A | grep -iE 'nvidia|gpu-operator'",
+            verify="kubectl exec POD -- nvidia-smi -L",
+        ),
+        Remedy(
             id="newer-runtime",
             says="Upgrade docker, containerd, runc and libseccomp on the host; to prove it, run once without the filter.",
             says_zh="升级主机上的 docker、containerd、runc 和 libseccomp；要验证，可临时关闭过滤运行一次。",
@@ -326,6 +371,14 @@ CAUSE = Cause(
             verify="findmnt -T PATH -o TARGET,FSTYPE,OPTIONS",
         ),
     ),
+    instead={
+        "enroot": {
+            **dict.fromkeys(("container-toolkit", "gpus-given", "devices-again", "driver-capabilities"), "enroot-by-hand"),
+            **dict.fromkeys(("infiniband", "writable-volume"), "enroot-mounts"),
+        },
+        "apptainer": dict.fromkeys(("container-toolkit", "gpus-given", "devices-again"), "apptainer-nv"),
+        "kubernetes": dict.fromkeys(("container-toolkit", "gpus-given"), "device-plugin"),
+    },
     leads_to=("rank-exception", "cumem-host-numa", "device-mapping", "backend-unavailable", "limits"),
     mistaken_for={
         "shm-permission": "there a file in /dev/shm is refused; here a system call or a device",

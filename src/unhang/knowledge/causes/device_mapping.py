@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus
     from unhang.facts.snapshot import Snapshot
+    from unhang.records.logs import Hit
 
 _AGAIN: Mapping[str, str] = MappingProxyType(
     {
@@ -39,8 +40,21 @@ def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
     real = [h for h in hits if "guessed" not in h.groups]
     if real:
-        return CAUSE.of_hits(real, view)
+        gpus = _gpus(real, view)
+        start = f"nvidia-smi -L; torchrun --standalone --nproc-per-node {gpus} train.py"
+        return CAUSE.of_hits(real, view, commands={"fewer-ranks": start} if gpus else None)
     return CAUSE.of_hits(hits, view) if hits and _hung_at_a_barrier(view) else None
+
+
+def _gpus(hits: Sequence[Hit], view: LogView) -> int | None:
+    """How many GPUs a host has, where lines tell: by number, or because the ranks from that one on all asked for one that is not there."""
+    told = next((count for h in hits if (count := h.groups.get("count", "")).isdigit() and "wanted" in h.groups), None)
+    if told is not None:
+        return int(told) or None
+    beyond = {h.rank for h in hits if h.rank is not None and "ordinal" in h.text}
+    first = min(beyond, default=0)
+    one_host = len({h.host for h in hits if h.host is not None}) < 2
+    return first if first and one_host and view.world_size is not None and beyond == set(range(first, view.world_size)) else None
 
 
 def _hung_at_a_barrier(view: LogView) -> bool:

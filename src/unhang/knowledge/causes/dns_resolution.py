@@ -30,7 +30,8 @@ def _in_logs(view: LogView) -> Finding | None:
         hits = tuple(h for h in hits if h.signature not in _HARMLESS_ALONE)
     name = next((h.groups["name"] for h in hits if h.signature.standing == "established" and "name" in h.groups), None)
     name = name or next((h.groups["name"] for h in hits if "name" in h.groups), None)
-    commands = {"ask-each-host": f"getent ahosts {name} || echo {name} does not resolve here"} if name else None
+    ask = f"getent ahosts {name} || echo {name} does not resolve here"
+    commands = {"ask-each-host": ask, "host-file-of-the-launcher": f"cat hostfile /job/hostfile 2>/dev/null; {ask}"} if name else None
     # Hosts without IPv6 addresses print this in every run: it tells something only of a name that was not reached.
     if hits and all(h.signature in _HARMLESS_ALONE for h in hits) and not any(_not_reached(h, view) for h in hits):
         return CAUSE.of_hits(hits, view, standing="possible", commands=commands)
@@ -291,7 +292,7 @@ CAUSE = Cause(
             unless=r"git clone|Could not read from remote repository",
             says="the launcher's ssh does not know the host {name}: {error}",
             says_zh="启动器的 ssh 无法识别主机名 {name}：{error}",
-            remedies=("hosts-file", "ask-each-host"),
+            remedies=("host-file-of-the-launcher", "ask-each-host", "hosts-file"),
         ),
         Signature(
             needle="hostname: ",
@@ -355,6 +356,18 @@ CAUSE = Cause(
             command="for h in node1 node2; do getent ahosts $h || echo $h does not resolve; done; hostname -I",
         ),
         Remedy(
+            id="host-file-of-the-launcher",
+            says=(
+                "Look at the name in the launcher's own list first: DeepSpeed's hostfile, mpirun's -H or --hostfile, horovodrun's -H. It has to "
+                "stand there as this host resolves it, or as an address."
+            ),
+            says_zh=(
+                "先看启动器自己的主机列表中的名字：DeepSpeed 的 hostfile，mpirun 的 -H 或 --hostfile，horovodrun 的 -H。那里要写本机能解析的名字，"
+                "或写地址。"
+            ),
+            command="cat hostfile /job/hostfile 2>/dev/null; getent ahosts NAME || echo NAME does not resolve",
+        ),
+        Remedy(
             id="hosts-file",
             says="Write all hosts with their real addresses into /etc/hosts on each of them (in containers: --add-host name:address).",
             says_zh="把所有主机及其真实地址写进每台主机的 /etc/hosts（容器中用 --add-host 名称:地址）。",
@@ -387,12 +400,17 @@ CAUSE = Cause(
         Remedy(
             id="kubernetes-service",
             says=(
-                "Make the service headless (clusterIP: None) with publishNotReadyAddresses: true, so that pods find each other before they are ready."
+                "Give the pods names: a headless Service (clusterIP: None) with publishNotReadyAddresses: true, whose name is their subdomain. "
+                "They then find each other before they are ready."
             ),
-            says_zh="把 Service 设为 headless（clusterIP: None）并加上 publishNotReadyAddresses: true，使 Pod 在就绪前就能互相找到。",
+            says_zh=(
+                "让 Pod 有名字：建立 headless Service（clusterIP: None），加上 publishNotReadyAddresses: true，并把它的名称写为 Pod 的 subdomain。"
+                "这样 Pod 在就绪前就能互相找到。"
+            ),
             command="kubectl get svc,endpoints -n NAMESPACE; kubectl exec POD -- getent hosts MASTER_NAME",
         ),
     ),
+    instead={"kubernetes": {"hosts-file": "kubernetes-service", "own-name": "kubernetes-service"}},
     leads_to=("gloo-connect", "network-blocked", "rendezvous-misconfig", "interface-selection", "ssh-launcher", "rank-exception"),
     mistaken_for={
         "rendezvous-misconfig": "a name that resolves to the wrong host gives a timeout, not a gai error",

@@ -133,14 +133,14 @@ CAUSE = Cause(
             pattern=r"PTX was compiled with an unsupported toolchain",
             says="the driver cannot translate PTX that a newer CUDA toolkit produced",
             says_zh="驱动无法编译由更新的 CUDA 工具包生成的 PTX",
-            remedies=("upgrade-the-driver", "older-cuda-build"),
+            remedies=("driver-of-the-minor-release", "build-without-ptx"),
         ),
         Signature(
             needle="UnsupportedPtxVersion",
             pattern=r"cudaErrorUnsupportedPtxVersion",
             says="the driver cannot translate PTX that a newer CUDA toolkit produced",
             says_zh="驱动无法编译由更新的 CUDA 工具包生成的 PTX",
-            remedies=("upgrade-the-driver", "older-cuda-build"),
+            remedies=("driver-of-the-minor-release", "build-without-ptx"),
         ),
         Signature(
             needle="API call is not supported in the installed CUDA driver",
@@ -216,6 +216,43 @@ CAUSE = Cause(
             command="nvidia-smi | grep -o 'CUDA Version: [0-9.]*'; python -c 'import torch; print(torch.__version__, torch.version.cuda)'",
             verify="python -c 'import torch; print(torch.cuda.is_available(), torch.version.cuda)'",
         ),
+        # PTX is outside of what CUDA promises across minor releases: the driver has to be of the toolkit's own release, or later.
+        Remedy(
+            id="driver-of-the-minor-release",
+            says=(
+                "Upgrade the driver to the one of the CUDA release, minor one included, that produced the PTX: 12.1 needs 530.30.02 or newer, 12.2 "
+                "535.54.03, 12.4 550.54.14, 12.6 560.28.03, 12.8 570.26, 12.9 575.51.03, 13.0 580.65.06. The oldest driver of a major release is not "
+                "enough."
+            ),
+            says_zh=(
+                "把驱动升级到生成 PTX 的那个 CUDA 版本（包括次版本）所带的版本：12.1 需要 530.30.02 以上，12.2 需要 535.54.03，12.4 需要 550.54.14"
+                "，12.6 需要 560.28.03，12.8 需要 570.26，12.9 需要 575.51.03，13.0 需要 580.65.06。满足大版本的最低驱动还不够。"
+            ),
+            command="nvidia-smi | grep -o 'Driver Version: [0-9.]* *CUDA Version: [0-9.]*'",
+        ),
+        Remedy(
+            id="build-without-ptx",
+            says=(
+                "Or use a build for a CUDA release (minor one included) not above the one in the header of nvidia-smi, or one that holds machine "
+                "code for this GPU: then no PTX has to be translated. An extension is compiled again with that toolkit."
+            ),
+            says_zh=(
+                "或者使用不高于 nvidia-smi 表头所示 CUDA 版本（包括次版本）的构建，或使用包含该 GPU 机器码的构建：那样就不必编译 PTX。扩展要用该工"
+                "具包重新编译。"
+            ),
+            command=(
+                "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_device_capability(), torch.cuda.get_arch_list())'; nvcc --version"
+            ),
+        ),
+        Remedy(
+            id="nccl-tests-again",
+            says="Or build nccl-tests again with a CUDA toolkit that this driver serves, as machine code for this GPU (NVCC_GENCODE) instead of PTX.",
+            says_zh="或者用该驱动支持的 CUDA 工具包重新编译 nccl-tests，生成该 GPU 的机器码（NVCC_GENCODE），而不是 PTX。",
+            command=(
+                "cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .); make clean && make -j "
+                'CUDA_HOME=/usr/local/cuda NVCC_GENCODE="-gencode=arch=compute_$cap,code=sm_$cap"'
+            ),
+        ),
         Remedy(
             id="older-image",
             says="Or use the release of the image that was made for the driver of this host.",
@@ -233,6 +270,7 @@ CAUSE = Cause(
             verify="python -c 'import torch; print(torch.cuda.device_count())'",
         ),
     ),
+    instead={"nccl-tests": {"older-cuda-build": "nccl-tests-again", "build-without-ptx": "nccl-tests-again"}},
     leads_to=("rank-exception", "device-mapping", "backend-unavailable"),
     mistaken_for={
         "driver-reboot-needed": "there the new driver is installed and the old kernel module still runs; a reboot suffices",

@@ -49,7 +49,13 @@ def _in_logs(view: LogView) -> Finding | None:
             ).fill(hosts=joined(map(same, sorted(hosts)[:4]), COMMA)),
             remedies=("tell-hosts-apart", "set-the-device"),
         )
-    return CAUSE.of_hits(hits, view, says=says, remedies=(*guess, "set-the-device", "one-rank-per-gpu"))
+    commands: dict[str, str] = {}
+    remedies = (*guess, "set-the-device", "one-rank-per-gpu")
+    if len(devices) > 1 and len(hosts) < 2:
+        # They are spread over GPUs and begin again at the first: there are more of them than GPUs.
+        remedies = ("one-rank-per-gpu", *guess, "set-the-device")
+        commands["one-rank-per-gpu"] = f"torchrun --standalone --nproc-per-node {len(devices)} train.py"
+    return CAUSE.of_hits(hits, view, says=says, remedies=remedies, commands=commands)
 
 
 def _is_guess(view: LogView) -> bool:

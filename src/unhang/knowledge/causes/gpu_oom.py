@@ -62,12 +62,16 @@ def _memory(text: str) -> _Memory | None:
     device = _DEVICE.search(text)
     total, free, allocated, reserved = (_bytes(p, text) for p in (_TOTAL, _FREE, _ALLOCATED, _RESERVED))
     unallocated = _bytes(_UNALLOCATED, text)
+    # Up to torch 1.3 "cached" was what lies unused beside what is allocated.
+    if "cached" in text and reserved is not None and allocated is not None and reserved < allocated:
+        reserved += allocated
     if unallocated is None and reserved is not None and allocated is not None:
         unallocated = max(0.0, reserved - allocated)
     # Up to 2.0 nothing names the other processes: what is neither free nor torch's belongs to them, to the CUDA context and to NCCL.
     others = tuple((m[1], _size(m[2], m[3])) for m in _OTHERS.finditer(text))
     elsewhere = sum(size for _, size in others)
-    if others and _bytes(_OWN, text) is None:
+    own_bytes = _bytes(_OWN, text)
+    if others and (own_bytes is None or (total is not None and own_bytes > total)):
         # In a container torch cannot tell its own pid: the process that is listed alone is itself.
         own = max(others, key=lambda o: o[1])
         others = tuple(o for o in others if o is not own)
@@ -123,10 +127,12 @@ def _says(m: _Memory) -> Text:
 
 
 def _crowded(m: _Memory) -> bool:
-    """Whether others hold so much that it matters: without them the allocation would have fitted.
+    """Whether others hold so much that it matters: without them the allocation would have fitted, and PyTorch itself does not fill the GPU.
 
     Up to torch 2.0 the rank's own CUDA context and NCCL's buffers, one to three GiB, count as others.
     """
+    if m.total_bytes is not None and (m.allocated_bytes or 0.0) + (m.unallocated_bytes or 0.0) >= 0.85 * m.total_bytes:
+        return False
     if m.others:
         return m.others_bytes >= 2**30 and (m.free_bytes or 0.0) + m.others_bytes >= m.wanted_bytes
     return m.total_bytes is not None and m.others_bytes >= max(4 * 2**30, 0.15 * m.total_bytes)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Interfaces that no other host can reach, however healthy they look on their own.
 _LOCAL_ONLY = lazily(
     r"^(?:Bootstrap|NET/Socket)?\s*(?:\[0\])?(?P<name>(?:lo|docker\w*|veth\w*|virbr\w*|br-\w+|cni\w*|flannel[\w.]*|cali\w*|lxc\w*|podman\w*)(?=:|$)"
-    r"|[\w.@-]+(?=:fe80:))"
+    r"|[\w.@-]+(?=:(?:fe80:|169\.254\.)))"
 )
 # What tells that the ranks did not reach each other.
 _FAILED = ("network-blocked", "gloo-connect", "peer-lost", "store-disconnect", "collective-timeout", "unhandled-generic")
@@ -68,10 +68,11 @@ def _chosen(view: LogView, asked: str | None) -> Finding | None:
         ).fill(name=name, n=len({a.host for a in at if a.host}) or 1, of=len(hosts)),
         hosts=tuple(sorted({a.host for a in at if a.host})),
         evidence=tuple(Evidence(source=a.source, line=a.line, text=a.text) for a in at[:3]),
-        remedies=("name-one-that-exists",) if asked else ("keep-off-virtual", "name-one-that-exists"),
+        remedies=("keep-off-link-local",) if ":169.254." in at[0].text else ("name-one-that-exists",) if asked else _OFF_VIRTUAL,
     )
 
 
+_OFF_VIRTUAL = ("keep-off-virtual", "name-one-that-exists")
 _NONE_FOUND = Signature(
     needle="no socket interface found",
     pattern=r"Bootstrap ?: no socket interface found",
@@ -320,6 +321,22 @@ CAUSE = Cause(
             says_zh="NCCL 用链路本地地址 {peer} 连接对端，而该地址只在一条链路上有效",
             remedies=("keep-off-virtual", "ipv4-only"),
         ),
+        # 169.254/16 is what a host gives itself where nobody answers for an address, and what management controllers (USB to the BMC) have.
+        Signature(
+            needle="onnect to 169.254.",
+            pattern=r"[Cc]onnect to (?P<peer>169\.254\.\d+\.\d+)<\d+> (?:failed|returned|timed)",
+            says="NCCL tried a peer by the link-local address {peer}, which no other host can reach: it was given the wrong interface",
+            says_zh="NCCL 用链路本地地址 {peer} 连接对端，其他主机到不了该地址：选错了网卡",
+            remedies=("keep-off-link-local", "name-one-that-exists"),
+        ),
+        Signature(
+            needle="[169.254.",
+            pattern=r"(?:connect (?:to )?|remote=)\[(?:::ffff:)?(?P<peer>169\.254\.\d+\.\d+)\]",
+            standing="likely",
+            says="a peer was tried at {peer}, a link-local address, which no other host can reach: it announced the wrong interface",
+            says_zh="连接的对端地址 {peer} 是链路本地地址，其他主机无法到达：对端公布了错误的网卡",
+            remedies=("gloo-interface", "keep-off-link-local"),
+        ),
         # Up to NCCL 2.3; the loopback is taken only where NCCL_SOCKET_IFNAME names it.
         Signature(
             needle="NET : Using interface lo:",
@@ -412,6 +429,15 @@ CAUSE = Cause(
             says_zh="让 NCCL 避开只在本机有效的网卡；^ 之后是要排除的前缀。",
             env={"NCCL_SOCKET_IFNAME": "^lo,docker,veth,virbr,br-,cni,flannel,cali"},
             verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep -E 'NCCL_SOCKET_IFNAME set by environment|Bootstrap ?: Using'",
+        ),
+        Remedy(
+            id="keep-off-link-local",
+            says=(
+                "Name the interface of the cluster's network. Addresses of 169.254/16 are on links of one host alone, such as the USB network of its "
+                "management controller (usb0, enx...); another release of NCCL changes nothing."
+            ),
+            says_zh="指定集群网络的网卡。169.254/16 的地址只在一台主机的链路上有效，例如管理控制器的 USB 网卡（usb0、enx...）；换 NCCL 版本没有用。",
+            command="ip -br -4 addr | grep -v 169.254; export NCCL_SOCKET_IFNAME=$(ip -o route get PEER_IP | grep -oP 'dev \\K\\S+')",
         ),
         Remedy(
             id="ucx-device",
@@ -518,6 +544,8 @@ CAUSE = Cause(
         "node7:97:221 [0] NCCL INFO socketPollConnect: connect to fe80::58aa:1bff:fe2e:91d4<41234> returned No route to host, retrying (3/34)",
         "node7:97:221 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 172.17.0.1<45763> failed : Connection refused",
         "timed out connecting: SO_ERROR: Connection refused, remote=[172.17.0.3]:20901",
+        "node7:97:221 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 169.254.95.120<45763> failed : Connection refused",
+        "timed out connecting: SO_ERROR: No route to host, remote=[169.254.3.1]:20901",
         (
             "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect "
             "[fe80::58aa:1bff:fe2e:91d4]:33061: Invalid argument"
@@ -533,6 +561,7 @@ CAUSE = Cause(
         "node7:2144:2144 [3] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
         "node7:2144:2144 [3] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0",
         "node7:2144:2144 [3] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>",
+        "node7:2144:2144 [3] NCCL INFO NET/Socket : Using [0]usb0:169.254.3.1<0> [1]eth0:10.0.0.7<0>",
         "node7:2144:2201 [3] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : No route to host",
         "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:171] rp != nullptr. Unable to find address for: node7.lan",
         "ERROR host.Resolver: Unable to find address for: build-cache.lan",

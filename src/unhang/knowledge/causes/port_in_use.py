@@ -32,6 +32,8 @@ def _of_hits(hits: Sequence[Hit]) -> Finding | None:
     numbers = tuple(sorted({h.rank for h in hits if h.rank is not None}))
     who = text.ranks(numbers) if numbers else Text("a process", "某个进程")
     at = Text(" on port {port}", "端口 {port}").fill(port=port) if port else NOTHING
+    # Below 1024 are services of the system, sshd first of all: nobody ends those for a training.
+    chosen = ("port-of-its-own",) if port is not None and int(port) < 1024 else ("another-port", "who-has-it", "once-per-host")
     # The line that names the port says most.
     best = sorted(hits, key=lambda h: "port" not in h.groups)
     return CAUSE.finding(
@@ -39,6 +41,7 @@ def _of_hits(hits: Sequence[Hit]) -> Finding | None:
         says=Text("{who} could not listen{at}: the address is in use", "{who} 无法监听{at}：地址已被占用").fill(who=who, at=at),
         ranks=numbers,
         evidence=words.hit_evidence(best),
+        remedies=chosen,
         commands={"who-has-it": f"ss -ltnp 'sport = :{port}'"} if port else None,
     )
 
@@ -144,6 +147,7 @@ CAUSE = Cause(
             pattern=r"bind on address \('[^']*', (?P<port>\d+)\S*\): (?:\[errno 98\] )?address already in use",
         ),
         Signature(needle="RuntimeError: Address already in use"),
+        Signature(needle="Bind to port ", pattern=r"error: Bind to port (?P<port>\d{1,5}) on \S{1,64} failed: Address already in use"),
         # accelerate looks before it starts anything.
         Signature(needle="another process is utilizing it", pattern=r"communication on port `(?P<port>\d+)`, but another process is utilizing it"),
         # HCCL.
@@ -172,6 +176,18 @@ CAUSE = Cause(
             says="See who listens there, and end it if it is left over from an earlier run.",
             says_zh="查看谁在监听该端口；若是上一次运行的残留就结束它。",
             command="ss -ltnp 'sport = :29500'",
+        ),
+        Remedy(
+            id="port-of-its-own",
+            says=(
+                "Leave the port to the service that has it (22 is sshd of the host, by which you got in), and take another one: a container that "
+                "shares the host's network starts its own sshd on another port, which the launcher's ssh has to be told."
+            ),
+            says_zh=(
+                "把该端口留给占用它的服务（22 是主机的 sshd，你正是由它登录的），改用别的端口：与主机共用网络的容器要在另一个端口启动自己的 sshd，"
+                "并告诉启动器的 ssh。"
+            ),
+            command="/usr/sbin/sshd -p 2222; printf 'Host *\\n  Port 2222\\n' >> ~/.ssh/config",
         ),
         Remedy(
             id="once-per-host",
@@ -212,6 +228,7 @@ CAUSE = Cause(
         "[Errno 98] error while attempting to bind on address ('127.0.0.1', 8265): address already in use",
         "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): [errno 98] address already in use",
         "RuntimeError: Address already in use",
+        "error: Bind to port 22 on 0.0.0.0 failed: Address already in use.",
         (
             "ConnectionError: Tried to launch distributed communication on port `29500`, but another process is utilizing it. Please specify a "
             "different port"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
-from unhang.knowledge import missing_module, text, words
+from unhang.knowledge import exceptions, missing_module, text, words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.text import NOTHING, Text
@@ -44,6 +44,8 @@ _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 _OF_CODE = frozenset(
     (*_SYNTAX, "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "RecursionError", "MemoryError")
 )
+# One sample alone may bring these about.
+_OF_SAMPLES = ("UnidentifiedImageError", "JSONDecodeError", "UnicodeDecodeError", "ArrowInvalid")
 _EVERY_RANK = Text("every rank", "每个 rank")
 _NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
@@ -79,8 +81,18 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
         ),
         **_remedies(raised.type, alike=everyone, frame=user_frame(raised.frames)),
     )
+    found = _with_advice(found, raised.type, raised.text)
     python = missing_module.interpreter(raised.frames)
     return _with_the_module(found, raised.type, raised.text, "every rank" if everyone else words.ranks(numbers), python)
+
+
+def _with_advice(found: Finding, type: str, text: str) -> Finding:
+    """What to do about this very exception, where that is known: more than to correct a line."""
+    advice = exceptions.remedy(type, text)
+    if advice is None:
+        return found
+    left = ("correct-the-line",) if type.rpartition(".")[2] in _OF_SAMPLES else ("correct-the-line", "agree-on-failure")
+    return replace(found, remedies=(advice, *(r for r in found.remedies if r.id not in left)))
 
 
 def _with_the_module(found: Finding, type: str, text: str, who: str, python: str | None) -> Finding:
@@ -227,6 +239,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
         ),
         **_remedies(first.type, alike=bool(same), frame=frame),
     )
+    found = _with_advice(found, first.type, first.text)
     return _with_the_module(found, first.type, first.text, who.en, missing_module.interpreter(first.frames, exits))
 
 

@@ -192,8 +192,8 @@ def _of_hits(hits: Sequence[Hit]) -> Finding | None:
     return CAUSE.finding(
         standing="established",
         says=Text(
-            "{name} is not set, so the process does not know who it is: no launcher started it",
-            "没有设置{name}，进程不知道自己是谁：它不是由启动器启动的",
+            "{name} is not set, so the process does not know who it is: no launcher that sets it started it",
+            "没有设置{name}，进程不知道自己是谁：它不是由会设置该变量的启动器启动的",
         ).fill(name=Text("{name}", " {name}").fill(name=name) if (name := unset[0].groups.get("name")) else Text("a variable", "某个变量")),
         ranks=numbers,
         evidence=words.hit_evidence(unset),
@@ -425,8 +425,8 @@ CAUSE = Cause(
         ),
         Signature(
             needle="KeyError: 'MASTER_ADDR'",
-            says="MASTER_ADDR is not set: no launcher started this process",
-            says_zh="没有设置 MASTER_ADDR：该进程不是由启动器启动的",
+            says="MASTER_ADDR is not set: no launcher that sets it started this process",
+            says_zh="没有设置 MASTER_ADDR：该进程不是由会设置该变量的启动器启动的",
             remedies=("let-a-launcher-start-them", "read-the-environment"),
         ),
         Signature(
@@ -434,8 +434,8 @@ CAUSE = Cause(
             pattern=r"KeyError: '(?P<name>LOCAL_RANK|RANK|WORLD_SIZE|MASTER_PORT|LOCAL_WORLD_SIZE)'",
             # Tables have columns of these names.
             near=r"\bos\.py\b|<frozen os>|os\.environ",
-            says="{name} is not set: no launcher started this process",
-            says_zh="没有设置 {name}：该进程不是由启动器启动的",
+            says="{name} is not set: no launcher that sets it started this process",
+            says_zh="没有设置 {name}：该进程不是由会设置该变量的启动器启动的",
             remedies=("let-a-launcher-start-them", "read-the-environment"),
         ),
         # torch's own sockets, those over libuv, Python's.
@@ -484,6 +484,30 @@ CAUSE = Cause(
             says="Start the script once, through a launcher that numbers the processes; the script itself must read RANK and WORLD_SIZE.",
             says_zh="通过启动器只启动一次脚本，由它给各进程编号；脚本自己要读取 RANK 和 WORLD_SIZE。",
             command="unhang run --nproc-per-node N train.py",
+        ),
+        Remedy(
+            id="numbers-of-mpirun",
+            says=(
+                "mpirun numbers its processes by variables of its own: give the script those as RANK, LOCAL_RANK and WORLD_SIZE, and MASTER_ADDR and "
+                "MASTER_PORT with -x."
+            ),
+            says_zh="mpirun 用自己的变量给进程编号：把它们作为 RANK、LOCAL_RANK 和 WORLD_SIZE 交给脚本，MASTER_ADDR 和 MASTER_PORT 用 -x 传递。",
+            command=(
+                "mpirun -np N -x MASTER_ADDR=HOST -x MASTER_PORT=29500 bash -c 'RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK "
+                "WORLD_SIZE=$OMPI_COMM_WORLD_SIZE python train.py'"
+            ),
+        ),
+        Remedy(
+            id="numbers-of-srun",
+            says=(
+                "srun numbers its tasks by variables of its own: give the script those as RANK, LOCAL_RANK and WORLD_SIZE, or let srun start "
+                "torchrun once per host."
+            ),
+            says_zh="srun 用自己的变量给任务编号：把它们作为 RANK、LOCAL_RANK 和 WORLD_SIZE 交给脚本，或让 srun 在每台主机上启动一次 torchrun。",
+            command=(
+                'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500; '
+                "srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS python train.py'"
+            ),
         ),
         Remedy(
             id="same-world",
@@ -550,6 +574,10 @@ CAUSE = Cause(
             command="srun --mpi=list; srun --mpi=pmix ./program",
         ),
     ),
+    instead={
+        "mpirun": {"let-a-launcher-start-them": "numbers-of-mpirun"},
+        "srun": {"let-a-launcher-start-them": "numbers-of-srun"},
+    },
     leads_to=("rank-exception",),
     mistaken_for={
         "config-error": "an option that the launcher itself refuses never comes to a rendezvous",

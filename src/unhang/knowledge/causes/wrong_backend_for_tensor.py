@@ -23,7 +23,14 @@ CAUSE = Cause(
     signatures=(
         Signature(
             needle="No backend type associated with device type",
-            pattern=r"No backend type associated with device type (?P<device>\w+)",
+            pattern=r"No backend type associated with device type (?P<device>xpu|npu|hpu|mlu|musa)\b",
+            says="a collective got a tensor on {device}, and the group has no backend for that device",
+            says_zh="集合通信收到 {device} 上的张量，而该组没有用于这种设备的后端",
+            remedies=("backend-of-the-device",),
+        ),
+        Signature(
+            needle="No backend type associated with device type",
+            pattern=r"No backend type associated with device type (?P<device>(?!xpu|npu|hpu|mlu|musa)\w+)",
             says="a collective got a tensor on {device}, and the group has no backend for that device",
             says_zh="集合通信收到 {device} 上的张量，而该组没有用于这种设备的后端",
             remedies=("both-backends", "move-the-tensor", "set-the-device-first"),
@@ -137,6 +144,19 @@ CAUSE = Cause(
             verify="python -c \"import torch.distributed as d; d.init_process_group('cpu:gloo,cuda:nccl'); print(d.get_backend_config())\"",
         ),
         Remedy(
+            id="backend-of-the-device",
+            says=(
+                "Use the backend of this device: init_process_group('cpu:gloo,xpu:xccl') for Intel GPUs (xccl is in the XPU build of torch 2.8 and "
+                "later), hccl for Ascend and Gaudi, cncl for Cambricon, mccl for Moore Threads. Import their package (torch_npu, habana_frameworks, "
+                "...) before the group is made."
+            ),
+            says_zh=(
+                "使用这种设备的后端：Intel GPU 用 init_process_group('cpu:gloo,xpu:xccl')（torch 2.8 及以上的 XPU 版自带 xccl），昇腾和 Gaudi 用 "
+                "hccl，寒武纪用 cncl，摩尔线程用 mccl。要在建立通信组之前导入对应的包（torch_npu、habana_frameworks 等）。"
+            ),
+            command="python -c 'import torch, torch.distributed as d; print(torch.__version__, d.Backend.default_device_backend_map)'",
+        ),
+        Remedy(
             id="move-the-tensor",
             says="Move the tensor to this rank's GPU before the collective: t = t.to(f'cuda:{local_rank}').",
             says_zh="集合通信前把张量移到本进程的 GPU：t = t.to(f'cuda:{local_rank}')。",
@@ -203,6 +223,7 @@ CAUSE = Cause(
     ),
     hits=(
         "[rank0]: RuntimeError: No backend type associated with device type cpu",
+        "[1,2]<stderr>:RuntimeError: No backend type associated with device type npu",
         "RuntimeError: Tensors must be CUDA and dense",
         "ValueError: Tensors must be contiguous",
         "RuntimeError: ProcessGroupGloo does not support reduce_scatter",

@@ -64,6 +64,9 @@ def compare(judged: list[Judged], place: Place, options: tuple[Option, ...]) -> 
     kept = [_without_new_name(_without_guess(j, place), view) for j in judged]
     last = {j.name: i for i, j in enumerate(judged)}
     for name, remark in said:
+        if remark.kind == "host" and not place.is_this_host:
+            # A file is meant for a host that need not be the one it was looked at on.
+            remark = replace(remark, severity="note")
         kept[last[name]] = kept[last[name]].with_remark(remark)
     return tuple(kept)
 
@@ -119,21 +122,29 @@ def _blocking_and_handling(view: _View) -> Iterator[_Said]:
 
 
 def _interfaces(view: _View) -> Iterator[_Said]:
-    severity: Severity = "error" if view.place.is_this_host else "warning"
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         wanted = view.text(name)
         have = view.place.interfaces if view.place.running is None or not name.startswith("NCCL_") else view.place.running
         if wanted is None or not wanted.strip() or have is None:
             continue
-        here = ("this host has " if view.place.is_this_host else "the host that this was looked at on has ") + (", ".join(have) or "none")
+        here = ", ".join(have)
         missing = _missing(name, wanted.strip(), have)
-        if missing:
+        if missing and view.place.is_this_host:
             yield (
                 name,
                 _of_host(
-                    severity,
-                    f"there is no interface {missing} that is up with an address: the start fails ({here})",
-                    f"没有已启用且有地址的网络接口 {missing}：启动会失败（本机有 {', '.join(have) or '无'}）",
+                    "error",
+                    f"there is no interface {missing} that is up with an address: the start fails (this host has {here or 'none'})",
+                    f"没有已启用且有地址的网络接口 {missing}：启动会失败（本机有 {here or '无'}）",
+                ),
+            )
+        elif missing:
+            yield (
+                name,
+                _of_host(
+                    "note",
+                    f"the host that this was looked at on has no interface {missing} that is up with an address: it has {here or 'none'}",
+                    f"查看此文件的主机没有已启用且有地址的网络接口 {missing}：它有 {here or '无'}",
                 ),
             )
 
@@ -200,7 +211,7 @@ def _gpus(view: _View) -> Iterator[_Said]:
         yield (
             "CUDA_VISIBLE_DEVICES",
             _of_host(
-                "error" if view.place.is_this_host else "warning",
+                "error",
                 f"there is no GPU {shown[first]} among the {number} of {here}: CUDA shows the {first} before it",
                 f"共 {number} 块 GPU，没有编号 {shown[first]}：CUDA 只显示它之前的 {first} 块",
             ),

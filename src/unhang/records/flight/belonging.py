@@ -39,7 +39,7 @@ def without_copies(found: Sequence[Placed], guessed: Collection[str]) -> tuple[l
         if path in guessed and all(moments in first and not told for moments, told in dumps):
             left[path] = first[dumps[0][0]]
         first |= {moments: path for moments, _ in dumps if moments is not None and moments not in first}
-    missed = [NotExamined(what=path, why=f"it is a copy of {other}") for path, other in sorted(left.items())]
+    missed = [NotExamined(what=path, why=f"it is a copy of {other}, equal to the nanosecond") for path, other in sorted(left.items())]
     return [each for each in found if each[2][0] not in left], missed
 
 
@@ -86,7 +86,7 @@ def told_apart(found: Sequence[Recording]) -> Told:
             by_moments.setdefault(moments, []).append(recording)
     world = _world_of_all(found)
     left, copied, missed = set[int](), dict[int, str](), list[NotExamined]()
-    unknown = None
+    unknown, homeless = None, list[list[Recording]]()
     for moments, alike in by_moments.items():
         named = sorted({r.rank for r in alike})
         if len(named) < 2:
@@ -100,15 +100,18 @@ def told_apart(found: Sequence[Recording]) -> Told:
         copied |= {r.rank: r.source for r in others if r.rank in likely and not r.is_second}
         if home is not None:
             where = next(r.source for r in alike if r.rank == home)
-            missed += [NotExamined(what=r.source, why=f"it holds the dump of rank {home}, which stands in {where}: one is a copy") for r in others]
+            missed += [NotExamined(what=r.source, why=f"it is a copy of {where}, the dump of rank {home}, equal to the nanosecond") for r in others]
             continue
         unknown = replace(alike[0], rank=0)
-        files = list(dict.fromkeys(r.source for r in alike))
-        who = ", ".join(map(str, named[:8])) + (", …" if len(named) > 8 else "")
-        why = f"one and the same dump stands for ranks {who}, down to the nanosecond: it was copied, and its rank is not known: it was left out"
-        more = f" and {len(files) - _QUOTED} more" if len(files) > _QUOTED else ""
-        missed.append(NotExamined(what=", ".join(files[:_QUOTED]) + more, why=why, unread=True))
+        homeless.append(alike)
     kept = [r for r in found if id(r) not in left]
+    for alike in homeless:
+        files = list(dict.fromkeys(r.source for r in alike))
+        shown = ", ".join(files[:_QUOTED]) + (f" and {len(files) - _QUOTED} more" if len(files) > _QUOTED else "")
+        why = f"they are copies of one dump, equal to the nanosecond; its rank is unknown, so they are ignored: {shown}"
+        if not kept:
+            why = f"they are copies of one dump, equal to the nanosecond; its rank is unknown: {shown}"
+        missed.append(NotExamined(what=f"the dumps of ranks {_of(tuple(sorted({r.rank for r in alike})))}", why=why, unread=True))
     return Told(found=kept, copied=copied, missed=missed, unknown=unknown if not kept else None)
 
 
@@ -149,8 +152,10 @@ def _inside(found: dict[int, Recording]) -> tuple[dict[int, Recording], bool, li
 
 
 def _of(members: tuple[int, ...]) -> str:
-    if members == tuple(range(members[0], members[-1] + 1)):
+    if len(members) > 2 and members == tuple(range(members[0], members[-1] + 1)):
         return f"{members[0]} to {members[-1]}"
+    if len(members) == 2:
+        return f"{members[0]} and {members[1]}"
     return ", ".join(map(str, members[:8])) + (", …" if len(members) > 8 else "")
 
 

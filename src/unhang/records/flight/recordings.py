@@ -45,7 +45,7 @@ class Recorded:
     """Every rank's recording, and the file it stands in. `unsure`: ranks were numbered in order of name.
 
     Files of ranks that are no use: `closed` may not be read, `blank` are empty or damaged, `copied` hold the dump of another rank, or of one of
-    several.
+    several. `all_copies`: all files hold one dump.
 
     `lanes`, where they were asked for: what is drawn of each rank, of its second recorder behind that of the first. `hosts`: where digests tell them.
     """
@@ -58,6 +58,7 @@ class Recorded:
     closed: Mapping[int, str] = field(default_factory=dict)
     blank: Mapping[int, str] = field(default_factory=dict)
     copied: Mapping[int, str] = field(default_factory=dict)
+    all_copies: bool = False
 
     @property
     def without(self) -> frozenset[int]:
@@ -163,6 +164,7 @@ def record_all(
         closed=beside([str(p) for p in closed]),
         blank={} if unsure else {rank: file for rank, file in {**lost, **beside(unread)}.items() if rank not in taken},
         copied={} if unsure else {rank: file for rank, file in told.copied.items() if rank not in taken},
+        all_copies=told.unknown is not None,
         lanes={rank: of for rank, r in sorted(taken.items()) if (of := _lanes(r, lanes))},
         hosts={rank: hosts[at] for rank, r in taken.items() if (at := (r.source, r.place)) in hosts},
     )

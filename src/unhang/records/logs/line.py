@@ -41,14 +41,16 @@ class Line:
     """A line without what stands around it, and what that told; None where nothing did.
 
     `number` counts from 1. `rank` is the writer's own (`[rank1]:`, Open MPI's tag, `[Rank 1]` where the line begins with it). `label` is the number
-    that srun or mpirun gave the task: the rank where they start one task for each rank, the node where they start launchers. `local_rank` counts on
-    the node. `host` is a name or an address, of the machine or the pod, as printed. `level` is TRACE, DEBUG, INFO, WARNING, ERROR or CRITICAL.
+    that srun or mpirun gave the task: the rank where they start one task for each rank, the node where they start launchers. `launcher` is "mpirun"
+    where its tag tells. `local_rank` counts on the node. `host` is a name or an address, of the machine or the pod, as printed. `level` is TRACE,
+    DEBUG, INFO, WARNING, ERROR or CRITICAL.
     """
 
     number: int
     text: str
     rank: int | None = None
     label: int | None = None
+    launcher: str | None = None
     local_rank: int | None = None
     host: str | None = None
     pid: int | None = None
@@ -86,6 +88,7 @@ def parse(raw: bytes | str, *, number: int = 1) -> Line:
         text=text,
         rank=said.task if said.rank is None else said.rank,
         label=said.label,
+        launcher=said.launcher,
         local_rank=said.local_rank,
         host=said.host,
         pid=said.pid,

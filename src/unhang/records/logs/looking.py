@@ -132,6 +132,7 @@ class Look:
             groups=groups,
             rank=_first(told, self.owner.rank, writer.group_rank),
             label=line.label,
+            launcher=line.launcher,
             local_rank=_first(line.local_rank, self.owner.local_rank),
             host=host or self.owner.host,
             pid=_first(_int(groups.get("pid")), writer.pid, line.pid, self.owner.pid),

@@ -21,13 +21,14 @@ from unhang.records.logs.stamp import Stamp, counted, glog, wall
 class Said:
     """What the prefixes of one line have told so far. Of ranks, hosts, processes and levels the innermost counts: it is the writer's own."""
 
-    __slots__ = ("host", "label", "level", "local_rank", "pid", "rank", "task", "time")
+    __slots__ = ("host", "label", "launcher", "level", "local_rank", "pid", "rank", "task", "time")
 
     def __init__(self) -> None:
         self.rank: int | None = None
         # A rank as another than torch counts it: used where torch says nothing.
         self.task: int | None = None
         self.label: int | None = None
+        self.launcher: str | None = None
         self.local_rank: int | None = None
         self.host: str | None = None
         self.pid: int | None = None
@@ -132,7 +133,7 @@ def _label(said: Said, found: re.Match[str]) -> None:
 
 def _mpi(said: Said, found: re.Match[str]) -> None:
     _label(said, found)
-    said.task = int(found[1])
+    said.task, said.launcher = int(found[1]), "mpirun"
     said.host = found[2] or said.host
 
 

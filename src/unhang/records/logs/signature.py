@@ -62,9 +62,9 @@ class Hit:
     """Where a signature was found.
 
     `rank`, `host`, `pid` and `at_s` (seconds; comparable on one host) are None where neither the line, nor its neighbours, nor the name of the file
-    tell them. `label` is a launcher's number of the task: the rank, or the node. `utc_offset_s` is the zone of the time, None where none was printed.
-    `attempt` counts from 1. `place` orders hits within a file. `by_name`: that the rank is what the file's name says; `host_by_name`: the host.
-    `steps` are the first ones that anybody counts soon after a root or an alarm, each once.
+    tell them. `label` is a launcher's number of the task: the rank, or the node; `launcher` is "mpirun" where its tag says so. `utc_offset_s` is the
+    zone of the time, None where none was printed. `attempt` counts from 1. `place` orders hits within a file. `by_name`: the rank is what the file's
+    name says; `host_by_name`: the host. `steps` are the first ones that anybody counts soon after a root or an alarm, each once.
     """
 
     signature: Signature
@@ -74,6 +74,7 @@ class Hit:
     groups: dict[str, str] = field(default_factory=dict)
     rank: int | None = None
     label: int | None = None
+    launcher: str | None = None
     local_rank: int | None = None
     host: str | None = None
     pid: int | None = None

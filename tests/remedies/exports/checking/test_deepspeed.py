@@ -80,6 +80,28 @@ def test_what_deepspeed_takes_is_not_told(written):
     assert check("ds.json", json.dumps(written))[1] == ()
 
 
+AUTO = {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto", "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (AUTO, ["train_micro_batch_size_per_gpu and 2 more are auto: the Hugging Face Trainer"]),
+        ({**BATCH, "bf16": {"enabled": "auto"}}, ["bf16.enabled is auto: the Hugging Face Trainer"]),
+        ({**BATCH, "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}}}, ["optimizer.params.lr and 1 more are auto"]),
+    ],
+)
+def test_what_the_trainer_fills_in_is_one_note(written, said):
+    problems = check("ds.json", json.dumps(written))[1]
+    assert [p.note for p in problems] == [True] and all(s in p.says.en for p, s in zip(problems, said, strict=True))
+
+
+@pytest.mark.parametrize("name", ["overlap_comm", "stage3_max_live_parameters", "offload_optimizer"])
+def test_what_nothing_fills_in_comes_first(name):
+    problems = check("ds.json", json.dumps({**AUTO, "zero_optimization": {"stage": 3, name: {"ratio": "auto"} if "off" in name else "auto"}}))[1]
+    assert [p.note for p in problems] == [False, True] and "nothing fills that in" in problems[0].says.en
+
+
 def test_tabs_exponents_and_lines_are_those_of_json():
     text = (
         '{\n\t"train_micro_batch_size_per_gpu": 1,\n\t"zero_optimization": {\n\t\t"stage": 2, "offload_optimizer": {"ratio": 5e-1}\n\t}, "x/y": 1\n}'

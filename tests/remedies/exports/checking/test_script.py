@@ -284,7 +284,8 @@ def test_what_slurm_starts_on_one_host_or_without_its_number(text, says, instead
         "srun " + C10D,
         "srun " + ACCELERATE.replace("launch", "launch --rdzv_backend c10d"),
         "srun " + ACCELERATE.replace("launch", "launch --config_file a.yaml"),
-        "srun " + C10D.replace("train.py", "--node-rank=$SLURM_NODEID train.py"),
+        "HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\nsrun " + C10D,
+        "HEAD=$(hostname)\nsrun " + C10D,
         "# it's one port for all\nMASTER_PORT=$((20000 + RANDOM % 1000))\nsrun " + C10D.replace("29500", "$MASTER_PORT"),
         "srun bash -c '" + TWO.strip().replace("$NODE_RANK", "$SLURM_NODEID") + "'\n",
         'srun bash -c "' + TWO.strip().replace("$NODE_RANK", "\\$SLURM_NODEID") + '"\n',
@@ -381,3 +382,87 @@ def test_bash_runs_nothing_of_what_it_reads(tmp_path, monkeypatch):
     assert check("file", text)[1] == () and [p.name for p in tmp_path.iterdir()] == ["env"]
     assert check("file", BASH + "shopt -s extglob\ncase $1 in +([0-9])) torchrun train.py;; esac\n")[1] == ()
     assert check("file", "#!/bin/zsh\nfor f (*.py) torchrun $f\n")[1] == ()
+
+
+BY_SLURM = (
+    "N=${SLURM_NNODES:-1}\nA=$(scontrol show hostnames ${SLURM_STEP_NODELIST:-localhost} | head -n1)\n"
+    "torchrun --nnodes=$N --rdzv-backend=c10d --rdzv-endpoint=$A:16111 t.py"
+)
+# Of several hosts: what is written, what is said of it, and what to write instead.
+MEETING = [
+    (
+        "accelerate launch --num_machines 2 --machine_rank 0 --num_processes 7 --main_process_ip a t.py",
+        "7 does not divide by 2",
+        "=6 or --num_processes=8",
+    ),
+    ("N=4\naccelerate launch --num_machines=$N --num_processes=10 --machine_rank $R --main_process_ip a t.py", "10 does not divide by 4", "=8 or"),
+    ("accelerate launch --num_machines 3 --num_processes 2 --machine_rank 0 --main_process_ip a t.py", "2 does not divide by 3", "--num_processes=3"),
+    ("accelerate launch --num_machines 2 --machine_rank 2 --num_processes 8 --main_process_ip a t.py", "2 hosts count from 0", "--machine_rank=1"),
+    ("torchrun --nnodes 2 --node_rank 2 --master-addr a t.py", "--node-rank is 2, and 2 hosts count from 0", "--node-rank=1"),
+    (TWO.replace("-addr=a", "-addr=$(hostname)"), "each host gives its own name (hostname)", "first host"),
+    (TWO.replace("-addr=a", '-addr="$(hostname -f)"'), "its own name", "first host"),
+    ("HEAD=$HOSTNAME\ntorchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint $HEAD:29400 t.py", "its own name (HOSTNAME)", "first host"),
+    ("A=$(hostname -I)\ntorchrun --nnodes 2 --node-rank $R --master-addr $A t.py", "several addresses", "first host"),
+    ("A=$(ssh $FIRST hostname -i)\ntorchrun --nnodes 2 --node-rank $R --master-addr $A t.py", "the loopback on some systems", "$FIRST"),
+    (
+        "A=$(cat f || echo localhost)\ntorchrun --nnodes 2 --node-rank $R --master-addr $A t.py",
+        "where that fails, every host falls back",
+        "first host",
+    ),
+    (
+        BY_SLURM,
+        "where SLURM_STEP_NODELIST is not set, as outside of a job step, every host falls back to localhost",
+        '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+    ),
+    ("export MASTER_PORT=29544\ntorchrun --nnodes 2 --rdzv-backend c10d t.py", "no --rdzv-endpoint", "$MASTER_ADDR:$MASTER_PORT"),
+]
+
+
+@pytest.mark.parametrize(("text", "says", "instead"), MEETING, ids=[one[1] for one in MEETING])
+def test_counts_and_addresses_of_several_hosts(text, says, instead):
+    (problem,) = check("file", BASH + text + "\n")[1]
+    assert says in problem.says.en and instead in problem.instead.en and not problem.note, problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "accelerate launch --num_machines 2 --num_processes $((2 * 4)) --machine_rank $R --main_process_ip a t.py",
+        "accelerate launch --num_processes 7 t.py",
+        "torchrun --nnodes 1 --master-addr $(hostname) t.py",
+        "torchrun --nnodes 2 --node-rank 0 --master-addr $(hostname) t.py",
+        "HEAD=$(hostname)\nfor h in $HOSTS; do ssh $h torchrun --nnodes 2 --node-rank $R --master-addr $HEAD t.py; done",
+        "if [ $R = 0 ]; then A=$(hostname); else A=$(cat /shared/first); fi\ntorchrun --nnodes 2 --node-rank $R --master-addr $A t.py",
+        "A=$(hostname -I | awk '{print $1}')\nmpirun -H a,b torchrun --nnodes 2 --node-rank $R --master-addr $A t.py",
+        BY_SLURM.replace("STEP", "JOB"),
+    ],
+)
+def test_counts_and_addresses_that_are_right(text):
+    assert check("file", BASH + text + "\n")[1] == ()
+
+
+def test_a_number_of_the_host_that_a_store_does_not_read_is_a_note():
+    (problem,) = check("file", SLURM + "srun " + C10D.replace("train.py", "--node-rank=$SLURM_NODEID train.py"))[1]
+    assert problem.note and "--node-rank has no effect with --rdzv-backend=c10d" in problem.says.en
+
+
+@pytest.mark.parametrize(
+    ("start", "gpus"),
+    [
+        ("G=4\nsrun torchrun --nproc_per_node $G t.py", "4"),
+        ("srun accelerate launch --num_machines 1 --num_processes 2 t.py", "2"),
+        ("srun torchrun --nproc-per-node gpu t.py", "N"),
+    ],
+)
+def test_gpus_that_are_suggested_are_those_of_the_script(start, gpus):
+    head = "#!/bin/bash\n#SBATCH -N 1\n"
+    assert [p.instead.en for p in check("file", head + start + "\n")[1]] == [f"#SBATCH --gpus-per-node={gpus}"]
+    assert check("file", head + start.replace("srun", "srun --gpus-per-node=8") + "\n")[1] == ()
+
+
+def test_a_substitution_in_a_variable_without_quotes_is_one_word():
+    text = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29544\n'
+    start = "torchrun --nnodes 2 --node_rank $SLURM_NODEID --master_addr $MASTER_ADDR --master_port $MASTER_PORT --nproc_per_node 4 t.py"
+    (found,) = read(text + f"srun bash -c '{start}'\n").starts
+    assert found.options["--master-port"].text == "29544" and found.options["--nproc-per-node"].text == "4"
+    assert check("file", SLURM + text + f"srun bash -c '{start}'\n")[1] == ()

@@ -12,6 +12,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge.text import NOTHING, Text, same
 from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script, starts, syntax
 from unhang.remedies.exports.checking.names import known
+from unhang.remedies.exports.checking.not_checked import of_keys, of_text
 from unhang.remedies.exports.checking.problem import Layout, Problem
 from unhang.remedies.exports.forms import NAMES, form
 
@@ -34,7 +35,7 @@ _MORE = Text(f"these are {_MOST_TOLD} problems; what else is wrong is not shown"
 def check(
     name: str, text: str, *, form: str | None = None, nodes: int | None = None, processes: int | None = None
 ) -> tuple[str, tuple[Problem, ...]]:
-    """Its form and what is wrong, in the order of lines. Raises UnhangError for what is not understood."""
+    """Its form and what is wrong: faults, then notes, each in the order of lines. Raises UnhangError for what is not understood."""
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     if not text.strip():
         raise UnhangError(f"{name} is empty: there is nothing to check", hint="unhang export FORM -o FILE writes one")
@@ -43,7 +44,7 @@ def check(
     problems = dict.fromkeys(
         [*_characters(found, text, marked), *islice(_of_form(found, name, text, layout), _MOST_TOLD), *_variables(found, name, text)]
     )
-    told = sorted(problems, key=lambda p: p.line)[:_MOST_TOLD]
+    told = sorted(problems, key=lambda p: (p.note, p.line))[:_MOST_TOLD]
     return found, (*told, *([Problem(line=told[-1].line, says=_MORE)] if len(problems) >= _MOST_TOLD else []))
 
 
@@ -126,6 +127,13 @@ def _of_shell(text: str) -> str:
 def starts_nothing(found: str, text: str) -> bool:
     """Whether it is a script of a shell in which no launcher was seen, so that only its syntax and its variables were looked at."""
     return found in _SHELL and not starts.read(text).starts
+
+
+def unseen(found: str, name: str, text: str) -> tuple[Text, ...]:
+    """What was not looked at in a file of this form."""
+    if found in ("accelerate", "llamafactory"):
+        return of_keys(documents.keys(name, text))
+    return () if found == "deepspeed" else of_text(found, text)
 
 
 def _is_python(name: str, text: str) -> bool:

@@ -177,7 +177,9 @@ def _kind(top: Mapping[str, Key], by_mpi: bool) -> Iterator[Problem]:
         return
     if count is None and kind.value != "NO":
         says = Text("there is no num_processes: accelerate asks for --num_processes", "没有 num_processes：accelerate 要求写 --num_processes")
-        yield Problem(line=kind.line, says=says, instead=same("num_processes: 2"))
+        hosts = top["num_machines"].value if "num_machines" in top else 1
+        each = hosts * (1 if hosts > 1 else 2) if isinstance(hosts, int) and hosts > 0 else 2
+        yield Problem(line=kind.line, says=says, instead=same(f"num_processes: {each}"))
     if count is None or not isinstance(count.value, int) or count.value < 2:
         return
     if kind.value in ("NO", False):

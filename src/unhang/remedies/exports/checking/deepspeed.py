@@ -32,6 +32,22 @@ _HOLD = ("leaf_module", "zenflow")
 _BACKENDS = frozenset(
     f"{of}backend{end}" for of in ("", "comm_", "communication_", "dist_", "distributed_", "ddp_", "process_group_") for end in ("", "_name", "_type")
 )
+# transformers/integrations/deepspeed.py (trainer_config_process) and accelerate/utils/dataclasses.py (DeepSpeedPlugin) match these.
+_FILLED = frozenset(
+    (
+        *_BATCHES, "gradient_clipping", "bf16.enabled", "fp16.enabled", "amp.enabled", "amp.opt_level",
+        *(f"optimizer.params.{name}" for name in ("lr", "betas", "eps", "weight_decay")),
+        *(f"scheduler.params.{name}" for name in ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")),
+        *(
+            f"{_ZERO}.{name}"
+            for name in (
+                "stage", "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
+                "stage3_gather_16bit_weights_on_model_save", "offload_optimizer.device", "offload_optimizer.nvme_path", "offload_param.device",
+                "offload_param.nvme_path",
+            )
+        ),
+    )
+)  # fmt: skip
 _REPLACED = {
     "cpu_offload": '"offload_optimizer": {"device": "cpu"}',
     "cpu_offload_param": '"offload_param": {"device": "cpu"}',
@@ -56,17 +72,23 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
 
 
 def _auto(keys: tuple[Key, ...]) -> Iterator[Problem]:
+    filled = [key for key in keys if key.value == "auto" and dotted(key.path) in _FILLED]
     for key in keys:
-        if key.value == "auto":
+        if key.value == "auto" and key not in filled:
             name = dotted(key.path)
-            yield Problem(
-                line=key.line,
-                says=Text(
-                    f"{name} is auto: only the Hugging Face Trainer (and accelerate, for some) fills that in; DeepSpeed itself does not",
-                    f"{name} 为 auto：只有 Hugging Face Trainer（accelerate 支持其中一部分）会填写，DeepSpeed 自身不会",
-                ),
-                instead=Text("a number or true/false, unless the Trainer is given this file", "写成具体数值；除非该文件由 Trainer 读取"),
+            says = Text(
+                f"{name} is auto, and nothing fills that in: neither DeepSpeed, the Hugging Face Trainer nor accelerate",
+                f"{name} 为 auto，却没有谁会填写它：DeepSpeed、Hugging Face Trainer 和 accelerate 都不会",
             )
+            yield Problem(line=key.line, says=says, instead=Text("a number or true/false", "写成具体数值"))
+    if filled:
+        first, more = dotted(filled[0].path), len(filled) - 1
+        also, also_zh = (f" and {more} more are", f" 等 {more + 1} 个键为") if more else (" is", " 为")
+        says = Text(
+            f"{first}{also} auto: the Hugging Face Trainer and accelerate fill that in, deepspeed.initialize alone does not",
+            f"{first}{also_zh} auto：由 Hugging Face Trainer 或 accelerate 填写；单独使用 deepspeed.initialize 时不会填写",
+        )
+        yield Problem(line=filled[0].line, says=says, note=True)
 
 
 def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:

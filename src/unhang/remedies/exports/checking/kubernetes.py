@@ -11,7 +11,7 @@ from unhang.remedies.exports.checking import script
 from unhang.remedies.exports.checking.documents import Key
 from unhang.remedies.exports.checking.problem import Problem
 
-_TRAINS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafactory|train", re.IGNORECASE)
+TRAINS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafactory|train", re.IGNORECASE)
 # Operators that tell the containers of a job where they meet.
 _OPERATED = frozenset({"PyTorchJob", "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime", "MPIJob", "RayJob", "RayCluster"})
 
@@ -21,7 +21,7 @@ _Path = tuple[str | int, ...]
 
 
 def check(keys: tuple[Key, ...], text: str) -> Iterator[Problem]:
-    if not _TRAINS.search(text):
+    if not TRAINS.search(text):
         return
     yield from _memory(keys)
     documents: dict[int, dict[_Path, Key]] = {}

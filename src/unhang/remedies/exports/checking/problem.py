@@ -9,11 +9,12 @@ from unhang.knowledge.text import NOTHING, Text
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """`line` counts from 1."""
+    """`line` counts from 1. `note`: worth knowing, and no fault."""
 
     line: int
     says: Text
     instead: Text = NOTHING
+    note: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

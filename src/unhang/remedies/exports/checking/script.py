@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import NOTHING, Text, joined, same
 from unhang.remedies.exports.checking.problem import Problem
 from unhang.remedies.exports.checking.starts import Script, Start, Value, host_and_port, read
 
@@ -23,6 +23,13 @@ _BY_CHANCE = re.compile(r"\bRANDOM\b|\$\$|\bshuf\b|free_port|\.bind\(|getsocknam
 _BY_HOST = re.compile(
     r"NODE_RANK|SLURM_NODEID|SLURM_PROCID|GROUP_RANK|JOB_COMPLETION_INDEX|SKYPILOT_NODE_RANK|\bHOSTNAME\b|\bhostname\b|(?<!_)\bRANK\b"
 )
+_OWN_NAME = re.compile(r"\$\{?(?:HOSTNAME|SLURMD_NODENAME)\b|(?:\$\(|`)\s*(?:hostname|uname -n)\b")
+_OWN_ADDRESSES = re.compile(r"\bhostname (?:-[A-Za-z]*[iI]|--ip-address|--all-ip-addresses)\b(?![^)`]*\|)")
+_FALLS_BACK = re.compile(r"\$\{(?P<name>\w+):?-(?:localhost|127\.0\.0\.1)\}|\|\|\s*echo\s+[\"']?(?:localhost|127\.0\.0\.1)")
+# Set in the batch script and in its steps alike, as the number of hosts is.
+_OF_JOB = re.compile(r"\bSLURM_(?:JOB_)?NODELIST\b")
+_OF_STEP = re.compile(r"\bSLURM_STEP_NODELIST\b")
+_BY_SLURM = re.compile(r"\$\{SLURM_(?:JOB_NUM_|N)NODES:?-1\}")
 _PROCESS = re.compile(r"\$[({]?(?P<name>LOCAL_RANK|RANK)\b")
 _UNSET_BY_SLURM = re.compile(r"\$[({]?(?P<name>NODE_RANK|GROUP_RANK|MACHINE_RANK|NODEID|NODE_ID)\b")
 _OF_SLURM = re.compile(r"\$\{?(?P<name>SLURM_NODEID|SLURM_PROCID)\b")
@@ -63,7 +70,10 @@ def check(
     port_said = "MASTER_PORT" in text or "MASTER_PORT" in given
     for one in script.starts:
         yield from _launchers(one, at)
-        if (several := _several(one)) is not None:
+        yield from _counts(one, at)
+        if (several := _several(one)) is not None or _is_by_slurm(one):
+            yield from _addresses(one, script.assigned, by_slurm, at)
+        if several is not None:
             yield from _meeting(one, several, port_said, by_slurm, at)
             yield from _rendezvous(one, several, given, at)
             if not by_platform:
@@ -96,8 +106,25 @@ def _count(asked: Mapping[str, Value], name: str) -> Value | None:
     return found if found is not None and re.fullmatch(r"[0-9]{1,9}", found.text) else None
 
 
-def _asks_for_gpus(asked: Mapping[str, Value]) -> bool:
-    return any(name.startswith("--gpus") or (name.startswith(("--gres", "--tres")) and "gpu" in value.text) for name, value in asked.items())
+def _asks_for_gpus(asked: Mapping[str, Value], started: Sequence[Start]) -> bool:
+    options = [*((name, value.text) for name, value in asked.items()), *(word.partition("=")[::2] for one in started for word in one.before)]
+    return any(name.startswith("--gpus") or (name.startswith(("--gres", "--tres")) and "gpu" in value) for name, value in options)
+
+
+def _number(one: Start, *names: str) -> int | None:
+    found = one.option(*names)
+    return int(text) if found is not None and re.fullmatch(r"[0-9]{1,9}", text := one.filled(found).text) else None
+
+
+def _gpus_of_each_host(started: Sequence[Start]) -> str:
+    """As many as the script starts processes there; N where it does not tell."""
+    for one in started:
+        if (each := _number(one, "--nproc-per-node", "--num-gpus")) is not None:
+            return str(each)
+        total, hosts = _number(one, "--num-processes"), _number(one, *_NODES) or 1
+        if total is not None and total % hosts == 0:
+            return str(total // hosts)
+    return "N"
 
 
 def _launchers(one: Start, at: _At) -> Iterator[Problem]:
@@ -132,6 +159,28 @@ def _launchers(one: Start, at: _At) -> Iterator[Problem]:
             yield Problem(line=at(word.offset), says=says, instead=same('int(os.environ["LOCAL_RANK"])'))
 
 
+def _counts(one: Start, at: _At) -> Iterator[Problem]:
+    """What does not go together, and what is not read."""
+    total, hosts, rank = _number(one, "--num-processes"), _number(one, *_NODES), _number(one, *_NODE_RANK)
+    if total is not None and hosts and total % hosts:
+        fits = [f"--num_processes={n}" for n in (total // hosts * hosts, (total // hosts + 1) * hosts) if n]
+        says = Text(
+            f"--num_processes counts those of all machines: {total} does not divide by {hosts}",
+            f"--num_processes 是所有机器的总数：{total} 不能被 {hosts} 整除",
+        )
+        yield Problem(line=at(one.offset), says=says, instead=joined(map(same, fits), Text(" or ", " 或 ")))
+    if hosts and rank is not None and rank >= hosts and not _by_store(one):
+        says = Text(f"{_rank_option(one)} is {rank}, and {hosts} hosts count from 0", f"{_rank_option(one)} 为 {rank}，而 {hosts} 台主机从 0 编号")
+        yield Problem(line=at(one.offset), says=says, instead=same(f"{_rank_option(one)}={hosts - 1}"))
+    given = one.option(*_NODE_RANK)
+    if given is not None and _is_torchrun(one) and (backend := _backend(one)) not in (None, "static"):
+        says = Text(
+            f"--node-rank has no effect with --rdzv-backend={backend}: hosts are numbered as they come",
+            f"--rdzv-backend={backend} 时 --node-rank 不起作用：主机按到达的次序编号",
+        )
+        yield Problem(line=at(given.offset), says=says, note=True)
+
+
 def _is_torchrun(one: Start) -> bool:
     return one.names[0] in ("torchrun", "torch.distributed.launch")
 
@@ -149,6 +198,13 @@ def _several(one: Start) -> Value | None:
     """What says that there is more than one host."""
     count = _nodes(one)
     return None if count is None or one.filled(count).text in _ONE else count
+
+
+def _is_by_slurm(one: Start) -> bool:
+    """Whether Slurm, where the script runs under it, tells how many hosts there are, and the script itself does not."""
+    count = _nodes(one)
+    behind = count and one.variables.get(count.text.strip("${}"), count)
+    return behind is not None and _BY_SLURM.fullmatch(behind.text) is not None and not {"SLURM_NNODES", "SLURM_JOB_NUM_NODES"} & set(one.variables)
 
 
 def _rank_option(one: Start) -> str:
@@ -180,7 +236,7 @@ def _address_and_port(one: Start) -> tuple[Value | None, Value | None]:
 
 
 def _meeting(one: Start, several: Value, port_said: bool, by_slurm: bool, at: _At) -> Iterator[Problem]:
-    address, port = _address_and_port(one)
+    port = _address_and_port(one)[1]
     # A batch script of Slurm runs once, on its first host; what is in single quotes runs on each.
     if port is not None and (_BY_HOST.search(port.text) or _BY_CHANCE.search(port.text)) and (not by_slurm or port.each):
         says = Text("the port differs by host: they do not find one another", "各主机的端口不同：彼此找不到")
@@ -191,9 +247,43 @@ def _meeting(one: Start, several: Value, port_said: bool, by_slurm: bool, at: _A
             "多台主机却没有 MASTER_PORT：LLaMA-Factory 会在每台上各取一个空闲端口，彼此找不到",
         )
         yield Problem(line=at(several.offset), says=says, instead=same(f"export MASTER_PORT={_DEFAULT_PORT}"))
-    if address is not None and _LOOPBACK.fullmatch(address.text):
+
+
+def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool, at: _At) -> Iterator[Problem]:
+    """Addresses of which each host makes another one, or one that nobody else reaches."""
+    address, _ = _address_and_port(one)
+    # What is assigned twice is so in branches, one of them for the first host.
+    name = None if address is None else next((n for n, value in assigned if value == address), None)
+    if address is None or (name is not None and sum(n == name for n, _ in assigned) > 1):
+        return
+    instead = Text("the first host's name or address", "第一台主机的名称或地址")
+    of_slurm = by_slurm or "SLURM_" in address.text
+    if _LOOPBACK.fullmatch(address.text):
         says = Text(f"several hosts, and each takes itself for the first: {address.text}", f"多台主机，却各自把自己当作第一台：{address.text}")
-        yield Problem(line=at(address.offset), says=says, instead=Text("the first host's name or address", "第一台主机的名称或地址"))
+        yield Problem(line=at(address.offset), says=says, instead=instead)
+    elif (fallback := _FALLS_BACK.search(address.text)) and not _OF_JOB.search(address.text):
+        outside = Text(", as outside of a job step", "（作业步之外即如此）") if _OF_STEP.search(address.text) else NOTHING
+        missing = Text("{name} is not set{outside}", "没有设置 {name}{outside}") if fallback["name"] else Text("that fails", "命令失败")
+        says = Text(
+            "where {missing}, every host falls back to localhost and meets only itself", "如果{missing}，每台主机都退回 localhost，只能遇到自己"
+        ).fill(missing=missing.fill(name=fallback["name"] or "", outside=outside))
+        if of_slurm:
+            instead = same('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+        yield Problem(line=at(address.offset), says=says, instead=instead)
+    elif found := _OWN_ADDRESSES.search(address.text):
+        says = Text(
+            f"{found[0]} gives what the host's own name stands for: the loopback on some systems, several addresses on others",
+            f"{found[0]} 给出主机名对应的地址：有的系统上是回环地址，有的会给出多个地址",
+        )
+        host = re.search(r"(?:-w|--nodelist|ssh)[ =]*\"?(?P<host>\$\{?\w+\}?)", address.text)
+        yield Problem(line=at(address.offset), says=says, instead=same(host["host"]) if host else instead)
+    # A batch script of Slurm, and what starts the launcher on others, runs on the first host alone.
+    elif (own := _OWN_NAME.search(address.text)) and _number(one, *_NODE_RANK) != 0 and (address.each or not (by_slurm or _is_on_hosts(one))):
+        name = own[0].strip("$({` ")
+        says = Text(
+            f"each host gives its own name ({name}): it takes itself for the first", f"每台主机给出自己的名称（{name}）：各自把自己当作第一台"
+        )
+        yield Problem(line=at(address.offset), says=says, instead=instead)
 
 
 def _rendezvous(one: Start, several: Value, given: Collection[str], at: _At) -> Iterator[Problem]:
@@ -210,7 +300,8 @@ def _rendezvous(one: Start, several: Value, given: Collection[str], at: _At) -> 
                     "several hosts, and no --rdzv-endpoint: each takes itself for the first (localhost:29400)",
                     "多台主机却没有 --rdzv-endpoint：各自把自己当作第一台（localhost:29400）",
                 )
-                yield Problem(line=at(several.offset), says=says, instead=same("--rdzv-endpoint=$MASTER_ADDR:29400"))
+                number = "$MASTER_PORT" if "MASTER_PORT" in one.variables else "29400"
+                yield Problem(line=at(several.offset), says=says, instead=same(f"--rdzv-endpoint=$MASTER_ADDR:{number}"))
         elif one.option(*_PORT) is None and not {"PET_MASTER_PORT", "PET_RDZV_BACKEND"} & set(given):
             port = one.variables.get("MASTER_PORT")
             if port is not None and "PET_MASTER_PORT" not in known and one.filled(port).text != _DEFAULT_PORT:
@@ -318,9 +409,9 @@ def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: 
         for one in started:
             yield from _on_all_hosts(one, hosts.text, at)
     on_cpus = re.search(r"--set\s+backend=gloo|use_cpu|--cpu\b|CUDA_VISIBLE_DEVICES=['\"]{2}|unhang export", text)
-    if not _asks_for_gpus(asked) and not on_cpus:
+    if not _asks_for_gpus(asked, started) and not on_cpus:
         says = Text("no GPUs are asked for", "没有申请 GPU")
-        yield Problem(line=at(text.index("#SBATCH")), says=says, instead=same("#SBATCH --gpus-per-node=8"))
+        yield Problem(line=at(text.index("#SBATCH")), says=says, instead=same(f"#SBATCH --gpus-per-node={_gpus_of_each_host(started)}"))
 
 
 def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:

@@ -215,8 +215,20 @@ def _filled(word: Word, variables: Mapping[str, Value], depth: int) -> Iterator[
         yield value.text
         return
     within = {name: v for name, v in variables.items() if v is not value}
-    for one in value.text.split():
+    for one in _split(value.text):
         yield from _filled(replace(word, raw=one, elements=None), within, depth + 1)
+
+
+def _split(text: str) -> Sequence[str]:
+    """At blanks, as the shell does with a variable without quotes; what a substitution will give stays one word."""
+    if "$" not in text and "`" not in text:
+        return text.split()
+    found, start = [], 0
+    for begin, end, _, given in pieces(text):
+        if given.isspace():
+            found.append(text[start:begin])
+            start = end
+    return [word for word in (*found, text[start:]) if word]
 
 
 def _starts_nothing(values: Sequence[Value]) -> bool:

@@ -1,0 +1,45 @@
+"""What to do about the exceptions that trainings raise most: the table `exceptions.tsv`, a line for each kind."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import resources
+
+from unhang.model import Remedy
+
+ID = "for-this-exception"
+# Of the text of an exception, which may hold a whole configuration.
+_MOST_CHARS = 4000
+
+
+def remedy(type: str, text: str) -> Remedy | None:
+    """For an exception of this type with this text; None where the table has none."""
+    name, text = type.rpartition(".")[2], text[:_MOST_CHARS]
+    for kind, pattern, says, says_zh, command in _lines():
+        if kind not in ("-", name):
+            continue
+        found = None if pattern == "-" else re.search(pattern, text)
+        if pattern != "-" and found is None:
+            continue
+        groups = {k: v or "" for k, v in found.groupdict().items()} if found is not None else {}
+        quoted = {k: shlex.quote(v) for k, v in groups.items()}
+        return Remedy(
+            id=ID,
+            says=_filled(says, groups),
+            says_zh=_filled(says_zh, groups),
+            command=None if command == "-" else _filled(command, quoted),
+        )
+    return None
+
+
+def _lines() -> Iterator[list[str]]:
+    for line in resources.files(__package__).joinpath("exceptions.tsv").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            yield line.split("\t")
+
+
+def _filled(template: str, groups: dict[str, str]) -> str:
+    """Braces of code, and those of what was captured, stay as they are."""
+    return re.sub(r"\{([a-z])\}", lambda m: groups.get(m[1], m[0]), template)

@@ -1,0 +1,185 @@
+"""Where a job ran, as its own lines tell it, and what that changes in a remedy: other names for the same thing, and what there is nothing of.
+
+A cause may name another remedy for a place (`Cause.instead`). What still speaks of things that the place has not is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from unhang.knowledge import catalogue
+from unhang.model import Finding, Remedy
+from unhang.patterns import lazily
+from unhang.records.logs import Signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An accelerator, a launcher, a program or a container.
+
+    `marks` shows in its lines, and `unless` in none of them. `words` are what is called otherwise there, longer ones first. What `lacks` matches in
+    the sentence or the settings of a remedy rules it out; a command or a check is dropped where `lacks` or `no_command` matches in it.
+    """
+
+    id: str
+    marks: str
+    unless: str = ""
+    words: tuple[tuple[str, str], ...] = ()
+    lacks: str = ""
+    no_command: str = ""
+
+
+def _device(name: str, backend: str, visible: str, shows: str) -> tuple[tuple[str, str], ...]:
+    """PyTorch spells its devices alike."""
+    return (
+        ("torch.cuda.nccl.version()", "torch.__version__"),
+        ("torch.cuda.", f"torch.{name}."),
+        ("cuda:nccl", f"{name}:{backend}"),
+        ("'nccl'", f"'{backend}'"),
+        ("'cuda'", f"'{name}'"),
+        ('"cuda"', f'"{name}"'),
+        ("cuda:", f"{name}:"),
+        ("CUDA_VISIBLE_DEVICES", visible),
+        ("touches CUDA", "touches the device"),
+        ("nvidia-smi -L", shows),
+        ("NCCL and Gloo", f"{backend} and Gloo"),
+    )
+
+
+_OTHERS = r"CUDA|NVIDIA|nvidia|NVLink|NVML|Blackwell|Hopper|cuobjdump|nvcc|NVCC|libcuda|Xid|compute-sanitizer|dcgmi"
+_TORCH = r"\b[Tt]orch|TORCH|CUDA build|train\.py|Trainer|DataLoader|init_process_group|micro batch|ZeRO|FSDP|vLLM|set_device|unhang run|\bmodel\b"
+_BY_TORCHRUN = r"torchrun|torch/distributed/(?:run|elastic|launcher)|torch\.distributed\.(?:run|elastic|launcher)"
+
+PLACES = (
+    Place(
+        id="xpu",
+        marks=r"device type xpu|\bXPU out of memory|[Xx][Cc][Cc][Ll]\b|oneCCL|\bUR_RESULT_|\bZE_RESULT_|/torch/xpu/|\bxpu:\d|'xpu'|torch\.xpu",
+        words=_device("xpu", "xccl", "ZE_AFFINITY_MASK", "xpu-smi discovery"),
+        lacks=rf"{_OTHERS}|NCCL|nccl",
+        no_command=r"[Cc]uda",
+    ),
+    Place(
+        id="npu",
+        marks=r"device type npu|\bNPU (?:out of memory|error|function error)|\b[Hh][Cc][Cc][Ll]|torch_npu|\bnpu:\d|'npu'|\bASCEND|\bAscend",
+        words=_device("npu", "hccl", "ASCEND_RT_VISIBLE_DEVICES", "npu-smi info"),
+        lacks=rf"{_OTHERS}|NCCL|nccl",
+        no_command=r"[Cc]uda",
+    ),
+    Place(
+        id="rocm",
+        marks=r"\bHIP (?:error|failure|out of memory|runtime)|[Rr][Cc][Cc][Ll]\b|\bhipError|/opt/rocm|\bROCm\b|/hipify/|\+rocm\d|\bamdgpu\b",
+        words=(
+            ("nvidia-smi --query-gpu=index,memory.used,memory.free,memory.total --format=csv -l 1", "watch -n 1 rocm-smi --showmeminfo vram"),
+            ("nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid --format=csv; fuser -v /dev/nvidia*", "rocm-smi --showpids"),
+            ("nvidia-smi -L", "rocm-smi --showid"),
+            ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
+            ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+            ("CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"),
+            ("torch.version.cuda", "torch.version.hip"),
+            ("libtorch_cuda", "libtorch_hip"),
+            ("touches CUDA", "touches the GPU"),
+            ("keep CUDA out", "keep the GPU out"),
+            ("CUDA graphs", "HIP graphs"),
+            ("CUDA version", "ROCm version"),
+            ("CUDA and C++", "ROCm and C++"),
+            ("CUDA libraries", "ROCm libraries"),
+            ("--gpus all", "--device /dev/kfd --device /dev/dri"),
+        ),
+        lacks=_OTHERS,
+    ),
+    # A training on processors alone: Gloo, and no word of anything else.
+    Place(
+        id="cpu",
+        marks=r"\b[Gg]loo",
+        unless=r"(?i)nccl|cuda|\bgpu|rccl|\bhip\b|\bxpu\b|\bnpu\b",
+        lacks=r"NCCL_|CUDA_|nvidia",
+        no_command=r"cuda|--gpus",
+    ),
+    Place(
+        id="nccl-tests",
+        marks=r"Test (?:CUDA|NCCL|HIP) failure|# nThread \d|\b(?:all_reduce|all_gather|reduce_scatter|alltoall|broadcast|sendrecv|reduce)_perf\b",
+        unless=r"Traceback|ProcessGroup|torchrun|torch\.distributed",
+        lacks=_TORCH,
+        no_command=r"python",
+    ),
+    Place(
+        id="mpirun",
+        marks=r"\bmpirun\b|\bmpiexec\b|\borted\b|\bprte(?:run|d)\b|OMPI_|Open MPI",
+        unless=_BY_TORCHRUN,
+        words=(
+            *((f"torchrun --standalone --nproc-per-node {n} ", f"mpirun -np {n} python ") for n in ("N", "1", "2", "8")),
+            ("torchrun --standalone --nproc-per-node gpu ", "mpirun -np N python "),
+            ("torchrun --standalone --nproc-per-node ", "mpirun -np "),
+            ("torchrun ARGS train.py", "mpirun ARGS python train.py"),
+            ("torchrun ... ", "mpirun ... "),
+            ("--nproc-per-node, --num_processes", "-np"),
+            ("os.environ['LOCAL_RANK']", "os.environ['OMPI_COMM_WORLD_LOCAL_RANK']"),
+        ),
+        lacks=r"torchrun|--nproc-per-node",
+    ),
+    Place(id="srun", marks=r"\bsrun\b|\bslurmstepd\b|SLURM_PROCID", unless=_BY_TORCHRUN),
+    Place(id="enroot", marks=r"\bpyxis\b|\benroot\b", no_command=r"\bdocker\b"),
+    Place(id="apptainer", marks=r"\bapptainer\b|\bsingularity\b|\.sif\b", no_command=r"\bdocker\b"),
+    Place(
+        id="kubernetes",
+        marks=r"\.svc\b|\bkubectl\b|\bkubelet\b|KUBERNETES_|\bpods?/|PyTorchJob|-master-0\b|-launcher\b|-headless\b|-worker-\d+\.",
+        no_command=r"\bdocker\b|/etc/hosts",
+    ),
+)
+
+
+# Lines that say it and nothing else.
+SIGNATURES = frozenset(
+    Signature(needle=needle, role="context", keep=2)
+    for needle in ("pyxis", "enroot", "apptainer", "singularity", "mpirun", "OMPI_", "# nThread ", "kubelet", "/opt/rocm", "RCCL version")
+)
+# One pattern is compiled where nine were.
+_MARKS = lazily("|".join(f"(?P<{p.id.replace('-', '_')}>{p.marks})" for p in PLACES), re.MULTILINE)
+
+
+def seen_in(texts: Iterable[str], launchers: Collection[str] = ()) -> tuple[Place, ...]:
+    """The places that lines tell of; `launchers` are those that tagged them."""
+    every = "\n".join(texts)
+    marked = {m.lastgroup for m in _MARKS.finditer(every)}
+    found = (p for p in PLACES if p.id in launchers or p.id.replace("-", "_") in marked)
+    return tuple(p for p in found if not (p.unless and lazily(p.unless).search(every)))
+
+
+def fitted(finding: Finding, places: Collection[Place]) -> Finding:
+    """The finding with the remedies that fit: those that a cause has for a place first, the others in its words, or left out."""
+    cause = catalogue.load().get(finding.cause)
+    if not places or not finding.remedies:
+        return finding
+    own: dict[str, Remedy] = {}
+    others: dict[str, Remedy] = {}
+    for remedy in finding.remedies:
+        id = next((to for p in places if cause is not None and (to := cause.instead.get(p.id, {}).get(remedy.id))), None)
+        if id is not None and cause is not None:
+            own[id] = cause.remedy(id)
+        elif (said := _said_there(remedy, places)) is not None:
+            others[remedy.id] = said
+    return replace(finding, remedies=(*own.values(), *(r for id, r in others.items() if id not in own)))
+
+
+def _said_there(remedy: Remedy, places: Collection[Place]) -> Remedy | None:
+    for place in places:
+        for here, there in place.words:
+            remedy = replace(
+                remedy,
+                says=remedy.says.replace(here, there),
+                says_zh=remedy.says_zh.replace(here, there),
+                env={name.replace(here, there): value for name, value in remedy.env.items()},
+                command=remedy.command and remedy.command.replace(here, there),
+                verify=remedy.verify and remedy.verify.replace(here, there),
+            )
+        if place.lacks and lazily(place.lacks).search("\n".join((remedy.says, *remedy.env))):
+            return None
+        without = lazily("|".join(filter(None, (place.lacks, place.no_command))) or r"(?!)")
+        remedy = replace(
+            remedy,
+            command=None if remedy.command and without.search(remedy.command) else remedy.command,
+            verify=None if remedy.verify and without.search(remedy.verify) else remedy.verify,
+        )
+    return remedy

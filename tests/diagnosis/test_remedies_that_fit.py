@@ -1,0 +1,230 @@
+"""Remedies for where a job ran: its accelerator, its launcher, its program, its container; and for the exception that was raised."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.diagnosis.logs import judge_logs
+from unhang.knowledge import exceptions
+
+RAISED = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/srv/job/train.py", line 40, in step\n[rank3]:     loss = crit(out, y)\n'
+ASKED = RAISED.replace("loss = crit(out, y)", "local = int(os.environ['LOCAL_RANK'])")
+DUPLICATE = "node7:5122:5340 [0] init.cc:497 NCCL WARN Duplicate GPU detected : rank {a} and rank {b} both on CUDA device {bus}\n"
+OOM = (
+    "[rank1]: torch.OutOfMemoryError: {} out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 63.98 GiB of which 10.00 MiB is "
+    "free. Of the allocated memory 60.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.\n"
+)
+NCCL_TESTS = "# nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor)\nnode7: Test CUDA failure common.cu:1045 '{}'\n"
+PTX = "the provided PTX was compiled with an unsupported toolchain."
+RUNTIME = "3: nvidia-container-cli: {} error: process /sbin/ldconfig failed with error code: 1\n"
+UNKNOWN_NAME = (
+    "[W1103 10:00:01.1 socket.cpp:601] [c10d] The IPv4 network addresses of (bert-master-0, 23456) cannot be retrieved (gai error: -2 - Name or "
+    "service not known).\n"
+)
+
+
+@pytest.fixture
+def judge(tmp_path):
+    def judge(text):
+        path = tmp_path / "job.log"
+        path.write_text(text)
+        return judge_logs([str(path)]).verdict.primary
+
+    return judge
+
+
+def written(finding):
+    """All that its remedies say, set and run."""
+    return "\n".join(" ".join((r.says, r.command or "", r.verify or "", *r.env)) for r in finding.remedies)
+
+
+# What was printed: the cause, what has to stand in the remedies, and what must not.
+PLACES = {
+    "xpu without a backend": (
+        RAISED + "[rank3]: RuntimeError: No backend type associated with device type xpu\n",
+        "wrong-backend-for-tensor",
+        "xpu:xccl",
+        "cuda|NCCL|nvidia",
+    ),
+    "npu without a backend": (
+        RAISED + "[rank3]: RuntimeError: No backend type associated with device type npu\n",
+        "wrong-backend-for-tensor",
+        "hccl",
+        "cuda|NCCL|nvidia",
+    ),
+    "cuda without a backend": (
+        RAISED + "[rank3]: RuntimeError: No backend type associated with device type cpu\n",
+        "wrong-backend-for-tensor",
+        "cuda:nccl",
+        "xccl",
+    ),
+    "xpu out of memory": (OOM.format("XPU"), "gpu-oom", "micro batch", "cuda|CUDA|NCCL|nvidia"),
+    "rocm out of memory": (OOM.format("HIP"), "gpu-oom", "rocm-smi", "CUDA|nvidia"),
+    "cuda out of memory": (OOM.format("CUDA"), "gpu-oom", "nvidia-smi", "rocm|xpu"),
+    "rocm without a GPU number": (
+        "(RayWorkerWrapper pid=812) RuntimeError: HIP error: invalid device ordinal\n",
+        "device-mapping",
+        "HIP_VISIBLE_DEVICES",
+        "CUDA|nvidia-smi",
+    ),
+    "mpirun by its tags": (
+        "[1,0]<stderr>:" + DUPLICATE.format(a=0, b=1, bus="1000"),
+        "duplicate-gpu",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "['\"]LOCAL_RANK|torchrun",
+    ),
+    "mpirun by its words": (
+        DUPLICATE.format(a=0, b=1, bus="1000") + "mpirun noticed that process rank 1 with PID 5123 on node node7 exited on signal 6 (Aborted).\n",
+        "duplicate-gpu",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "['\"]LOCAL_RANK|torchrun",
+    ),
+    "mpirun without the variables of torchrun": (
+        ASKED.replace("[rank3]: ", "[1,1]<stderr>:") + "[1,1]<stderr>:KeyError: 'LOCAL_RANK'\n",
+        "rendezvous-misconfig",
+        "LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK",
+        "unhang run|srun",
+    ),
+    "srun without the variables of torchrun": (
+        ASKED.replace("[rank3]: ", "1: ") + "1: KeyError: 'RANK'\nsrun: error: node7: task 1: Exited with exit code 1\n",
+        "rendezvous-misconfig",
+        "RANK=$SLURM_PROCID",
+        "unhang run|mpirun",
+    ),
+    "torchrun": (
+        DUPLICATE.format(a=0, b=1, bus="1000")
+        + "E1103 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 7) of binary: python\n",
+        "duplicate-gpu",
+        "os.environ['LOCAL_RANK']",
+        "OMPI",
+    ),
+    "nccl-tests without code": (
+        NCCL_TESTS.format("no kernel image is available for execution on the device"),
+        "arch-not-in-build",
+        "NVCC_GENCODE",
+        "torch|python",
+    ),
+    "nccl-tests with PTX": (NCCL_TESTS.format(PTX), "driver-too-old", "550.54.14", "torch|python|525.60"),
+    "nccl-tests with an old driver": (
+        NCCL_TESTS.format("CUDA driver version is insufficient for CUDA runtime version"),
+        "driver-too-old",
+        "NVCC_GENCODE",
+        "torch|python",
+    ),
+    "PTX of an extension": (
+        RAISED + f"[rank3]: torch.AcceleratorError: CUDA error: {PTX}\n",
+        "driver-too-old",
+        "12.4 550.54.14",
+        "525.60|nccl-tests",
+    ),
+    "pyxis": (
+        "3: slurmstepd: error: pyxis: container start failed with error code: 1\n" + RUNTIME.format("ldcache"),
+        "container-capability",
+        "enroot start",
+        "docker",
+    ),
+    "enroot": ("enroot: [ERROR] a hook failed\n" + RUNTIME.format("mount"), "container-capability", "98-nvidia.sh", "docker"),
+    "apptainer": ("apptainer exec image.sif train.py\n" + RUNTIME.format("device"), "container-capability", "--nv", "docker"),
+    "docker": ("docker: " + RUNTIME.format("initialization"), "container-capability", "--runtime=docker", "enroot|--nv"),
+    "pods": (
+        UNKNOWN_NAME,
+        "dns-resolution",
+        "clusterIP: None",
+        "/etc/hosts",
+    ),
+    "a name in a host file": (
+        "node8: ssh: Could not resolve hostname node8: Name or service not known\n",
+        "dns-resolution",
+        "hostfile",
+        "clusterIP",
+    ),
+    "link-local": (
+        "node7:97:221 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 169.254.95.120<45763> failed : Connection refused\n",
+        "interface-selection",
+        "NCCL_SOCKET_IFNAME",
+        "pip install",
+    ),
+    "the port of sshd": ("error: Bind to port 22 on 0.0.0.0 failed: Address already in use.\n", "port-in-use", "sshd -p 2222", "end it|ss -ltnp"),
+    "a port of the host's network": (
+        "docker: Error: listen tcp 0.0.0.0:22: bind: address already in use\n",
+        "port-in-use",
+        "Leave the port",
+        "end it|ss -ltnp",
+    ),
+    "the port of a store": ("RuntimeError: Address already in use\n", "port-in-use", "ss -ltnp", "sshd"),
+    "more processes than GPUs": (
+        "".join(DUPLICATE.format(a=n + 2, b=n, bus=f"{n + 1}000") for n in range(2)),
+        "duplicate-gpu",
+        "--nproc-per-node 2 ",
+        "nproc-per-node gpu",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "cause", "has", "lacks"), PLACES.values(), ids=PLACES)
+def test_remedies_are_for_where_it_ran(judge, text, cause, has, lacks):
+    found = judge(text)
+    assert found.cause == cause and found.remedies
+    assert has in written(found), written(found)
+    assert not [word for word in lacks.split("|") if word.strip("[]") in written(found)], written(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "crowded"),
+    [
+        # What torch up to 1.3 calls cached lies beside what is allocated.
+        ("(GPU 2; 31.74 GiB total capacity; 29.11 GiB already allocated; 41.88 MiB free; 2.10 GiB cached)", False),
+        ("(GPU 2; 31.74 GiB total capacity; 12.00 GiB already allocated; 41.88 MiB free; 1.00 GiB cached)", True),
+        ("(GPU 0; 39.59 GiB total capacity; 36.10 GiB already allocated; 10.00 MiB free; 37.00 GiB reserved in total by PyTorch)", False),
+        ("(GPU 0; 39.59 GiB total capacity; 6.10 GiB already allocated; 10.00 MiB free; 7.00 GiB reserved in total by PyTorch)", True),
+    ],
+)
+def test_who_fills_the_gpu(judge, text, crowded):
+    found = judge(f"[rank1]: RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB {text}\n")
+    assert ("free-the-gpu" in [r.id for r in found.remedies]) is crowded and ("outside of PyTorch" in found.says) is crowded
+
+
+def test_ranks_beyond_the_gpus_tell_how_many_there_are(judge):
+    head = "node7:5120:5120 [0] NCCL INFO comm 0x5581 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1000 commId 0x9f - Init START\n"
+    found = judge(head + "".join(f"[rank{n}]: torch.AcceleratorError: CUDA error: invalid device ordinal\n" for n in (6, 7)))
+    assert found.cause == "device-mapping" and "--nproc-per-node 6 " in (found.remedies[0].command or "")
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x512 and 768x10)", "(8x512) does not fit the weight (768x10)"),
+        ("RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn", "enable_input_require_grads"),
+        ("KeyError: 'input_ids'", "input_ids is no key there"),
+        ("TypeError: loss() got an unexpected keyword argument 'num_items'", "no argument num_items"),
+        ("AttributeError: 'DistributedDataParallel' object has no attribute 'config'", "model.module"),
+        ("AttributeError: module 'numpy' has no attribute 'bool8'", "numpy has no bool8"),
+        ("ValueError: num_samples should be a positive integer value, but got num_samples=0", "data set is empty"),
+        ("PIL.UnidentifiedImageError: cannot identify image file '/data/4.jpg'", "no image that Pillow can read"),
+        ("huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://hub/api", "HF_HUB_OFFLINE=1"),
+        ("torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised", "torch.compile failed"),
+        ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "Git LFS"),
+        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "something else than JSON"),
+        ("ZeroDivisionError: division by zero", "Something that counts is 0"),
+        ("RuntimeError: nobody has ever raised this", "Correct what the named line raised"),
+    ],
+)
+def test_what_to_do_about_an_exception(judge, raised, says):
+    found = judge(f"{RAISED}[rank3]: {raised}\n")
+    assert found.cause == "rank-exception" and says in found.remedies[0].says and "{" not in found.remedies[0].says.replace("{}", "")
+    sample = raised.startswith(("PIL", "json")) or "nobody" in raised
+    assert ("agree-on-failure" in [r.id for r in found.remedies]) is sample
+
+
+def test_a_captured_name_is_no_command():
+    remedy = exceptions.remedy("FileNotFoundError", "[Errno 2] No such file or directory: 'a; rm -rf ~'")
+    assert remedy.command == "ls -ld 'a; rm -rf ~'"
+
+
+def test_the_table_of_exceptions():
+    lines = list(exceptions._lines())
+    assert len(lines) >= 50 and len({tuple(line[:2]) for line in lines}) == len(lines)
+    for kind, pattern, says, says_zh, command in lines:
+        assert kind == "-" or kind.isidentifier()
+        assert pattern != "-" or kind != "-"
+        assert len(says) < 260 and says.endswith(".") and any("\u4e00" <= c <= "\u9fff" for c in says_zh) and command
