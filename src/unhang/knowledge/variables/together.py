@@ -450,7 +450,7 @@ def _on_rocm(view: _View) -> Iterator[_Said]:
         yield (
             "NCCL_NET_GDR_LEVEL",
             _remark(
-                "warning",
+                "note",
                 f"with ROCm 7 jobs of several hosts were seen to hang with {level}; RCCL finds the distance by itself where it is not set",
                 f"在 ROCm 7 上，设为 {level} 的多机作业曾出现挂起；不设置时 RCCL 会自行判断距离",
             ),

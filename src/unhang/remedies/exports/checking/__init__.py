@@ -192,7 +192,7 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
         yield from python.check(name, text)
 
 
-_TOLD = ("not-read", "typo", "value", "contradiction", "not-exported", "renamed")
+_TOLD = ("not-read", "typo", "value", "not-exported", "renamed")
 _RELEASES = {
     "torch": "2.13.0",
     "nccl": "2.27.5",
@@ -221,8 +221,13 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
     judged = judge(settings, Place(libraries=_RELEASES, is_this_host=False), nothing_to_scan, options)
     return [
-        Problem(line=one.line or 1, says=Text(f"{one.name}: {r.says.en}", f"{one.name}：{r.says.zh}"), instead=r.instead or NOTHING)
+        Problem(
+            line=one.line or 1,
+            says=Text(f"{one.name}: {r.says.en}", f"{one.name}：{r.says.zh}"),
+            instead=r.instead or NOTHING,
+            note=r.severity == "note",
+        )
         for one in judged
         for r in one.remarks
-        if r.severity != "note" and r.kind in _TOLD
+        if r.kind == "contradiction" or (r.severity != "note" and r.kind in _TOLD)
     ]
