@@ -35,6 +35,21 @@ os._exit(0)
     assert [e["incident"] for e in run.happened("Opened")] == [e["incident"] for e in run.happened("Abandoned")]
 
 
+@pytest.mark.parametrize(
+    "remains",
+    [
+        "threading.Thread(target=threading.Event().wait).start()",
+        "import atexit\nif rank == 1: atexit.register(threading.Event().wait)",
+    ],
+    ids=["thread", "exit-handler"],
+)
+def test_what_hangs_after_its_work_is_ended_and_not_trained_again(launcher, remains):
+    body = f"dist.init_process_group('gloo')\ntrain(30)\ndist.destroy_process_group()\n{remains}\n"
+    run = launcher.train(body, "--hang-after", "6")
+    assert (run.exitcode, run.outcome["attempts"]) == (1, 1), run.err[-3000:]
+    assert run.primary["cause"] == "process-stuck"
+
+
 def test_steps_before_the_ranks_meet(launcher):
     body = """
 optimizer = torch.optim.SGD(torch.nn.Linear(4, 4).parameters(), lr=0.1)

@@ -418,6 +418,7 @@ def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:
         raised=state.raised,
         exit_frames=state.exit_frames,
         ended=ended,
+        done=state.left or state.finished,
         stacks=taken.stacks,
         flight=taken.flight,
         children=tuple(sorted(taken.children, key=lambda c: c.pid)),

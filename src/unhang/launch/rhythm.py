@@ -95,6 +95,11 @@ class Rhythm:
         return silence if self._fixed is None else min(silence, self._fixed)
 
     @property
+    def farewell_s(self) -> float:
+        """The same once some ranks have left."""
+        return max(self.silence_s, FAREWELL_S) if self._fixed is None else self.silence_s
+
+    @property
     def stands_s(self) -> float:
         """How long without progress is out of the ordinary, though no hang yet: evidence of it is worth a moment before it is interrupted."""
         # Moves without steps are judged by their slowest, so that nothing is taken for a hang too early; this only asks for evidence.

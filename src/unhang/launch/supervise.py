@@ -261,6 +261,8 @@ class Supervisor:
         result = failures[-1]
         if result.incident is not None and result.incident.crashed_at_exit:
             return "the training script had run to its end on all ranks: nothing is left to train"
+        if result.incident is not None and result.incident.hung_at_exit:
+            return "all ranks had left the process group or ended their script: nothing is left to train"
         if self._policy.on_failure != "restart":
             return f"--on-failure {self._policy.on_failure}"
         if result.incident is not None and result.incident.kind == "world-size":

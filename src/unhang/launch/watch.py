@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
-from unhang.launch.rhythm import FAREWELL_S, Rhythm
+from unhang.launch.rhythm import Rhythm
 from unhang.records.frames import OURS, Frame
 from unhang.records.incident import Counters, Ended, Raised, is_own, silent
 
@@ -236,7 +236,7 @@ class Watch:
             threshold = silent_s = waited_s
         elif len(alive) < len(self.ranks):
             # The training is coming to its end: whoever is left may be saving or uploading, and nobody waits for it.
-            threshold = silent_s = max(threshold, FAREWELL_S)
+            threshold = silent_s = self.rhythm.farewell_s
         if living and not waits and all(now - r.last_progress_s >= silent_s for r in living):
             since = min(r.last_progress_s for r in living)
             return Stall(since_s=since, threshold_s=threshold, waiting=(), absent=_numbers(living))

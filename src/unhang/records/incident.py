@@ -184,8 +184,8 @@ class RankRecord:
 
     `last_place` is where its main thread was last seen by a heartbeat, `last_beat_s` when. `answered`: the process itself
     answered the request for evidence. `gpu` is the PCI address of its device. `stacks`, `flight`: files, relative to the run directory.
-    `exit_frames` is the call of sys.exit or os._exit that ended it, innermost last.
-    `process` tells a process that still lived then from all that get its pid later. `children` are those of a rank that others wait for, or that
+    `exit_frames` is the call of sys.exit or os._exit that ended it, innermost last. `done`: it had left its process group in order, or come to the end
+    of its script. `process` tells a process that still lived then from all that get its pid later. `children` are those of a rank that others wait for, or that
     stands in a data loader.
     """
 
@@ -208,6 +208,7 @@ class RankRecord:
     raised: Raised | None = None
     exit_frames: tuple[Frame, ...] = ()
     ended: Ended | None = None
+    done: bool = False
     stacks: str | None = None
     flight: str | None = None
     process: ProcessId | None = None
@@ -288,3 +289,9 @@ class Incident:
         known = self.expected_world is None or len(ends) >= self.expected_world
         safe = known and all(e is not None and e.finished and ((e.exitcode or 0) <= 0 or e.crashed_at_exit) for e in ends)
         return safe and any(e is not None and e.crashed_at_exit for e in ends)
+
+    @property
+    def hung_at_exit(self) -> bool:
+        """Whether processes hang that have nothing left to train: all ranks of the job are known, and done."""
+        known = bool(self.ranks) and (self.expected_world is None or len(self.ranks) >= self.expected_world)
+        return self.kind == "hang" and known and all(r.done for r in self.ranks)
