@@ -403,7 +403,7 @@ def _of_stalled(view: LogView) -> Finding | None:
     missing: dict[frozenset[int], Hit] = {}
     for h in view.hits_of("collective-timeout"):
         if "tensor" in h.groups:
-            told = h.groups.get("missing") or ("" if h.label is None else str(h.label))
+            told = h.groups.get("ranks") or ("" if h.label is None else str(h.label))
             missing.setdefault(frozenset(int(n) for n in re.findall(r"\d+", told)), h)
     sides = [(ranks, h) for ranks, h in missing.items() if ranks]
     # Several ranks that are each missing somewhere are late: only of two it is plain that each waits for the other.

@@ -216,7 +216,7 @@ CAUSE = Cause(
         *(
             Signature(
                 needle=f"[{op}.",
-                pattern=rf"(?:^|> ?|(?P<missing>(?<!\d)\d{{1,9}}): )\[(?P<tensor>{op}\.[^\],]{{1,200}})[^\]]*\]",
+                pattern=rf"(?:^|> ?|(?P<ranks>(?<!\d)\d{{1,9}}): )\[(?P<tensor>{op}\.[^\],]{{1,200}})[^\]]*\]",
                 near=r"Missing ranks:",
                 role="symptom",
                 says="Horovod waits in {tensor} for ranks that did not come",
