@@ -357,10 +357,10 @@ def page(results: Sequence[tuple[Case, Told]]) -> str:
         "## Healthy logs",
         "",
         (
-            f"{len(healthy)} logs of trainings and tools that were really run and ended well (`scripts/healthy_logs.py`). Hard ones were made to "
-            "look like failures: caught errors with their tracebacks, restarts that succeed, words such as `timeout` and `out of memory` in "
-            "configurations. Intervals are Wilson's, 95 %, and hold for logs such as these. All are from CPUs with Gloo: what NCCL prints on GPUs "
-            "is not among them."
+            f"{len(healthy)} logs of trainings and tools that ended well (`scripts/healthy_logs.py`). Hard ones were made to look like failures: "
+            "caught errors with their tracebacks, restarts that succeed, words such as `timeout` and `out of memory` in configurations. Intervals "
+            "are Wilson's, 95 %, and hold for logs such as these. They were really run, on CPUs with Gloo; what NCCL, RCCL, DeepEP, vLLM, Ray and "
+            "Megatron print on GPUs is written in their grammar."
         ),
         "",
         "| healthy logs | n | something is told | 95 % interval |",

@@ -389,7 +389,7 @@ RUNS = (
     _written("rccl", "RCCL", "RCCL's WARN about the kernel's settings"),
     _written("deepep", "DeepEP", "DeepEP's tests with NVSHMEM's messages"),
     _written("vllm", "vLLM", "a server of two workers, an ERROR about a plugin at its start"),
-    _written("ray-cluster", "Ray", "workers on two hosts, a reward server that is asked again"),
+    _written("ray-cluster", "ray", "workers on two hosts, a reward server that is asked again"),
     _written("megatron", "Megatron", "warnings and a logged ERROR before the first iteration"),
 )
 
