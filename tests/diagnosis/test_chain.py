@@ -35,7 +35,7 @@ def failed(rundir, *, steps=0, attempt=0, number=2, **of_ranks):
     for r in before.ranks:
         on = {g: Counters(enqueued=c.enqueued + steps, completed=c.completed + steps) for g, c in r.groups.items()}
         changes = of_ranks.get(f"rank{r.rank}", {"ended": Ended(at_s=65.0, exitcode=-15, by_launcher=True)})
-        ranks.append(replace(r, groups=on, stacks=None, flight=None, activity=None, answered=False, **changes))
+        ranks.append(replace(r, groups=on, stacks=None, flight=None, answered=False, **{"activity": None, **changes}))
     rundir.write(rundir.incident(number), replace(before, number=number, attempt=attempt, kind="failure", at_s=64.0, ranks=tuple(ranks)))
 
 
@@ -81,3 +81,14 @@ def test_a_training_that_went_on_has_a_story_of_its_own(run, lab, steps, attempt
     rundir = run()
     failed(rundir, steps=steps, attempt=attempt, rank0=raised("RuntimeError", TIMED_OUT, lab))
     assert judge(rundir).primary.cause == "collective-timeout"
+
+
+def test_a_loop_that_is_over_is_not_what_ended_the_training_later(run, lab):
+    """Likely only: the same few lines of a long call look like an endless loop."""
+    loop = replace(lab.BUSY, places=1, tree_cpu_share=0.97)
+    rundir = run(loop)
+    assert (judge(rundir).primary.standing, judge(rundir).primary.ranks) == ("likely", (1,))
+    failed(rundir, rank1={"activity": loop, "last_place": None})
+    assert judge(rundir).primary.ranks == (1,)
+    failed(rundir, rank1={"activity": lab.IDLE, "last_place": None})
+    assert judge(rundir).primary.ranks != (1,)

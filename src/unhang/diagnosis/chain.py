@@ -40,6 +40,9 @@ def went_on(root: Finding, earlier: Incident, later: Incident) -> bool:
     # A blamed rank that has ended can move no more; trainings that can lose a rank go on without it.
     blamed = {n for n in root.ranks if n in then and then[n].ended is None}
     others = {n for n, record in then.items() if n not in root.ranks and record.ended is None}
+    if root.standing != "established" and blamed and all(_executes(then[n]) and n in now and _executes(now[n]) is False for n in blamed):
+        # What it was thought to be stuck in is over.
+        return True
     return blamed <= moved and (bool(others & moved) or (bool(blamed) and not others))
 
 
@@ -47,6 +50,11 @@ def _moved(then: RankRecord, now: RankRecord) -> bool:
     """Whether a rank took a step, issued a collective or was started anew in between."""
     issued = any(name not in then.groups or c.enqueued > then.groups[name].enqueued for name, c in now.groups.items())
     return now.pid != then.pid or (now.step or 0) > (then.step or 0) or issued
+
+
+def _executes(record: RankRecord) -> bool | None:
+    """None if nobody looked, or if it has ended."""
+    return None if record.ended is not None or record.activity is None else record.activity.busy
 
 
 def _is_root(finding: Finding) -> bool:
