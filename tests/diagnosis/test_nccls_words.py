@@ -161,7 +161,8 @@ DIAG = "gpu04:7712 NCCL DIAG [INFO] "
 )
 def test_nccls_own_diagnostics(judge, text, cause):
     found = judge(DIAG + text + "\n")
-    assert (found.cause, found.hosts) == (cause, ("gpu04",))
+    # Ranks that are named may be of other hosts.
+    assert (found.cause, found.hosts) == (cause, () if "on rank(s)" in text else ("gpu04",))
     assert found.says.startswith(("NCCL's own check", "NCCL's own diagnosis"))
 
 

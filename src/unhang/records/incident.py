@@ -184,9 +184,9 @@ class RankRecord:
 
     `last_place` is where its main thread was last seen by a heartbeat, `last_beat_s` when. `answered`: the process itself
     answered the request for evidence. `gpu` is the PCI address of its device. `stacks`, `flight`: files, relative to the run directory.
-    `exit_frames` is the call of sys.exit or os._exit that ended it, innermost last. `done`: it had left its process group in order, or come to the end
-    of its script. `process` tells a process that still lived then from all that get its pid later. `children` are those of a rank that others wait for, or that
-    stands in a data loader.
+    `exit_frames` is the call of sys.exit or os._exit that ended it, innermost last. `done`: it had left its process group in order, or come to
+    the end of its script. `process` tells a process that still lived then from all that get its pid later. `children` are those of a rank that
+    others wait for, or that stands in a data loader.
     """
 
     rank: int

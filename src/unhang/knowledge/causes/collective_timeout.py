@@ -174,6 +174,9 @@ CAUSE = Cause(
         ),
         BARRIER,
         Signature(needle="timed out in monitoredBarrier after", pattern=r"monitoredBarrier after (?P<timeout_ms>\d+) ms", role="symptom"),
+        # vLLM, SGLang, Horovod: the engine's own watch.
+        Signature(needle="No available shared memory broadcast block found", role="symptom"),
+        Signature(needle="RPC call to ", pattern=r"RPC call to \w+ timed out", role="symptom"),
         # The rank that says so has done its part.
         Signature(
             needle="there are other ranks that didn't finish loading",

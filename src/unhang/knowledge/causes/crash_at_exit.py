@@ -64,9 +64,9 @@ def _in_logs(view: LogView) -> Finding | None:
         return None
     standings = [_standing(view, f, crash=f in view.crashed or any(f is e.at for e in ended)) for f in failures]
     worst: Standing | None = None if None in standings else "possible" if "possible" in standings else "likely"
-    if worst is None:
-        return None
     first = min(failures, key=lambda f: f.line or 0)
+    if worst is None or _has_a_name(view, first):
+        return None
     speaking: list[Hit | At] = [t.at for t in view.timeouts] or [*view.crashed, *(e.at for e in ended)] or [*lost]
     numbers = {f.rank for f in speaking if f.rank is not None}
     # Who waited or lost another rank has not failed itself: its watchdog aborts it.
@@ -91,6 +91,13 @@ def _in_logs(view: LogView) -> Finding | None:
         hosts=tuple(dict.fromkeys(f.host for f in speaking if f.host is not None)) if died else (),
         evidence=tuple(Evidence(source=f.source, line=f.line, text=f.text.strip()) for f in (*over[-1:], *speaking[:2])),
     )
+
+
+def _has_a_name(view: LogView, failure: Hit | At) -> bool:
+    """Whether a root of another cause stands between the end and what is in the logs after it: that is what failed."""
+    over = {h.source: h.line or 0 for h in _before(view, failure)}
+    roots = [h for cause, hits in view.hits.items() if cause not in (CAUSE.id, "framework-bug") for h in hits if h.signature.role == "root"]
+    return any((h.line or 0) > over[h.source] if h.source in over else True for h in roots)
 
 
 def _before(view: LogView, failure: Hit | At) -> list[Hit]:

@@ -298,15 +298,6 @@ CAUSE = Cause(
             says_zh="NCCL 到某个对端的连接立即失败：它选用的网卡到不了那里，或那里的进程已经结束",
             remedies=("name-one-that-exists", "keep-off-virtual"),
         ),
-        # 169.254/16 is given to interfaces that got no address, and to those of a board's controller.
-        Signature(
-            needle="onnect to 169.254.",
-            pattern=r"[Cc]onnect to (?P<peer>169\.254\.\d+\.\d+)<\d+> (?:failed|returned)",
-            standing="likely",
-            says="NCCL tried a peer by the link-local address {peer}, which is valid on one link only",
-            says_zh="NCCL 用链路本地地址 {peer} 连接对端，而该地址只在一条链路上有效",
-            remedies=("name-one-that-exists", "keep-off-virtual"),
-        ),
         Signature(
             needle="onnect to fe80",
             pattern=r"[Cc]onnect to fe80[0-9a-fA-F:]*%(?P<interface>[\w.-]+)<(?P<port>\d+)> (?:failed|returned)",
@@ -325,6 +316,7 @@ CAUSE = Cause(
         Signature(
             needle="onnect to 169.254.",
             pattern=r"[Cc]onnect to (?P<peer>169\.254\.\d+\.\d+)<\d+> (?:failed|returned|timed)",
+            standing="likely",
             says="NCCL tried a peer by the link-local address {peer}, which no other host can reach: it was given the wrong interface",
             says_zh="NCCL 用链路本地地址 {peer} 连接对端，其他主机到不了该地址：选错了网卡",
             remedies=("keep-off-link-local", "name-one-that-exists"),
@@ -382,7 +374,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="gloo/transport/tcp",
-            pattern=r"(?:connect |remote=)\[(?:::ffff:)?(?P<peer>fe80:[0-9a-fA-F:]+|169\.254\.\d+\.\d+)(?:%[\w.-]+)?\]",
+            pattern=r"(?:connect |remote=)\[(?:::ffff:)?(?P<peer>fe80:[0-9a-fA-F:]+)(?:%[\w.-]+)?\]",
             standing="likely",
             says="Gloo tried a peer by the link-local address {peer}, which is valid on one link only",
             says_zh="Gloo 用链路本地地址 {peer} 连接对端，而该地址只在一条链路上有效",

@@ -100,8 +100,6 @@ ALARMS = (
     _alarm("CCL WARN ", rf"(?P<library>[A-Z]{{1,6}}CL) WARN {_HARMLESS}(?P<said>\S.{{0,300}})", says="{library}: {said}", remedy="say-more"),
     _alarm("CCL_ERROR", remedy="say-more"),
     _alarm("CCL_WARN", rf"CCL_WARN\|(?=.*{_BAD})", remedy="say-more"),
-    # Return codes on their way up; 7 is "in progress".
-    _alarm(".cc:", r"NCCL INFO (?P<said>\S{1,200}:\d+ -> [1-6])(?: \[Async thread\])?$", says="NCCL: {said}"),
     _alarm("Last error:", near=r"Last error:\s*(?P<said>\S.{0,300})", says="NCCL: {said}", remedy="say-more"),
     *(_alarm(n, rf"(?<![^\s:\]])\[[EFC]{_TORCH}{_HARMLESS}") for n in (".cpp:", ".hpp:")),
     *WARNINGS,
