@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from unhang.diagnosis.logs import judge_logs
@@ -223,8 +225,9 @@ def test_a_captured_name_is_no_command():
 
 def test_the_table_of_exceptions():
     lines = list(exceptions._lines())
-    assert len(lines) >= 50 and len({tuple(line[:2]) for line in lines}) == len(lines)
-    for kind, pattern, says, says_zh, command in lines:
+    assert len(lines) >= 50 and len({tuple(line[:3]) for line in lines}) == len(lines)
+    for kind, needles, pattern, says, says_zh, command in lines:
         assert kind == "-" or kind.isidentifier()
-        assert pattern != "-" or kind != "-"
+        assert kind != "-" or needles != "-"
+        assert pattern == "-" or re.compile(pattern)
         assert len(says) < 260 and says.endswith(".") and any("\u4e00" <= c <= "\u9fff" for c in says_zh) and command

@@ -54,6 +54,7 @@ ONLY_STACKS = NotExamined(
     what_zh="flight recorder、进程状态",
     why_zh="只给了带有调用栈的日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
 )
+_PLACES = frozenset(places.SIGNATURES)
 CUT = Signature(needle=LEFT_OUT, role="context")
 
 # The line of asterisks that closes what torchrun says before the first word of a rank.
@@ -117,9 +118,9 @@ def judge_logs(
     needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, *places.SIGNATURES, FATAL, CUT), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)
     # These tell where the job ran, and nothing of its course.
-    marks = [h for r in reads for h in r.hits if h.signature in places.SIGNATURES]
+    marks = [h for r in reads for h in r.hits if h.signature in _PLACES]
     if marks:
-        reads = [replace(r, hits=tuple(h for h in r.hits if h.signature not in places.SIGNATURES)) for r in reads]
+        reads = [replace(r, hits=tuple(h for h in r.hits if h.signature not in _PLACES)) for r in reads]
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
     if any(r.bytes for r in reads):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import resources
+from pathlib import Path
 
 from unhang.model import Remedy
 
@@ -17,8 +17,9 @@ _MOST_CHARS = 4000
 def remedy(type: str, text: str) -> Remedy | None:
     """For an exception of this type with this text; None where the table has none."""
     name, text = type.rpartition(".")[2], text[:_MOST_CHARS]
-    for kind, pattern, says, says_zh, command in _lines():
-        if kind not in ("-", name):
+    for kind, needles, pattern, says, says_zh, command in _lines():
+        # To compile every pattern would take longer than all the rest.
+        if kind not in ("-", name) or (needles != "-" and not any(needle in text for needle in needles.split("|"))):
             continue
         found = None if pattern == "-" else re.search(pattern, text)
         if pattern != "-" and found is None:
@@ -35,7 +36,7 @@ def remedy(type: str, text: str) -> Remedy | None:
 
 
 def _lines() -> Iterator[list[str]]:
-    for line in resources.files(__package__).joinpath("exceptions.tsv").read_text("utf-8").splitlines():
+    for line in Path(__file__).with_name("exceptions.tsv").read_text("utf-8").splitlines():
         if not line.startswith("#"):
             yield line.split("\t")
 

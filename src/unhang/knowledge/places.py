@@ -5,7 +5,6 @@ A cause may name another remedy for a place (`Cause.instead`). What still speaks
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -19,13 +18,14 @@ from unhang.records.logs import Signature
 class Place:
     """An accelerator, a launcher, a program or a container.
 
-    `marks` shows in its lines, and `unless` in none of them. `words` are what is called otherwise there, longer ones first. What `lacks` matches in
-    the sentence or the settings of a remedy rules it out; a command or a check is dropped where `lacks` or `no_command` matches in it.
+    One of `marks` stands in its lines, and none of `unless` does; they are literals, which need no compiling. `words` are what is called otherwise
+    there, longer ones first. What `lacks` matches in the sentence or the settings of a remedy rules it out; a command or a check is dropped where
+    `lacks` or `no_command` matches in it.
     """
 
     id: str
-    marks: str
-    unless: str = ""
+    marks: tuple[str, ...]
+    unless: tuple[str, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
     lacks: str = ""
     no_command: str = ""
@@ -50,26 +50,63 @@ def _device(name: str, backend: str, visible: str, shows: str) -> tuple[tuple[st
 
 _OTHERS = r"CUDA|NVIDIA|nvidia|NVLink|NVML|Blackwell|Hopper|cuobjdump|nvcc|NVCC|libcuda|Xid|compute-sanitizer|dcgmi"
 _TORCH = r"\b[Tt]orch|TORCH|CUDA build|train\.py|Trainer|DataLoader|init_process_group|micro batch|ZeRO|FSDP|vLLM|set_device|unhang run|\bmodel\b"
-_BY_TORCHRUN = r"torchrun|torch/distributed/(?:run|elastic|launcher)|torch\.distributed\.(?:run|elastic|launcher)"
+_BY_TORCHRUN = ("torchrun", "torch/distributed/run", "torch/distributed/elastic", "torch/distributed/launcher", "torch.distributed.")
 
 PLACES = (
     Place(
         id="xpu",
-        marks=r"device type xpu|\bXPU out of memory|[Xx][Cc][Cc][Ll]\b|oneCCL|\bUR_RESULT_|\bZE_RESULT_|/torch/xpu/|\bxpu:\d|'xpu'|torch\.xpu",
+        marks=(
+            "device type xpu",
+            "XPU out of memory",
+            "xccl",
+            "XCCL",
+            "oneCCL",
+            "UR_RESULT_",
+            "ZE_RESULT_",
+            "/torch/xpu/",
+            "xpu:0",
+            "'xpu'",
+            "torch.xpu",
+        ),
         words=_device("xpu", "xccl", "ZE_AFFINITY_MASK", "xpu-smi discovery"),
         lacks=rf"{_OTHERS}|NCCL|nccl",
         no_command=r"[Cc]uda",
     ),
     Place(
         id="npu",
-        marks=r"device type npu|\bNPU (?:out of memory|error|function error)|\b[Hh][Cc][Cc][Ll]|torch_npu|\bnpu:\d|'npu'|\bASCEND|\bAscend",
+        marks=(
+            "device type npu",
+            "NPU out of memory",
+            "NPU error",
+            "NPU function error",
+            "HCCL",
+            "hccl",
+            "Hccl",
+            "torch_npu",
+            "'npu'",
+            "ASCEND",
+            "Ascend",
+        ),
         words=_device("npu", "hccl", "ASCEND_RT_VISIBLE_DEVICES", "npu-smi info"),
         lacks=rf"{_OTHERS}|NCCL|nccl",
         no_command=r"[Cc]uda",
     ),
     Place(
         id="rocm",
-        marks=r"\bHIP (?:error|failure|out of memory|runtime)|[Rr][Cc][Cc][Ll]\b|\bhipError|/opt/rocm|\bROCm\b|/hipify/|\+rocm\d|\bamdgpu\b",
+        marks=(
+            "HIP error",
+            "HIP failure",
+            "HIP out of memory",
+            "HIP runtime",
+            "rccl",
+            "RCCL",
+            "hipError",
+            "/opt/rocm",
+            "ROCm",
+            "/hipify/",
+            "+rocm",
+            "amdgpu",
+        ),
         words=(
             ("nvidia-smi --query-gpu=index,memory.used,memory.free,memory.total --format=csv -l 1", "watch -n 1 rocm-smi --showmeminfo vram"),
             ("nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid --format=csv; fuser -v /dev/nvidia*", "rocm-smi --showpids"),
@@ -92,21 +129,21 @@ PLACES = (
     # A training on processors alone: Gloo, and no word of anything else.
     Place(
         id="cpu",
-        marks=r"\b[Gg]loo",
-        unless=r"(?i)nccl|cuda|\bgpu|rccl|\bhip\b|\bxpu\b|\bnpu\b",
+        marks=("gloo", "Gloo"),
+        unless=("nccl", "NCCL", "cuda", "CUDA", "gpu", "GPU", "rccl", "HIP", "xpu", "XPU", "torch_npu", "NPU"),
         lacks=r"NCCL_|CUDA_|nvidia",
         no_command=r"cuda|--gpus",
     ),
     Place(
         id="nccl-tests",
-        marks=r"Test (?:CUDA|NCCL|HIP) failure|# nThread \d|\b(?:all_reduce|all_gather|reduce_scatter|alltoall|broadcast|sendrecv|reduce)_perf\b",
-        unless=r"Traceback|ProcessGroup|torchrun|torch\.distributed",
+        marks=("Test CUDA failure", "Test NCCL failure", "Test HIP failure", "# nThread "),
+        unless=("Traceback", "ProcessGroup", "torchrun", "torch.distributed"),
         lacks=_TORCH,
         no_command=r"python",
     ),
     Place(
         id="mpirun",
-        marks=r"\bmpirun\b|\bmpiexec\b|\borted\b|\bprte(?:run|d)\b|OMPI_|Open MPI",
+        marks=("mpirun", "mpiexec", "orted", "prterun", "prted", "OMPI_", "Open MPI"),
         unless=_BY_TORCHRUN,
         words=(
             *((f"torchrun --standalone --nproc-per-node {n} ", f"mpirun -np {n} python ") for n in ("N", "1", "2", "8")),
@@ -119,32 +156,29 @@ PLACES = (
         ),
         lacks=r"torchrun|--nproc-per-node",
     ),
-    Place(id="srun", marks=r"\bsrun\b|\bslurmstepd\b|SLURM_PROCID", unless=_BY_TORCHRUN),
-    Place(id="enroot", marks=r"\bpyxis\b|\benroot\b", no_command=r"\bdocker\b"),
-    Place(id="apptainer", marks=r"\bapptainer\b|\bsingularity\b|\.sif\b", no_command=r"\bdocker\b"),
+    Place(id="srun", marks=("srun: ", "slurmstepd", "SLURM_PROCID"), unless=_BY_TORCHRUN),
+    Place(id="enroot", marks=("pyxis", "enroot"), no_command=r"\bdocker\b"),
+    Place(id="apptainer", marks=("apptainer", "singularity"), no_command=r"\bdocker\b"),
     Place(
         id="kubernetes",
-        marks=r"\.svc\b|\bkubectl\b|\bkubelet\b|KUBERNETES_|\bpods?/|PyTorchJob|-master-0\b|-launcher\b|-headless\b|-worker-\d+\.",
+        marks=(".svc", "kubectl", "kubelet", "KUBERNETES_", "pods/", "PyTorchJob", "-master-0", "-launcher", "-headless"),
         no_command=r"\bdocker\b|/etc/hosts",
     ),
 )
 
 
 # Lines that say it and nothing else.
-SIGNATURES = frozenset(
+SIGNATURES = tuple(
     Signature(needle=needle, role="context", keep=2)
     for needle in ("pyxis", "enroot", "apptainer", "singularity", "mpirun", "OMPI_", "# nThread ", "kubelet", "/opt/rocm", "RCCL version")
 )
-# One pattern is compiled where nine were.
-_MARKS = lazily("|".join(f"(?P<{p.id.replace('-', '_')}>{p.marks})" for p in PLACES), re.MULTILINE)
 
 
 def seen_in(texts: Iterable[str], launchers: Collection[str] = ()) -> tuple[Place, ...]:
     """The places that lines tell of; `launchers` are those that tagged them."""
     every = "\n".join(texts)
-    marked = {m.lastgroup for m in _MARKS.finditer(every)}
-    found = (p for p in PLACES if p.id in launchers or p.id.replace("-", "_") in marked)
-    return tuple(p for p in found if not (p.unless and lazily(p.unless).search(every)))
+    found = (p for p in PLACES if p.id in launchers or any(mark in every for mark in p.marks))
+    return tuple(p for p in found if not any(mark in every for mark in p.unless))
 
 
 def fitted(finding: Finding, places: Collection[Place]) -> Finding:
