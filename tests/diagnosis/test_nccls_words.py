@@ -77,10 +77,11 @@ TRACE = "[2025-11-03 19:02:44] gpu11:1:88 [0] NCCL INFO {} -> {}\n"
 
 def test_a_return_path_is_a_failure_where_nothing_else_is(judge):
     found = judge(INFO + TRACE.format("transport/p2p.cc:352", 1) + TRACE.format("init.cc:1290", 1))
-    assert (found.cause, found.standing, found.hosts) == ("unhandled-generic", "not-established", ("gpu11",))
-    assert "NCCL failed at transport/p2p.cc:352 (unhandled CUDA error)" in found.says
+    assert (found.cause, found.standing) == ("unknown", "not-established")
+    assert "transport/p2p.cc:352 -> 1" in "".join(e.text for e in found.evidence)
     assert judge(TRACE.format("misc/socket.cc:826", 3) + TRACE.format("proxy.cc:1458", 3)) is None
     assert judge(TRACE.format("init.cc:1290", 7)) is None
+    assert judge(TRACE.format("transport/net_ib.cc:1234", 2) + "".join(f"step {n} loss 2.0\n" for n in range(40))) is None
 
 
 NET_ID = "[2026-01-14 10:02:33] gpu04:7712:7790 [0] graph/topo.h:234 NCCL WARN Could not find NET with id 0\n"

@@ -59,22 +59,36 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
 
 def _alarms(view: LogView, hits: Sequence[Hit]) -> list[Hit]:
     """The gravest hit of each line, none of those that the job went on after, or that a traceback explains which was caught."""
-    well = {h.source: h.place for h in hits if h.signature in _WELL}
+    well: dict[str, list[Hit]] = {}
+    for h in hits:
+        if h.signature in _WELL:
+            well.setdefault(h.source, []).append(h)
     # The record that a logger puts over a traceback belongs to it.
-    inside = [(t.source, t.line - 1, t.end) for t in view.tracebacks]
+    inside: dict[str, list[tuple[int, int]]] = {}
+    for t in view.tracebacks:
+        inside.setdefault(t.source, []).append((t.line - 1, t.end))
     found: dict[tuple[str, int | None], Hit] = {}
     alarms = [h for h in hits if h.signature.role == "alarm"]
     survived = {_kind(h) for h in alarms if len(h.steps) >= STEPS}
     for h in alarms:
         if h.signature not in _CRASHES:
-            if (h.steps and _kind(h) in survived) or h.place < well.get(h.source, -1) or (view.finished and h.signature in WARNINGS):
+            if (
+                (h.steps and _kind(h) in survived)
+                or any(h.place < w.place and _may_be_one(h, w) for w in well.get(h.source, ()))
+                or (view.finished and h.signature in WARNINGS)
+            ):
                 continue
-            if any(source == h.source and h.line is not None and line <= h.line <= end for source, line, end in inside):
+            if any(line <= (h.line or 0) <= end for line, end in inside.get(h.source, ())):
                 continue
         known = found.get((h.source, h.line))
         if known is None or _rank(h) < _rank(known):
             found[h.source, h.line] = h
     return list(found.values())
+
+
+def _may_be_one(alarm: Hit, well: Hit) -> bool:
+    """Whether one process may have printed both."""
+    return None in (alarm.rank, well.rank) or alarm.rank == well.rank
 
 
 def _grouped(alarms: Iterable[Hit]) -> list[Hit]:

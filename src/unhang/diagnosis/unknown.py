@@ -91,10 +91,7 @@ OTHER_RANKS = Remedy(
 )
 LOOK_UP = Remedy(
     id="look-up-the-words",
-    says=(
-        "Look for these words, without its numbers, in NCCL's issues and release notes (of a network plugin: in the plugin's), and try a newer "
-        "release of it."
-    ),
+    says="Search NCCL's issues and release notes (for a network plugin, the plugin's) for this message without its numbers, and try a newer release.",
     says_zh="在 NCCL（或网络插件）的 issue 和发布说明中搜索这句话（去掉数字），并试用更新的版本。",
     command="python -c 'import torch; print(torch.cuda.nccl.version())'",
 )

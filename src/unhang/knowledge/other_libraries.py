@@ -13,6 +13,7 @@ from unhang.knowledge.text import COMMA, NOTHING, Text, joined
 from unhang.model import Remedy
 from unhang.patterns import lazily
 from unhang.records.logs import Hit, Signature
+from unhang.records.logs.alarms import NOT_INSTEAD
 from unhang.records.logs.signature import compiled
 
 _LAUNCH_FAILURE = ("unspecified launch failure", "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")
@@ -57,6 +58,7 @@ _GAVE_UP = (
     r"(?:\b[Tt]im(?:ed|es)[ _-]?out\b|TIMED_?OUT\b|ERR_TIMEOUT\b|ERROR: TIMEOUT\b"
     r"|\b(?:[Tt]imeout|TIMEOUT)(?=\s*(?:$|[,;!()\]'\"]|\.(?:\s|$)|: ?[A-Za-z]"
     r"|(?:waiting|while|after|expired|exceeded|occurred|reached|for|during|error|detected|check|has|at|polling)\b)))"
+    rf"{NOT_INSTEAD}"
 )
 _ANY = rf"(?:{'|'.join(one.own for one in LIBRARIES)})[^\n]{{0,400}}?{_GAVE_UP}"
 _TIMEOUT_ERROR = rf"TimeoutError: [^\n]{{0,400}}?(?:{'|'.join(one.own for one in LIBRARIES)})"

@@ -65,7 +65,6 @@ PLACES = (
             "ZE_RESULT_",
             "/torch/xpu/",
             "xpu:0",
-            "'xpu'",
             "torch.xpu",
         ),
         words=_device("xpu", "xccl", "ZE_AFFINITY_MASK", "xpu-smi discovery"),
@@ -83,7 +82,6 @@ PLACES = (
             "hccl",
             "Hccl",
             "torch_npu",
-            "'npu'",
             "ASCEND",
             "Ascend",
         ),
@@ -143,7 +141,7 @@ PLACES = (
     ),
     Place(
         id="mpirun",
-        marks=("mpirun", "mpiexec", "orted", "prterun", "prted", "OMPI_", "Open MPI"),
+        marks=("mpirun", "mpiexec", "orted", "prterun", "prted", "OMPI_COMM_WORLD", "Open MPI"),
         unless=_BY_TORCHRUN,
         words=(
             *((f"torchrun --standalone --nproc-per-node {n} ", f"mpirun -np {n} python ") for n in ("N", "1", "2", "8")),
@@ -161,7 +159,7 @@ PLACES = (
     Place(id="apptainer", marks=("apptainer", "singularity"), no_command=r"\bdocker\b"),
     Place(
         id="kubernetes",
-        marks=(".svc", "kubectl", "kubelet", "KUBERNETES_", "pods/", "PyTorchJob", "-master-0", "-launcher", "-headless"),
+        marks=(".svc", "kubectl", "kubelet", "KUBERNETES_", "PyTorchJob", "-master-0", "-headless"),
         no_command=r"\bdocker\b|/etc/hosts",
     ),
 )
@@ -170,7 +168,7 @@ PLACES = (
 # Lines that say it and nothing else.
 SIGNATURES = tuple(
     Signature(needle=needle, role="context", keep=2)
-    for needle in ("pyxis", "enroot", "apptainer", "singularity", "mpirun", "OMPI_", "# nThread ", "kubelet", "/opt/rocm", "RCCL version")
+    for needle in ("pyxis", "enroot", "apptainer", "singularity", "mpirun", "OMPI_COMM_WORLD", "# nThread ", "kubelet", "/opt/rocm", "RCCL version")
 )
 
 

@@ -427,8 +427,8 @@ CAUSE = Cause(
             needle="failed (exitcode: -9)",
             pattern=r"failed \(exitcode: -9\) local_rank: (?P<local_rank>\d+)(?: \(pid: (?P<pid>[^\s()]{1,20})\))?",
             unless=r"forcefully exiting via Signals\.SIGKILL",
-            says="local rank {local_rank} (pid {pid}) was killed (SIGKILL); by whom is not in the log",
-            says_zh="本地 rank {local_rank}（pid {pid}）被杀死（SIGKILL）；日志里没有说明是谁所为",
+            says="local rank {local_rank} was killed (SIGKILL); by whom is not in the log",
+            says_zh="本地 rank {local_rank} 被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,
         ),
         Signature(

@@ -130,7 +130,7 @@ _GIN_START = Signature(
 )
 _PROXY_SLOTS = Signature(
     needle="ncclLocalOpAppend",
-    near=r"aarch64|sbsa|GB200|GH200|GB300|Grace",
+    near=r"aarch64|sbsa|GB200|GH200|GB300|\bGrace\b",
     standing="possible",
     says="a thread stands in NCCL's ncclLocalOpAppend: on ARM, releases before 2.29.3 lose slots of their proxy until all ranks wait for ever",
     says_zh="有线程停在 NCCL 的 ncclLocalOpAppend：在 ARM 上，2.29.3 之前的版本会丢失 proxy 的槽位，直到所有 rank 永远等待",
@@ -159,6 +159,8 @@ CAUSE = Cause(
         *(
             Signature(
                 needle=needle,
+                # A warning of the RAS thread tells of another process that went.
+                pattern=r"^(?!.{0,200}NCCL (?:WARN|INFO))",
                 near=_CRASHED,
                 standing="likely",
                 says="NCCL's own RAS thread crashed; the training has no part in it",

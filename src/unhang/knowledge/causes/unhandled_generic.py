@@ -9,15 +9,11 @@ from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
-from unhang.records.logs.nccl import RESULTS
 from unhang.records.logs.said import At
 
 if TYPE_CHECKING:
     from unhang.records.picture import Picture
 
-_RETURNS = lazily(r"(?P<place>(?<![\w/])[\w/]{1,200}\.(?:cc|cu|h):\d{1,9}) -> (?P<code>[1-6])(?: \[Async thread\])?\s*$")
-# What also fails when communicators of a healthy training end.
-_AT_TEARDOWN = ("misc/socket", "misc/ipcsocket", "proxy", "bootstrap", "ras/", "os/")
 _LAST_ERROR = lazily(r"Last [Ee]rror:\s*(?P<said>\S[^\n]{0,500})")
 
 
@@ -31,7 +27,7 @@ def words(view: LogView) -> tuple[str, At] | None:
         return next(((said, at) for said, at in quoted if at.rank == first.rank), quoted[0])
     warned = [(said, at) for said, places in view.nccl.warnings.items() for at in places]
     before = [w for w in warned if w[1].source == first.source and (w[1].line or 0) < (first.line or 0)]
-    return max(before, key=lambda w: w[1].line or 0) if before else next(iter(warned), None)
+    return max(before, key=lambda w: w[1].line or 0, default=None)
 
 
 _NONE = Text("NCCL failed and names no cause", "NCCL 出错，但没有给出原因")
@@ -47,28 +43,8 @@ def _in_run(picture: Picture) -> Finding | None:
     return CAUSE.of_hits(hits, says=_quoted(next((m["said"] for h in hits if (m := _LAST_ERROR.search(h.text)) is not None), None)))
 
 
-def _of_traces(view: LogView) -> Finding | None:
-    """NCCL's return path, where the log holds no other word of a failure."""
-    at = next((t for t in view.nccl.traces if (m := _RETURNS.search(t.text)) is not None and not m["place"].startswith(_AT_TEARDOWN)), None)
-    if at is None or view.finished or view.tracebacks or any(view.hits.values()):
-        return None
-    returns = _RETURNS.search(at.text)
-    assert returns is not None
-    return CAUSE.finding(
-        standing="established",
-        says=Text("NCCL failed at {place} ({what}) and names no cause", "NCCL 在 {place} 处出错（{what}），但没有给出原因").fill(
-            place=returns["place"], what=RESULTS[int(returns["code"])]
-        ),
-        ranks=() if at.rank is None else (at.rank,),
-        hosts=() if at.host is None else (at.host,),
-        evidence=(Evidence(source=at.source, line=at.line, text=at.text.strip()),),
-    )
-
-
 def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
-    if not hits:
-        return _of_traces(view)
     said = words(view)
     if said is None:
         return CAUSE.of_hits(hits, view, says=_NONE)

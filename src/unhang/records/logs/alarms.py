@@ -17,7 +17,7 @@ _HANDLERS = r"(?:libucs|libc|libpthread|libopen-(?:pal|rte)|libasan|libabsl\w*|_
 def crashed_in(library: str) -> str:
     """A pattern: a signal, and below it a native backtrace whose innermost frame that is not a handler's lies in a library."""
     return (
-        r"(?:[Ss]ignal|SIG[A-Z]{3,4}|[Ss]egmentation fault)[^\n]*\n"
+        r"^[^\n]{0,200}?(?:[Ss]ignal|SIG[A-Z]{3,4}|[Ss]egmentation fault)[^\n]*\n"
         rf"(?:(?![^\n]*\.so)[^\n]*\n|[^\n]*/?{_HANDLERS}[^\n]*\n){{0,7}}[^\n]*?(?P<library>{library}\.so[.\w]*)[^\n]*"
     )
 
@@ -44,14 +44,15 @@ def _crash(needle: str, pattern: str = "", **more: str) -> Signature:
 
 
 # Programs log these at the level of errors and go on: TensorFlow registers twice, the linker's preloads, sockets that close at teardown.
-_HARMLESS = (
+HARMLESS = (
     r"(?!.*(?:[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|"
-    r"[Aa]ccept failed|XDG_RUNTIME_DIR|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b))"
+    r"[Aa]ccept failed|XDG_RUNTIME_DIR|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b|"
+    r"pip's dependency resolver))"
 )
 # Where a message begins. The "^" also bounds the lines that are taken apart, of a log that repeats its errors all the time.
 _START = r"(?:^|(?<=[\]:|>)-] ))"
 # What says what is done instead.
-_NOT_INSTEAD = r"(?!.*\b(?i:retry(?:ing)?|again|falling back|skip(?:ping|ped)?|continu(?:es?|ing)|ignor(?:ed|ing)|instead)\b)"
+NOT_INSTEAD = r"(?!.*\b(?i:retry(?:ing)?|again|falling back|skip(?:ping|ped)?|continu(?:es?|ing)|ignor(?:ed|ing)|instead)\b)"
 # What c10d warns of while it goes on is mostly advice.
 _BAD = r"(?:[Ff]ailed|[Tt]imed? ?out|[Aa]bort|[Tt]erminat|[Cc]rash|[Bb]roken|reset by|refused|unreachable|[Ee]xception|[Cc]orrupt)"
 _TORCH = r"(?:\d{3,4} [\d:.]+)?(?: +\d+)? [\w./+-]{1,300}:\d+\]"
@@ -66,7 +67,7 @@ TRACEBACK_CUT = _alarm(
     remedy="whole-log",
 )
 # A store that goes is one where the job was through.
-WARNINGS = tuple(_alarm(n, rf"(?<![^\s:\]])\[W{_TORCH}(?=.*{_BAD}){_HARMLESS}") for n in (".cpp:", ".hpp:"))
+WARNINGS = tuple(_alarm(n, rf"(?<![^\s:\]])\[W{_TORCH}(?=.*{_BAD}){HARMLESS}") for n in (".cpp:", ".hpp:"))
 CRASHES = (
     *(_crash(n, **_IN_LIBRARY) for n in ("Caught signal ", "*** Process received signal ***", "*** SIG", "Segmentation fault")),
     _crash("Caught signal ", r"Caught signal \d+"),
@@ -85,6 +86,7 @@ CRASHES = (
     _crash("pure virtual method called"),
     _crash("==== backtrace"),
     _crash("Check failed: "),
+    _crash(" panicked at "),
     _crash("*** Check failure stack trace"),
     _crash("double free or corruption"),
     _crash("corrupted size vs. prev_size"),
@@ -97,28 +99,36 @@ CRASHES = (
     _crash("Assertion `", r"Assertion `.{1,400}' failed"),
 )
 ALARMS = (
-    _alarm("CCL WARN ", rf"(?P<library>[A-Z]{{1,6}}CL) WARN {_HARMLESS}(?P<said>\S.{{0,300}})", says="{library}: {said}", remedy="say-more"),
+    _alarm("CCL WARN ", rf"(?P<library>[A-Z]{{1,6}}CL) WARN {HARMLESS}(?P<said>\S.{{0,300}})", says="{library}: {said}", remedy="say-more"),
     _alarm("CCL_ERROR", remedy="say-more"),
     _alarm("CCL_WARN", rf"CCL_WARN\|(?=.*{_BAD})", remedy="say-more"),
+    # Return codes on their way up; 7 is "in progress", and the files left out also fail when communicators of a healthy training end.
+    _alarm(
+        ".cc:",
+        r"NCCL INFO (?P<said>(?!misc/(?:ipc)?socket|proxy|bootstrap|ras/|os/)\S{1,200}:\d+ -> [1-6])(?: \[Async thread\])?$",
+        says="NCCL: {said}",
+    ),
     _alarm("Last error:", near=r"Last error:\s*(?P<said>\S.{0,300})", says="NCCL: {said}", remedy="say-more"),
-    *(_alarm(n, rf"(?<![^\s:\]])\[[EFC]{_TORCH}{_HARMLESS}") for n in (".cpp:", ".hpp:")),
+    *(_alarm(n, rf"(?<![^\s:\]])\[[EFC]{_TORCH}{HARMLESS}") for n in (".cpp:", ".hpp:")),
     *WARNINGS,
-    _alarm(".cc:", rf"{_START}[EF]\d{{4}}(?:\d{{4}})? [\d:.]+ +\d+ \S{{1,300}}:\d+\] {_HARMLESS}"),
-    _alarm("ERROR", rf"(?<![\w=/.'\"-])ERROR(?=[\s\]|:)-]){_HARMLESS}"),
-    _alarm("CRITICAL", rf"(?<![\w=/.'\"-])CRITICAL(?=[\s\]|:)-]){_HARMLESS}"),
-    _alarm("FATAL", rf"(?<![\w=/.'\"-])FATAL(?=[\s\]|:)-]){_HARMLESS}"),
+    _alarm(".cc:", rf"{_START}[EF]\d{{4}}(?:\d{{4}})? [\d:.]+ +\d+ \S{{1,300}}:\d+\] {HARMLESS}"),
+    _alarm("ERROR", rf"(?<![\w=/.'\"-])ERROR(?=[\s\]|:)-]){HARMLESS}"),
+    _alarm("CRITICAL", rf"(?<![\w=/.'\"-])CRITICAL(?=[\s\]|:)-]){HARMLESS}"),
+    _alarm("FATAL", rf"(?<![\w=/.'\"-])FATAL(?=[\s\]|:)-]){HARMLESS}"),
     *(
         _alarm(
             needle,
-            rf"{_START}(?:fatal |internal )?[Ee]rror(?: response from \w+)?: (?!-?\d){_HARMLESS}\S",
+            rf"{_START}(?:fatal |internal )?[Ee]rror(?: response from \w+)?: (?!-?\d){HARMLESS}\S",
         )
         for needle in ("Error: ", "Error response from ", "error: ")
     ),
     # NVSHMEM, libfabric, user buffers: no level, no prefix.
     _alarm("non-zero status: "),
+    _alarm("level=", r"\blevel=(?:error|fatal)\b"),
+    _alarm('"level":', r'"level": ?"(?:error|fatal)"'),
     _alarm(" failed", r"[^\s0] failed[.!]?\s*$"),
-    _alarm("Failed", rf"^Failed(?: to |, |: ){_NOT_INSTEAD}"),
-    _alarm("timed out", rf"[a-z] timed out\b{_NOT_INSTEAD}"),
+    _alarm("Failed", rf"^Failed(?: to |, |: ){NOT_INSTEAD}"),
+    _alarm("timed out", rf"[a-z] timed out\b{NOT_INSTEAD}"),
     _alarm("times out", r"\b[Gg]etting \w+ times out\b"),
     _alarm("frame #", rf"{_START}frame #[0-3]: ", unless=r"^\[W", remedy="whole-log"),
     TRACEBACK_CUT,
@@ -131,6 +141,14 @@ WENT_WELL = (
         for n in ("Application startup complete", "Out of bounds values : 0 OK", "ompleted successfully")
     ),
     # Probes of a server's health are answered while its engine is gone.
-    Signature(needle=" 200 OK", pattern=r"(?<!/health)(?<!/metrics)(?<!/ping) HTTP/\d(?:\.\d)?\\?\"? 200 OK", role="context", keep=2, newest=True),
+    Signature(
+        needle=" 200 OK",
+        pattern=r"(?<!/health)(?<!/metrics)(?<!/ping)(?<!/models) HTTP/\d(?:\.\d)?\\?\"? 200 OK",
+        role="context",
+        keep=2,
+        newest=True,
+    ),
 )
 SIGNATURES = (*CRASHES, *ALARMS, *WENT_WELL)
+# What is an alarm though its record has the level of a warning, or of less.
+OF_ANY_LEVEL = frozenset((*CRASHES, *ALARMS[:4], *WARNINGS, TRACEBACK_CUT))

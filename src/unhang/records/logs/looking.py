@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from unhang.records.logs import tracebacks
+from unhang.records.logs.alarms import OF_ANY_LEVEL
 from unhang.records.logs.json_lines import JSON_BEGINS
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, decode, parse
 from unhang.records.logs.needles import ALONE, TRACEBACK
@@ -113,6 +114,12 @@ class Look:
 
     def _hit(self, signature: Signature, at: int, start: int, stop: int) -> tuple[Hit, Stamp | None] | None:
         line = self._line(start, stop)
+        if signature.role == "alarm":
+            if line.level in tracebacks.PASSED and signature not in OF_ANY_LEVEL:
+                return None
+            if line.level == signature.needle and signature.needle not in line.text:
+                # It was taken off with the prefix.
+                line = replace(line, text=f"{line.level} {line.text}")
         if signature.role in ("root", "symptom"):
             line = self._unwrapped(line, start, stop, signature.needle)
         around = self._around(start, stop) if signature.near or signature.unless else ""

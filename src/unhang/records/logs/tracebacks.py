@@ -6,7 +6,6 @@ frames: cut off, left out by whoever pasted it, or never printed by a logger.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ BEHIND = 30
 # Literals of exception lines; those without a message are mostly the last ones.
 ALONE = (
     "Error:", "Exception:", "Error): ", ".exceptions.", ".errors.", ".exc.", "TimeoutExpired: ", "BadZipFile: ", "queue.Empty",
-    "AssertionError", "NotImplementedError", "StopIteration",
+    "BrokenProcessPool: ", "OutOfResources: ", "ArrowInvalid: ", "AssertionError", "NotImplementedError", "StopIteration",
 )  # fmt: skip
 # What those lines hold, wherever it begins: most other lines with such a literal are told from them by that.
 CLASS = r"(?:Error|Exception|Iteration|Expired|Zip|Empty|\.[A-Z]\w*)(?:\([A-Z]\w*\))?(?:: |:?\s*$)"
@@ -63,7 +62,7 @@ _ALONE = lazily(
     r"^(?:.{0,120}?\b(?:ERROR|CRITICAL|FATAL)\b[\s\]|:-]{1,9}(?:[\w.:<>]{1,80}?[\s\]|:-]{1,9})?)?"
     r"(?:.{0,60}?\b(?:[Uu]ncaught|[Uu]nhandled) (?:exception:? )?)?"
     # What torchrun sums up is read from its block.
-    r"(?!\S*ChildFailedError)(?P<type>(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:Error|Exception)|Exception|StopIteration|TimeoutExpired|BadZipFile)|_?queue\.Empty|(?:[A-Za-z_]\w*\.)*(?:exc|errors?|exceptions?)\.[A-Z]\w*)"
+    r"(?!\S*ChildFailedError)(?P<type>(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:Error|Exception)|Exception|StopIteration|TimeoutExpired|BadZipFile|BrokenProcessPool|OutOfResources|ArrowInvalid)|_?queue\.Empty|(?:[A-Za-z_]\w*\.)*(?:exc|errors?|exceptions?)\.[A-Z]\w*)"
     r"(?:\((?P<inner>[A-Z]\w*)\))?(?:: ?(?P<text>.*))?$"
 )
 # A message that says the rest in its next lines, and lines that belong to a message though they are not indented.
@@ -73,7 +72,7 @@ _MAX_MESSAGE_LINES = 6
 _NATIVE = lazily(r"\s*frame #\d+: |\s*#\d+ |Exception raised from |C\+\+ CapturedTraceback")
 _RETRIED = lazily(r"\b(?:will be retried|retrying|retries? (?:remaining|left))\b", re.IGNORECASE)
 # Records that a program goes on after.
-_PASSED = frozenset(("TRACE", "DEBUG", "INFO", "WARNING"))
+PASSED = frozenset(("TRACE", "DEBUG", "INFO", "WARNING"))
 _LEVELS = frozenset(("DEBUG", "INFO", "NOTE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "TRACE", "Warning", "Error", "Info"))
 # What Python and asyncio print of exceptions that end nobody but a thread, a task or an object.
 _IGNORED = ("Exception ignored in", "Exception in thread", "Task exception was never retrieved", "--- Logging error ---")
@@ -153,7 +152,9 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
         body = _boxed(own, mark.text[: top.start()])
     elif _PLAIN in mark.text:
         if stack := _CALL_STACK.search(mark.text):
-            own = (replace(mark, text=text) for text in str(json.loads(stack[1], strict=False)).splitlines()[1:])
+            # Not by a parser of JSON: a path of another system, or a cut, makes no traceback unreadable.
+            whole = stack[1].strip('"').replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+            own = (replace(mark, text=text) for text in whole.splitlines()[1:])
         indent = len(block[1]) if (block := _OF_AGENT.match(mark.text)) else 0
         body = _plain((replace(line, text=line.text[indent:]) for line in own) if indent else own, mark.text.find(_PLAIN), MAX_STRANGERS)
     else:
@@ -185,7 +186,7 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
     `above` are the lines before it, the nearest first. Without frames nothing tells it from an error that a program caught and logged.
     """
     found = _ALONE.match(line.text)
-    if found is None or line.level in _PASSED:
+    if found is None or line.level in PASSED:
         return None
     frames: list[tuple[str, int, str, str]] = []
     if line.label is not None:

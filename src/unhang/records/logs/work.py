@@ -20,7 +20,7 @@ def _announced(needle: str, pattern: str) -> Signature:
 
 
 # Of one epoch or stage of several the same is said.
-_WHOLE = r"^(?!.{0,300}\b(?i:epoch|stage|phase|round|iteration)[ :_#=]{0,4}\d)"
+_WHOLE = r"^(?!.{0,300}\b(?i:(?:epoch|round|iteration)[ :_#=]{0,4}\d|stage|phase))"
 # What trainings print when they are through.
 FINISHED = (
     Signature(needle="'train_runtime': ", role="context", keep=2),
