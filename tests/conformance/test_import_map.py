@@ -20,14 +20,15 @@ LEVELS = [
     {"diagnosis"},
     {"probes"},
     {"remedies"},
-    {"runtime", "bench", "plan", "pack"},
+    {"runtime", "plan", "pack"},
     {"launch", "integrations"},
+    {"bench"},
     {"report"},
     {"testing"},
     {"cli"},
     {"__main__"},
 ]
-MAY_IMPORT_TORCH = {"probes", "runtime", "integrations", "bench", "testing"}
+MAY_IMPORT_TORCH = {"probes", "runtime", "integrations", "testing"}
 LEVEL = {room: i for i, rooms in enumerate(LEVELS) for room in rooms}
 
 
