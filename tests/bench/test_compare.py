@@ -101,14 +101,14 @@ def test_a_script_that_overrides_the_variable_is_refused(bench):
     assert len(bench.runs()) == 2
 
 
-def test_what_else_differs_is_told_and_the_budget_holds(bench):
+def test_what_else_differs_is_reported_and_the_budget_holds(bench):
     bench.script('os.environ["OMP_MAX_ACTIVE_LEVELS"] = "2" if "TORCH_DISTRIBUTED_DEBUG" in os.environ else "1"')
     out, _ = bench.run("--a", "none", "--b", "detail=on", "--steps", "24", "--budget", "1m", "-n", "2", "train.py")
     assert "b differs from a in OMP_MAX_ACTIVE_LEVELS (1; in b 2), TORCH_DISTRIBUTED_DEBUG (not set; in b INFO)" in out
     assert "note: nobody asked for a difference in OMP_MAX_ACTIVE_LEVELS" in out and "the budget of 60 s is spent" in out
 
 
-def test_a_training_that_fails_is_told(bench):
+def test_a_training_that_fails_is_reported(bench):
     bench.script('sys.exit("no data") if pause > 0.1 else None')
     out, _ = bench.run("--arg", "pause=0.01,0.2", "--steps", "24", "-n", "2", "train.py", code=1)
     assert "the training failed: unhang why " in out and "-b" in out

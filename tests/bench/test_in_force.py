@@ -69,7 +69,7 @@ def test_a_setting_of_the_hook_counts_where_it_changed_something():
     ]
 
 
-def test_more_than_was_asked_for_and_less_are_told():
+def test_more_than_was_asked_for_and_less_are_reported():
     a, b = run("a", rank(0, {"NCCL_ALGO": "Ring"})), run("b", rank(0, {"NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "4"}))
     found = proven(a, b, "NCCL_ALGO", "NCCL_PROTO")
     assert [(d.name, d.values, d.is_asked) for d in found.differences] == [

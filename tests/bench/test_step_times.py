@@ -23,7 +23,7 @@ def test_the_warm_up_is_dropped(first, dropped):
     assert is_steady and dropped[0] <= found <= dropped[1]
 
 
-def test_a_rhythm_that_never_becomes_steady_is_said_so():
+def test_a_rhythm_that_never_becomes_steady_is_reported():
     steps = step_times.summarize([1.0 + 0.05 * i for i in range(60)])
     assert (steps.dropped, steps.is_steady) == (30, False)
 

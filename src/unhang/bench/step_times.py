@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-# A step ends the warm-up if it and those behind it have a median that is usual in the second half of the run.
+# The warm-up ends at the first of so many steps in a row whose median is usual in the second half of the run.
 WINDOW = 5
 # In robust standard deviations (1.4826 times the median absolute deviation).
 USUAL = 2.0
