@@ -82,7 +82,7 @@ def test_a_real_difference_is_found_also_after_an_interruption(bench):
     out, err = bench.run("--resume", str(path), "--json", "--csv", "runs.csv", "--markdown", "result.md")
     told = json.loads(out)
     (found,) = told["comparisons"]
-    assert (told["stopped"], found["outcome"], told["unit"]) == ("decided", "slower", "step") and found["low"] > 1
+    assert (told["stopped"], found["outcome"], told["unit"], told["margin"]) == ("decided", "slower", "step", 0.01) and found["low"] > 1
     assert bench.runs()[0] == before and len(bench.runs()) == 2 * told["rounds"]
     # As a clock outside of it: a step sleeps that long.
     assert 0.2 <= told["arms"][1]["step_s"] < 0.3 and all(run["steps"]["dropped"] >= 3 for run in bench.runs())

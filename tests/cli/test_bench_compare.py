@@ -8,7 +8,7 @@ import pytest
 
 from unhang.bench.in_force import ARGUMENTS
 from unhang.bench.records import Asked
-from unhang.cli import app, bench_compare
+from unhang.cli import app, bench_compare, verbs
 from unhang.launch import command as commands
 from unhang.report import language
 
@@ -72,6 +72,12 @@ def test_a_command_with_a_credential_is_typed_again(folder, monkeypatch, capsys,
     with pytest.raises(SystemExit) as left:
         app._answer()
     assert left.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("typed", "margin"), [([], 0.01), (["--margin", "2.5%"], 0.025), (["--margin", "5"], 0.05)])
+def test_margins_are_percentages(typed, margin):
+    context = verbs.whole("bench").commands["compare"].make_context("compare", [*typed, "train.py"])
+    assert context.params["margin"] == pytest.approx(margin) and context.params["budget"] == 1200
 
 
 def arms(**asked):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import struct
 from collections.abc import Sequence
@@ -99,7 +100,8 @@ def warmup(times_s: Sequence[float]) -> tuple[int, bool]:
     # Steps that sleep are alike to the microsecond: a thousandth is no change of rhythm.
     sigma = max(1.4826 * statistics.median(abs(t - usual) for t in second), usual / 1000)
     middle = len(second) // 2
-    if abs(statistics.median(second[:middle]) - statistics.median(second[middle:])) > sigma:
+    # Three standard errors of a difference of two medians of normal values.
+    if abs(statistics.median(second[:middle]) - statistics.median(second[middle:])) > 3 * 1.25 * sigma * math.sqrt(2 / middle):
         return half, False
     for i in range(half):
         window = times_s[i : i + WINDOW]
