@@ -67,6 +67,7 @@ bench: setup
 	$(BIN)/python benchmarks/collectives.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/top.py
+	$(BIN)/python benchmarks/verdicts.py
 
 clean:
 	rm -rf $(VENV) .venv-launchers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

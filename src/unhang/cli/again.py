@@ -9,11 +9,12 @@ import typer
 
 def words(context: typer.Context, *, without: Collection[str] = ()) -> tuple[str, ...]:
     """Those that were typed, by their shortest names, in the order of `--help`; `without` names parameters. Times are in seconds."""
-    typed = ((p, str(p.name)) for p in context.command.params if p.name not in without and _is_typed(context, str(p.name)))
+    typed = ((p, str(p.name)) for p in context.command.params if p.name not in without and is_typed(context, str(p.name)))
     return tuple(word for p, name in typed for word in _words(p.opts, p.secondary_opts, context.params[name]))
 
 
-def _is_typed(context: typer.Context, name: str) -> bool:
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether a parameter stands on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

@@ -64,6 +64,12 @@ def _is_asked_for(argv: list[str], *, misread: bool) -> bool:
     if name not in verbs.SAYS:
         return False
     command = verbs.whole(name)
+    while hasattr(command, "commands"):
+        # A verb with verbs of its own.
+        name, rest = next(((word, rest[i + 1 :]) for i, word in enumerate(rest) if not word.startswith("-")), ("", []))
+        if name not in command.commands:
+            return False
+        command = command.commands[name]
     if misread:
         own = rest[: rest.index("--")] if "--" in rest else rest
         return "--json" in own and any("--json" in p.opts for p in command.params)

@@ -15,16 +15,15 @@ import msgspec
 import typer
 
 from unhang import encoding
-from unhang.cli import caches, misplaced, own_steps
+from unhang.cli import caches, misplaced, own_steps, training_command
 from unhang.cli.aside import say
 from unhang.cli.fallback import Fallback, Mode
 from unhang.diagnosis.retyped import Typed
-from unhang.errors import EXITS_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
+from unhang.errors import EXITS_INTERRUPTED, RunDirError, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment, events, patience, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
-from unhang.records import named
 from unhang.records.rundir import RunDir
 from unhang.remedies import ladder
 from unhang.report import language, markdown
@@ -107,27 +106,13 @@ def _run(request: Request, beginning: _Beginning) -> None:
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     for line in misplaced.notes(words, request.own_options, meant=request.set_apart):
         typer.echo(f"unhang: {line}", err=True)
-    command = commands.resolve(
+    command = training_command.resolve(
         words,
         module=request.module,
         nproc_per_node=request.nproc_per_node,
         python=request.python,
         typed=(*_own(request), *(("--",) if request.set_apart else ())),
     )
-    if request.python is not None and command.python_from == "command" and not commands.is_same_python(request.python, command.python):
-        typer.echo(f"unhang: {language.refusal(_in_vain(request.python, words[0], command.python))}", err=True)
-    if command.needs_torch and environment.torch_version(command.python) is None:
-        raise UnhangError(
-            f"{command.python} has no torch",
-            cause="the environment of the training is not activated",
-            hint="activate it, or name its Python with --python PATH",
-        )
-    if command.module is not None and environment.lacks_module(command.python, command.module):
-        raise CommandNotFound(
-            f"{command.python} finds no module {command.module} to run",
-            cause=f"the name is misspelt, or the module is neither installed nor in {Path.cwd()}",
-            hint="start it where it can be imported; a script goes without -m",
-        )
 
     if request.trial_command is not None:
         own_steps.words(request.trial_command, python=command.python, environ=os.environ)
@@ -225,21 +210,6 @@ def _run(request: Request, beginning: _Beginning) -> None:
     raise typer.Exit(outcome.exitcode)
 
 
-def _in_vain(python: str, first: str, own: str) -> str:
-    """That --python does not change what the command runs, and which launcher would do as it says, where there is one."""
-    if commands.is_python(first):
-        return f"--python {python} has no effect: {first} is itself a Python, {own}, and runs"
-    said = f"--python {python} has no effect: {first} starts its ranks with its own Python, {own}"
-    beside = _launcher_beside(python, first)
-    return said if beside is None else f"{said}; name {named.again(beside)} for the other one"
-
-
-def _launcher_beside(python: str, first: str) -> str | None:
-    """The launcher of that name in the environment of a Python, None where there is none."""
-    found = shutil.which(python)
-    return shutil.which(Path(first).name, path=str(Path(found).absolute().parent)) if found is not None else None
-
-
 def _check_together(request: Request, off: str, mode: str) -> None:
     """Options of trials where nothing is ever tried. --fallback auto is none of them: it also uses what is remembered."""
     given = {"--fallback-limit": request.fallback_limit_s, "--trial-command": request.trial_command, "--trial-limit": request.trial_limit_s}
@@ -292,7 +262,7 @@ def _by_its_path(request: Request, words: tuple[str, ...]) -> str:
     at = own.index("--python") if "--python" in own else len(own)
     apart = ("--",) if request.set_apart else ()
     program = "interpreter" if commands.is_python(words[0]) else "launcher"
-    there = request.python and (request.python if program == "interpreter" else _launcher_beside(request.python, words[0]))
+    there = request.python and (request.python if program == "interpreter" else training_command.launcher_beside(request.python, words[0]))
     path = there or f"/path/to/{Path(words[0]).name}"
     return f"give the {program} by its path: {shlex.join(('unhang', 'run', *own[:at], *own[at + 2 :], *apart, path, *words[1:]))}"
 

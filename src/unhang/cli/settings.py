@@ -36,8 +36,8 @@ _BY_VARIABLES = Text(", whether ranks read the variables of {keys} is not known"
 _NOT_LOOKED_AT = snapshot.Snapshot(host="", taken="")
 
 
-def typed(settings: Sequence[str], timeout: str | None) -> tuple[tuple[str, Value, str], ...]:
-    """--set KEY=VALUE and --timeout TIME, as key, value and origin. Raises UnhangError for what is none."""
+def typed(settings: Sequence[str], timeout: str | None, option: str = planning.SET) -> tuple[tuple[str, Value, str], ...]:
+    """--set KEY=VALUE (or another `option`) and --timeout TIME, as key, value and origin. Raises UnhangError for what is none."""
     found: list[tuple[str, Value, str]] = []
     if timeout is not None:
         found.append(("timeout", catalogue.parse("timeout", timeout), "--timeout"))
@@ -45,8 +45,8 @@ def typed(settings: Sequence[str], timeout: str | None) -> tuple[tuple[str, Valu
         key, joined, text = one.partition("=")
         if not joined:
             setting = catalogue.named(key)
-            raise UnhangError(f"{planning.SET} {one}: a value is missing", hint=f"{planning.SET} {setting.key}=VALUE; values: {setting.forms}")
-        found.append((catalogue.named(key).key, catalogue.parse(key, text), planning.SET))
+            raise UnhangError(f"{option} {one}: a value is missing", hint=f"{option} {setting.key}=VALUE; values: {setting.forms}")
+        found.append((catalogue.named(key).key, catalogue.parse(key, text), option))
     for i, (key, value, origin) in enumerate(found):
         for before, other, earlier in found[:i]:
             if before == key and other != value:
@@ -72,12 +72,13 @@ def plan(
     timeout: str | None,
     environ: Mapping[str, str] = os.environ,
     by_path: str = _NAMED_BY_OPTION,
+    option: str = planning.SET,
 ) -> Plan | None:
     """None where nothing was asked for, and no unhang.toml asks for anything. Raises UnhangError, also for what was typed and would do nothing.
 
-    `by_path` is what to do where the command's own Python has no torch.
+    `by_path` is what to do where the command's own Python has no torch, `option` the one that `settings` were typed with.
     """
-    asked = typed(settings, timeout)
+    asked = typed(settings, timeout, option)
     if preset is None and not asked and not configured.preset and not configured.settings:
         return None
     address, hosts = commands.master(command)

@@ -167,6 +167,10 @@ class Supervisor:
         self._describe(version)
         return asyncio.run(self._supervise(version))
 
+    def stop(self) -> None:
+        """End the training as SIGTERM would. For `tell`, which is called while it runs."""
+        self._interrupt(signal.SIGTERM)
+
     async def _supervise(self, version: environment.Version | None) -> Outcome:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

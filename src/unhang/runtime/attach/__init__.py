@@ -17,6 +17,7 @@ not be installed: everything here uses the standard library only, imports its ne
     functional  ... by the functional collectives         sends       buffers that nobody waits for
     frameworks  tells them that it is Gloo
     loader      torch.utils.data: workers, pinning, prefetch
+    step_times  when each step ended, for unhang bench
 
 A training must never notice: nothing here raises, prints or waits without a bound, and a supervisor that is gone is forgotten quietly.
 """

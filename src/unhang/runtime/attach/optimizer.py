@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from . import overrides, session
 from .device import gpu
+from .protocol import ENV_STEP_TIMES
 
 
 def patch(module: ModuleType) -> None:
     """Register a hook that all optimizers of torch.optim call after each step."""
     counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    record: Callable[[int, Callable[[], str | None]], None] | None = None
+    if os.environ.get(ENV_STEP_TIMES):
+        from .step_times import record
 
     def count_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         try:
@@ -24,11 +30,14 @@ def patch(module: ModuleType) -> None:
                 return
             # Two optimizers that take turns (a GAN) make one step of the training, not two; that of a later phase goes on where the first has ended.
             count = counts[optimizer] = counts.get(optimizer, attached.step if attached.step > 1 else 0) + 1
+            is_new = count > attached.step
             attached.step = max(attached.step, count)
             if not attached.stepping:
                 attached.stepping = True
                 attached.link.post("stepping", **_surroundings(optimizer))
                 overrides.flush()
+            if is_new and record is not None:
+                record(attached.step, lambda: _device(sys.modules["torch"], optimizer))
         except Exception:
             pass
 

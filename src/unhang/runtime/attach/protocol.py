@@ -58,6 +58,8 @@ ENV_RUN = "UNHANG_RUN_DIR"  # the run directory
 ENV_STDIO = "UNHANG_STDIO"  # "dev:ino,dev:ino" of the supervisor's own stdout and stderr pipes
 ENV_ATTEMPT = "UNHANG_ATTEMPT"  # 0, 1, ...: how often this run was restarted
 ENV_RANK_PID = "UNHANG_RANK_PID"  # set by the hook: the pid of the rank's main process, so that its children are not taken for it
+ENV_STEP_TIMES = "UNHANG_STEP_TIMES_DIR"  # where each process writes when its optimizer steps ended; only `unhang bench` sets it
+ENV_STEP_LIMIT = "UNHANG_STEP_LIMIT"  # with it: the step at which every rank ends
 
 # What the user of unhang asks for over the script's head: applied by the hook, in every rank alike.
 ENV_BACKEND = "UNHANG_BACKEND"  # "gloo": the backend of every process group

@@ -1,0 +1,116 @@
+"""A benchmark's directory, and the only code that knows the names in it.
+
+runs/bench-<name>-<time>/
+  bench.json          what was asked for, with the seed of the orders
+  runs.jsonl          one line for each run that counts, in the order of their ends
+  round-1-a/          the run directory of arm a in round 1, and so on
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from unhang import encoding
+from unhang.bench.step_times import Steps
+from unhang.errors import RecordError, RunDirError
+from unhang.launch.supervise import run_path
+from unhang.records.rundir import RunDir, new_directory
+
+BENCH_SCHEMA = "unhang/bench/1"
+RUN_SCHEMA = "unhang/bench-run/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a comparison was started with, as typed. `hides`: the command held a credential, which is not written down."""
+
+    schema: str = BENCH_SCHEMA
+    words: tuple[str, ...]
+    hides: bool
+    cwd: str
+    arms: Mapping[str, str]
+    argument: str | None
+    module: bool
+    nproc_per_node: int | None
+    python: str | None
+    seed: int
+    margin: float
+    budget_s: float
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run that counts. `in_force` is what its ranks ran with, `set_by_script` what the script itself changed of that before its first step."""
+
+    schema: str = RUN_SCHEMA
+    round: int
+    arm: str
+    run_dir: str
+    ended: str
+    elapsed_s: float
+    steps: Steps
+    in_force: Mapping[str, str]
+    set_by_script: Mapping[str, str] = field(default_factory=dict)
+
+
+class BenchDir:
+    """`create` makes one, `open` takes one that exists."""
+
+    def __init__(self, path: Path, asked: Asked) -> None:
+        self.path = path
+        self.asked = asked
+
+    @classmethod
+    def create(cls, name: str, asked: Asked) -> BenchDir:
+        """Raises RunDirError."""
+        try:
+            path = new_directory(lambda: run_path(Path("runs"), f"bench-{name}").absolute())
+            RunDir(path).write(path / "bench.json", asked)
+        except OSError as e:
+            raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e
+        return cls(path, asked)
+
+    @classmethod
+    def open(cls, path: Path) -> BenchDir:
+        """Raises RunDirError where it is none, or is damaged."""
+        if not (path / "bench.json").is_file():
+            raise RunDirError(
+                f"{path} is not a directory of unhang bench: it has no bench.json",
+                says_zh=f"{path} 不是 unhang bench 的目录：其中没有 bench.json",
+                cause="unhang bench compare makes them as runs/bench-<name>-<time>/",
+            )
+        return cls(path.absolute(), RunDir(path).read(path / "bench.json", Asked))
+
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that count so far. A last line that was cut off is left out. Raises RecordError for any other damage."""
+        try:
+            *lines, rest = (self.path / "runs.jsonl").read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return ()
+        try:
+            found = [msgspec.json.decode(line, type=Run) for line in lines]
+        except msgspec.MsgspecError as e:
+            raise RecordError(f"{self.path / 'runs.jsonl'} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
+        if rest:
+            os.truncate(self.path / "runs.jsonl", sum(len(line) + 1 for line in lines))
+        return tuple(found)
+
+    def add(self, run: Run) -> None:
+        """Raises OSError."""
+        with (self.path / "runs.jsonl").open("ab") as f:
+            f.write(encoding.encode(run) + b"\n")
+
+    def new_run(self, round: int, arm: str) -> RunDir:
+        """An empty run directory; one of an attempt that did not count stays beside it. Raises RunDirError."""
+        path = base = self.path / f"round-{round}-{arm}"
+        numbers = itertools.count(2)
+        while path.exists():
+            path = base.with_name(f"{base.name}-{next(numbers)}")
+        return RunDir.create(path)

@@ -1,0 +1,236 @@
+"""Rounds of runs, each arm once in each, until the answer is certain or the budget is spent.
+
+Runs are started by `launch.supervise`, as `unhang run` does, and are never started again by it: a training that fails ends the comparison.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from unhang.bench import in_force, step_times
+from unhang.bench.arms import Arm, Rules, order
+from unhang.bench.comparison import Comparison, compare
+from unhang.bench.records import BenchDir, Run
+from unhang.errors import EXIT_FOUND, EXIT_OK, RunDirError, UnhangError
+from unhang.launch import events, supervise
+from unhang.launch.attempt import Options
+from unhang.model import Verdict
+from unhang.runtime.attach import protocol
+
+Stopped = Literal["decided", "budget", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A run of a round goes on, number `position` of `of`; `step` is 0 before its first."""
+
+    round: int
+    arm: str
+    position: int
+    of: int
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundEnds:
+    """`comparisons` are those of all rounds so far; `proof` comes once, with the first of them."""
+
+    round: int
+    runs: tuple[Run, ...]
+    comparisons: tuple[Comparison, ...]
+    proof: in_force.Proof | None
+
+
+Progress = Running | RoundEnds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """`runs` are those of complete rounds. `failed` is the run directory of a training that failed, with the verdict on it."""
+
+    stopped: Stopped
+    exitcode: int
+    elapsed_s: float
+    runs: tuple[Run, ...]
+    comparisons: tuple[Comparison, ...]
+    proof: in_force.Proof | None
+    failed: str | None = None
+    verdict: Verdict | None = None
+
+
+class Benchmark:
+    """Start with `run`, in the main thread. Runs that `directory` holds already count."""
+
+    def __init__(self, arms: Sequence[Arm], rules: Rules, *, directory: BenchDir, tell: Callable[[Progress], None]) -> None:
+        self._arms = {arm.name: arm for arm in arms}
+        self._rules = rules
+        self._directory = directory
+        self._tell = tell
+        self._runs = list(directory.runs())
+        self._proof: in_force.Proof | None = None
+        self._longest_s = max((run.elapsed_s for run in self._runs), default=0.0)
+
+    def run(self) -> Result:
+        """Raises UnhangError where nothing can be compared: equal arms, no steps, a command that cannot be started."""
+        self._began = time.monotonic()
+        # Of a directory that is resumed, the first round that is not complete.
+        round = len(next(iter(self._complete().values())))
+        while True:
+            if round > 0 and (ended := self._look(round)) is not None:
+                return ended
+            round += 1
+            if (ended := self._round(round)) is not None:
+                return ended
+
+    def _look(self, round: int) -> Result | None:
+        """Compare after a round; None where it cannot be told yet. Raises EqualArms."""
+        new = None
+        if self._proof is None:
+            new = self._proof = in_force.prove(list(self._arms.values()), {run.arm: run for run in self._runs if run.round == 1})
+        comparisons = self._compare()
+        runs = sorted((run for run in self._runs if run.round == round), key=lambda run: run.arm)
+        self._tell(RoundEnds(round=round, runs=tuple(runs), comparisons=comparisons, proof=new))
+        return self._result("decided", EXIT_OK) if all(c.outcome != "undecided" for c in comparisons) else None
+
+    def _round(self, round: int) -> Result | None:
+        """Run what is missing of a round; None once it is complete."""
+        done = {run.arm for run in self._runs if run.round == round}
+        names = order(list(self._arms), seed=self._rules.seed, round=round)
+        for position, name in enumerate(names, 1):
+            if name in done:
+                continue
+            # A run that would be cut off tells nothing.
+            if round > 1 and self._left_s() < self._longest_s:
+                return self._result("budget", EXIT_OK)
+            if (ended := self._measure(self._arms[name], Running(round=round, arm=name, position=position, of=len(names)))) is not None:
+                return ended
+        return None
+
+    def _measure(self, arm: Arm, running: Running) -> Result | None:
+        self._tell(running)
+        rundir = self._directory.new_run(running.round, arm.name)
+        files = rundir.path / "steps"
+        told: list[events.Event] = []
+        is_over = False
+
+        def tell(event: events.Event) -> None:
+            nonlocal is_over
+            if isinstance(event, (events.Overridden, events.Ignored)):
+                told.append(event)
+            elif isinstance(event, events.Pace):
+                self._tell(replace(running, step=event.step))
+                if self._left_s() < 0 and not is_over:
+                    is_over = True
+                    supervisor.stop()
+
+        asked = {protocol.ENV_STEP_TIMES: str(files), protocol.ENV_STEP_LIMIT: str(self._rules.steps)}
+        supervisor = supervise.Supervisor(
+            arm.command,
+            rundir=rundir,
+            options=Options(),
+            policy=supervise.Policy(on_failure="abort", max_restarts=0),
+            tell=tell,
+            sink=lambda rank, stream, data: None,
+            settings={**arm.settings, **asked},
+            described=arm.described,
+        )
+        try:
+            files.mkdir(mode=0o700)
+            with _signals_kept():
+                outcome = supervisor.run()
+            ranks = step_times.read(files)
+            # Beside the records of unhang run, which hold no values of variables that nobody asked for.
+            shutil.rmtree(files)
+        except OSError as e:
+            raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e
+        if is_over:
+            return self._result("budget", EXIT_OK)
+        if outcome.interrupted:
+            return self._result("interrupted", outcome.exitcode)
+        if outcome.exitcode != 0:
+            return self._result("failed", EXIT_FOUND, failed=str(rundir.path), verdict=outcome.verdict)
+        self._add(arm, running.round, rundir.path.name, ranks, told, outcome.elapsed_s)
+        return None
+
+    def _add(self, arm: Arm, round: int, run_dir: str, ranks: Sequence[step_times.RankFile], told: Sequence[events.Event], elapsed_s: float) -> None:
+        if not ranks:
+            raise UnhangError(
+                f"no optimizer step was seen in {self._directory.path / run_dir}",
+                cause="only steps of torch.optim are counted, in ranks on this host",
+                hint=f"unhang why {self._directory.path / run_dir}",
+            )
+        times = step_times.durations(ranks)
+        steps = step_times.summarize(times)
+        if steps is None:
+            raise UnhangError(
+                f"{len(times) + 1} steps are too few to be measured",
+                cause=f"without the warm-up, {step_times.LEAST_STEPS} have to be left",
+                hint="let the training take more steps, and raise --steps",
+            )
+        found, own = in_force.gather(ranks, told)
+        run = Run(
+            round=round,
+            arm=arm.name,
+            run_dir=run_dir,
+            ended=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            elapsed_s=elapsed_s,
+            steps=steps,
+            in_force=found,
+            set_by_script=own,
+        )
+        try:
+            self._directory.add(run)
+        except OSError as e:
+            raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e
+        self._runs.append(run)
+        self._longest_s = max(self._longest_s, elapsed_s)
+
+    def _complete(self) -> Mapping[str, list[Run]]:
+        """The runs of complete rounds, by arm, in the order of the rounds."""
+        rounds = [{run.arm: run for run in self._runs if run.round == round} for round in sorted({run.round for run in self._runs})]
+        whole = [found for found in rounds if found.keys() == self._arms.keys()]
+        return {name: [found[name] for found in whole] for name in self._arms}
+
+    def _compare(self) -> tuple[Comparison, ...]:
+        complete = self._complete()
+        if not next(iter(complete.values())):
+            return ()
+        return compare({name: [self._seconds(run) for run in runs] for name, runs in complete.items()}, margin=self._rules.margin)
+
+    def _seconds(self, run: Run) -> float:
+        samples = self._arms[run.arm].samples if self._rules.is_per_sample else None
+        return run.steps.typical_s / (samples or 1)
+
+    def _left_s(self) -> float:
+        return self._rules.budget_s - (time.monotonic() - self._began)
+
+    def _result(self, stopped: Stopped, exitcode: int, *, failed: str | None = None, verdict: Verdict | None = None) -> Result:
+        return Result(
+            stopped=stopped,
+            exitcode=exitcode,
+            elapsed_s=round(time.monotonic() - self._began, 3),
+            runs=tuple(run for runs in self._complete().values() for run in runs),
+            comparisons=self._compare(),
+            proof=self._proof,
+            failed=failed,
+            verdict=verdict,
+        )
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """The supervisor's event loop leaves signals at their defaults; what they did before comes back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

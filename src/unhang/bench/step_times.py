@@ -1,0 +1,111 @@
+"""The step times of one run, from the files that each rank wrote (runtime/attach/step_times)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+# The warm-up ends at the first of so many steps in a row whose median is usual in the second half of the run.
+WINDOW = 5
+# In robust standard deviations (1.4826 times the median absolute deviation).
+USUAL = 2.0
+BLOCKS = 20
+LEAST_STEPS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFile:
+    """What one rank wrote at its first step, and when its steps ended (CLOCK_MONOTONIC, in seconds)."""
+
+    rank: int
+    argv: tuple[str, ...]
+    started_with: dict[str, str]
+    variables: dict[str, str]
+    torch: dict[str, str]
+    ends_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Durations in seconds. `typical_s` is what arms are compared by; `dropped` counts the steps of the warm-up.
+
+    Not `is_steady`: the second half was not alike, or no step of the first half was as it is. All of the first half is dropped.
+    """
+
+    times_s: tuple[float, ...]
+    dropped: int
+    is_steady: bool
+    typical_s: float
+    mean_s: float
+    median_s: float
+    p95_s: float
+
+
+def read(directory: Path) -> tuple[RankFile, ...]:
+    """All ranks of a run, by rank. What a rank that was killed left half written is left out."""
+    found = []
+    for path in directory.glob("*.json"):
+        try:
+            told: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+            data = path.with_suffix(".times").read_bytes()
+            ends = tuple(t for (t,) in struct.iter_unpack("=d", data[: len(data) // 8 * 8]))
+            found.append(msgspec.convert({**told, "ends_s": ends}, RankFile))
+        except (OSError, msgspec.MsgspecError):
+            continue
+    return tuple(sorted(found, key=lambda one: one.rank))
+
+
+def durations(ranks: Sequence[RankFile]) -> tuple[float, ...]:
+    """Seconds from the end of each step to the end of the next. A step has ended when its slowest rank has ended it."""
+    ends = [max(of_ranks) for of_ranks in zip(*(one.ends_s for one in ranks), strict=False)]
+    return tuple(after - before for before, after in itertools.pairwise(ends))
+
+
+def summarize(times_s: Sequence[float]) -> Steps | None:
+    """None where fewer than LEAST_STEPS are left without the warm-up."""
+    dropped, is_steady = warmup(times_s)
+    steady = times_s[dropped:]
+    if len(steady) < LEAST_STEPS:
+        return None
+    # A median of single steps would miss what happens every tenth step; a mean, what happened once.
+    count = min(BLOCKS, len(steady))
+    edges = [len(steady) * i // count for i in range(count + 1)]
+    blocks = [statistics.fmean(steady[a:b]) for a, b in itertools.pairwise(edges)]
+    return Steps(
+        times_s=tuple(round(t, 7) for t in times_s),
+        dropped=dropped,
+        is_steady=is_steady,
+        typical_s=statistics.median(blocks),
+        mean_s=statistics.fmean(steady),
+        median_s=statistics.median(steady),
+        p95_s=statistics.quantiles(steady, n=20, method="inclusive")[-1],
+    )
+
+
+def warmup(times_s: Sequence[float]) -> tuple[int, bool]:
+    """How many steps to drop, and whether the rhythm was steady before the second half, and in it."""
+    half = len(times_s) // 2
+    second = times_s[half:]
+    if len(second) < WINDOW:
+        return half, False
+    usual = statistics.median(second)
+    # Steps that sleep are alike to the microsecond: a thousandth is no change of rhythm.
+    sigma = max(1.4826 * statistics.median(abs(t - usual) for t in second), usual / 1000)
+    middle = len(second) // 2
+    # Three standard errors of a difference of two medians of normal values.
+    if abs(statistics.median(second[:middle]) - statistics.median(second[middle:])) > 3 * 1.25 * sigma * math.sqrt(2 / middle):
+        return half, False
+    for i in range(half):
+        window = times_s[i : i + WINDOW]
+        if abs(statistics.median(window) - usual) <= USUAL * sigma:
+            # A slow step does not hide before the usual ones that follow it.
+            return i + next((j for j, t in enumerate(window) if abs(t - usual) <= USUAL * sigma), 0), True
+    return half, False

@@ -1,0 +1,242 @@
+"""What `unhang bench compare` does once its options are known."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import secrets
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from unhang import encoding
+from unhang.bench.arms import Arm, Rules
+from unhang.bench.in_force import ARGUMENTS, BY_HOOK, WORLD_SIZE
+from unhang.bench.records import Asked, BenchDir
+from unhang.bench.runner import Benchmark
+from unhang.cli import refused, training_command
+from unhang.cli import settings as of_settings
+from unhang.cli.aside import say
+from unhang.diagnosis.redact import redact_command
+from unhang.errors import MissingExtra, RunDirError, UnhangError
+from unhang.knowledge.settings import configuration
+from unhang.knowledge.settings.planning import Plan
+from unhang.launch import command as commands
+from unhang.launch.command import Command
+from unhang.records import named
+from unhang.report import bench, language, screen, settings
+from unhang.runtime.attach.step_times import is_of_interest
+from unhang.text import Text
+
+NONE = "none"
+_BATCH = re.compile(r"(?:.*[-_])?batch(?:[-_]size)?")
+# Options of a comparison that goes on: the others are those that it began with.
+_ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--json", "--no-color"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of `unhang bench compare`; `typed` names those that stand on the command line."""
+
+    words: tuple[str, ...]
+    arms: Mapping[str, str]
+    argument: str | None
+    margin: float
+    budget_s: float
+    steps: int
+    nproc_per_node: int | None
+    module: bool
+    python: str | None
+    resume: Path | None
+    csv: Path | None
+    markdown: Path | None
+    as_json: bool
+    typed: frozenset[str] = frozenset()
+
+
+def run(request: Request) -> None:
+    """Compare, print the result and leave with its exit code. Raises UnhangError."""
+    if importlib.util.find_spec("scipy") is None:
+        raise MissingExtra("unhang bench needs SciPy, which is not installed here", hint="pip install 'unhang[bench]'")
+    for path in filter(None, (request.csv, request.markdown)):
+        if not named.is_dir(path.absolute().parent):
+            raise UnhangError(f"cannot write {path}: there is no directory {path.parent}")
+    directory = _resumed(request) if request.resume is not None else None
+    asked = directory.asked if directory is not None else _asked(request)
+    command = training_command.resolve(request.words or asked.words, module=asked.module, nproc_per_node=asked.nproc_per_node, python=asked.python)
+    arms = _arms(command, asked)
+    rules = Rules(
+        seed=asked.seed,
+        margin=asked.margin,
+        budget_s=request.budget_s if directory is None or "--budget" in request.typed else asked.budget_s,
+        steps=asked.steps,
+        is_per_sample=all(arm.samples is not None for arm in arms),
+    )
+    if directory is None:
+        directory = BenchDir.create(command.name, asked)
+    again = f"unhang bench compare --resume {named.again(os.path.relpath(directory.path))}"
+    again += " -- COMMAND" if asked.hides else ""
+    try:
+        with bench.ProgressLine(arms, rules, screen.console(stderr=True)) as line:
+            result = Benchmark(arms, rules, directory=directory, tell=line.tell).run()
+    except SystemExit:
+        # A signal between two runs.
+        say(Text("interrupted; {again} goes on", "已中断；可用 {again} 继续").fill(again=again))
+        raise
+    report = bench.Report(arms=arms, rules=rules, run_dir=directory.path, again=again, result=result)
+    _write(request.csv, report.csv())
+    _write(request.markdown, report.markdown())
+    if request.as_json:
+        refused.answers(given=True)
+        sys.stdout.buffer.write(encoding.encode(report.json()) + b"\n")
+    else:
+        report.print(screen.console())
+    raise typer.Exit(result.exitcode)
+
+
+def _asked(request: Request) -> Asked:
+    """Raises UnhangError for options that do not make a comparison."""
+    if request.argument is not None and request.arms:
+        raise UnhangError("--arg and --a: choose one", hint="--arg makes an arm of each value")
+    words = request.words[1:] if request.words[:1] == ("--",) else request.words
+    arms = request.arms if request.argument is None else _of_argument(request.argument)
+    if list(arms) != list("abcdefghijklmnopqrstuvwxyz"[: len(arms)]) or len(arms) < 2:
+        raise UnhangError(
+            "there is nothing to compare: --a and --b are needed, or --arg",
+            hint="unhang bench compare --a shm=on --b shm=off -- COMMAND",
+        )
+    if not words:
+        raise UnhangError("no command to run", hint="unhang bench compare --a ARM --b ARM -- train.py")
+    hidden = tuple(redact_command(words))
+    return Asked(
+        words=hidden,
+        hides=hidden != words,
+        cwd=str(Path.cwd()),
+        arms=arms,
+        argument=request.argument,
+        module=request.module,
+        nproc_per_node=request.nproc_per_node,
+        python=request.python,
+        seed=secrets.randbelow(2**31),
+        margin=request.margin,
+        budget_s=request.budget_s,
+        steps=request.steps,
+    )
+
+
+def _of_argument(text: str) -> dict[str, str]:
+    name, joined, values = text.partition("=")
+    found = values.split(",")
+    if not joined or not name or not all(found) or len(found) < 2:
+        raise UnhangError(f"--arg {text}: it is a name and two values or more", hint="--arg batch=64,128")
+    return {chr(ord("a") + i): f"{name}={value}" for i, value in enumerate(found[:26])}
+
+
+def _resumed(request: Request) -> BenchDir:
+    """Raises UnhangError for what is no directory of a comparison, and for options that would change it."""
+    assert request.resume is not None
+    directory = BenchDir.open(request.resume)
+    asked = directory.asked
+    if others := sorted(request.typed - _ANEW - {"command"}):
+        raise UnhangError(
+            f"{others[0]} cannot be changed: {request.resume} goes on as it began", hint=f"leave {others[0]} out, or start a new comparison"
+        )
+    if Path(asked.cwd) != Path.cwd():
+        raise UnhangError(f"{request.resume} was started in {asked.cwd}", hint=f"cd {shlex.quote(asked.cwd)}")
+    if not request.words and asked.hides:
+        raise UnhangError(
+            "the command holds a credential, which is not kept: it has to be typed again",
+            hint=f"unhang bench compare --resume {named.again(request.resume)} -- {shlex.join(asked.words)}",
+        )
+    if request.words and tuple(redact_command(request.words)) != tuple(asked.words):
+        raise UnhangError(f"this is another command than that of {request.resume}: {shlex.join(asked.words)}", hint="leave it out")
+    return directory
+
+
+def _arms(command: Command, asked: Asked) -> list[Arm]:
+    """Raises UnhangError for settings that would have no effect, and for arms that are started alike."""
+    make = _of_settings if asked.argument is None else _with_argument
+    arms = [make(command, name, text) for name, text in asked.arms.items()]
+    for i, one in enumerate(arms):
+        for other in arms[:i]:
+            if (one.settings, one.command.argv) == (other.settings, other.command.argv):
+                raise UnhangError(
+                    f"arms {other.name} and {one.name} are the same: {other.asked}, {one.asked}",
+                    cause="they set the same variables, options and arguments here",
+                )
+    return arms
+
+
+def _with_argument(command: Command, name: str, text: str) -> Arm:
+    plain = _of_settings(command, name, NONE)
+    flag, _, value = text.partition("=")
+    return replace(
+        plain,
+        asked=text,
+        command=commands.with_settings(plain.command, arguments=(flag if flag.startswith("-") else f"--{flag}", value)),
+        changes=frozenset({ARGUMENTS}),
+        samples=int(value) if _BATCH.fullmatch(flag.lstrip("-")) and value.isdecimal() and int(value) else None,
+    )
+
+
+def _of_settings(command: Command, name: str, text: str) -> Arm:
+    try:
+        words = shlex.split(text)
+    except ValueError as e:
+        raise UnhangError(f"--{name} {text}: {e}") from e
+    presets = [word for word in words if "=" not in word and word != NONE]
+    typed = [word for word in words if "=" in word]
+    if not words or len(presets) > 1 or (NONE in words and len(words) > 1):
+        raise UnhangError(
+            f"--{name} {text!r}: it is one preset, or settings, or {NONE}",
+            hint=f"--{name} shm=off, --{name} 'shm=off p2p=off', --{name} conservative, --{name} {NONE}",
+        )
+    configured = configuration.load(Path.cwd())
+    plan = of_settings.plan(command, configured, preset=presets[0] if presets else None, settings=typed, timeout=None, option=f"--{name}")
+    if plan is None:
+        return Arm(name=name, asked=text, command=command)
+    started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
+    commands.check_reach(started, {**os.environ, **plan.applied.env})
+    for said in settings.notes(plan, language.spoken()):
+        typer.echo(f"unhang: {name}: {said}", err=True)
+    return Arm(
+        name=name,
+        asked=text,
+        command=started,
+        settings=plan.applied.env,
+        described=settings.described(plan),
+        changes=frozenset(_changes(plan)),
+        samples=_samples(plan),
+    )
+
+
+def _changes(plan: Plan) -> set[str]:
+    """What the settings of an arm are to change, by its name in `Run.in_force`. Those of unhang.toml are for all arms."""
+    found = set()
+    for one in plan.chosen:
+        spelled = plan.applied.spelled.get(one.key)
+        if spelled is None or not (one.is_typed or one.origin.startswith("preset ")):
+            continue
+        found |= {BY_HOOK.get(variable, variable) for variable in spelled.env if variable in BY_HOOK or is_of_interest(variable)}
+        found |= {WORLD_SIZE} if one.key == "processes" else {ARGUMENTS} if spelled.arguments else set()
+    return found
+
+
+def _samples(plan: Plan) -> int | None:
+    value: Any = next((one.value for one in plan.chosen if one.key == "batch"), None)
+    return value if isinstance(value, int) else None
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is None:
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise RunDirError(f"cannot write {path}: {e.strerror or e}") from e

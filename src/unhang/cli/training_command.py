@@ -1,0 +1,51 @@
+"""The command of a training as it was typed, resolved, and refused where it could not start."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from unhang.errors import CommandNotFound, UnhangError
+from unhang.launch import command as commands
+from unhang.launch import environment
+from unhang.launch.command import Command
+from unhang.records import named
+from unhang.report import language
+
+
+def resolve(words: Sequence[str], *, module: bool, nproc_per_node: int | None, python: str | None, typed: Sequence[str] = ()) -> Command:
+    """`typed` are our own options before the command, for hints. Notes a --python without effect. Raises UnhangError."""
+    command = commands.resolve(words, module=module, nproc_per_node=nproc_per_node, python=python, typed=typed)
+    if python is not None and command.python_from == "command" and not commands.is_same_python(python, command.python):
+        typer.echo(f"unhang: {language.refusal(_in_vain(python, words[0], command.python))}", err=True)
+    if command.needs_torch and environment.torch_version(command.python) is None:
+        raise UnhangError(
+            f"{command.python} has no torch",
+            cause="the environment of the training is not activated",
+            hint="activate it, or name its Python with --python PATH",
+        )
+    if command.module is not None and environment.lacks_module(command.python, command.module):
+        raise CommandNotFound(
+            f"{command.python} finds no module {command.module} to run",
+            cause=f"the name is misspelt, or the module is neither installed nor in {Path.cwd()}",
+            hint="start it where it can be imported; a script goes without -m",
+        )
+    return command
+
+
+def launcher_beside(python: str, first: str) -> str | None:
+    """The launcher of that name in the environment of a Python, None where there is none."""
+    found = shutil.which(python)
+    return shutil.which(Path(first).name, path=str(Path(found).absolute().parent)) if found is not None else None
+
+
+def _in_vain(python: str, first: str, own: str) -> str:
+    """That --python does not change what the command runs, and which launcher would do as it says, where there is one."""
+    if commands.is_python(first):
+        return f"--python {python} has no effect: {first} is itself a Python, {own}, and runs"
+    said = f"--python {python} has no effect: {first} starts its ranks with its own Python, {own}"
+    beside = launcher_beside(python, first)
+    return said if beside is None else f"{said}; name {named.again(beside)} for the other one"

@@ -1,0 +1,307 @@
+"""A comparison of arms: its progress on a terminal, and its result as a table and sentences, JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from unhang.bench.arms import Arm, Rules
+from unhang.bench.comparison import CONFIDENCE, Comparison, Outcome
+from unhang.bench.in_force import Difference
+from unhang.bench.runner import Progress, Result, Running
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
+from unhang.report import language, screen
+from unhang.report.folding import fold
+
+RESULT_SCHEMA = "unhang/bench-result/1"
+
+_OUTCOMES: dict[Outcome, Text] = {
+    "faster": Text("faster", "更快"),
+    "slower": Text("slower", "更慢"),
+    "same": Text("same within {margin}", "在 {margin} 以内相同"),
+    "undecided": Text("cannot tell yet", "尚无法判断"),
+}
+_SENTENCES: dict[Outcome, Text] = {
+    "faster": Text(
+        "{arm} is faster than {baseline}: {change} less time per {unit}, between {low} and {high}",
+        "{arm} 比 {baseline} 快：每{unit}的时间少 {change}，在 {low} 到 {high} 之间",
+    ),
+    "slower": Text(
+        "{arm} is slower than {baseline}: {change} more time per {unit}, between {low} and {high}",
+        "{arm} 比 {baseline} 慢：每{unit}的时间多 {change}，在 {low} 到 {high} 之间",
+    ),
+    "same": Text(
+        "{arm} is as fast as {baseline} within {margin}: the time per {unit} differs by {low} to {high}",
+        "{arm} 与 {baseline} 在 {margin} 以内同样快：每{unit}的时间相差 {low} 到 {high}",
+    ),
+    "undecided": Text(
+        "cannot tell yet whether {arm} and {baseline} differ by more than {margin}: the time per {unit} differs by {low} to {high}",
+        "尚无法判断 {arm} 与 {baseline} 每{unit}的时间是否相差超过 {margin}：差别在 {low} 到 {high} 之间",
+    ),
+}
+_CERTAINTY = Text(" ({confidence} confidence, {n} rounds)", "（置信度 {confidence}，{n} 轮）")
+_UNBOUNDED = Text("cannot tell yet how {arm} compares with {baseline}: {n} rounds are too few", "尚无法比较 {arm} 与 {baseline}：{n} 轮太少")
+_WITHOUT_EFFECT = Text(
+    "note: {name} is the same in {arm} and {baseline}, though it was asked for",
+    "注意：{arm} 与 {baseline} 的 {name} 相同，尽管要求不同",
+)
+_UNSTEADY = Text(
+    "note: no steady rhythm within the first half of {runs}; more steps (--steps) make the numbers safer",
+    "注意：{runs} 的前一半步数内节奏没有稳定；增加步数（--steps）可使数字更可靠",
+)
+_DROPPED = Text("warm-up dropped: {steps} steps of each run; records in {path}", "每次运行去掉预热的 {steps} 步；记录在 {path}")
+_ROUND = Text("round {round}: {measured}{so_far}", "第 {round} 轮：{measured}{so_far}")
+_RUNNING = Text(
+    "round {round}, run {position} of {of}: {arm} ({asked}), step {step} of {steps}",
+    "第 {round} 轮，第 {position} 次，共 {of} 次：{arm}（{asked}），第 {step} 步，共 {steps} 步",
+)
+_STOPPED = {
+    "budget": Text("the budget of {budget} s is spent; {again} goes on", "{budget} 秒的预算已用完；可用 {again} 继续"),
+    "interrupted": Text("interrupted; {again} goes on", "已中断；可用 {again} 继续"),
+    "failed": Text("the training failed: unhang why {failed}; {again} goes on", "训练失败：unhang why {failed}；可用 {again} 继续"),
+    "decided": NOTHING,
+}
+_HEADS = {
+    "arm": Text("arm", "组"),
+    "asked": Text("setting", "设置"),
+    "runs": Text("runs", "次数"),
+    "step": Text("step", "每步"),
+    "p95": Text("p95", "p95"),
+    "rate": Text("steps/s", "步/秒"),
+    "samples": Text("samples/s per rank", "样本/秒/rank"),
+    "change": Text("time per {unit}", "每{unit}时间"),
+    "interval": Text("{confidence} interval", "{confidence} 区间"),
+    "outcome": Text("verdict", "结论"),
+}
+_STEP, _SAMPLE = Text("step", "步"), Text("sample", "样本")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A result with what it was asked for. `again` is the command that goes on."""
+
+    arms: Sequence[Arm]
+    rules: Rules
+    run_dir: Path
+    again: str
+    result: Result
+    lang: language.Language = field(default_factory=language.spoken)
+
+    def print(self, console: Console) -> None:
+        """The table, the sentence of each verdict, and what should be known about it."""
+        if self.result.runs:
+            console.print(self._table())
+        for says in (*self.verdicts(), *self.notes()):
+            for line in fold(says.of(self.lang), screen.width(console)):
+                console.print(line, markup=False, soft_wrap=True)
+
+    def verdicts(self) -> Iterator[Text]:
+        for one in self.result.comparisons:
+            yield _sentence(one, self.arms, self.rules)
+
+    def notes(self) -> Iterator[Text]:
+        """What the arms differed in, what else is worth knowing, and how to go on."""
+        proof = self.result.proof
+        for arm in self.arms[1:] if proof is not None else ():
+            found = [d for d in proof.differences if d.arm == arm.name]  # type: ignore[union-attr]
+            yield Text("{arm} differs from {baseline} in {what}", "{arm} 与 {baseline} 的差别：{what}").fill(
+                arm=arm.name, baseline=self.arms[0].name, what=joined(map(_difference, found), COMMA)
+            )
+            if more := [d.name for d in found if not d.is_asked]:
+                yield Text("note: nobody asked for a difference in {names}", "注意：没有要求 {names} 有差别").fill(names=", ".join(more))
+        for arm_name, name in proof.without_effect if proof is not None else ():
+            yield _WITHOUT_EFFECT.fill(name=name, arm=arm_name, baseline=self.arms[0].name)
+        if unsteady := [run.run_dir for run in self.result.runs if not run.steps.is_steady]:
+            yield _UNSTEADY.fill(runs=", ".join(unsteady))
+        if self.result.runs:
+            low, *_, high = sorted(run.steps.dropped for run in self.result.runs)
+            steps = same(str(low)) if low == high else Text("{low} to {high}", "{low} 到 {high}").fill(low=low, high=high)
+            yield _DROPPED.fill(steps=steps, path=str(self.run_dir))
+        if says := _STOPPED[self.result.stopped]:
+            yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "")
+
+    def _rows(self) -> Iterator[list[Text]]:
+        rate = _HEADS["samples" if self.rules.is_per_sample else "rate"]
+        unit = _SAMPLE if self.rules.is_per_sample else _STEP
+        yield [
+            *(_HEADS[name] for name in ("arm", "asked", "runs", "step", "p95")),
+            rate,
+            _HEADS["change"].fill(unit=unit),
+            _HEADS["interval"].fill(confidence=f"{CONFIDENCE * 100:g} %"),
+            _HEADS["outcome"],
+        ]
+        compared = {one.arm: one for one in self.result.comparisons}
+        for arm in self.arms:
+            numbers = self.numbers(arm)
+            one = compared.get(arm.name)
+            texts = [
+                arm.name,
+                arm.asked,
+                str(numbers["runs"]),
+                _seconds(numbers["step_s"]),
+                _seconds(numbers["p95_s"]),
+                f"{numbers['samples_per_s' if self.rules.is_per_sample else 'steps_per_s']:.4g}",
+                "" if one is None else _percent(one.change),
+                "" if one is None or one.low is None else f"{_percent(one.low)} .. {_percent(one.high)}",
+            ]
+            yield [*map(same, texts), NOTHING if one is None else _OUTCOMES[one.outcome].fill(margin=_margin(self.rules))]
+
+    def numbers(self, arm: Arm) -> dict[str, Any]:
+        """Medians over the runs of an arm."""
+        steps = [run.steps for run in self.result.runs if run.arm == arm.name]
+        typical = statistics.median(s.typical_s for s in steps)
+        return {
+            "runs": len(steps),
+            "step_s": typical,
+            "mean_s": statistics.median(s.mean_s for s in steps),
+            "median_s": statistics.median(s.median_s for s in steps),
+            "p95_s": statistics.median(s.p95_s for s in steps),
+            "steps_per_s": 1 / typical,
+            "samples_per_s": None if arm.samples is None else arm.samples / typical,
+        }
+
+    def _table(self) -> Table:
+        heads, *rows = ([text.of(self.lang) for text in row] for row in self._rows())
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for i, head in enumerate(heads):
+            table.add_column(head, justify="right" if 2 <= i <= 6 else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def markdown(self) -> str:
+        """The table and the sentences."""
+        if not self.result.runs:
+            return "".join(f"{says.of(self.lang)}\n" for says in self.notes())
+        heads, *rows = ([text.of(self.lang).replace("|", "\\|") for text in row] for row in self._rows())
+        lines = [heads, ["---"] * len(heads), *rows]
+        says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.notes())]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + "\n".join(says)
+
+    def csv(self) -> str:
+        """One line for each run."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("round", "arm", "setting", "steps", "dropped", "steady", "typical_s", "mean_s", "median_s", "p95_s", "elapsed_s", "run_dir"))
+        asked = {arm.name: arm.asked for arm in self.arms}
+        for run in sorted(self.result.runs, key=lambda run: (run.round, run.arm)):
+            s = run.steps
+            measured = (f"{value:.9g}" for value in (s.typical_s, s.mean_s, s.median_s, s.p95_s, run.elapsed_s))
+            writer.writerow((run.round, run.arm, asked[run.arm], len(s.times_s), s.dropped, s.is_steady, *measured, run.run_dir))
+        return out.getvalue()
+
+    def json(self) -> dict[str, Any]:
+        result = self.result
+        return {
+            "schema": RESULT_SCHEMA,
+            "stopped": result.stopped,
+            "exitcode": result.exitcode,
+            "elapsed_s": result.elapsed_s,
+            "rounds": max((run.round for run in result.runs), default=0),
+            "seed": self.rules.seed,
+            "margin": self.rules.margin,
+            "confidence": CONFIDENCE,
+            "unit": "sample" if self.rules.is_per_sample else "step",
+            "arms": [
+                {"name": arm.name, "setting": arm.asked, **(self.numbers(arm) if result.runs else {"runs": 0}), "environment": dict(arm.settings)}
+                for arm in self.arms
+            ],
+            "comparisons": msgspec.to_builtins(result.comparisons),
+            "says": [says.en for says in self.verdicts()],
+            "differences": None if result.proof is None else msgspec.to_builtins(result.proof.differences),
+            "without_effect": None if result.proof is None else [list(one) for one in result.proof.without_effect],
+            "notes": [says.en for says in self.notes()],
+            "run_dir": str(self.run_dir),
+            "failed": result.failed,
+            "verdict": msgspec.to_builtins(result.verdict),
+        }
+
+
+class ProgressLine:
+    """What happens, on standard error: a line for each round, and on a terminal a live one below for the run."""
+
+    def __init__(self, arms: Sequence[Arm], rules: Rules, console: Console) -> None:
+        self._arms = arms
+        self._rules = rules
+        self._console = console
+        self._lang = language.spoken()
+        self._live = Live(console=console, transient=True, refresh_per_second=4) if console.is_terminal and not screen.is_plain() else None
+
+    def __enter__(self) -> ProgressLine:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def tell(self, event: Progress) -> None:
+        if isinstance(event, Running):
+            if self._live is not None:
+                asked = next(arm.asked for arm in self._arms if arm.name == event.arm)
+                says = _RUNNING.fill(**vars(event), asked=asked, steps=self._rules.steps)
+                self._live.update(says.of(self._lang))
+            return
+        for one in event.proof.differences if event.proof is not None else ():
+            self._say(Text("{arm} differs: {what}", "{arm} 的差别：{what}").fill(arm=one.arm, what=_difference(one)))
+        measured = ", ".join(f"{run.arm} {_seconds(run.steps.typical_s)} (-{run.steps.dropped})" for run in event.runs)
+        so_far = joined(map(_so_far, event.comparisons), NOTHING)
+        self._say(_ROUND.fill(round=event.round, measured=measured, so_far=so_far))
+
+    def _say(self, says: Text) -> None:
+        self._console.print(f"unhang: {says.of(self._lang)}", markup=False, soft_wrap=True)
+
+
+def _so_far(one: Comparison) -> Text:
+    if one.low is None:
+        return Text("; {arm} {change}", "；{arm} {change}").fill(arm=one.arm, change=_percent(one.change))
+    return Text("; {arm} {change}, {low} to {high}", "；{arm} {change}，{low} 到 {high}").fill(
+        arm=one.arm, change=_percent(one.change), low=_percent(one.low), high=_percent(one.high)
+    )
+
+
+def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
+    names = {arm.name: f"{arm.name} ({arm.asked})" for arm in arms}
+    if one.low is None:
+        return _UNBOUNDED.fill(arm=names[one.arm], baseline=names[one.baseline], n=one.rounds)
+    low, high = _percent(one.low), _percent(one.high)
+    if one.outcome in ("faster", "slower"):
+        low, high = (f"{value * 100:.1f} %" for value in sorted((abs(one.low), abs(one.high or one.low))))
+    says = _SENTENCES[one.outcome].fill(
+        arm=names[one.arm],
+        baseline=names[one.baseline],
+        change=f"{abs(one.change) * 100:.1f} %",
+        low=low,
+        high=high,
+        margin=_margin(rules),
+        unit=_SAMPLE if rules.is_per_sample else _STEP,
+    )
+    return says + _CERTAINTY.fill(confidence=f"{CONFIDENCE * 100:g} %", n=one.rounds)
+
+
+def _difference(one: Difference) -> Text:
+    a, b = (Text("not set", "未设置") if value is None else same(value) for value in one.values)
+    return Text("{name} ({a}; in {arm} {b})", "{name}（{a}；{arm} 中为 {b}）").fill(name=one.name, a=a, b=b, arm=one.arm)
+
+
+def _margin(rules: Rules) -> str:
+    return f"{rules.margin * 100:.3g} %"
+
+
+def _percent(change: float | None) -> str:
+    return "?" if change is None else f"{change * 100:+.1f} %"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms" if value >= 0.001 else f"{value * 1e6:.3g} µs"

@@ -1,0 +1,114 @@
+"""`unhang bench compare` of real trainings of two ranks on Gloo."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+from tests.launch.conftest import NO_COMPILER
+from tests.leftovers import end_all, living
+
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
+
+TRAIN = """
+import argparse, os, sys, time
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+parser = argparse.ArgumentParser()
+parser.add_argument("--pause", type=float, default=0.01)
+pause = parser.parse_args().pause
+{before}
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100_000):
+    optimizer.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(pause if step > 3 else 0.3)
+"""
+
+
+class Bench:
+    def __init__(self, folder):
+        self.folder = folder
+        self.mark = f"UNHANG_TEST_MARK={uuid.uuid4().hex}"
+
+    def script(self, before=""):
+        (self.folder / "train.py").write_text("import sys\nimport torch\n" + NO_COMPILER + TRAIN.replace("{before}", before))
+
+    def start(self, *words):
+        key, _, value = self.mark.partition("=")
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "RANK", "WORLD_SIZE", "MASTER_", "LC_", "LANG", "TORCH_"))}
+        argv = [sys.executable, "-m", "unhang", "bench", "compare", *words]
+        return subprocess.Popen(argv, cwd=self.folder, env={**environ, key: value}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, *words, code=0):
+        out, err = (process := self.start(*words)).communicate(timeout=800)
+        assert process.returncode == code, err[-3000:]
+        assert not living(self.mark)
+        return out, err
+
+    def runs(self):
+        return [json.loads(line) for path in self.folder.glob("runs/*/runs.jsonl") for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def bench(tmp_path):
+    found = Bench(tmp_path)
+    yield found
+    end_all(found.mark)
+
+
+def test_a_real_difference_is_found_also_after_an_interruption(bench):
+    bench.script()
+    process = bench.start("--arg", "pause=0.02,0.2", "--steps", "24", "--budget", "10m", "-n", "2", "train.py")
+    deadline = time.monotonic() + 300
+    while not bench.runs() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 130 and "unhang bench compare --resume runs/bench-train-" in out + err
+    assert not living(bench.mark)
+    (before,) = bench.runs()
+    (path,) = bench.folder.glob("runs/bench-train-*")
+    out, err = bench.run("--resume", str(path), "--json", "--csv", "runs.csv", "--markdown", "result.md")
+    told = json.loads(out)
+    (found,) = told["comparisons"]
+    assert (told["stopped"], found["outcome"], told["unit"], told["margin"]) == ("decided", "slower", "step", 0.01) and found["low"] > 1
+    assert bench.runs()[0] == before and len(bench.runs()) == 2 * told["rounds"]
+    # As a clock outside of it: a step sleeps that long.
+    assert 0.2 <= told["arms"][1]["step_s"] < 0.3 and all(run["steps"]["dropped"] >= 3 for run in bench.runs())
+    assert [d["name"] for d in told["differences"]] == ["arguments"]
+    assert len(list(csv.DictReader((bench.folder / "runs.csv").read_text().splitlines()))) == len(bench.runs())
+    assert told["says"][0] in (bench.folder / "result.md").read_text()
+    assert err.count("unhang: round ") == told["rounds"]
+
+
+def test_a_script_that_overrides_the_variable_is_refused(bench):
+    bench.script('os.environ["TORCH_DISTRIBUTED_DEBUG"] = "OFF"')
+    out, _ = bench.run("--a", "detail=off", "--b", "detail=on", "--steps", "24", "-n", "2", "--json", "train.py", code=2)
+    told = json.loads(out)
+    assert told["error"] == "arms a and b do not differ in anything effective: TORCH_DISTRIBUTED_DEBUG=OFF in both"
+    assert told["cause"] == "the script sets TORCH_DISTRIBUTED_DEBUG itself, whatever it was started with" and told["error_zh"]
+    assert len(bench.runs()) == 2
+
+
+def test_what_else_differs_is_reported_and_the_budget_holds(bench):
+    bench.script('os.environ["OMP_MAX_ACTIVE_LEVELS"] = "2" if "TORCH_DISTRIBUTED_DEBUG" in os.environ else "1"')
+    out, _ = bench.run("--a", "none", "--b", "detail=on", "--steps", "24", "--budget", "1m", "-n", "2", "train.py")
+    assert "b differs from a in OMP_MAX_ACTIVE_LEVELS (1; in b 2), TORCH_DISTRIBUTED_DEBUG (not set; in b INFO)" in out
+    assert "note: nobody asked for a difference in OMP_MAX_ACTIVE_LEVELS" in out and "the budget of 60 s is spent" in out
+
+
+def test_a_training_that_fails_is_reported(bench):
+    bench.script('sys.exit("no data") if pause > 0.1 else None')
+    out, _ = bench.run("--arg", "pause=0.01,0.2", "--steps", "24", "-n", "2", "train.py", code=1)
+    assert "the training failed: unhang why " in out and "-b" in out

@@ -1,0 +1,60 @@
+"""Step times of a run: read from the ranks' files, without the warm-up, and one number of them."""
+
+import json
+import random
+import struct
+
+import pytest
+
+from unhang.bench import step_times
+
+
+def noisy(n, level=0.1, seed=1):
+    rng = random.Random(seed)
+    return [level * (1 + rng.gauss(0, 0.02)) for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("first", "dropped"),
+    [([], (0, 2)), ([2.0], (1, 3)), ([2.0, 0.5, 0.3, 0.2, 0.15], (5, 7)), ([0.05] * 8, (8, 10)), ([0.5 - 0.01 * i for i in range(38)], (36, 41))],
+)
+def test_the_warm_up_is_dropped(first, dropped):
+    found, is_steady = step_times.warmup([*first, *noisy(100 - len(first))])
+    assert is_steady and dropped[0] <= found <= dropped[1]
+
+
+def test_a_rhythm_that_never_becomes_steady_is_reported():
+    steps = step_times.summarize([1.0 + 0.05 * i for i in range(100)])
+    assert (steps.dropped, steps.is_steady) == (50, False)
+
+
+def test_noise_alone_is_steady():
+    found = [step_times.warmup(noisy(n, seed=seed)) for n in (29, 100) for seed in range(200)]
+    assert sum(not is_steady for _, is_steady in found) <= 8
+
+
+def test_one_pause_does_not_change_the_number_and_a_regular_one_does():
+    plain = noisy(100)
+    paused, regular = [*plain], [*plain]
+    paused[70] = 30.0
+    regular[9::10] = [1.0] * 10
+    usual, once, often = (step_times.summarize(times) for times in (plain, paused, regular))
+    assert once.typical_s == pytest.approx(usual.typical_s, rel=0.01) and once.mean_s > 3 * usual.mean_s
+    # What a median of steps would not see: every tenth takes ten times as long.
+    assert often.median_s == pytest.approx(usual.median_s, rel=0.01) and often.typical_s > 1.3 * usual.typical_s
+
+
+def test_too_few_steps_are_no_measurement():
+    assert step_times.summarize([0.1] * 9) is None
+    assert step_times.summarize([0.1] * 10).typical_s == pytest.approx(0.1)
+
+
+def test_a_step_ends_with_its_slowest_rank(tmp_path):
+    for pid, rank, ends in ((11, 1, [1.0, 2.5, 3.0]), (12, 0, [1.2, 2.0, 3.1, 4.0])):
+        told = {"rank": rank, "argv": ["train.py"], "started_with": {}, "variables": {}, "torch": {}}
+        (tmp_path / f"{pid}.json").write_text(json.dumps(told))
+        (tmp_path / f"{pid}.times").write_bytes(struct.pack(f"={len(ends)}d", *ends) + b"\0\0\0")
+    (tmp_path / "13.json").write_text('{"rank": 2, "ar')
+    ranks = step_times.read(tmp_path)
+    assert [one.rank for one in ranks] == [0, 1]
+    assert step_times.durations(ranks) == pytest.approx([1.3, 0.6])

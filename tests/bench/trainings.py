@@ -1,0 +1,78 @@
+"""Comparisons of trainings that are only numbers: what the supervisor would have run, and the files that its ranks would have left."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from pathlib import Path
+
+from unhang.bench import runner
+from unhang.bench.arms import Arm, Rules
+from unhang.bench.records import Asked, BenchDir
+from unhang.launch import events
+from unhang.launch.command import Command
+from unhang.launch.supervise import Outcome
+
+COMMAND = Command(argv=("train.py",), python="python", name="train", world_size=2, port=None)
+OFF = "NCCL_SHM_DISABLE"
+
+
+class Trainings:
+    """`step_s` and `variables` of each arm; `exits` and `paces` of single runs, by their order. `started` has each run as (directory, arm)."""
+
+    def __init__(self, path: Path, monkeypatch) -> None:
+        monkeypatch.setattr(runner.supervise, "Supervisor", self.supervisor)
+        monkeypatch.setattr(runner.time, "monotonic", lambda: self.clock_s)
+        self.step_s = {"a": 0.1, "b": 0.1}
+        self.variables = {"a": {OFF: "0"}, "b": {OFF: "1"}}
+        self.steps = 40
+        self.noise = 0.0001
+        self.exits: dict[int, tuple[int, bool]] = {}
+        self.elapsed_s = 1.0
+        self.started: list[tuple[str, str]] = []
+        self.stopped = 0
+        self.clock_s = 0.0
+        self.told: list[runner.Progress] = []
+        self._random = random.Random(5)
+        asked = Asked(
+            words=("train.py",), hides=False, cwd="/", arms={"a": "shm=on", "b": "shm=off"}, argument=None, module=False, nproc_per_node=2,
+            python=None, seed=4, margin=0.01, budget_s=100.0, steps=40,
+        )  # fmt: skip
+        self.directory = BenchDir(path, asked)
+        self.arms = [Arm(name=n, asked=s, command=COMMAND, settings={"ARM": n}, changes=frozenset({OFF})) for n, s in asked.arms.items()]
+
+    def run(self, *, budget_s: float = 100.0) -> runner.Result:
+        rules = Rules(seed=4, margin=0.01, budget_s=budget_s, steps=40)
+        directory = BenchDir(self.directory.path, self.directory.asked)
+        return runner.Benchmark(self.arms, rules, directory=directory, tell=self.told.append).run()
+
+    def supervisor(self, command, *, rundir, settings, tell, **options):
+        return _Supervisor(self, rundir, settings, tell)
+
+    def train(self, rundir, settings, tell) -> Outcome:
+        arm = settings["ARM"]
+        self.started.append((rundir.path.name, arm))
+        self.clock_s += self.elapsed_s
+        tell(events.Pace(step=3, steps_per_s=None, ranks=2, elapsed_s=1.0))
+        for rank in (0, 1):
+            told = {"rank": rank, "argv": ["train.py"], "variables": self.variables[arm], "started_with": self.variables[arm], "torch": {}}
+            files = Path(settings["UNHANG_STEP_TIMES_DIR"])
+            (files / f"{rank}.json").write_text(json.dumps(told))
+            step_s = self.step_s[arm] * (1 + self._random.gauss(0, self.noise))
+            (files / f"{rank}.times").write_bytes(struct.pack(f"={self.steps}d", *(step_s * i for i in range(self.steps))))
+        exitcode, interrupted = self.exits.get(len(self.started), (143, True) if self.stopped else (0, False))
+        return Outcome(
+            exitcode=exitcode, attempts=1, incidents=0, elapsed_s=self.elapsed_s, interrupted=interrupted, run_dir=str(rundir.path), verdict=None
+        )
+
+
+class _Supervisor:
+    def __init__(self, trainings, *run):
+        self.trainings, self._run = trainings, run
+
+    def run(self):
+        return self.trainings.train(*self._run)
+
+    def stop(self):
+        self.trainings.stopped += 1

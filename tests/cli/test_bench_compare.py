@@ -1,0 +1,99 @@
+"""`unhang bench compare` before anything is started: its arms, and what it refuses."""
+
+import json
+import sys
+
+import msgspec
+import pytest
+
+from unhang.bench.in_force import ARGUMENTS
+from unhang.bench.records import Asked
+from unhang.cli import app, bench_compare, verbs
+from unhang.launch import command as commands
+from unhang.report import language
+
+ASKED = Asked(
+    words=("train.py", "--token", "[redacted]"), hides=True, cwd="", arms={"a": "none", "b": "detail=on"}, argument=None, module=False,
+    nproc_per_node=2, python=None, seed=1, margin=0.01, budget_s=60.0, steps=30,
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "bench").mkdir()
+    language.chosen(None)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--a none train.py", "there is nothing to compare: --a and --b are needed, or --arg"),
+        ("--a none --c detail=on train.py", "there is nothing to compare: --a and --b are needed, or --arg"),
+        ("--a none --b detail=on", "no command to run"),
+        ("--a none --b none train.py", "arms a and b are the same: none, none"),
+        ("--a none --arg batch=1,2 train.py", "--arg and --a: choose one"),
+        ("--arg batch=1 train.py", "--arg batch=1: it is a name and two values or more"),
+        ("--arg batch=1,1 train.py", "arms a and b are the same: batch=1, batch=1"),
+        ("--a none --b detail train.py", "there is no preset 'detail'"),
+        ("--a none --b auto,detail=on train.py", "there is no setting 'auto,detail'"),
+        ("--a none --b detail=maybe train.py", "detail=maybe: "),
+        ("--a shm=on --b shm=off train.py", "--a shm: "),
+        ("--a none --b detail=on --margin 0% train.py", "Invalid value for '--margin': 0%: it is a percentage above 0 and below 100, such as 1%"),
+        ("--a none --b detail=on --csv nowhere/x.csv train.py", "cannot write nowhere/x.csv: there is no directory nowhere"),
+        ("--a none --b detail=on other.py", "other.py: no such file"),
+        ("--resume nowhere", "nowhere is not a directory of unhang bench: it has no bench.json"),
+        ("--resume bench --steps 50", "--steps cannot be changed: bench goes on as it began"),
+        ("--resume bench", "bench was started in /elsewhere"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_started(folder, monkeypatch, capsys, words, said):
+    (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED).replace(b'"cwd":""', b'"cwd":"/elsewhere"'))
+    monkeypatch.setattr(sys, "argv", ["unhang", "bench", "compare", "--json", *words.split()])
+    with pytest.raises(SystemExit) as left:
+        app._answer()
+    told = json.loads(capsys.readouterr().out)
+    assert left.value.code == told["exitcode"] == 2 and told["error"].startswith(said)
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the command holds a credential"),
+        (["--", "train.py", "--token", "t0p5ecret9", "--lr", "1"], "this is another command than that of bench"),
+    ],
+)
+def test_a_command_with_a_credential_is_typed_again(folder, monkeypatch, capsys, words, said):
+    (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED).replace(b'"cwd":""', f'"cwd":"{folder}"'.encode()))
+    monkeypatch.setattr(sys, "argv", ["unhang", "bench", "compare", "--resume", "bench", *words])
+    with pytest.raises(SystemExit) as left:
+        app._answer()
+    assert left.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("typed", "margin"), [([], 0.01), (["--margin", "2.5%"], 0.025), (["--margin", "5"], 0.05)])
+def test_margins_are_percentages(typed, margin):
+    context = verbs.whole("bench").commands["compare"].make_context("compare", [*typed, "train.py"])
+    assert context.params["margin"] == pytest.approx(margin) and context.params["budget"] == 1200
+
+
+def arms(**asked):
+    command = commands.resolve(["train.py", "--lr", "1"], nproc_per_node=2, python=sys.executable)
+    return bench_compare._arms(command, msgspec.convert({**msgspec.to_builtins(ASKED), **asked}, Asked))
+
+
+def test_arms_of_an_argument_are_compared_per_sample_where_it_is_the_batch(folder):
+    a, b = arms(argument="batch-size=64,128", arms={"a": "batch-size=64", "b": "batch-size=128"})
+    assert a.command.argv[-5:] == ("train.py", "--lr", "1", "--batch-size", "64") and b.command.argv[-1] == "128"
+    assert (a.samples, b.samples, a.changes) == (64, 128, {ARGUMENTS})
+    assert [arm.samples for arm in arms(argument="num-batches=1,2", arms={"a": "num-batches=1", "b": "num-batches=2"})] == [None, None]
+
+
+def test_arms_of_settings_know_what_they_change(folder):
+    a, b, c = arms(arms={"a": "none", "b": "detail=on", "c": "loader-workers=0 timeout=30m"})
+    assert (a.settings, a.changes) == ({}, frozenset())
+    assert b.settings == {"TORCH_DISTRIBUTED_DEBUG": b.settings["TORCH_DISTRIBUTED_DEBUG"]} and b.changes == {"TORCH_DISTRIBUTED_DEBUG"}
+    assert c.changes >= {"loader num_workers", "timeout"} and not any(name.startswith("UNHANG") for name in c.changes)

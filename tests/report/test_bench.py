@@ -1,0 +1,87 @@
+"""A comparison as it is shown: table, sentences, CSV, Markdown, JSON."""
+
+import csv
+import io
+import json
+
+import pytest
+from rich.console import Console
+from tests.bench.trainings import Trainings
+
+from unhang import encoding
+from unhang.bench.arms import Rules
+from unhang.report.bench import ProgressLine, Report
+
+
+@pytest.fixture
+def trainings(tmp_path, monkeypatch):
+    return Trainings(tmp_path, monkeypatch)
+
+
+def report(trainings, lang="en", **options):
+    rules = Rules(seed=4, margin=0.01, budget_s=100.0, steps=40)
+    return Report(arms=trainings.arms, rules=rules, run_dir=trainings.directory.path, again="AGAIN", result=trainings.run(**options), lang=lang)
+
+
+def printed(made):
+    console = Console(file=io.StringIO(), width=160)
+    made.print(console)
+    return console.file.getvalue()
+
+
+def test_the_sentence_of_each_verdict(trainings):
+    trainings.step_s["b"] = 0.11
+    said = printed(report(trainings))
+    assert "b (shm=off) is slower than a (shm=on): 10.0 % more time per step, between " in said and "(95 % confidence, 3 rounds)" in said
+    assert "b differs from a in NCCL_SHM_DISABLE (0; in b 1)" in said and "+10.0 %" in said and "AGAIN" not in said
+
+
+def test_same(trainings):
+    said = printed(report(trainings))
+    assert "b (shm=off) is as fast as a (shm=on) within 1 %: the time per step differs by -0." in said
+
+
+def test_undecided(trainings):
+    trainings.noise, trainings.elapsed_s = 0.3, 12.0
+    said = printed(report(trainings))
+    assert "cannot tell yet whether b (shm=off) and a (shm=on) differ by more than 1 %" in said
+    assert "the budget of 100 s is spent; AGAIN goes on" in said
+
+
+def test_files_and_json_agree(trainings):
+    trainings.step_s["b"] = 0.09
+    made = report(trainings)
+    rows = list(csv.DictReader(io.StringIO(made.csv())))
+    assert [(row["round"], row["arm"], row["setting"]) for row in rows[:2]] == [("1", "a", "shm=on"), ("1", "b", "shm=off")]
+    told = json.loads(encoding.encode(made.json()))
+    assert (told["schema"], told["stopped"], told["exitcode"], told["rounds"]) == ("unhang/bench-result/1", "decided", 0, 3)
+    assert told["comparisons"][0]["outcome"] == "faster" and told["says"][0].startswith("b (shm=off) is faster than a (shm=on): 10.0 % less time")
+    assert told["arms"][1]["step_s"] == pytest.approx(float(rows[1]["typical_s"]), rel=0.01)
+    lines = made.markdown().splitlines()
+    assert lines[0].startswith("| arm | setting | runs | step |") and lines[1] == "| --- " * 9 + "|" and told["says"][0] in lines
+
+
+def test_it_speaks_chinese(trainings):
+    trainings.step_s["b"] = 0.11
+    said = printed(report(trainings, lang="zh"))
+    assert "b (shm=off) 比 a (shm=on) 慢：每步的时间多 10.0 %" in said and "slower" not in said
+
+
+def test_nothing_to_show_yet(trainings):
+    trainings.elapsed_s = 200.0
+    made = report(trainings)
+    assert "the budget of 100 s is spent" in printed(made) and "the budget" in made.markdown() and made.csv().count("\n") == 1
+    assert json.loads(encoding.encode(made.json()))["arms"][0]["runs"] == 0
+
+
+def test_progress_is_a_line_for_each_round(trainings):
+    trainings.step_s["b"] = 0.11
+    console = Console(file=io.StringIO(), width=100)
+    with ProgressLine(trainings.arms, Rules(seed=4, margin=0.01, budget_s=100.0, steps=40), console) as line:
+        trainings.run()
+        for event in trainings.told:
+            line.tell(event)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "unhang: b differs: NCCL_SHM_DISABLE (0; in b 1)"
+    assert [text.split(":")[1] for text in lines[1:]] == [" round 1", " round 2", " round 3"]
+    assert lines[3].startswith("unhang: round 3: a 100 ms (-0), b 110 ms (-0); b +10.0 %, +")
