@@ -240,7 +240,7 @@ def test_what_befell_a_rank_stands_before_a_kill_by_somebody_unknown(tmp_path):
 def test_a_line_that_the_cause_sets_aside_is_no_doubt(tmp_path):
     kernel = "[  812.100100] " + OOM.replace("4711 (python)", "313 (mysqld)")
     p = judged(tmp_path, kernel, JOB + KILLED.format(pid=4711)).primary
-    assert p.says == "local rank 1 (pid 4711) was killed (SIGKILL); by whom is not in the log"
+    assert p.says == "local rank 1 was killed (SIGKILL); by whom is not in the log"
     assert [e.source.rpartition("/")[2] for e in p.evidence] == ["train.log"]
 
 

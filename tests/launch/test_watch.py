@@ -88,14 +88,14 @@ def test_silence_where_nobody_waits_needs_longer():
 
 @pytest.mark.parametrize("how", ["left", "ended"])
 def test_silence_at_the_end_of_a_training_has_to_last_long(how):
-    training = Training()
-    for t in range(5):
-        training.beat(0, t, enqueued=t, completed=t)
-        training.beat(1, t, enqueued=t, completed=t)
+    training = Training(hang_after_s=None)
+    for i in range(60):
+        for rank in range(2):
+            training.beat(rank, i * 0.1, enqueued=i, completed=i, step=i)
     if how == "left":
         training.watch.ranks[1].left = True
     else:
-        training.watch.ranks[1].ended = Ended(at_s=5.0, announced=True)
+        training.watch.ranks[1].ended = Ended(at_s=6.0, announced=True)
     assert training.watch.look(500.0) is None
     # A rank that is stuck at its exit is found all the same.
     stall = training.watch.look(700.0)
@@ -326,7 +326,7 @@ def test_who_builds_is_given_the_time_that_silence_is_given():
 
 @pytest.mark.parametrize(("moves", "found"), [(False, True), (True, False)])
 def test_who_was_waited_for_in_vain_is_given_no_time_to_upload(moves, found):
-    training = Training()
+    training = Training(hang_after_s=None if moves else 10.0)
     waited, missing = training.watch.ranks.values()
     training.beat(1, 0.0, enqueued=0, completed=0)
     missing.missed_s = 5.0

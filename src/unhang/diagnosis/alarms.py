@@ -13,7 +13,7 @@ from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, place, user_frame
-from unhang.records.logs.alarms import CRASHES, TRACEBACK_CUT, WARNINGS, WENT_WELL
+from unhang.records.logs.alarms import CRASHES, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
@@ -87,8 +87,8 @@ def _alarms(view: LogView, hits: Sequence[Hit]) -> list[Hit]:
 
 
 def _may_be_one(alarm: Hit, well: Hit) -> bool:
-    """Whether one process may have printed both."""
-    return None in (alarm.rank, well.rank) or alarm.rank == well.rank
+    """Whether the good news may be of who reported trouble: of one process, or of the whole job."""
+    return well.signature not in OF_ONE_PROCESS or None in (alarm.rank, well.rank) or alarm.rank == well.rank
 
 
 def _grouped(alarms: Iterable[Hit]) -> list[Hit]:

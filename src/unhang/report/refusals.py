@@ -562,7 +562,6 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{} was started in {}", "{} 是在 {} 中启动的"),
     ("the command holds a credential, which is not kept: it has to be typed again", "命令中含有凭据，没有保存：需要重新输入"),
     ("this is another command than that of {}: {}", "这与 {} 的命令不同：{}"),
-    ("leave it out", "去掉它"),
     ("arms {} and {} are the same: {}, {}", "{} 与 {} 两组相同：{}，{}"),
     ("they set the same variables, options and arguments here", "它们在此设置的变量、选项和参数相同"),
     ("--{} {}: it is one preset, or settings, or {}", "--{} {}：应为一个预设、若干设置或 {}"),

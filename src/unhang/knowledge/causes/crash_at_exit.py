@@ -52,7 +52,7 @@ def _in_run(picture: Picture) -> Finding | None:
 
 # SIGABRT, SIGBUS, SIGFPE, SIGSEGV.
 _CRASHES = (-6, -7, -8, -11)
-_OVER = Text("after the training was over; results that were saved before are safe", "此时训练已经结束；在此之前保存的结果是安全的")
+_OVER = Text("after the training was over; results are safe if they had been saved", "此时训练已经结束；在此之前保存的结果是安全的")
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -110,11 +110,9 @@ def _standing(view: LogView, failure: Hit | At, *, crash: bool) -> Standing | No
     """What the lines before a failure prove; a full bar may be that of an evaluation, and something may be saved in between."""
     told = {h.signature for h in _before(view, failure)}
     full, saved, leaving = FULL in told, not told.isdisjoint(SAVED), LEAVING in told
-    done = not told.isdisjoint(DONE)
-    if (done and (crash or saved or leaving)) or (leaving and (full or saved)):
+    if not told.isdisjoint(DONE) or (leaving and (full or saved)):
         return "likely"
-    # Who still saves or evaluates is waited for by the others.
-    return "possible" if done or (full and (saved or crash)) else None
+    return "possible" if full and (saved or crash) else None
 
 
 CAUSE = Cause(

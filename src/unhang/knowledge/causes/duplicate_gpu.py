@@ -127,16 +127,12 @@ CAUSE = Cause(
         Remedy(
             id="name-the-device",
             says=(
-                "Name the device before the first collective: from torch 2.15 on the backend nccl (nccl2) otherwise takes the global rank modulo the "
-                "GPUs of the host, which is right only where ranks are numbered host by host and all hosts have as many GPUs: "
-                "torch.cuda.set_device(local_rank) before init_process_group(device_id=torch.device('cuda', local_rank)). To compare with the "
-                "older backend: TORCH_DIST_USE_NCCL2=0."
+                "Call torch.cuda.set_device(local_rank) before init_process_group(device_id=torch.device('cuda', local_rank)). Otherwise torch 2.15 "
+                "(nccl2) takes the global rank modulo the GPUs of the host, which is right only if ranks are numbered host by host."
             ),
             says_zh=(
-                "在第一次集合通信之前指定设备：torch 2.15 起后端 nccl（nccl2）在未指定时取全局 rank 对本机 GPU 数取模，"
-                "只有当 rank 按主机连续编号且各主机 GPU 数相同时才正确："
-                "先 torch.cuda.set_device(local_rank)，再 init_process_group(device_id=torch.device('cuda', local_rank))。"
-                "与旧后端对比：TORCH_DIST_USE_NCCL2=0。"
+                "先 torch.cuda.set_device(local_rank)，再 init_process_group(device_id=torch.device('cuda', local_rank))。否则 torch 2.15（nccl2）取"
+                "全局 rank 对本机 GPU 数取模，只有 rank 按主机连续编号时才正确。"
             ),
             command="grep -rnE \"init_process_group|set_device|device_id\" --include='*.py' .",
         ),

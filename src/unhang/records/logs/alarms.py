@@ -45,14 +45,14 @@ def _crash(needle: str, pattern: str = "", **more: str) -> Signature:
 
 # Programs log these at the level of errors and go on: TensorFlow registers twice, the linker's preloads, sockets that close at teardown.
 HARMLESS = (
-    r"(?!.*(?:[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|"
+    r"(?!.{0,300}(?:[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|"
     r"[Aa]ccept failed|XDG_RUNTIME_DIR|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b|"
     r"pip's dependency resolver))"
 )
 # Where a message begins. The "^" also bounds the lines that are taken apart, of a log that repeats its errors all the time.
 _START = r"(?:^|(?<=[\]:|>)-] ))"
 # What says what is done instead.
-NOT_INSTEAD = r"(?!.*\b(?i:retry(?:ing)?|again|falling back|skip(?:ping|ped)?|continu(?:es?|ing)|ignor(?:ed|ing)|instead)\b)"
+NOT_INSTEAD = r"(?!.{0,300}\b(?i:retry(?:ing)?|again|falling back|skip(?:ping|ped)?|continu(?:es?|ing)|ignor(?:ed|ing)|instead)\b)"
 # What c10d warns of while it goes on is mostly advice.
 _BAD = r"(?:[Ff]ailed|[Tt]imed? ?out|[Aa]bort|[Tt]erminat|[Cc]rash|[Bb]roken|reset by|refused|unreachable|[Ee]xception|[Cc]orrupt)"
 _TORCH = r"(?:\d{3,4} [\d:.]+)?(?: +\d+)? [\w./+-]{1,300}:\d+\]"
@@ -149,6 +149,7 @@ WENT_WELL = (
         newest=True,
     ),
 )
+OF_ONE_PROCESS = frozenset(s for s in WENT_WELL if s.needle == "ompleted successfully")
 SIGNATURES = (*CRASHES, *ALARMS, *WENT_WELL)
 # What is an alarm though its record has the level of a warning, or of less.
 OF_ANY_LEVEL = frozenset((*CRASHES, *ALARMS[:4], *WARNINGS, TRACEBACK_CUT))
