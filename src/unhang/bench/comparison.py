@@ -47,7 +47,7 @@ def compare(seconds: Mapping[str, Sequence[float]], *, margin: float = MARGIN, c
                 rounds=len(ratios),
                 change=math.expm1(math.fsum(ratios) / len(ratios)),
                 low=None if math.isinf(low) else math.expm1(low),
-                # Of a few wild values the upper end is beyond all numbers.
+                # With a few scattered values the upper end overflows.
                 high=None if high > 700 else math.expm1(high),
                 outcome=judge(low, high, math.log1p(margin)),
             )

@@ -22,7 +22,7 @@ from unhang.runtime.attach import protocol
 
 ARGUMENTS = "arguments"
 WORLD_SIZE = "world size"
-# What the hook does for a variable, as its events name it.
+# The variable that each change by the hook stands for.
 BY_HOOK = {
     protocol.ENV_BACKEND: "backend",
     protocol.ENV_TIMEOUT: "timeout",
@@ -32,7 +32,7 @@ BY_HOOK = {
     protocol.ENV_PERSISTENT_WORKERS: "loader persistent_workers",
     protocol.ENV_PREFETCH: "loader prefetch_factor",
 }
-# Of one process, or of one start: they differ without anybody's wish.
+# These differ between processes or starts by themselves.
 _OF_ONE_START = re.compile(r"TORCHELASTIC_\w+|TORCH_FR_DUMP_TEMP_FILE|TORCH_NCCL_DEBUG_INFO_TEMP_FILE|TORCH_NCCL_ASYNC_ERROR_HANDLING")
 
 
@@ -58,12 +58,12 @@ class Proof:
     without_effect: tuple[tuple[str, str], ...] = ()
 
 
-def gather(ranks: Sequence[RankFile], told: Iterable[events.Event]) -> tuple[dict[str, str], dict[str, str]]:
+def gather(ranks: Sequence[RankFile], changes: Iterable[events.Event]) -> tuple[dict[str, str], dict[str, str]]:
     """What was in force, and what of it the script set itself."""
     by_rank = [{**one.torch, ARGUMENTS: shlex.join(redact_command(one.argv)), **one.variables} for one in ranks]
     names = sorted({name for one in by_rank for name in one if not _OF_ONE_START.fullmatch(name)})
     in_force = {name: _together({rank.rank: one.get(name) for rank, one in zip(ranks, by_rank, strict=True)}) for name in names}
-    for event in told:
+    for event in changes:
         if isinstance(event, events.Overridden):
             in_force[event.what] = event.now
         elif isinstance(event, events.Ignored):
@@ -89,7 +89,7 @@ def prove(arms: Sequence[Arm], runs: Mapping[str, Run]) -> Proof:
     for i, one in enumerate(arms):
         for other in arms[i + 1 :]:
             asked, differing = one.changes | other.changes, _differing(runs[one.name], runs[other.name])
-            # What nobody asked for (a temporary directory, a port) does not make the difference.
+            # A difference that was not asked for (a temporary directory, a port) does not count.
             if not (asked.intersection(differing) if asked else differing):
                 raise _equal(one, other, runs)
     differences, without = [], []

@@ -180,7 +180,7 @@ CAUSE = Cause(
         Remedy(
             id="port-of-its-own",
             says=(
-                "Leave the port to the service that has it (22 is sshd of the host, by which you got in), and take another one: a container that "
+                "Leave the port to the service that has it (22 is the host's sshd), and take another one: a container that "
                 "shares the host's network starts its own sshd on another port, which the launcher's ssh has to be told."
             ),
             says_zh=(
