@@ -50,7 +50,9 @@ def test_evidence_shows_all_threads(listener):
     code = "import threading\nthreading.Thread(target=wait, name='loader', daemon=True).start()\nwait()\n"
     process = waiting(listener, code)
     peer = listener.peer(pid=process.pid)
-    listener.until(lambda: any(b["place"] for b in peer.of("beat")))
+    script = str(listener.directory / "train.py")
+    # Not earlier: while the thread starts, the main one is in threading.
+    listener.until(lambda: any(b["place"] == [script, 3, "wait"] for b in peer.of("beat")), "a beat that saw the line")
     flight = listener.directory / "flight"
     peer.send("evidence", id=7, flight=str(flight))
     answer = listener.await_message(peer, "evidence")
@@ -59,7 +61,6 @@ def test_evidence_shows_all_threads(listener):
     assert (dumped["id"], dumped["flight"]) == (7, False)
     assert "not initialised" in dumped["error"]
     assert not flight.exists()
-    script = str(listener.directory / "train.py")
     assert [(t["name"], t["main"]) for t in answer["threads"]] == [("MainThread", True), ("loader", False)]
     assert answer["threads"][0]["frames"][-2:] == [[script, 6, "<module>", "wait()"], [script, 3, "wait", "os.read(0, 1)  # waiting"]]
     assert answer["threads"][1]["frames"][-1] == [script, 3, "wait", "os.read(0, 1)  # waiting"]

@@ -18,12 +18,6 @@ _OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, sign
 def run(session: Session) -> None:
     """Beat and answer until the supervisor is gone."""
     try:
-        # Whoever looks from outside can tell this thread from those of the training.
-        with open("/proc/thread-self/comm", "w") as comm:
-            comm.write("unhang-beat")
-    except OSError:  # not Linux, or /proc is not mounted
-        pass
-    try:
         # A script that blocks a signal in all its threads, to wait for it, knows nothing of this one.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN_FAULTS)
         _serve(session)
