@@ -105,8 +105,12 @@ def test_a_spawned_process_is_named_by_its_parent(tmp_path):
     assert tracebacks(tmp_path, "\n-- Process 3 terminated with the following error:\n" + TRACE)[0].rank == 3
 
 
-def test_a_cut_traceback_is_none(tmp_path):
-    assert tracebacks(tmp_path, TRACE[:-14]) == ()
+def test_a_cut_traceback_is_none_unless_the_line_that_raises_is_its_last(tmp_path):
+    cut = TRACE[:-14]
+    (t,) = tracebacks(tmp_path, cut)
+    assert (t.type, t.text) == ("ValueError", cut.splitlines()[-1].strip())
+    assert tracebacks(tmp_path, f"{cut}after\n") == ()
+    assert tracebacks(tmp_path, "\n".join(cut.splitlines()[:-1])) == ()
 
 
 def test_line_numbers_of_late_tracebacks(tmp_path, monkeypatch):
@@ -333,7 +337,7 @@ def test_frames_without_code_and_blanks(tmp_path):
 
 
 def test_a_printed_stack_without_blanks_is_none(tmp_path):
-    assert tracebacks(tmp_path, FLAT.replace("ValueError: x\n", "")) == ()
+    assert tracebacks(tmp_path, FLAT.replace("ValueError: x\n", "after\n")) == ()
 
 
 def test_one_that_lost_its_blanks_and_its_header(tmp_path):

@@ -180,6 +180,13 @@ CAUSE = Cause(
             says_zh="某个 CUDA 扩展是为另一种 GPU 编译的，不是为这一种",
             remedies=("rebuild-the-extension", "torch-for-this-gpu"),
         ),
+        Signature(
+            needle=" does not has any binary",
+            pattern=r"Op (?P<op>\w{1,80}) does not has any binary",
+            says="CANN holds no compiled kernel of {op} for this NPU",
+            says_zh="CANN 中没有适用于该 NPU 的 {op} 内核",
+            remedies=("kernels-of-cann",),
+        ),
         # ROCm translates nothing: code for one gfx target runs on no other.
         Signature(
             needle="invalid device function",
@@ -301,6 +308,12 @@ CAUSE = Cause(
             verify="cuobjdump --list-elf build/all_reduce_perf | grep -o 'sm_[0-9]*' | sort -u",
         ),
         Remedy(
+            id="kernels-of-cann",
+            says="Install the CANN kernels package of this chip and of the same release as the toolkit.",
+            says_zh="安装与该芯片对应、且与工具包同一版本的 CANN kernels 包。",
+            command="npu-smi info; cat /usr/local/Ascend/ascend-toolkit/latest/opp/version.info",
+        ),
+        Remedy(
             id="newer-toolkit",
             says="Compile with a CUDA toolkit that knows this GPU (12.8 or newer for Blackwell, 11.8 or newer for Hopper).",
             says_zh="使用认识该 GPU 的 CUDA 工具包编译（Blackwell 需 12.8 以上，Hopper 需 11.8 以上）。",
@@ -325,6 +338,7 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/cpp_extension.html",
     ),
     hits=(
+        "EZ9999: 2026-11-03-09:10:02.118.301  Op Cast does not has any binary.",
         "[rank2]: RuntimeError: CUDA error: no kernel image is available for execution on the device",
         "node7: Test CUDA failure common.cu:253 'no kernel image is available for execution on the device'",
         "node7:5120:5333 [0] enqueue.cc:102 NCCL WARN Cuda failure 209 'no kernel image is available for execution on the device'",

@@ -393,6 +393,13 @@ CAUSE = Cause(
             remedies=("leave-one-batch-out", "start-by-launcher"),
         ),
         Signature(
+            needle="arg cannot be set to `",
+            pattern=r"`(?P<option>--\w+)` arg cannot be set to `(?P<value>\w+)` when `(?P<other>\w+)` is set in the DeepSpeed config",
+            says="{option} is {value}, and DeepSpeed's file sets {other}",
+            says_zh="{option} 为 {value}，而 DeepSpeed 的配置文件设了 {other}",
+            remedies=("auto-in-both",),
+        ),
+        Signature(
             needle="Please correct the following DeepSpeed config values that mismatch",
             says="DeepSpeed's file and the Trainer's arguments name different values for the same settings",
             says_zh="DeepSpeed 的配置文件与 Trainer 的参数对同样的设置给出了不同的值",
@@ -508,6 +515,20 @@ CAUSE = Cause(
             says="torchrun does not know --nproc-per-node {value}: a number, cpu, gpu or auto",
             says_zh="torchrun 不认识 --nproc-per-node {value}：应为数字、cpu、gpu 或 auto",
             remedies=("read-help",),
+        ),
+        Signature(
+            needle="number of required GPUs exceeds the total",
+            says="vLLM wants more GPUs than the Ray cluster, or the placement group, has",
+            says_zh="vLLM 需要的 GPU 多于 Ray 集群（或 placement group）所有",
+            remedies=("see-the-cluster",),
+        ),
+        Signature(
+            needle="No available node types can fulfill resource request",
+            pattern=r"fulfill resource request (?P<wanted>\{.{1,200}?\})",
+            standing="likely",
+            says="no node of the Ray cluster can ever give {wanted}: a task waits for it without end",
+            says_zh="Ray 集群中没有节点能提供 {wanted}：任务会一直等待",
+            remedies=("see-the-cluster",),
         ),
         # Ray Train.
         Signature(
@@ -906,6 +927,9 @@ CAUSE = Cause(
         "https://www.deepspeed.ai/docs/config-json/",
     ),
     hits=(
+        "ValueError: The number of required GPUs exceeds the total number of available GPUs in the cluster.",
+        "(autoscaler +28s) Error: No available node types can fulfill resource request {'CPU': 1.0, 'GPU': 1.0}.",
+        "ValueError: `--mixed_precision` arg cannot be set to `bf16` when `fp16` is set in the DeepSpeed config file.",
         "(TrainController pid=771) The worker group startup timed out after 30.0 seconds waiting for 8 workers. Potential causes include:",
         "/opt/env/bin/python3.12: can't open file '/srv/job/trian.py': [Errno 2] No such file or directory",
         "python: can't open file 'trian.py': [Errno 2] No such file or directory",

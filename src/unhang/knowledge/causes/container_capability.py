@@ -192,6 +192,13 @@ CAUSE = Cause(
             remedies=("infiniband",),
         ),
         Signature(
+            needle="Operation not permitted",
+            pattern=r"open\((?P<device>/dev/(?:accel|vfio|kfd|dri|davinci)[\w/]{0,40})\): Operation not permitted",
+            says="the process may not open {device}",
+            says_zh="该进程无权打开 {device}",
+            remedies=("devices-given",),
+        ),
+        Signature(
             needle="Read-only file system: '/",
             pattern=r"\[Errno 30\] Read-only file system: '(?P<path>/(?!dev/shm|psm_)[^']{1,300})'",
             standing="likely",
@@ -298,6 +305,12 @@ CAUSE = Cause(
             verify="nvidia-smi -L",
         ),
         Remedy(
+            id="devices-given",
+            says="Give the device to the container and the user to the group that owns it.",
+            says_zh="把该设备交给容器，并把用户加入拥有该设备的组。",
+            command="ls -l /dev/accel* /dev/vfio /dev/kfd /dev/dri /dev/davinci* 2>/dev/null; id",
+        ),
+        Remedy(
             id="container-toolkit",
             says="Install and configure the NVIDIA container toolkit, then restart the runtime.",
             says_zh="安装并配置 NVIDIA container toolkit，然后重启容器运行时。",
@@ -396,6 +409,7 @@ CAUSE = Cause(
         "https://man7.org/linux/man-pages/man2/pidfd_getfd.2.html",
     ),
     hits=(
+        "RuntimeError: Bad StatusOr access: UNKNOWN: TPU initialization failed: open(/dev/accel0): Operation not permitted",
         "node7:812:840 [1] misc/nvmlwrap.cc:140 NCCL WARN Failed to open libnvidia-ml.so.1",
         "[rank0]: Failed to open libnvidia-ml.so.1",
         "(WorkerDict pid=812) RuntimeError: pidfd_getfd: Operation not permitted",

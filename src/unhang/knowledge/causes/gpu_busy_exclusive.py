@@ -106,6 +106,13 @@ CAUSE = Cause(
             remedies=("compute-mode", "who-holds-it"),
         ),
         Signature(
+            needle="Failed to initialize the HCCP process",
+            standing="likely",
+            says="HCCL cannot start its device process: that of an earlier training may still hold the NPU",
+            says_zh="HCCL 无法启动设备进程：之前训练的进程可能仍占用 NPU",
+            remedies=("npu-left-over",),
+        ),
+        Signature(
             needle="to connect to the MPS control daemon",
             pattern=r"MPS client failed to connect to the MPS control daemon or the MPS server",
             says="the GPU is served by MPS only, and no MPS server answers",
@@ -135,6 +142,12 @@ CAUSE = Cause(
             says_zh="查看是谁占用了 GPU，并结束上一次运行遗留的进程。",
             command="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv; sudo fuser -v /dev/nvidia[0-9]*",
             verify="python -c 'import torch; [torch.zeros(1, device=i) for i in range(torch.cuda.device_count())]; print(\"ok\")'",
+        ),
+        Remedy(
+            id="npu-left-over",
+            says="Look for processes of earlier trainings on the NPUs, end them, and wait ten seconds before the next start.",
+            says_zh="查看 NPU 上是否还有之前训练的进程，结束它们，等待十秒后再启动。",
+            command="npu-smi info; pgrep -af python",
         ),
         Remedy(
             id="compute-mode",
@@ -170,6 +183,7 @@ CAUSE = Cause(
         "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-modes",
     ),
     hits=(
+        "EJ0001: [PID: 5122] 2026-11-03-09:10:02.118.301 Failed to initialize the HCCP process. Reason: Maybe the last training process is running.",
         "[rank5]: RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
         "RuntimeError: cuda runtime error (46) : all CUDA-capable devices are busy or unavailable at /pytorch/aten/src/THC/THCGeneral.cpp:51",
         "node7: Test CUDA failure common.cu:1304 'CUDA-capable device(s) is/are busy or unavailable'",

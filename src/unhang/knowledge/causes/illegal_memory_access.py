@@ -71,6 +71,14 @@ CAUSE = Cause(
             says_zh="设备端断言失败：{condition}（{file}:{line}）",
             remedies=("check-the-indices", "name-the-kernel"),
         ),
+        # Cut off in front.
+        Signature(
+            needle="Assertion `",
+            pattern=r"^block: \[\d+,\s*\d+,\s*\d+\], thread: \[\d+,\s*\d+,\s*\d+\]:? Assertion `(?P<condition>[^`\n]{1,200}?)[`'] failed",
+            says="a device-side assertion failed: {condition}",
+            says_zh="设备端断言失败：{condition}",
+            remedies=("check-the-indices", "name-the-kernel"),
+        ),
         Signature(
             needle="device-side assert triggered",
             says="a device-side assertion failed in a CUDA kernel, mostly an index out of range",
@@ -265,6 +273,7 @@ CAUSE = Cause(
         "https://docs.nvidia.com/compute-sanitizer/ComputeSanitizer/index.html",
     ),
     hits=(
+        "block: [70,0,0], thread: [30,0,0] Assertion `index out of bounds: 0 <= tmp16 < 32768` failed.",
         (
             "[rank1]: ../aten/src/ATen/native/cuda/Indexing.cu:1289: indexSelectLargeIndex: block: [212,0,0], thread: [64,0,0] Assertion `srcIndex < "
             "srcSelectDimSize` failed."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import srun
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.records.logs import exits
 
 if TYPE_CHECKING:
     from unhang.model import Finding
@@ -63,7 +64,7 @@ CAUSE = Cause(
             says_zh="进程 {pid} 以退出码 {exitcode} 结束，DeepSpeed 随后结束了其余进程",
         ),
         Signature(needle="ssh exited with exit code", role="symptom"),
-        Signature(needle="subprocess.CalledProcessError: Command", role="symptom"),
+        Signature(needle="subprocess.CalledProcessError: Command", pattern=rf"CalledProcessError: {exits.STARTER}", role="symptom"),
         # Slurm
         Signature(
             needle="Exited with exit code",

@@ -20,7 +20,8 @@ _LIBRARY = r"(?P<library>(?<![\w.+-])[\w.+-]{1,80}\.so[\w.]{0,24})"
 
 # What loaders and linkers end with, and an exception whose traceback is not in the log.
 _FATAL = lazily(
-    r"symbol lookup error|error while loading shared libraries|undefined reference to|^(?:\([^()]{1,60}\) )?[\w.]{0,60}(?:Error|Exception): "
+    r"symbol lookup error|error while loading shared libraries|undefined reference to|cannot find -l|_LIBRARY using the|"
+    r"^(?:\([^()]{1,60}\) )?[\w.]{0,60}(?:Error|Exception): "
 )
 # Lines that the text of an exception may have.
 _TEXT_LINES = 8
@@ -195,15 +196,15 @@ CAUSE = Cause(
         # The driver's own libraries are the container runtime's business.
         Signature(
             needle=": cannot open shared object file",
-            pattern=r"(?:Error|error while loading shared libraries|Exception): (?!libcuda\.so|libnvidia-ml|libnccl-(?:net|profiler|tuner|env))"
-            rf"(?:/\S{{0,200}}/)?{_LIBRARY}: cannot open shared object file",
+            pattern=r"(?:Error|error while loading shared libraries|Exception)(?:: |\(')"
+            rf"(?!libcuda\.so|libnvidia-ml|libnccl-(?:net|profiler|tuner|env))(?:/\S{{0,200}}/)?{_LIBRARY}: cannot open shared object file",
             says="{library} is not found",
             says_zh="找不到 {library}",
             remedies=("see-what-is-loaded", "one-cuda"),
         ),
         Signature(
             needle=": cannot open shared object",
-            pattern=r"^(?!.{0,400}(?:NCCL INFO|(?:Error|libraries|Exception): )).{0,400}?"
+            pattern=r"^(?!.{0,400}(?:NCCL INFO|(?:Error|libraries|Exception)(?:: |\('))).{0,400}?"
             r"(?P<library>libnccl\.so[\w.]{0,16}): cannot open shared object",
             standing="likely",
             says="{library} is not found",
@@ -230,6 +231,20 @@ CAUSE = Cause(
             says="{library} needs {symbol}, and the library that is found is older",
             says_zh="{library} 需要 {symbol}，而找到的库更旧",
             remedies=("newer-runtime", "drop-ld-library-path"),
+        ),
+        Signature(
+            needle="cannot find -l",
+            pattern=r"\bld(?:\.\w+)?: (?:error: )?(?:cannot|unable to) find (?:library )?-l(?P<library>[\w.+-]{1,60}\w)",
+            says="the linker does not find lib{library}",
+            says_zh="链接器找不到 lib{library}",
+            remedies=("for-the-linker",),
+        ),
+        Signature(
+            needle="_LIBRARY using the following names",
+            pattern=r"Could not find (?P<library>\w{1,60})_LIBRARY using the following names",
+            says="CMake does not find the library {library}",
+            says_zh="CMake 找不到库 {library}",
+            remedies=("for-the-linker",),
         ),
         Signature(
             needle="undefined reference to",
@@ -293,6 +308,18 @@ CAUSE = Cause(
             command="LD_DEBUG=libs python -c 'import torch' 2>&1 | grep -E 'find library|trying file|calling init' | grep -E 'nccl|cud|LIBRARY'",
         ),
         Remedy(
+            id="for-the-linker",
+            says=(
+                "A compiler that starts during the run (Triton, torch.compile, an extension) links against that library: install it, or put its "
+                "directory on LIBRARY_PATH. For libcuda that is the driver's directory, or lib64/stubs of the CUDA toolkit."
+            ),
+            says_zh=(
+                "运行中启动的编译器（Triton、torch.compile、扩展）要链接这个库：安装它，或把它所在的目录加入 LIBRARY_PATH。"
+                "libcuda 位于驱动的目录，或 CUDA 工具包的 lib64/stubs。"
+            ),
+            command="ldconfig -p | grep -E 'libcuda|libcudnn'; export LIBRARY_PATH=/usr/local/cuda/lib64/stubs:$LIBRARY_PATH",
+        ),
+        Remedy(
             id="net-plugin",
             says="Put the directory of the plugin on LD_LIBRARY_PATH of every rank, or unset NCCL_NET_PLUGIN.",
             says_zh="把插件所在目录加入每个进程的 LD_LIBRARY_PATH，或取消设置 NCCL_NET_PLUGIN。",
@@ -321,6 +348,9 @@ CAUSE = Cause(
         "https://github.com/rapidsai/cugraph/issues/4465",
     ),
     hits=(
+        "/usr/bin/ld: cannot find -lcuda: No such file or directory\ncollect2: error: ld returned 1 exit status",
+        "/opt/cc/bin/x86_64-conda-linux-gnu/bin/ld: cannot find -laio\ncollect2: error: ld returned 1 exit status",
+        "CMake Error at cmake/FindNCCL.cmake:12 (find_library):\n  Could not find nccl_LIBRARY using the following names: nccl, libnccl.so.",
         "ImportError: /srv/env/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
         "[rank0]: ImportError: /opt/conda/lib/python3.10/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclMemFree",
         "./build/all_reduce_perf: symbol lookup error: /srv/nccl/lib/libnccl-x.so: undefined symbol: ncclCommSplit",

@@ -71,6 +71,13 @@ CAUSE = Cause(
         Signature(needle="Gloo all-reduce failed with error", role="symptom"),
         Signature(needle="NIXL_ERR_REMOTE_DISCONNECT", role="symptom"),
         Signature(needle="Horovod has been shut down", role="symptom"),
+        Signature(
+            needle="has been marked dead because the detector",
+            pattern=r"address: (?P<address>[\w.:-]{1,64}) .{0,200}has been marked dead",
+            role="symptom",
+            says="Ray took the node {address} for dead: it no longer answered health checks",
+            says_zh="Ray 认为节点 {address} 已失效：它不再响应健康检查",
+        ),
         Signature(needle="HorovodInternalError", role="symptom"),
     ),
     mistaken_for={"network-blocked": "a connection that once worked and then closed is nearly always the end of the process at its other side"},
@@ -79,6 +86,7 @@ CAUSE = Cause(
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html",
     ),
     hits=(
+        "The node with node id: 5c21e0f4aa93 and address: 10.0.0.8 and node name: 10.0.0.8 has been marked dead because the detector.",
         (
             "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:47492. This is "
             "typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error."

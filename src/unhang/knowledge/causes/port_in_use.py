@@ -154,6 +154,11 @@ CAUSE = Cause(
         Signature(
             needle="Failed to bind the IP port", pattern=r"Failed to bind the IP port\. Reason: The IP address and port have been bound already"
         ),
+        Signature(
+            needle="[HcclSocket][Listen]",
+            pattern=r"specific port\[(?P<port>\d+)\] fail\. Please check the port status",
+            standing="likely",
+        ),
         # NCCL's own listeners take free ports, unless NCCL_COMM_ID names one.
         Signature(needle="Call to bind failed", pattern=r"NCCL WARN Call to bind failed : Address already in use"),
         Signature(needle=" is already in use", pattern=r"(?:Error|ERROR)\b.{0,80}[Pp]ort (?P<port>\d{2,5}) is already in use"),
@@ -218,6 +223,10 @@ CAUSE = Cause(
         "https://man7.org/linux/man-pages/man2/bind.2.html",
     ),
     hits=(
+        (
+            "[ERROR] HCCL(5122,python3):2026-11-03-09:10:02.118.301 [hccl_socket.cc:100] [5122][HcclSocket][Listen] socket type[1], listen on "
+            "ip[10.0.0.8] and specific port[16666] fail. Please check the port status and whether the port is been using by other process."
+        ),
         "EJ0003: [PID: 812] 2026-11-03 Failed to bind the IP port. Reason: The IP address and port have been bound already.",
         (
             "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, "

@@ -15,7 +15,7 @@ from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, is_user_file, place, user_frame
-from unhang.records.logs import Traceback, tracebacks
+from unhang.records.logs import Traceback, exits, tracebacks
 
 if TYPE_CHECKING:
     from unhang.records.picture import Picture, RankView
@@ -47,6 +47,7 @@ _OF_CODE = frozenset(
 # One sample alone may bring these about.
 _OF_SAMPLES = ("UnidentifiedImageError", "JSONDecodeError", "UnicodeDecodeError", "ArrowInvalid")
 _EVERY_RANK = Text("every rank", "每个 rank")
+_STARTER = lazily(exits.STARTER)
 _NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
 
@@ -151,12 +152,17 @@ def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[
         for t in _unwrapped(found, known)
         if (t.source, t.end) not in known
         and not t.ignored
-        and _name(t) not in (*_ASKED, *_OF_OTHERS)
+        and (_name(t) not in (*_ASKED, *_OF_OTHERS) or _of_a_tool(t))
         and not (passed_on and _name(t) == "CheckpointException")
         and not _SUPERVISOR.search(t.text)
         and not (t.frames and (t.frames[0].name in ("__del__", "_shutdown") or _CLEARING_UP.search(t.frames[0].file)))
         and not closed_pipe(t)
     ]
+
+
+def _of_a_tool(back: Traceback) -> bool:
+    """Whether a compiler or the like failed, rather than a training that was started."""
+    return _name(back) == "CalledProcessError" and back.text.startswith("Command ") and not _STARTER.match(back.text)
 
 
 def _unwrapped(found: Sequence[Traceback], known: set[tuple[str, int | None]]) -> list[Traceback]:

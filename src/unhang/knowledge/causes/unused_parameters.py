@@ -31,6 +31,13 @@ CAUSE = Cause(
             says_zh="DDP：某次迭代中有参数没有参与 loss 的计算，因此各 rank 归约的梯度不同",
             remedies=("use-all-parameters", "find-unused"),
         ),
+        # Lightning's own words in place of torch's.
+        Signature(
+            needle="has parameters that were not used in producing the loss",
+            says="DDP: parameters took no part in computing the loss that training_step returned",
+            says_zh="DDP：有参数没有参与 training_step 所返回 loss 的计算",
+            remedies=("use-all-parameters", "find-unused"),
+        ),
         Signature(
             needle="which did not receive grad for rank ",
             pattern=r"did not receive grad for rank (?P<of>\d+): (?P<params>.{1,300})",
@@ -72,6 +79,7 @@ CAUSE = Cause(
     },
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",),
     hits=(
+        "RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss returned by training_step. If",
         (
             "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your "
             "module has parameters that were not used in producing loss."

@@ -250,6 +250,13 @@ CAUSE = Cause(
             remedies=("matching-packages",),
         ),
         Signature(
+            needle=" or higher required",
+            pattern=r"Error: (?P<library>[\w.+-]{1,40}) version (?P<least>\d[\d.x]{0,20}) or higher required",
+            says="{library} is older than {least}, which this needs",
+            says_zh="{library} 低于所需的 {least}",
+            remedies=("matching-packages",),
+        ),
+        Signature(
             needle="torchvision::nms does not exist",
             says="torchvision was built for another torch than the one that is installed",
             says_zh="torchvision 是针对另一个 torch 编译的，不是现在安装的这个",
@@ -394,6 +401,7 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/cpp_extension.html",
     ),
     hits=(
+        "[rank0]: AssertionError: CublasLt version 12.1.3.x or higher required for FP8 execution on Ada.",
         "node7:4711 NCCL DIAG [INFO] CUDA driver version: mismatch across 16 ranks in comm 0x5581, rank(s) 8-15 differ from rank 0 (13000)",
         "torch.distributed.DistBackendError: NCCL error in: nccl_devcomm.hpp:73, invalid usage, NCCL version 2.29.3\nncclDevCommCreate failed",
         "node7:5120:5333 [0] init.cc:1203 NCCL WARN Mismatched NCCL version detected : rank 8 version 21903 rank 0 version 22105",

@@ -47,7 +47,7 @@ def _crash(needle: str, pattern: str = "", **more: str) -> Signature:
 HARMLESS = (
     r"(?!.{0,300}(?:[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|"
     r"[Aa]ccept failed|XDG_RUNTIME_DIR|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b|"
-    r"pip's dependency resolver))"
+    r"pip's dependency resolver|import failed$|which can lead to ))"
 )
 # Where a message begins. The "^" also bounds the lines that are taken apart, of a log that repeats its errors all the time.
 _START = r"(?:^|(?<=[\]:|>)-] ))"
@@ -97,6 +97,8 @@ CRASHES = (
     _crash("*** stack smashing detected"),
     _crash("*** buffer overflow detected"),
     _crash("Assertion `", r"Assertion `.{1,400}' failed"),
+    _crash("Fatal error in ", r"Fatal error in (?:internal_|P?MPI)\w+"),
+    _crash("died due to signal "),
 )
 ALARMS = (
     _alarm("CCL WARN ", rf"(?P<library>[A-Z]{{1,6}}CL) WARN {HARMLESS}(?P<said>\S.{{0,300}})", says="{library}: {said}", remedy="say-more"),
@@ -111,7 +113,7 @@ ALARMS = (
     _alarm("Last error:", near=r"Last error:\s*(?P<said>\S.{0,300})", says="NCCL: {said}", remedy="say-more"),
     *(_alarm(n, rf"(?<![^\s:\]])\[[EFC]{_TORCH}{HARMLESS}") for n in (".cpp:", ".hpp:")),
     *WARNINGS,
-    _alarm(".cc:", rf"{_START}[EF]\d{{4}}(?:\d{{4}})? [\d:.]+ +\d+ \S{{1,300}}:\d+\] {HARMLESS}"),
+    _alarm(".cc:", rf"(?<![\w.])[EF]\d{{4}}(?:\d{{4}})? [\d:.]+ +\d+ \S{{1,300}}:\d+\] {HARMLESS}"),
     _alarm("ERROR", rf"(?<![\w=/.'\"-])ERROR(?=[\s\]|:)-]){HARMLESS}"),
     _alarm("CRITICAL", rf"(?<![\w=/.'\"-])CRITICAL(?=[\s\]|:)-]){HARMLESS}"),
     _alarm("FATAL", rf"(?<![\w=/.'\"-])FATAL(?=[\s\]|:)-]){HARMLESS}"),
@@ -125,6 +127,10 @@ ALARMS = (
     # NVSHMEM, libfabric, user buffers: no level, no prefix.
     _alarm("non-zero status: "),
     _alarm("level=", r"\blevel=(?:error|fatal)\b"),
+    _alarm("ack-off ", r"[Bb]ack-off (?:restarting failed|pulling image)"),
+    _alarm("BackOff", r"(?:CrashLoop|ImagePull)BackOff"),
+    _alarm(" has different values for "),
+    _alarm("CUDNN_STATUS_", r"CUDNN_STATUS_(?!SUCCESS)[A-Z_]+"),
     _alarm('"level":', r'"level": ?"(?:error|fatal)"'),
     _alarm(" failed", r"[^\s0] failed[.!]?\s*$"),
     _alarm("Failed", rf"^Failed(?: to |, |: ){NOT_INSTEAD}"),

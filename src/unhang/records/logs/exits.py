@@ -39,6 +39,11 @@ LAUNCHED = _context(
     "died with <Signals.",
     r"'--local[-_]rank=(?P<local_rank>\d{1,9})'.{0,4096}? died with <Signals\.(?P<signal>SIG\w{1,20}):",
 )
+# What starts trainings. Of other programs (compilers, git) it is the caller who failed.
+STARTER = (
+    r"Command [\[('\"]{0,3}(?:[^\s'\",]{1,400}[/\\])?(?:python[\d.]{0,5}(?:\.exe)?|torchrun|accelerate|accelerate-launch|deepspeed|"
+    r"(?:ba)?sh|env|numactl|srun|ssh|mpirun|mpiexec|horovodrun|colossalai|ray|docker|conda|uv)(?![\w+.-])"
+)
 STATUS = _context("returned non-zero exit status ", r"returned non-zero exit status (?P<code>\d{1,10})(?!\d)")
 # srun: error: node7: task 3: Exited with exit code 1 / tasks 0-2,5: Killed / task 1: Out Of Memory
 # Hosts that failed alike stand in one line: node[1-64,70],login: tasks 0,8,16-511: Killed
