@@ -204,7 +204,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="device kernel image is invalid",
-            standing="possible",
+            standing="likely",
             says="CUDA refuses the compiled code: it was made for another GPU, or by a newer toolkit than the driver knows",
             says_zh="CUDA 拒绝了编译好的代码：它是为另一种 GPU 生成的，或者所用的工具包太新，驱动不认识",
             remedies=("rebuild-the-extension", "torch-for-this-gpu"),

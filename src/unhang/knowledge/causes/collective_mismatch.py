@@ -591,6 +591,14 @@ CAUSE = Cause(
             says_zh="rank {one} 和 {other} 发出了不同的集合通信（torch 自己的检查）",
             remedies=("same-order", "same-size"),
         ),
+        # Cut off before the other rank.
+        Signature(
+            needle="Detected mismatch between collectives on ranks",
+            pattern=r"Rank (?P<one>\d+) is running collective: CollectiveFingerPrint\((?!.{0,1000}but Rank )",
+            says="rank {one} and another rank issued different collectives (torch's own check)",
+            says_zh="rank {one} 与另一个 rank 发出了不同的集合通信（torch 自己的检查）",
+            remedies=("same-order", "same-size"),
+        ),
         # torch 1.10 to 1.12 names one rank only.
         Signature(
             needle="is running inconsistent collective",
@@ -825,6 +833,7 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/pull/79901",
     ),
     hits=(
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=21, Op",
         "world size: 8\nerror msg: Culprit rank 3; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: all_reduce",
         (
             "unhang.errors.CollectiveMismatch: the ranks' calls do not fit together, and nothing was sent. ranks 0, 1, 2: all_reduce of 8 float32 "

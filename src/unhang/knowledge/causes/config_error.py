@@ -530,6 +530,20 @@ CAUSE = Cause(
             says_zh="Ray 集群中没有节点能提供 {wanted}：任务会一直等待",
             remedies=("see-the-cluster",),
         ),
+        Signature(
+            needle=" is not divisible by min_thread_",
+            pattern=r"(?P<what>input_size_per_partition|output_size_per_partition) = (?P<size>\d+) is not divisible by min_thread_\w = (?P<tile>\d+)",
+            says="the quantised kernel takes shares of a multiple of {tile}, and this tensor parallel size leaves {size}",
+            says_zh="量化内核要求每份是 {tile} 的倍数，而当前张量并行度下是 {size}",
+            remedies=("divide-evenly",),
+        ),
+        Signature(
+            needle="Too large swap space",
+            pattern=r"Too large swap space\. (?P<wanted>[\d.]+ GiB) out of the (?P<there>[\d.]+ GiB)",
+            says="vLLM was asked for {wanted} of swap space in {there} of host memory",
+            says_zh="要求 vLLM 使用 {wanted} 的 swap 空间，而主机内存只有 {there}",
+            remedies=("correct-option",),
+        ),
         # Ray Train.
         Signature(
             needle="orker group startup timed out after ",
@@ -927,6 +941,8 @@ CAUSE = Cause(
         "https://www.deepspeed.ai/docs/config-json/",
     ),
     hits=(
+        "ValueError: Weight input_size_per_partition = 10944 is not divisible by min_thread_k = 128.",
+        "ValueError: Too large swap space. 16.00 GiB out of the 15.01 GiB total CPU memory is allocated for the swap space.",
         "ValueError: The number of required GPUs exceeds the total number of available GPUs in the cluster.",
         "(autoscaler +28s) Error: No available node types can fulfill resource request {'CPU': 1.0, 'GPU': 1.0}.",
         "ValueError: `--mixed_precision` arg cannot be set to `bf16` when `fp16` is set in the DeepSpeed config file.",

@@ -199,6 +199,13 @@ CAUSE = Cause(
             remedies=("devices-given",),
         ),
         Signature(
+            needle="fill_device_fds: condition fds[",
+            standing="likely",
+            says="oneCCL cannot open a GPU's device file: /dev/dri is not, or not wholly, in this container",
+            says_zh="oneCCL 打不开 GPU 的设备文件：容器中没有 /dev/dri，或不完整",
+            remedies=("devices-given",),
+        ),
+        Signature(
             needle="Read-only file system: '/",
             pattern=r"\[Errno 30\] Read-only file system: '(?P<path>/(?!dev/shm|psm_)[^']{1,300})'",
             standing="likely",
@@ -409,6 +416,7 @@ CAUSE = Cause(
         "https://man7.org/linux/man-pages/man2/pidfd_getfd.2.html",
     ),
     hits=(
+        "2026:11:03-09:02:50:(  712) |CCL_ERROR| ze_fd_manager.cpp:214 fill_device_fds: condition fds[dev_idx] > 0 failed",
         "RuntimeError: Bad StatusOr access: UNKNOWN: TPU initialization failed: open(/dev/accel0): Operation not permitted",
         "node7:812:840 [1] misc/nvmlwrap.cc:140 NCCL WARN Failed to open libnvidia-ml.so.1",
         "[rank0]: Failed to open libnvidia-ml.so.1",

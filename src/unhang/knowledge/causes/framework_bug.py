@@ -123,6 +123,23 @@ CAUSE = Cause(
             says_zh=_AT_DDP.zh,
             remedies=("detail-off", "upgrade-torch"),
         ),
+        # Triton's compiler.
+        Signature(
+            needle="Assertion `",
+            pattern=r"\b(?:mlir|llvm)::.{0,400}Assertion `(?P<condition>.{1,200}?)' failed",
+            standing="likely",
+            says="the compiler of Triton failed a check of its own: {condition}",
+            says_zh="Triton 的编译器自身检查失败：{condition}",
+            remedies=("other-triton",),
+        ),
+        Signature(
+            needle="LLVM ERROR: ",
+            pattern=r"LLVM ERROR: (?P<said>.{1,200})",
+            standing="likely",
+            says="LLVM, which compiles Triton's kernels, gave up: {said}",
+            says_zh="编译 Triton 内核的 LLVM 失败：{said}",
+            remedies=("other-triton",),
+        ),
         # torch 2.4 and later on Windows; "build" up to 2.6, "built" later.
         Signature(
             needle="use_libuv was requested but PyTorch was buil",
@@ -210,6 +227,12 @@ CAUSE = Cause(
             command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
         ),
         Remedy(
+            id="other-triton",
+            says="Take the Triton that belongs to the installed torch, or a newer pair; until then choose another attention backend.",
+            says_zh="使用与已安装 torch 配套的 Triton，或同时升级两者；在此之前关闭该内核（换用别的 attention 后端）。",
+            command="python -m pip list | grep -iE '^(torch|triton|pytorch-triton)'",
+        ),
+        Remedy(
             id="other-wheel",
             says="Take a torch whose Gloo works on Windows (another release, or one built with libuv), or run the job on Linux or in WSL2.",
             says_zh="换用 Gloo 能在 Windows 上工作的 torch（其他版本，或带 libuv 编译的版本），或者在 Linux、WSL2 里运行。",
@@ -237,6 +260,8 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/issues/148976",
     ),
     hits=(
+        "LLVM ERROR: Cannot select: t12: f16 = fp_round t11",
+        "python: /project/lib/Analysis/Allocation.cpp:43: mlir::triton::getCvtOrder(mlir::Attribute): Assertion `src.isAmpere()' failed.",
         (
             "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f4ebf9d3740 (most recent call first):\n"
             '  File "/srv/env/lib/python3.10/site-packages/torch/distributed/elastic/utils/store.py", line 31 in get_all'

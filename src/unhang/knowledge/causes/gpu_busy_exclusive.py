@@ -106,6 +106,13 @@ CAUSE = Cause(
             remedies=("compute-mode", "who-holds-it"),
         ),
         Signature(
+            needle="Device or resource busy",
+            pattern=r"open\((?P<device>/dev/(?:vfio|accel)[\w/]{0,20})\): Device or resource busy",
+            says="another process holds {device}",
+            says_zh="另一个进程占用了 {device}",
+            remedies=("tpu-left-over",),
+        ),
+        Signature(
             needle="Failed to initialize the HCCP process",
             standing="likely",
             says="HCCL cannot start its device process: that of an earlier training may still hold the NPU",
@@ -142,6 +149,12 @@ CAUSE = Cause(
             says_zh="查看是谁占用了 GPU，并结束上一次运行遗留的进程。",
             command="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv; sudo fuser -v /dev/nvidia[0-9]*",
             verify="python -c 'import torch; [torch.zeros(1, device=i) for i in range(torch.cuda.device_count())]; print(\"ok\")'",
+        ),
+        Remedy(
+            id="tpu-left-over",
+            says="One process has the TPU: find it, and end it if it is left over.",
+            says_zh="TPU 只能由一个进程使用：找到该进程，若是残留的就结束它。",
+            command="fuser -v /dev/vfio/* /dev/accel* 2>/dev/null",
         ),
         Remedy(
             id="npu-left-over",
@@ -183,6 +196,7 @@ CAUSE = Cause(
         "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-modes",
     ),
     hits=(
+        "RuntimeError: TPU initialization failed: open(/dev/vfio/0): Device or resource busy",
         "EJ0001: [PID: 5122] 2026-11-03-09:10:02.118.301 Failed to initialize the HCCP process. Reason: Maybe the last training process is running.",
         "[rank5]: RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
         "RuntimeError: cuda runtime error (46) : all CUDA-capable devices are busy or unavailable at /pytorch/aten/src/THC/THCGeneral.cpp:51",

@@ -180,6 +180,13 @@ CAUSE = Cause(
     ),
     signatures=(
         Signature(
+            needle="fi_getinfo() call failed: No data available",
+            standing="likely",
+            says="libfabric finds no EFA device in this process: no adapter is attached, its driver is missing, or the container was not given it",
+            says_zh="libfabric 在此进程中找不到 EFA 设备：没有挂载网卡、缺少驱动，或容器没有得到该设备",
+            remedies=("give-efa", "without-the-plugin"),
+        ),
+        Signature(
             needle="ibv_modify_qp failed",
             pattern=rf"{_MODIFY}(?P<error>Invalid argument){_WHERE}",
             says="two InfiniBand or RoCE ports could not be connected (Invalid argument): GID index, link layer or MTU do not fit",
@@ -530,6 +537,7 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/blob/master/src/misc/ibvwrap.cc",
     ),
     hits=(
+        "node7:844:852 [0] nccl_net_ofi_rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available",
         "/src/ibgda.cpp:1345: non-zero status: 121 Error in mlx5dv_devx_obj_modify for INIT2RTR_QP with syndrome 29e0df",
         "node7:815:864 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument",
         "node7:815:864 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",

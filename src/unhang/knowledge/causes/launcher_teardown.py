@@ -65,6 +65,7 @@ CAUSE = Cause(
         ),
         Signature(needle="ssh exited with exit code", role="symptom"),
         Signature(needle="subprocess.CalledProcessError: Command", pattern=rf"CalledProcessError: {exits.STARTER}", role="symptom"),
+        Signature(needle="Job entrypoint command failed with exit code ", role="symptom"),
         # Slurm
         Signature(
             needle="Exited with exit code",
@@ -128,6 +129,7 @@ CAUSE = Cause(
         "https://docs.ray.io/en/latest/ray-core/fault-tolerance.html",
     ),
     hits=(
+        "Status message: Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):",
         "RuntimeError: DataLoader worker (pid 991) is killed by signal: Terminated. ",
         "W1103 23:45:43.792000 4711 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 4720 closing signal SIGTERM",
         "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 4797 closing signal SIGINT",

@@ -20,7 +20,7 @@ _LIBRARY = r"(?P<library>(?<![\w.+-])[\w.+-]{1,80}\.so[\w.]{0,24})"
 
 # What loaders and linkers end with, and an exception whose traceback is not in the log.
 _FATAL = lazily(
-    r"symbol lookup error|error while loading shared libraries|undefined reference to|cannot find -l|_LIBRARY using the|"
+    r"symbol lookup error|error while loading shared libraries|undefined reference to|cannot find -l|_LIBRARY using the| fatal error: |"
     r"^(?:\([^()]{1,60}\) )?[\w.]{0,60}(?:Error|Exception): "
 )
 # Lines that the text of an exception may have.
@@ -196,7 +196,7 @@ CAUSE = Cause(
         # The driver's own libraries are the container runtime's business.
         Signature(
             needle=": cannot open shared object file",
-            pattern=r"(?:Error|error while loading shared libraries|Exception)(?:: |\(')"
+            pattern=r"(?:Error|error while loading shared libraries|Exception|native library)(?:: |\(')"
             rf"(?!libcuda\.so|libnvidia-ml|libnccl-(?:net|profiler|tuner|env))(?:/\S{{0,200}}/)?{_LIBRARY}: cannot open shared object file",
             says="{library} is not found",
             says_zh="找不到 {library}",
@@ -204,7 +204,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle=": cannot open shared object",
-            pattern=r"^(?!.{0,400}(?:NCCL INFO|(?:Error|libraries|Exception)(?:: |\('))).{0,400}?"
+            pattern=r"^(?!.{0,400}(?:NCCL INFO|(?:Error|librar(?:ies|y)|Exception)(?:: |\('))).{0,400}?"
             r"(?P<library>libnccl\.so[\w.]{0,16}): cannot open shared object",
             standing="likely",
             says="{library} is not found",
@@ -238,6 +238,29 @@ CAUSE = Cause(
             says="the linker does not find lib{library}",
             says_zh="链接器找不到 lib{library}",
             remedies=("for-the-linker",),
+        ),
+        Signature(
+            needle="bitsandbytes CUDA binary at",
+            pattern=r"Could not find the bitsandbytes CUDA binary at .{0,300}?(?P<library>libbitsandbytes\w{1,40}\.\w{1,5})",
+            standing="likely",
+            says="bitsandbytes was not built for this CUDA release: {library} is missing",
+            says_zh="bitsandbytes 没有为该 CUDA 版本编译：缺少 {library}",
+            remedies=("rebuild-the-extension",),
+        ),
+        Signature(
+            needle="Required library version not found: ",
+            pattern=r"Required library version not found: (?P<library>libbitsandbytes\w{1,40}\.\w{1,5})",
+            standing="likely",
+            says="bitsandbytes was not built for this CUDA release: {library} is missing",
+            says_zh="bitsandbytes 没有为该 CUDA 版本编译：缺少 {library}",
+            remedies=("rebuild-the-extension",),
+        ),
+        Signature(
+            needle=" fatal error: ",
+            pattern=r"fatal error: (?:(?P<library>[\w./+-]{1,200}\.h(?:pp)?): No such file|cannot execute [`'‘]?(?P<program>cc1\w*))",
+            says="a compiler that the run started lacks {library}{program}",
+            says_zh="运行中启动的编译器缺少 {library}{program}",
+            remedies=("for-the-compiler",),
         ),
         Signature(
             needle="_LIBRARY using the following names",
@@ -320,6 +343,12 @@ CAUSE = Cause(
             command="ldconfig -p | grep -E 'libcuda|libcudnn'; export LIBRARY_PATH=/usr/local/cuda/lib64/stubs:$LIBRARY_PATH",
         ),
         Remedy(
+            id="for-the-compiler",
+            says="Install the whole compiler and the headers: build-essential and the -dev package of this Python, or gxx of that conda environment.",
+            says_zh="安装完整的编译器和头文件：build-essential 和该 Python 的 -dev 包，或同一 conda 环境中的 gxx 与 python。",
+            command="gcc --version; echo | gcc -E -xc++ - >/dev/null; python -c 'import sysconfig; print(sysconfig.get_paths()[\"include\"])'",
+        ),
+        Remedy(
             id="net-plugin",
             says="Put the directory of the plugin on LD_LIBRARY_PATH of every rank, or unset NCCL_NET_PLUGIN.",
             says_zh="把插件所在目录加入每个进程的 LD_LIBRARY_PATH，或取消设置 NCCL_NET_PLUGIN。",
@@ -348,6 +377,10 @@ CAUSE = Cause(
         "https://github.com/rapidsai/cugraph/issues/4465",
     ),
     hits=(
+        "/srv/x/torch/csrc/python_headers.h:12:10: fatal error: Python.h: No such file or directory",
+        "gcc: fatal error: cannot execute 'cc1': execvp: No such file or directory",
+        "Could not find the bitsandbytes CUDA binary at PosixPath('/opt/py/lib/python3.11/site-packages/bitsandbytes/libbitsandbytes_cuda124.so')",
+        "CUDA SETUP: Required library version not found: libbitsandbytes_cuda116.so. Maybe you need to compile it from source?",
         "/usr/bin/ld: cannot find -lcuda: No such file or directory\ncollect2: error: ld returned 1 exit status",
         "/opt/cc/bin/x86_64-conda-linux-gnu/bin/ld: cannot find -laio\ncollect2: error: ld returned 1 exit status",
         "CMake Error at cmake/FindNCCL.cmake:12 (find_library):\n  Could not find nccl_LIBRARY using the following names: nccl, libnccl.so.",

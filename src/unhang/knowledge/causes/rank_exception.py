@@ -48,6 +48,8 @@ _OF_CODE = frozenset(
 _OF_SAMPLES = ("UnidentifiedImageError", "JSONDecodeError", "UnicodeDecodeError", "ArrowInvalid")
 _EVERY_RANK = Text("every rank", "每个 rank")
 _STARTER = lazily(exits.STARTER)
+# A message that is cut off behind its file: that a peer did not come, or went away.
+_GLOO = lazily(r"\[/?\S{0,200}third_party/gl\S*\s*$")
 _NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
 
@@ -155,6 +157,7 @@ def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[
         and (_name(t) not in (*_ASKED, *_OF_OTHERS) or _of_a_tool(t))
         and not (passed_on and _name(t) == "CheckpointException")
         and not _SUPERVISOR.search(t.text)
+        and not _GLOO.match(t.text)
         and not (t.frames and (t.frames[0].name in ("__del__", "_shutdown") or _CLEARING_UP.search(t.frames[0].file)))
         and not closed_pipe(t)
     ]

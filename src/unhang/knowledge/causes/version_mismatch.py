@@ -277,6 +277,13 @@ CAUSE = Cause(
             remedies=("toolkit-of-torch", "prebuilt-extension"),
         ),
         Signature(
+            needle="is not defined for option 'std'",
+            pattern=r"nvcc fatal {1,4}: Value '(?P<standard>c\+\+\d\w)' is not defined",
+            says="the CUDA toolkit of this host is too old for {standard}, which this torch needs, so extensions cannot be compiled",
+            says_zh="这台主机的 CUDA 工具包太旧，不支持此 torch 需要的 {standard}，因此无法编译扩展",
+            remedies=("toolkit-of-torch", "prebuilt-extension"),
+        ),
+        Signature(
             needle="does not match the version torch was compiled with",
             pattern=r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with (?P<torch_cuda>[\d.]*\d)"
             # It goes on where the major version is the same, or where it was told not to mind.
@@ -401,6 +408,7 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/cpp_extension.html",
     ),
     hits=(
+        "nvcc fatal   : Value 'c++17' is not defined for option 'std'",
         "[rank0]: AssertionError: CublasLt version 12.1.3.x or higher required for FP8 execution on Ada.",
         "node7:4711 NCCL DIAG [INFO] CUDA driver version: mismatch across 16 ranks in comm 0x5581, rank(s) 8-15 differ from rank 0 (13000)",
         "torch.distributed.DistBackendError: NCCL error in: nccl_devcomm.hpp:73, invalid usage, NCCL version 2.29.3\nncclDevCommCreate failed",

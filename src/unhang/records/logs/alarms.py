@@ -99,6 +99,7 @@ CRASHES = (
     _crash("Assertion `", r"Assertion `.{1,400}' failed"),
     _crash("Fatal error in ", r"Fatal error in (?:internal_|P?MPI)\w+"),
     _crash("died due to signal "),
+    _crash("Extension modules: ", r"^Extension modules: .+ \(total: \d+\)"),
 )
 ALARMS = (
     _alarm("CCL WARN ", rf"(?P<library>[A-Z]{{1,6}}CL) WARN {HARMLESS}(?P<said>\S.{{0,300}})", says="{library}: {said}", remedy="say-more"),
@@ -128,12 +129,14 @@ ALARMS = (
     _alarm("non-zero status: "),
     _alarm("level=", r"\blevel=(?:error|fatal)\b"),
     _alarm("ack-off ", r"[Bb]ack-off (?:restarting failed|pulling image)"),
+    _alarm("No module named ", r"^(?:\S{1,200}: )?No module named "),
+    _alarm("<warn> err", r"^libfabric:.*<warn> err"),
     _alarm("BackOff", r"(?:CrashLoop|ImagePull)BackOff"),
     _alarm(" has different values for "),
     _alarm("CUDNN_STATUS_", r"CUDNN_STATUS_(?!SUCCESS)[A-Z_]+"),
     _alarm('"level":', r'"level": ?"(?:error|fatal)"'),
     _alarm(" failed", r"[^\s0] failed[.!]?\s*$"),
-    _alarm("Failed", rf"^Failed(?: to |, |: ){NOT_INSTEAD}"),
+    _alarm("Failed", rf"{_START}Failed(?: to |, |: ){HARMLESS}{NOT_INSTEAD}"),
     _alarm("timed out", rf"[a-z] timed out\b{NOT_INSTEAD}"),
     _alarm("times out", r"\b[Gg]etting \w+ times out\b"),
     _alarm("frame #", rf"{_START}frame #[0-3]: ", unless=r"^\[W", remedy="whole-log"),

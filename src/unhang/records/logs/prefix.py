@@ -310,7 +310,9 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
     ),
     ("(", rf"\(raylet, ip=([\w.:-]+)\) (?={_SURE})", _host, _PREFIX),
     # The kernel's own stream marks the level.
+    # Quoted in a report.
     ("`", r"`(?=\[rank\d)", _nothing, _PREFIX),
+    (">", r"> (?=[\w\[(/])", _nothing, _PREFIX),
     ("<", r"<\d{1,3}>(?=\[ *\d+\.\d|[A-Z][a-z]{2} [ \d]\d )", _nothing, _PREFIX),
     # `cat -n`, `nl`.
     (_DIGITS + " ", r" {0,6}\d{1,8}\t", _nothing, _PREFIX),

@@ -43,7 +43,7 @@ _PLAIN = "Traceback (most recent call last):"
 _FRAME = lazily(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$')
 # Forms, chats and some log shippers take the blanks off the front of lines, and web pages `<module>`.
 _FLAT = lazily(r'^File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in ?(?P<name>.*))?$')
-_RAISES = lazily(r"raise (?P<type>[\w.]*(?:Error|Exception))\b|assert ")
+_RAISES = lazily(r"raise (?P<type>[\w.]*(?:Error|Exception))\b|assert |(?:ray\.exceptions\.)?RayTaskError\((?P<inner>\w+)\): ")
 _EXCEPTION = lazily(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 # Names that nothing but exceptions has.
 _ERROR = lazily(r"[\w.]*(?:Error|Exception|Interrupt|SystemExit)")
@@ -371,9 +371,9 @@ def _plain(lines: Iterable[Line], margin: int, strangers: int) -> _Body | None:
             strangers -= 1
             if strangers < 0:
                 return None
-    # The log ends in the line that raises.
-    if frames and (raised := _RAISES.match(frames[-1][3])) and line.text.strip() == frames[-1][3]:
-        exception = _exception(f"{raised['type'] or 'AssertionError'}: {frames[-1][3]}")
+    # The log ends in the line that raises, or that tells what another process raised.
+    if frames and (raised := _RAISES.match(last := line.text.strip())):
+        exception = _exception(f"{raised['type'] or raised['inner'] or 'AssertionError'}: {last}")
         return None if exception is None else _Body(frames, exception, line.number, task)
     return None
 
