@@ -72,7 +72,7 @@ def test_the_difference_is_put_down_to_what_became_longer(tmp_path, monkeypatch,
     if is_known:
         assert said[0] == (
             "a step of a takes 100 ms: 10 % waiting for the data loader, 5.0 % in communication that computation does not hide, 85 % in the rest; "
-            "so a faster transport, however fast, could take at most 5.0 % off a step of a"
+            "so a faster transport, however fast, could take at most about 5.0 % off a step of a"
         )
         assert said[1].startswith("the mean step of b differs from that of a by +20 ms: data loader ")
         assert "communication that is not hidden +20 ms" in said[1]
