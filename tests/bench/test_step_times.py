@@ -1,6 +1,7 @@
 """Step times of a run: read from the ranks' files, without the warm-up, and one number of them."""
 
 import json
+import math
 import random
 import struct
 
@@ -53,7 +54,7 @@ def test_a_step_ends_with_its_slowest_rank(tmp_path):
     for pid, rank, ends in ((11, 1, [1.0, 2.5, 3.0]), (12, 0, [1.2, 2.0, 3.1, 4.0])):
         told = {"rank": rank, "argv": ["train.py"], "started_with": {}, "variables": {}, "torch": {}}
         (tmp_path / f"{pid}.json").write_text(json.dumps(told))
-        (tmp_path / f"{pid}.times").write_bytes(struct.pack(f"={len(ends)}d", *ends) + b"\0\0\0")
+        (tmp_path / f"{pid}.times").write_bytes(b"".join(struct.pack("=4d", end, *[math.nan] * 3) for end in ends) + b"\0\0\0")
     (tmp_path / "13.json").write_text('{"rank": 2, "ar')
     ranks = step_times.read(tmp_path)
     assert [one.rank for one in ranks] == [0, 1]

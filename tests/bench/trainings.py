@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import socket
 import struct
 from pathlib import Path
 
@@ -26,6 +28,10 @@ class Trainings:
         monkeypatch.setattr(runner.time, "monotonic", lambda: self.clock_s)
         self.step_s = {"a": 0.1, "b": 0.1}
         self.variables = {"a": {OFF: "0"}, "b": {OFF: "1"}}
+        # Seconds in the loader, in calls and in what DDP does not hide; lines of NCCL's log in all ranks.
+        self.parts_s: dict[str, tuple[float, float, float]] = {}
+        self.nccl: dict[str, str] = {}
+        self.device = "cpu"
         self.steps = 40
         self.noise = 0.0001
         self.exits: dict[int, tuple[int, bool]] = {}
@@ -56,15 +62,29 @@ class Trainings:
         self.clock_s += self.elapsed_s
         tell(events.Pace(step=3, steps_per_s=None, ranks=2, elapsed_s=1.0))
         for rank in (0, 1):
-            told = {"rank": rank, "argv": ["train.py"], "variables": self.variables[arm], "started_with": self.variables[arm], "torch": {}}
+            told = {
+                "rank": rank,
+                "argv": ["train.py"],
+                "variables": self.variables[arm],
+                "started_with": self.variables[arm],
+                "torch": {"world size": "2", "device": self.device},
+            }
             files = Path(settings["UNHANG_STEP_TIMES_DIR"])
             (files / f"{rank}.json").write_text(json.dumps(told))
             step_s = self.step_s[arm] * (1 + self._random.gauss(0, self.noise))
-            (files / f"{rank}.times").write_bytes(struct.pack(f"={self.steps}d", *(step_s * i for i in range(self.steps))))
+            (files / f"{rank}.times").write_bytes(b"".join(struct.pack("=4d", step_s * i, *self.parts(i, arm)) for i in range(self.steps)))
+            (files / f"{rank}.peak").write_text(json.dumps({"host_bytes": (rank + 1) << 30}))
+            if arm in self.nccl:
+                name = settings["NCCL_DEBUG_FILE"].replace("%h", socket.gethostname().partition(".")[0]).replace("%p", str(rank))
+                Path(name).write_text(self.nccl[arm])
         exitcode, interrupted = self.exits.get(len(self.started), (143, True) if self.stopped else (0, False))
         return Outcome(
             exitcode=exitcode, attempts=1, incidents=0, elapsed_s=self.elapsed_s, interrupted=interrupted, run_dir=str(rundir.path), verdict=None
         )
+
+    def parts(self, step: int, arm: str) -> tuple[float, float, float]:
+        loader_s, calls_s, ddp_s = self.parts_s.get(arm, (math.nan,) * 3)
+        return loader_s * step, calls_s * step, ddp_s if step % 10 == 0 else math.nan
 
 
 class _Supervisor:

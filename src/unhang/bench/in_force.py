@@ -18,10 +18,16 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text
 from unhang.launch import events
+from unhang.records.logs import nccl_used
 from unhang.runtime.attach import protocol
 
 ARGUMENTS = "arguments"
 WORLD_SIZE = "world size"
+# What came of the settings.
+OBSERVED = frozenset({"TCP addresses", nccl_used.TRANSPORTS, nccl_used.NETWORK, nccl_used.CONNECTED, nccl_used.ALGORITHMS})
+UNKNOWN = "not known"
+# All that these do is to change which transports and networks NCCL uses, and its log tells those.
+_CHOOSES_TRANSPORT = re.compile(r"NCCL_(?:SHM_DISABLE|P2P_DISABLE|P2P_LEVEL|IB_DISABLE|IB_HCA|NET|NET_GDR_LEVEL|SOCKET_IFNAME)")
 # The variable that each change by the hook stands for.
 BY_HOOK = {
     protocol.ENV_BACKEND: "backend",
@@ -33,7 +39,9 @@ BY_HOOK = {
     protocol.ENV_PREFETCH: "loader prefetch_factor",
 }
 # These differ between processes or starts by themselves.
-_OF_ONE_START = re.compile(r"TORCHELASTIC_\w+|TORCH_FR_DUMP_TEMP_FILE|TORCH_NCCL_DEBUG_INFO_TEMP_FILE|TORCH_NCCL_ASYNC_ERROR_HANDLING")
+_OF_ONE_START = re.compile(
+    r"TORCHELASTIC_\w+|TORCH_FR_DUMP_TEMP_FILE|TORCH_NCCL_DEBUG_INFO_TEMP_FILE|TORCH_NCCL_ASYNC_ERROR_HANDLING|NCCL_DEBUG_FILE"
+)
 
 
 class EqualArms(UnhangError):
@@ -59,10 +67,13 @@ class Proof:
 
 
 def gather(ranks: Sequence[RankFile], changes: Iterable[events.Event]) -> tuple[dict[str, str], dict[str, str]]:
-    """What was in force, and what of it the script set itself."""
-    by_rank = [{**one.torch, ARGUMENTS: shlex.join(redact_command(one.argv)), **one.variables} for one in ranks]
+    """What was in force, with what came of it, and what of it the script set itself."""
+    by_rank = [{**one.torch, ARGUMENTS: shlex.join(redact_command(one.argv)), **one.variables, **one.observed} for one in ranks]
     names = sorted({name for one in by_rank for name in one if not _OF_ONE_START.fullmatch(name)})
-    in_force = {name: _together({rank.rank: one.get(name) for rank, one in zip(ranks, by_rank, strict=True)}) for name in names}
+    in_force = {}
+    for name in names:
+        missing = UNKNOWN if name in OBSERVED else None
+        in_force[name] = _together({rank.rank: one.get(name, missing) for rank, one in zip(ranks, by_rank, strict=True)})
     for event in changes:
         if isinstance(event, events.Overridden):
             in_force[event.what] = event.now
@@ -92,6 +103,8 @@ def prove(arms: Sequence[Arm], runs: Mapping[str, Run]) -> Proof:
             # A difference that was not asked for (a temporary directory, a port) does not count.
             if not (asked.intersection(differing) if asked else differing):
                 raise _equal(one, other, runs)
+            if asked and all(map(_CHOOSES_TRANSPORT.fullmatch, asked)) and not OBSERVED.intersection(differing):
+                _refuse_same_transports(one, other, runs[one.name])
     differences, without = [], []
     for arm in others:
         a, b = runs[baseline.name].in_force, runs[arm.name].in_force
@@ -104,6 +117,23 @@ def prove(arms: Sequence[Arm], runs: Mapping[str, Run]) -> Proof:
 
 def _differing(one: Run, other: Run) -> list[str]:
     return [n for n in sorted(one.in_force.keys() | other.in_force.keys()) if one.in_force.get(n) != other.in_force.get(n)]
+
+
+def _refuse_same_transports(one: Arm, other: Arm, run: Run) -> None:
+    """Raises EqualArms if NCCL's log of every rank of the training says what it uses, in two arms that agree in that."""
+    used = run.in_force.get(nccl_used.TRANSPORTS, UNKNOWN)
+    if UNKNOWN in used or run.in_force.get(WORLD_SIZE) != str(len(run.ranks)):
+        return
+    says = Text(
+        "arms {a} and {b} do not differ in anything effective: by its own log, NCCL uses {used} in both",
+        "{a} 和 {b} 两组实际上没有任何差别：NCCL 的日志表明，两组都使用 {used}",
+    ).fill(a=one.name, b=other.name, used=used)
+    raise EqualArms(
+        says.en,
+        says_zh=says.zh,
+        cause="NCCL takes the first transport that works between two GPUs: P2P (NVLink, then PCIe), shared memory, the network",
+        hint="switch off in both arms what comes first: --a 'p2p=off shm=on' --b 'p2p=off shm=off'",
+    )
 
 
 def _equal(one: Arm, other: Arm, runs: Mapping[str, Run]) -> EqualArms:

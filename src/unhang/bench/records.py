@@ -3,7 +3,7 @@
 runs/bench-<name>-<time>/
   bench.json          what was asked for, with the seed of the orders
   runs.jsonl          one line for each run that counts, in the order of their ends
-  round-1-a/          the run directory of arm a in round 1, and so on
+  round-1-a/          the run directory of arm a in round 1, and so on; with nccl/, the log of NCCL in each rank
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from unhang import encoding
+from unhang.bench.measures import RankMeasures
 from unhang.bench.step_times import Steps
 from unhang.errors import RecordError, RunDirError
 from unhang.launch.supervise import run_path
@@ -47,7 +48,10 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run that counts. `in_force` is what its ranks ran with, `set_by_script` what the script itself changed of that before its first step."""
+    """One run that counts. `in_force` is what its ranks ran with, `set_by_script` what the script itself changed of that before its first step.
+
+    `ranks` are those of this host; `gpu_links` how their GPUs are joined, in a run of the first round, () if not known.
+    """
 
     schema: str = RUN_SCHEMA
     round: int
@@ -58,6 +62,8 @@ class Run:
     steps: Steps
     in_force: Mapping[str, str]
     set_by_script: Mapping[str, str] = field(default_factory=dict)
+    ranks: tuple[RankMeasures, ...] = ()
+    gpu_links: tuple[str, ...] = ()
 
 
 class BenchDir:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import shutil
 import signal
 import time
@@ -14,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from unhang.bench import in_force, step_times
+from unhang.bench import gpu_counters, in_force, measures, nccl_log, step_times
 from unhang.bench.arms import Arm, Rules, order
 from unhang.bench.comparison import Comparison, compare
 from unhang.bench.records import BenchDir, Run
 from unhang.errors import EXIT_FOUND, EXIT_OK, RunDirError, UnhangError
+from unhang.facts.host import Host
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
@@ -116,7 +118,7 @@ class Benchmark:
     def _measure(self, arm: Arm, running: Running) -> Result | None:
         self._tell(running)
         rundir = self._directory.new_run(running.round, arm.name)
-        files = rundir.path / "steps"
+        files, nccl = rundir.path / "steps", rundir.path / "nccl"
         told: list[events.Event] = []
         is_over = False
 
@@ -131,6 +133,7 @@ class Benchmark:
                     supervisor.stop()
 
         asked = {protocol.ENV_STEP_TIMES: str(files), protocol.ENV_STEP_LIMIT: str(self._rules.steps)}
+        asked |= nccl_log.settings(self._arms.values(), nccl, os.environ)
         supervisor = supervise.Supervisor(
             arm.command,
             rundir=rundir,
@@ -143,9 +146,10 @@ class Benchmark:
         )
         try:
             files.mkdir(mode=0o700)
-            with _signals_kept():
+            nccl.mkdir()
+            with _signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
                 outcome = supervisor.run()
-            ranks = step_times.read(files)
+            ranks = nccl_log.read(nccl, step_times.read(files))
             # Beside the records of unhang run, which hold no values of variables that nobody asked for.
             shutil.rmtree(files)
         except OSError as e:
@@ -156,10 +160,14 @@ class Benchmark:
             return self._result("interrupted", outcome.exitcode)
         if outcome.exitcode != 0:
             return self._result("failed", EXIT_FOUND, failed=str(rundir.path), verdict=outcome.verdict)
-        self._add(arm, running.round, rundir.path.name, ranks, told, outcome.elapsed_s)
+        run = self._as_run(arm, running.round, rundir.path.name, ranks, told, outcome.elapsed_s)
+        links = gpu_counters.links(Host(), {one.gpu for one in ranks if one.gpu}) if run.round == 1 else ()
+        self._add(replace(run, ranks=measures.measure(ranks, run.steps, counters.over), gpu_links=links))
         return None
 
-    def _add(self, arm: Arm, round: int, run_dir: str, ranks: Sequence[step_times.RankFile], told: Sequence[events.Event], elapsed_s: float) -> None:
+    def _as_run(
+        self, arm: Arm, round: int, run_dir: str, ranks: Sequence[step_times.RankFile], told: Sequence[events.Event], elapsed_s: float
+    ) -> Run:
         if not ranks:
             raise UnhangError(
                 f"no optimizer step was seen in {self._directory.path / run_dir}",
@@ -175,7 +183,7 @@ class Benchmark:
                 hint="let the training take more steps, and raise --steps",
             )
         found, own = in_force.gather(ranks, told)
-        run = Run(
+        return Run(
             round=round,
             arm=arm.name,
             run_dir=run_dir,
@@ -185,12 +193,14 @@ class Benchmark:
             in_force=found,
             set_by_script=own,
         )
+
+    def _add(self, run: Run) -> None:
         try:
             self._directory.add(run)
         except OSError as e:
             raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e
         self._runs.append(run)
-        self._longest_s = max(self._longest_s, elapsed_s)
+        self._longest_s = max(self._longest_s, run.elapsed_s)
 
     def _complete(self) -> Mapping[str, list[Run]]:
         """The runs of complete rounds, by arm, in the order of the rounds."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import statistics
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,25 @@ LEAST_STEPS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class RankFile:
-    """What one rank wrote at its first step, and when its steps ended (CLOCK_MONOTONIC, in seconds)."""
+    """What one rank wrote at its first step, and of each step: when it ended (CLOCK_MONOTONIC, in seconds), the seconds that the rank had waited for
+    its loader and been in calls of torch.distributed by then, and by how much DDP's communication outlasted its backward pass in one earlier step.
+    These are NaN where there is nothing to tell. `gpu` is a PCI address; `host_bytes` and `cuda_bytes` are the most that it ever had.
+    """
 
     rank: int
     argv: tuple[str, ...]
     started_with: dict[str, str]
     variables: dict[str, str]
     torch: dict[str, str]
+    pid: int = 0
+    gpu: str | None = None
+    observed: Mapping[str, str] = field(default_factory=dict)
     ends_s: tuple[float, ...] = ()
+    loader_s: tuple[float, ...] = ()
+    calls_s: tuple[float, ...] = ()
+    ddp_s: tuple[float, ...] = ()
+    host_bytes: int | None = None
+    cuda_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +68,13 @@ def read(directory: Path) -> tuple[RankFile, ...]:
         try:
             told: dict[str, Any] = msgspec.json.decode(path.read_bytes())
             data = path.with_suffix(".times").read_bytes()
-            ends = tuple(t for (t,) in struct.iter_unpack("=d", data[: len(data) // 8 * 8]))
-            found.append(msgspec.convert({**told, "ends_s": ends}, RankFile))
-        except (OSError, msgspec.MsgspecError):
+            steps = zip(*struct.iter_unpack("=4d", data[: len(data) // 32 * 32]), strict=True)
+            of_steps = dict(zip(("ends_s", "loader_s", "calls_s", "ddp_s"), steps, strict=False))
+            peak: dict[str, Any] = {}
+            with contextlib.suppress(OSError, msgspec.DecodeError):  # a rank that was killed at its last step
+                peak = msgspec.json.decode(path.with_suffix(".peak").read_bytes())
+            found.append(msgspec.convert({**told, **peak, **of_steps, "pid": int(path.stem)}, RankFile))
+        except (OSError, ValueError):
             continue
     return tuple(sorted(found, key=lambda one: one.rank))
 

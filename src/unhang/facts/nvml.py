@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeVar
@@ -12,6 +12,8 @@ from unhang.kernel_lines import normal
 
 T = TypeVar("T")
 
+# Joules since the driver was loaded, and the percentage of the time in which it was in use; None where NVML does not tell.
+Counters = tuple[float | None, float | None]
 COMPUTE_MODES = {0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
 P2P = {
     0: "ok",
@@ -154,15 +156,30 @@ def memory(nvml: Any) -> dict[str, tuple[int, int]]:
     """Bytes used and in all of each GPU, by its PCI address. Nothing of one in MIG mode, of which each process has a slice."""
     ask = _Asking(nvml)
     found = {}
+    for address, handle in _handles(ask):
+        told = ask("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None)) or ask("nvmlDeviceGetMemoryInfo", handle)
+        if told is not None:
+            found[address] = (int(told.used), int(told.total))
+    return found
+
+
+def counters(nvml: Any) -> dict[str, Counters]:
+    """Of each GPU, by its PCI address. Nothing of one in MIG mode."""
+    ask = _Asking(nvml)
+    found = {}
+    for address, handle in _handles(ask):
+        energy = ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+        rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        found[address] = (_maybe(lambda mj: mj / 1000, energy), _maybe(lambda r: float(r.gpu), rates))
+    return found
+
+
+def _handles(ask: _Asking) -> Iterator[tuple[str, Any]]:
+    """The GPUs that can be reached and are whole, by their PCI addresses."""
     for index in range(ask("nvmlDeviceGetCount") or 0):
         handle = ask("nvmlDeviceGetHandleByIndex", index)
-        if handle is None or (ask("nvmlDeviceGetMigMode", handle) or (0,))[0]:
-            continue
-        pci = ask("nvmlDeviceGetPciInfo", handle)
-        told = ask("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None)) or ask("nvmlDeviceGetMemoryInfo", handle)
-        if pci is not None and told is not None:
-            found[normal(_text(pci.busId) or "")] = (int(told.used), int(told.total))
-    return found
+        if handle is not None and not (ask("nvmlDeviceGetMigMode", handle) or (0,))[0] and (pci := ask("nvmlDeviceGetPciInfo", handle)) is not None:
+            yield normal(_text(pci.busId) or ""), handle
 
 
 class _Asking:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from rich.table import Table
 
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.comparison import CONFIDENCE, Comparison, Outcome
-from unhang.bench.in_force import Difference
+from unhang.bench.explanation import explain
+from unhang.bench.in_force import OBSERVED, Difference
+from unhang.bench.measures import summarize
 from unhang.bench.runner import Progress, Result, Running
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
-from unhang.report import language, screen
+from unhang.report import bench_metrics, language, screen
 from unhang.report.folding import fold
 
 RESULT_SCHEMA = "unhang/bench-result/1"
@@ -101,13 +103,25 @@ class Report:
         """The table, the sentence of each verdict, and what should be known about it."""
         if self.result.runs:
             console.print(self._table())
-        for says in (*self.verdicts(), *self.notes()):
+            console.print()
+            console.print(self._as_table(self.metric_rows(), left=1))
+            console.print()
+        for says in (*self.verdicts(), *self.explanation(), *self.notes()):
             for line in fold(says.of(self.lang), screen.width(console)):
                 console.print(line, markup=False, soft_wrap=True)
 
     def verdicts(self) -> Iterator[Text]:
         for one in self.result.comparisons:
             yield _sentence(one, self.arms, self.rules)
+
+    def explanation(self) -> Iterator[Text]:
+        """Why, as far as it was measured."""
+        yield from explain(self.arms, self.result.runs, self.result.comparisons)
+
+    def metric_rows(self) -> list[list[Text]]:
+        """All numbers of the arms side by side; the first row has the heads."""
+        on_gpus = any("cuda" in run.in_force.get("device", "") for run in self.result.runs)
+        return bench_metrics.rows(self.arms, [self.numbers(arm) for arm in self.arms], on_gpus=on_gpus)
 
     def notes(self) -> Iterator[Text]:
         """What the arms differed in, what else is worth knowing, and how to go on."""
@@ -117,7 +131,7 @@ class Report:
             yield Text("{arm} differs from {baseline} in {what}", "{arm} 与 {baseline} 的差别：{what}").fill(
                 arm=arm.name, baseline=self.arms[0].name, what=joined(map(_difference, found), COMMA)
             )
-            if more := [d.name for d in found if not d.is_asked]:
+            if more := [d.name for d in found if not (d.is_asked or d.name in OBSERVED)]:
                 yield Text("note: nobody asked for a difference in {names}", "注意：没有要求 {names} 有差别").fill(names=", ".join(more))
         for arm_name, name in proof.without_effect if proof is not None else ():
             yield _WITHOUT_EFFECT.fill(name=name, arm=arm_name, baseline=self.arms[0].name)
@@ -158,9 +172,10 @@ class Report:
 
     def numbers(self, arm: Arm) -> dict[str, Any]:
         """Medians over the runs of an arm."""
-        steps = [run.steps for run in self.result.runs if run.arm == arm.name]
+        runs = [run for run in self.result.runs if run.arm == arm.name]
+        steps = [run.steps for run in runs]
         typical = statistics.median(s.typical_s for s in steps)
-        return {
+        numbers = {
             "runs": len(steps),
             "step_s": typical,
             "mean_s": statistics.median(s.mean_s for s in steps),
@@ -169,12 +184,16 @@ class Report:
             "steps_per_s": 1 / typical,
             "samples_per_s": None if arm.samples is None else arm.samples / typical,
         }
+        return numbers | bench_metrics.metrics(arm, runs, numbers)
 
     def _table(self) -> Table:
-        heads, *rows = ([text.of(self.lang) for text in row] for row in self._rows())
+        return self._as_table(self._rows(), left=2, right=6)
+
+    def _as_table(self, found: Iterable[Sequence[Text]], *, left: int, right: int = 99) -> Table:
+        heads, *rows = ([text.of(self.lang) for text in row] for row in found)
         table = Table(box=None, pad_edge=False, header_style="bold")
         for i, head in enumerate(heads):
-            table.add_column(head, justify="right" if 2 <= i <= 6 else "left", overflow="fold")
+            table.add_column(head, justify="right" if left <= i <= right else "left", overflow="fold")
         for row in rows:
             table.add_row(*row)
         return table
@@ -183,21 +202,25 @@ class Report:
         """The table and the sentences."""
         if not self.result.runs:
             return "".join(f"{says.of(self.lang)}\n" for says in self.notes())
-        heads, *rows = ([text.of(self.lang).replace("|", "\\|") for text in row] for row in self._rows())
-        lines = [heads, ["---"] * len(heads), *rows]
-        says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.notes())]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + "\n".join(says)
+        says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.explanation(), *self.notes())]
+        return "\n".join((self._as_markdown(self._rows()), self._as_markdown(self.metric_rows()), *says))
+
+    def _as_markdown(self, found: Iterable[Sequence[Text]]) -> str:
+        heads, *rows = ([text.of(self.lang).replace("|", "\\|") for text in row] for row in found)
+        return "".join(f"| {' | '.join(line)} |\n" for line in (heads, ["---"] * len(heads), *rows))
 
     def csv(self) -> str:
         """One line for each run."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(("round", "arm", "setting", "steps", "dropped", "steady", "typical_s", "mean_s", "median_s", "p95_s", "elapsed_s", "run_dir"))
+        times = ("typical_s", "mean_s", "median_s", "p95_s", "elapsed_s")
+        writer.writerow(("round", "arm", "setting", "steps", "dropped", "steady", *times, "run_dir", *summarize(())))
         asked = {arm.name: arm.asked for arm in self.arms}
         for run in sorted(self.result.runs, key=lambda run: (run.round, run.arm)):
             s = run.steps
             measured = (f"{value:.9g}" for value in (s.typical_s, s.mean_s, s.median_s, s.p95_s, run.elapsed_s))
-            writer.writerow((run.round, run.arm, asked[run.arm], len(s.times_s), s.dropped, s.is_steady, *measured, run.run_dir))
+            more = ("" if value is None else f"{value:.9g}" for value in summarize([run]).values())
+            writer.writerow((run.round, run.arm, asked[run.arm], len(s.times_s), s.dropped, s.is_steady, *measured, run.run_dir, *more))
         return out.getvalue()
 
     def json(self) -> dict[str, Any]:
@@ -218,6 +241,8 @@ class Report:
             ],
             "comparisons": msgspec.to_builtins(result.comparisons),
             "says": [says.en for says in self.verdicts()],
+            "explains": [says.en for says in self.explanation()],
+            "in_force": {run.arm: dict(run.in_force) for run in result.runs if run.round == 1},
             "differences": None if result.proof is None else msgspec.to_builtins(result.proof.differences),
             "without_effect": None if result.proof is None else [list(one) for one in result.proof.without_effect],
             "notes": [says.en for says in self.notes()],

@@ -54,8 +54,8 @@ class Session:
     def start_heartbeat(self) -> None:
         self.thread = threading.Thread(target=heartbeat.run, args=(self,), name="unhang-heartbeat", daemon=True)
         self.thread.start()
-        # Whoever looks from outside can tell this thread from the training's. The thread itself does not write it: the script may close its file.
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{self.thread.native_id}/comm", "w") as comm:
+        # Whoever looks from outside can tell this thread from the training's. Not written by the thread itself: the script might close its open file.
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{self.thread.native_id}/comm", "w") as comm:  # not Linux, or no /proc
             comm.write("unhang-beat")
 
     def beat(self) -> None:

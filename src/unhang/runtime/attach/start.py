@@ -7,8 +7,9 @@ import sys
 
 # protocol.ENV_RANK_PID, repeated: importing protocol means importing json, 8 ms that a process which is no rank need not pay.
 RANK_PID = "UNHANG_RANK_PID"
-# Likewise ENV_BACKEND, and those for torch's DataLoader.
+# Likewise ENV_BACKEND, ENV_STEP_TIMES, and those for torch's DataLoader.
 BACKEND = "UNHANG_BACKEND"
+STEP_TIMES = "UNHANG_STEP_TIMES_DIR"
 LOADER = ("UNHANG_LOADER_WORKERS", "UNHANG_LOADER_WORKERS_MOST", "UNHANG_PIN_MEMORY", "UNHANG_PERSISTENT_WORKERS", "UNHANG_PREFETCH")
 
 
@@ -32,7 +33,17 @@ def start() -> None:
     if any(map(os.environ.get, LOADER)):
         patches["torch.utils.data.dataloader"] = ("loader", "patch")
         patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("loader", "patch_stateful")
-    PatchAfterImport(patches, package=__name__.rpartition(".")[0]).install(sys.meta_path)
+    package = __name__.rpartition(".")[0]
+    PatchAfterImport(patches, package=package).install(sys.meta_path)
+    if os.environ.get(STEP_TIMES):
+        # By a finder of their own: settings patch some of these modules, too.
+        parts = {
+            "torch.distributed.distributed_c10d": ("step_parts", "patch_collectives"),
+            "torch.nn.parallel.distributed": ("step_parts", "patch_ddp"),
+            "torch.utils.data.dataloader": ("step_parts", "patch_loader"),
+            "torch._dynamo.trace_rules": ("functional", "patch_compiler"),
+        }
+        PatchAfterImport(parts, package=package).install(sys.meta_path)
     if "RANK" in os.environ and "LOCAL_RANK" in os.environ:
         os.environ[RANK_PID] = str(os.getpid())
         from .session import attach

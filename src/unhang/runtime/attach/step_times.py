@@ -1,20 +1,27 @@
 """What `unhang bench` asks of a rank: when each optimizer step ended, and what is in force once the first one has.
 
-Each process writes two files into the directory that ENV_STEP_TIMES names: PID.json at its first step, and PID.times, eight bytes for each step.
+Each process writes into the directory that ENV_STEP_TIMES names: PID.json at its first step; PID.times, 32 bytes for each step (when it ended, and of
+`step_parts` the seconds so far in the loader and in calls, and DDP's of one earlier step); PID.peak when it ends.
 At step ENV_STEP_LIMIT the process ends with SystemExit: every rank at the same step, so that none waits for another.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import json
 import os
 import re
+import socket
 import struct
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from . import step_parts
+from .device import gpu
 from .protocol import ENV_STEP_LIMIT, ENV_STEP_TIMES
 
 # Families of variables that training libraries read. The values of others are none of a benchmark's business.
@@ -44,7 +51,8 @@ def record(step: int, device: Callable[[], str | None]) -> None:
         _file = os.open(f"{path}.times", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with open(os.open(f"{path}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
             json.dump(_in_force(device()), f)
-    os.write(_file, struct.pack("=d", now))
+        atexit.register(_write_peak, f"{path}.peak")
+    os.write(_file, struct.pack("=4d", now, step_parts.loader.spent_s, step_parts.calls.spent_s, step_parts.ddp_exposed_s(step)))
     if 0 < _limit <= step:
         # Not sys.exit: that is reported as the script's own.
         raise SystemExit(0)
@@ -60,15 +68,63 @@ def _in_force(device: str | None) -> dict[str, Any]:
         "argv": sys.argv,
         "started_with": {name: value for name, value in _started_with().items() if is_of_interest(name)},
         "variables": {name: value for name, value in os.environ.items() if is_of_interest(name)},
+        "gpu": gpu(torch, device),
+        "observed": {"TCP addresses": found} if os.path.isdir("/proc/self/fd") and (found := _addresses()) else {},
         "torch": {
             "backend": str(distributed.get_backend()) if joined else "none",
             "world size": str(distributed.get_world_size() if joined else 1),
             "device": str(device),
-            "threads": str(torch.get_num_threads()),
-            "matmul precision": str(torch.get_float32_matmul_precision()),
-            "cuDNN benchmark": str(torch.backends.cudnn.benchmark),
+            **_settings(torch),
         },
     }
+
+
+_SETTINGS = {
+    "threads": "get_num_threads", "interop threads": "get_num_interop_threads", "matmul precision": "get_float32_matmul_precision",
+    "default dtype": "get_default_dtype", "deterministic algorithms": "are_deterministic_algorithms_enabled",
+    "anomaly detection": "is_anomaly_enabled", "cuDNN benchmark": "backends.cudnn.benchmark",
+    "cuDNN deterministic": "backends.cudnn.deterministic", "cuDNN TF32": "backends.cudnn.allow_tf32",
+}  # fmt: skip
+
+
+def _settings(torch: Any) -> dict[str, str]:
+    found = {}
+    for name, path in _SETTINGS.items():
+        with contextlib.suppress(Exception):  # a torch that has no such setting
+            value: Any = functools.reduce(getattr, path.split("."), torch)
+            found[name] = str(value() if callable(value) else value)
+    return found
+
+
+def _addresses() -> str:
+    """The local addresses of this process's TCP connections, those of Gloo among them; not of the one to the store."""
+    inodes, found = set(), set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(f"/proc/self/fd/{fd}"))
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/self/net/{name}") as f:
+            for _, local, remote, state, _, _, _, _, _, inode, *_ in map(str.split, list(f)[1:]):
+                ports = {str(int(end.rpartition(":")[2], 16)) for end in (local, remote)}
+                # 01 is ESTABLISHED. Addresses are words of four bytes in the order of the machine.
+                if state == "01" and f"socket:[{inode}]" in inodes and os.environ.get("MASTER_PORT") not in ports:
+                    words = local.rpartition(":")[0]
+                    packed = b"".join(struct.pack("=I", int(words[i : i + 8], 16)) for i in range(0, len(words), 8))
+                    found.add(socket.inet_ntop(family, packed).removeprefix("::ffff:"))
+    return ", ".join(sorted(found))
+
+
+def _write_peak(path: str) -> None:
+    """The most memory that this process has had: of the host, as the kernel counts it, and of CUDA's tensors."""
+    peak = {}
+    torch: Any = sys.modules["torch"]
+    with contextlib.suppress(Exception), open("/proc/self/status") as f:
+        peak["host_bytes"] = next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM:"))
+    with contextlib.suppress(Exception):
+        if torch.cuda.is_initialized():
+            peak["cuda_bytes"] = int(torch.cuda.max_memory_allocated())
+    with contextlib.suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+        json.dump(peak, f)
 
 
 def _started_with() -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""All numbers of the arms of a comparison, side by side, with their differences from the first arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unhang.bench.arms import Arm
+from unhang.bench.measures import summarize
+from unhang.bench.records import Run
+from unhang.facts.units import size
+from unhang.text import Text, same
+
+_NOT_MEASURED = Text("not measured", "未测量")
+_HEAD = Text("per step, medians of the runs", "每步，各次运行的中位数")
+
+
+def _ms(value: float) -> str:
+    return f"{value * 1000:.4g} ms"
+
+
+# By the names in the JSON: what it is called, and how it is written.
+_ROWS: Mapping[str, tuple[Text, Callable[[float], str]]] = {
+    "samples_per_s_total": (Text("throughput, all ranks", "总吞吐量"), lambda v: f"{v:.5g} samples/s"),
+    "samples_per_s": (Text("throughput, each rank", "每个 rank 的吞吐量"), lambda v: f"{v:.5g} samples/s"),
+    "steps_per_s": (Text("steps per second", "每秒步数"), lambda v: f"{v:.4g}"),
+    "mean_s": (Text("mean", "平均"), _ms),
+    "median_s": (Text("median", "中位数"), _ms),
+    "p95_s": (Text("p95", "p95"), _ms),
+    "loader_s": (Text("waiting for the loader", "等待数据加载"), _ms),
+    "exposed_s": (Text("communication not hidden", "未被掩盖的通信"), _ms),
+    "compute_s": (Text("the rest (computation)", "其余（计算）"), _ms),
+    "host_bytes": (Text("most host memory of a rank", "单个 rank 的主机内存峰值"), lambda v: size(round(v))),
+    "cuda_bytes": (Text("most GPU memory of a rank", "单个 rank 的 GPU 内存峰值"), lambda v: size(round(v))),
+    "energy_j": (Text("energy of the GPUs", "GPU 能耗"), lambda v: f"{v:.4g} J"),
+    "gpu_percent": (Text("GPUs in use", "GPU 使用率"), lambda v: f"{v:.3g} %"),
+}
+_OF_GPUS = ("cuda_bytes", "energy_j", "gpu_percent")
+
+
+def metrics(arm: Arm, runs: Sequence[Run], numbers: Mapping[str, Any]) -> dict[str, float | None]:
+    """Of an arm that has runs, beside its `numbers`: what a step was made of, and the throughput of all ranks."""
+    world = runs[0].in_force.get("world size", "")
+    each = numbers["samples_per_s"]
+    return {"samples_per_s_total": each * int(world) if each is not None and world.isdecimal() else None, **summarize(runs)}
+
+
+def rows(arms: Sequence[Arm], found: Sequence[Mapping[str, float | None]], *, on_gpus: bool) -> list[list[Text]]:
+    """The heads, and a row for each number; without what only a GPU has if there is none, and without samples if the batch is not known."""
+    table = [[_HEAD, *(same(arm.name) for arm in arms)]]
+    for name, (title, write) in _ROWS.items():
+        values = [numbers.get(name) for numbers in found]
+        if any(value is not None for value in values) or not (name.startswith("samples") or (name in _OF_GPUS and not on_gpus)):
+            table.append([title, *(_cell(value, values[0], write, is_first=i == 0) for i, value in enumerate(values))])
+    return table
+
+
+def _cell(value: float | None, first: float | None, write: Callable[[float], str], *, is_first: bool) -> Text:
+    if value is None:
+        return _NOT_MEASURED
+    return same(write(value) + (f" ({(value / first - 1) * 100:+.1f} %)" if first and not is_first else ""))
