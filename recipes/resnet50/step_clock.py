@@ -1,0 +1,73 @@
+"""How long steps take, and the throughput that follows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+NAMES = ("images_per_s", "images_per_s_per_rank", "mean_ms", "median_ms", "p95_ms", "loader_wait_ms")
+
+
+class StepClock:
+    """Times of steps, each from the end of the one before, so that waiting for data counts.
+
+    A GPU's are taken from events: waiting for the device in every step would make the steps slower.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        # Ends of steps that are not collected yet, the first one's begin before them.
+        self._marks: list[Any] = []
+        self._took_ms: list[float] = []
+        self._waited_ms: list[float] = []
+
+    def begin(self) -> None:
+        """A step begins. Only after a pause does that differ from the end of the step before."""
+        if not self._marks:
+            self.end()
+
+    def next(self, batches: Iterator[Any]) -> Any:
+        """The next batch, timed."""
+        began_s = time.perf_counter()
+        batch = next(batches)
+        self._waited_ms.append((time.perf_counter() - began_s) * 1000)
+        return batch
+
+    def end(self) -> None:
+        if self._device.type == "cuda":
+            self._marks.append(torch.cuda.Event(enable_timing=True))
+            self._marks[-1].record()
+        else:
+            self._marks.append(time.perf_counter())
+
+    def collect(self) -> None:
+        """Wait for the device, and turn what it has noted into times."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+            self._took_ms += [began.elapsed_time(ended) for began, ended in pairwise(self._marks)]
+        else:
+            self._took_ms += [(ended - began) * 1000 for began, ended in pairwise(self._marks)]
+        self._marks = self._marks[-1:]
+
+    def pause(self) -> None:
+        """What comes until the next `begin` counts for no step."""
+        self.collect()
+        self._marks.clear()
+
+    def results(self, *, images: int, skip: int) -> dict[str, float | None]:
+        """Of all steps but the first `skip`; a step takes as long as on its slowest rank. `images`: of all ranks in a step. All ranks call it."""
+        self.collect()
+        times = torch.tensor([self._took_ms, self._waited_ms], dtype=torch.float64, device=self._device)[:, skip:]
+        if not times.numel():
+            return {"steps": 0, **dict.fromkeys(NAMES)}
+        dist.all_reduce(times, dist.ReduceOp.MAX)
+        steps, waits = times
+        # Images over time. A mean of the steps' rates would count fast steps for more.
+        per_s = images * 1000 / steps.mean()
+        values = (per_s, per_s / dist.get_world_size(), steps.mean(), steps.quantile(0.5), steps.quantile(0.95), waits.mean())
+        return {"steps": len(steps), **{name: round(value.item(), 3) for name, value in zip(NAMES, values, strict=True)}}
