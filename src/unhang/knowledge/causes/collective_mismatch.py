@@ -20,7 +20,8 @@ from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
-from unhang.records.frames import is_user_file, other_line, place, user_frame
+from unhang.records.frames import other_line, place, user_frame
+from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
     from unhang.records.flight import Call

@@ -14,8 +14,9 @@ from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
-from unhang.records.frames import Frame, is_user_file, place, user_frame
+from unhang.records.frames import Frame, place, user_frame
 from unhang.records.logs import Traceback, tracebacks
+from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
     from unhang.records.picture import Picture, RankView

@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
-from unhang.runtime.attach.user_files import is_user_file
+from unhang.user_files import is_user_file
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.calls import Ended
 from unhang.runtime.collectives.circle import Circle
