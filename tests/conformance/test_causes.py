@@ -15,7 +15,7 @@ import pytest
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.knowledge import catalogue
 from unhang.knowledge import causes as room
-from unhang.knowledge.places import PLACES
+from unhang.knowledge.environments import ENVIRONMENTS
 from unhang.records.logs import clean, match
 from unhang.records.logs.signature import compiled
 
@@ -93,7 +93,7 @@ def test_remedies_can_be_followed_and_verified(cause):
         assert any(r.command or r.env or r.verify for r in cause.remedies), "nothing to run"
     for signature in cause.signatures:
         assert set(signature.remedies or ()) <= {r.id for r in cause.remedies}
-    assert set(cause.instead) <= {p.id for p in PLACES}
+    assert set(cause.instead) <= {p.id for p in ENVIRONMENTS}
     assert {id for ids in cause.instead.values() for pair in ids.items() for id in pair} <= {r.id for r in cause.remedies}
 
 
