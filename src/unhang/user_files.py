@@ -1,4 +1,4 @@
-"""Tells the user's own source files from libraries, by path alone: one rule for what reads records, for the supervisor, and for every attached process.
+"""Tells the user's own source files from libraries, by path alone: one rule for readers of records, the supervisor, and every attached process.
 
 The hook loads this file by its path, where unhang need not be installed: standard library only, and nothing that takes long to import.
 """
@@ -26,9 +26,11 @@ _IN_TORCH = ("nn", "autograd", "_dynamo", "_functorch", "_inductor", "_tensor.py
 _COMMANDS = ("axolotl", "fabric", "horovodrun", "llamafactory-cli", "torchrun", "torchx", "tune", *(name.replace("_", "-") for name in _CHECKED_OUT))
 _ENVIRONMENTS = ("env", "venv", ".venv", ".local", "usr", "local")
 _ROOMS = frozenset(
-    ("__init__", "__main__", "model", "errors", "encoding", "facts", "records", "knowledge", "diagnosis", "probes", "remedies", "runtime", "launch")
-    + ("bench", "plan", "pack", "report", "cli", "testing")
-)
+    (
+        "__init__", "__main__", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "knowledge", "launch", "model", "pack", "plan", "probes",
+        "records", "remedies", "report", "runtime", "testing",
+    )
+)  # fmt: skip
 
 
 def is_user_file(path: str) -> bool:
