@@ -19,6 +19,7 @@ from unhang.diagnosis.clocks import Scale, Shared
 from unhang.knowledge import stacked
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
+from unhang.records.logs.alarms import CRASHES
 from unhang.records.logs.attempts import Failure, Marks
 from unhang.records.logs.dumped import Dumped
 from unhang.records.logs.line import Readable
@@ -36,7 +37,6 @@ CONTEXT: tuple[Signature, ...] = tuple(
             *work.SIGNATURES,
             *work.FINISHED,
             *work.ENDS,
-            *exits.CRASHED,
             *attempts.SIGNATURES,
             *job_size.SIGNATURES,
             *dumped.SIGNATURES,
@@ -53,6 +53,7 @@ _TEARDOWN = "launcher-teardown"
 _NO_END = ("subprocess.CalledProcessError: Command", "is killed by signal: Terminated")
 _WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.STARTS), frozenset(job_size.SIGNATURES)
 _STACKS = frozenset(dumped.SIGNATURES)
+_CRASHES = frozenset(CRASHES)
 # These tell attempts apart, and nothing else.
 _COURSE = frozenset((attempts.GAVE_UP, *attempts.STEPS))
 
@@ -205,7 +206,7 @@ def _attempt(
         lines=lines,
         finished=any(h.signature in work.FINISHED for h in own),
         ends=tuple(h for h in own if h.signature in work.ENDS),
-        crashed=tuple(h for h in own if h.signature in exits.CRASHED),
+        crashed=tuple(h for h in own if h.signature in _CRASHES),
     )
     return Attempt(number=number, view=view, hits=own, times=times)
 

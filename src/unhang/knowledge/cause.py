@@ -216,7 +216,7 @@ def filled(hit: Hit) -> Text:
     names = [name for _, name, _, _ in string.Formatter().parse(template.en) if name]
     if any(n not in hit.groups for n in names):
         return NOTHING
-    return template.fill(**{n: _in_whole_words(hit.groups[n], hit.text) for n in names})
+    return template.fill(**{n: _in_whole_words(hit.groups[n], hit.whole) for n in names})
 
 
 def _in_whole_words(value: str, text: str) -> str:

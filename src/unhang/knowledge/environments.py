@@ -1,7 +1,6 @@
 """The environments that a job may run in (accelerator, launcher, program, container), as its own lines tell, and what each changes in a remedy.
 
-A thing may be called otherwise there. A cause may name another remedy (`Cause.instead`); what still speaks of things that the environment lacks is left
-out.
+A thing may be called otherwise there. A cause may name another remedy (`Cause.instead`); what still speaks of what the environment lacks is left out.
 """
 
 from __future__ import annotations

@@ -639,6 +639,8 @@ CAUSE = Cause(
                 r"\s+- Process (?P<process>\d+): (?P<shape>\S.{0,200})\n(?:\s+- Process \d+: (?P=shape)\n)*"
                 r"\s+- Process (?P<against>\d+): (?P<different>(?!(?P=shape)$)\S.{0,200})"
             ),
+            # A line for each process.
+            lines=256,
             says="accelerate: in {operation} rank {process} had a tensor of shape {shape}, rank {against} one of {different}",
             says_zh="accelerate：在 {operation} 中 rank {process} 的张量形状为 {shape}，rank {against} 的为 {different}",
             remedies=("pad-first", "same-size"),

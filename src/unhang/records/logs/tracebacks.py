@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.patterns import lazily
 from unhang.records.frames import Frame
+from unhang.records.logs.harmless import RETRIED
 
 if TYPE_CHECKING:
     from unhang.records.logs.line import Line
@@ -70,7 +71,7 @@ _ANNOUNCES = lazily(r"(?:.*:|\d+ validation errors? for \S+)?\s*$")
 _GOES_ON = lazily(r"\s+\S|Parameter at index \d|Parameter indices ")
 _MAX_MESSAGE_LINES = 6
 _NATIVE = lazily(r"\s*frame #\d+: |\s*#\d+ |Exception raised from |C\+\+ CapturedTraceback")
-_RETRIED = lazily(r"\b(?:will be retried|retrying|retries? (?:remaining|left))\b", re.IGNORECASE)
+_RETRIED = lazily(rf"\b{RETRIED}\b", re.IGNORECASE)
 # Records that a program goes on after.
 PASSED = frozenset(("TRACE", "DEBUG", "INFO", "WARNING"))
 _LEVELS = frozenset(("DEBUG", "INFO", "NOTE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "TRACE", "Warning", "Error", "Info"))
@@ -183,7 +184,8 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
 def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: str) -> Traceback | None:
     """The exception of a line that no header leads to, with the frames right above it; None if `read` finds it from its header, or if it is none.
 
-    `above` are the lines before it, the nearest first. Without frames nothing tells it from an error that a program caught and logged.
+    `above` are the lines before it, the nearest first. Without frames nothing tells it from an error that a program caught and logged, and whoever
+    counts on behind it tells that: its steps are left to the caller.
     """
     found = _ALONE.match(line.text)
     if found is None or line.level in PASSED:
@@ -231,7 +233,7 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
         # What is tried again ended nothing.
         ignored=any(other is not None and _RETRIED.search(other.text) for other in (other, over)),
         logged=not frames,
-        steps=steps(following),
+        steps=steps(following) if frames else (),
         native=native,
     )
 
@@ -315,6 +317,7 @@ def _written(mark: Line, after: Iterable[Line]) -> Iterator[Line]:
     return (line for line in islice(after, MAX_LINES) if writer(line) == writer(mark))
 
 
+@lru_cache(maxsize=4096)
 def step_of(text: str) -> str:
     """What a line counts; "" where it counts nothing."""
     # transformers logs so, of its main process only, and its epochs are too coarse to tell steps apart.
