@@ -10,6 +10,18 @@ LEFT_AT_BARRIER = Signature(
     role="symptom",
 )
 
+# Of concurrent.futures, and joblib's.
+BROKEN_POOL = tuple(
+    Signature(
+        needle=needle,
+        pattern=rf"{needle}(?::|$)",
+        role="symptom",
+        says="a worker process of a pool died abruptly: it was killed, mostly for want of memory, or crashed in native code",
+        says_zh="进程池中的一个工作进程突然死亡：它被杀死（多半因为内存不足），或在原生代码中崩溃",
+    )
+    for needle in ("BrokenProcessPool", "TerminatedWorkerError")
+)
+
 CAUSE = Cause(
     id="peer-lost",
     role="symptom",
@@ -40,6 +52,7 @@ CAUSE = Cause(
             says_zh="到 {address} 的连接早已断开",
         ),
         LEFT_AT_BARRIER,
+        *BROKEN_POOL,
         Signature(
             needle="ncclRemoteError",
             pattern=r"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
@@ -79,6 +92,8 @@ CAUSE = Cause(
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html",
     ),
     hits=(
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly while the future was running",
+        "joblib.externals.loky.process_executor.TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated.",
         (
             "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:47492. This is "
             "typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error."
