@@ -275,12 +275,12 @@ class Judge:
         order = Order(attempt.hits, view.tracebacks)
         roots: list[Finding] = []
         symptoms: list[Finding] = []
-        over = {id(h) for hits in view.hits.values() for h in hits if stepped_over(view, h)}
         logged = logged_over(view)
+        over = {id(h) for hits in view.hits.values() for h in hits if stepped_over(view, h)} | {id(t) for t in logged}
         last = view
-        if over or logged:
+        if over:
             hits = {c: tuple(h for h in hits if id(h) not in over) for c, hits in view.hits.items()}
-            last = replace(view, hits=hits, tracebacks=tuple(t for t in view.tracebacks if t not in logged))
+            last = replace(view, hits=hits, tracebacks=tuple(t for t in view.tracebacks if id(t) not in over))
         passed: list[Finding] = []
         for cause in catalogue.load().values():
             if (found := self._asked(cause, last)) is not None:

@@ -12,7 +12,7 @@ from unhang.records.logs.harmless import NOT_INSTEAD, RETRIED
 from unhang.records.logs.signature import Signature
 from unhang.records.logs.work import FINISHED
 
-_KEEP = 32
+_KEEP = 16
 # Libraries that catch signals and print backtraces stand above the one that crashed.
 _HANDLERS = r"(?:libucs|libc|libpthread|libopen-(?:pal|rte)|libasan|libabsl\w*|_raylet)[.-]"
 

@@ -12,13 +12,15 @@ from unhang.records.logs.alarms import CRASHES, OF_ANY_LEVEL
 from unhang.records.logs.harmless import HARMLESS
 from unhang.records.logs.json_lines import JSON_BEGINS
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, decode, parse
-from unhang.records.logs.needles import ALONE, TRACEBACK
+from unhang.records.logs.needles import TRACEBACK
 from unhang.records.logs.signature import NEAR_LINES, Hit, Signature, compiled, groups_of, unanchored
 from unhang.records.logs.stamp import Stamp
 from unhang.records.logs.tracebacks import Traceback
 from unhang.records.logs.writer import writer_at
 
 if TYPE_CHECKING:
+    import re
+
     from unhang.records.logs.blocks import Block
     from unhang.records.logs.owner import Owner
 
@@ -43,6 +45,7 @@ _JSON = JSON_BEGINS.encode()
 STEPS = 2
 
 _CRASHES = frozenset(CRASHES)
+_HALF_LINE = MAX_LINE_BYTES // 2
 
 Found = tuple[Hit | Traceback, Stamp | None]
 
@@ -64,7 +67,7 @@ class Look:
         """The first hits of a signature from a place in the window on, up to `count`; and where the search stopped, None where it came to the end."""
         found: list[Found] = []
         literal, looks = signature.needle.encode(), MAX_LOOKS
-        end = self._reach(literal)
+        end, pattern = self._reach(literal), unanchored(signature.pattern)
         for _ in range(MAX_GLANCES):
             if len(found) == count or looks == 0:
                 break
@@ -72,7 +75,7 @@ class Look:
             if at < 0:
                 return found, None
             start, stop = self._segment(at)
-            if self._may_match(signature, literal, at, start, stop):
+            if self._may_match(signature, pattern, at, start, stop):
                 looks -= 1
                 if (hit := self._found(signature, at, start, stop)) is not None:
                     found.append(hit)
@@ -84,7 +87,7 @@ class Look:
         cost, in lines that were looked at: about `at_most`."""
         found: list[Found] = []
         literal, looks = signature.needle.encode(), MAX_LOOKS
-        end, seen = self._reach(literal), 0
+        end, pattern, seen = self._reach(literal), unanchored(signature.pattern), 0
         while seen < at_most and len(found) < count and looks:
             at = self.window.rfind(literal, from_, end)
             if at < 0:
@@ -93,7 +96,7 @@ class Look:
             start, stop = self._segment(at)
             # Of a line with several of them the first one, as from the front.
             at = self.window.find(literal, max(start, from_), end)
-            if self._may_match(signature, literal, at, start, stop):
+            if self._may_match(signature, pattern, at, start, stop):
                 looks -= 1
                 seen += LOOK_COSTS
                 if (hit := self._found(signature, at, start, stop)) is not None:
@@ -105,24 +108,27 @@ class Look:
         """Where a literal that begins in the block ends at the latest."""
         return min(self.block.end + len(literal) - 1, len(self.window))
 
-    def _may_match(self, signature: Signature, literal: bytes, at: int, start: int, stop: int) -> bool:
+    def _may_match(self, signature: Signature, pattern: re.Pattern[str], at: int, start: int, stop: int) -> bool:
         """Most lines with a common needle do not match: that is told before a line is taken apart, unless a colour could deceive."""
-        if start < self.block.begin and 0 <= self.window.find(literal, start, at) < self.block.begin:
+        if start < self.block.begin and 0 <= self.window.find(signature.needle.encode(), start, at) < self.block.begin:
             # The line began in the block before, which has seen it.
             return False
         if not signature.pattern:
             return True
         raw = self.window[start:stop]
-        if unanchored(signature.pattern).search(decode(raw).rstrip()) is not None:
+        if pattern.search(decode(raw).rstrip()) is not None or b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON):
             return True
-        # The rest of what a terminal wrapped is in the next line.
-        wide = len(raw) >= MIN_WIDTH and (len(raw) in WIDTHS or self.window[stop + 1 + len(raw) : stop + 2 + len(raw)] == b"\n")
-        return (wide and signature.role in ("root", "symptom")) or b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON)
+        # The rest of what a terminal wrapped is in the next lines.
+        width = len(raw)
+        if signature.role == "context" or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
+            return False
+        return pattern.search(decode(self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))) is not None
 
     def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
-        if signature == TRACEBACK:
+        # To compare signatures takes as long as to compare all that they say.
+        if signature is TRACEBACK:
             return self._traceback(at, start, stop)
-        return self._alone(at, start, stop) if signature in ALONE else self._hit(signature, at, start, stop)
+        return self._alone(at, start, stop) if signature.pattern == tracebacks.CLASS else self._hit(signature, at, start, stop)
 
     def _hit(self, signature: Signature, at: int, start: int, stop: int) -> tuple[Hit, Stamp | None] | None:
         line = self._line(start, stop)
@@ -166,7 +172,7 @@ class Look:
             place=self._place(at),
             by_name=told is None and self.owner.rank is not None,
             host_by_name=host is None,
-            steps=tracebacks.steps(self._after(stop), at_most=STEPS) if signature.role in ("root", "alarm") else (),
+            steps=tracebacks.steps(self._that_may_count(stop), at_most=STEPS) if signature.role in ("root", "alarm") else (),
         )
         return hit, line.time or self._time_before(start)
 
@@ -179,8 +185,17 @@ class Look:
 
     def _segment(self, at: int) -> tuple[int, int]:
         """The line around a place; of a progress bar the state behind the last carriage return."""
-        low, high = max(0, at - MAX_LINE_BYTES // 2), min(len(self.window), at + MAX_LINE_BYTES // 2)
-        return self._start(at, low), self._end(at, high)
+        window, size = self.window, len(self.window)
+        low = at - _HALF_LINE if at > _HALF_LINE else 0
+        high = at + _HALF_LINE if at + _HALF_LINE < size else size
+        start = window.rfind(b"\n", low, at) + 1 or low
+        stop = window.find(b"\n", at, high)
+        stop = high if stop < 0 else stop
+        # Most lines have none.
+        if window.find(b"\r", start, stop) >= 0:
+            start = window.rfind(b"\r", start, at) + 1 or start
+            stop = self._end(at, stop)
+        return start, stop
 
     def _start(self, at: int, limit: int) -> int:
         newline = self.window.rfind(b"\n", limit, at)
@@ -279,7 +294,7 @@ class Look:
         if back is None:
             return None
         if not back.frames:
-            back = replace(back, steps=tracebacks.steps(self._after(stop)))
+            back = replace(back, steps=tracebacks.steps(self._that_may_count(stop)))
         return self._owned(back, at), line.time or self._time_before(start)
 
     def _owned(self, back: Traceback, at: int) -> Traceback:
@@ -299,6 +314,11 @@ class Look:
     def _after(self, stop: int) -> Iterator[Line]:
         """The lines behind one that ends at `stop`."""
         return (self._line(*bounds) for bounds in self._bounds(stop + 1, len(self.window)))
+
+    def _that_may_count(self, stop: int) -> Iterator[Line]:
+        """Of the next lines those that may tell a step."""
+        near = islice(self._bounds(stop + 1, len(self.window)), tracebacks.BEHIND)
+        return (self._line(first, last) for first, last in near if tracebacks.may_count(self.window[first:last]))
 
 
 # Kept in front of a needle, so that the name stands before a value when secrets are looked for.

@@ -37,7 +37,7 @@ ALONE = (
 )  # fmt: skip
 # What those lines hold, wherever it begins: most other lines with such a literal are told from them by that.
 CLASS = r"(?:Error|Exception|Iteration|Expired|Zip|Empty|\.[A-Z]\w*)(?:\([A-Z]\w*\))?(?:: |:?\s*$)"
-# Lines above an exception line in which its frames are looked for.
+# Lines above an exception line in which its frames are looked for, and behind it in which the rest of its message is.
 ABOVE = 60
 
 _PLAIN = "Traceback (most recent call last):"
@@ -212,7 +212,8 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
         else:
             break
         other = over
-    following = _written(line, after)
+    # Without frames only the rest of its message is read.
+    following = _written(line, after if frames else islice(after, ABOVE))
     behind = next(following, None)
     if behind is not None and not frames and (_frame_of(behind.text) or (found["inner"] and MARK in behind.text)):
         # It announces the traceback of another process, which ends in the exception itself.
@@ -322,6 +323,12 @@ def step_of(text: str) -> str:
     """What a line counts; "" where it counts nothing."""
     # transformers logs so, of its main process only, and its epochs are too coarse to tell steps apart.
     return text if text.startswith(_LOGGED_STEP) else " ".join(_STEP.findall(text[:_MAX_STEP_CHARS]))
+
+
+def may_count(raw: bytes) -> bool:
+    """Whether a line as it stands may be one that `step_of` finds something in, once it is cleaned; most are not."""
+    lower = raw.lower()
+    return any(mark in lower for mark in (b"step", b"iter", b"epoch", b" [", b"{'loss': ", b"\x1b"))
 
 
 def sums_up(text: str) -> bool:
