@@ -476,7 +476,9 @@ CAUSE = Cause(
         "grpc: DNS resolution failed for node8:6379: C-ares status is not ARES_SUCCESS qtype=A name=node8: Domain name not found",
         "dial tcp: lookup train-master-0.train.svc on 10.96.0.10:53: no such host",
         "wget: unable to resolve host address 'node8'",
-        "".join(f"[W1103 18:22:{s}.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n" for s in (18, 28, 38)),
+        "".join(
+            f"[W1103 18:22:{s}.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n" for s in (18, 28, 38, 48)
+        ),
     ),
     near_misses=(
         # In nearly every log of torch 2.

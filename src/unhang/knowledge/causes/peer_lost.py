@@ -92,8 +92,6 @@ CAUSE = Cause(
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html",
     ),
     hits=(
-        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly while the future was running",
-        "joblib.externals.loky.process_executor.TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated.",
         (
             "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:47492. This is "
             "typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error."
@@ -120,6 +118,8 @@ CAUSE = Cause(
         "RuntimeError: Gloo all-reduce failed with error: [pair.cc:589] Read error [10.0.0.2]:51860: Connection reset by peer",
         "[1,0]<stderr>:RuntimeError: Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce",
         "horovod.common.exceptions.HorovodInternalError: Connection reset",
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly while the future was running",
+        "joblib.externals.loky.process_executor.TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated.",
     ),
     near_misses=(
         "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",

@@ -155,10 +155,6 @@ CAUSE = Cause(
     mistaken_for={"rendezvous-misconfig": "a store that never answered, from the start, may be the wrong address or port"},
     sources=("https://docs.pytorch.org/docs/stable/distributed.html#distributed-key-value-store",),
     hits=(
-        (
-            '    num_nodes_waiting = rdzv_handler.num_nodes_waiting()\n    base64_state: bytes = self._call_store("get", self._key)\n'
-            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception"
-        ),
         "unhang.errors.StoreLost: the store of torch.distributed no longer answers: recvValue failed on SocketImpl(fd=4)",
         "[rank1]: unhang.errors.StoreLost: no connection to the store of torch.distributed within 60 s",
         (
@@ -202,6 +198,10 @@ CAUSE = Cause(
         ),
         "[rank4]: torch.distributed.DistNetworkError: Connection reset by peer",
         "RuntimeError: Broken pipe",
+        (
+            '    num_nodes_waiting = rdzv_handler.num_nodes_waiting()\n    base64_state: bytes = self._call_store("get", self._key)\n'
+            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception"
+        ),
     ),
     near_misses=(
         "rank 0's monitor knows no other ranks any more, the training goes on: the store of torch.distributed no longer answers: Broken pipe",

@@ -146,11 +146,12 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)
 
 
-# What stands for itself in a pattern, and the anchor.
-_ANCHOR = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\^)", re.DOTALL)
+_CLASS = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
+# An anchor, or what lets nothing but a few characters stand in front; an escape and a class stand for themselves.
+_ANCHOR = re.compile(rf"(?P<anchor>\(\?<!(?:\\S|(?=\[\^){_CLASS})\)|\^)|\\.|{_CLASS}", re.DOTALL)
 
 
 @lru_cache(maxsize=4096)
 def unanchored(pattern: str) -> re.Pattern[str]:
     """A pattern that matches a line with its prefixes wherever `pattern` matches it without them: a prefix ends in no letter and no digit."""
-    return compiled(_ANCHOR.sub(lambda found: r"(?<!\w)" if found[1] else found[0], pattern) if "^" in pattern else pattern)
+    return compiled(_ANCHOR.sub(lambda found: r"(?<!\w)" if found["anchor"] else found[0], pattern))
