@@ -15,9 +15,9 @@ import pytest
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.knowledge import catalogue
 from unhang.knowledge import causes as room
-from unhang.knowledge.places import PLACES
+from unhang.knowledge.environments import ENVIRONMENTS
 from unhang.records.logs import clean, match
-from unhang.records.logs.signature import compiled
+from unhang.records.logs.signature import compiled, unanchored
 
 ROOT = Path(__file__).resolve().parents[2]
 CAUSES = catalogue.load()
@@ -93,7 +93,7 @@ def test_remedies_can_be_followed_and_verified(cause):
         assert any(r.command or r.env or r.verify for r in cause.remedies), "nothing to run"
     for signature in cause.signatures:
         assert set(signature.remedies or ()) <= {r.id for r in cause.remedies}
-    assert set(cause.instead) <= {p.id for p in PLACES}
+    assert set(cause.instead) <= {p.id for p in ENVIRONMENTS}
     assert {id for ids in cause.instead.values() for pair in ids.items() for id in pair} <= {r.id for r in cause.remedies}
 
 
@@ -103,6 +103,17 @@ def test_sentences_name_what_is_captured(cause):
         names = {name for _, name, _, _ in string.Formatter().parse(signature.says) if name}
         captured = {*re.compile(signature.pattern).groupindex, *re.compile(signature.near).groupindex}
         assert names <= captured, signature
+
+
+@pytest.mark.parametrize("cause", BY_ID)
+def test_no_prefix_hides_its_lines(cause):
+    """What is held against a line as it stands lets all lines pass that match without their prefixes."""
+    for prefix in ("[default3]:", "3: ", "[1,3]<stderr>:", "[pod/worker-0/pytorch] ", "(Worker pid=7, ip=10.0.0.1) "):
+        for raw in (prefix + line for text in cause.hits for line in text.splitlines()):
+            line = clean(raw)[0]
+            for s in cause.signatures:
+                hit = s.needle in line and s.pattern and compiled(s.pattern).search(line)
+                assert not hit or unanchored(s.pattern).search(raw), (s.pattern, raw)
 
 
 @pytest.mark.parametrize("cause", BY_ID)

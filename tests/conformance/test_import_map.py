@@ -13,7 +13,7 @@ from unhang.cli.verbs import SAYS
 PACKAGE = Path(unhang.__file__).parent
 # A room may import those of lower levels only; rooms on one level do not import each other.
 LEVELS = [
-    {"patterns"},
+    {"patterns", "user_files"},
     {"model", "errors", "encoding", "kernel_lines", "text", "__init__"},
     {"facts", "records"},
     {"knowledge"},

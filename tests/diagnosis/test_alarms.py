@@ -193,6 +193,31 @@ def test_a_message_that_a_terminal_wrapped(width: int, padded: bool, tmp_path: P
     assert "1.02 GiB of 79.15 GiB free, 75.01 GiB allocated by PyTorch, 1.88 GiB reserved but unused" in found.says
 
 
+def test_evidence_is_the_line_as_it_stands(tmp_path: Path):
+    wrapped = [OOM[i : i + 100] for i in range(0, len(OOM), 100)]
+    found = verdict_on("\n".join(wrapped), tmp_path).primary
+    assert found is not None and [e.text for e in found.evidence] == [wrapped[0].removeprefix("[rank1]: ")]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 132])
+def test_a_line_that_is_as_wide_as_a_terminal_may_end_there(width: int, tmp_path: Path):
+    """It is one with the next only where they say together what neither says alone."""
+    line = "train.py: error: argument --lr: " + "x" * (width - 32)
+    found = verdict_on(f"{line}\nsaving the state of the loader\n", tmp_path).primary
+    assert found is not None and found.cause == "config-error" and "saving" not in found.says and found.evidence[0].text == line
+    text = f"{'x' * (width - 42)} The client socket has timed out after 60s\n while trying to connect to (10.3.0.5, 29500).\n"
+    found = verdict_on(text, tmp_path).primary
+    assert found is not None and "10.3.0.5 port 29500" in found.says
+
+
+def test_the_shapes_of_sixteen_processes(tmp_path: Path):
+    text = "accelerate.utils.operations.DistributedOperationException: Cannot apply desired operation due to shape mismatches. All shapes across "
+    text += "devices must be valid.\n\nOperation: `accelerate.utils.operations.gather`\nInput shapes:\n"
+    text += "".join(f"  - Process {n}: [{3 if n == 13 else 4}, 128]\n" for n in range(16))
+    found = verdict_on(text, tmp_path).primary
+    assert found is not None and "in gather rank 0 had a tensor of shape [4, 128], rank 13 one of [3, 128]" in found.says
+
+
 def test_equal_lines_of_two_processes_are_not_one(tmp_path: Path):
     line = OOM.removeprefix("[rank1]: ")[:100]
     found = verdict_on(f"{line}\n{line}\n", tmp_path).primary

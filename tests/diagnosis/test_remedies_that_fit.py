@@ -218,6 +218,21 @@ def test_what_to_do_about_an_exception(judge, raised, says):
     assert ("agree-on-failure" in [r.id for r in found.remedies]) is sample
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "has_advice"),
+    [
+        ("ValueError", "Cannot use chat template functions because tokenizer.chat_template is not set", True),
+        ("jinja2.exceptions.TemplateError", "chat template: roles must alternate", False),
+        ("pydantic_core._pydantic_core.ValidationError", "2 validation errors for Sample\nprompt\n  Field required", True),
+        ("marshmallow.exceptions.ValidationError", "{'age': ['Not a valid integer.']}", False),
+        ("jsonschema.exceptions.ValidationError", "'x' is not of type 'integer'", False),
+    ],
+)
+def test_what_fits_one_library_is_not_told_of_others(kind, text, has_advice):
+    remedy = exceptions.remedy(kind, text)
+    assert (remedy is not None and ("template" in remedy.says or "Sample" in remedy.says)) is has_advice
+
+
 def test_a_captured_name_is_no_command():
     remedy = exceptions.remedy("FileNotFoundError", "[Errno 2] No such file or directory: 'a; rm -rf ~'")
     assert remedy.command == "ls -ld 'a; rm -rf ~'"

@@ -19,6 +19,7 @@ from unhang.diagnosis.clocks import Scale, Shared
 from unhang.knowledge import stacked
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
+from unhang.records.logs.alarms import CRASHES
 from unhang.records.logs.attempts import Failure, Marks
 from unhang.records.logs.dumped import Dumped
 from unhang.records.logs.line import Readable
@@ -36,7 +37,6 @@ CONTEXT: tuple[Signature, ...] = tuple(
             *work.SIGNATURES,
             *work.FINISHED,
             *work.ENDS,
-            *exits.CRASHED,
             *attempts.SIGNATURES,
             *job_size.SIGNATURES,
             *dumped.SIGNATURES,
@@ -53,6 +53,8 @@ _TEARDOWN = "launcher-teardown"
 _NO_END = ("subprocess.CalledProcessError: Command", "is killed by signal: Terminated")
 _WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.STARTS), frozenset(job_size.SIGNATURES)
 _STACKS = frozenset(dumped.SIGNATURES)
+_CRASHES, _ENDS = frozenset(CRASHES), frozenset(work.ENDS)
+_OVER = _ENDS.union(work.FINISHED)
 # These tell attempts apart, and nothing else.
 _COURSE = frozenset((attempts.GAVE_UP, *attempts.STEPS))
 
@@ -124,7 +126,8 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
         backs = [replace(t, at_s=clocks.corrected(t.at_s, _clock(t, hosts), ahead)) for t in backs]
     order = {r.source: n for n, r in enumerate(reads)}
     course = _course(list(order), hits, marks, backs, causes)
-    hits = _with_later_steps(course.placed(hits), Marks(course.placed(marks)), course.total)
+    steps = Marks(course.placed(marks))
+    hits = [h for h in _with_later_steps(course.placed(hits), steps, course.total) if not (h.signature in _OVER and steps.count_on(h))]
     backs = course.placed(backs)
     if not _labels_are_nodes(hits, backs):
         hits = [_with_label(h) for h in hits]
@@ -204,8 +207,8 @@ def _attempt(
         world_size=job_size.read(h for h in own if h.signature in _SIZES or h.signature in _NCCL),
         lines=lines,
         finished=any(h.signature in work.FINISHED for h in own),
-        ends=tuple(h for h in own if h.signature in work.ENDS),
-        crashed=tuple(h for h in own if h.signature in exits.CRASHED),
+        ends=tuple(h for h in own if h.signature in _ENDS),
+        crashed=tuple(h for h in own if h.signature in _CRASHES),
     )
     return Attempt(number=number, view=view, hits=own, times=times)
 
@@ -280,7 +283,7 @@ def _with_later_steps(hits: Sequence[Hit], marks: Marks, total: int) -> list[Hit
 
 
 def _starts(hits: Sequence[Hit], marks: Marks, causes: Mapping[Signature, str]) -> tuple[Hit, ...]:
-    failures = (Failure(place=h.place, at_s=h.at_s, ended=_has_ended(h, causes)) for h in hits if _has_failed(h, causes))
+    failures = (Failure(place=h.place, at_s=h.at_s, ended=_has_ended(h, causes), gone=h.signature in _ENDED) for h in hits if _has_failed(h, causes))
     found = attempts.starts_of((h for h in hits if h.signature in _STARTS), failures)
     unsaid = attempts.unsaid_start(hits, found, marks)
     return found if unsaid is None else (*found, unsaid)

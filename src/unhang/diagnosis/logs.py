@@ -25,7 +25,7 @@ from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, 
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
-from unhang.knowledge import catalogue, places, stacked
+from unhang.knowledge import catalogue, environments, stacked
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
@@ -54,7 +54,7 @@ ONLY_STACKS = NotExamined(
     what_zh="flight recorder、进程状态",
     why_zh="只给了带有调用栈的日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
 )
-_PLACES = frozenset(places.SIGNATURES)
+_ENVIRONMENTS = frozenset(environments.SIGNATURES)
 CUT = Signature(needle=LEFT_OUT, role="context")
 
 # The line of asterisks that closes what torchrun says before the first word of a rank.
@@ -115,12 +115,12 @@ def judge_logs(
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {named.again(source.path.parent)}")
     not_examined = list(found.not_examined)
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, *places.SIGNATURES, FATAL, CUT), cache=cache)
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, *environments.SIGNATURES, FATAL, CUT), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)
     # These tell where the job ran, and nothing of its course.
-    marks = [h for r in reads for h in r.hits if h.signature in _PLACES]
+    marks = [h for r in reads for h in r.hits if h.signature in _ENVIRONMENTS]
     if marks:
-        reads = [replace(r, hits=tuple(h for h in r.hits if h.signature not in _PLACES)) for r in reads]
+        reads = [replace(r, hits=tuple(h for h in r.hits if h.signature not in _ENVIRONMENTS)) for r in reads]
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
     if any(r.bytes for r in reads):
@@ -173,8 +173,8 @@ def _fitted(verdict: Verdict, attempt: Attempt, marks: Sequence[Hit]) -> Verdict
     # Where mpirun starts launchers, its numbers are those of hosts.
     tagged = [h for h in hits if h.launcher is not None and "rank" not in h.groups]
     launchers = {h.launcher for h in tagged if h.launcher is not None} if all(h.rank == h.label for h in tagged) else ()
-    found = places.seen_in((*(h.text for h in hits), *raised), launchers)
-    return verdict.each(lambda f: places.fitted(f, found))
+    found = environments.seen_in((*(h.text for h in hits), *raised), launchers)
+    return verdict.each(lambda f: environments.fitted(f, found))
 
 
 def _unread_stacks(source: str) -> NotExamined:
@@ -275,12 +275,12 @@ class Judge:
         order = Order(attempt.hits, view.tracebacks)
         roots: list[Finding] = []
         symptoms: list[Finding] = []
-        over = {id(h) for hits in view.hits.values() for h in hits if stepped_over(view, h)}
         logged = logged_over(view)
+        over = {id(h) for hits in view.hits.values() for h in hits if stepped_over(view, h)} | {id(t) for t in logged}
         last = view
-        if over or logged:
+        if over:
             hits = {c: tuple(h for h in hits if id(h) not in over) for c, hits in view.hits.items()}
-            last = replace(view, hits=hits, tracebacks=tuple(t for t in view.tracebacks if t not in logged))
+            last = replace(view, hits=hits, tracebacks=tuple(t for t in view.tracebacks if id(t) not in over))
         passed: list[Finding] = []
         for cause in catalogue.load().values():
             if (found := self._asked(cause, last)) is not None:

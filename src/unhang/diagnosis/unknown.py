@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import other_libraries, text, words
 from unhang.knowledge.causes.collective_timeout import NCCL2
+from unhang.knowledge.causes.peer_lost import BROKEN_POOL
 from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
 from unhang.knowledge.text import NOTHING, THEN, Text, joined
@@ -118,6 +119,12 @@ READ_LOG = Remedy(
     says="Read the end of the log: whatever ended the process may have said why.",
     says_zh="看日志的末尾：结束进程的原因可能就写在那里。",
 )
+KERNEL_LOG = Remedy(
+    id="kernel-log",
+    says="See whether the kernel killed it: the log of that host names the process and the time.",
+    says_zh="查看是否被内核杀死：该主机的内核日志里有进程和时间。",
+    command="sudo dmesg -T | grep -iE 'out of memory|oom-kill|killed process|segfault'",
+)
 WHOLE_LOG = Remedy(
     id="whole-log",
     says="Keep the whole output of every rank: the lines that say what failed are cut off here.",
@@ -170,6 +177,8 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     if symptoms[0].cause == "unhandled-generic" and nccls_words(view) is not None:
         more = Text("; no cause known here explains these words", "；这里没有已知的原因能解释这句话")
         return replace(text.continued(symptoms[0], more), standing="not-established", remedies=(LOOK_UP, SUPERVISE))
+    if symptoms[0].cause == "peer-lost" and all(h.signature in BROKEN_POOL for h in view.hits_of("peer-lost")):
+        return only_symptoms(symptoms, remains=("host-oom-or-killed", *CRASH), remedies=(KERNEL_LOG, NATIVE_STACK))
     more_messages = say_more_in_logs(view)
     # What is there already comes before another run.
     remedies = (more_messages, SUPERVISE) if more_messages is READ_DUMPS else (SUPERVISE, more_messages)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
 from unhang.diagnosis.unknown import unknown_in_run
-from unhang.knowledge import catalogue, places
+from unhang.knowledge import catalogue, environments
 from unhang.model import Finding, NotExamined, Verdict
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def of_picture(picture: Picture) -> Verdict:
     )
     hits = [h for of in picture.hits.values() for h in of]
     raised = (r.raised.text for r in picture.raised if r.raised is not None)
-    where = places.seen_in([*(h.text for h in hits), *raised, "nccl" if picture.on_nccl else ""])
-    return verdict.each(lambda f: places.fitted(f, where))
+    where = environments.seen_in([*(h.text for h in hits), *raised, "nccl" if picture.on_nccl else ""])
+    return verdict.each(lambda f: environments.fitted(f, where))
 
 
 def _blamed_by_nccl(picture: Picture) -> list[Finding]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from unhang.patterns import lazily
 from unhang.records.logs import owner_of
+from unhang.records.logs.harmless import DOES_INSTEAD
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
     from unhang.records.logs import Hit, Traceback
 
 # A warning that tells what the program does instead.
-_INSTEAD = lazily(r"\b(?:INFO|WARN(?:ING)?)\b.{0,200}?\b(?:re)?(?:trying|falling back|skipping)\b", re.IGNORECASE)
+_INSTEAD = lazily(rf"\b(?:INFO|WARN(?:ING)?)\b.{{0,200}}?\b{DOES_INSTEAD}\b", re.IGNORECASE)
 
 # More than teardown, launchers and other ranks print behind a failure that ended a process.
 LONG = 30

@@ -77,7 +77,7 @@ class Cause:
     `in_run` judges an incident of a supervised run, `in_logs` plain logs; where either is None, signatures that hit make the finding.
     Both return None where this cause is not in evidence. `on_host` judges what is so on a machine (it imports the subjects that it looks at: who
     reads logs does not need them); what a snapshot does not hold is no reason to find anything.
-    `instead` names remedies that take the place of others somewhere: place (`knowledge.places`) to id to id.
+    `instead` names remedies that take the place of others somewhere: environment (`knowledge.environments`) to id to id.
     `leads_to` names other roots that follow from this one: where both are in evidence and this one is not the later, they are its consequences.
     `mistaken_for` tells how to keep other causes apart from this one: id to difference. `hits` are lines that must be recognised, `near_misses` lines
     that must not; each may hold several lines. `explain` is for people, in "en" and "zh".
@@ -216,7 +216,7 @@ def filled(hit: Hit) -> Text:
     names = [name for _, name, _, _ in string.Formatter().parse(template.en) if name]
     if any(n not in hit.groups for n in names):
         return NOTHING
-    return template.fill(**{n: _in_whole_words(hit.groups[n], hit.text) for n in names})
+    return template.fill(**{n: _in_whole_words(hit.groups[n], hit.whole) for n in names})
 
 
 def _in_whole_words(value: str, text: str) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unhang.patterns import lazily
-from unhang.records.frames import Frame, is_user_file, user_frame
+from unhang.records.frames import Frame, user_frame
+from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
     from unhang.records.match import Parting, Side

@@ -13,7 +13,7 @@ from unhang.knowledge.text import COMMA, NOTHING, Text, joined
 from unhang.model import Remedy
 from unhang.patterns import lazily
 from unhang.records.logs import Hit, Signature
-from unhang.records.logs.alarms import NOT_INSTEAD
+from unhang.records.logs.harmless import NOT_INSTEAD
 from unhang.records.logs.signature import compiled
 
 _LAUNCH_FAILURE = ("unspecified launch failure", "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")

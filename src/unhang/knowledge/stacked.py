@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from unhang.knowledge import words
 from unhang.knowledge.text import Text, joined, ranks
 from unhang.model import Evidence, Finding
-from unhang.records.frames import Frame, inside, is_user_file, op_of_stack, place
+from unhang.records.frames import Frame, inside, op_of_stack, place
+from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause, LogView

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from unhang.records.frames import LOADER, Frame, inside, is_user_file, user_frame
+from unhang.records.frames import LOADER, Frame, inside, user_frame
+from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
     from unhang.records.picture import ChildView, Picture, RankView

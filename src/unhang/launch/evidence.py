@@ -26,9 +26,10 @@ from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights
 from unhang.records import stacks as stacks_of
-from unhang.records.frames import LOADER, Frame, inside, is_user_file
+from unhang.records.frames import LOADER, Frame, inside
 from unhang.records.incident import Activity, ChildRecord, Counters, GuardedLine, Missed, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
+from unhang.user_files import is_user_file
 
 ANSWER_TIMEOUT_S = 3.0
 # A dump comes after the stacks: thousands of calls with their frames, onto a disk that may be slow.

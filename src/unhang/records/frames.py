@@ -1,8 +1,4 @@
-"""Python frames, and whose they are: the user's, a library's, torch's, our own.
-
-`is_user_file` is the one rule for "the user's own code". The hook that runs inside the training keeps a copy of it, because it must
-work where unhang is not installed; a conformance test holds the two equal.
-"""
+"""Python frames, and whose they are: the user's, a library's, torch's, our own."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from unhang.patterns import lazily
+from unhang.user_files import checked_out, is_installed, is_stdlib, is_unhang, is_user_file
 
 _C10D = "torch/distributed/distributed_c10d"
 OURS = "unhang."
@@ -29,57 +26,8 @@ class Frame:
     guards: tuple[str, ...] = ()
 
 
-_STDLIB = lazily(r"/lib(?:64)?/python3\.?\d+t?(?:\.zip)?/")
-_INSTALLED = lazily(r"/(?:site|dist)-packages/")
 _TO_PACKAGE = lazily(r".*/(?:site|dist)-packages/")
-_UNHANG = lazily(
-    r"/unhang/(?:__init__|__main__|model|errors|encoding|facts|records|knowledge|diagnosis|probes|remedies|runtime|launch|bench|plan|pack|report|cli|testing)(?:/|\.py)"
-)
-_TORCH = lazily(r"(?:^|/)torch/")
-# Libraries that are often run from a checkout, with what such a directory is called in lower case without "-" and "_", whatever follows.
-_CHECKED_OUT = {
-    "torch": ("pytorch", "torch"),
-    "flash_attn": ("flashattention", "flashattn"),
-    "lightning": ("pytorchlightning", "lightning"),
-    "swift": ("msswift", "swift"),
-} | {
-    name: (name.replace("_", ""),)
-    for name in (
-        "accelerate", "apex", "axolotl", "bitsandbytes", "colossalai", "composer", "datasets", "deep_ep", "deepspeed", "diffusers", "fairseq",
-        "llamafactory", "megatron", "nemo", "openrlhf", "peft", "pytorch_lightning", "ray", "sglang", "torch_npu", "torch_xla", "torchao",
-        "torchtitan", "torchtune", "transformer_engine", "transformers", "trl", "unsloth", "verl", "vllm", "xformers", "xtuner",
-    )
-}  # fmt: skip
-_ARCHIVES = (".egg", ".par", ".pex", ".pyz", ".whl", ".zip")
-# Inside of torch, wherever it lies, and hardly in a directory of somebody who calls his own so.
-_IN_TORCH = ("nn", "autograd", "_dynamo", "_functorch", "_inductor", "_tensor.py", "_ops.py")
-
-
-def is_user_file(path: str) -> bool:
-    """Whether a file is the user's own code: not interactive, not the standard library, no library wherever it lies, not unhang (its recipes are)."""
-    if not path or path.startswith("<"):
-        return False
-    if "/unhang/recipes/" in path:
-        return True
-    return not (_INSTALLED.search(path) or _STDLIB.search(path) or checked_out(path) or _UNHANG.search(path))
-
-
-def checked_out(path: str) -> str | None:
-    """The library that a file belongs to in a checkout or an archive ("vllm" of /srv/vllm-0.9/vllm/engine/llm.py), or the command that it is."""
-    parts = path.split("/")
-    if parts[-2:-1] == ["bin"] and "." not in parts[-1]:
-        # A command that was installed: torchrun, accelerate.
-        return parts[-1]
-    for at in range(1, len(parts) - 1):
-        names = _CHECKED_OUT.get(parts[at])
-        if names is None:
-            continue
-        above = parts[at - 2] if parts[at - 1] in ("python", "src") and at > 1 else parts[at - 1]
-        if above.endswith(_ARCHIVES) or above.lower().replace("-", "").replace("_", "").startswith(names):
-            return parts[at]
-        if parts[at] == "torch" and parts[at + 1] in _IN_TORCH:
-            return "torch"
-    return None
+_TORCH = lazily(r".*/(?:site|dist)-packages/torch/")
 
 
 def without_hook(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -87,9 +35,9 @@ def without_hook(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     end = len(frames)
     for i in range(len(frames) - 1, -1, -1):
         file = frames[i].file
-        if "/unhang/recipes/" not in file and _UNHANG.search(file):
+        if "/unhang/recipes/" not in file and is_unhang(file):
             end = i
-        elif not (_STDLIB.search(file) and not _INSTALLED.search(file)):
+        elif not is_stdlib(file):
             break
     return tuple(frames[:end]) or tuple(frames)
 
@@ -100,10 +48,10 @@ def user_frame(frames: Sequence[Frame]) -> Frame | None:
         if is_user_file(frame.file):
             return frame
     for frame in reversed(frames):
-        library = _INSTALLED.search(frame.file)
-        if library and not _TORCH.match(frame.file[library.end() :]) and not _UNHANG.search(frame.file):
-            return frame
-        if not library and checked_out(frame.file) not in (None, "torch"):
+        if is_installed(frame.file):
+            if not (_TORCH.match(frame.file) or is_unhang(frame.file)):
+                return frame
+        elif checked_out(frame.file) not in (None, "torch"):
             return frame
     return None
 

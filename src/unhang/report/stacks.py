@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.knowledge import words
-from unhang.records.frames import is_user_file, short_path
+from unhang.records.frames import short_path
 from unhang.records.logs.line import CONTROLS
 from unhang.records.trunks import Trunk
 from unhang.report.language import LABELS, Language
+from unhang.user_files import is_user_file
 
 MAX_LINES = 400
 _INDENT = 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.records.logs import Hit, exits, match
@@ -49,11 +51,20 @@ def test_another_hosts_log_that_was_appended_is_no_new_attempt():
     assert places([start(0, 10.0), start(100, 11.0), start(200, 400.0)], failed(50, 300.0)) == (200,)
 
 
-@pytest.mark.parametrize("banner", [LIGHTNING, NCCL_VERSION])
-def test_a_librarys_banner_is_a_start_only_where_processes_have_ended(banner):
-    assert places([start(100, signature=banner)], failed(50)) == ()
-    assert places([start(100, signature=banner)], ended(50)) == (100,)
-    assert places([start(10, signature=banner), start(100, signature=banner)], failed(50)) == ()
+@pytest.mark.parametrize(("banner", "pid"), [(LIGHTNING, None), (NCCL_VERSION, 61)])
+def test_a_librarys_banner_is_a_start_only_where_processes_have_ended(banner, pid):
+    assert places([start(100, signature=banner, pid=pid)], failed(50)) == ()
+    assert places([start(100, signature=banner, pid=pid)], ended(50)) == (100,)
+    assert places([start(10, signature=banner), start(100, signature=banner, pid=pid)], failed(50)) == ()
+
+
+def test_nccl_of_nobody_or_of_another_release_is_no_start():
+    """Each copy of NCCL in a process prints it, with its first communicator."""
+    again = [start(10, signature=NCCL_VERSION), start(100, signature=NCCL_VERSION)]
+    assert places(again, ended(50)) == ()
+    assert [s.place for s in starts_of(again, [Failure(place=50, ended=True, gone=True)])] == [100]
+    old, new = (replace(start(n, signature=NCCL_VERSION, pid=61), groups={"version": v}) for n, v in ((10, "2.27.3"), (100, "2.28.9")))
+    assert places([old, new], failed(50)) == ()
 
 
 def test_or_where_a_process_would_have_printed_it_twice():

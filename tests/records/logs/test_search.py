@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 from unhang.errors import RecordError
-from unhang.records.logs import Needles, Signature, blocks, match, read, scan
+from unhang.records.logs import Needles, Signature, blocks, looking, match, read, scan
+from unhang.records.logs.line import parse
 
 # The package has a function of the same name.
 BOOM = Signature(needle="boom", pattern=r"boom (?P<n>\d+)")
@@ -23,6 +24,17 @@ def test_hits_carry_line_rank_and_groups(tmp_path):
     path = write(tmp_path, b"one\r\n[rank2]: boom 7\nboom without a number\n\xff\xfe boom 8\n")
     hits = scan(path, [BOOM], source="logs/x")
     assert [(h.line, h.rank, h.groups["n"], h.source) for h in hits] == [(2, 2, "7", "logs/x"), (4, None, "8", "logs/x")]
+
+
+def test_a_line_is_taken_apart_only_if_it_may_match(tmp_path, monkeypatch):
+    """Behind its prefixes a pattern with an anchor begins where no word goes on."""
+    parsed = []
+    monkeypatch.setattr(looking, "parse", lambda raw, **more: parsed.append(raw) or parse(raw, **more))
+    noise = "".join(f"[rank1]: MainFault: boom {n}\n" for n in range(500))
+    path = write(tmp_path, f"{noise}2026-11-03 02:16:07,507 [rank2]: Fault: boom 7\n{noise}Fault: boom 8\n{noise}")
+    hits = scan(path, [Signature(needle="Fault: ", pattern=r"^[Ff]ault: boom (?P<n>\d+)")])
+    assert [(h.rank, h.groups["n"]) for h in hits] == [(2, "7"), (None, "8")]
+    assert sum(b"MainFault" in raw for raw in parsed) < 100
 
 
 def test_an_error_behind_a_progress_bar_is_found_in_its_line(tmp_path):

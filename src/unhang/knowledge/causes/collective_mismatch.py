@@ -20,7 +20,8 @@ from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
-from unhang.records.frames import is_user_file, other_line, place, user_frame
+from unhang.records.frames import other_line, place, user_frame
+from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
     from unhang.records.flight import Call
@@ -646,6 +647,8 @@ CAUSE = Cause(
                 r"\s+- Process (?P<process>\d+): (?P<shape>\S.{0,200})\n(?:\s+- Process \d+: (?P=shape)\n)*"
                 r"\s+- Process (?P<against>\d+): (?P<different>(?!(?P=shape)$)\S.{0,200})"
             ),
+            # A line for each process.
+            lines=256,
             says="accelerate: in {operation} rank {process} had a tensor of shape {shape}, rank {against} one of {different}",
             says_zh="accelerate：在 {operation} 中 rank {process} 的张量形状为 {shape}，rank {against} 的为 {different}",
             remedies=("pad-first", "same-size"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
@@ -108,11 +110,19 @@ def _before(view: LogView, failure: Hit | At) -> list[Hit]:
 
 def _standing(view: LogView, failure: Hit | At, *, crash: bool) -> Standing | None:
     """What the lines before a failure prove; a full bar may be that of an evaluation, and something may be saved in between."""
-    told = {h.signature for h in _before(view, failure)}
-    full, saved, leaving = FULL in told, not told.isdisjoint(SAVED), LEAVING in told
+    over = _before(view, failure)
+    told = {h.signature for h in over}
+    full, saved, leaving = FULL in told and not _of_epochs(over), not told.isdisjoint(SAVED), LEAVING in told
     if not told.isdisjoint(DONE) or (leaving and (full or saved)):
         return "likely"
     return "possible" if full and (saved or crash) else None
+
+
+def _of_epochs(over: Sequence[Hit]) -> bool:
+    """Whether bars of one length were full twice, with something saved in between: one for each epoch."""
+    bars = [h for h in over if h.signature == FULL]
+    saved = [h.place for h in over if h.signature in SAVED]
+    return any(a.groups["total"] == b.groups["total"] and any(a.place < s < b.place for s in saved) for a, b in pairwise(bars))
 
 
 CAUSE = Cause(

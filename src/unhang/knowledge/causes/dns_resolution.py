@@ -71,6 +71,11 @@ _LOOPBACK_FALLBACK = Signature(
     says_zh="Gloo 无法解析本机自己的名字，监听在回环地址上，其他主机都连不上",
     remedies=("own-name", "gloo-interface"),
 )
+# Warnings one after the other, each in another ten seconds than the one before it; the line that hits is looked at once more behind the last.
+_ONE_BY_ONE = r"\n".join(
+    rf"\[W\d{{3,4}} {f'(?!(?P=t{n - 1}))' if n else ''}(?P<t{n}>\d\d:\d\d:\d)\d\.\d{{1,9}} socket\.cpp:\d+\] .{{0,20}}The hostname of the client .*"
+    for n in range(4)
+)
 _HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
 
 _CONTAINERS = ("docker", "podman", "kubernetes", "container")
@@ -253,6 +258,15 @@ CAUSE = Cause(
         ),
         _IPV6,
         _LOOPBACK_FALLBACK,
+        # Each ended by the resolver's own timeout; mostly it fails at once, and nobody notices.
+        Signature(
+            needle="The hostname of the client socket cannot be retrieved",
+            near=_ONE_BY_ONE,
+            standing="likely",
+            says="the addresses of the ranks have no names, and each look-up waits until the name server's time is over: the ranks start one by one",
+            says_zh="各 rank 的地址没有对应的名字，每次反向查询都要等到域名服务器超时：各 rank 只能逐个启动",
+            remedies=("hosts-file", "ask-each-host"),
+        ),
         # The hub being out of reach is no matter between the hosts; its client prints the host in its own way.
         Signature(
             needle="socket.gaierror: [Errno",
@@ -462,10 +476,13 @@ CAUSE = Cause(
         "grpc: DNS resolution failed for node8:6379: C-ares status is not ARES_SUCCESS qtype=A name=node8: Domain name not found",
         "dial tcp: lookup train-master-0.train.svc on 10.96.0.10:53: no such host",
         "wget: unable to resolve host address 'node8'",
+        "".join(
+            f"[W1103 18:22:{s}.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n" for s in (18, 28, 38, 48)
+        ),
     ),
     near_misses=(
         # In nearly every log of torch 2.
-        "[W1103 18:22:28.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "".join(f"[W1103 18:22:{s}.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n" for s in (28, 28, 31)),
         "ssh: Could not resolve hostname github.com: Temporary failure in name resolution",
         "dial tcp: lookup registry-1.docker.io on 10.96.0.10:53: no such host",
         "[W socket.cpp:767] [c10d] The client socket has failed to connect to [::ffff:10.0.0.4]:50745 (errno: 22 - Invalid argument).",

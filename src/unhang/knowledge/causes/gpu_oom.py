@@ -158,13 +158,13 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None, backs: Sequence[Tracebac
     if not ordered:
         return None
     # The line with the numbers says most, whoever printed first: NCCL and cuBLAS fail where torch has filled the GPU.
-    told = [(h, m) for h in ordered if (m := _memory(h.text)) is not None]
+    told = [(h, m) for h in ordered if (m := _memory(h.whole)) is not None]
     if not told:
         asked = serving.by_the_numbers(ordered[0])
         return CAUSE.of_hits(hits, view) if asked is None else CAUSE.of_hits(hits, view, remedies=asked.remedies, commands=asked.commands)
     first, memory = told[0]
     same = [first, *(h for h, _ in told[1:] if h.signature == first.signature), *(h for h in ordered if h.signature != first.signature)]
-    chosen = _remedies(memory, first.text, _frames(first, backs) or raised)
+    chosen = _remedies(memory, first.whole, _frames(first, backs) or raised)
     return CAUSE.of_hits(same, view, standing="established", says=_says(memory), remedies=chosen)
 
 

@@ -10,6 +10,18 @@ LEFT_AT_BARRIER = Signature(
     role="symptom",
 )
 
+# Of concurrent.futures, and joblib's.
+BROKEN_POOL = tuple(
+    Signature(
+        needle=needle,
+        pattern=rf"{needle}(?::|$)",
+        role="symptom",
+        says="a worker process of a pool died abruptly: it was killed, mostly for want of memory, or crashed in native code",
+        says_zh="进程池中的一个工作进程突然死亡：它被杀死（多半因为内存不足），或在原生代码中崩溃",
+    )
+    for needle in ("BrokenProcessPool", "TerminatedWorkerError")
+)
+
 CAUSE = Cause(
     id="peer-lost",
     role="symptom",
@@ -40,6 +52,7 @@ CAUSE = Cause(
             says_zh="到 {address} 的连接早已断开",
         ),
         LEFT_AT_BARRIER,
+        *BROKEN_POOL,
         Signature(
             needle="ncclRemoteError",
             pattern=r"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
@@ -113,6 +126,8 @@ CAUSE = Cause(
         "RuntimeError: Gloo all-reduce failed with error: [pair.cc:589] Read error [10.0.0.2]:51860: Connection reset by peer",
         "[1,0]<stderr>:RuntimeError: Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce",
         "horovod.common.exceptions.HorovodInternalError: Connection reset",
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly while the future was running",
+        "joblib.externals.loky.process_executor.TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated.",
     ),
     near_misses=(
         "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",

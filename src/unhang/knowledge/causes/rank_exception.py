@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, TypedDict
 
 from unhang.knowledge import exceptions, missing_module, text, words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
-from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
-from unhang.records.frames import Frame, is_user_file, place, user_frame
+from unhang.records.frames import Frame, place, user_frame
 from unhang.records.logs import Traceback, exits, tracebacks
+from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
     from unhang.records.picture import Picture, RankView
@@ -192,7 +193,8 @@ def _name(back: Traceback) -> str:
 
 def _in_logs(view: LogView) -> Finding | None:
     own = that_ended_something(own_tracebacks(view.tracebacks, view), view)
-    return _of_tracebacks(own, cwd="", world_size=view.world_size, exits=[e.at.text for e in view.exits])
+    found = _of_tracebacks(own, cwd="", world_size=view.world_size, exits=[e.at.text for e in view.exits])
+    return found or CAUSE.of_hits(view.hits_of(CAUSE.id), view)
 
 
 def _alike(back: Traceback) -> tuple[object, ...]:
@@ -275,9 +277,30 @@ CAUSE = Cause(
     title_zh="某个进程抛出了异常",
     what="Python code raised on one rank, or on all, and nothing caught it. The other ranks only notice that a peer is gone.",
     why="A bug, a bad sample, a missing file or an unexpected value that only this rank met.",
+    signatures=(
+        # Megatron's own check runs the step again, and ends the job if the result is the same.
+        Signature(
+            needle="Unexpected result ",
+            pattern=r"Unexpected result (?P<result>\S{1,40}) on rank (?P<rank>\d{1,7}) at iteration #(?P<iteration>\d{1,9}).{0,100}"
+            r"message='(?P<said>[^'\n]{1,200})",
+            standing="likely",
+            says="Megatron's check of results met {result} in iteration {iteration}: {said}",
+            says_zh="Megatron 的结果检查在第 {iteration} 次迭代遇到 {result}：{said}",
+            remedies=("look-at-the-step",),
+        ),
+    ),
     in_run=_in_run,
     in_logs=_in_logs,
     remedies=(
+        Remedy(
+            id="look-at-the-step",
+            says=(
+                "If a second run of the step gives the same, look at its batch, the learning rate and the type of its numbers; if another GPU "
+                "gives another result, have this GPU tested."
+            ),
+            says_zh="如果重跑该步结果相同，检查该步的 batch、学习率和数值类型；如果换一块 GPU 结果不同，请检测这块 GPU。",
+            command="nvidia-smi -q -d ECC,ROW_REMAPPER; dcgmi diag -r 3",
+        ),
         Remedy(
             id="correct-the-line",
             says="Correct what the named line raised; what the other ranks print is only a consequence.",
@@ -321,6 +344,13 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/elastic/errors.html",
         "https://docs.python.org/3/library/sys.html#sys.excepthook",
     ),
+    hits=(
+        (
+            "ERROR:megatron.core.rerun_state_machine:Unexpected result inf on rank 5 at iteration #77 invocation #1 (message='found Inf in local "
+            "forward loss calculation')"
+        ),
+    ),
+    near_misses=("ERROR: Unexpected result on rank 5: a dict was returned",),
     explain={
         "en": (
             "Python raised an exception on this rank and nothing caught it, so the process ended. The other ranks were healthy: they lost their "

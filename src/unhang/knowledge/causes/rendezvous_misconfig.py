@@ -252,7 +252,9 @@ _CLOSED = Signature(
 _NO_STORE = Signature(
     needle="RendezvousConnectionError",
     pattern=r"RendezvousConnectionError(?:: (?P<reason>.{1,120}))?",
-    unless=r"failed to shutdown the rendezvous",
+    # Asked by an agent whose ranks run, or are through.
+    unless=r"\bnum_nodes_waiting\b|failed to shutdown the rendezvous",
+    lines=24,
     standing="likely",
     says="torchrun's agent could not connect to the rendezvous: its address is wrong, its host does not know that it is the one, or a port is closed",
     says_zh="torchrun 的 agent 无法连接 rendezvous：地址不对，应承载它的主机没有认出自己，或某个端口没有放开",

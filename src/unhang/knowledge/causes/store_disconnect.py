@@ -134,6 +134,14 @@ CAUSE = Cause(
             says_zh="torchrun 的 agent 失去了 rendezvous：承载它的主机已不在，或其 agent 已结束",
         ),
         Signature(
+            needle="rdzv_handler.num_nodes_waiting()",
+            near=r"RendezvousConnectionError",
+            lines=24,
+            role="symptom",
+            says="torchrun's agent lost the rendezvous while its ranks ran: the host that holds it is gone, or its agent has ended",
+            says_zh="torchrun 的 agent 在其 rank 运行时失去了 rendezvous：承载它的主机已不在，或其 agent 已结束",
+        ),
+        Signature(
             needle="Error: Connection reset by peer",
             pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Connection reset by peer$",
             role="symptom",
@@ -190,6 +198,10 @@ CAUSE = Cause(
         ),
         "[rank4]: torch.distributed.DistNetworkError: Connection reset by peer",
         "RuntimeError: Broken pipe",
+        (
+            '    num_nodes_waiting = rdzv_handler.num_nodes_waiting()\n    base64_state: bytes = self._call_store("get", self._key)\n'
+            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception"
+        ),
     ),
     near_misses=(
         "rank 0's monitor knows no other ranks any more, the training goes on: the store of torch.distributed no longer answers: Broken pipe",

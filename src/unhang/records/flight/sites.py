@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from unhang.records.frames import Frame, is_user_file, user_frame
+from unhang.records.frames import Frame, user_frame
+from unhang.user_files import is_user_file
 
 # File, line, function.
 Site = tuple[str, int, str]

@@ -1,15 +1,18 @@
 """Lines that report trouble without naming it: asked only where nothing else was recognised, so that no visible failure passes for a healthy log.
 
-CRASHES end a process. ALARMS may have been passed over: those that training steps follow, or a sign that all went well, do not count. What healthy
-programs print of the kind is left out by its pattern.
+CRASHES end a process: what it prints itself (C++, Python's fault handler, UCX, Open MPI, glibc), or a shell prints of it. ALARMS may have been passed
+over: those that training steps follow, or a sign that all went well, do not count, nor does what is `harmless`.
 """
 
 from __future__ import annotations
 
+import re
+
+from unhang.records.logs.harmless import NOT_INSTEAD, RETRIED
 from unhang.records.logs.signature import Signature
 from unhang.records.logs.work import FINISHED
 
-_KEEP = 32
+_KEEP = 16
 # Libraries that catch signals and print backtraces stand above the one that crashed.
 _HANDLERS = r"(?:libucs|libc|libpthread|libopen-(?:pal|rte)|libasan|libabsl\w*|_raylet)[.-]"
 
@@ -23,7 +26,15 @@ def crashed_in(library: str) -> str:
 
 
 def _alarm(
-    needle: str, pattern: str = "", *, near: str = "", unless: str = "", says: str = "", says_zh: str = "", remedy: str = "supervise"
+    needle: str,
+    pattern: str = "",
+    *,
+    near: str = "",
+    unless: str = "",
+    says: str = "",
+    says_zh: str = "",
+    remedy: str = "supervise",
+    newest: bool = True,
 ) -> Signature:
     return Signature(
         needle=needle,
@@ -35,24 +46,17 @@ def _alarm(
         says_zh=says_zh,
         remedies=(remedy,),
         keep=_KEEP,
-        newest=True,
+        newest=newest,
     )
 
 
 def _crash(needle: str, pattern: str = "", **more: str) -> Signature:
-    return _alarm(needle, pattern, remedy="native-stack", **more)
+    """The first one counts as much as the last: whether it came before the end of the training."""
+    return _alarm(needle, pattern, remedy="native-stack", newest=False, **more)
 
 
-# Programs log these at the level of errors and go on: TensorFlow registers twice, the linker's preloads, sockets that close at teardown.
-HARMLESS = (
-    r"(?!.{0,300}(?:[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|"
-    r"[Aa]ccept failed|XDG_RUNTIME_DIR|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b|"
-    r"pip's dependency resolver|import failed$|which can lead to ))"
-)
-# Where a message begins. The "^" also bounds the lines that are taken apart, of a log that repeats its errors all the time.
+# Where a message begins.
 _START = r"(?:^|(?<=[\]:|>)-] ))"
-# What says what is done instead.
-NOT_INSTEAD = r"(?!.{0,300}\b(?i:retry(?:ing)?|again|falling back|skip(?:ping|ped)?|continu(?:es?|ing)|ignor(?:ed|ing)|instead)\b)"
 # What c10d warns of while it goes on is mostly advice.
 _BAD = r"(?:[Ff]ailed|[Tt]imed? ?out|[Aa]bort|[Tt]erminat|[Cc]rash|[Bb]roken|reset by|refused|unreachable|[Ee]xception|[Cc]orrupt)"
 _TORCH = r"(?:\d{3,4} [\d:.]+)?(?: +\d+)? [\w./+-]{1,300}:\d+\]"
@@ -63,37 +67,44 @@ TRACEBACK_CUT = _alarm(
     r'(?<!\S)File "(?P<file>[^"\n]{1,400})", line (?P<at>\d{1,9}), in (?P<name>\S.{0,100})',
     says="a traceback is cut off before its exception; the last frame shown is {file}:{at} in {name}",
     says_zh="一段 traceback 在异常之前被截断；最后显示的一帧是 {file}:{at} in {name}",
-    unless=r"\b(?:will be retried|retries? (?:remaining|left))\b",
+    unless=rf"\b{RETRIED}\b",
     remedy="whole-log",
 )
 # A store that goes is one where the job was through.
-WARNINGS = tuple(_alarm(n, rf"(?<![^\s:\]])\[W{_TORCH}(?=.*{_BAD}){HARMLESS}") for n in (".cpp:", ".hpp:"))
+WARNINGS = tuple(_alarm(n, rf"(?<![^\s:\]])\[W{_TORCH}(?=.*{_BAD})") for n in (".cpp:", ".hpp:"))
+_HOW = r"(?P<what>[A-Z][\w ]{2,40}?)"
 CRASHES = (
     *(_crash(n, **_IN_LIBRARY) for n in ("Caught signal ", "*** Process received signal ***", "*** SIG", "Segmentation fault")),
-    _crash("Caught signal ", r"Caught signal \d+"),
+    # Ctrl-C and SIGTERM come from others.
+    _crash("Caught signal ", rf"Caught signal (?!(?:2|15)\b)\d+(?: \({_HOW}[:)])?"),
     _crash("*** Process received signal ***"),
-    _crash("Signal: ", r"\] Signal: [A-Z][\w ]+ \(\d+\)"),
+    _crash("Signal: ", rf"\] Signal: {_HOW} \(\d+\)"),
     _crash("*** SIG", r"\*\*\* SIG[A-Z]+ "),
     _crash("Segmentation fault"),
-    _crash("core dumped"),
-    _crash("Fatal Python error"),
+    _crash("core dumped", rf"(?:{_HOW} +\()?core dumped"),
+    _crash("Fatal Python error", r"Fatal Python error(?:: (?P<what>\S.{0,100}))?"),
     _crash("Bus error"),
     _crash("Floating point exception"),
     _crash("Illegal instruction"),
     _crash("FATAL ERROR"),
-    _crash("what():  ", r"what\(\):\s+(?P<said>\S.{0,300})", says="C++ exception: {said}", says_zh="C++ 异常：{said}"),
+    _crash("what():  ", r"what\(\):\s+(?P<what>\S.{0,300})", says="C++ exception: {what}", says_zh="C++ 异常：{what}"),
     _crash("terminate called "),
     _crash("pure virtual method called"),
     _crash("==== backtrace"),
     _crash("Check failed: "),
     _crash(" panicked at "),
     _crash("*** Check failure stack trace"),
-    _crash("double free or corruption"),
-    _crash("corrupted size vs. prev_size"),
-    _crash("free(): invalid "),
-    _crash("malloc(): "),
-    _crash("munmap_chunk(): invalid pointer"),
-    _crash("realloc(): invalid "),
+    *(
+        _crash(n, rf"(?P<what>{re.escape(n)}[\w ]{{0,60}})")
+        for n in (
+            "double free or corruption",
+            "corrupted size vs. prev_size",
+            "free(): invalid ",
+            "malloc(): ",
+            "realloc(): invalid ",
+            "munmap_chunk(): invalid ",
+        )
+    ),
     _crash("*** stack smashing detected"),
     _crash("*** buffer overflow detected"),
     _crash("Assertion `", r"Assertion `.{1,400}' failed"),
@@ -102,7 +113,7 @@ CRASHES = (
     _crash("Extension modules: ", r"^Extension modules: .+ \(total: \d+\)"),
 )
 ALARMS = (
-    _alarm("CCL WARN ", rf"(?P<library>[A-Z]{{1,6}}CL) WARN {HARMLESS}(?P<said>\S.{{0,300}})", says="{library}: {said}", remedy="say-more"),
+    _alarm("CCL WARN ", r"(?P<library>[A-Z]{1,6}CL) WARN (?P<said>\S.{0,300})", says="{library}: {said}", remedy="say-more"),
     _alarm("CCL_ERROR", remedy="say-more"),
     _alarm("CCL_WARN", rf"CCL_WARN\|(?=.*{_BAD})", remedy="say-more"),
     # Return codes on their way up; 7 is "in progress", and the files left out also fail when communicators of a healthy training end.
@@ -112,16 +123,16 @@ ALARMS = (
         says="NCCL: {said}",
     ),
     _alarm("Last error:", near=r"Last error:\s*(?P<said>\S.{0,300})", says="NCCL: {said}", remedy="say-more"),
-    *(_alarm(n, rf"(?<![^\s:\]])\[[EFC]{_TORCH}{HARMLESS}") for n in (".cpp:", ".hpp:")),
+    *(_alarm(n, rf"(?<![^\s:\]])\[[EFC]{_TORCH}") for n in (".cpp:", ".hpp:")),
     *WARNINGS,
-    _alarm(".cc:", rf"(?<![\w.])[EF]\d{{4}}(?:\d{{4}})? [\d:.]+ +\d+ \S{{1,300}}:\d+\] {HARMLESS}"),
-    _alarm("ERROR", rf"(?<![\w=/.'\"-])ERROR(?=[\s\]|:)-]){HARMLESS}"),
-    _alarm("CRITICAL", rf"(?<![\w=/.'\"-])CRITICAL(?=[\s\]|:)-]){HARMLESS}"),
-    _alarm("FATAL", rf"(?<![\w=/.'\"-])FATAL(?=[\s\]|:)-]){HARMLESS}"),
+    _alarm(".cc:", rf"(?<![\w.])[EF]\d{{4}}(?:\d{{4}})? [\d:.]+ +\d+ \S{{1,300}}:\d+\] "),
+    _alarm("ERROR", r"(?<![\w=/.'\"-])ERROR(?=[\s\]|:)-])"),
+    _alarm("CRITICAL", r"(?<![\w=/.'\"-])CRITICAL(?=[\s\]|:)-])"),
+    _alarm("FATAL", r"(?<![\w=/.'\"-])FATAL(?=[\s\]|:)-])"),
     *(
         _alarm(
             needle,
-            rf"{_START}(?:fatal |internal )?[Ee]rror(?: response from \w+)?: (?!-?\d){HARMLESS}\S",
+            rf"{_START}(?:fatal |internal )?[Ee]rror(?: response from \w+)?: (?!-?\d)\S",
         )
         for needle in ("Error: ", "Error response from ", "error: ")
     ),
@@ -136,8 +147,9 @@ ALARMS = (
     _alarm("CUDNN_STATUS_", r"CUDNN_STATUS_(?!SUCCESS)[A-Z_]+"),
     _alarm('"level":', r'"level": ?"(?:error|fatal)"'),
     _alarm(" failed", r"[^\s0] failed[.!]?\s*$"),
-    _alarm("Failed", rf"{_START}Failed(?: to |, |: ){HARMLESS}{NOT_INSTEAD}"),
+    _alarm("Failed", rf"{_START}Failed(?: to |, |: ){NOT_INSTEAD}"),
     _alarm("timed out", rf"[a-z] timed out\b{NOT_INSTEAD}"),
+    _alarm("Caught signal ", r"Caught signal (?:2|15)\b"),
     _alarm("times out", r"\b[Gg]etting \w+ times out\b"),
     _alarm("frame #", rf"{_START}frame #[0-3]: ", unless=r"^\[W", remedy="whole-log"),
     TRACEBACK_CUT,

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from unhang.patterns import lazily
 from unhang.records.logs import exits, tracebacks
 from unhang.records.logs.signature import Hit, Signature
 
@@ -22,11 +23,12 @@ _RESTART_S = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Where one log says that the run failed. `ended`: that processes of the job have ended, as a launcher tells it."""
+    """Where one log says that the run failed. `ended`: that processes of the job end, as a launcher tells it; `gone`: they have."""
 
     place: int
     at_s: float | None = None
     ended: bool = False
+    gone: bool = False
 
 
 def _start(needle: str, pattern: str = "") -> Signature:
@@ -45,10 +47,11 @@ AGENTS = (
     _start("unhang: 重新启动（第 "),
     _start("torch.distributed.launch is deprecated"),
 )
+NCCL_VERSION = _start("NCCL version ", r"NCCL version (?P<version>\d{1,4}\.\d{1,4}\.\d{1,4})\+cuda")
 LIBRARIES = (
     _start("Initializing distributed: GLOBAL_RANK: 0,"),
     _start("Initializing TorchBackend in DeepSpeed with backend"),
-    _start("NCCL version ", r"NCCL version \d{1,4}\.\d{1,4}\.\d{1,4}\+cuda"),
+    NCCL_VERSION,
     _start("Started a local Ray instance"),
 )
 STARTS = (*AGENTS, *LIBRARIES)
@@ -61,6 +64,11 @@ STEPS = tuple(
     for first in "lL"
 )
 SIGNATURES = (*STARTS, GAVE_UP, *STEPS)
+# Losses of an evaluation, and of the whole training.
+_OF_MORE_THAN_A_STEP = lazily(
+    r"(?i)\b(?:train(?:ing)?|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev|final|avg|average|mean|best)[ _/-]{0,2}loss|\bevaluat|train_runtime"
+)
+_EPOCH = lazily(r"\b[Ee]poch\W{0,3}(\d{1,6}) ?/ ?(\d{1,6})\b")
 
 
 def starts_of(hits: Iterable[Hit], failures: Iterable[Failure]) -> tuple[Hit, ...]:
@@ -72,12 +80,15 @@ def starts_of(hits: Iterable[Hit], failures: Iterable[Failure]) -> tuple[Hit, ..
     places = [f.place for f in failed]
     found: list[Hit] = []
     since: list[Failure] = []
-    said: set[tuple[Signature, str | None, int | None]] = set()
+    said: set[tuple[object, ...]] = set()
     seen = 0
     for start in sorted(hits, key=lambda h: h.place):
         before = bisect_right(places, start.place)
         since += failed[seen:before]
         seen = before
+        if start.signature == NCCL_VERSION and start.pid is None and not any(f.gone for f in since):
+            # Every copy of NCCL prints it, with its first communicator: that may be late in a training.
+            continue
         if since and (start.signature in AGENTS or any(f.ended for f in since) or _banner(start) in said) and not _is_older(start, since):
             found.append(start)
             since.clear()
@@ -110,13 +121,24 @@ class Marks:
 
     def behind(self, hit: Hit) -> tuple[str, ...]:
         """The steps of the same attempt behind a hit, each once: in its log by place; where no steps stand in that, in others by time."""
+        return tuple(dict.fromkeys(tracebacks.step_of(t) or t for t in self._behind(hit)))
+
+    def count_on(self, end: Hit) -> bool:
+        """Whether what looks like the end of a training is that of a part: the loss of a step stands behind it, or epochs were left before it."""
+        if any(_OF_MORE_THAN_A_STEP.search(text) is None for text in self._behind(end)):
+            return True
+        before = [s for s in self.steps.get(end.source, ()) if s.place < end.place and s.attempt == end.attempt]
+        epoch = _EPOCH.search(before[-1].text) if before else None
+        # Some count from 0.
+        return epoch is not None and int(epoch[1]) + 1 < int(epoch[2])
+
+    def _behind(self, hit: Hit) -> list[str]:
         own = self.steps.get(hit.source)
         if own is not None:
             later = [s for s in own if s.place > hit.place]
         else:
             later = [s for s in self.timed if hit.at_s is not None and (s.at_s or 0) > hit.at_s + _RESTART_S]
-        told = (s.text for s in later if s.attempt == hit.attempt and not tracebacks.sums_up(s.text))
-        return tuple(dict.fromkeys(tracebacks.step_of(t) or t for t in told))
+        return [s.text for s in later if s.attempt == hit.attempt and not tracebacks.sums_up(s.text)]
 
     def gave_up(self, failed: Hit) -> bool:
         """Whether an agent may have ended behind a failure."""
@@ -138,8 +160,9 @@ def _is_before(hit: Hit, failed: Hit) -> bool:
     return hit.at_s is not None and failed.at_s is not None and hit.at_s < failed.at_s - 1
 
 
-def _banner(start: Hit) -> tuple[Signature, str | None, int | None]:
-    return (start.signature, start.host, start.pid)
+def _banner(start: Hit) -> tuple[object, ...]:
+    """A process may use two releases of NCCL."""
+    return (start.signature, start.host, start.pid, start.groups.get("version"))
 
 
 def _is_older(start: Hit, since: Sequence[Failure]) -> bool:

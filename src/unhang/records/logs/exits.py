@@ -58,25 +58,6 @@ MPI = _context(
 )
 # The end of a process that somebody ran: a compiler, git, a training. The others are told by launchers, of ranks.
 SUBPROCESS = (CALLED, STATUS)
-_HOW_IT_CRASHED = r"(?P<what>Segmentation fault|Aborted|Bus error|Floating point exception)"
-
-
-def _crash(needle: str, pattern: str, near: str = "") -> Signature:
-    return Signature(needle=needle, pattern=pattern, near=near, role="context", keep=4)
-
-
-# What a process prints itself that crashes: C++, Python's fault handler, a shell, UCX, Open MPI, glibc.
-CRASHED = (
-    _crash("  what():  ", r"what\(\): +(?P<what>\S.{0,200})", near=r"terminate called after throwing an instance of"),
-    _crash("terminate called ", r"^terminate called (?:without an active exception|recursively|after throwing an instance of)"),
-    _crash("Fatal Python error: ", r"Fatal Python error: (?P<what>\S.{0,100})"),
-    _crash("(core dumped)", rf"{_HOW_IT_CRASHED} +\(core dumped\)"),
-    _crash("Caught signal ", rf"Caught signal \d+ \({_HOW_IT_CRASHED}"),
-    _crash("  Signal: ", rf"Signal: {_HOW_IT_CRASHED} \(\d+\)"),
-    _crash("free or corruption", r"(?P<what>double free or corruption)"),
-    _crash("): invalid ", r"^(?P<what>(?:free|munmap_chunk|malloc|realloc)\(\): invalid [\w ]{1,60})"),
-    _crash("corrupted size vs. prev_size", r"(?P<what>corrupted size vs\. prev_size)"),
-)
 SIGNATURES = (HOST, RANK, CODE, FAILED, DEEPSPEED, SPAWN, LAUNCHED, CALLED, STATUS, SRUN, MPI)
 
 _HOW = {"Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Aborted": -6, "Segmentation fault": -11, "Bus error": -7}

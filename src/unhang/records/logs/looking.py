@@ -8,22 +8,27 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from unhang.records.logs import tracebacks
-from unhang.records.logs.alarms import OF_ANY_LEVEL
+from unhang.records.logs.alarms import CRASHES, OF_ANY_LEVEL
+from unhang.records.logs.harmless import HARMLESS
 from unhang.records.logs.json_lines import JSON_BEGINS
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, decode, parse
-from unhang.records.logs.needles import ALONE, TRACEBACK
-from unhang.records.logs.signature import NEAR_LINES, Hit, Signature, compiled, groups_of
+from unhang.records.logs.needles import TRACEBACK
+from unhang.records.logs.signature import NEAR_LINES, Hit, Signature, compiled, groups_of, unanchored
 from unhang.records.logs.stamp import Stamp
 from unhang.records.logs.tracebacks import Traceback
 from unhang.records.logs.writer import writer_at
 
 if TYPE_CHECKING:
+    import re
+
     from unhang.records.logs.blocks import Block
     from unhang.records.logs.owner import Owner
 
 # Lines with the needle of a signature that are taken apart in one block, from each end; and those that are only held against the pattern.
 MAX_LOOKS = 64
 MAX_GLANCES = 16_384
+# One that is taken apart takes as long as so many that are not.
+LOOK_COSTS = 16
 # Evidence is read by people; context only by us.
 MAX_TEXT = 2000
 MAX_CONTEXT_TEXT = 400
@@ -31,11 +36,16 @@ MAX_CONTEXT_TEXT = 400
 WIDTHS = (80, 100, 120, 132)
 MIN_WIDTH = 79
 MAX_WRAPPED = 12
+# Lines that were taken apart and are kept.
+MAX_KEPT_LINES = 4096
 # The neighbourhood of a line, on each side.
 MAX_NEAR_BYTES = 16 * 1024
 _JSON = JSON_BEGINS.encode()
 # Steps behind a hit that are told.
 STEPS = 2
+
+_CRASHES = frozenset(CRASHES)
+_HALF_LINE = MAX_LINE_BYTES // 2
 
 Found = tuple[Hit | Traceback, Stamp | None]
 
@@ -57,7 +67,7 @@ class Look:
         """The first hits of a signature from a place in the window on, up to `count`; and where the search stopped, None where it came to the end."""
         found: list[Found] = []
         literal, looks = signature.needle.encode(), MAX_LOOKS
-        end = self._reach(literal)
+        end, pattern = self._reach(literal), unanchored(signature.pattern)
         for _ in range(MAX_GLANCES):
             if len(found) == count or looks == 0:
                 break
@@ -65,65 +75,80 @@ class Look:
             if at < 0:
                 return found, None
             start, stop = self._segment(at)
-            if self._may_match(signature, literal, at, start, stop):
+            if self._may_match(signature, pattern, at, start, stop):
                 looks -= 1
                 if (hit := self._found(signature, at, start, stop)) is not None:
                     found.append(hit)
             at = max(stop, at + len(literal))
         return found, at
 
-    def last(self, signature: Signature, from_: int, count: int) -> list[Found]:
-        """The last hits of a signature, up to `count`, the very last first; none that begins before a place in the window."""
+    def last(self, signature: Signature, from_: int, count: int, *, at_most: int) -> tuple[list[Found], int]:
+        """The last hits of a signature, up to `count`, the very last first, none that begins before a place in the window; and what the search
+        cost, in lines that were looked at: about `at_most`."""
         found: list[Found] = []
         literal, looks = signature.needle.encode(), MAX_LOOKS
-        end = self._reach(literal)
-        for _ in range(MAX_GLANCES):
-            if len(found) == count or looks == 0:
-                break
+        end, pattern, seen = self._reach(literal), unanchored(signature.pattern), 0
+        while seen < at_most and len(found) < count and looks:
             at = self.window.rfind(literal, from_, end)
             if at < 0:
                 break
+            seen += 1
             start, stop = self._segment(at)
             # Of a line with several of them the first one, as from the front.
             at = self.window.find(literal, max(start, from_), end)
-            if self._may_match(signature, literal, at, start, stop):
+            if self._may_match(signature, pattern, at, start, stop):
                 looks -= 1
+                seen += LOOK_COSTS
                 if (hit := self._found(signature, at, start, stop)) is not None:
                     found.append(hit)
             end = max(start, from_)
-        return found
+        return found, seen
 
     def _reach(self, literal: bytes) -> int:
         """Where a literal that begins in the block ends at the latest."""
         return min(self.block.end + len(literal) - 1, len(self.window))
 
-    def _may_match(self, signature: Signature, literal: bytes, at: int, start: int, stop: int) -> bool:
-        """Most lines with a common needle do not match: that is told before a line is taken apart, unless an anchor or a colour could deceive."""
-        if start < self.block.begin and 0 <= self.window.find(literal, start, at) < self.block.begin:
+    def _may_match(self, signature: Signature, pattern: re.Pattern[str], at: int, start: int, stop: int) -> bool:
+        """Most lines with a common needle do not match: that is told before a line is taken apart, unless a colour could deceive."""
+        if start < self.block.begin and 0 <= self.window.find(signature.needle.encode(), start, at) < self.block.begin:
             # The line began in the block before, which has seen it.
             return False
-        if not signature.pattern or "^" in signature.pattern:
+        if not signature.pattern:
             return True
         raw = self.window[start:stop]
-        return b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON) or compiled(signature.pattern).search(decode(raw)) is not None
+        if pattern.search(decode(raw).rstrip()) is not None or b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON):
+            return True
+        # The rest of what a terminal wrapped is in the next lines.
+        width = len(raw)
+        if signature.role == "context" or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
+            return False
+        return pattern.search(decode(self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))) is not None
 
     def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
-        if signature == TRACEBACK:
+        # To compare signatures takes as long as to compare all that they say.
+        if signature is TRACEBACK:
             return self._traceback(at, start, stop)
-        return self._alone(at, start, stop) if signature in ALONE else self._hit(signature, at, start, stop)
+        return self._alone(at, start, stop) if signature.pattern == tracebacks.CLASS else self._hit(signature, at, start, stop)
 
     def _hit(self, signature: Signature, at: int, start: int, stop: int) -> tuple[Hit, Stamp | None] | None:
         line = self._line(start, stop)
         if signature.role == "alarm":
             if line.level in tracebacks.PASSED and signature not in OF_ANY_LEVEL:
                 return None
+            if signature not in _CRASHES and compiled(HARMLESS).search(line.text) is not None:
+                return None
             if line.level == signature.needle and signature.needle not in line.text:
                 # It was taken off with the prefix.
                 line = replace(line, text=f"{line.level} {line.text}")
-        if signature.role in ("root", "symptom"):
-            line = self._unwrapped(line, start, stop, signature.needle)
-        around = self._around(start, stop) if signature.near or signature.unless else ""
-        groups = groups_of(signature, line.text, around, self._behind(stop) if signature.over or signature.then else "")
+        message, is_certain = self._unwrapped(line, start, stop, signature.needle) if signature.role in ("root", "symptom") else ("", False)
+        said = [text for text in (line.text, message) if text and (not signature.pattern or compiled(signature.pattern).search(text) is not None)]
+        if not said:
+            return None
+        # What matches in one line needs no other, unless it is certain that they are one.
+        message = message if message in said and (is_certain or line.text not in said) else ""
+        around = self._around(start, stop, signature.lines) if signature.near or signature.unless else ""
+        behind = self._behind(stop, signature.lines) if signature.over or signature.then else ""
+        groups = groups_of(signature, message or line.text, around, behind)
         if groups is None:
             return None
         position = line.text.find(signature.needle)
@@ -137,6 +162,7 @@ class Look:
             line=self._number(at),
             text=_shown(line.text, position, MAX_CONTEXT_TEXT if signature.role == "context" else MAX_TEXT),
             groups=groups,
+            message=message[:MAX_TEXT],
             rank=_first(told, self.owner.rank, writer.group_rank),
             label=line.label,
             launcher=line.launcher,
@@ -146,7 +172,7 @@ class Look:
             place=self._place(at),
             by_name=told is None and self.owner.rank is not None,
             host_by_name=host is None,
-            steps=tracebacks.steps(self._after(stop, 0), at_most=STEPS) if signature.role in ("root", "alarm") else (),
+            steps=tracebacks.steps(self._that_may_count(stop), at_most=STEPS) if signature.role in ("root", "alarm") else (),
         )
         return hit, line.time or self._time_before(start)
 
@@ -159,8 +185,17 @@ class Look:
 
     def _segment(self, at: int) -> tuple[int, int]:
         """The line around a place; of a progress bar the state behind the last carriage return."""
-        low, high = max(0, at - MAX_LINE_BYTES // 2), min(len(self.window), at + MAX_LINE_BYTES // 2)
-        return self._start(at, low), self._end(at, high)
+        window, size = self.window, len(self.window)
+        low = at - _HALF_LINE if at > _HALF_LINE else 0
+        high = at + _HALF_LINE if at + _HALF_LINE < size else size
+        start = window.rfind(b"\n", low, at) + 1 or low
+        stop = window.find(b"\n", at, high)
+        stop = high if stop < 0 else stop
+        # Most lines have none.
+        if window.find(b"\r", start, stop) >= 0:
+            start = window.rfind(b"\r", start, at) + 1 or start
+            stop = self._end(at, stop)
+        return start, stop
 
     def _start(self, at: int, limit: int) -> int:
         newline = self.window.rfind(b"\n", limit, at)
@@ -174,28 +209,34 @@ class Look:
         return limit if state < 0 else state
 
     def _line(self, start: int, stop: int) -> Line:
+        # What stands behind one error also stands behind the next: taking it apart again would be most of the work.
         if (start, stop) not in self._lines:
-            if len(self._lines) > 256:
+            if len(self._lines) > MAX_KEPT_LINES:
                 self._lines.clear()
-            self._lines[start, stop] = parse(self.window[start:stop])
+            self._lines[start, stop] = parse(self.window[start:stop], number=self._number(start))
         return self._lines[start, stop]
 
-    def _unwrapped(self, line: Line, start: int, stop: int, needle: str) -> Line:
-        """A line with the rest of its message, if it was wrapped: as wide as its neighbour or a terminal, or in parentheses."""
-        text, before = line.text, start - 1
+    def _unwrapped(self, line: Line, start: int, stop: int, needle: str) -> tuple[str, bool]:
+        """A line with the rest of its message if it may have been wrapped, "" if not; and whether that is certain.
+
+        It is where two lines of it are equally wide, or where parentheses close; a single line that is as wide as a terminal may end there.
+        """
+        text, before, is_certain = line.text, start - 1, False
         for _ in range(MAX_WRAPPED):
             raw = decode(self.window[start:stop])
             next_stop = self._end(stop + 1, min(len(self.window), stop + 1 + MAX_LINE_BYTES))
             below = decode(self.window[stop + 1 : next_stop])
             above = before - self._start(before, max(0, before - MAX_LINE_BYTES)) if before > 0 else 0
-            is_full = len(raw) >= MIN_WIDTH and len(raw.rstrip()) >= len(raw) - 1 and (len(raw) in WIDTHS or len(raw) in (len(below), above))
+            in_a_row = len(raw) in (len(below), above)
+            is_full = len(raw) >= MIN_WIDTH and len(raw.rstrip()) >= len(raw) - 1 and (len(raw) in WIDTHS or in_a_row)
             is_open = text.count("(") > text.count(")") and below.count(")") > below.count("(")
             behind = self._line(stop + 1, next_stop) if (is_full or is_open) and below.strip() else None
             if behind is None or behind.text != below.rstrip() or behind.text.startswith(("[", text[:8])) or needle in below:
                 break
             text = f"{text}{'' if is_full and raw[-1:].strip() else ' '}{below.strip() if is_open else below.rstrip()}"
+            is_certain = is_certain or in_a_row or is_open
             before, start, stop = stop, stop + 1, next_stop
-        return line if text == line.text else replace(line, text=text)
+        return (text, is_certain) if text != line.text else ("", False)
 
     def _number(self, at: int) -> int:
         place, number = min(self._numbered, key=lambda known: abs(known[0] - at))
@@ -206,13 +247,13 @@ class Look:
         self._numbered[2] = (at, number)
         return number
 
-    def _around(self, start: int, stop: int) -> str:
-        """The lines around one, and itself: NEAR_LINES on each side that are not empty, and no more than MAX_NEAR_BYTES."""
-        above = [self._line(*bounds).text for bounds in self._above(start, NEAR_LINES)]
-        return "\n".join((*above[::-1], self._line(start, stop).text, self._behind(stop)))
+    def _around(self, start: int, stop: int, count: int) -> str:
+        """The lines around one, and itself: `count` on each side that are not empty, and no more than MAX_NEAR_BYTES."""
+        above = [self._line(*bounds).text for bounds in self._above(start, count)]
+        return "\n".join((*above[::-1], self._line(start, stop).text, self._behind(stop, count)))
 
-    def _behind(self, stop: int) -> str:
-        bounds = islice(self._bounds(stop + 1, min(len(self.window), stop + 1 + MAX_NEAR_BYTES)), NEAR_LINES)
+    def _behind(self, stop: int, count: int) -> str:
+        bounds = islice(self._bounds(stop + 1, min(len(self.window), stop + 1 + MAX_NEAR_BYTES)), count)
         return "\n".join(self._line(*b).text for b in bounds)
 
     def _above(self, start: int, count: int) -> Iterator[tuple[int, int]]:
@@ -236,8 +277,8 @@ class Look:
 
     def _traceback(self, at: int, start: int, stop: int) -> tuple[Traceback, Stamp | None] | None:
         before = [self._line(*bounds) for bounds in self._above(start, tracebacks.BEFORE)][::-1]
-        mark = replace(self._line(start, stop), number=self._number(at))
-        back = tracebacks.read(before, mark, self._after(stop, mark.number), source=self.source)
+        mark = self._line(start, stop)
+        back = tracebacks.read(before, mark, self._after(stop), source=self.source)
         return None if back is None else (self._owned(back, at), mark.time or self._time_before(start))
 
     def begins(self) -> Stamp | None:
@@ -247,14 +288,13 @@ class Look:
 
     def _alone(self, at: int, start: int, stop: int) -> tuple[Traceback, Stamp | None] | None:
         """The exception in a line that no header of a traceback leads to."""
-        line = replace(self._line(start, stop), number=self._number(at))
-        above = (replace(self._line(*bounds), number=self._number(bounds[0])) for bounds in self._above(start, tracebacks.ABOVE))
-        back = tracebacks.alone(above, line, self._after(stop, line.number), source=self.source)
+        line = self._line(start, stop)
+        above = (self._line(*bounds) for bounds in self._above(start, tracebacks.ABOVE))
+        back = tracebacks.alone(above, line, self._after(stop), source=self.source)
         if back is None:
             return None
         if not back.frames:
-            # Whoever counts on: nothing else tells it from an error that was caught.
-            back = replace(back, steps=tracebacks.steps(self._after(stop, line.number)))
+            back = replace(back, steps=tracebacks.steps(self._that_may_count(stop)))
         return self._owned(back, at), line.time or self._time_before(start)
 
     def _owned(self, back: Traceback, at: int) -> Traceback:
@@ -271,13 +311,14 @@ class Look:
             place=self._place(at),
         )
 
-    def _after(self, stop: int, number: int) -> Iterator[Line]:
+    def _after(self, stop: int) -> Iterator[Line]:
         """The lines behind one that ends at `stop`."""
-        counted = max(stop, 0)
-        for first, last in self._bounds(stop + 1, len(self.window)):
-            number += self.window.count(b"\n", counted, first)
-            counted = first
-            yield parse(self.window[first:last], number=number)
+        return (self._line(*bounds) for bounds in self._bounds(stop + 1, len(self.window)))
+
+    def _that_may_count(self, stop: int) -> Iterator[Line]:
+        """Of the next lines those that may tell a step."""
+        near = islice(self._bounds(stop + 1, len(self.window)), tracebacks.BEHIND)
+        return (self._line(first, last) for first, last in near if tracebacks.may_count(self.window[first:last]))
 
 
 # Kept in front of a needle, so that the name stands before a value when secrets are looked for.

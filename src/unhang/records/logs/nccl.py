@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from unhang.records.logs.alarms import HARMLESS
+from unhang.records.logs.harmless import HARMLESS
 from unhang.records.logs.job_size import MAX_WORLD_SIZE
 from unhang.records.logs.said import At, Call, Init, NcclSaid, at
 from unhang.records.logs.signature import Hit, Signature
@@ -61,7 +61,7 @@ _SAID = r"(?P<said>\S.{0,500})"
 # nccl2, where the script names no device (TORCH_CPP_LOG_LEVEL=INFO).
 GUESSED = _context("User did not provide device ID", r"using device (?P<device>\w{1,20}:\d{1,4})", keep=64)
 # RCCL complains at each start of a kernel without iommu=pt.
-WARN = _context("NCCL WARN ", rf"NCCL WARN (?!Missing \"){HARMLESS}{_SAID}", keep=64)
+WARN = _context("NCCL WARN ", rf"NCCL WARN (?!Missing \"|.{{0,300}}(?:{HARMLESS})){_SAID}", keep=64)
 # torch puts the words on a line of their own, nccl2 behind it; they may be missing.
 LAST_ERROR = (
     _context("Last error:", rf"Last error: *{_SAID}", keep=64),

@@ -8,6 +8,7 @@ and time stay bounded whatever a log says a million times.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from unhang.errors import RecordError
 from unhang.records.logs.blocks import Block, blocks
 from unhang.records.logs.line import Readable
-from unhang.records.logs.looking import Found, Look
+from unhang.records.logs.looking import MAX_GLANCES, Found, Look
 from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
@@ -36,6 +37,8 @@ _AHEAD = 8
 # Blocks that wait to be looked at from behind; those of a stream, which cannot be read again, are held.
 _WAITING = 64
 _HELD = 8
+# Lines that are looked at for the newest alarms of a kind: what is common is mostly no alarm, and they are a last resort.
+_ALARM_GLANCES = 1024
 # An exception that led to another one stands this close before it.
 CHAIN_LINES = 40
 
@@ -302,11 +305,14 @@ class _Collector:
         looks: dict[_Waiting, Look] = {}
         for signature, blocks_of_it in self.waiting.items():
             found: list[Found] = []
+            glances = _ALARM_GLANCES if signature.role == "alarm" else sys.maxsize
             for waiting, begin in reversed(blocks_of_it):
                 if waiting not in looks:
                     looks[waiting] = self._look_at(waiting.load(), waiting)
-                found += looks[waiting].last(signature, begin, signature.lasts - len(found))
-                if len(found) == signature.lasts:
+                hits, seen = looks[waiting].last(signature, begin, signature.lasts - len(found), at_most=min(glances, MAX_GLANCES))
+                found += hits
+                glances -= seen
+                if len(found) == signature.lasts or glances <= 0:
                     break
             self.part.add_last(signature, found[::-1])
         self.waiting.clear()

@@ -24,7 +24,7 @@ class Signature:
     """A literal that must stand in the line, and a pattern with named groups for what it captures ("" for none).
 
     Write needle and pattern for the line behind its prefixes (rank, time, pod), colours and carriage returns: those are taken off first. The engine
-    looks for needles alone, in files of any size; choose the rarest literal that every wording has. `near` has to be found within NEAR_LINES lines
+    looks for needles alone, in files of any size; choose the rarest literal that every wording has. `near` has to be found within `lines` lines
     around the hit (its own line counts), `unless` must not be, and `over` must not be in so many lines behind it, where `then` has to match at the
     beginning. `standing` is what a hit is worth: "established" only where the line itself names the cause. `says` is a sentence with {groups} of
     the pattern, `says_zh` the same in Chinese, "" where it is told in English only; without one the title of the cause speaks. `remedies` chooses
@@ -40,6 +40,7 @@ class Signature:
     unless: str = ""
     over: str = ""
     then: str = ""
+    lines: int = NEAR_LINES
     role: Role = "root"
     standing: Standing = "established"
     says: str = ""
@@ -59,7 +60,7 @@ class Signature:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """Where a signature was found.
+    """Where a signature was found, and the line as it stands there. `message` is the whole one if a terminal wrapped it into several lines, else "".
 
     `rank`, `host`, `pid` and `at_s` (seconds; comparable on one host) are None where neither the line, nor its neighbours, nor the name of the file
     tell them. `label` is a launcher's number of the task: the rank, or the node; `launcher` is "mpirun" where its tag says so. `utc_offset_s` is the
@@ -72,6 +73,7 @@ class Hit:
     line: int | None
     text: str
     groups: dict[str, str] = field(default_factory=dict)
+    message: str = ""
     rank: int | None = None
     label: int | None = None
     launcher: str | None = None
@@ -85,6 +87,11 @@ class Hit:
     by_name: bool = False
     host_by_name: bool = False
     steps: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> str:
+        """The message, whose first line alone may be in the text."""
+        return self.message or self.text
 
 
 def match(
@@ -137,3 +144,14 @@ def by_cause(hits: Iterable[Hit], signatures: Mapping[Signature, str]) -> dict[s
 @lru_cache(maxsize=4096)
 def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)
+
+
+_CLASS = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
+# An anchor, or what lets nothing but a few characters stand in front; an escape and a class stand for themselves.
+_ANCHOR = re.compile(rf"(?P<anchor>\(\?<!(?:\\S|(?=\[\^){_CLASS})\)|\^)|\\.|{_CLASS}", re.DOTALL)
+
+
+@lru_cache(maxsize=4096)
+def unanchored(pattern: str) -> re.Pattern[str]:
+    """A pattern that matches a line with its prefixes wherever `pattern` matches it without them: a prefix ends in no letter and no digit."""
+    return compiled(_ANCHOR.sub(lambda found: r"(?<!\w)" if found["anchor"] else found[0], pattern))

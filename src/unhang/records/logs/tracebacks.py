@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.patterns import lazily
 from unhang.records.frames import Frame
+from unhang.records.logs.harmless import RETRIED
 
 if TYPE_CHECKING:
     from unhang.records.logs.line import Line
@@ -36,7 +37,7 @@ ALONE = (
 )  # fmt: skip
 # What those lines hold, wherever it begins: most other lines with such a literal are told from them by that.
 CLASS = r"(?:Error|Exception|Iteration|Expired|Zip|Empty|\.[A-Z]\w*)(?:\([A-Z]\w*\))?(?:: |:?\s*$)"
-# Lines above an exception line in which its frames are looked for.
+# Lines above an exception line in which its frames are looked for, and behind it in which the rest of its message is.
 ABOVE = 60
 
 _PLAIN = "Traceback (most recent call last):"
@@ -71,7 +72,7 @@ _ANNOUNCES = lazily(r"(?:.*:|\d+ validation errors? for \S+)?\s*$")
 _GOES_ON = lazily(r"\s+\S|Parameter at index \d|Parameter indices ")
 _MAX_MESSAGE_LINES = 6
 _NATIVE = lazily(r"\s*frame #\d+: |\s*#\d+ |Exception raised from |C\+\+ CapturedTraceback")
-_RETRIED = lazily(r"\b(?:will be retried|retrying|retries? (?:remaining|left))\b", re.IGNORECASE)
+_RETRIED = lazily(rf"\b{RETRIED}\b", re.IGNORECASE)
 # Records that a program goes on after.
 PASSED = frozenset(("TRACE", "DEBUG", "INFO", "WARNING"))
 _LEVELS = frozenset(("DEBUG", "INFO", "NOTE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "TRACE", "Warning", "Error", "Info"))
@@ -184,7 +185,8 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
 def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: str) -> Traceback | None:
     """The exception of a line that no header leads to, with the frames right above it; None if `read` finds it from its header, or if it is none.
 
-    `above` are the lines before it, the nearest first. Without frames nothing tells it from an error that a program caught and logged.
+    `above` are the lines before it, the nearest first. Without frames nothing tells it from an error that a program caught and logged, and whoever
+    counts on behind it tells that: its steps are left to the caller.
     """
     found = _ALONE.match(line.text)
     if found is None or line.level in PASSED:
@@ -211,7 +213,8 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
         else:
             break
         other = over
-    following = _written(line, after)
+    # Without frames only the rest of its message is read.
+    following = _written(line, after if frames else islice(after, ABOVE))
     behind = next(following, None)
     if behind is not None and not frames and (_frame_of(behind.text) or (found["inner"] and MARK in behind.text)):
         # It announces the traceback of another process, which ends in the exception itself.
@@ -232,7 +235,7 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
         # What is tried again ended nothing.
         ignored=any(other is not None and _RETRIED.search(other.text) for other in (other, over)),
         logged=not frames,
-        steps=steps(following),
+        steps=steps(following) if frames else (),
         native=native,
     )
 
@@ -316,10 +319,17 @@ def _written(mark: Line, after: Iterable[Line]) -> Iterator[Line]:
     return (line for line in islice(after, MAX_LINES) if writer(line) == writer(mark))
 
 
+@lru_cache(maxsize=4096)
 def step_of(text: str) -> str:
     """What a line counts; "" where it counts nothing."""
     # transformers logs so, of its main process only, and its epochs are too coarse to tell steps apart.
     return text if text.startswith(_LOGGED_STEP) else " ".join(_STEP.findall(text[:_MAX_STEP_CHARS]))
+
+
+def may_count(raw: bytes) -> bool:
+    """Whether a line as it stands may be one that `step_of` finds something in, once it is cleaned; most are not."""
+    lower = raw.lower()
+    return any(mark in lower for mark in (b"step", b"iter", b"epoch", b" [", b"{'loss': ", b"\x1b"))
 
 
 def sums_up(text: str) -> bool:

@@ -20,7 +20,7 @@ def _announced(needle: str, pattern: str) -> Signature:
 
 
 # Of one epoch or stage of several the same is said.
-_WHOLE = r"^(?!.{0,300}\b(?i:(?:epoch|round|iteration)[ :_#=]{0,4}\d|stage|phase))"
+_WHOLE = r"^(?!.{0,300}\b(?i:(?:epoch|round|iteration|fold|split|chunk|part|task)[ :_#=]{0,4}\d|stage|phase|warm-?up))"
 # What trainings print when they are through.
 FINISHED = (
     Signature(needle="'train_runtime': ", role="context", keep=2),
@@ -33,12 +33,14 @@ FINISHED = (
     Signature(needle="ompleted training", pattern=_WHOLE, role="context", keep=2),
 )
 
-# What counts on behind a line that seems to be the end: a bar that is not full, what transformers logs of a step.
-_COUNTS = r"(?<!\d)\d{1,2}%\||\{'loss': "
+# What counts on behind a line that seems to be the end: a bar that is not full, what transformers logs of a step, a step.
+_COUNTS = r"(?<!\d)\d{1,2}%\||\{'loss': |^\W{0,3}(?:[Tt]rain\w* )?(?:[Ss]tep|[Ii]ter(?:ation)?)[ :=#\[(]{1,4}\d"
+# An epoch that is not the last one.
+_EARLIER_EPOCH = r"\b[Ee]poch\W{0,3}(\d{1,6}) ?/ ?(?!\1\b)\d"
 
 
-def _end(needle: str, pattern: str) -> Signature:
-    return Signature(needle=needle, pattern=pattern, over=_COUNTS, role="context", keep=2, newest=True)
+def _end(needle: str, pattern: str, *, unless: str = "") -> Signature:
+    return Signature(needle=needle, pattern=pattern, over=_COUNTS, unless=unless, role="context", keep=2, newest=True)
 
 
 # The end of a training: its own word; its bar is full (that of a single epoch proves nothing); what it made is saved (one of many checkpoints, or the
@@ -48,12 +50,14 @@ FULL = _end(
     "100%|",
     r"^(?:|(?i:[^|%]{0,30}\b(?:train\w*|steps?|iterations?|fit|progress|total)\b[^|%]{0,30})|[^|%]{0,20}[Ee]pochs?:? \[?(?P<epochs>\d+)/(?P=epochs)\b"
     r"[^|%]{0,20}?):? {0,4}100%\|[^|]{0,400}\| *(?P<total>\d+)/(?P=total) \[[\d:]+<[\d:?]+, *[\d.?]+ ?(?:it/s|s/it)",
+    unless=_EARLIER_EPOCH,
 )
 SAVED = tuple(
     _end(
         f"{first}aved ",
-        r"^(?!.{0,300}\b(?i:best|(?:checkpoint|step|iter|iteration|epoch)s?[-_ ]?\d))"
+        r"^(?!.{0,300}(?:\b(?i:best|(?:checkpoint|ckpt|step|iter|iteration|epoch)s?[-_ ]?\d)|\d\.(?:pt|pth|bin|ckpt|safetensors)\b))"
         r"(?=.{0,300}\b(?i:model|checkpoint|weights|adapter|final|results)).{0,200}?(?<!be )(?<!are )(?<!not )\b[Ss]aved ",
+        unless=_EARLIER_EPOCH,
     )
     for first in "Ss"
 )

@@ -17,7 +17,7 @@ from unhang.facts.units import size
 from unhang.records import match, trunks
 from unhang.records.flight import Flight, dump
 from unhang.records.flight.lanes import lanes_of_flight
-from unhang.records.frames import Frame, is_user_file, place, short_path, user_frame
+from unhang.records.frames import Frame, place, short_path, user_frame
 from unhang.records.incident import Ended, Incident, RankRecord
 from unhang.records.logs.opening import shown
 from unhang.records.match import Front, Wait
@@ -25,6 +25,7 @@ from unhang.records.rundir import RunDir
 from unhang.report.html.diverging import focus_on, group_at, sides_of, with_missing
 from unhang.report.html.of_lanes import scene_of
 from unhang.report.html.scene import Concern, Divergence, Fact, Facts, RankRow, Scene, StackGroup, StackLine
+from unhang.user_files import is_user_file
 
 _MOST_FACTS = 60
 _MOST_FACT_CHARS = 400

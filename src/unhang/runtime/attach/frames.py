@@ -10,7 +10,12 @@ import sys
 import threading
 from types import FrameType, TracebackType
 
-from .user_files import is_library_file, is_user_file
+TYPE_CHECKING = False
+# Where unhang need not be installed, its file is found by the hook's search path.
+if TYPE_CHECKING or __package__ != "_unhang_attach":
+    from unhang.user_files import is_library_file, is_user_file
+else:
+    from _unhang_attach.user_files import is_library_file, is_user_file
 
 MAX_FRAMES = 400
 _MAX_CODE_CHARS = 300

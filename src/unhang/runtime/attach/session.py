@@ -54,7 +54,7 @@ class Session:
     def start_heartbeat(self) -> None:
         self.thread = threading.Thread(target=heartbeat.run, args=(self,), name="unhang-heartbeat", daemon=True)
         self.thread.start()
-        # Whoever looks from outside can tell this thread from the training's. Not written by the thread itself: the script might close its open file.
+        # Whoever looks from outside can tell this thread from the training's. Not written by itself, whose open file the script might close.
         with contextlib.suppress(OSError), open(f"/proc/self/task/{self.thread.native_id}/comm", "w") as comm:  # not Linux, or no /proc
             comm.write("unhang-beat")
 

@@ -15,9 +15,9 @@ import msgspec
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import StoreLost
-from unhang.runtime.attach.user_files import is_user_file
 from unhang.runtime.collectives import shutdown
 from unhang.runtime.collectives.board import Board
+from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
     from unhang.runtime.collectives.circle import Circle

@@ -20,7 +20,6 @@ import msgspec
 import torch
 
 from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
-from unhang.runtime.attach.user_files import is_user_file
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.calls import Ended
 from unhang.runtime.collectives.circle import Circle
@@ -29,6 +28,7 @@ from unhang.runtime.collectives.living import have_ended
 from unhang.runtime.evaluation.counting import Calls, Counted
 from unhang.runtime.evaluation.results import Sums, add
 from unhang.runtime.log import log
+from unhang.user_files import is_user_file
 
 # Of a user's code that is wrong: it will be wrong again.
 _WRONG = (

@@ -16,7 +16,9 @@ def _attach():  # type: ignore[no-untyped-def]
         return
     # A package without running its __init__: all that a submodule's import needs is the path. importlib.util would cost a millisecond.
     package = type(sys)("_unhang_attach")
-    package.__path__ = [os.path.dirname(_HOOK)]
+    # unhang's own directory is behind it, for what is shared with the rest.
+    room = os.path.dirname(_HOOK)
+    package.__path__ = [room, os.path.dirname(os.path.dirname(room))]
     sys.modules["_unhang_attach"] = package
     from _unhang_attach.start import start  # type: ignore[import-not-found]
 

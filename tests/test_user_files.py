@@ -1,4 +1,4 @@
-"""The two copies of the rule for user code agree: the hook's, which needs no unhang, and the one of the records."""
+"""The one rule for user code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import unhang
-from unhang.records import frames
-from unhang.runtime.attach import user_files
+from unhang.user_files import is_library_file, is_user_file
 
 HERE = str(Path(unhang.__file__).parent)
 
@@ -26,6 +25,10 @@ USER = [
     "/home/u/ray/jobs/train.py",
     "/data/torch/distributed/ddp/main.py",
     "/srv/transformers_runs/src/model.py",
+    "/home/me/lib/python_tools/train.py",
+    "/home/me/project/bin/train",
+    "/home/me/project/bin/train.py",
+    "/srv/job/bin/evaluate",
 ]
 NOT_USER = [
     "",
@@ -49,6 +52,12 @@ NOT_USER = [
     "/srv/job/env.zip/torch/utils/data/dataloader.py",
     "/tmp/run.pex/transformers/trainer.py",
     "/opt/env/bin/torchrun",
+    "/opt/conda/lib/python3.13t/asyncio/events.py",
+    "/srv/tools/bin/torchrun",
+    "/opt/env/bin/my-tool",
+    "/usr/local/bin/my-tool",
+    "/root/miniconda3/bin/my-tool",
+    "/home/u/.pyenv/versions/3.12.4/bin/my-tool",
     f"{HERE}/testing/faults.py",
     f"{HERE}/runtime/attach/heartbeat.py",
     f"{HERE}/runtime/attach/hook/sitecustomize.py",
@@ -56,7 +65,12 @@ NOT_USER = [
 
 
 @pytest.mark.parametrize(("path", "expected"), [*((p, True) for p in USER), *((p, False) for p in NOT_USER)])
-def test_both_rules_agree(path, expected):
-    assert frames.is_user_file(path) is expected
-    assert user_files.is_user_file(path) is expected
-    assert frames.checked_out(path) == user_files.checked_out(path)
+def test_whose_a_file_is(path, expected):
+    assert is_user_file(path) is expected
+
+
+def test_second_best_are_libraries_other_than_torch():
+    assert is_library_file("/v/lib/python3.11/site-packages/accelerate/utils.py")
+    assert not is_library_file("/v/lib/python3.11/site-packages/torch/nn/modules.py")
+    assert not is_library_file("/usr/lib/python3.12/threading.py")
+    assert not is_library_file("<string>")

@@ -1,6 +1,6 @@
-"""Where a job ran, as its own lines tell it, and what that changes in a remedy: other names for the same thing, and what there is nothing of.
+"""The environments that a job may run in (accelerator, launcher, program, container), as its own lines tell, and what each changes in a remedy.
 
-A cause may name another remedy for a place (`Cause.instead`). What still speaks of things that the place has not is left out.
+A thing may be called otherwise there. A cause may name another remedy (`Cause.instead`); what still speaks of what the environment lacks is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unhang.records.logs import Signature
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Environment:
     """An accelerator, a launcher, a program or a container.
 
     One of `marks` stands in its lines, and none of `unless` does; they are literals, which need no compiling. `words` are what is called otherwise
@@ -52,8 +52,8 @@ _OTHERS = r"CUDA|NVIDIA|nvidia|NVLink|NVML|Blackwell|Hopper|cuobjdump|nvcc|NVCC|
 _TORCH = r"\b[Tt]orch|TORCH|CUDA build|train\.py|Trainer|DataLoader|init_process_group|micro batch|ZeRO|FSDP|vLLM|set_device|unhang run|\bmodel\b"
 _BY_TORCHRUN = ("torchrun", "torch/distributed/run", "torch/distributed/elastic", "torch/distributed/launcher", "torch.distributed.")
 
-PLACES = (
-    Place(
+ENVIRONMENTS = (
+    Environment(
         id="xpu",
         marks=(
             "device type xpu",
@@ -71,7 +71,7 @@ PLACES = (
         lacks=rf"{_OTHERS}|NCCL|nccl",
         no_command=r"[Cc]uda",
     ),
-    Place(
+    Environment(
         id="npu",
         marks=(
             "device type npu",
@@ -89,7 +89,7 @@ PLACES = (
         lacks=rf"{_OTHERS}|NCCL|nccl",
         no_command=r"[Cc]uda",
     ),
-    Place(
+    Environment(
         id="rocm",
         marks=(
             "HIP error",
@@ -125,21 +125,21 @@ PLACES = (
         lacks=_OTHERS,
     ),
     # A training on processors alone: Gloo, and no word of anything else.
-    Place(
+    Environment(
         id="cpu",
         marks=("gloo", "Gloo"),
         unless=("nccl", "NCCL", "cuda", "CUDA", "gpu", "GPU", "rccl", "HIP", "xpu", "XPU", "torch_npu", "NPU"),
         lacks=r"NCCL_|CUDA_|nvidia",
         no_command=r"cuda|--gpus",
     ),
-    Place(
+    Environment(
         id="nccl-tests",
         marks=("Test CUDA failure", "Test NCCL failure", "Test HIP failure", "# nThread "),
         unless=("Traceback", "ProcessGroup", "torchrun", "torch.distributed"),
         lacks=_TORCH,
         no_command=r"python",
     ),
-    Place(
+    Environment(
         id="mpirun",
         marks=("mpirun", "mpiexec", "orted", "prterun", "prted", "OMPI_COMM_WORLD", "Open MPI"),
         unless=_BY_TORCHRUN,
@@ -154,10 +154,10 @@ PLACES = (
         ),
         lacks=r"torchrun|--nproc-per-node",
     ),
-    Place(id="srun", marks=("srun: ", "slurmstepd", "SLURM_PROCID"), unless=_BY_TORCHRUN),
-    Place(id="enroot", marks=("pyxis", "enroot"), no_command=r"\bdocker\b"),
-    Place(id="apptainer", marks=("apptainer", "singularity"), no_command=r"\bdocker\b"),
-    Place(
+    Environment(id="srun", marks=("srun: ", "slurmstepd", "SLURM_PROCID"), unless=_BY_TORCHRUN),
+    Environment(id="enroot", marks=("pyxis", "enroot"), no_command=r"\bdocker\b"),
+    Environment(id="apptainer", marks=("apptainer", "singularity"), no_command=r"\bdocker\b"),
+    Environment(
         id="kubernetes",
         marks=(".svc", "kubectl", "kubelet", "KUBERNETES_", "PyTorchJob", "-master-0", "-headless"),
         no_command=r"\bdocker\b|/etc/hosts",
@@ -172,32 +172,32 @@ SIGNATURES = tuple(
 )
 
 
-def seen_in(texts: Iterable[str], launchers: Collection[str] = ()) -> tuple[Place, ...]:
-    """The places that lines tell of; `launchers` are those that tagged them."""
+def seen_in(texts: Iterable[str], launchers: Collection[str] = ()) -> tuple[Environment, ...]:
+    """The environments that lines tell of; `launchers` are those that tagged them."""
     every = "\n".join(texts)
-    found = (p for p in PLACES if p.id in launchers or any(mark in every for mark in p.marks))
-    return tuple(p for p in found if not any(mark in every for mark in p.unless))
+    found = (e for e in ENVIRONMENTS if e.id in launchers or any(mark in every for mark in e.marks))
+    return tuple(e for e in found if not any(mark in every for mark in e.unless))
 
 
-def fitted(finding: Finding, places: Collection[Place]) -> Finding:
-    """The finding with the remedies that fit: those that a cause has for a place first, the others in its words, or left out."""
+def fitted(finding: Finding, environments: Collection[Environment]) -> Finding:
+    """The finding with the remedies that fit: those that a cause has for an environment first, the others in its words, or left out."""
     cause = catalogue.load().get(finding.cause)
-    if not places or not finding.remedies:
+    if not environments or not finding.remedies:
         return finding
     own: dict[str, Remedy] = {}
     others: dict[str, Remedy] = {}
     for remedy in finding.remedies:
-        id = next((to for p in places if cause is not None and (to := cause.instead.get(p.id, {}).get(remedy.id))), None)
+        id = next((to for e in environments if cause is not None and (to := cause.instead.get(e.id, {}).get(remedy.id))), None)
         if id is not None and cause is not None:
             own[id] = cause.remedy(id)
-        elif (said := _said_there(remedy, places)) is not None:
+        elif (said := _said_there(remedy, environments)) is not None:
             others[remedy.id] = said
     return replace(finding, remedies=(*own.values(), *(r for id, r in others.items() if id not in own)))
 
 
-def _said_there(remedy: Remedy, places: Collection[Place]) -> Remedy | None:
-    for place in places:
-        for here, there in place.words:
+def _said_there(remedy: Remedy, environments: Collection[Environment]) -> Remedy | None:
+    for environment in environments:
+        for here, there in environment.words:
             remedy = replace(
                 remedy,
                 says=remedy.says.replace(here, there),
@@ -206,9 +206,9 @@ def _said_there(remedy: Remedy, places: Collection[Place]) -> Remedy | None:
                 command=remedy.command and remedy.command.replace(here, there),
                 verify=remedy.verify and remedy.verify.replace(here, there),
             )
-        if place.lacks and lazily(place.lacks).search("\n".join((remedy.says, *remedy.env))):
+        if environment.lacks and lazily(environment.lacks).search("\n".join((remedy.says, *remedy.env))):
             return None
-        without = lazily("|".join(filter(None, (place.lacks, place.no_command))) or r"(?!)")
+        without = lazily("|".join(filter(None, (environment.lacks, environment.no_command))) or r"(?!)")
         remedy = replace(
             remedy,
             command=None if remedy.command and without.search(remedy.command) else remedy.command,
