@@ -125,7 +125,7 @@ ALARMS = (
     _alarm("Last error:", near=r"Last error:\s*(?P<said>\S.{0,300})", says="NCCL: {said}", remedy="say-more"),
     *(_alarm(n, rf"(?<![^\s:\]])\[[EFC]{_TORCH}") for n in (".cpp:", ".hpp:")),
     *WARNINGS,
-    _alarm(".cc:", rf"(?<![\w.])[EF]\d{{4}}(?:\d{{4}})? [\d:.]+ +\d+ \S{{1,300}}:\d+\] "),
+    _alarm(".cc:", r"(?<![\w.])[EF]\d{4}(?:\d{4})? [\d:.]+ +\d+ \S{1,300}:\d+\] "),
     _alarm("ERROR", r"(?<![\w=/.'\"-])ERROR(?=[\s\]|:)-])"),
     _alarm("CRITICAL", r"(?<![\w=/.'\"-])CRITICAL(?=[\s\]|:)-])"),
     _alarm("FATAL", r"(?<![\w=/.'\"-])FATAL(?=[\s\]|:)-])"),
