@@ -573,6 +573,27 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("the script sets {} itself, whatever it was started with", "脚本自行设置了 {}，不管启动时是什么值"),
     ("nothing in the training uses it", "训练中没有用到它"),
     ("let the script keep a value that is already set: os.environ.setdefault(NAME, VALUE)", "让脚本保留已有的值：os.environ.setdefault(NAME, VALUE)"),
+    ("{}: there is no GPU here, so nothing talks over NCCL or computes with cuDNN", "{}：这里没有 GPU，因此没有程序使用 NCCL 通信或 cuDNN 计算"),
+    ("{}: NCCL uses it between the GPUs of a host, and this one has {}", "{}：NCCL 在同一主机的 GPU 之间使用它，而本机有 {} 块"),
+    ("{}: no adapter here has an active InfiniBand or RoCE port", "{}：本机没有处于活动状态的 InfiniBand/RoCE 端口"),
+    ("batch: the command does not say how large the batch is now", "batch：命令没有写明现在的批量大小"),
+    (
+        "only the script can change it, by a flag that [arguments] of unhang.toml names",
+        "只有脚本能改变它，通过 unhang.toml 的 [arguments] 所写的参数",
+    ),
+    (
+        '[arguments] batch = "--batch-size" in unhang.toml, and --batch-size 64 in the command; or --arg batch-size=64,128',
+        '在 unhang.toml 中写 [arguments] batch = "--batch-size"，并在命令中给出 --batch-size 64；或使用 --arg batch-size=64,128',
+    ),
+    ("interface: there is nothing to choose between, this machine has {}", "interface：没有可选的网卡，本机只有 {}"),
+    ("none of the ready-made comparisons applies here", "现成的比较在此都不适用"),
+    ("unhang bench compare NAME -- COMMAND says why", "unhang bench compare 名称 -- 命令 会说明原因"),
+    ("{} has arms of its own: it goes neither with --a nor with --arg", "{} 自带各组：不能与 --a 或 --arg 一起使用"),
+    (
+        "unhang bench compare --a shm=on --b shm=off -- COMMAND, or one of {} in their place",
+        "unhang bench compare --a shm=on --b shm=off -- 命令，或用其中之一代替：{}",
+    ),
+    ("{} is a directory of unhang bench {}", "{} 是 unhang bench {} 的目录"),
     ("unhang bench compare makes them as runs/bench-<name>-<time>/", "unhang bench compare 会创建 runs/bench-<名称>-<时间>/"),
     ("{}: it is a percentage above 0 and below 100, such as 1%", "{}：应为大于 0、小于 100 的百分数，例如 1%"),
     # options and arguments, as typer says it
