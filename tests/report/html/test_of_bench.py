@@ -1,0 +1,103 @@
+"""The page of a comparison: all numbers without a script, nothing from elsewhere, no text that becomes markup; charts looked at in a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from dataclasses import replace
+
+import pytest
+from tests.bench.trainings import Trainings
+from tests.report.html import chromium
+from tests.report.html.test_page import HOSTILE, Read
+from tests.report.test_bench import ranking, report
+
+from unhang.report.html import HEAD_BYTES, is_page, of_bench
+
+
+@pytest.fixture
+def trainings(tmp_path, monkeypatch):
+    return Trainings(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def compared(trainings):
+    trainings.parts_s = {"a": (0.01, 0.02, 0.004), "b": (0.01, 0.03, 0.004)}
+    trainings.step_s["b"], trainings.noise = 0.104, 0.02
+    return report(trainings, budget_s=24.0)
+
+
+def test_all_of_it_is_there_without_a_script(compared):
+    page = of_bench.render(compared, ("torchrun", "train.py", "--api-key", "s3cr3t-0123456789abcdef"))
+    read = Read(page)
+    assert read.open == [] and not read.scripts and read.text.count(next(compared.verdicts()).en) == 2
+    (policy,) = read.attribute("meta", http_equiv="Content-Security-Policy")
+    style = base64.b64encode(hashlib.sha256(read.styles[0].encode()).digest()).decode()
+    assert policy["content"] == f"default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
+    assert is_page(page.encode()[:HEAD_BYTES]) and "s3cr3t" not in page
+    for row in compared.rows():
+        assert all(text.en in read.text for text in row)
+    for row in compared.metric_rows():
+        assert all(text.en in read.text for text in row)
+    for says in (*compared.verdicts(), *compared.explanation(), *compared.notes()):
+        assert says.en in read.text
+    # Of each round: a point, a row of numbers, and its interval once there is one.
+    looks = compared.looks()["b"]
+    assert len(looks) == 12 and len(read.attribute("circle", **{"class": "point"})) == 12
+    assert len(read.attribute("rect", **{"class": "interval"})) == sum(look.after.low is not None for look in looks) == 10
+    assert all(f"{look.change * 100:+.1f} %" in read.text for look in looks)
+    assert "NCCL_SHM_DISABLE" in read.text and "Did the arms differ?" in read.text and "cores" in read.text
+    assert not [
+        value for _, attributes in read.elements for name, value in attributes.items() if name in ("src", "href", "style") or name[:2] == "on"
+    ]
+
+
+def test_a_ranking_has_a_chart_of_each_arm_that_was_compared(trainings):
+    made = ranking(trainings)
+    read = Read(of_bench.render(made, ("train.py",)))
+    assert [one["id"] for one in read.attribute("section") if one["id"].startswith("rounds-")] == ["rounds-b", "rounds-c", "rounds-d"]
+    assert next(made.verdicts()).en in read.text and "ib: no adapter" in read.text
+
+
+def test_no_text_becomes_markup(compared):
+    arms = [replace(arm, asked=HOSTILE) for arm in compared.arms]
+    read = Read(of_bench.render(replace(compared, arms=arms, again=HOSTILE), (HOSTILE,)))
+    assert read.open == [] and not read.scripts and not read.attribute("img") and HOSTILE.splitlines()[0][:40] in read.text
+
+
+def test_nothing_measured_yet(trainings):
+    trainings.elapsed_s = 200.0
+    read = Read(of_bench.render(report(trainings), ("train.py",)))
+    assert "Nothing was measured yet." in read.text and "the budget of 100 s is spent" in read.text and not read.attribute("svg")
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("width", "scheme", "lang"), [(1280, "light", "en"), (390, "dark", "zh")])
+def test_it_is_drawn(compared, tmp_path, width, scheme, lang):
+    if chromium.find() is None:
+        assert not os.environ.get("CI"), "CI tests in a browser: scripts/apt installs it"
+        pytest.skip("there is no chromium here (scripts/apt installs it)")
+    path = tmp_path / "bench.html"
+    path.write_text(of_bench.render(replace(compared, lang=lang), ("train.py",)), "utf-8")
+    with chromium.browser() as browser:
+        page = browser.page()
+        page.size(width, 900)
+        page.media(prefers_color_scheme=scheme)
+        page.open(path, ready="document.readyState === 'complete'")
+        assert page.console == [] and {r for r in page.requests if r != "about:blank"} == {path.as_uri()}
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        # Every mark lies inside of its chart, and has a colour that is not the card's.
+        assert page.evaluate(
+            "[...document.querySelectorAll('svg')].every((svg) => { const b = svg.getBoundingClientRect(); return b.width > 300 && "
+            "[...svg.children].every((e) => { const c = e.getBoundingClientRect(); "
+            "return c.left >= b.left - 1 && c.right <= b.right + 1 && c.top >= b.top - 1 && c.bottom <= b.bottom + 1; }); })"
+        )
+        colours = page.evaluate(
+            "['.point', '.bar', '.interval', '.margin'].map((c) => getComputedStyle(document.querySelector('svg ' + c)).fill)"
+            ".concat(getComputedStyle(document.querySelector('.card')).backgroundColor)"
+        )
+        assert len(set(colours)) >= 4 and "rgb(0, 0, 0)" not in colours
+        page.evaluate("document.querySelector('details').open = true")
+        assert "circle" in page.evaluate("document.querySelector('#rounds-b svg').innerHTML") and len(page.screenshot()) > 10_000
