@@ -55,8 +55,8 @@ class Trainings:
         self.variables |= {name: {OFF: name} for name in step_s}
         self.arms += [Arm(name=n, asked=f"other={n}", command=COMMAND, settings={"ARM": n}, changes=frozenset({OFF})) for n in step_s]
 
-    def run(self, *, budget_s: float = 100.0, **rules: bool) -> runner.Result:
-        rules = Rules(seed=4, margin=0.01, budget_s=budget_s, steps=40, **rules)
+    def run(self, *, budget_s: float = 100.0, seed: int = 4, **rules: bool) -> runner.Result:
+        rules = Rules(seed=seed, margin=0.01, budget_s=budget_s, steps=40, **rules)
         directory = BenchDir(self.directory.path, self.directory.asked)
         return runner.Benchmark(self.arms, rules, directory=directory, tell=self.told.append).run()
 
