@@ -215,7 +215,7 @@ def _differences(report: Report) -> Markup | None:
 def _facts(report: Report, command: Sequence[str]) -> Markup | None:
     here = (
         Fact(name="machine", value=f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, {platform.system()} {platform.release()}"),
-        Fact(name="Python", value=platform.python_version()),
+        Fact(name="Python of unhang", value=platform.python_version()),
     )
     first = next(iter(report.result.runs), None)
     seen = {part.title: part.facts for part in of_run.gather(RunDir(report.run_dir / first.run_dir)).facts} if first is not None else {}
