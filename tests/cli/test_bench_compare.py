@@ -125,6 +125,16 @@ def test_ready_made_comparisons_know_the_command(folder):
     assert all(en.startswith(f"{name}: ") and zh != en for name, (en, zh) in every.left_out.items()) and not every.left_out.keys() & {"batch", "amp"}
 
 
+def test_settings_that_the_command_has_already_are_not_compared(folder):
+    (folder / "unhang.toml").write_text("[run]\nloader-workers = 2\ncompile = false\n")
+    command = commands.resolve(["train.py"], module=False, nproc_per_node=2, python=sys.executable)
+    workers = bench_compare._with_ready_made(command, replace(ASKED, arms={}, ready_made="workers"))
+    assert list(workers.arms.values()) == ["none", "loader-workers=0", "loader-workers=4"]
+    every = bench_compare._with_ready_made(command, replace(ASKED, arms={}, verb="priorities"))
+    assert every.left_out["compile"] == ("compile: the command is started with these settings already", "compile：该命令已经带有这些设置")
+    assert not {"loader-workers=2", "compile=off"} & set(every.arms.values())
+
+
 def test_a_directory_goes_on_by_its_own_verb(folder, monkeypatch, capsys):
     (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED))
     monkeypatch.setattr(sys, "argv", ["unhang", "bench", "priorities", "--resume", "bench"])

@@ -162,30 +162,35 @@ def _with_ready_made(command: Command, asked: Asked) -> Asked:
     here = of_settings.here(command.python, looks=True, hosts=commands.master(command)[1])
     batch = _batch_of(command)
     if asked.ready_made is not None:
-        texts = ready_made.arms(asked.ready_made, here, batch=batch)
-        _apply(command, asked.ready_made, texts)
-        return replace(asked, arms=dict(zip(_LETTERS, texts, strict=False)))
-    candidates, left_out = [NONE], {}
+        arms = _apply(command, asked.ready_made, ready_made.arms(asked.ready_made, here, batch=batch))
+        return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)))
+    arms, left_out = [_of_settings(command, "none", NONE)], {}
     for name in READY_MADE:
         try:
-            texts = ready_made.arms(name, here, batch=batch)[1:]
-            _apply(command, name, texts)
-            candidates += texts
+            arms += _apply(command, name, ready_made.arms(name, here, batch=batch)[1:], arms)
         except UnhangError as e:
             left_out[name] = (str(e), e.says_zh or language.refusal(str(e), "zh"))
-    if len(candidates) == 1:
+    if len(arms) == 1:
         raise UnhangError("none of the ready-made comparisons applies here", hint="unhang bench compare NAME -- COMMAND says why")
-    return replace(asked, arms=dict(zip(_LETTERS, candidates, strict=False)), left_out=left_out)
+    return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)), left_out=left_out)
 
 
-def _apply(command: Command, name: str, texts: Sequence[str]) -> None:
-    """Raises UnhangError, by the name of the ready-made comparison, where one of the settings would have no effect."""
+def _apply(command: Command, name: str, texts: Sequence[str], others: Sequence[Arm] = ()) -> list[Arm]:
+    """The arms that are started otherwise than all before them (unhang.toml may have their settings already). Raises UnhangError, by the name of the
+    ready-made comparison, where there are too few, or one of the settings would have no effect.
+    """
+    found: list[Arm] = []
     for text in texts:
         try:
-            _of_settings(command, name, text, is_told=False)
+            arm = _of_settings(command, name, text, is_told=False)
         except UnhangError as e:
             says_zh = e.says_zh and f"{name}：{e.says_zh.removeprefix(f'--{name} ')}"
             raise UnhangError(f"{name}: {str(e).removeprefix(f'--{name} ')}", says_zh=says_zh, cause=e.cause, hint=e.hint) from e
+        if all((arm.settings, arm.command.argv) != (other.settings, other.command.argv) for other in (*others, *found)):
+            found.append(arm)
+    if len(found) < (1 if others else 2):
+        raise UnhangError(f"{name}: the command is started with these settings already")
+    return found
 
 
 def _batch_of(command: Command) -> int | None:
