@@ -115,11 +115,6 @@ def test_a_ranking_says_what_gains_most_and_what_was_not_compared(trainings):
     assert told["failures"].keys() == {"f"} and told["left_out"].keys() == {"ib"} and told["says"][0] in made.markdown()
 
 
-def test_a_ranking_speaks_chinese(trainings):
-    said = printed(ranking(trainings, lang="zh"))
-    assert "未比较：ib：没有网卡" in said and "c (other=c) 收益最大" in said and "gains" not in said
-
-
 def test_nothing_to_show_yet(trainings):
     trainings.elapsed_s = 200.0
     made = report(trainings)

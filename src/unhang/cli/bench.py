@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand
@@ -11,6 +11,19 @@ from typer.core import TyperCommand
 from unhang.cli.options import NoColor, duration
 
 _ARM = "Settings as --set of unhang run takes them, or a preset, or none."
+
+
+_PRIORITIES = """Which setting gains most? Every ready-made comparison that applies here, measured against the script as it is.
+
+\b
+    unhang bench priorities -n 2 train.py
+    unhang bench priorities --budget 1h -- torchrun --nproc-per-node 8 train.py
+
+All arms share the rounds of the baseline. One that cannot win any more by more than the margin, changes nothing, or fails is not started again. The
+ranking has the gain of each one in throughput with its interval, and why others were not compared. Needs the extra bench.
+
+Exit code: as that of unhang bench compare. A setting with which the training fails is reported in the ranking and is no failure.
+"""
 
 
 class _Compare(TyperCommand):
@@ -28,11 +41,18 @@ class _Compare(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+class _Priorities(TyperCommand):
+    """As compare, without arms."""
+
+    def __init__(self, *args: Any, params: list[Any], **more: Any) -> None:
+        super().__init__(*args, params=[p for p in params if p.name not in ("ready_made", "a", "b", "c", "d", "argument")], **more)
+
+
 def register(app: typer.Typer) -> None:
     app.callback()(_bench)
     own = {"allow_interspersed_args": False, "ignore_unknown_options": False}
     app.command("compare", cls=_Compare, context_settings=own)(compare)
-    app.command("priorities", context_settings=own)(priorities)
+    app.command("priorities", cls=_Priorities, context_settings=own, help=_PRIORITIES)(compare)
 
 
 def _bench() -> None:
@@ -49,28 +69,11 @@ def _margin(given: str | float) -> float:
     return value
 
 
-_Words = Annotated[list[str] | None, typer.Argument(metavar="[--] COMMAND...", help="A Python script or module, or any launcher's command line.")]
-# The parser is given the default, too: both are percentages.
-_Margin = Annotated[float, typer.Option(parser=_margin, metavar="PERCENT", help="Differences below it are none.", show_default="1%")]
-_Budget = Annotated[float, typer.Option(parser=duration(1), metavar="TIME", help="Stop after this time.", show_default="20m")]
-_Steps = Annotated[int, typer.Option(min=24, help="Optimizer steps of each run, which ends there.")]
-_Processes = Annotated[
-    int | None, typer.Option("--nproc-per-node", "-n", min=1, help="Processes to start, for a script or module.", show_default="1")
-]
-_Module = Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")]
-_Python = Annotated[
-    str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="the one beside unhang if it has torch, else python on PATH")
-]
-_Resume = Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")]
-_Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each run as CSV.")]
-_Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table and the verdict as Markdown.")]
-_Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML page with charts, which needs nothing from elsewhere.")]
-_Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
-
-
 def compare(
     context: typer.Context,
-    command: _Words = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[--] COMMAND...", help="A Python script or module, or any launcher's command line.")
+    ] = None,
     ready_made: Annotated[str | None, typer.Option("--ready-made", hidden=True)] = None,
     a: Annotated[str | None, typer.Option("--a", metavar="ARM", help=f"What the others are compared with. {_ARM}")] = None,
     b: Annotated[str | None, typer.Option("--b", metavar="ARM", help=_ARM)] = None,
@@ -79,17 +82,23 @@ def compare(
     argument: Annotated[
         str | None, typer.Option("--arg", metavar="NAME=V1,V2,...", help="In place of --a and --b: an argument of the script, an arm for each value.")
     ] = None,
-    margin: _Margin = 1.0,
-    budget: _Budget = 1200.0,
-    steps: _Steps = 100,
-    nproc_per_node: _Processes = None,
-    module: _Module = False,
-    python: _Python = None,
-    resume: _Resume = None,
-    csv: _Csv = None,
-    markdown: _Markdown = None,
-    html: _Html = None,
-    as_json: _Json = False,
+    # The parser is given the default, too: both are percentages.
+    margin: Annotated[float, typer.Option(parser=_margin, metavar="PERCENT", help="Differences below it are none.", show_default="1%")] = 1.0,
+    budget: Annotated[float, typer.Option(parser=duration(1), metavar="TIME", help="Stop after this time.", show_default="20m")] = 1200.0,
+    steps: Annotated[int, typer.Option(min=24, help="Optimizer steps of each run, which ends there.")] = 100,
+    nproc_per_node: Annotated[
+        int | None, typer.Option("--nproc-per-node", "-n", min=1, help="Processes to start, for a script or module.", show_default="1")
+    ] = None,
+    module: Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")] = False,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The training's Python.", show_default="the one beside unhang if it has torch, else python on PATH"),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each run as CSV.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table and the verdict as Markdown.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML page with charts, which needs nothing from elsewhere.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
     no_color: NoColor = False,
 ) -> None:
     """Compare trainings that differ in a setting or an argument: which one is faster, or are they the same?
@@ -108,63 +117,26 @@ def compare(
     Exit code: 0 if all runs went well, with or without a verdict; 1 if the training failed; 2 for bad input, equal arms included; 3 for our own
     failure; 130 if interrupted by Ctrl-C (143 by SIGTERM). What was measured is kept: --resume DIR goes on.
     """
-    _run("compare", context)
-
-
-def priorities(
-    context: typer.Context,
-    command: _Words = None,
-    margin: _Margin = 1.0,
-    budget: _Budget = 1200.0,
-    steps: _Steps = 100,
-    nproc_per_node: _Processes = None,
-    module: _Module = False,
-    python: _Python = None,
-    resume: _Resume = None,
-    csv: _Csv = None,
-    markdown: _Markdown = None,
-    html: _Html = None,
-    as_json: _Json = False,
-    no_color: NoColor = False,
-) -> None:
-    """Which setting gains most? Every ready-made comparison that applies here, measured against the script as it is.
-
-    \b
-        unhang bench priorities -n 2 train.py
-        unhang bench priorities --budget 1h -- torchrun --nproc-per-node 8 train.py
-
-    All arms share the rounds of the baseline. One that cannot win any more by more than the margin, changes nothing, or fails is not started again.
-    The ranking has the gain of each one in throughput with its interval, and why others were not compared. Needs the extra bench.
-
-    Exit code: as that of unhang bench compare. A setting with which the training fails is reported in the ranking and is no failure.
-    """
-    _run("priorities", context)
-
-
-def _run(verb: Literal["compare", "priorities"], context: typer.Context) -> None:
     from unhang.cli import again, bench_compare
 
-    given = context.params
-    # Words, as click keeps them.
-    paths = {name: None if given[name] is None else Path(given[name]) for name in ("resume", "csv", "markdown", "html")}
     bench_compare.run(
         bench_compare.Request(
-            verb=verb,
-            ready_made=given.get("ready_made"),
-            words=tuple(given["command"] or ()),
-            arms={name: given[name] for name in "abcd" if given.get(name) is not None},
-            argument=given.get("argument"),
-            margin=given["margin"],
-            budget_s=given["budget"],
-            steps=given["steps"],
-            nproc_per_node=given["nproc_per_node"],
-            module=given["module"],
-            python=given["python"],
-            resume=paths["resume"],
+            verb=cast(Any, context.command.name),
+            ready_made=ready_made,
+            words=tuple(command or ()),
+            arms={name: text for name, text in zip("abcd", (a, b, c, d), strict=True) if text is not None},
+            argument=argument,
+            margin=margin,
+            budget_s=budget,
+            steps=steps,
+            nproc_per_node=nproc_per_node,
+            module=module,
+            python=python,
+            resume=resume,
             typed=frozenset(p.opts[0] for p in context.command.params if again.is_typed(context, str(p.name))),
-            csv=paths["csv"],
-            markdown=paths["markdown"],
-            html=paths["html"],
-            as_json=given["as_json"],
+            csv=csv,
+            markdown=markdown,
+            html=html,
+            as_json=as_json,
         )
     )

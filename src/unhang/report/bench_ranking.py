@@ -16,8 +16,10 @@ from unhang.text import NOTHING, Text, same
 _PLACE = Text("place", "名次")
 _ROUNDS = Text("rounds", "轮数")
 _GAIN = Text("throughput", "吞吐")
-_NOT_BEST = Text("faster, another one is faster still", "更快，但另有更快的")
-_CANNOT = Text("cannot win by more than {margin}", "不可能胜出超过 {margin}")
+_BEATEN = {
+    "faster": Text("faster, another one is faster still", "更快，但另有更快的"),
+    "undecided": Text("cannot win by more than {margin}", "不可能胜出超过 {margin}"),
+}
 _EQUAL = Text("changes nothing here", "在此不改变任何东西")
 _FAILED = Text("its training fails: unhang why {path}", "它的训练失败：unhang why {path}")
 _BEST = Text("{arm} gains most: {gain} throughput, between {low} and {high}", "{arm} 收益最大：吞吐 {gain}，在 {low} 到 {high} 之间")
@@ -87,15 +89,9 @@ class Ranking(Report):
         for name in (*places, *(name for name in arms if name not in places)):
             numbers, one = self.numbers(arms[name]), compared.get(name)
             gain, low, high = (None, None, None) if one is None else gains(one)
-            texts = [
-                name,
-                arms[name].asked,
-                str(places.get(name, "")),
-                str(numbers["runs"]),
-                duration(numbers["step_s"]) if numbers["runs"] else "",
-                "" if gain is None else percent(gain),
-                "" if low is None else f"{percent(low)} .. {percent(high)}",
-            ]
+            step = duration(numbers["step_s"]) if numbers["runs"] else ""
+            interval = "" if low is None else f"{percent(low)} .. {percent(high)}"
+            texts = (name, arms[name].asked, str(places.get(name, "")), str(numbers["runs"]), step, "" if gain is None else percent(gain), interval)
             yield [*map(same, texts), self._outcome(name, one)]
 
     def _outcome(self, name: str, one: Comparison | None) -> Text:
@@ -106,9 +102,8 @@ class Ranking(Report):
             return _EQUAL
         if one is None:
             return NOTHING
-        if out == "beaten" and one.outcome in ("faster", "undecided"):
-            return _NOT_BEST if one.outcome == "faster" else _CANNOT.fill(margin=margin_of(self.rules))
-        return OUTCOMES[one.outcome].fill(margin=margin_of(self.rules))
+        says = OUTCOMES[one.outcome]
+        return (_BEATEN.get(one.outcome, says) if out == "beaten" else says).fill(margin=margin_of(self.rules))
 
     def json(self) -> dict[str, Any]:
         asked = {arm.name: arm.asked for arm in self.arms}
@@ -125,13 +120,8 @@ class Ranking(Report):
             }
             for one in sorted(self.result.comparisons, key=lambda one: places[one.arm])
         ]
-        return {
-            **super().json(),
-            "ranking": ranking,
-            "out": dict(self.result.out),
-            "failures": dict(self.result.failures),
-            "left_out": {name: why for name, (why, _) in self.left_out.items()},
-        }
+        left_out = {name: why for name, (why, _) in self.left_out.items()}
+        return {**super().json(), "ranking": ranking, "out": dict(self.result.out), "failures": dict(self.result.failures), "left_out": left_out}
 
 
 def gains(one: Comparison) -> tuple[float, float | None, float | None]:

@@ -1,4 +1,4 @@
-"""A comparison of arms as one HTML file: charts are SVG elements, so that the page needs no script. Their numbers stand below them as a table."""
+"""A comparison of arms as one HTML file: charts are SVG elements, so that the page needs no script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from unhang.bench.in_force import OBSERVED
-from unhang.bench.race import Look, seconds_of
+from unhang.bench.race import Look
 from unhang.diagnosis.redact import redact_command
 from unhang.records.rundir import RunDir
 from unhang.report.bench import Report, duration, percent
@@ -28,25 +28,16 @@ _TIMES_ABOUT = Text(
     "Steps of all runs without the warm-up; all arms on one scale. The last bar holds what is slower.",
     "所有运行中去掉预热后的步；各组用同一刻度。最后一条包含更慢的步。",
 )
-_BY_ROUND = Text("Differences by round: {arm} ({asked}) against {baseline}", "逐轮差别：{arm}（{asked}）与 {baseline}")
+_BY_ROUND = Text("Differences by round: {arm} against {baseline}", "逐轮差别：{arm} 与 {baseline}")
 _BY_ROUND_ABOUT = Text(
-    "Each point is one round. The shaded strip is the margin within which arms are the same.", "每个点为一轮。阴影带是视为相同的界限。"
+    "Each point is one round. The line is the mean of all rounds so far; the bars are its interval, which holds at all rounds at once (what is wider "
+    "is cut off). Within the grey strip, the margin, arms are the same.",
+    "每个点为一轮。线为到该轮为止的平均值，条为其区间，对所有轮次同时成立（更宽的部分被截去）。灰色带为界限，其内视为相同。",
 )
-_NARROWING = Text(
-    "The confidence sequence: the mean of all rounds so far, and the interval that holds at all rounds at once. What is wider is cut off.",
-    "置信序列：到该轮为止的平均值，以及对所有轮次同时成立的区间。更宽的部分被截去。",
-)
-_NUMBERS = Text("Numbers", "数值")
-_ROUND = Text("round", "轮")
-_DIFFERENCE = Text("difference", "差别")
-_MEAN = Text("mean so far", "至此平均")
-_INTERVAL = Text("interval so far", "至此区间")
 _RESULT = Text("Result", "结果")
 _PARTS = Text("Where the time goes", "时间用在哪里")
 _DIFFER = Text("Did the arms differ?", "各组确实不同吗？")
-_ARM, _WHAT = Text("arm", "组"), Text("what", "项目")
-_IN_BASELINE, _IN_ARM = Text("in {baseline}", "{baseline} 中"), Text("in the arm", "该组中")
-_ASKED_FOR = Text("asked for", "是否要求")
+_HEADS = Text("arm|what|in {baseline}|in the arm|asked for", "组|项目|{baseline} 中|该组中|是否要求")
 _YES, _NO, _NOT_SET = Text("yes", "是"), Text("no", "否"), Text("not set", "未设置")
 _NOTHING_YET = Text("Nothing was measured yet.", "尚未测得任何数据。")
 
@@ -126,39 +117,13 @@ def _histograms(report: Report) -> Markup:
 
 
 def _rounds(report: Report, arm: str, looks: Sequence[Look]) -> Markup:
-    lang, baseline = report.lang, report.arms[0]
-    one = next(a for a in report.arms if a.name == arm)
-    title = _BY_ROUND.fill(arm=arm, asked=one.asked, baseline=f"{baseline.name} ({baseline.asked})").of(lang)
-    runs = {name: sorted((r for r in report.result.runs if r.arm == name), key=lambda r: r.round) for name in (baseline.name, arm)}
-    rows = [
-        [str(n), *(duration(seconds_of(run, of, report.rules)) for run, of in ((a, baseline), (b, one))), *_told(look)]
-        for n, (a, b, look) in enumerate(zip(runs[baseline.name], runs[arm], looks, strict=False), 1)
-    ]
-    heads = [_ROUND.of(lang), baseline.name, arm, *(text.of(lang) for text in (_DIFFERENCE, _MEAN, _INTERVAL))]
-    return _card(
-        f"rounds-{arm}",
-        title,
-        element("p", _BY_ROUND_ABOUT.of(lang), class_="quiet"),
-        _chart(title, looks, report.rules.margin, of_each=True),
-        element("p", _NARROWING.of(lang), class_="quiet"),
-        _chart(_NARROWING.of(lang), looks, report.rules.margin, of_each=False),
-        element("details", element("summary", _NUMBERS.of(lang)), _table(heads, rows)),
-    )
-
-
-def _told(look: Look) -> tuple[str, str, str]:
-    after = look.after
-    return percent(look.change), percent(after.change), "" if after.low is None else f"{percent(after.low)} .. {percent(after.high)}"
-
-
-def _chart(label: str, looks: Sequence[Look], margin: float, *, of_each: bool) -> Markup:
-    """Rounds from left to right, changes of the time upwards: points of each round, or the mean and the interval after it."""
-    height = 200
+    """Rounds from left to right, changes of the time upwards: points of each round, the mean and the interval after it."""
+    asked = {one.name: f"{one.name} ({one.asked})" for one in report.arms}
+    title = _BY_ROUND.fill(arm=asked[arm], baseline=asked[report.arms[0].name]).of(report.lang)
+    height, margin, final = 240, report.rules.margin, looks[-1].after
     right, bottom = _WIDTH - _RIGHT, _TOP + height
     step = (right - _LEFT) / (len(looks) + 1)
-    final = looks[-1].after
-    ends = () if of_each else (final.low, final.high)
-    values = [-margin, margin, *(look.change for look in looks), *(end for end in ends if end is not None)]
+    values = [-margin, margin, *(look.change for look in looks), *(end for end in (final.low, final.high) if end is not None)]
     pad = (max(values) - min(values)) * 0.1
     low, high = min(values) - pad, max(values) + pad
 
@@ -170,24 +135,17 @@ def _chart(label: str, looks: Sequence[Look], margin: float, *, of_each: bool) -
 
     drawn: list[Child] = [_rect(_LEFT, y(margin), right - _LEFT, y(-margin) - y(margin), "margin")]
     for tick in _ticks(low, high):
-        drawn += [
-            _line(_LEFT, y(tick), right, y(tick), "grid" if tick else "zero"),
-            _text(_LEFT - 8, y(tick) + 4, f"{tick * 100:+.3g} %" if tick else "0 %", "end"),
-        ]
-    every = math.ceil(len(looks) / 20)
-    drawn += [_text(x(n), bottom + 16, str(n), "middle") for n in range(1, len(looks) + 1) if n % every == 0]
+        label = f"{tick * 100:+.3g} %" if tick else "0 %"
+        drawn += [_line(_LEFT, y(tick), right, y(tick), "grid" if tick else "zero"), _text(_LEFT - 8, y(tick) + 4, label, "end")]
     for n, look in enumerate(looks, 1):
-        after = look.after
-        if of_each:
-            drawn.append(element("circle", cx=_at(x(n)), cy=_at(y(look.change)), r="4", class_="point"))
-        elif after.low is not None:
-            top = y(high if after.high is None else after.high)
-            drawn.append(_rect(x(n) - step * 0.4, top, step * 0.8, y(after.low) - top, "interval"))
-    if not of_each:
-        drawn.append(
-            element("polyline", points=" ".join(f"{_at(x(n))},{_at(y(look.after.change))}" for n, look in enumerate(looks, 1)), class_="mean")
-        )
-    return _svg(bottom + 24, label, drawn)
+        if look.after.low is not None:
+            top = y(high if look.after.high is None else look.after.high)
+            drawn.append(_rect(x(n) - step * 0.4, top, step * 0.8, y(look.after.low) - top, "interval"))
+        drawn.append(element("circle", element("title", percent(look.change)), cx=_at(x(n)), cy=_at(y(look.change)), r="4", class_="point"))
+        if n % math.ceil(len(looks) / 20) == 0:
+            drawn.append(_text(x(n), bottom + 16, str(n), "middle"))
+    drawn.append(element("polyline", points=" ".join(f"{_at(x(n))},{_at(y(look.after.change))}" for n, look in enumerate(looks, 1)), class_="mean"))
+    return _card(f"rounds-{arm}", title, element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet"), _svg(bottom + 24, title, drawn))
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -203,7 +161,7 @@ def _differences(report: Report) -> Markup | None:
         return None
     lang, baseline = report.lang, report.arms[0].name
     unset, yes, no = (text.of(lang) for text in (_NOT_SET, _YES, _NO))
-    heads = [text.of(lang) for text in (_ARM, _WHAT, _IN_BASELINE.fill(baseline=baseline), _IN_ARM, _ASKED_FOR)]
+    heads = _HEADS.fill(baseline=baseline).of(lang).split("|")
     found = report.result.proof.differences
     rows = [
         [d.arm, d.name, *(unset if value is None else value for value in d.values), "" if d.name in OBSERVED else yes if d.is_asked else no]

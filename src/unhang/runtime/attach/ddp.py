@@ -10,8 +10,6 @@ from typing import Any
 from . import overrides
 from .protocol import ENV_BUCKET
 
-_WHAT = "DDP bucket_cap_mb"
-
 
 def patch(module: ModuleType) -> None:
     """torch.nn.parallel.distributed."""
@@ -34,7 +32,7 @@ def patch(module: ModuleType) -> None:
         asked = bound.arguments.get("bucket_cap_mb")
         if (was := usual if asked is None else asked) != wanted:
             bound.arguments["bucket_cap_mb"] = wanted
-            overrides.changed(_WHAT, was=was, now=wanted)
+            overrides.changed("DDP bucket_cap_mb", was=was, now=wanted)
         initialise(*bound.args, **bound.kwargs)
 
     kind.__init__ = __init__
