@@ -30,13 +30,15 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "startup": ("", "--runs 2"),
     "overhead": ("", "--pairs 1 --steps 20 --warmup 5"),
     "scan": ("", "--repeats 1 --mb 8 --ranks 8"),
-    "flight": ("", "--only-digests --repeats 1 --entries 50"),
+    "flight": ("--full --limit 200", "--only-digests --repeats 1 --entries 50"),
     "collectives": ("", "--ranks 2 --links loopback --sizes 1 --starts 1 --repeats 0.05"),
     "evaluation": ("", "--batches 5 --repeats 0.05"),
     "exits": ("--runs 200 --minutes 5 --switch-s 1", "--runs 2 --minutes 1"),
     "top": ("", "--ranks 64 --looks 2"),
     "verdicts": ("", "--comparisons 5"),
 }
+# As the page says it; results that are older than this script lack some of it.
+_MACHINE = {"cpu": "{}", "cores": "{} cores", "memory_gib": "{} GiB", "system": "{}", "python": "Python {}", "torch": "torch {}"}
 _SPREAD = ("median", "min", "max")
 _MARKED = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -83,7 +85,7 @@ def _section(one: Mapping[str, Any] | None) -> str:
     at, result = one["machine"], dict(one["result"])
     for name in ("benchmark", "machine"):
         result.pop(name, None)
-    where = f"{at['cpu']}, {at['cores']} cores, {at['memory_gib']} GiB, {at['system']}, Python {at['python']}, torch {at['torch']}"
+    where = ", ".join(said.format(at[name]) for name, said in _MACHINE.items() if name in at)
     options = f", with `{' '.join(one['options'])}`" if one["options"] else ""
     unit = f" Unit: {said}." if (said := result.pop("unit", "")) else ""
     return f"Measured on {one['taken']}{options}: {where}.{unit} Spread: lowest to highest.\n\n{_table(list(_rows('', result)))}\n"
@@ -107,7 +109,8 @@ def _is_part(value: object) -> bool:
 
 def _cell(value: object) -> str:
     if isinstance(value, dict):
-        return f"{_cell(value['median'])} ({_cell(value['min'])} to {_cell(value['max'])})"
+        spread = f" ({_cell(value['min'])} to {_cell(value['max'])})" if value["min"] != value["max"] else ""
+        return f"{_cell(value['median'])}{spread}"
     if isinstance(value, list):
         return (
             f"{_cell(min(value))} to {_cell(max(value))}" if value and all(isinstance(v, (int, float)) for v in value) else ", ".join(map(str, value))

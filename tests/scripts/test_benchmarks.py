@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -48,19 +49,13 @@ def test_results_are_kept_and_become_tables(bench, capfd):
     page = (bench.folder / "docs" / "benchmarks.md").read_text()
     assert "old" not in page and "Text 17." in page and page.count("Not measured yet") == 1 and "Measured on 20" in page
     assert "| value | 2.5 (1 to 3.25) |\n| starts | 1 to 3 |" in page
-    assert "| what | s | peak mb |\n|---|---|---|\n| large | 1 (0.5 to 2) | 7 |\n| small | 0.1 (0.1 to 0.1) |  |" in page
-    # No name of a host, whatever it is.
-    assert not {"host", "hostname", "node"} & kept["one"]["machine"].keys()
+    assert "| what | s | peak mb |\n|---|---|---|\n| large | 1 (0.5 to 2) | 7 |\n| small | 0.1 |  |" in page
+    assert socket.gethostname() not in json.dumps(kept["one"]["machine"]).split('"')
     assert bench.main(["--check"]) == 0
     (bench.folder / "docs" / "benchmarks.md").write_text(page.replace("2.5", "2.4"))
     assert bench.main(["--check"]) == 1 and "out of date" in capfd.readouterr().err
     assert bench.main(["--docs"]) == 0 and (bench.folder / "docs" / "benchmarks.md").read_text() == page
-
-
-def test_a_quick_run_leaves_results_and_page_alone(bench):
-    before = (bench.folder / "docs" / "benchmarks.md").read_text()
-    assert bench.main(["--quick", "one"]) == 0
-    assert (bench.folder / "docs" / "benchmarks.md").read_text() == before and not (bench.folder / "benchmarks" / "results.json").exists()
+    assert bench.main(["--quick", "one"]) == 0 and (bench.folder / "docs" / "benchmarks.md").read_text() == page
     assert "`--n 1`" in (bench.folder / "build" / "benchmarks.md").read_text()
 
 
