@@ -572,6 +572,14 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("let the training take more steps, and raise --steps", "让训练多走几步，并增大 --steps"),
     ("the script sets {} itself, whatever it was started with", "脚本自行设置了 {}，不管启动时是什么值"),
     ("nothing in the training uses it", "训练中没有用到它"),
+    (
+        "NCCL takes the first transport that works between two GPUs: P2P (NVLink, then PCIe), shared memory, the network",
+        "NCCL 采用两块 GPU 之间第一个可用的传输方式：依次为 P2P（先 NVLink 后 PCIe）、共享内存、网络",
+    ),
+    (
+        "switch off in both arms what comes first: --a 'p2p=off shm=on' --b 'p2p=off shm=off'",
+        "在两组中都关闭排在前面的方式：--a 'p2p=off shm=on' --b 'p2p=off shm=off'",
+    ),
     ("let the script keep a value that is already set: os.environ.setdefault(NAME, VALUE)", "让脚本保留已有的值：os.environ.setdefault(NAME, VALUE)"),
     ("{}: there is no GPU here, so nothing talks over NCCL or computes with cuDNN", "{}：这里没有 GPU，因此没有程序使用 NCCL 通信或 cuDNN 计算"),
     ("{}: NCCL uses it between the GPUs of a host, and this one has {}", "{}：NCCL 在同一主机的 GPU 之间使用它，而本机有 {} 块"),
