@@ -10,6 +10,7 @@ import pytest
 from unhang.bench.in_force import ARGUMENTS
 from unhang.bench.records import Asked
 from unhang.cli import app, bench_compare, verbs
+from unhang.errors import UnhangError
 from unhang.launch import command as commands
 from unhang.report import language
 
@@ -141,4 +142,6 @@ def test_a_directory_goes_on_by_its_own_verb(folder, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         app._answer()
     err = capsys.readouterr().err
+    with pytest.raises(UnhangError, match="there is no ready-made comparison workr"):
+        bench_compare._named("batch, workr")
     assert "bench is a directory of unhang bench compare" in err and "Try: unhang bench compare --resume bench" in err

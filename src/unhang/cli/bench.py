@@ -29,6 +29,9 @@ Exit code: as that of unhang bench compare. A setting with which the training fa
 class _Compare(TyperCommand):
     """The name of a ready-made comparison stands in front of the command, and options on both sides of it."""
 
+    def __init__(self, *args: Any, params: list[Any], **more: Any) -> None:
+        super().__init__(*args, params=[p for p in params if p.name != "only"], **more)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = self.make_parser(ctx).parse_args(args=list(args))[0].get("command") or ()
         at = len(args) - len(words)
@@ -82,6 +85,7 @@ def compare(
     argument: Annotated[
         str | None, typer.Option("--arg", metavar="NAME=V1,V2,...", help="In place of --a and --b: an argument of the script, an arm for each value.")
     ] = None,
+    only: Annotated[str | None, typer.Option("--only", metavar="NAME,...", help="Rank these of the ready-made comparisons.")] = None,
     # The parser is given the default, too: both are percentages.
     margin: Annotated[float, typer.Option(parser=_margin, metavar="PERCENT", help="Differences below it are none.", show_default="1%")] = 1.0,
     budget: Annotated[float, typer.Option(parser=duration(1), metavar="TIME", help="Stop after this time.", show_default="20m")] = 1200.0,
@@ -123,6 +127,7 @@ def compare(
         bench_compare.Request(
             verb=cast(Any, context.command.name),
             ready_made=ready_made,
+            only=only,
             words=tuple(command or ()),
             arms={name: text for name, text in zip("abcd", (a, b, c, d), strict=True) if text is not None},
             argument=argument,

@@ -8,7 +8,7 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +53,7 @@ class Request:
 
     verb: Literal["compare", "priorities"] = "compare"
     ready_made: str | None = None
+    only: str | None = None
     words: tuple[str, ...]
     arms: Mapping[str, str]
     argument: str | None
@@ -81,7 +82,7 @@ def run(request: Request) -> None:
     asked = directory.asked if directory is not None else _asked(request)
     command = training_command.resolve(request.words or asked.words, module=asked.module, nproc_per_node=asked.nproc_per_node, python=asked.python)
     if not asked.arms:
-        asked = _with_ready_made(command, asked)
+        asked = _with_ready_made(command, asked, READY_MADE if request.only is None else _named(request.only))
     arms = _arms(command, asked)
     rules = Rules(
         seed=asked.seed,
@@ -157,15 +158,22 @@ def _asked(request: Request) -> Asked:
     )
 
 
-def _with_ready_made(command: Command, asked: Asked) -> Asked:
-    """The arms of a ready-made comparison, or of all that apply, against the command as it is. Raises UnhangError where none does."""
+def _named(only: str) -> list[str]:
+    names = [name for name in re.split(r"[\s,]+", only) if name]
+    if unknown := [name for name in names if name not in READY_MADE]:
+        raise UnhangError(f"there is no ready-made comparison {unknown[0]}", hint=f"there are {', '.join(READY_MADE)}")
+    return names
+
+
+def _with_ready_made(command: Command, asked: Asked, names: Iterable[str] = READY_MADE) -> Asked:
+    """The arms of a ready-made comparison, or of all `names` that apply, against the command as it is. Raises UnhangError where none does."""
     here = of_settings.here(command.python, looks=True, hosts=commands.master(command)[1])
     batch = _batch_of(command)
     if asked.ready_made is not None:
         arms = _apply(command, asked.ready_made, ready_made.arms(asked.ready_made, here, batch=batch))
         return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)))
     arms, left_out = [_of_settings(command, "none", NONE)], {}
-    for name in READY_MADE:
+    for name in names:
         try:
             arms += _apply(command, name, ready_made.arms(name, here, batch=batch)[1:], arms)
         except UnhangError as e:

@@ -595,6 +595,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ),
     ("interface: there is nothing to choose between, this machine has {}", "interface：没有可选的网卡，本机只有 {}"),
     ("{}: the command is started with these settings already", "{}：该命令已经带有这些设置"),
+    ("there is no ready-made comparison {}", "没有现成的比较 {}"),
+    ("there are {}", "可用的有 {}"),
     ("none of the ready-made comparisons applies here", "现成的比较在此都不适用"),
     ("unhang bench compare NAME -- COMMAND says why", "unhang bench compare 名称 -- 命令 会说明原因"),
     ("{} has arms of its own: it goes neither with --a nor with --arg", "{} 自带各组：不能与 --a 或 --arg 一起使用"),
