@@ -39,6 +39,8 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
 }
 # As the page says it; results that are older than this script lack some of it.
 _MACHINE = {"cpu": "{}", "cores": "{} cores", "memory_gib": "{} GiB", "system": "{}", "python": "Python {}", "torch": "torch {}"}
+# Names of what only holds other names.
+_HOLDERS = ("found", "sizes", "batches", "cases")
 _SPREAD = ("median", "min", "max")
 _MARKED = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -87,7 +89,7 @@ def _section(one: Mapping[str, Any] | None) -> str:
         result.pop(name, None)
     where = ", ".join(said.format(at[name]) for name, said in _MACHINE.items() if name in at)
     options = f", with `{' '.join(one['options'])}`" if one["options"] else ""
-    unit = f" Unit: {said}." if (said := result.pop("unit", "")) else ""
+    unit = f" Unit: {said}." if (said := result.pop("unit", result.pop("what", ""))) else ""
     return f"Measured on {one['taken']}{options}: {where}.{unit} Spread: lowest to highest.\n\n{_table(list(_rows('', result)))}\n"
 
 
@@ -95,12 +97,12 @@ def _rows(name: str, value: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, 
     """A row for each part that has numbers of its own."""
     if set(_SPREAD) <= value.keys():
         value = {"value": {k: value[k] for k in _SPREAD}, **{k: v for k, v in value.items() if k not in _SPREAD}}
-    own = {key: _cell(inner) for key, inner in value.items() if not _is_part(inner)}
+    own = {key: _cell(inner) for key, inner in value.items() if not _is_part(inner) and inner != []}
     if own:
         yield name, own
     for key, inner in value.items():
         if _is_part(inner):
-            yield from _rows(f"{name}, {key}".removeprefix(", "), inner)
+            yield from _rows(name if key in _HOLDERS else f"{name}, {key}".removeprefix(", "), inner)
 
 
 def _is_part(value: object) -> bool:
@@ -125,8 +127,10 @@ def _table(rows: Sequence[tuple[str, dict[str, str]]]) -> str:
     for i, (name, cells) in enumerate(rows):
         alike = [other for _, other in (*rows[:i], *rows[i + 1 :]) if other.keys() == cells.keys()]
         if not alike:
-            lines += ["", "| what | value |", "|---|---|", *(f"| {f'{name}, {key}'.removeprefix(', ')} | {cell} |" for key, cell in cells.items())]
-            before = []
+            if before != ["value"]:
+                before = ["value"]
+                lines += ["", "| what | value |", "|---|---|"]
+            lines += [f"| {f'{name}, {key}'.removeprefix(', ')} | {cell} |" for key, cell in cells.items()]
             continue
         if before != list(cells):
             before = list(cells)
