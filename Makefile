@@ -59,15 +59,9 @@ docs: setup
 	$(BIN)/python scripts/generate_docs.py
 	$(BIN)/python scripts/accuracy.py
 
+# QUICK=1: everything in small, to see that it works. ONLY="scan top": some of them.
 bench: setup
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/scan.py
-	$(BIN)/python benchmarks/flight.py
-	$(BIN)/python benchmarks/collectives.py
-	$(BIN)/python benchmarks/evaluation.py
-	$(BIN)/python benchmarks/top.py
-	$(BIN)/python benchmarks/verdicts.py
+	$(BIN)/python scripts/benchmarks.py $(if $(QUICK),--quick) $(ONLY)
 
 clean:
 	rm -rf $(VENV) .venv-launchers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -15,12 +15,12 @@ import math
 import platform
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from unhang.bench.arms import order
-from unhang.bench.comparison import MARGIN, compare
+from unhang.bench.comparison import MARGIN, Outcome, compare
 
 KINDS = ("plain", "drift", "autocorrelated", "outliers")
 ROUNDS = 30
@@ -70,7 +70,7 @@ def main() -> None:
         for kind in KINDS:
             shares, rounds = verdicts(kind, change, seeds)
             print(f"{change:.0%} {kind:15} {rounds:4g} rounds  " + "  ".join(f"{outcome} {share:.1%}" for outcome, share in shares.items()))
-            told[f"{change:.0%} {kind}"] = {"rounds": rounds, **shares}
+            told[f"{change:.0%} {kind}"] = {"rounds": rounds, **dict.fromkeys(get_args(Outcome), 0.0), **shares}
     print(json.dumps({**told, "machine": f"{platform.machine()}, Python {platform.python_version()}"}))
 
 

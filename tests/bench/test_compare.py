@@ -23,14 +23,16 @@ import torch, torch.distributed as dist
 torch.set_num_threads(1)
 parser = argparse.ArgumentParser()
 parser.add_argument("--pause", type=float, default=0.01)
-pause = parser.parse_args().pause
+parser.add_argument("--batch-size", type=int, default=1)
+asked = parser.parse_args()
+pause, batch = asked.pause, asked.batch_size
 {before}
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(100_000):
     optimizer.zero_grad()
-    model(torch.ones(1, 4)).sum().backward()
+    model(torch.ones(batch, 4)).sum().backward()
     optimizer.step()
     time.sleep(pause if step > 3 else 0.3)
 """
@@ -44,17 +46,31 @@ class Bench:
     def script(self, before=""):
         (self.folder / "train.py").write_text("import sys\nimport torch\n" + NO_COMPILER + TRAIN.replace("{before}", before))
 
-    def start(self, *words):
+    def start(self, *words, verb="compare"):
         key, _, value = self.mark.partition("=")
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "RANK", "WORLD_SIZE", "MASTER_", "LC_", "LANG", "TORCH_"))}
-        argv = [sys.executable, "-m", "unhang", "bench", "compare", *words]
+        argv = [sys.executable, "-m", "unhang", "bench", verb, *words]
         return subprocess.Popen(argv, cwd=self.folder, env={**environ, key: value}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def run(self, *words, code=0):
-        out, err = (process := self.start(*words)).communicate(timeout=800)
+    def run(self, *words, code=0, verb="compare"):
+        out, err = (process := self.start(*words, verb=verb)).communicate(timeout=800)
         assert process.returncode == code, err[-3000:]
         assert not living(self.mark)
         return out, err
+
+    def interrupted(self, *words, verb="compare"):
+        """By Ctrl-C after the first run that counts: that run, and the directory that goes on."""
+        process = self.start(*words, verb=verb)
+        deadline = time.monotonic() + 300
+        while not self.runs() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=100)
+        assert process.returncode == 130 and f"unhang bench {verb} --resume runs/bench-train-" in out + err
+        assert not living(self.mark)
+        (before,) = self.runs()
+        (path,) = self.folder.glob("runs/bench-train-*")
+        return before, path
 
     def runs(self):
         return [json.loads(line) for path in self.folder.glob("runs/*/runs.jsonl") for line in path.read_text().splitlines()]
@@ -69,16 +85,7 @@ def bench(tmp_path):
 
 def test_a_real_difference_is_found_also_after_an_interruption(bench):
     bench.script()
-    process = bench.start("--arg", "pause=0.02,0.2", "--steps", "24", "--budget", "10m", "-n", "2", "train.py")
-    deadline = time.monotonic() + 300
-    while not bench.runs() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=100)
-    assert process.returncode == 130 and "unhang bench compare --resume runs/bench-train-" in out + err
-    assert not living(bench.mark)
-    (before,) = bench.runs()
-    (path,) = bench.folder.glob("runs/bench-train-*")
+    before, path = bench.interrupted("--arg", "pause=0.02,0.2", "--steps", "24", "--budget", "10m", "-n", "2", "train.py")
     out, err = bench.run("--resume", str(path), "--json", "--csv", "runs.csv", "--markdown", "result.md")
     told = json.loads(out)
     (found,) = told["comparisons"]
@@ -112,3 +119,31 @@ def test_a_training_that_fails_is_reported(bench):
     bench.script('sys.exit("no data") if pause > 0.1 else None')
     out, _ = bench.run("--arg", "pause=0.01,0.2", "--steps", "24", "-n", "2", "train.py", code=1)
     assert "the training failed: unhang why " in out.replace("\n", " ") and "-b" in out
+
+
+def test_priorities_find_what_gains_most(bench):
+    bench.script()
+    (bench.folder / "unhang.toml").write_text('[arguments]\nbatch = "--batch-size"\n')
+    # A step takes the same time, however many samples it has.
+    words = ("--only", "batch,workers,ib", "--steps", "24", "--budget", "12m", "-n", "1", "train.py", "--batch-size", "4", "--pause", "0.05")
+    before, path = bench.interrupted(*words, verb="priorities")
+    out, err = bench.run("--resume", str(path), "--json", "--html", "ranking.html", verb="priorities")
+    told = json.loads(out)
+    best = told["ranking"][0]
+    assert (told["stopped"], told["unit"], best["setting"], best["outcome"], best["place"]) == ("decided", "sample", "batch=16", "faster", 1), err
+    # Four times the samples in the time of one step.
+    assert best["low"] < best["gain"] < best["high"] and 2 < best["gain"] < 5
+    settings = {arm["name"]: arm["setting"] for arm in told["arms"]}
+    assert {settings[arm] for arm, why in told["out"].items() if why == "equal"} == {f"loader-workers={n}" for n in (0, 2, 4)}
+    assert told["left_out"].keys() == {"ib"}
+    runs = bench.runs()
+    assert runs[0] == before and len(runs) == len({(run["round"], run["arm"]) for run in runs})
+    assert sum(settings[run["arm"]].startswith("loader-workers") for run in runs) == 3
+    assert told["says"][0] in (bench.folder / "ranking.html").read_text().replace("&amp;", "&")
+
+
+def test_ready_made_arms_that_change_nothing_are_refused(bench):
+    bench.script()
+    out, _ = bench.run("workers", "--steps", "24", "-n", "1", "--json", "train.py", code=2)
+    assert json.loads(out)["error"].startswith("arms a and b do not differ in anything effective: loader num_workers not applied in both")
+    assert len(bench.runs()) == 4

@@ -35,6 +35,7 @@ class Trainings:
         self.steps = 40
         self.noise = 0.0001
         self.exits: dict[int, tuple[int, bool]] = {}
+        self.fails: set[str] = set()
         self.elapsed_s = 1.0
         self.started: list[tuple[str, str]] = []
         self.stopped = 0
@@ -48,8 +49,14 @@ class Trainings:
         self.directory = BenchDir(path, asked)
         self.arms = [Arm(name=n, asked=s, command=COMMAND, settings={"ARM": n}, changes=frozenset({OFF})) for n, s in asked.arms.items()]
 
-    def run(self, *, budget_s: float = 100.0) -> runner.Result:
-        rules = Rules(seed=4, margin=0.01, budget_s=budget_s, steps=40)
+    def more(self, **step_s: float) -> None:
+        """Arms beside a and b, each with its own value of the variable."""
+        self.step_s |= step_s
+        self.variables |= {name: {OFF: name} for name in step_s}
+        self.arms += [Arm(name=n, asked=f"other={n}", command=COMMAND, settings={"ARM": n}, changes=frozenset({OFF})) for n in step_s]
+
+    def run(self, *, budget_s: float = 100.0, seed: int = 4, **rules: bool) -> runner.Result:
+        rules = Rules(seed=seed, margin=0.01, budget_s=budget_s, steps=40, **rules)
         directory = BenchDir(self.directory.path, self.directory.asked)
         return runner.Benchmark(self.arms, rules, directory=directory, tell=self.told.append).run()
 
@@ -77,7 +84,7 @@ class Trainings:
             if arm in self.nccl:
                 name = settings["NCCL_DEBUG_FILE"].replace("%h", socket.gethostname().partition(".")[0]).replace("%p", str(rank))
                 Path(name).write_text(self.nccl[arm])
-        exitcode, interrupted = self.exits.get(len(self.started), (143, True) if self.stopped else (0, False))
+        exitcode, interrupted = self.exits.get(len(self.started), (143, True) if self.stopped else (int(arm in self.fails), False))
         return Outcome(
             exitcode=exitcode, attempts=1, incidents=0, elapsed_s=self.elapsed_s, interrupted=interrupted, run_dir=str(rundir.path), verdict=None
         )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from unhang.bench.in_force import ARGUMENTS
 from unhang.bench.records import Asked
 from unhang.cli import app, bench_compare, verbs
+from unhang.errors import UnhangError
 from unhang.launch import command as commands
 from unhang.report import language
 
@@ -44,6 +46,10 @@ def folder(tmp_path, monkeypatch):
         ("--a none --b detail=on --margin 0% train.py", "Invalid value for '--margin': 0%: it is a percentage above 0 and below 100, such as 1%"),
         ("--a none --b detail=on --csv nowhere/x.csv train.py", "cannot write nowhere/x.csv: there is no directory nowhere"),
         ("--a none --b detail=on other.py", "other.py: no such file"),
+        ("amp train.py", "amp: precision: only the script can do this, and [arguments] of unhang.toml has no flag for it"),
+        ("--budget 5m batch -- train.py", "batch: the command does not say how large the batch is now"),
+        ("workers --a none --b detail=on train.py", "workers has arms of its own: it goes neither with --a nor with --arg"),
+        ("bucket --steps 50", "no command to run"),
         ("--resume nowhere", "nowhere is not a directory of unhang bench: it has no bench.json"),
         ("--resume bench --steps 50", "--steps cannot be changed: bench goes on as it began"),
         ("--resume bench", "bench was started in /elsewhere"),
@@ -97,3 +103,45 @@ def test_arms_of_settings_know_what_they_change(folder):
     assert (a.settings, a.changes) == ({}, frozenset())
     assert b.settings == {"TORCH_DISTRIBUTED_DEBUG": b.settings["TORCH_DISTRIBUTED_DEBUG"]} and b.changes == {"TORCH_DISTRIBUTED_DEBUG"}
     assert c.changes >= {"loader num_workers", "timeout"} and not any(name.startswith("UNHANG") for name in c.changes)
+
+
+def test_ready_made_comparisons_know_the_command(folder):
+    (folder / "unhang.toml").write_text('[arguments]\nbatch = "--batch-size"\nprecision = "--precision"\n')
+    command = commands.resolve(["train.py", "--batch-size", "24"], module=False, nproc_per_node=2, python=sys.executable)
+    one = bench_compare._with_ready_made(command, replace(ASKED, arms={}, ready_made="batch"))
+    assert one.arms == {"a": "batch=24", "b": "batch=48", "c": "batch=96"}
+    assert [arm.samples for arm in bench_compare._arms(command, one)] == [24, 48, 96]
+    every = bench_compare._with_ready_made(command, replace(ASKED, arms={}, verb="priorities"))
+    assert list(every.arms.values())[:7] == [
+        "none",
+        "batch=48",
+        "batch=96",
+        "precision=bf16",
+        "loader-workers=0",
+        "loader-workers=2",
+        "loader-workers=4",
+    ]
+    # What is compared per sample needs the samples of each arm.
+    assert [arm.samples for arm in bench_compare._arms(command, every)][:4] == [24, 48, 96, 24]
+    assert all(en.startswith(f"{name}: ") and zh != en for name, (en, zh) in every.left_out.items()) and not every.left_out.keys() & {"batch", "amp"}
+
+
+def test_settings_that_the_command_has_already_are_not_compared(folder):
+    (folder / "unhang.toml").write_text("[run]\nloader-workers = 2\ncompile = false\n")
+    command = commands.resolve(["train.py"], module=False, nproc_per_node=2, python=sys.executable)
+    workers = bench_compare._with_ready_made(command, replace(ASKED, arms={}, ready_made="workers"))
+    assert list(workers.arms.values()) == ["none", "loader-workers=0", "loader-workers=4"]
+    every = bench_compare._with_ready_made(command, replace(ASKED, arms={}, verb="priorities"))
+    assert every.left_out["compile"] == ("compile: the command is started with these settings already", "compile：该命令已经带有这些设置")
+    assert not {"loader-workers=2", "compile=off"} & set(every.arms.values())
+
+
+def test_a_directory_goes_on_by_its_own_verb(folder, monkeypatch, capsys):
+    (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED))
+    monkeypatch.setattr(sys, "argv", ["unhang", "bench", "priorities", "--resume", "bench"])
+    with pytest.raises(SystemExit):
+        app._answer()
+    err = capsys.readouterr().err
+    with pytest.raises(UnhangError, match="there is no ready-made comparison workr"):
+        bench_compare._named("batch, workr")
+    assert "bench is a directory of unhang bench compare" in err and "Try: unhang bench compare --resume bench" in err

@@ -10,7 +10,10 @@ from tests.bench.trainings import Trainings
 
 from unhang import encoding
 from unhang.bench.arms import Rules
+from unhang.report import bench_plot
 from unhang.report.bench import ProgressLine, Report
+from unhang.report.bench_plot import Row
+from unhang.report.bench_ranking import Ranking
 
 
 @pytest.fixture
@@ -34,6 +37,7 @@ def test_the_sentence_of_each_verdict(trainings):
     said = printed(report(trainings))
     assert "b (shm=off) is slower than a (shm=on): 10.0 % more time per step, between " in said and "(95 % confidence, 3 rounds)" in said
     assert "b differs from a in NCCL_SHM_DISABLE (0; in b 1)" in said and "+10.0 %" in said and "AGAIN" not in said
+    assert "b against a by round: * the round, = interval, : margin\n" in said and said.count("\n  3  ") == 1 and "\nall  :     |     :  " in said
 
 
 def test_same(trainings):
@@ -65,6 +69,50 @@ def test_it_speaks_chinese(trainings):
     trainings.step_s["b"] = 0.11
     said = printed(report(trainings, lang="zh"))
     assert "b (shm=off) 比 a (shm=on) 慢：每步的时间多 10.0 %" in said and "slower" not in said
+
+
+def test_a_plot_has_one_scale_and_no_more_columns_than_the_terminal():
+    rows = [Row(label="1", change=-0.02), Row(label="2", change=0.04, low=0.03, high=0.06), Row(label="all", change=0.0, low=-900.0, high=None)]
+    head, one, two, three = bench_plot.lines(rows, 0.01, width=46)
+    # 41 columns from -2 % to 6 %: five for each percent.
+    assert head.split() == ["-2.0", "%", "+6.0", "%"] and max(map(len, (head, one, two, three))) == 46
+    assert one == "  1  *    :    |    :"
+    assert two == f"  2  {'':5}:    |    :{'':9}=====*{'=' * 10}"
+    assert three == f"all  {'=' * 5}:====*====:{'=' * 25}"
+
+
+def ranking(trainings, **options):
+    trainings.noise = 0.002
+    trainings.step_s["b"] = 0.09
+    trainings.more(c=0.08, d=0.12, e=0.1, f=0.1)
+    trainings.variables["e"], trainings.fails = trainings.variables["a"], {"f"}
+    race = {"is_race": True, "leaves_out_equal": True}
+    rules = Rules(seed=4, margin=0.01, budget_s=100.0, steps=40, **race)
+    result = trainings.run(budget_s=1000.0, **race)
+    left_out = {"ib": ("ib: no adapter", "ib：没有网卡")}
+    return Ranking(arms=trainings.arms, rules=rules, run_dir=trainings.directory.path, again="AGAIN", result=result, left_out=left_out, **options)
+
+
+def test_a_ranking_says_what_gains_most_and_what_was_not_compared(trainings):
+    made = ranking(trainings)
+    said = printed(made)
+    rows = [" ".join(line.split()) for line in said.splitlines()]
+    assert [row[:3].strip() for row in rows[1:7]] == ["c o", "b s", "a s", "d o", "e o", "f o"]
+    assert rows[1].startswith("c other=c 1 ") and rows[1].endswith(" faster")
+    assert (
+        rows[2].endswith("faster, another one is faster still")
+        and rows[4].endswith(" cannot win by more than 1 %")
+        and rows[5].endswith("changes nothing here")
+    )
+    assert "its training fails: unhang why" in rows[6]
+    assert "c (other=c) gains most: +2" in said and "not compared: ib: no adapter\n" in said and "what several gain together is not measured" in said
+    told = json.loads(encoding.encode(made.json()))
+    assert [(r["place"], r["arm"], r["outcome"], r["out"]) for r in told["ranking"]] == [
+        (1, "c", "faster", None), (2, "b", "faster", "beaten"), (4, "d", "undecided", "beaten")
+    ]  # fmt: skip
+    best = told["ranking"][0]
+    assert best["low"] < best["gain"] < best["high"] and best["gain"] == pytest.approx(0.25, abs=0.01)
+    assert told["failures"].keys() == {"f"} and told["left_out"].keys() == {"ib"} and told["says"][0] in made.markdown()
 
 
 def test_nothing_to_show_yet(trainings):

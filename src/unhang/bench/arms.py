@@ -25,13 +25,18 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """`steps` ends each run at that optimizer step. The time of a step is divided by its samples if `is_per_sample`."""
+    """`steps` ends each run at that optimizer step. The time of a step is divided by its samples if `is_per_sample`.
+
+    `is_race`: arms that cannot win any more are left out. `leaves_out_equal`: so are those that do not differ from the baseline, else an error.
+    """
 
     seed: int
     margin: float
     budget_s: float
     steps: int
     is_per_sample: bool = False
+    is_race: bool = False
+    leaves_out_equal: bool = False
 
 
 def order(names: Sequence[str], *, seed: int, round: int) -> list[str]:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -29,7 +30,10 @@ RUN_SCHEMA = "unhang/bench-run/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a comparison was started with, as typed. `hides`: the command held a credential, which is not written down."""
+    """What a comparison was started with, as typed. `hides`: the command held a credential, which is not written down.
+
+    `ready_made` is the name of a ready-made comparison; `left_out` says of each one that priorities do not compare why, in English and Chinese.
+    """
 
     schema: str = BENCH_SCHEMA
     words: tuple[str, ...]
@@ -44,6 +48,9 @@ class Asked:
     margin: float
     budget_s: float
     steps: int
+    verb: Literal["compare", "priorities"] = "compare"
+    ready_made: str | None = None
+    left_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,13 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unhang.bench import gpu_counters, in_force, measures, nccl_log, step_times
 from unhang.bench.arms import Arm, Rules, order
-from unhang.bench.comparison import Comparison, compare
+from unhang.bench.comparison import Comparison
+from unhang.bench.race import Out, Standing, stand
 from unhang.bench.records import BenchDir, Run
 from unhang.errors import EXIT_FOUND, EXIT_OK, RunDirError, UnhangError
 from unhang.facts.host import Host
@@ -42,12 +43,13 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundEnds:
-    """`comparisons` are those of all rounds so far; `proof` comes once, with the first of them."""
+    """`comparisons` are those of all rounds so far; `proof` comes once, with the first of them. `racing` are the arms of the next round."""
 
     round: int
     runs: tuple[Run, ...]
     comparisons: tuple[Comparison, ...]
     proof: in_force.Proof | None
+    racing: tuple[str, ...] = ()
 
 
 Progress = Running | RoundEnds
@@ -55,7 +57,10 @@ Progress = Running | RoundEnds
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """`runs` are those of complete rounds. `failed` is the run directory of a training that failed, with the verdict on it."""
+    """`runs` are those of complete rounds. `failed` is the run directory of a training that failed, with the verdict on it.
+
+    `out` says why an arm was left out, `failures` has the run directories of those of them whose training failed.
+    """
 
     stopped: Stopped
     exitcode: int
@@ -65,6 +70,8 @@ class Result:
     proof: in_force.Proof | None
     failed: str | None = None
     verdict: Verdict | None = None
+    out: Mapping[str, Out] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
 class Benchmark:
@@ -76,43 +83,53 @@ class Benchmark:
         self._directory = directory
         self._tell = tell
         self._runs = list(directory.runs())
-        self._proof: in_force.Proof | None = None
+        self._is_proven = False
+        # Arms of a race whose training fails, with the run directory.
+        self._failed: dict[str, str] = {}
         self._longest_s = max((run.elapsed_s for run in self._runs), default=0.0)
 
     def run(self) -> Result:
         """Raises UnhangError where nothing can be compared: equal arms, no steps, a command that cannot be started."""
         self._began = time.monotonic()
-        # Of a directory that is resumed, the first round that is not complete.
-        round = len(next(iter(self._complete().values())))
         while True:
-            if round > 0 and (ended := self._look(round)) is not None:
-                return ended
-            round += 1
-            if (ended := self._round(round)) is not None:
+            # Of a directory that is resumed, the first round that is not complete.
+            standing = self._stand()
+            if standing.rounds > 0:
+                self._tell_round(standing)
+                if standing.is_decided:
+                    return self._result("decided", EXIT_OK)
+            if (ended := self._round(standing)) is not None:
                 return ended
 
-    def _look(self, round: int) -> Result | None:
-        """Compare after a round; None where it cannot be told yet. Raises EqualArms."""
-        new = None
-        if self._proof is None:
-            new = self._proof = in_force.prove(list(self._arms.values()), {run.arm: run for run in self._runs if run.round == 1})
-        comparisons = self._compare()
-        runs = sorted((run for run in self._runs if run.round == round), key=lambda run: run.arm)
-        self._tell(RoundEnds(round=round, runs=tuple(runs), comparisons=comparisons, proof=new))
-        return self._result("decided", EXIT_OK) if all(c.outcome != "undecided" for c in comparisons) else None
+    def _stand(self) -> Standing:
+        return stand(tuple(self._arms.values()), self._runs, self._rules, self._failed)
 
-    def _round(self, round: int) -> Result | None:
-        """Run what is missing of a round; None once it is complete."""
+    def _tell_round(self, standing: Standing) -> None:
+        new, self._is_proven = (None if self._is_proven else standing.proof), True
+        runs = sorted((run for run in self._runs if run.round == standing.rounds), key=lambda run: run.arm)
+        self._tell(RoundEnds(round=standing.rounds, runs=tuple(runs), comparisons=standing.comparisons, proof=new, racing=standing.racing))
+
+    def _round(self, standing: Standing) -> Result | None:
+        """Run what is missing of the next round; None once it is complete."""
+        round = standing.rounds + 1
         done = {run.arm for run in self._runs if run.round == round}
-        names = order(list(self._arms), seed=self._rules.seed, round=round)
-        for position, name in enumerate(names, 1):
-            if name in done:
-                continue
+        names = [name for name in order(list(self._arms), seed=self._rules.seed, round=round) if name in standing.racing]
+        of, baseline = len(names), standing.racing[0]
+        names = [name for name in names if name not in done]
+        while names:
+            name = names.pop(0)
             # A run that would be cut off tells nothing.
             if round > 1 and self._left_s() < self._longest_s:
                 return self._result("budget", EXIT_OK)
-            if (ended := self._measure(self._arms[name], Running(round=round, arm=name, position=position, of=len(names)))) is not None:
+            if (ended := self._measure(self._arms[name], Running(round=round, arm=name, position=of - len(names), of=of))) is None:
+                continue
+            if ended.stopped != "failed" or not self._rules.is_race or name == baseline:
                 return ended
+            self._failed[name] = str(ended.failed)
+            if baseline in names and round == 1:
+                # Whether it is the setting that fails, or the training.
+                names.remove(baseline)
+                names.insert(0, baseline)
         return None
 
     def _measure(self, arm: Arm, running: Running) -> Result | None:
@@ -202,33 +219,20 @@ class Benchmark:
         self._runs.append(run)
         self._longest_s = max(self._longest_s, run.elapsed_s)
 
-    def _complete(self) -> Mapping[str, list[Run]]:
-        """The runs of complete rounds, by arm, in the order of the rounds."""
-        rounds = [{run.arm: run for run in self._runs if run.round == round} for round in sorted({run.round for run in self._runs})]
-        whole = [found for found in rounds if found.keys() == self._arms.keys()]
-        return {name: [found[name] for found in whole] for name in self._arms}
-
-    def _compare(self) -> tuple[Comparison, ...]:
-        complete = self._complete()
-        if not next(iter(complete.values())):
-            return ()
-        return compare({name: [self._seconds(run) for run in runs] for name, runs in complete.items()}, margin=self._rules.margin)
-
-    def _seconds(self, run: Run) -> float:
-        samples = self._arms[run.arm].samples if self._rules.is_per_sample else None
-        return run.steps.typical_s / (samples or 1)
-
     def _left_s(self) -> float:
         return self._rules.budget_s - (time.monotonic() - self._began)
 
     def _result(self, stopped: Stopped, exitcode: int, *, failed: str | None = None, verdict: Verdict | None = None) -> Result:
+        standing = self._stand()
         return Result(
             stopped=stopped,
             exitcode=exitcode,
             elapsed_s=round(time.monotonic() - self._began, 3),
-            runs=tuple(run for runs in self._complete().values() for run in runs),
-            comparisons=self._compare(),
-            proof=self._proof,
+            runs=tuple(run for runs in standing.runs.values() for run in runs),
+            comparisons=standing.comparisons,
+            proof=standing.proof,
+            out=standing.out,
+            failures=dict(self._failed),
             failed=failed,
             verdict=verdict,
         )

@@ -8,16 +8,18 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
 from unhang import encoding
+from unhang.bench import ready_made
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.in_force import ARGUMENTS, BY_HOOK, WORLD_SIZE
+from unhang.bench.ready_made import NONE, READY_MADE
 from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
 from unhang.cli import refused, training_command
@@ -31,19 +33,27 @@ from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.records import named
 from unhang.report import bench, language, screen, settings
+from unhang.report.bench_ranking import Ranking
+from unhang.report.html import of_bench
+from unhang.runtime.attach import protocol
 from unhang.runtime.attach.step_times import is_of_interest
 from unhang.text import Text
 
-NONE = "none"
+# What settings change that no variable of BY_HOOK stands for, by its name in `Run.in_force`.
+_BY_HOOK = {**BY_HOOK, protocol.ENV_BUCKET: "DDP bucket_cap_mb", protocol.ENV_CUDNN_BENCHMARK: "cuDNN benchmark"}
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _BATCH = re.compile(r"(?:.*[-_])?batch(?:[-_]size)?")
 # Options of a comparison that goes on: the others are those that it began with.
-_ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--json", "--no-color"})
+_ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--html", "--json", "--no-color"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of `unhang bench compare`; `typed` names those that stand on the command line."""
+    """The options of `unhang bench compare` and `priorities`; `typed` names those that stand on the command line."""
 
+    verb: Literal["compare", "priorities"] = "compare"
+    ready_made: str | None = None
+    only: str | None = None
     words: tuple[str, ...]
     arms: Mapping[str, str]
     argument: str | None
@@ -56,6 +66,7 @@ class Request:
     resume: Path | None
     csv: Path | None
     markdown: Path | None
+    html: Path | None
     as_json: bool
     typed: frozenset[str] = frozenset()
 
@@ -64,12 +75,14 @@ def run(request: Request) -> None:
     """Compare, print the result and leave with its exit code. Raises UnhangError."""
     if importlib.util.find_spec("scipy") is None:
         raise MissingExtra("unhang bench needs SciPy, which is not installed here", hint="pip install 'unhang[bench]'")
-    for path in filter(None, (request.csv, request.markdown)):
+    for path in filter(None, (request.csv, request.markdown, request.html)):
         if not named.is_dir(path.absolute().parent):
             raise UnhangError(f"cannot write {path}: there is no directory {path.parent}")
     directory = _resumed(request) if request.resume is not None else None
     asked = directory.asked if directory is not None else _asked(request)
     command = training_command.resolve(request.words or asked.words, module=asked.module, nproc_per_node=asked.nproc_per_node, python=asked.python)
+    if not asked.arms:
+        asked = _with_ready_made(command, asked, READY_MADE if request.only is None else _named(request.only))
     arms = _arms(command, asked)
     rules = Rules(
         seed=asked.seed,
@@ -77,10 +90,12 @@ def run(request: Request) -> None:
         budget_s=request.budget_s if directory is None or "--budget" in request.typed else asked.budget_s,
         steps=asked.steps,
         is_per_sample=all(arm.samples is not None for arm in arms),
+        is_race=asked.verb == "priorities",
+        leaves_out_equal=asked.verb == "priorities" or asked.ready_made is not None,
     )
     if directory is None:
         directory = BenchDir.create(command.name, asked)
-    again = f"unhang bench compare --resume {named.again(os.path.relpath(directory.path))}"
+    again = f"unhang bench {asked.verb} --resume {named.again(os.path.relpath(directory.path))}"
     again += " -- COMMAND" if asked.hides else ""
     try:
         with bench.ProgressLine(arms, rules, screen.console(stderr=True)) as line:
@@ -89,7 +104,10 @@ def run(request: Request) -> None:
         # A signal between two runs.
         say(Text("interrupted; {again} goes on", "已中断；可用 {again} 继续").fill(again=again))
         raise
-    report = bench.Report(arms=arms, rules=rules, run_dir=directory.path, again=again, result=result)
+    common: dict[str, Any] = {"arms": arms, "rules": rules, "run_dir": directory.path, "again": again, "result": result}
+    report = Ranking(**common, left_out=asked.left_out) if rules.is_race else bench.Report(**common)
+    if request.html is not None:
+        _write(request.html, of_bench.render(report, command.argv))
     _write(request.csv, report.csv())
     _write(request.markdown, report.markdown())
     if request.as_json:
@@ -106,13 +124,21 @@ def _asked(request: Request) -> Asked:
         raise UnhangError("--arg and --a: choose one", hint="--arg makes an arm of each value")
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     arms = request.arms if request.argument is None else _of_argument(request.argument)
-    if list(arms) != list("abcdefghijklmnopqrstuvwxyz"[: len(arms)]) or len(arms) < 2:
+    if request.ready_made is not None and arms:
+        raise UnhangError(
+            f"{request.ready_made} has arms of its own: it goes neither with --a nor with --arg",
+            hint=f"unhang bench compare {request.ready_made} -- COMMAND",
+        )
+    is_chosen = request.ready_made is None and request.verb == "compare"
+    if not is_chosen:
+        arms = {}
+    elif list(arms) != list(_LETTERS[: len(arms)]) or len(arms) < 2:
         raise UnhangError(
             "there is nothing to compare: --a and --b are needed, or --arg",
-            hint="unhang bench compare --a shm=on --b shm=off -- COMMAND",
+            hint=f"unhang bench compare --a shm=on --b shm=off -- COMMAND, or one of {', '.join(READY_MADE)} in their place",
         )
     if not words:
-        raise UnhangError("no command to run", hint="unhang bench compare --a ARM --b ARM -- train.py")
+        raise UnhangError("no command to run", hint=f"unhang bench {request.verb} {'--a ARM --b ARM ' if is_chosen else ''}-- train.py")
     hidden = tuple(redact_command(words))
     return Asked(
         words=hidden,
@@ -127,7 +153,60 @@ def _asked(request: Request) -> Asked:
         margin=request.margin,
         budget_s=request.budget_s,
         steps=request.steps,
+        verb=request.verb,
+        ready_made=request.ready_made,
     )
+
+
+def _named(only: str) -> list[str]:
+    names = [name for name in re.split(r"[\s,]+", only) if name]
+    if unknown := [name for name in names if name not in READY_MADE]:
+        raise UnhangError(f"there is no ready-made comparison {unknown[0]}", hint=f"there are {', '.join(READY_MADE)}")
+    return names
+
+
+def _with_ready_made(command: Command, asked: Asked, names: Iterable[str] = READY_MADE) -> Asked:
+    """The arms of a ready-made comparison, or of all `names` that apply, against the command as it is. Raises UnhangError where none does."""
+    here = of_settings.here(command.python, looks=True, hosts=commands.master(command)[1])
+    batch = _batch_of(command)
+    if asked.ready_made is not None:
+        arms = _apply(command, asked.ready_made, ready_made.arms(asked.ready_made, here, batch=batch))
+        return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)))
+    arms, left_out = [_of_settings(command, "none", NONE)], {}
+    for name in names:
+        try:
+            arms += _apply(command, name, ready_made.arms(name, here, batch=batch)[1:], arms)
+        except UnhangError as e:
+            left_out[name] = (str(e), e.says_zh or language.refusal(str(e), "zh"))
+    if len(arms) == 1:
+        raise UnhangError("none of the ready-made comparisons applies here", hint="unhang bench compare NAME -- COMMAND says why")
+    return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)), left_out=left_out)
+
+
+def _apply(command: Command, name: str, texts: Sequence[str], others: Sequence[Arm] = ()) -> list[Arm]:
+    """The arms that are started otherwise than all before them (unhang.toml may have their settings already). Raises UnhangError, by the name of the
+    ready-made comparison, where there are too few, or one of the settings would have no effect.
+    """
+    found: list[Arm] = []
+    for text in texts:
+        try:
+            arm = _of_settings(command, name, text, is_told=False)
+        except UnhangError as e:
+            says_zh = e.says_zh and f"{name}：{e.says_zh.removeprefix(f'--{name} ')}"
+            raise UnhangError(f"{name}: {str(e).removeprefix(f'--{name} ')}", says_zh=says_zh, cause=e.cause, hint=e.hint) from e
+        if all((arm.settings, arm.command.argv) != (other.settings, other.command.argv) for other in (*others, *found)):
+            found.append(arm)
+    if len(found) < (1 if others else 2):
+        raise UnhangError(f"{name}: the command is started with these settings already")
+    return found
+
+
+def _batch_of(command: Command) -> int | None:
+    """The batch that the command names, by the flag of [arguments] or LLaMA-Factory's field."""
+    own = "per_device_train_batch_size" if commands.launcher(command) == "llamafactory" else ""
+    words = shlex.split(configuration.load(Path.cwd()).arguments.get("batch", own))
+    value = commands.argument(command, words[0].rstrip("=")) if words else None
+    return int(value) if value and value.isdecimal() and int(value) else None
 
 
 def _of_argument(text: str) -> dict[str, str]:
@@ -143,6 +222,11 @@ def _resumed(request: Request) -> BenchDir:
     assert request.resume is not None
     directory = BenchDir.open(request.resume)
     asked = directory.asked
+    if asked.verb != request.verb:
+        raise UnhangError(
+            f"{request.resume} is a directory of unhang bench {asked.verb}",
+            hint=f"unhang bench {asked.verb} --resume {named.again(request.resume)}",
+        )
     if others := sorted(request.typed - _ANEW - {"command"}):
         raise UnhangError(
             f"{others[0]} cannot be changed: {request.resume} goes on as it began", hint=f"leave {others[0]} out, or start a new comparison"
@@ -152,7 +236,7 @@ def _resumed(request: Request) -> BenchDir:
     if not request.words and asked.hides:
         raise UnhangError(
             "the command holds a credential, which is not kept: it has to be typed again",
-            hint=f"unhang bench compare --resume {named.again(request.resume)} -- {shlex.join(asked.words)}",
+            hint=f"unhang bench {asked.verb} --resume {named.again(request.resume)} -- {shlex.join(asked.words)}",
         )
     if request.words and tuple(redact_command(request.words)) != tuple(asked.words):
         raise UnhangError(f"this is another command than that of {request.resume}: {shlex.join(asked.words)}", hint="leave it out")
@@ -163,6 +247,10 @@ def _arms(command: Command, asked: Asked) -> list[Arm]:
     """Raises UnhangError for settings that would have no effect, and for arms that are started alike."""
     make = _of_settings if asked.argument is None else _with_argument
     arms = [make(command, name, text) for name, text in asked.arms.items()]
+    if any(arm.samples is not None for arm in arms):
+        # An arm that leaves the batch alone has the command's.
+        batch = _batch_of(command)
+        arms = [replace(arm, samples=arm.samples or batch) for arm in arms]
     for i, one in enumerate(arms):
         for other in arms[:i]:
             if (one.settings, one.command.argv) == (other.settings, other.command.argv):
@@ -185,7 +273,7 @@ def _with_argument(command: Command, name: str, text: str) -> Arm:
     )
 
 
-def _of_settings(command: Command, name: str, text: str) -> Arm:
+def _of_settings(command: Command, name: str, text: str, *, is_told: bool = True) -> Arm:
     try:
         words = shlex.split(text)
     except ValueError as e:
@@ -203,7 +291,7 @@ def _of_settings(command: Command, name: str, text: str) -> Arm:
         return Arm(name=name, asked=text, command=command)
     started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     commands.check_reach(started, {**os.environ, **plan.applied.env})
-    for said in settings.notes(plan, language.spoken()):
+    for said in settings.notes(plan, language.spoken()) if is_told else ():
         typer.echo(f"unhang: {name}: {said}", err=True)
     return Arm(
         name=name,
@@ -223,7 +311,7 @@ def _changes(plan: Plan) -> set[str]:
         spelled = plan.applied.spelled.get(one.key)
         if spelled is None or not (one.is_typed or one.origin.startswith("preset ")):
             continue
-        found |= {BY_HOOK.get(variable, variable) for variable in spelled.env if variable in BY_HOOK or is_of_interest(variable)}
+        found |= {_BY_HOOK.get(variable, variable) for variable in spelled.env if variable in _BY_HOOK or is_of_interest(variable)}
         found |= {WORLD_SIZE} if one.key == "processes" else {ARGUMENTS} if spelled.arguments else set()
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,16 @@ from unhang.bench.comparison import CONFIDENCE, Comparison, Outcome
 from unhang.bench.explanation import explain
 from unhang.bench.in_force import OBSERVED, Difference
 from unhang.bench.measures import summarize
+from unhang.bench.race import Look, looks
 from unhang.bench.runner import Progress, Result, Running
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
-from unhang.report import bench_metrics, language, screen
+from unhang.report import bench_metrics, bench_plot, language, screen
+from unhang.report.bench_plot import Row
 from unhang.report.folding import fold
 
 RESULT_SCHEMA = "unhang/bench-result/1"
 
-_OUTCOMES: dict[Outcome, Text] = {
+OUTCOMES: dict[Outcome, Text] = {
     "faster": Text("faster", "更快"),
     "slower": Text("slower", "更慢"),
     "same": Text("same within {margin}", "在 {margin} 以内相同"),
@@ -51,18 +53,26 @@ _SENTENCES: dict[Outcome, Text] = {
         "尚无法判断 {arm} 与 {baseline} 每{unit}的时间是否相差超过 {margin}：差别在 {low} 到 {high} 之间",
     ),
 }
-_CERTAINTY = Text(" ({confidence} confidence, {n} rounds)", "（置信度 {confidence}，{n} 轮）")
+CERTAINTY = Text(" ({confidence} confidence, {n} rounds)", "（置信度 {confidence}，{n} 轮）")
 _UNBOUNDED = Text("cannot tell yet how {arm} compares with {baseline}: {n} rounds are too few", "尚无法比较 {arm} 与 {baseline}：{n} 轮太少")
 _WITHOUT_EFFECT = Text(
     "note: {name} is the same in {arm} and {baseline}, though it was asked for",
     "注意：{arm} 与 {baseline} 的 {name} 相同，尽管要求不同",
 )
+_EQUAL = Text(
+    "left out, since they change nothing here: {arms} run with what {baseline} runs with",
+    "已略去，因为在此不改变任何东西：{arms} 与 {baseline} 运行时完全相同",
+)
+_PLOT = Text("{arm} against {baseline} by round: * the round, = interval, : margin", "{arm} 与 {baseline} 的逐轮差别：* 该轮，= 区间，: 界限")
+_LAST = Text(" (last {n} of {of})", "（共 {of} 轮，此为最后 {n} 轮）")
+_PLOTTED = 12
 _UNSTEADY = Text(
     "note: no steady rhythm within the first half of {runs}; more steps (--steps) make the numbers safer",
     "注意：{runs} 的前一半步数内节奏没有稳定；增加步数（--steps）可使数字更可靠",
 )
 _DROPPED = Text("warm-up dropped: {steps} steps of each run; records in {path}", "每次运行去掉预热的 {steps} 步；记录在 {path}")
 _ROUND = Text("round {round}: {measured}{so_far}", "第 {round} 轮：{measured}{so_far}")
+_LEFT = Text("not measured any more: {arms}", "不再测量：{arms}")
 _RUNNING = Text(
     "round {round}, run {position} of {of}: {arm} ({asked}), step {step} of {steps}",
     "第 {round} 轮，第 {position} 次，共 {of} 次：{arm}（{asked}），第 {step} 步，共 {steps} 步",
@@ -73,7 +83,7 @@ _STOPPED = {
     "failed": Text("the training failed: unhang why {failed}; {again} goes on", "训练失败：unhang why {failed}；可用 {again} 继续"),
     "decided": NOTHING,
 }
-_HEADS = {
+HEADS = {
     "arm": Text("arm", "组"),
     "asked": Text("setting", "设置"),
     "runs": Text("runs", "次数"),
@@ -103,14 +113,36 @@ class Report:
         """The table, the sentence of each verdict, and what should be known about it."""
         if self.result.runs:
             console.print(self._table())
+            for line in self._plots(screen.width(console)):
+                console.print(line, markup=False, soft_wrap=True)
             console.print()
-            console.print(self._as_table(self.metric_rows(), left=1))
-            console.print()
+            if not self.rules.is_race:
+                console.print(self._as_table(self.metric_rows(), left=1))
+                console.print()
         for says in (*self.verdicts(), *self.explanation(), *self.notes()):
             for line in fold(says.of(self.lang), screen.width(console)):
                 console.print(line, markup=False, soft_wrap=True)
 
+    def looks(self) -> Mapping[str, tuple[Look, ...]]:
+        """Of each arm that was compared, what each of its rounds showed."""
+        compared = {one.arm for one in self.result.comparisons}
+        return {arm: found for arm, found in looks(self.arms, self.result.runs, self.rules).items() if arm in compared}
+
+    def _plots(self, width: int) -> Iterator[str]:
+        for arm, found in self.looks().items():
+            title = _PLOT.fill(arm=arm, baseline=self.arms[0].name)
+            shown = found[-_PLOTTED:]
+            if len(shown) < len(found):
+                title += _LAST.fill(n=len(shown), of=len(found))
+            rows = [Row(label=str(n), change=look.change) for n, look in enumerate(shown, len(found) - len(shown) + 1)]
+            after = found[-1].after
+            yield title.of(self.lang)
+            yield from bench_plot.lines(
+                [*rows, Row(label="all", change=after.change, low=after.low, high=after.high)], self.rules.margin, width=width
+            )
+
     def verdicts(self) -> Iterator[Text]:
+        """The sentence of each arm, or of all together."""
         for one in self.result.comparisons:
             yield _sentence(one, self.arms, self.rules)
 
@@ -121,18 +153,23 @@ class Report:
     def metric_rows(self) -> list[list[Text]]:
         """All numbers of the arms side by side; the first row has the heads."""
         on_gpus = any("cuda" in run.in_force.get("device", "") for run in self.result.runs)
-        return bench_metrics.rows(self.arms, [self.numbers(arm) for arm in self.arms], on_gpus=on_gpus)
+        ran = [arm for arm in self.arms if self.numbers(arm)["runs"]]
+        return bench_metrics.rows(ran, [self.numbers(arm) for arm in ran], on_gpus=on_gpus)
 
     def notes(self) -> Iterator[Text]:
         """What the arms differed in, what else is worth knowing, and how to go on."""
         proof = self.result.proof
         for arm in self.arms[1:] if proof is not None else ():
             found = [d for d in proof.differences if d.arm == arm.name]  # type: ignore[union-attr]
+            if not found:
+                continue
             yield Text("{arm} differs from {baseline} in {what}", "{arm} 与 {baseline} 的差别：{what}").fill(
                 arm=arm.name, baseline=self.arms[0].name, what=joined(map(_difference, found), COMMA)
             )
             if more := [d.name for d in found if not (d.is_asked or d.name in OBSERVED)]:
                 yield Text("note: nobody asked for a difference in {names}", "注意：没有要求 {names} 有差别").fill(names=", ".join(more))
+        if equal := [f"{arm.name} ({arm.asked})" for arm in self.arms if self.result.out.get(arm.name) == "equal"]:
+            yield _EQUAL.fill(arms=", ".join(equal), baseline=self.arms[0].name)
         for arm_name, name in proof.without_effect if proof is not None else ():
             yield _WITHOUT_EFFECT.fill(name=name, arm=arm_name, baseline=self.arms[0].name)
         if unsteady := [run.run_dir for run in self.result.runs if not run.steps.is_steady]:
@@ -144,36 +181,41 @@ class Report:
         if says := _STOPPED[self.result.stopped]:
             yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "")
 
-    def _rows(self) -> Iterator[list[Text]]:
-        rate = _HEADS["samples" if self.rules.is_per_sample else "rate"]
+    def rows(self) -> Iterator[list[Text]]:
+        """The heads of the table, and a row for each arm."""
+        rate = HEADS["samples" if self.rules.is_per_sample else "rate"]
         unit = _SAMPLE if self.rules.is_per_sample else _STEP
         yield [
-            *(_HEADS[name] for name in ("arm", "asked", "runs", "step", "p95")),
+            *(HEADS[name] for name in ("arm", "asked", "runs", "step", "p95")),
             rate,
-            _HEADS["change"].fill(unit=unit),
-            _HEADS["interval"].fill(confidence=f"{CONFIDENCE * 100:g} %"),
-            _HEADS["outcome"],
+            HEADS["change"].fill(unit=unit),
+            HEADS["interval"].fill(confidence=f"{CONFIDENCE * 100:g} %"),
+            HEADS["outcome"],
         ]
         compared = {one.arm: one for one in self.result.comparisons}
         for arm in self.arms:
             numbers = self.numbers(arm)
+            if not numbers["runs"]:
+                continue
             one = compared.get(arm.name)
             texts = [
                 arm.name,
                 arm.asked,
                 str(numbers["runs"]),
-                _seconds(numbers["step_s"]),
-                _seconds(numbers["p95_s"]),
+                duration(numbers["step_s"]),
+                duration(numbers["p95_s"]),
                 f"{numbers['samples_per_s' if self.rules.is_per_sample else 'steps_per_s']:.4g}",
-                "" if one is None else _percent(one.change),
-                "" if one is None or one.low is None else f"{_percent(one.low)} .. {_percent(one.high)}",
+                "" if one is None else percent(one.change),
+                "" if one is None or one.low is None else f"{percent(one.low)} .. {percent(one.high)}",
             ]
-            yield [*map(same, texts), NOTHING if one is None else _OUTCOMES[one.outcome].fill(margin=_margin(self.rules))]
+            yield [*map(same, texts), NOTHING if one is None else OUTCOMES[one.outcome].fill(margin=margin_of(self.rules))]
 
     def numbers(self, arm: Arm) -> dict[str, Any]:
         """Medians over the runs of an arm."""
         runs = [run for run in self.result.runs if run.arm == arm.name]
         steps = [run.steps for run in runs]
+        if not steps:
+            return {"runs": 0}
         typical = statistics.median(s.typical_s for s in steps)
         numbers = {
             "runs": len(steps),
@@ -187,7 +229,7 @@ class Report:
         return numbers | bench_metrics.metrics(arm, runs, numbers)
 
     def _table(self) -> Table:
-        return self._as_table(self._rows(), left=2, right=6)
+        return self._as_table(self.rows(), left=2, right=6)
 
     def _as_table(self, found: Iterable[Sequence[Text]], *, left: int, right: int = 99) -> Table:
         heads, *rows = ([text.of(self.lang) for text in row] for row in found)
@@ -203,7 +245,7 @@ class Report:
         if not self.result.runs:
             return "".join(f"{says.of(self.lang)}\n" for says in self.notes())
         says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.explanation(), *self.notes())]
-        return "\n".join((self._as_markdown(self._rows()), self._as_markdown(self.metric_rows()), *says))
+        return "\n".join((self._as_markdown(self.rows()), self._as_markdown(self.metric_rows()), *says))
 
     def _as_markdown(self, found: Iterable[Sequence[Text]]) -> str:
         heads, *rows = ([text.of(self.lang).replace("|", "\\|") for text in row] for row in found)
@@ -235,10 +277,7 @@ class Report:
             "margin": self.rules.margin,
             "confidence": CONFIDENCE,
             "unit": "sample" if self.rules.is_per_sample else "step",
-            "arms": [
-                {"name": arm.name, "setting": arm.asked, **(self.numbers(arm) if result.runs else {"runs": 0}), "environment": dict(arm.settings)}
-                for arm in self.arms
-            ],
+            "arms": [{"name": arm.name, "setting": arm.asked, **self.numbers(arm), "environment": dict(arm.settings)} for arm in self.arms],
             "comparisons": msgspec.to_builtins(result.comparisons),
             "says": [says.en for says in self.verdicts()],
             "explains": [says.en for says in self.explanation()],
@@ -280,9 +319,12 @@ class ProgressLine:
             return
         for one in event.proof.differences if event.proof is not None else ():
             self._say(Text("{arm} differs: {what}", "{arm} 的差别：{what}").fill(arm=one.arm, what=_difference(one)))
-        measured = ", ".join(f"{run.arm} {_seconds(run.steps.typical_s)} (-{run.steps.dropped})" for run in event.runs)
-        so_far = joined(map(_so_far, event.comparisons), NOTHING)
+        measured = ", ".join(f"{run.arm} {duration(run.steps.typical_s)} (-{run.steps.dropped})" for run in event.runs)
+        # Of an arm that is out nothing new is known.
+        so_far = joined((_so_far(one) for one in event.comparisons if any(run.arm == one.arm for run in event.runs)), NOTHING)
         self._say(_ROUND.fill(round=event.round, measured=measured, so_far=so_far))
+        if event.racing and (left := [run.arm for run in event.runs if run.arm not in event.racing]):
+            self._say(_LEFT.fill(arms=", ".join(left)))
 
     def _say(self, says: Text) -> None:
         self._console.print(f"unhang: {says.of(self._lang)}", markup=False, soft_wrap=True)
@@ -290,9 +332,9 @@ class ProgressLine:
 
 def _so_far(one: Comparison) -> Text:
     if one.low is None:
-        return Text("; {arm} {change}", "；{arm} {change}").fill(arm=one.arm, change=_percent(one.change))
+        return Text("; {arm} {change}", "；{arm} {change}").fill(arm=one.arm, change=percent(one.change))
     return Text("; {arm} {change}, {low} to {high}", "；{arm} {change}，{low} 到 {high}").fill(
-        arm=one.arm, change=_percent(one.change), low=_percent(one.low), high=_percent(one.high)
+        arm=one.arm, change=percent(one.change), low=percent(one.low), high=percent(one.high)
     )
 
 
@@ -300,7 +342,7 @@ def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
     names = {arm.name: f"{arm.name} ({arm.asked})" for arm in arms}
     if one.low is None:
         return _UNBOUNDED.fill(arm=names[one.arm], baseline=names[one.baseline], n=one.rounds)
-    low, high = _percent(one.low), _percent(one.high)
+    low, high = percent(one.low), percent(one.high)
     if one.outcome in ("faster", "slower"):
         low, high = (f"{value * 100:.1f} %" for value in sorted((abs(one.low), abs(one.high or one.low))))
     says = _SENTENCES[one.outcome].fill(
@@ -309,10 +351,10 @@ def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
         change=f"{abs(one.change) * 100:.1f} %",
         low=low,
         high=high,
-        margin=_margin(rules),
+        margin=margin_of(rules),
         unit=_SAMPLE if rules.is_per_sample else _STEP,
     )
-    return says + _CERTAINTY.fill(confidence=f"{CONFIDENCE * 100:g} %", n=one.rounds)
+    return says + CERTAINTY.fill(confidence=f"{CONFIDENCE * 100:g} %", n=one.rounds)
 
 
 def _difference(one: Difference) -> Text:
@@ -320,13 +362,13 @@ def _difference(one: Difference) -> Text:
     return Text("{name} ({a}; in {arm} {b})", "{name}（{a}；{arm} 中为 {b}）").fill(name=one.name, a=a, b=b, arm=one.arm)
 
 
-def _margin(rules: Rules) -> str:
+def margin_of(rules: Rules) -> str:
     return f"{rules.margin * 100:.3g} %"
 
 
-def _percent(change: float | None) -> str:
+def percent(change: float | None) -> str:
     return "?" if change is None else f"{change * 100:+.1f} %"
 
 
-def _seconds(value: float) -> str:
+def duration(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms" if value >= 0.001 else f"{value * 1e6:.3g} µs"

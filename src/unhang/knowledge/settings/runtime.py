@@ -15,6 +15,10 @@ LOADER_WORKERS_MOST = "UNHANG_LOADER_WORKERS_MOST"
 PIN_MEMORY = "UNHANG_PIN_MEMORY"
 PERSISTENT_WORKERS = "UNHANG_PERSISTENT_WORKERS"
 PREFETCH = "UNHANG_PREFETCH"
+BUCKET = "UNHANG_DDP_BUCKET_MB"
+CUDNN_BENCHMARK = "UNHANG_CUDNN_BENCHMARK"
+# torch/_dynamo/config.py reads it in 2.4 and later; 2.4 takes any text for yes, "0" as well.
+COMPILE_DISABLE = "TORCH_COMPILE_DISABLE"
 
 # The release whose DETAIL and DDP do not go together over Gloo.
 _DETAIL_ENDS_DDP = (2, 13)
@@ -43,6 +47,18 @@ def _by_hook(name: str) -> Callable[[Value, Installed, str], Spelled | Text]:
         return Spelled(env={name: str(int(value))}, read_by=HOOK)
 
     return spell
+
+
+def _cudnn(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
+    if not installed.gpus:
+        return reading.NO_GPU
+    return _by_hook(CUDNN_BENCHMARK)(value, installed, launcher)
+
+
+def _compile(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
+    if installed.torch is None:
+        return reading.no_torch(installed)
+    return _UNMAPPED if value else Spelled(env={COMPILE_DISABLE: "1"}, read_by=reading.said(installed, "torch"))
 
 
 def _accumulation(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
@@ -166,6 +182,43 @@ SETTINGS = (
         example="2",
         parse=values.whole(1, 4096),
         spelling=_by_hook(PREFETCH),
+    ),
+    Setting(
+        key="bucket",
+        title="bytes of gradients that DDP sends at once, in MiB",
+        title_zh="DDP 每次发送的梯度大小（MiB）",
+        cost="smaller: more calls, which begin earlier; larger: fewer, and less of them behind the backward pass",
+        cost_zh="变小：调用更多但开始更早；变大：调用更少，与反向传播重叠也更少",
+        layer="run-time",
+        forms="1 or more (torch takes 25)",
+        forms_zh="1 或更大（torch 默认 25）",
+        example="100",
+        parse=values.whole(1, 65536),
+        spelling=_by_hook(BUCKET),
+    ),
+    Setting(
+        key="cudnn-benchmark",
+        title="cuDNN tries its convolution algorithms and keeps the fastest",
+        title_zh="cuDNN 试用各种卷积算法并保留最快的",
+        cost="on: each new input size is slow once, and results differ in the last digits between runs",
+        cost_zh="on：每种新的输入尺寸会慢一次，各次运行的结果末位可能不同",
+        layer="run-time",
+        forms="on, off",
+        example="on",
+        parse=values.switch,
+        spelling=_cudnn,
+    ),
+    Setting(
+        key="compile",
+        title="torch.compile where the script calls it; off: its functions run uncompiled",
+        title_zh="脚本中的 torch.compile；off：相应函数不经编译运行",
+        cost="off: the speed that compiling has gained; only the script can turn it on",
+        cost_zh="off：失去编译带来的速度；只有脚本自己能打开它",
+        layer="run-time",
+        forms="on, off",
+        example="off",
+        parse=values.switch,
+        spelling=_compile,
     ),
     Setting(
         key="batch",

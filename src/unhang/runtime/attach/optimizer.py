@@ -11,7 +11,7 @@ from typing import Any
 
 from . import overrides, session
 from .device import gpu
-from .protocol import ENV_STEP_TIMES
+from .protocol import ENV_CUDNN_BENCHMARK, ENV_STEP_TIMES
 
 
 def patch(module: ModuleType) -> None:
@@ -35,6 +35,7 @@ def patch(module: ModuleType) -> None:
             if not attached.stepping:
                 attached.stepping = True
                 attached.link.post("stepping", **_surroundings(optimizer))
+                _set_cudnn_benchmark()
                 overrides.flush()
             if is_new and record is not None:
                 record(attached.step, lambda: _device(sys.modules["torch"], optimizer))
@@ -55,6 +56,16 @@ def _surroundings(optimizer: Any) -> dict[str, object]:
         initialized = False
     device = _device(torch, optimizer)
     return {"device": device, "gpu": gpu(torch, device), "torch": str(torch.__version__), "initialized": initialized}
+
+
+def _set_cudnn_benchmark() -> None:
+    """Over what the script has set before its first step; cuDNN reads it at each call."""
+    wanted = overrides.switch(ENV_CUDNN_BENCHMARK)
+    torch: Any = sys.modules["torch"]
+    if wanted is not None and (was := torch.backends.cudnn.benchmark) != wanted:
+        torch.backends.cudnn.benchmark = wanted
+        # As bench reads it back (step_times).
+        overrides.changed("cuDNN benchmark", was=was, now=wanted)
 
 
 def _device(torch: Any, optimizer: Any) -> str | None:

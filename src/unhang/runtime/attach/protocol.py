@@ -69,7 +69,19 @@ ENV_LOADER_WORKERS_MOST = "UNHANG_LOADER_WORKERS_MOST"  # of those that have mor
 ENV_PIN_MEMORY = "UNHANG_PIN_MEMORY"  # 0 or 1
 ENV_PERSISTENT_WORKERS = "UNHANG_PERSISTENT_WORKERS"  # 0 or 1
 ENV_PREFETCH = "UNHANG_PREFETCH"  # prefetch_factor, batches for each worker
-WISHES = (ENV_BACKEND, ENV_TIMEOUT, ENV_LOADER_WORKERS, ENV_LOADER_WORKERS_MOST, ENV_PIN_MEMORY, ENV_PERSISTENT_WORKERS, ENV_PREFETCH)
+ENV_BUCKET = "UNHANG_DDP_BUCKET_MB"  # bucket_cap_mb of every DistributedDataParallel
+ENV_CUDNN_BENCHMARK = "UNHANG_CUDNN_BENCHMARK"  # 0 or 1: torch.backends.cudnn.benchmark from the first optimizer step on
+WISHES = (
+    ENV_BACKEND,
+    ENV_TIMEOUT,
+    ENV_LOADER_WORKERS,
+    ENV_LOADER_WORKERS_MOST,
+    ENV_PIN_MEMORY,
+    ENV_PERSISTENT_WORKERS,
+    ENV_PREFETCH,
+    ENV_BUCKET,
+    ENV_CUDNN_BENCHMARK,
+)
 
 
 def encode(kind: str, **fields: object) -> bytes:

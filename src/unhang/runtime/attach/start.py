@@ -7,9 +7,10 @@ import sys
 
 # protocol.ENV_RANK_PID, repeated: importing protocol means importing json, 8 ms that a process which is no rank need not pay.
 RANK_PID = "UNHANG_RANK_PID"
-# Likewise ENV_BACKEND, ENV_STEP_TIMES, and those for torch's DataLoader.
+# Likewise ENV_BACKEND, ENV_STEP_TIMES, ENV_BUCKET, and those for torch's DataLoader.
 BACKEND = "UNHANG_BACKEND"
 STEP_TIMES = "UNHANG_STEP_TIMES_DIR"
+BUCKET = "UNHANG_DDP_BUCKET_MB"
 LOADER = ("UNHANG_LOADER_WORKERS", "UNHANG_LOADER_WORKERS_MOST", "UNHANG_PIN_MEMORY", "UNHANG_PERSISTENT_WORKERS", "UNHANG_PREFETCH")
 
 
@@ -30,6 +31,8 @@ def start() -> None:
         from .frameworks import PATCHES
 
         patches.update(PATCHES)
+    if os.environ.get(BUCKET):
+        patches["torch.nn.parallel.distributed"] = ("ddp", "patch")
     if any(map(os.environ.get, LOADER)):
         patches["torch.utils.data.dataloader"] = ("loader", "patch")
         patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("loader", "patch_stateful")
