@@ -1,10 +1,11 @@
 """Judges the log parts of public reports, typed anew, with `unhang why`, and makes the table of docs/accuracy.md from what came out.
 
-    python scripts/field.py judge DIR     DIR/<half>/<id>.log holds the log part of each report of scripts/field.jsonl
+    python scripts/field.py judge DIR     DIR/<group>/<id>.log holds the log part of each report of scripts/field.jsonl
     python scripts/field.py wrong         what was wrong, of the half to learn from
 
 scripts/field.jsonl keeps a report's address, its label and the verdict, never its text. The label was given from the log part alone before any
-verdict was seen; the half was drawn from a hash of the address. Nobody looks at single reports of `measure`: it is there to be counted.
+verdict was seen. The first 205 were halved by a hash of the address; nobody looks at single reports of `measure`. Those of `later` were gathered
+afterwards and judged once, before anything was learned from them; they keep that verdict.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 REPORTS = Path(__file__).with_name("field.jsonl")
-HALVES = ("measure", "learn")
+GROUPS = ("later", "measure", "learn")
 FAMILIES_SHOWN = 3
 
 Outcome = Literal["right", "undecided", "wrong", "wrong and established", "no failure seen", "false alarm"]
@@ -47,7 +48,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str
     year: int
     family: str
-    half: Literal["learn", "measure"]
+    group: Literal["learn", "measure", "later"]
     decidable: bool
     causes: tuple[str, ...]
     why: str
@@ -84,14 +85,14 @@ def judge(log: Path) -> Judged:
 
 
 def section() -> Iterator[str]:
-    """The Markdown lines of docs/accuracy.md on real reports: every half, then years and families of the half that only measures."""
+    """The Markdown lines of docs/accuracy.md on real reports: every group, then years and families of those that nothing was learned from."""
     known = [r for r in reports() if r.judged is not None]
-    measured = [r for r in known if r.half == "measure"]
+    measured = [r for r in known if r.group != "learn"]
     head = f"| what | n | {' | '.join(OUTCOMES)} | right, 95 % interval |\n|---|{'---:|' * (len(OUTCOMES) + 2)}"
     yield head
-    for half in HALVES:
+    for group in GROUPS:
         for decidable, words in ((True, "the log part names the cause"), (False, "it shows consequences only")):
-            yield _row(f"`{half}`: {words}", [r for r in known if r.half == half and r.decidable is decidable])
+            yield _row(f"`{group}`: {words}", [r for r in known if r.group == group and r.decidable is decidable])
     yield f"\n{head}"
     for year in sorted({r.year for r in measured}):
         yield _row(str(year), [r for r in measured if r.year == year])
@@ -129,14 +130,14 @@ def main() -> int:
     given = parser.parse_args()
     known: dict[str, Any] = {r.id: r for r in reports()}
     if given.command == "judge":
-        there = [r for r in known.values() if (given.folder / r.half / f"{r.id}.log").is_file()]
+        there = [r for r in known.values() if r.group != "later" and (given.folder / r.group / f"{r.id}.log").is_file()]
         with ThreadPoolExecutor(2) as pool:
-            verdicts = list(pool.map(lambda r: judge(given.folder / r.half / f"{r.id}.log"), there))
+            verdicts = list(pool.map(lambda r: judge(given.folder / r.group / f"{r.id}.log"), there))
         _keep({**known, **{r.id: msgspec.structs.replace(r, judged=v) for r, v in zip(there, verdicts, strict=True)}}.values())
         print(f"judged {len(there)} of {len(known)} reports", *section(), sep="\n")
     else:
         for r in known.values():
-            if r.half == "learn" and r.judged is not None and r.outcome != "right":
+            if r.group == "learn" and r.judged is not None and r.outcome != "right":
                 print(f"{r.outcome}: {r.id} {', '.join(r.causes)} <- {r.judged.cause} {r.judged.standing}: {r.why}")
     return 0
 

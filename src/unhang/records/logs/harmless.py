@@ -5,7 +5,8 @@ from __future__ import annotations
 # Logged at the level of errors by programs that go on: TensorFlow registers twice, the linker's preloads, sockets that close at teardown.
 HARMLESS = (
     r"[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|[Aa]ccept failed|XDG_RUNTIME_DIR"
-    r"|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b|pip's dependency resolver|import failed$|which can lead to "
+    r"|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b|pip's dependency resolver"
+    r"|import failed$|which can lead to "
 )
 # What is tried again has ended nothing.
 RETRIED = r"(?:will be retried|retrying|retries? (?:remaining|left))"
