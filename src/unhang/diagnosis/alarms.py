@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.diagnosis.unknown import NATIVE_STACK, NCCL_DEBUG, SUPERVISE, WHOLE_LOG
@@ -13,6 +13,7 @@ from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, place, user_frame
+from unhang.records.logs import trouble
 from unhang.records.logs.alarms import CRASHES, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
 
 if TYPE_CHECKING:
@@ -54,6 +55,23 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
         where=None if frame is None else place(frame, ""),
         evidence=tuple({(e.source, e.line): e for e in evidence}.values())[:_SHOWN],
         remedies=_remedies(view, alarms),
+    )
+
+
+def ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
+    """What the last lines say where no line was recognised at all. `tails`: of each log its last bytes, and how many lines it has."""
+    found = [(source, line) for source, (tail, lines) in tails.items() for line in trouble.at_the_end(tail, lines)]
+    if not found:
+        return None
+    says = Text("the log ends in words of a failure that nothing here recognises", "日志以失败的字样结束，但没有已知的特征能识别")
+    says += Text(": {said}", "：{said}").fill(said=words.cut(found[-1][1].text.strip(), 200))
+    return Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says.en,
+        says_zh=says.zh,
+        evidence=tuple(Evidence(source=source, line=line.number, text=words.cut(line.text.strip(), 500)) for source, line in found[-_SHOWN:]),
+        remedies=(WHOLE_LOG, SUPERVISE),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from unhang.diagnosis import job, proven
 from unhang.diagnosis.absent import Absent, absent
-from unhang.diagnosis.alarms import unrecognised
+from unhang.diagnosis.alarms import ends_badly, unrecognised
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
 from unhang.diagnosis.init import Unfinished, unfinished
 from unhang.diagnosis.kernel_told import Doubt, Recorded, sifted, weighed
@@ -204,6 +204,7 @@ class Judge:
         """`recognised`: logs that are no longer among `attempts`, and of which `not_examined` tells. `repaired`: the change that unhang run took."""
         self.repaired = repaired
         self.lines = {r.source: r.lines for r in reads}
+        self.tails = {r.source: (r.tail, r.lines) for r in reads}
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
         self.attempts = attempts
@@ -319,7 +320,7 @@ class Judge:
             return seen
         if symptoms:
             return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
-        return unrecognised(view, attempt.hits)
+        return unrecognised(view, attempt.hits) or (None if view.finished or attempt is not self.attempts[-1] else ends_badly(self.tails))
 
     def _gave_up(self, gave_up: Absent, symptoms: Sequence[Finding]) -> Finding:
         """A collective that was given up: a consequence, but one that tells whom to look at."""

@@ -544,6 +544,12 @@ CAUSE = Cause(
             says_zh="要求 vLLM 使用 {wanted} 的 swap 空间，而主机内存只有 {there}",
             remedies=("correct-option",),
         ),
+        Signature(
+            needle="mpiSize == tp * pp",
+            says="TensorRT-LLM was started with another number of MPI processes than tensor times pipeline parallel ranks of the engine",
+            says_zh="启动 TensorRT-LLM 的 MPI 进程数不等于引擎的张量并行数乘以流水线并行数",
+            remedies=("divide-evenly",),
+        ),
         # Ray Train.
         Signature(
             needle="orker group startup timed out after ",
@@ -941,6 +947,7 @@ CAUSE = Cause(
         "https://www.deepspeed.ai/docs/config-json/",
     ),
     hits=(
+        "[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (/app/tensorrt_llm/cpp/tensorrt_llm/runtime/worldConfig.cpp:80)",
         "ValueError: Weight input_size_per_partition = 10944 is not divisible by min_thread_k = 128.",
         "ValueError: Too large swap space. 16.00 GiB out of the 15.01 GiB total CPU memory is allocated for the swap space.",
         "ValueError: The number of required GPUs exceeds the total number of available GPUs in the cluster.",

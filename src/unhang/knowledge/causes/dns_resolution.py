@@ -232,6 +232,14 @@ CAUSE = Cause(
             says_zh="主机名 {name} 在本机无法解析：{error}",
             remedies=("hosts-file", "name-or-address", "ask-each-host"),
         ),
+        # A name of digits only is read as one number, which is an address.
+        Signature(
+            needle="any network address of (",
+            pattern=r"any network address of \((?P<name>\d{1,10}), (?P<port>\d+)\)",
+            says="the host name {name} has only digits, and was read as the address 0.x.y.z of that number",
+            says_zh="主机名 {name} 只有数字，被当成了与该数字对应的地址 0.x.y.z",
+            remedies=("name-or-address", "own-name"),
+        ),
         Signature(
             needle="network addresses of (",
             pattern=r"The IPv4/IPv6 network addresses of \((?P<name>[^,\s]+), (?P<port>\d+)\) cannot be retrieved",
@@ -437,6 +445,7 @@ CAUSE = Cause(
         "https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution",
     ),
     hits=(
+        "[E socket.cpp:610] [c10d] The client socket has failed to connect to any network address of (07, 38110).",
         # Beside what Ray, Lightning and torchrun print.
         (
             '  File "/srv/env/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/api.py", line 861, in start\n'

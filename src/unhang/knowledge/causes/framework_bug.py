@@ -133,6 +133,13 @@ CAUSE = Cause(
             remedies=("other-triton",),
         ),
         Signature(
+            needle="Ptx assembly aborted due to errors",
+            standing="likely",
+            says="ptxas refused the code that Triton wrote for this GPU",
+            says_zh="ptxas 拒绝了 Triton 为该 GPU 生成的代码",
+            remedies=("other-triton",),
+        ),
+        Signature(
             needle="LLVM ERROR: ",
             pattern=r"LLVM ERROR: (?P<said>.{1,200})",
             standing="likely",
@@ -260,6 +267,7 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/issues/148976",
     ),
     hits=(
+        "ptxas fatal   : Ptx assembly aborted due to errors",
         "LLVM ERROR: Cannot select: t12: f16 = fp_round t11",
         "python: /project/lib/Analysis/Allocation.cpp:43: mlir::triton::getCvtOrder(mlir::Attribute): Assertion `src.isAmpere()' failed.",
         (

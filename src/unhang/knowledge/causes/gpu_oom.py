@@ -272,6 +272,20 @@ CAUSE = Cause(
             remedies=_OUTSIDE,
         ),
         Signature(
+            needle="ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+            says="an XPU call outside of PyTorch's allocator found no memory left on the GPU",
+            says_zh="PyTorch 分配器之外的一次 XPU 调用在 GPU 上已申请不到显存",
+            remedies=("smaller-step", "shard"),
+        ),
+        Signature(
+            needle="RESOURCE_EXHAUSTED: ",
+            pattern=r"RESOURCE_EXHAUSTED: .{0,300}(?:[Oo]ut of memory|Attempting to (?:reserve|allocate) (?P<wanted>[\d.]+[KMGT]i?B?))",
+            near=r"TPU|XLA|hbm|HBM|jax|xla",
+            says="the accelerator has too little memory for the program that XLA compiled",
+            says_zh="加速器的内存不足以运行 XLA 编译出的程序",
+            remedies=("smaller-step", "shard"),
+        ),
+        Signature(
             needle="cuda runtime error (2)",
             says="the GPU had no memory left (CUDA error 2)",
             says_zh="GPU 已没有剩余显存（CUDA 错误 2）",
@@ -582,6 +596,8 @@ CAUSE = Cause(
         "https://docs.vllm.ai/en/latest/configuration/conserving_memory.html",
     ),
     hits=(
+        "|CCL_ERROR| EXCEPTION: ze error at zeCommandQueueExecuteCommandLists, code: ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+        "Exception in device=TPU:6: RESOURCE_EXHAUSTED: Attempting to reserve 10.51G at the bottom of memory.",
         (
             "RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 2; 31.74 GiB total capacity; 29.11 GiB already allocated; 41.88 MiB "
             "free; 30.02 GiB cached)"

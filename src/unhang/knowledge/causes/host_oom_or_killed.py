@@ -504,6 +504,8 @@ CAUSE = Cause(
         Signature(
             needle="Killed",
             pattern=r"^Killed$",
+            # SGLang ends all of its own.
+            unless=r"Received sigquit from a child",
             says="the shell: the command was killed (SIGKILL); by whom is not in the log",
             says_zh="shell：命令被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,

@@ -71,6 +71,13 @@ CAUSE = Cause(
             says_zh="设备端断言失败：{condition}（{file}:{line}）",
             remedies=("check-the-indices", "name-the-kernel"),
         ),
+        Signature(
+            needle="fftsplus aivector error",
+            pattern=r"device\(chipId:(?P<device>\d+).{0,200}fftsplus aivector error",
+            says="a kernel on NPU {device} accessed memory that is not its own, or was given what it cannot take",
+            says_zh="NPU {device} 上的内核访问了非法内存，或收到了无法处理的输入",
+            remedies=("check-the-indices", "upgrade-the-kernel"),
+        ),
         # Cut off in front.
         Signature(
             needle="Assertion `",
@@ -273,6 +280,7 @@ CAUSE = Cause(
         "https://docs.nvidia.com/compute-sanitizer/ComputeSanitizer/index.html",
     ),
     hits=(
+        "The error from device(chipId:1, dieId:0), serial number is 2, there is an exception of fftsplus aivector error, core id is 9",
         "block: [70,0,0], thread: [30,0,0] Assertion `index out of bounds: 0 <= tmp16 < 32768` failed.",
         (
             "[rank1]: ../aten/src/ATen/native/cuda/Indexing.cu:1289: indexSelectLargeIndex: block: [212,0,0], thread: [64,0,0] Assertion `srcIndex < "

@@ -263,6 +263,13 @@ CAUSE = Cause(
             remedies=("for-the-compiler",),
         ),
         Signature(
+            needle="DLL load failed while importing ",
+            pattern=r"DLL load failed while importing (?P<library>\w{1,80}): The specified (?:module|procedure) could not be found",
+            says="a DLL that {library} needs is not found, or is another release",
+            says_zh="找不到 {library} 需要的 DLL，或其版本不对",
+            remedies=("see-what-is-loaded",),
+        ),
+        Signature(
             needle="_LIBRARY using the following names",
             pattern=r"Could not find (?P<library>\w{1,60})_LIBRARY using the following names",
             says="CMake does not find the library {library}",
@@ -377,6 +384,7 @@ CAUSE = Cause(
         "https://github.com/rapidsai/cugraph/issues/4465",
     ),
     hits=(
+        "ImportError: DLL load failed while importing MPI: The specified module could not be found.",
         "/srv/x/torch/csrc/python_headers.h:12:10: fatal error: Python.h: No such file or directory",
         "gcc: fatal error: cannot execute 'cc1': execvp: No such file or directory",
         "Could not find the bitsandbytes CUDA binary at PosixPath('/opt/py/lib/python3.11/site-packages/bitsandbytes/libbitsandbytes_cuda124.so')",

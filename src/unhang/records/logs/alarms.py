@@ -108,8 +108,6 @@ CRASHES = (
     _crash("*** stack smashing detected"),
     _crash("*** buffer overflow detected"),
     _crash("Assertion `", r"Assertion `.{1,400}' failed"),
-    _crash("Fatal error in ", r"Fatal error in (?:internal_|P?MPI)\w+"),
-    _crash("died due to signal "),
     _crash("Extension modules: ", r"^Extension modules: .+ \(total: \d+\)"),
 )
 ALARMS = (
@@ -142,7 +140,6 @@ ALARMS = (
     _alarm("ack-off ", r"[Bb]ack-off (?:restarting failed|pulling image)"),
     _alarm("No module named ", r"^(?:\S{1,200}: )?No module named "),
     _alarm("<warn> err", r"^libfabric:.*<warn> err"),
-    _alarm("BackOff", r"(?:CrashLoop|ImagePull)BackOff"),
     _alarm(" has different values for "),
     _alarm("CUDNN_STATUS_", r"CUDNN_STATUS_(?!SUCCESS)[A-Z_]+"),
     _alarm('"level":', r'"level": ?"(?:error|fatal)"'),

@@ -6,7 +6,7 @@ from __future__ import annotations
 HARMLESS = (
     r"[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|[Aa]ccept failed|XDG_RUNTIME_DIR"
     r"|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b|pip's dependency resolver"
-    r"|import failed$|which can lead to "
+    r"|\b[Aa]s expected\b|import failed$|which can lead to "
 )
 # What is tried again has ended nothing.
 RETRIED = r"(?:will be retried|retrying|retries? (?:remaining|left))"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from unhang.errors import RecordError
 from unhang.records.logs.blocks import Block, blocks
@@ -25,11 +25,13 @@ from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
 from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import Traceback, writer
+from unhang.records.logs.trouble import TAIL_BYTES
 from unhang.records.logs.writer import rank_at
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+Tail: TypeAlias = bytes
 Piece = TypeVar("Piece", Hit, Traceback)
 
 # Blocks of one log that are under way at once.
@@ -52,7 +54,7 @@ class LogRead:
     """What one log holds.
 
     `ranks` are those that the beginning of some line names, and the log's owner: that of its name, which may be a node's where lines name others.
-    `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one.
+    `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one. `tail` are its last bytes.
     """
 
     source: str
@@ -64,6 +66,7 @@ class LogRead:
     attempt: int | None = None
     begins_at_s: float | None = None
     begins_utc_offset_s: int | None = None
+    tail: Tail = b""
 
 
 def read(
@@ -105,6 +108,7 @@ class Part:
     lines: int = 0
     ranks: set[int] = field(default_factory=set)
     begins: Stamp | None = None
+    tail: Tail = b""
     first: dict[Signature, list[Found]] = field(default_factory=dict)
     last: dict[Signature, list[Found]] = field(default_factory=dict)
 
@@ -131,6 +135,8 @@ class Part:
             self.add_last(signature, moved[missing:])
         self.lines += behind.lines
         self.bytes += behind.bytes
+        if behind.bytes:
+            self.tail = behind.tail
         self.ranks |= behind.ranks
 
     def as_log(self, *, latest_s: float | None = None, at_most: int | None = None) -> LogRead:
@@ -160,6 +166,7 @@ class Part:
             attempt=owner_of(self.source).attempt,
             begins_at_s=None if begins is None else begins.seconds,
             begins_utc_offset_s=None if begins is None else begins.offset_s,
+            tail=self.tail,
         )
 
     def _owned(self, hits: Iterable[tuple[Hit, Stamp | None]], backs: Iterable[tuple[Traceback, Stamp | None]]) -> tuple[bool, set[int]]:
@@ -281,6 +288,7 @@ class _Collector:
             self.blocks_waiting += any(waits)
         part.lines += surveyed.newlines
         part.bytes += block.end - block.begin
+        part.tail = block.window[max(0, block.end - TAIL_BYTES) : block.end]
         part.ranks |= surveyed.ranks
         if self.blocks_waiting >= self.most_waiting:
             self.settle()

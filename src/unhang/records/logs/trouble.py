@@ -1,0 +1,44 @@
+"""The last lines of a log in which nothing was recognised: words that tell of a failure, unless the same lines tell of progress or success.
+
+The tables of `alarms` know how programs report trouble; this only knows that a log which ends in such words is not a healthy one.
+"""
+
+from __future__ import annotations
+
+from unhang.patterns import lazily
+from unhang.records.logs.harmless import HARMLESS, INSTEAD
+from unhang.records.logs.line import Line, parse
+from unhang.records.logs.tracebacks import PASSED, step_of
+
+TAIL_BYTES = 16 * 1024
+_LINES = 40
+_TROUBLE = lazily(
+    r"\b(?i:fatal|failed|failure|killed|aborted|died|crash(?:ed)?|halted|denied|refused|timed out|unexpected(?:ly)?|corrupt(?:ed)?|segfault)\b"
+    r"|(?:^|[\s'\"(.])[A-Z]\w*(?:Error|Exception)\b|\bFAILED|^#\d{1,3} {1,3}0x[0-9a-f]|^frame #\d{1,3}: "
+)
+_WELL = lazily(r"\b(?i:completed?|finished|success(?:fully)?|done|saved|passed|ok)\b|100%\|")
+_WARNING = lazily(r"\b(?:INFO|DEBUG|WARN|WARNING|(?:\w+)?Warning)\b|\[[WI]\d{3,4} |\[[WI] ")
+_PASSED = lazily(rf"{HARMLESS}|\b(?i:{INSTEAD})\b")
+_MAX_CHARS = 600
+
+
+def at_the_end(tail: bytes, lines: int) -> list[Line]:
+    """The lines of `tail`, the last bytes of a log that has `lines` lines, that tell of trouble; none if any tells of progress or success."""
+    raw = tail.split(b"\n")
+    if raw and not raw[-1]:
+        raw.pop()
+    first = lines - len(raw) + 1
+    last = [parse(text.rpartition(b"\r")[2] or text.rstrip(b"\r"), number=max(1, first + n)) for n, text in enumerate(raw) if text.strip()][-_LINES:]
+    if any(step_of(line.text) or _WELL.search(line.text, 0, _MAX_CHARS) for line in last):
+        return []
+    # A stack whose exception is there was looked at.
+    headed = any("Exception raised from " in line.text for line in last)
+    return [
+        line
+        for line in last
+        if (found := _TROUBLE.search(line.text, 0, _MAX_CHARS))
+        and not (headed and found[0].startswith("frame #"))
+        and line.level not in PASSED
+        and not _WARNING.search(line.text, 0, _MAX_CHARS)
+        and not _PASSED.search(line.text, 0, _MAX_CHARS)
+    ]
