@@ -74,3 +74,10 @@ def test_second_best_are_libraries_other_than_torch():
     assert not is_library_file("/v/lib/python3.11/site-packages/torch/nn/modules.py")
     assert not is_library_file("/usr/lib/python3.12/threading.py")
     assert not is_library_file("<string>")
+
+
+def test_every_module_of_ours_is_ours():
+    root = Path(unhang.__file__).parent
+    for path in root.iterdir():
+        if path.suffix == ".py" or (path / "__init__.py").is_file():
+            assert not is_user_file(str(path if path.suffix else path / "x.py")), path

@@ -84,7 +84,7 @@ def test_what_a_preset_shows_is_what_a_run_sets(tmp_path):
 def test_all_settings_are_listed(tmp_path):
     done = unhang("presets", "--settings", cwd=tmp_path)
     assert "cumem-host  " in done.stdout and "values: on, off" in done.stdout
-    assert len(json.loads(unhang("presets", "--settings", "--json", cwd=tmp_path).stdout)["settings"]) == 26
+    assert len(json.loads(unhang("presets", "--settings", "--json", cwd=tmp_path).stdout)["settings"]) == 29
 
 
 @pytest.mark.parametrize(
