@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from unhang.cli import bench_comm
 from unhang.cli.options import NoColor, duration
 
 _ARM = "Settings as --set of unhang run takes them, or a preset, or none."
@@ -16,6 +17,7 @@ def register(app: typer.Typer) -> None:
     # With a callback, one verb stays a verb of its own.
     app.callback()(_bench)
     app.command("compare", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(compare)
+    bench_comm.register(app)
 
 
 def _bench() -> None:
