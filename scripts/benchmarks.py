@@ -32,6 +32,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "scan": ("", "--repeats 1 --mb 8 --ranks 8"),
     "flight": ("--full --limit 200", "--only-digests --repeats 1 --entries 50"),
     "collectives": ("", "--ranks 2 --links loopback --sizes 1 --starts 1 --repeats 0.05"),
+    "comm": ("", "--sizes 4096 --pairs 2"),
     "evaluation": ("", "--batches 5 --repeats 0.05"),
     "exits": ("--runs 200 --minutes 5 --switch-s 1", "--runs 2 --minutes 1"),
     "top": ("", "--ranks 64 --looks 2"),

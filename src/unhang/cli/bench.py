@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
+from unhang.cli import bench_comm
 from unhang.cli.options import NoColor, duration
 
 _ARM = "Settings as --set of unhang run takes them, or a preset, or none."
@@ -56,6 +57,7 @@ def register(app: typer.Typer) -> None:
     own = {"allow_interspersed_args": False, "ignore_unknown_options": False}
     app.command("compare", cls=_Compare, context_settings=own)(compare)
     app.command("priorities", cls=_Priorities, context_settings=own, help=_PRIORITIES)(compare)
+    bench_comm.register(app)
 
 
 def _bench() -> None:

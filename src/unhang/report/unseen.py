@@ -85,6 +85,11 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("the speed of writing to {} ({})", "{} 的写入速度（{}）"),
     ("it did not end in time", "没有在限定时间内结束"),
     ("too little room", "空间太小"),
+    (
+        "no speed was checked here against a baseline (unhang bench record, unhang bench check)",
+        "这里没有与基线比较过速度（unhang bench record、unhang bench check）",
+    ),
+    ("some speeds, of which the last check could not tell whether they are slower", "部分速度，上次检查无法判断是否变慢"),
     ("the home of this user (the user database does not answer)", "当前用户的主目录（用户数据库没有响应）"),
     (
         "NCCL_CONF_FILE={} is relative to the directory that a process is started in, which is not known",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,14 @@ from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.stuck import held_back, in_loader, workers_at_work
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import ranks_of
-from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 from unhang.patterns import lazily
 from unhang.records.frames import place, user_frame
 
 if TYPE_CHECKING:
     import re
 
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit, Traceback
     from unhang.records.picture import Picture
 
@@ -259,6 +261,25 @@ def _of_comers(view: LogView) -> Finding | None:
     return None
 
 
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import speed
+
+    seen = host.get(speed.SUBJECT)
+    for check in seen.checks if seen is not None else ():
+        if check.slower:
+            name, change = max(check.slower.items(), key=lambda one: one[1])
+            yield CAUSE.host_finding(
+                area="speed",
+                severity="warning",
+                says=Text(
+                    "{name} takes {change} % more time than in the baseline {baseline} (slower: {n}; checked {when})",
+                    "{name} 比基线 {baseline} 多用 {change} % 的时间（变慢的有 {n} 项；检查于 {when}）",
+                ).fill(name=name, change=f"{change * 100:.0f}", baseline=check.baseline, n=len(check.slower), when=check.checked),
+                leads_to=Text("the ranks behind it are late at each step, and all others wait", "使用它的 rank 每一步都会迟到，其他 rank 都要等待"),
+                remedies=("check-again",),
+            )
+
+
 CAUSE = Cause(
     id="straggler-timeout",
     role="root",
@@ -271,6 +292,7 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="work-beforehand",
@@ -294,6 +316,12 @@ CAUSE = Cause(
             id="share-the-work",
             says="Do this work before the training starts, or on all ranks evenly, or outside the step; the line named above is where the time goes.",
             says_zh="在训练开始之前做这项工作，或平均分给所有进程，或放到训练步之外；上面给出的代码行就是时间花费之处。",
+        ),
+        Remedy(
+            id="check-again",
+            says="Measure the links again. If they are still slower, look for other jobs, narrower PCIe links, lost NVLinks and lower network rates.",
+            says_zh="再次测量链路。如果仍然变慢，检查其他任务、变窄的 PCIe 链路、失效的 NVLink 和降低的网络速率。",
+            command="unhang bench check; unhang doctor",
         ),
         Remedy(
             id="feed-the-loader",

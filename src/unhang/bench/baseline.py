@@ -1,0 +1,138 @@
+"""Baselines of a machine's speeds, in one SQLite file: recorded in rounds of fresh ranks, checked by the same rounds again."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from unhang import encoding
+from unhang.bench.comm import Asked, Row
+from unhang.bench.comparison import CONFIDENCE, Comparison, compare
+from unhang.errors import RecordError, UnhangError
+from unhang.facts import gpu, snapshot
+from unhang.facts.host import Host
+from unhang.facts.speed import Check
+from unhang.facts.units import size
+from unhang.knowledge.settings.installed import installed
+from unhang.remedies import fingerprint
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS baselines (name TEXT, machine TEXT, recorded TEXT, data BLOB, PRIMARY KEY (name, machine));
+CREATE TABLE IF NOT EXISTS checks (host TEXT, name TEXT, data BLOB, PRIMARY KEY (host, name));
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """`seconds` has for each measurement the median time of a call in each round; `machine` is what it holds for."""
+
+    name: str
+    recorded: str
+    machine: Mapping[str, str]
+    asked: Asked
+    seconds: Mapping[str, tuple[float, ...]]
+
+
+def machine(python: str) -> dict[str, str]:
+    """What decides the speeds, in words: host, GPUs, driver, interfaces, processors, torch and NCCL."""
+    host = Host()
+    seen = snapshot.take(host, only=("gpu", "network", "shm", "container", "limits"))
+    gpus, found = seen.get(gpu.SUBJECT), installed(python, host)
+    words = {
+        **fingerprint.machine(seen),
+        "driver": gpus.driver if gpus is not None else None,
+        "cores": os.cpu_count(),
+        "torch": found.torch and ".".join(map(str, found.torch)),
+        "NCCL": found.nccl and ".".join(map(str, found.nccl)),
+    }
+    return {name: encoding.encode(value).decode() for name, value in words.items()}
+
+
+def named(row: Row) -> str:
+    """The measurement that a row is one of."""
+    of_pair = "" if row.pair is None else f" {row.pair[0]} to {row.pair[1]}"
+    return f"{row.op}{of_pair}{f', {size(row.size_bytes)}' if row.size_bytes else ''}"
+
+
+def add(seconds: dict[str, list[float]], rows: Sequence[Row]) -> None:
+    """One more round."""
+    for row in rows:
+        if not row.lacking:
+            seconds.setdefault(named(row), []).append(row.p50_s)
+
+
+def judge(baseline: Baseline, seconds: Mapping[str, Sequence[float]], *, margin: float) -> tuple[Comparison, ...]:
+    """Each measurement of the baseline against the rounds so far, paired in order: all intervals hold together with that confidence."""
+    known = [name for name in baseline.seconds if name in seconds]
+    confidence = 1 - (1 - CONFIDENCE) / max(len(known), 1)
+    found: list[Comparison] = []
+    for name in known:
+        rounds = min(len(baseline.seconds[name]), len(seconds[name]))
+        times = {"baseline": baseline.seconds[name][:rounds], name: seconds[name][:rounds]}
+        found += compare(times, margin=margin, confidence=confidence)
+    return tuple(found)
+
+
+class Store:
+    """The file of all baselines and of the last check of each. Raises RecordError where it cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def keep(self, baseline: Baseline) -> None:
+        with self._open() as db:
+            values = (baseline.name, _key(baseline.machine), baseline.recorded, encoding.encode(baseline))
+            db.execute("INSERT OR REPLACE INTO baselines VALUES (?, ?, ?, ?)", values)
+
+    def find(self, name: str, here: Mapping[str, str]) -> Baseline:
+        """That of this machine. Raises UnhangError where there is none, and says what another machine's differs in."""
+        with self._open() as db:
+            rows = db.execute("SELECT machine, data FROM baselines WHERE name = ? ORDER BY recorded DESC", (name,)).fetchall()
+        for key, data in rows:
+            if key == _key(here):
+                return msgspec.json.decode(data, type=Baseline)
+        if not rows:
+            raise UnhangError(f"no baseline {name} is in {self.path}", says_zh=f"{self.path} 中没有基线 {name}", hint="unhang bench record")
+        others = [msgspec.json.decode(data, type=Baseline) for _, data in rows]
+        # That of this host, should something have changed there.
+        nearest = max(others, key=lambda one: sum(one.machine.get(k) == v for k, v in here.items()))
+        differs = ", ".join(f"{k} was {nearest.machine.get(k)}, is {v}" for k, v in here.items() if nearest.machine.get(k) != v)
+        raise UnhangError(
+            f"the baseline {name} is of another machine, or this one has changed: {differs}",
+            says_zh=f"基线 {name} 属于另一台机器，或者本机已改变：{differs}",
+            hint="unhang bench record",
+        )
+
+    def keep_check(self, baseline: Baseline, found: Sequence[Comparison]) -> None:
+        slower = {c.arm: c.change for c in found if c.outcome == "slower"}
+        undecided = sum(c.outcome == "undecided" for c in found)
+        same = len(found) - len(slower) - undecided
+        check = Check(baseline=baseline.name, checked=now(), slower=slower, same=same, undecided=undecided)
+        with self._open() as db:
+            db.execute("INSERT OR REPLACE INTO checks VALUES (?, ?, ?)", (Host().hostname(), baseline.name, encoding.encode(check)))
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(self.path, timeout=5)) as db, db:
+                db.executescript(_TABLES)
+                yield db
+        except (sqlite3.Error, OSError, msgspec.MsgspecError) as e:
+            raise RecordError(f"cannot use {self.path}: {e}", says_zh=f"无法使用 {self.path}：{e}") from e
+
+
+def now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _key(machine: Mapping[str, str]) -> str:
+    return hashlib.sha256(encoding.encode(sorted(machine.items()))).hexdigest()

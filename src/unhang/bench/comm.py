@@ -1,0 +1,174 @@
+"""Collectives measured by ranks that a launcher starts (`probes.comm`), and what those report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from unhang.errors import CommandNotFound, UnhangError
+from unhang.launch import ending
+from unhang.probes import comm, live
+from unhang.runtime.attach import protocol
+
+_END_S = 5.0
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is measured, and by whom: `launcher` starts the ranks; () stands for a rank that is one already."""
+
+    launcher: tuple[str, ...]
+    backend: str
+    ops: tuple[str, ...]
+    sizes: tuple[int, ...]
+    time_s: float
+    python: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One operation at one size. Bandwidths are in GB/s (1e9 bytes); `wrong` and `lacking` say why there is nothing to trust, or nothing at all."""
+
+    op: str
+    size_bytes: int
+    calls: int = 0
+    mean_s: float = 0.0
+    p50_s: float = 0.0
+    p95_s: float = 0.0
+    p99_s: float = 0.0
+    algbw_gbps: float | None = None
+    busbw_gbps: float | None = None
+    wrong: str = ""
+    lacking: str = ""
+    pair: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The ranks that measured; `hosts` has the host of each."""
+
+    backend: str
+    hosts: tuple[str, ...]
+    torch: str
+    nccl: str | None
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """`failure` is why the ranks ended early, in a sentence; `log` holds what they printed."""
+
+    stopped: Literal["complete", "interrupted", "failed"]
+    rows: tuple[Row, ...]
+    group: Group | None
+    failure: str = ""
+    log: str = ""
+
+
+class _Line(msgspec.Struct):
+    row: Row | None = None
+    group: Group | None = None
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """ "8..256M" goes up by factors of 4, "8..256M*2" by those of 2, "1M,16M" is a list. Raises ValueError."""
+    span = re.fullmatch(r"(\w+)\.\.(\w+?)(?:\*(\d+))?", text)
+    found = [_size(word) for word in (span[1], span[2]) if span] if span else [_size(word) for word in text.split(",")]
+    if span:
+        (low, high), factor = found, int(span[3] or 4)
+        if low > high or factor < 2:
+            raise ValueError(text)
+        found = []
+        while low < high:
+            found.append(low)
+            low *= factor
+        found.append(high)
+    return tuple(found)
+
+
+def _size(word: str) -> int:
+    found = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", word.strip(), re.IGNORECASE)
+    if found is None or not int(found[1]):
+        raise ValueError(word)
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def launcher(words: tuple[str, ...], *, ranks: int | None, python: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What starts the ranks: as typed; nobody within a group; else torchrun with `ranks` of them. Raises UnhangError."""
+    if words and ranks is not None:
+        raise UnhangError("-n and a launcher: choose one", says_zh="-n 与启动器只能选一个")
+    if words and shutil.which(words[0]) is None:
+        raise CommandNotFound(f"there is no command {words[0]}", says_zh=f"没有命令 {words[0]}")
+    if words or (ranks is None and {"RANK", "WORLD_SIZE"} <= environ.keys()):
+        return words
+    count = ranks or max(2, live.gpus_of(python, environ))
+    return (python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count))
+
+
+def measure(asked: Asked, *, tell: Callable[[Row], None]) -> Result:
+    """Start the ranks and read what rank 0 reports; an interruption (SystemExit) ends them, and what came before it is kept."""
+    rows: list[Row] = []
+    group: Group | None = None
+    ops, sizes = ",".join(asked.ops), ",".join(map(str, asked.sizes))
+    argv = [*(asked.launcher or (asked.python,)), comm.__file__, asked.backend, ops, sizes, str(asked.time_s)]
+    token = secrets.token_hex(8)
+    environ = {**os.environ, protocol.ENV_SWITCH: "0", protocol.ENV_TOKEN: token}
+    ending.adopt_orphans()
+    with tempfile.NamedTemporaryFile(prefix="unhang-comm-", suffix=".log", delete=False) as log:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environ,
+            start_new_session=True,
+            preexec_fn=ending.die_with_parent,
+        )
+        family = ending.Family(child, token)
+        stopped: Literal["complete", "interrupted", "failed"] = "complete"
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                _, marked, said = line.partition(comm.MARK.encode())
+                if not marked:
+                    log.write(line)
+                    continue
+                told = msgspec.json.decode(said, type=_Line)
+                group = told.group or group
+                if told.row is not None:
+                    rows.append(told.row)
+                    tell(told.row)
+            stopped = "failed" if child.wait() else "complete"
+        except SystemExit:
+            stopped = "interrupted"
+        finally:
+            family.members()
+            if child.poll() is None:
+                # A launcher may have ranks on other hosts to end.
+                child.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_END_S)
+            family.kill()
+    if stopped != "failed":
+        Path(log.name).unlink()
+        return Result(stopped=stopped, rows=tuple(rows), group=group)
+    return Result(stopped=stopped, rows=tuple(rows), group=group, failure=_failure(Path(log.name)), log=log.name)
+
+
+def _failure(log: Path) -> str:
+    verdict = live.verdict_of([log])
+    if verdict is not None and verdict.primary is not None and verdict.primary.standing != "not-established":
+        return verdict.primary.says
+    return next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "they printed nothing")

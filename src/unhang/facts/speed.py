@@ -1,0 +1,63 @@
+"""Speeds of this machine against its baseline, as the last `unhang bench check` found them. Nothing is measured here."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from unhang.facts.host import Host
+from unhang.facts.subject import NotHere, Subject
+from unhang.text import Text
+
+FILE = "bench.sqlite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check (`checked` in ISO 8601): how much more time each of the slower ones takes (0.5: half as much again), how many others there are."""
+
+    baseline: str
+    checked: str
+    slower: Mapping[str, float]
+    same: int
+    undecided: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    checks: tuple[Check, ...]
+    unread: tuple[str, ...] = ()
+
+
+def collect(host: Host) -> Speed:
+    """Raises NotHere where nothing was checked, OSError and ValueError where that cannot be read."""
+    cache = host.environ.get("XDG_CACHE_HOME") or f"{host.environ.get('HOME', '')}/.cache"
+    path = host.path(f"{cache}/unhang/{FILE}")
+    found: list[Check] = []
+    if path.is_file():
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(str(path))}?mode=ro", uri=True, timeout=2)) as db:
+                rows = db.execute("SELECT data FROM checks WHERE host = ? ORDER BY name", (host.hostname(),))
+                found = [msgspec.json.decode(data, type=Check) for (data,) in rows]
+        except sqlite3.Error as e:
+            raise OSError(f"{path}: {e}") from e
+    if not found:
+        raise NotHere("no speed was checked here against a baseline (unhang bench record, unhang bench check)")
+    open = any(one.undecided for one in found)
+    return Speed(checks=tuple(found), unread=("some speeds, of which the last check could not tell whether they are slower",) if open else ())
+
+
+def _summary(seen: Speed) -> Text:
+    last = max(seen.checks, key=lambda one: one.checked)
+    return Text(
+        "baseline {name}, checked {when}: {slower} slower, {same} not, {undecided} undecided",
+        "基线 {name}，检查于 {when}：{slower} 项变慢，{same} 项没有，{undecided} 项无法判断",
+    ).fill(name=last.baseline, when=last.checked, slower=len(last.slower), same=last.same, undecided=last.undecided)
+
+
+SUBJECT = Subject(id="speed", title="speed against a baseline", title_zh="与基线相比的速度", facts=Speed, collect=collect, summary=_summary)

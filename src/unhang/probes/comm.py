@@ -1,0 +1,335 @@
+"""One rank of `unhang bench comm`: times collectives over sizes and checks their results; rank 0 prints a line of JSON for each.
+
+Run by path, with the training's own Python: nothing but the standard library and torch is there. Sizes and bus bandwidths are those of nccl-tests
+(doc/PERFORMANCE.md). Ranks agree and report through the store, never through a collective: one that is wrong must not hide itself.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib
+import itertools
+import json
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Launchers may write the rank in front of a line.
+MARK = "@unhang-comm "
+_LAUNCHERS = {
+    "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+    "WORLD_SIZE": ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+}
+_LEAST_CALLS, _MOST_CALLS = 5, 1000
+_FLOAT_BYTES = 4
+_COPY_BYTES = 64 << 20
+_PAIR_BYTES = 16 << 20
+_TIMEOUT_S = 180
+_PERIOD = 3
+
+
+class Group:
+    """The ranks, the device, and the store through which ranks agree. All ranks make the same calls in the same order."""
+
+    def __init__(self, backend: str, time_s: float) -> None:
+        import torch
+
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.cuda = backend == "nccl"
+        local = int(os.environ.get("LOCAL_RANK", self.rank))
+        self.device = torch.device("cuda", local % max(torch.cuda.device_count(), 1)) if self.cuda else torch.device("cpu")
+        self.backend, self.time_s = backend, time_s
+        self._asked = 0
+        if self.cuda:
+            torch.cuda.set_device(self.device)
+
+    def join(self) -> None:
+        import torch.distributed as dist
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        dist.init_process_group(self.backend, timeout=datetime.timedelta(seconds=_TIMEOUT_S))
+        self._store = dist.PrefixStore("unhang-comm", _get_default_store())
+
+    def agree(self, value: Any, combine: Callable[[list[Any]], Any]) -> Any:
+        """What rank 0 makes of the values of all ranks, on each of them."""
+        self._asked += 1
+        self._store.set(f"{self._asked}/{self.rank}", json.dumps(value))
+        if self.rank == 0:
+            values = [json.loads(self._store.get(f"{self._asked}/{rank}")) for rank in range(self.size)]
+            self._store.set(f"{self._asked}", json.dumps(combine(values)))
+        return json.loads(self._store.get(f"{self._asked}"))
+
+    def first(self, value: Any) -> Any:
+        """The first value that is one, in the order of the ranks; else None."""
+        return self.agree(value, lambda values: next(filter(None, values), None))
+
+    def done(self) -> None:
+        """NCCL's calls return before anything has happened."""
+        if self.cuda:
+            import torch
+
+            torch.cuda.synchronize()
+
+    def zeros(self, count: int) -> Any:
+        import torch
+
+        return torch.zeros(count, device=self.device)
+
+    def ramp(self, count: int, plus: Sequence[int]) -> Any:
+        """For each of `plus` one part of `count` numbers: 0, 1, 2, 0, ... with it added. float32 holds all of their sums."""
+        import torch
+
+        base = torch.arange(_PERIOD, device=self.device, dtype=torch.float32).repeat(count // _PERIOD + 1)[:count]
+        return torch.cat([base + one for one in plus]) if plus else self.zeros(0)
+
+
+@dataclass
+class Case:
+    """One operation from `given` into `got` (the same where it works in place), both of parts of `part` numbers.
+
+    For a check the parts of `given` are ramps with `sends` added; those of `got` have to be ramps with `receives` added, `summed` over the ranks.
+    """
+
+    group: Group
+    call: Callable[[], Any]
+    part: int
+    given: Any
+    got: Any
+    sends: Sequence[int]
+    receives: Sequence[int]
+    summed: bool = False
+
+    def check(self) -> str:
+        """What is wrong with the result of one call; "" if nothing is. Leaves zeros, whose sums stay finite."""
+        n = self.group.size
+        self.got.zero_()
+        self.given.copy_(self.group.ramp(self.part, self.sends))
+        self.call()
+        self.group.done()
+        wanted, said = self.group.ramp(self.part, self.receives), ""
+        if self.summed:
+            wanted = wanted * n + n * (n - 1) // 2
+        if self.receives and not bool((self.got == wanted).all()):
+            wrong = (self.got != wanted).nonzero()
+            i = int(wrong[0])
+            said = f"rank {self.group.rank}: {len(wrong)} of {len(wanted)} numbers are wrong; number {i} is {self.got[i]:g}, not {wanted[i]:g}"
+        self.given.zero_()
+        return said
+
+
+def case(group: Group, op: str, size_bytes: int) -> Case:
+    """An operation on an array of `size_bytes`: of all ranks together where it is divided among them (nccl-tests)."""
+    import torch.distributed as dist
+
+    n, me = group.size, group.rank
+    everyone = range(n)
+    of_root = everyone if me == 0 else ()
+    sends, receives = {
+        "all_reduce": ((me,), (0,)),
+        "reduce": ((me,), (0,) if me == 0 else ()),
+        "broadcast": ((5 if me == 0 else 0,), (5,)),
+        "all_gather": ((me,), everyone),
+        "reduce_scatter": ([me + r for r in everyone], (me,)),
+        "all_to_all": ([n * r + me for r in everyone], [n * me + r for r in everyone]),
+        "gather": ((me,), of_root),
+        "scatter": (of_root, (me,)),
+        "send_recv": ((me,), ((me - 1) % n,)),
+        "barrier": ((), ()),
+    }[op]
+    part = max(1, size_bytes // _FLOAT_BYTES // (n if op in DIVIDED else 1))
+    x = group.zeros(part * len(sends))
+    out = x if op in ("all_reduce", "reduce", "broadcast") else group.zeros(part * len(receives))
+    parts = list((out if op == "gather" else x).chunk(n)) if me == 0 and op in ("gather", "scatter") else None
+
+    def around() -> None:
+        both = [dist.P2POp(dist.isend, x, (me + 1) % n), dist.P2POp(dist.irecv, out, (me - 1) % n)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+
+    # Since torch 2.13 the older names warn.
+    gather_all = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter_sum = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(x),
+        "reduce": lambda: dist.reduce(x, 0),
+        "broadcast": lambda: dist.broadcast(x, 0),
+        "all_gather": lambda: gather_all(out, x),
+        "reduce_scatter": lambda: scatter_sum(out, x),
+        "all_to_all": lambda: dist.all_to_all_single(out, x),
+        "gather": lambda: dist.gather(x, parts),
+        "scatter": lambda: dist.scatter(out, parts),
+        "send_recv": around,
+        "barrier": dist.barrier,
+    }
+    return Case(group, calls[op], part, x, out, sends, receives, op in ("all_reduce", "reduce", "reduce_scatter"))
+
+
+DIVIDED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+OPS = ("all_reduce", *DIVIDED, "broadcast", "reduce", "send_recv", "pairs", "barrier")
+
+
+def factor(op: str, n: int) -> float | None:
+    """Bus bandwidth by algorithm bandwidth: what passes each rank's link (nccl-tests: doc/PERFORMANCE.md, src/gather.cu, src/sendrecv.cu)."""
+    return None if op == "barrier" else 2 * (n - 1) / n if op == "all_reduce" else (n - 1) / n if op in DIVIDED else 1.0
+
+
+# What one rank measures by itself.
+LOCAL = ("memory", "loader")
+
+
+def timed(call: Callable[[], Any], times: int, *, cuda: bool) -> list[float]:
+    """Seconds of each of `times` calls, one after the other."""
+    if not cuda:
+        stamps = [time.perf_counter()]
+        for _ in range(times):
+            call()
+            stamps.append(time.perf_counter())
+        return _between(stamps)
+    import torch
+
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    torch.cuda.synchronize()
+    return [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events)]
+
+
+def _between(stamps: Sequence[float]) -> list[float]:
+    return [b - a for a, b in itertools.pairwise(stamps)]
+
+
+def measured(group: Group, call: Callable[[], Any], *, takes_part: bool = True, counts: bool = True) -> list[float]:
+    """The times of the slowest rank of those that count, after calls to warm up: as many as fit into the time of a size."""
+
+    def run(times: int) -> list[float]:
+        return timed(call, times, cuda=group.cuda) if takes_part else []
+
+    run(1)
+    once_s = group.agree(min(run(3), default=0.0), max)
+    # A tenth of the time warms up.
+    run(max(1, min(_MOST_CALLS // 10, int(group.time_s / 10 / once_s))))
+    times = run(max(_LEAST_CALLS, min(_MOST_CALLS, int(group.time_s / once_s))))
+    slowest = group.agree(math.fsum(times) if counts else 0.0, lambda totals: totals.index(max(totals)))
+    found: list[float] = group.first(times if group.rank == slowest else None)
+    return found
+
+
+def row(op: str, size_bytes: int, times: Sequence[float], by: float | None, **more: Any) -> dict[str, Any]:
+    """The bandwidths are those of the mean time, as nccl-tests reports them, in GB/s (1e9 bytes)."""
+    mean_s = math.fsum(times) / len(times)
+    ordered = sorted(times)
+    cuts = {f"p{p}_s": ordered[min(len(ordered) - 1, math.ceil(p / 100 * len(ordered)) - 1)] for p in (50, 95, 99)}
+    algbw = None if by is None else size_bytes / mean_s / 1e9
+    busbw = None if algbw is None or by is None else algbw * by
+    return {"op": op, "size_bytes": size_bytes, "calls": len(times), "mean_s": mean_s, **cuts, "algbw_gbps": algbw, "busbw_gbps": busbw, **more}
+
+
+def collective(group: Group, op: str, size_bytes: int) -> dict[str, Any]:
+    """Raises what a collective raises, unless the backend does not have it: then `lacking` says so."""
+    one = case(group, op, size_bytes)
+    try:
+        wrong = one.check()
+    except Exception as e:
+        # Beside this file, which is run by its path.
+        if not importlib.import_module("worker").is_lacking(group.backend, op, e):
+            raise
+        return {"op": op, "size_bytes": size_bytes, "lacking": " ".join(str(e).split())[:200]}
+    times = measured(group, one.call)
+    # Once more, hot. All ranks take part, whatever the first time brought.
+    again = one.check()
+    size_bytes = one.part * _FLOAT_BYTES * (group.size if op in DIVIDED else op != "barrier")
+    return row(op, size_bytes, times, factor(op, group.size), wrong=group.first(wrong or again) or "")
+
+
+def pairs(group: Group, size_bytes: int) -> Iterator[dict[str, Any]]:
+    """From each rank to each other one, while the rest is idle. The receiver's times count."""
+    import torch.distributed as dist
+
+    count = max(1, size_bytes // _FLOAT_BYTES)
+    x, nothing = group.zeros(count), group.zeros(0)
+    for source, target in itertools.permutations(range(group.size), 2):
+        sends = group.rank == source
+        call = functools.partial(dist.send, x, target) if sends else functools.partial(dist.recv, x, source)
+        one = Case(group, call, count, x if sends else nothing, nothing if sends else x, (9,) if sends else (), () if sends else (9,))
+        takes_part = group.rank in (source, target)
+        wrong = one.check() if takes_part else ""
+        times = measured(group, call, takes_part=takes_part, counts=group.rank == target)
+        yield row("pairs", x.nbytes, times, 1.0, wrong=group.first(wrong) or "", pair=[source, target])
+
+
+def local(group: Group, op: str) -> Iterator[dict[str, Any]]:
+    """What needs no other rank: a copy in memory, to the GPU where there is one, and batches that workers hand over."""
+    import torch
+
+    if op == "loader":
+        from torch.utils.data import DataLoader
+
+        data = [torch.full((3, 224, 224), float(i)) for i in range(32)] * 8
+        loader: Any = DataLoader(data, batch_size=32, num_workers=2, timeout=60)
+        stamps = [time.perf_counter() for _ in loader]
+        yield row(op, data[0].nbytes * 32, _between(stamps), None)
+        return
+    ways = [("memory", torch.device("cpu"), torch.device("cpu"))]
+    if group.cuda:
+        ways += [("gpu memory", group.device, group.device), ("host to gpu", torch.device("cpu"), group.device)]
+    for name, source, target in ways:
+        x = torch.ones(_COPY_BYTES // _FLOAT_BYTES, device=source, pin_memory=source != target)
+        y = torch.zeros_like(x, device=target)
+        copy = lambda x=x, y=y: y.copy_(x, non_blocking=True)  # noqa: E731
+        timed(copy, 3, cuda=target.type == "cuda")
+        yield row(name, _COPY_BYTES, timed(copy, 20, cuda=target.type == "cuda"), 1.0)
+
+
+def main(argv: Sequence[str]) -> None:
+    """`argv`: the backend, operations, sizes in bytes (both with commas), seconds for each size."""
+    backend, named, sizes, time_s = argv
+    ops = named.split(",")
+    for name, others in _LAUNCHERS.items():
+        if found := next((os.environ[other] for other in others if other in os.environ), None):
+            os.environ.setdefault(name, found)
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        raise SystemExit("unhang bench comm needs two ranks or more: the launcher has started one, or sets neither RANK nor WORLD_SIZE")
+    import torch
+
+    group = Group(backend, float(time_s))
+
+    def tell(**what: Any) -> None:
+        if group.rank == 0:
+            print(MARK + json.dumps(what), flush=True)  # noqa: T201
+
+    # Workers of a loader are forked before a group has threads.
+    for op in [op for op in LOCAL if op in ops and group.rank == 0]:
+        for line in local(group, op):
+            tell(row=line)
+    group.join()
+    hosts = group.agree(socket.gethostname(), list)
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if group.cuda else None
+    device = torch.cuda.get_device_name() if group.cuda else "CPU"
+    tell(group={"backend": group.backend, "hosts": hosts, "torch": torch.__version__, "nccl": nccl, "device": device})
+    each = [int(size) for size in sizes.split(",")]
+    for op in [op for op in ops if op not in LOCAL]:
+        lines = pairs(group, min(max(each), _PAIR_BYTES)) if op == "pairs" else (collective(group, op, size) for size in each)
+        for line in lines:
+            tell(row=line)
+            if "lacking" in line or op == "barrier":
+                break
+    # Nobody leaves while others still read the store.
+    group.first(None)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    sys.stdout.flush()
+    # Gloo's threads sometimes abort a process that Python is shutting down.
+    os._exit(0)

@@ -1,0 +1,143 @@
+"""Measured collectives as a table with bars, as JSON and CSV; and speeds against their baseline."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from unhang.bench.baseline import Baseline
+from unhang.bench.comm import Result, Row
+from unhang.bench.comparison import Comparison
+from unhang.bench.hardware import Limit
+from unhang.facts.units import size
+from unhang.report import language
+from unhang.text import NOTHING, Text, same
+
+_BAR_CELLS = 20
+_HEADS = (
+    *(Text("operation", "操作"), Text("size", "大小"), Text("calls", "次数"), same("p50"), same("p95"), same("p99")),
+    *(Text("algorithm GB/s", "算法 GB/s"), Text("bus GB/s", "总线 GB/s"), Text("of the link", "占链路"), NOTHING),
+)
+_CHECK_HEADS = (
+    *(Text("measured", "测量"), Text("baseline", "基线"), Text("now", "现在"), Text("time", "时间"), Text("interval", "区间")),
+    Text("verdict", "结论"),
+)
+_OUTCOMES = {
+    "slower": Text("slower", "变慢"),
+    "faster": Text("faster", "变快"),
+    "same": Text("same within {margin}", "在 {margin} 以内相同"),
+    "undecided": Text("cannot tell", "无法判断"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was measured; `limit` is what the links should carry, where that is known."""
+
+    result: Result
+    limit: Limit | None
+    lang: language.Language = field(default_factory=language.spoken)
+
+    def print(self, console: Console) -> None:
+        rows = self.result.rows
+        most = max((row.busbw_gbps or 0.0 for row in rows), default=0.0) or 1.0
+        if rows:
+            plain = [row for row in rows if row.pair is None]
+            console.print(_table([head.of(self.lang) for head in _HEADS], [self._cells(row, most) for row in plain], left=(0, 9)))
+            if pairs := {row.pair: row for row in rows if row.pair is not None}:
+                console.print(self._matrix(pairs))
+        for says in self.says():
+            console.print(says.of(self.lang), markup=False, soft_wrap=True)
+
+    def says(self) -> Iterable[Text]:
+        group, result = self.result.group, self.result
+        if group is not None:
+            library = f"NCCL {group.nccl}" if group.nccl else group.backend
+            yield Text(
+                "{n} ranks on {hosts} host(s), {library}, torch {torch}, {device}", "{n} 个 rank，{hosts} 台主机，{library}，torch {torch}，{device}"
+            ).fill(n=len(group.hosts), hosts=len(set(group.hosts)), library=library, torch=group.torch, device=group.device)
+        if self.limit is not None:
+            yield Text("the link: {what}, {gbps} GB/s", "链路：{what}，{gbps} GB/s").fill(what=self.limit.what, gbps=f"{self.limit.gbps:.4g}")
+        for row in result.rows:
+            if row.wrong or row.lacking:
+                how = Text("wrong result: {why}", "结果错误：{why}") if row.wrong else Text("not in this backend: {why}", "该后端不支持：{why}")
+                yield same(f"{_name(row)}: ") + how.fill(why=row.wrong or row.lacking)
+        if result.stopped == "failed":
+            yield Text("the ranks failed: {why}; what they printed is in {log}", "rank 失败：{why}；输出保存在 {log}").fill(
+                why=result.failure, log=result.log
+            )
+        if result.stopped == "interrupted":
+            yield Text("interrupted: the rest was not measured", "已中断：其余未测量")
+
+    def _ratio(self, row: Row) -> float | None:
+        of_links = row.op not in ("memory", "gpu memory", "host to gpu")
+        return row.busbw_gbps / self.limit.gbps if self.limit is not None and row.busbw_gbps is not None and of_links else None
+
+    def _cells(self, row: Row, most: float) -> list[str]:
+        ratio = self._ratio(row)
+        speeds = ["" if value is None else f"{value:.3g}" for value in (row.algbw_gbps, row.busbw_gbps)]
+        bar = "█" * round(_BAR_CELLS * (row.busbw_gbps or 0.0) / most)
+        times = [seconds(value) for value in (row.p50_s, row.p95_s, row.p99_s)] if row.calls else [""] * 3
+        return [
+            row.op,
+            size(row.size_bytes),
+            str(row.calls or ""),
+            *times,
+            *speeds,
+            "" if ratio is None else f"{ratio * 100:.1f} %",
+            "wrong" if row.wrong else bar,
+        ]
+
+    def _matrix(self, pairs: dict[tuple[int, int], Row]) -> Table:
+        """Bus bandwidths in GB/s, from the rank of a line to that of a column."""
+        ranks = sorted({rank for pair in pairs for rank in pair})
+        heads = [Text("GB/s from \\ to", "GB/s 从 \\ 到").of(self.lang), *map(str, ranks)]
+        cells = [[f"{row.busbw_gbps or 0:.3g}" if (row := pairs.get((a, b))) else "-" for b in ranks] for a in ranks]
+        return _table(heads, [[str(rank), *line] for rank, line in zip(ranks, cells, strict=True)], left=(0,))
+
+    def csv(self) -> str:
+        """One line for each operation and size."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, [*Row.__dataclass_fields__], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in self.result.rows)
+        return out.getvalue()
+
+    def json(self) -> dict[str, Any]:
+        rows = [{**asdict(row), "of_link": self._ratio(row)} for row in self.result.rows]
+        return {"schema": "unhang/bench-comm/1", **asdict(self.result), "rows": rows, "link": self.limit and asdict(self.limit)}
+
+
+def check_table(baseline: Baseline, measured: dict[str, list[float]], found: Sequence[Comparison], margin: float) -> Table:
+    lang = language.spoken()
+    lines = []
+    for one in found:
+        before, after = (seconds(statistics.median(values)) for values in (baseline.seconds[one.arm], measured[one.arm]))
+        between = "" if one.low is None else f"{one.low * 100:+.1f} % .. {'?' if one.high is None else f'{one.high * 100:+.1f} %'}"
+        verdict = _OUTCOMES[one.outcome].fill(margin=f"{margin * 100:g} %").of(lang)
+        lines.append([one.arm, before, after, f"{one.change * 100:+.1f} %", between, verdict])
+    return _table([head.of(lang) for head in _CHECK_HEADS], lines, left=(0, 5))
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]], *, left: Sequence[int]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i in left else "right", overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def _name(row: Row) -> str:
+    return f"{row.op} {f'{row.pair[0]} to {row.pair[1]} ' if row.pair else ''}{size(row.size_bytes)}"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
