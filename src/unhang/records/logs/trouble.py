@@ -13,10 +13,11 @@ from unhang.records.logs.tracebacks import PASSED, step_of
 TAIL_BYTES = 16 * 1024
 _LINES = 40
 _TROUBLE = lazily(
-    r"\b(?i:fatal|failed|failure|killed|aborted|died|crash(?:ed)?|halted|denied|refused|timed out|unexpected(?:ly)?|corrupt(?:ed)?|segfault)\b"
-    r"|(?:^|[\s'\"(.])[A-Z]\w*(?:Error|Exception)\b|\bFAILED|^#\d{1,3} {1,3}0x[0-9a-f]|^frame #\d{1,3}: "
+    r"\b(?i:fatal|failed|failure|killed|abort(?:ed|ing)|died|crash(?:ed)?|halted|denied|refused|timed out|unexpected(?:ly)?|corrupt(?:ed)?"
+    r"|segfault)\b|(?:^|[\s'\"(.])[A-Z]\w*(?:Error|Exception)\b|\bcudaError\b|\bFAILED|\bmake(?:\[\d+\])?: \*\*\* "
+    r"|^#\d{1,3} {1,3}0x[0-9a-f]|^frame #\d{1,3}: "
 )
-_WELL = lazily(r"\b(?i:completed?|finished|success(?:fully)?|done|saved|passed|ok)\b|100%\|")
+_WELL = lazily(r"(?<![\w/-])(?i:completed?|finished|success(?:fully)?|done|saved|passed|ok)(?![\w/-])|100%\|")
 _WARNING = lazily(r"\b(?:INFO|DEBUG|WARN|WARNING|(?:\w+)?Warning)\b|\[[WI]\d{3,4} |\[[WI] ")
 _PASSED = lazily(rf"{HARMLESS}|\b(?i:{INSTEAD})\b")
 _MAX_CHARS = 600
@@ -31,8 +32,8 @@ def at_the_end(tail: bytes, lines: int) -> list[Line]:
     last = [parse(text.rpartition(b"\r")[2] or text.rstrip(b"\r"), number=max(1, first + n)) for n, text in enumerate(raw) if text.strip()][-_LINES:]
     if any(step_of(line.text) or _WELL.search(line.text, 0, _MAX_CHARS) for line in last):
         return []
-    # A stack whose exception is there was looked at.
-    headed = any("Exception raised from " in line.text for line in last)
+    # A stack whose exception is there was looked at, and warnings bring stacks, too.
+    headed = any("Exception raised from " in line.text or line.text.startswith("[W") for line in last)
     return [
         line
         for line in last
