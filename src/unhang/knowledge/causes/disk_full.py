@@ -151,8 +151,8 @@ CAUSE = Cause(
             needle="unexpected pos ",
             pattern=r"inline_container\.cc:\d+\] ?\.? ?unexpected pos (?P<position>\d+) vs (?P<expected>\d+)",
             standing="likely",
-            says="torch.save wrote only up to byte {position} of {expected}: the usual reason is a full disk or quota",
-            says_zh="torch.save 应写到第 {expected} 字节，实际只写到第 {position} 字节：通常是因为磁盘已满或配额用尽",
+            says="torch.save stands at byte {position} of its file where it counted {expected}: the usual reason is a full disk or quota",
+            says_zh="torch.save 写到文件第 {position} 字节，而按计数应为第 {expected} 字节：通常是因为磁盘已满或配额用尽",
             remedies=_SPACE,
         ),
         Signature(

@@ -6,6 +6,7 @@ Long because kernel, cgroup, Slurm, Kubernetes, Ray and launchers each tell it i
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from unhang.facts.memory import Memory
     from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
+    from unhang.records.logs.said import At
     from unhang.records.picture import Picture, RankView
 
 _SIGKILL = -9
+_SHELL = lazily(r"^Killed$|line \d+: +\S{1,20} Killed ")
 _MEMORY = ("less-memory", "more-memory", "watch-memory")
 _KILLED = ("find-the-killer", "watch-memory", "less-memory")
 # What a rank of a training is called in a kernel log: 15 characters of the command or of the thread.
@@ -223,7 +226,8 @@ def _in_logs(view: LogView) -> Finding | None:
     # A launcher kills what does not leave after its SIGTERM.
     forced = {h.groups["pid"] for h in view.hits_of("launcher-teardown") if "forcefully exiting" in h.text and "pid" in h.groups}
     hits = tuple(h for h in hits if h.signature.remedies != _KILLED or h.groups.get("pid") not in forced)
-    killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced)
+    hits = tuple(h for h in hits if h.signature.remedies != _KILLED or not _in_teardown(h, view))
+    killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced and not _in_teardown(e.at, view))
     numbers = tuple(sorted({e.at.rank for e in killed if e.at.rank is not None}))
     if hits:
         told = [h for h in hits if h.signature.remedies != _KILLED] or hits
@@ -244,6 +248,18 @@ def _in_logs(view: LogView) -> Finding | None:
         evidence=tuple(Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in killed[:2]),
         remedies=_KILLED,
     )
+
+
+def _in_teardown(killed: Hit | At, view: LogView) -> bool:
+    """Whether Slurm or a shell tells of it behind what explains it: the step was cancelled, another task failed, a collective was given up."""
+
+    def before(other: Hit | At) -> bool:
+        return other.source == killed.source and None not in (other.line, killed.line) and (other.line or 0) < (killed.line or 0)
+
+    if killed.text.lstrip().startswith("srun: error: "):
+        cancelled = any(before(h) for h in view.hits_of("launcher-teardown") if " CANCELLED AT " in h.text)
+        return cancelled or any(before(e.at) for e in view.exits if e.code not in (0, _SIGKILL, -signal.SIGTERM))
+    return bool(_SHELL.search(killed.text)) and any(before(h) for h in view.hits_of("collective-timeout"))
 
 
 def _is_ours(hit: Hit, view: LogView) -> bool:
