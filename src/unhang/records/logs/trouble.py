@@ -17,7 +17,7 @@ _TROUBLE = lazily(
     r"|segfault)\b|(?:^|[\s'\"(.])[A-Z]\w*(?:Error|Exception)\b|\bcudaError\b|\bFAILED|\bmake(?:\[\d+\])?: \*\*\* "
     r"|^#\d{1,3} {1,3}0x[0-9a-f]|^frame #\d{1,3}: "
 )
-_WELL = lazily(r"(?<![\w/-])(?i:completed?|finished|success(?:fully)?|done|saved|passed|ok)(?![\w/-])|100%\|")
+_WELL = lazily(r"(?<![\w/-])(?<!Init )(?i:completed?|finished|success(?:fully)?|done|saved|passed|ok)(?![\w/-])|100%\|")
 _WARNING = lazily(r"\b(?:INFO|DEBUG|WARN|WARNING|(?:\w+)?Warning)\b|\[[WI]\d{3,4} |\[[WI] ")
 _PASSED = lazily(rf"{HARMLESS}|\b(?i:{INSTEAD})\b")
 _MAX_CHARS = 600
