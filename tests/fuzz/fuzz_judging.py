@@ -14,15 +14,15 @@ import atheris
 with atheris.instrument_imports(include=["unhang.records.logs", "unhang.diagnosis"]):
     from unhang.diagnosis.assemble import CONTEXT, assemble
     from unhang.diagnosis.kernel_told import sifted
-    from unhang.diagnosis.logs import MARKS, Judge
-    from unhang.records.logs import Needles, blocks, looking, read
+    from unhang.diagnosis.logs import Judge
+    from unhang.records.logs import Needles, alarms, blocks, looking, read
 
 from rich.console import Console
 
 from unhang.knowledge import catalogue
 from unhang.report import markdown, terminal
 
-NEEDLES = Needles((*catalogue.signatures(), *CONTEXT, *MARKS))
+NEEDLES = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES))
 blocks.BLOCK_BYTES = 512
 
 
