@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 AT_LEAST = 0.9
 # Causes that one line of theirs cannot show: it counts only beside something else (two hosts, a failure of its own kind), which no fixture holds.
 BELOW = {
-    "framework-bug": "an abort of threads while Python ends is no cause of a failure that has another one",
     "ineffective-setting": "a setting without effect is no cause of a failure that has another one",
     "premature-exit": "a rank that ends in order counts with a peer that lost it",
     "process-stuck": "a watchdog that got stuck counts without a collective that timed out",
