@@ -102,7 +102,7 @@ class Store:
         if not rows:
             raise UnhangError(f"no baseline {name} is in {self.path}", says_zh=f"{self.path} 中没有基线 {name}", hint="unhang bench record")
         others = [msgspec.json.decode(data, type=Baseline) for _, data in rows]
-        # That of this host, should something have changed there.
+        # Most likely recorded here, before something was changed.
         nearest = max(others, key=lambda one: sum(one.machine.get(k) == v for k, v in here.items()))
         differs = ", ".join(f"{k} was {nearest.machine.get(k)}, is {v}" for k, v in here.items() if nearest.machine.get(k) != v)
         raise UnhangError(

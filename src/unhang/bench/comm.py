@@ -145,11 +145,11 @@ def measure(asked: Asked, *, tell: Callable[[Row], None]) -> Result:
                 if not marked:
                     log.write(line)
                     continue
-                told = msgspec.json.decode(said, type=_Line)
-                group = told.group or group
-                if told.row is not None:
-                    rows.append(told.row)
-                    tell(told.row)
+                message = msgspec.json.decode(said, type=_Line)
+                group = message.group or group
+                if message.row is not None:
+                    rows.append(message.row)
+                    tell(message.row)
             stopped = "failed" if child.wait() else "complete"
         except SystemExit:
             stopped = "interrupted"

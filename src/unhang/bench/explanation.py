@@ -1,4 +1,4 @@
-"""Why arms are as fast as they are, from what was measured and recorded in their runs alone. Nothing is said of what is not known."""
+"""Why arms are as fast as they are: sentences made only of what was measured and recorded in their runs; what was not measured is left out."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from unhang.runtime.attach import protocol
 
 ARGUMENTS = "arguments"
 WORLD_SIZE = "world size"
-# What came of the settings.
+# What ranks were seen to use; all else in the record is what they were given.
 OBSERVED = frozenset({"TCP addresses", nccl_used.TRANSPORTS, nccl_used.NETWORK, nccl_used.CONNECTED, nccl_used.ALGORITHMS})
 UNKNOWN = "not known"
 # All that these do is to change which transports and networks NCCL uses, and its log tells those.
