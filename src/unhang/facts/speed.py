@@ -53,6 +53,8 @@ def collect(host: Host) -> Speed:
 
 
 def _summary(seen: Speed) -> Text:
+    if not seen.checks:
+        return Text("nothing checked", "未检查")
     last = max(seen.checks, key=lambda one: one.checked)
     return Text(
         "baseline {name}, checked {when}: {slower} slower, {same} not, {undecided} undecided",
