@@ -276,7 +276,7 @@ _REAL = (
         "Log parts of failures that people posted in public trackers from 2023 to 2026, found by search and typed anew: what programs print, its "
         "order and its defects were kept, hosts, pids, paths, addresses and most numbers were made up. Each was labelled from its log part alone, "
         "with every cause that an expert would accept, before `unhang why` had seen it. A hash of its address put each of the first 205 into "
-        "one of two halves: signatures were learned from `learn`, nobody looked at a single report of `measure` but for five at last, whose "
+        "one of two halves: signatures were learned from `learn`, nobody looked at a single report of `measure` but for six at last, whose "
         "failures had been overlooked: general rules were made of these, no signature. Those of `later` were gathered "
         "afterwards and judged once, by the version of that day, before anything was learned from them. `scripts/field.jsonl` has addresses, "
         "labels and verdicts; `scripts/field.py` judges the halves again."

@@ -4,7 +4,7 @@
     python scripts/field.py wrong         what was wrong, of the half to learn from
 
 scripts/field.jsonl keeps a report's address, its label and the verdict, never its text. The label was given from the log part alone before any
-verdict was seen. The first 205 were halved by a hash of the address; nobody looks at single reports of `measure` (five were, once). Those of
+verdict was seen. The first 205 were halved by a hash of the address; nobody looks at single reports of `measure` (six were). Those of
 `later` were gathered afterwards and judged once, before anything was learned from them; they keep that verdict.
 """
 

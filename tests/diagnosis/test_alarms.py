@@ -65,6 +65,7 @@ def test_an_exception_without_its_traceback(text: str, ranks: tuple[int, ...], s
         "[rank0]:[W108 11:02:13.441302911 ProcessGroupNCCL.cpp:1538] Warning: destroy_process_group() was not called before program exit\n",
         "eval error: 0.113\nError: 0.12\nlog_level=ERROR\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1\n",
         "ERROR 03-07 06:00:03 [registry.py:347] Plugin acme was not loaded\nINFO:     Application startup complete.\n",
+        "INFO 01-08 11:02:13 [launch.py:77] waiting for 3 of 4 workers\n" * 3 + STEPS,
     ],
 )
 def test_what_a_job_went_on_after_is_no_failure(text: str, tmp_path: Path):
@@ -274,6 +275,8 @@ def test_what_python_prints_at_the_end_of_a_script_ended_it(tmp_path: Path):
         "Failed, UB error userbuffers-host.cpp:223 ''\n",
         "srun: error: Unable to contact slurm controller (connect failure)\n",
         "F0108 11:02:13.441302  4711 executor.cc:77] Check failed: ok\n",
+        "".join(f"quorum: 2026-01-08T11:02:{n}Z - INFO tick: New quorum not ready, only have 3 participants, need min_replicas 4\n" for n in (13, 14, 15)),
+        "INFO 01-08 11:02:13 [launch.py:77] waiting for 3 of 4 workers\n" * 3,
     ],
 )
 def test_alarms_of_other_programs(text: str, tmp_path: Path):

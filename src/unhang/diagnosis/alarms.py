@@ -63,7 +63,7 @@ def ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
     found = [(source, line) for source, (tail, lines) in tails.items() for line in trouble.at_the_end(tail, lines)]
     if not found:
         return None
-    says = Text("the log ends in words of a failure that nothing here recognises", "日志以失败的字样结束，但没有已知的特征能识别")
+    says = Text("the log ends in words of a failure or of waiting that nothing here recognises", "日志以失败或等待的字样结束，但没有已知的特征能识别")
     says += Text(": {said}", "：{said}").fill(said=words.cut(found[-1][1].text.strip(), 200))
     return Finding(
         cause="unknown",

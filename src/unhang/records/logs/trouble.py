@@ -1,4 +1,5 @@
-"""The last lines of a log in which nothing was recognised: words that tell of a failure, unless the same lines tell of progress or success.
+"""The last lines of a log in which nothing was recognised: words that tell of a failure, or of waiting again and again, unless the same
+lines tell of progress or success.
 
 The tables of `alarms` know how programs report trouble; this only knows that a log which ends in such words is not a healthy one.
 """
@@ -19,6 +20,9 @@ _TROUBLE = lazily(
 )
 _WELL = lazily(r"(?<![\w/-])(?<!Init )(?i:completed?|finished|success(?:fully)?|done|saved|passed|ok)(?![\w/-])|100%\|")
 _WARNING = lazily(r"\b(?:INFO|DEBUG|WARN|WARNING|(?:\w+)?Warning)\b|\[[WI]\d{3,4} |\[[WI] ")
+_WAITS = lazily(r"\b(?i:waiting (?:for|on|until)|only have \d+ \w+, need)\b")
+# That often at least, whatever its level: programs wait for a moment at every start.
+_AGAIN = 3
 _PASSED = lazily(rf"{HARMLESS}|\b(?i:{INSTEAD})\b")
 _MAX_CHARS = 600
 
@@ -32,6 +36,9 @@ def at_the_end(tail: bytes, lines: int) -> list[Line]:
     last = [parse(text.rpartition(b"\r")[2] or text.rstrip(b"\r"), number=max(1, first + n)) for n, text in enumerate(raw) if text.strip()][-_LINES:]
     if any(step_of(line.text) or _WELL.search(line.text, 0, _MAX_CHARS) for line in last):
         return []
+    waits = last[-_AGAIN:]
+    if len(waits) == _AGAIN and all(_WAITS.search(line.text, 0, _MAX_CHARS) for line in waits):
+        return waits
     # A stack whose exception is there was looked at, and warnings bring stacks, too.
     headed = any("Exception raised from " in line.text or line.text.startswith("[W") for line in last)
     return [
