@@ -185,7 +185,9 @@ def thread_left(rank: int) -> None:
 
     def calls() -> None:
         while True:
-            unhang.all_reduce(torch.ones(8))
+            # Between two calls it is in torch as well, for moments.
+            tensors = [torch.ones(8) for _ in range(100)]
+            unhang.all_reduce(tensors[0])
 
     collectives(rank)
     threading.Thread(target=calls, daemon=True).start()

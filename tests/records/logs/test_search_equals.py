@@ -7,7 +7,6 @@ import pickle
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,7 +92,7 @@ def test_parts_that_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     path.write_bytes(data)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
     monkeypatch.setattr(search, "_WAITING", 2)
-    few = (replace(PLAIN, keep=keep, newest=newest), replace(NUMBERED, keep=keep), NEAR)
+    few = (PLAIN._replace(keep=keep, newest=newest), NUMBERED._replace(keep=keep), NEAR)
     needles, size = Needles(few), span * block
     joined = Part(source=str(path))
     for part in (read_part(path, needles, span=range(at, at + size)) for at in range(0, len(data), size)):

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+# hashlib would load all of OpenSSL first.
+try:
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 if TYPE_CHECKING:
     import hyperscan
@@ -64,7 +69,7 @@ def _own(path: Path) -> bytes:
 
 
 def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+    return blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
 def _keyed(path: Path, data: bytes) -> bytes:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from unhang.model import Standing
@@ -19,8 +19,8 @@ Role = Literal["root", "symptom", "context", "alarm"]
 NEAR_LINES = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Signature:
+# A thousand of them are made and hashed at every start: a frozen dataclass takes several times as long.
+class Signature(NamedTuple):
     """A literal that must stand in the line, and a pattern with named groups for what it captures ("" for none).
 
     Write needle and pattern for the line behind its prefixes (rank, time, pod), colours and carriage returns: those are taken off first. The engine

@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 # Whatever is still under way then is left as it is.
 _WITHIN_S = 3.0
 _LOOKS_EVERY_S = 0.001
+# For threads of the script to come out of a short call of torch's, and to meet the end in the next one of ours.
+_OTHERS_S = 0.1
 
 # Set when the interpreter begins to end: threads of ours stop.
 ended = threading.Event()
@@ -76,6 +78,13 @@ def _end() -> None:
     for close in _closers:
         with suppress(Exception):
             close(until)
+    _let_others_on(min(until, time.monotonic() + _OTHERS_S))
+
+
+def _let_others_on(until: float) -> None:
+    """Between two calls of ours a thread may be in `torch.ones`, which asks for that lock as well; the next call ends it. A longer one is its own."""
+    while time.monotonic() < until and any(one.daemon and not one.name.startswith("unhang-") for one in threading.enumerate()):
+        time.sleep(_LOOKS_EVERY_S)
 
 
 # A child has none of the threads.
