@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 JSON_BEGINS = '{"'
@@ -34,6 +33,8 @@ def unwrapped(text: str) -> Wrapped | None:
 
 
 def _inner(text: str) -> tuple[str, str, str | None] | None:
+    import json
+
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

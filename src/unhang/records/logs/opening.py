@@ -15,7 +15,7 @@ from typing import IO
 
 from unhang.errors import RecordError
 from unhang.model import NotExamined
-from unhang.records.logs import tars, unpacking, zips
+from unhang.records.logs import tars, unpacking
 from unhang.records.logs.kinds import FLIGHT, Misses, is_binary, no_log
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, words
 
@@ -267,6 +267,8 @@ class _Walk:
             yield from self._member(source, member.name, member.kind, member.size_bytes, member.mtime, data_of, depth, packed)
 
     def _zip(self, data: Stream, whole: Bytes | None, source: Source, *, depth: int, packed: int) -> Iterator[Opened]:
+        from unhang.records.logs import zips
+
         spooled = None
         if whole is None:
             whole = spooled = SpooledBytes(source.name, data.read, self.limits.spool_bytes)
