@@ -134,6 +134,8 @@ ALARMS = (
         )
         for needle in ("Error: ", "Error response from ", "error: ")
     ),
+    # CANN, the software under HCCL.
+    _alarm("[PID: ", r"\bE[A-Z]\d{4}: \[PID: \d+\]"),
     # NVSHMEM, libfabric, user buffers: no level, no prefix.
     _alarm("non-zero status: "),
     _alarm("level=", r"\blevel=(?:error|fatal)\b"),
