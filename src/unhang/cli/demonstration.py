@@ -84,8 +84,9 @@ def _one(console: Console, recipe: Path, base: Path, data: Path, scenario: Scena
         environ |= {"UNHANG_FAULT": scenario.fault, "UNHANG_FAULT_RECORD": str(record)}
     argv = [sys.executable, "-m", "unhang", "run", "--json", "--quiet", "-n", str(RANKS), "--python", sys.executable, "--run-dir", str(run_dir)]
     argv += ["--no-color"] if screen.is_plain() else []
-    # What one fault brings to light is nothing that the next one may know.
+    # What one fault brings to light is nothing that the next one may know, nor the next demo: a pause that was survived here is no news again.
     argv += ["--fallback", "off"]
+    environ["XDG_CACHE_HOME"] = str(base / f"{name}-cache")
     argv += [str(recipe / "train.py"), "train", "--preset", "demo", "--is_finetune", "--data", str(data), "--output", str(output)]
     started = time.monotonic()
     outcome = json.loads(_call(argv, environ, any_exit=True) or b"{}")
