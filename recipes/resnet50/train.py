@@ -150,7 +150,6 @@ class Training:
         self.model.train()
         for step in range(self.start + 1, self.total + 1):
             self.step = step
-            self.clock.begin()
             if faults:
                 faults.point("train.step", step=step)
             self._step(step, *self.clock.next(source))
@@ -160,7 +159,6 @@ class Training:
             if logs or evaluates or saves:
                 self._log(step)
             if evaluates or saves:
-                self.clock.pause()
                 self._average_statistics()
             if evaluates:
                 self._evaluate(step)

@@ -114,7 +114,7 @@ def launcher(words: tuple[str, ...], *, ranks: int | None, python: str, environ:
     return (python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count))
 
 
-def measure(asked: Asked, *, tell: Callable[[Row], None]) -> Result:
+def measure(asked: Asked, *, on_row: Callable[[Row], None]) -> Result:
     """Start the ranks and read what rank 0 reports; an interruption (SystemExit) ends them, and what came before it is kept."""
     rows: list[Row] = []
     group: Group | None = None
@@ -146,7 +146,7 @@ def measure(asked: Asked, *, tell: Callable[[Row], None]) -> Result:
                 group = message.group or group
                 if message.row is not None:
                     rows.append(message.row)
-                    tell(message.row)
+                    on_row(message.row)
             stopped = "failed" if child.wait() else "complete"
         except SystemExit:
             stopped = "interrupted"

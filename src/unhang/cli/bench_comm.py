@@ -111,7 +111,7 @@ def _measured(asked: Asked, prefix: str = "") -> Result:
     """With progress on standard error: a line that changes on a terminal, else one for each operation."""
     console, last = screen.console(stderr=True), ""
 
-    def tell(row: Row) -> None:
+    def show(row: Row) -> None:
         nonlocal last
         if console.is_terminal:
             status.update(f"{prefix}{row.op} {size(row.size_bytes)}")
@@ -120,7 +120,7 @@ def _measured(asked: Asked, prefix: str = "") -> Result:
         last = row.op
 
     with console.status(f"{prefix}...") as status:
-        return measuring.measure(asked, tell=tell)
+        return measuring.measure(asked, on_row=show)
 
 
 def _sound(asked: Asked, prefix: str, *, as_json: bool) -> tuple[Row, ...]:

@@ -49,9 +49,10 @@ def render(report: Report, command: Sequence[str]) -> str:
     runs = report.state.runs
     parts: list[Child] = [_verdict(report, verdicts)]
     if runs:
-        parts.append(_card("result", _RESULT.of(lang), _table(*in_language(report.rows(), lang))))
-        parts.append(_card("parts", _PARTS.of(lang), _table(*in_language(report.metric_rows(), lang))))
-        parts.append(_card("times", _TIMES.of(lang), element("p", _TIMES_ABOUT.of(lang), class_="quiet"), _histograms(report)))
+        parts.append(sections.section("result", _RESULT.of(lang), _table(*in_language(report.rows(), lang)), class_="card"))
+        parts.append(sections.section("parts", _PARTS.of(lang), _table(*in_language(report.metric_rows(), lang)), class_="card"))
+        about = element("p", _TIMES_ABOUT.of(lang), class_="quiet")
+        parts.append(sections.section("times", _TIMES.of(lang), about, _histograms(report), class_="card"))
         parts += [_rounds(report, arm, views) for arm, views in report.state.views.items()]
         parts.append(_differences(report))
     parts.append(_facts(report, command))
@@ -70,10 +71,6 @@ def _verdict(report: Report, verdicts: Sequence[str]) -> Markup:
         id="verdict",
         aria_labelledby="verdict-title",
     )
-
-
-def _card(id: str, heading: str, *children: Child) -> Markup:
-    return element("section", element("h2", heading, id=f"{id}-title"), *children, class_="card", id=id, aria_labelledby=f"{id}-title")
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
@@ -141,7 +138,8 @@ def _rounds(report: Report, arm: str, views: Sequence[RoundView]) -> Markup:
         if n % math.ceil(len(views) / 20) == 0:
             drawn.append(_draw("text", "middle", str(n), x=x(n), y=bottom + 16))
     drawn.append(element("polyline", points=" ".join(f"{_at(x(n))},{_at(y(view.after.change))}" for n, view in enumerate(views, 1)), class_="mean"))
-    return _card(f"rounds-{arm}", title, element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet"), _svg(bottom + 24, title, drawn))
+    about = element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet")
+    return sections.section(f"rounds-{arm}", title, about, _svg(bottom + 24, title, drawn), class_="card")
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -163,7 +161,7 @@ def _differences(report: Report) -> Markup | None:
         [d.arm, d.name, *(unset if value is None else value for value in d.values), "" if d.name in OBSERVED else yes if d.is_asked else no]
         for d in found
     ]
-    return _card("differ", _DIFFER.of(lang), _table(heads, rows))
+    return sections.section("differ", _DIFFER.of(lang), _table(heads, rows), class_="card")
 
 
 def _facts(report: Report, command: Sequence[str]) -> Markup | None:
