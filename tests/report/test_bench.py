@@ -142,6 +142,16 @@ def test_a_ranking_says_what_gains_most_and_what_was_not_compared(trainings):
     assert told["failures"].keys() == {"f"} and told["left_out"].keys() == {"ib"} and told["says"][0] in made.markdown()
 
 
+def test_a_ranking_of_which_nothing_could_be_compared(trainings):
+    trainings.fails = {"b"}
+    race = {"is_race": True, "leaves_out_equal": True}
+    rules = Rules(seed=4, margin=0.01, budget_s=100.0, steps=40, **race)
+    made = Ranking(arms=trainings.arms, rules=rules, run_dir=trainings.directory.path, again="AGAIN", result=trainings.run(**race))
+    said = printed(made)
+    assert "no setting could be compared: each one fails or changes nothing here\n" in said and "its training fails: unhang why" in said
+    assert made.markdown() and made.json()["failures"].keys() == {"b"} and of_bench.render(made, ("train.py",))
+
+
 def test_nothing_to_show_yet(trainings):
     trainings.elapsed_s = 200.0
     made = report(trainings)
