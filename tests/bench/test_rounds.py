@@ -2,12 +2,13 @@
 
 import collections
 import random
+from dataclasses import replace
 
 import pytest
 from tests.bench.trainings import OFF, Trainings
 
 from unhang.bench import rounds
-from unhang.bench.arms import order
+from unhang.bench.arms import Rules, order
 from unhang.bench.comparison import Comparison, compare
 from unhang.bench.in_force import EqualArms
 
@@ -130,6 +131,18 @@ def test_an_arm_that_fails_later_keeps_its_rounds(trainings):
     (failed,) = result.failures or [None]
     assert failed is not None and failed.round == 2 and result.state.out[failed.arm] == "failed"
     assert {one.arm: one.rounds for one in result.state.comparisons}[failed.arm] == 1
+
+
+def test_samples_of_all_ranks_are_the_work_of_a_step(trainings):
+    result = trainings.run(is_per_sample=True)
+    b = replace(trainings.arms[1], samples=8)
+    runs = [replace(run, in_force={**run.in_force, "world size": "4"}) if run.arm == "b" else run for run in result.state.runs]
+    rules = Rules(seed=4, margin=0.01, budget_s=1.0, steps=40, is_per_sample=True)
+    a = replace(trainings.arms[0], samples=8)
+    (found,) = rounds.evaluate_rounds([a, b], runs, rules).comparisons
+    assert found.change == pytest.approx(-0.5, abs=0.01)
+    (found,) = rounds.evaluate_rounds([a, b], runs, replace(rules, is_per_sample=False)).comparisons
+    assert found.change == pytest.approx(0.0, abs=0.01)
 
 
 def test_a_race_of_equals_has_no_winner():

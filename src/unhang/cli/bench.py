@@ -60,7 +60,9 @@ _Backend = Annotated[str | None, typer.Option(metavar="nccl|gloo", help="How ran
 _Sizes = Annotated[str, typer.Option(metavar="SIZES", help="LOW..HIGH, in steps of a factor of 4, or a list: 1M,16M.")]
 _Ops = Annotated[str | None, typer.Option(metavar="OP,...", help="What is measured.", show_default="all")]
 _Time = Annotated[float, typer.Option("--time", parser=duration(0.01), metavar="TIME", help="For each size, the warm-up apart.", show_default="0.3s")]
-_Python = Annotated[str | None, typer.Option(metavar="PATH", help="The ranks' Python.", show_default="ours if it has torch, else the first on PATH")]
+_Python = Annotated[
+    str | None, typer.Option(metavar="PATH", help="The Python of the ranks.", show_default="ours if it has torch, else the first on PATH")
+]
 _Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
 _Name = Annotated[str, typer.Option(metavar="NAME", help="Which baseline.")]
 _Database = Annotated[Path | None, typer.Option("--db", metavar="FILE", help="Where baselines are.", show_default="~/.cache/unhang/bench.sqlite")]
@@ -104,15 +106,12 @@ def compare(
         int | None, typer.Option("--nproc-per-node", "-n", min=1, help="Processes to start, for a script or module.", show_default="1")
     ] = None,
     module: Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")] = False,
-    python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The training's Python.", show_default="the one beside unhang if it has torch, else python on PATH"),
-    ] = None,
+    python: _Python = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each run as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table and the verdict as Markdown.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML page with charts, which needs nothing from elsewhere.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:
     """Compare trainings that differ in a setting or an argument: which one is faster, or are they the same?

@@ -18,7 +18,7 @@ from rich.table import Table
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.comparison import CONFIDENCE, Comparison, Outcome
 from unhang.bench.explanation import explain
-from unhang.bench.in_force import OBSERVED, Difference, find_changes
+from unhang.bench.in_force import OBSERVED, WORLD_SIZE, Difference, find_changes
 from unhang.bench.measures import summarize
 from unhang.bench.rounds import RaceState
 from unhang.bench.runner import Progress, Result, RunProgress
@@ -206,16 +206,17 @@ class Report:
         if not steps:
             return {"runs": 0}
         typical = statistics.median(s.typical_s for s in steps)
-        numbers = {
+        world = runs[0].in_force.get(WORLD_SIZE, "")
+        each = None if arm.samples is None else arm.samples / typical
+        return {
             "runs": len(steps),
             "step_s": typical,
-            "mean_s": statistics.median(s.mean_s for s in steps),
-            "median_s": statistics.median(s.median_s for s in steps),
-            "p95_s": statistics.median(s.p95_s for s in steps),
+            **{name: statistics.median(getattr(s, name) for s in steps) for name in ("mean_s", "median_s", "p95_s")},
             "steps_per_s": 1 / typical,
-            "samples_per_s": None if arm.samples is None else arm.samples / typical,
+            "samples_per_s": each,
+            "samples_per_s_total": each * int(world) if each is not None and world.isdecimal() else None,
+            **summarize(runs),
         }
-        return numbers | bench_metrics.metrics(arm, runs, numbers)
 
     def markdown(self) -> str:
         """The table and the sentences."""
