@@ -6,7 +6,6 @@ resumed training sees what an undisturbed one does.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,15 +70,10 @@ class Folder(Dataset[tuple[torch.Tensor, int]]):
 
 
 def _crop(width: int, height: int, drawn: random.Random | None) -> tuple[float, float, float, float]:
-    """Left, upper, right, lower: 8 to 100 % of the area with sides from 3:4 to 4:3 (Szegedy et al., 2014); undrawn, the middle."""
-    for _ in range(10 if drawn else 0):
-        area, ratio = width * height * drawn.uniform(0.08, 1), math.exp(drawn.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = math.sqrt(area * ratio), math.sqrt(area / ratio)
-        if w <= width and h <= height:
-            left, upper = drawn.uniform(0, width - w), drawn.uniform(0, height - h)
-            return left, upper, left + w, upper + h
-    side = min(width, height) * 7 / 8
-    return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
+    """Left, upper, right, lower of a square: at random, of half the shorter side or more; undrawn, the middle."""
+    side = min(width, height) * (drawn.uniform(0.5, 1) if drawn else 7 / 8)
+    left, upper = ((room - side) * (drawn.random() if drawn else 0.5) for room in (width, height))
+    return left, upper, left + side, upper + side
 
 
 def batches(count: int, *, batch: int, rank: int, ranks: int, seed: int, start: int, stop: int) -> Iterator[list[Place]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,31 +13,30 @@ NAMES = ("images_per_s", "images_per_s_per_rank", "mean_ms", "median_ms", "p95_m
 
 
 class StepClock:
-    """Times of steps, each from the end of the one before, so that waiting for data counts.
+    """Times of steps, each from the request for its batch to its end; what comes between steps counts for none.
 
     A GPU's are taken from events: waiting for the device in every step would make the steps slower.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # Ends of steps that are not collected yet, the first one's begin before them.
+        # Begin and end of each step that is not collected yet.
         self._marks: list[Any] = []
         self._took_ms: list[float] = []
         self._waited_ms: list[float] = []
 
-    def begin(self) -> None:
-        """A step begins. Only after a pause does that differ from the end of the step before."""
-        if not self._marks:
-            self.end()
-
     def next(self, batches: Iterator[Any]) -> Any:
-        """The next batch, timed."""
+        """A step begins. Returns the next batch."""
+        self._mark()
         began_s = time.perf_counter()
         batch = next(batches)
         self._waited_ms.append((time.perf_counter() - began_s) * 1000)
         return batch
 
     def end(self) -> None:
+        self._mark()
+
+    def _mark(self) -> None:
         if self._device.type == "cuda":
             self._marks.append(torch.cuda.Event(enable_timing=True))
             self._marks[-1].record()
@@ -47,16 +45,11 @@ class StepClock:
 
     def collect(self) -> None:
         """Wait for the device, and turn what it has noted into times."""
-        if self._device.type == "cuda":
+        is_cuda = self._device.type == "cuda"
+        if is_cuda:
             torch.cuda.synchronize()
-            self._took_ms += [began.elapsed_time(ended) for began, ended in pairwise(self._marks)]
-        else:
-            self._took_ms += [(ended - began) * 1000 for began, ended in pairwise(self._marks)]
-        self._marks = self._marks[-1:]
-
-    def pause(self) -> None:
-        """What comes until the next `begin` counts for no step."""
-        self.collect()
+        for began, ended in zip(self._marks[::2], self._marks[1::2], strict=True):
+            self._took_ms.append(began.elapsed_time(ended) if is_cuda else (ended - began) * 1000)
         self._marks.clear()
 
     def results(self, *, images: int, skip: int) -> dict[str, float | None]:

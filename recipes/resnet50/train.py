@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -151,7 +150,6 @@ class Training:
         self.model.train()
         for step in range(self.start + 1, self.total + 1):
             self.step = step
-            self.clock.begin()
             if faults:
                 faults.point("train.step", step=step)
             self._step(step, *self.clock.next(source))
@@ -161,7 +159,6 @@ class Training:
             if logs or evaluates or saves:
                 self._log(step)
             if evaluates or saves:
-                self.clock.pause()
                 self._average_statistics()
             if evaluates:
                 self._evaluate(step)
@@ -307,24 +304,10 @@ def setup(asked: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     return found
 
 
-def show(found: dict[str, Any]) -> None:
-    """A table, and all of it as one line of JSON."""
-    if found["steps"]:
-        print("{model}, {strategy}, batch {batch} on each of {ranks} x {device} ({backend}), torch {torch}".format(**found))
-        print("  throughput  {images_per_s:.1f} images/s, {images_per_s_per_rank:.1f} of each rank".format(**found))
-        print("  step        mean {mean_ms:.2f} ms, median {median_ms:.2f} ms, p95 {p95_ms:.2f} ms of {steps} steps".format(**found))
-        print("  loader      {loader_wait_ms:.2f} ms of a step waited for".format(**found))
-    else:
-        print("no step was measured: all that were left were warm-up", file=sys.stderr)
-    print(json.dumps(found), flush=True)
-
-
 def main() -> None:
     asked = parse()
     training = Training(asked, join())
-    found = {**training.run(), **setup(asked, training.device)}
-    if training.rank == 0:
-        show(found)
+    training.say(json.dumps({**training.run(), **setup(asked, training.device)}))
     # Gloo's threads end with the last reference to the group; one that runs while Python shuts down can abort the process.
     del training
     gc.collect()

@@ -62,17 +62,11 @@ class Autoencoder(nn.Module):
         return nn.functional.mse_loss(made, target), commitment.sum(), codes, target.detach().square().mean()
 
 
-class Watched(nn.Module):
-    """The model, and its codebooks as parameters that share their memory: what `unhang.sync_check` compares.
-
-    Codebooks are buffers, which it leaves out, because those of other layers differ among ranks by design.
-    """
-
-    def __init__(self, model: Autoencoder) -> None:
-        super().__init__()
-        self.model = model
-        floats = {name.replace(".", "_"): value for name, value in model.quantizer.state_dict().items() if value.is_floating_point()}
-        self.codebooks = nn.ParameterDict({name: nn.Parameter(value, requires_grad=False) for name, value in floats.items()})
+def watch(model: Autoencoder) -> nn.ModuleDict:
+    """The model, and its codebooks as parameters that share their memory: `unhang.sync_check` compares no buffers, since ranks may differ in them."""
+    floats = {name.replace(".", "_"): value for name, value in model.quantizer.state_dict().items() if value.is_floating_point()}
+    books = nn.ParameterDict({name: nn.Parameter(value, requires_grad=False) for name, value in floats.items()})
+    return nn.ModuleDict({"model": model, "codebooks": books})
 
 
 def codebook_use(counts: torch.Tensor) -> dict[str, list[float]]:

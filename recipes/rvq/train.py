@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
-from autoencoder import FRAMES_PER_CODE, Autoencoder, Watched, codebook_use
+from autoencoder import FRAMES_PER_CODE, Autoencoder, codebook_use, watch
 from batches import Cache, Schedule, Sequences, Window, ahead, cached, first_windows, loaded
 from motion import Gaits, MotionError, Recorded
 from torch import nn
@@ -49,13 +49,13 @@ class Training:
         renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
         unsent: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         self.ddp = DistributedDataParallel(self.model, device_ids=[device] if device.type == "cuda" else None, **unsent)
-        self.watched = Watched(self.model)
+        self.watched = watch(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
         self.counts = torch.zeros(options.quantizers, options.codes, dtype=torch.int64, device=device)
         # Revived codes are drawn from the rank's own batch.
         torch.manual_seed(options.seed * 1_000_003 + rank + 1)
         self.step = 0
-        self.log = Log(options.output / "metrics.jsonl", speaks=rank == 0)
+        self.file = (options.output / "metrics.jsonl").open("ab", buffering=0) if rank == 0 else None
         self.cache: Cache | None = None
 
     def run(self) -> None:
@@ -73,7 +73,7 @@ class Training:
             self.step = step
             by_quantizer = codes.flatten(0, 1).T
             self.counts.scatter_add_(1, by_quantizer, torch.ones_like(by_quantizer))
-            faults.tap("train.codebook", self.watched.codebooks["layers_0__codebook_embed_avg"], step=step)
+            faults.tap("train.codebook", self.watched["codebooks"]["layers_0__codebook_embed_avg"], step=step)
             stopped = stop.agreed()
             saves = bool(stopped) or step % options.save_every == 0 or step == options.steps
             # Ranks that have parted get into no checkpoint.
@@ -85,13 +85,13 @@ class Training:
             if saves:
                 self._save()
             if stopped:
-                self.log.say(f"stopped by {signal.Signals(stopped).name} after step {step}; the same command goes on from there")
+                self.say(f"stopped by {signal.Signals(stopped).name} after step {step}; the same command goes on from there")
                 break
         else:
-            self.log.write({"step": self.step, "finished": True})
-            self.log.say(f"finished at step {self.step}")
+            self.write({"step": self.step, "finished": True})
+            self.say(f"finished at step {self.step}")
         if self.cache is not None:
-            self.log.say(f"cache: {self.cache.hits} hits, {self.cache.misses} misses, {self.cache.held_bytes / 2**20:.1f} MiB held")
+            self.say(f"cache: {self.cache.hits} hits, {self.cache.misses} misses, {self.cache.held_bytes / 2**20:.1f} MiB held")
         stop.close()
 
     def _batches(self) -> Iterator[torch.Tensor]:
@@ -101,14 +101,14 @@ class Training:
             schedule = Schedule(self.training_numbers, self.lengths, buckets=self.buckets, seed=options.seed, **of_rank)
         except ValueError as e:
             sys.exit(f"train.py: {e}")
-        self.log.say(
+        self.say(
             f"{self.world_size} ranks on {self.device.type}, steps {self.step + 1} to {options.steps} of {options.batch_size} windows of"
             f" {' or '.join(map(str, self.buckets))} frames on each rank, {schedule.steps_per_epoch} steps an epoch"
         )
         budget_bytes = options.gpu_cache_mib << 20 or int(options.gpu_cache * self.lengths.mean() * len(self.model.mean) * 4)
         if budget_bytes:
             if options.workers:
-                self.log.say(f"--workers {options.workers} does nothing with a cache: what the cache does not hold is read between the steps")
+                self.say(f"--workers {options.workers} does nothing with a cache: what the cache does not hold is read between the steps")
             self.cache = Cache(self.sequences.whole, budget_bytes=budget_bytes, device=self.device)
             batches = cached(self.cache, schedule)
         else:
@@ -121,9 +121,9 @@ class Training:
         self.counts.zero_()
         use = codebook_use(counts)
         found = unhang.reduce_metrics({"reconstruction": error, "commitment": commitment})
-        self.log.write({"step": self.step, **found, **use})
+        self.write({"step": self.step, **found, **use})
         shown = ", ".join(f"{perplexity:.0f}" for perplexity in use["perplexity"])
-        self.log.say(f"step {self.step}/{self.options.steps}  reconstruction {found['reconstruction']:.4f}  perplexity {shown}")
+        self.say(f"step {self.step}/{self.options.steps}  reconstruction {found['reconstruction']:.4f}  perplexity {shown}")
 
     def _evaluate(self) -> None:
         """Each rank takes its own windows, without collectives: ranks may have different numbers of batches."""
@@ -139,12 +139,21 @@ class Training:
                     yield {"reconstruction": (error.item() * values, values), "mean_pose": (mean_pose.item() * values, values)}
 
         result = unhang.evaluate(validate, {"validation": self.validation}, batch_size=self.options.batch_size, step=self.step, model=self.model)
-        self.log.write({"step": self.step, **result.flat()})
+        self.write({"step": self.step, **result.flat()})
         if result.ok:
             shown = "reconstruction {reconstruction:.4f}, mean pose {mean_pose:.4f}".format(**result.data_sets["validation"].metrics)
-            self.log.say(f"step {self.step}  validation: {shown}")
+            self.say(f"step {self.step}  validation: {shown}")
         else:
-            self.log.say(f"step {self.step}  validation failed, the training goes on: {result.says}")
+            self.say(f"step {self.step}  validation failed, the training goes on: {result.says}")
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """One line of JSON, by rank 0; what is not a number is null."""
+        if self.file:
+            self.file.write(msgspec.json.encode(values) + b"\n")
+
+    def say(self, text: str) -> None:
+        if self.rank == 0:
+            print(text, flush=True)
 
     def _save(self) -> None:
         """One file, written beside its place, synced and renamed; the newest two stay."""
@@ -184,7 +193,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self._restore(state)
         changed = [name for name, value in self._course().items() if value != state["course"][name]]
-        self.log.say(f"going on from {chosen[0]}" + (f"; not exactly: other {', '.join(changed)}" if changed else ""))
+        self.say(f"going on from {chosen[0]}" + (f"; not exactly: other {', '.join(changed)}" if changed else ""))
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
@@ -223,21 +232,6 @@ class Stop:
         work, flag = self._pending
         work.wait()
         return int(flag.item())
-
-
-class Log:
-    """One JSON line for each report and evaluation, written by rank 0; what is not a number is null."""
-
-    def __init__(self, path: Path, *, speaks: bool) -> None:
-        self._file = path.open("ab", buffering=0) if speaks else None
-
-    def write(self, values: Mapping[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(msgspec.json.encode(values) + b"\n")
-
-    def say(self, text: str) -> None:
-        if self._file is not None:
-            print(text, flush=True)
 
 
 def multiple(of: int) -> Callable[[str], int]:

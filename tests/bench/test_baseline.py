@@ -27,13 +27,20 @@ def made(seconds=None, **machine):
 
 @pytest.mark.parametrize(
     ("text", "sizes"),
-    [("8", (8,)), ("8..256", (8, 32, 128, 256)), ("1k..4k*2", (1024, 2048, 4096)), ("1M,16MiB,1G", (1 << 20, 16 << 20, 1 << 30))],
+    [
+        ("8", (8,)),
+        ("8..256", (8, 32, 128, 256)),
+        ("1k..4k", (1024, 4096)),
+        ("1k..1k", (1024,)),
+        ("1k..8k", (1024, 4096, 8192)),
+        ("1M,16MiB,1G", (1 << 20, 16 << 20, 1 << 30)),
+    ],
 )
 def test_sizes(text, sizes):
     assert comm.parse_sizes(text) == sizes
 
 
-@pytest.mark.parametrize("text", ["", "0", "8x", "16..8", "8..16*1", "-8", "8,,16"])
+@pytest.mark.parametrize("text", ["", "0", "8x", "16..8", "8..16*2", "-8", "8,,16"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError):
         comm.parse_sizes(text)

@@ -112,7 +112,14 @@ def test_what_else_differs_is_reported_and_the_budget_holds(bench):
     bench.script('os.environ["OMP_MAX_ACTIVE_LEVELS"] = "2" if "TORCH_DISTRIBUTED_DEBUG" in os.environ else "1"')
     out, _ = bench.run("--a", "none", "--b", "detail=on", "--steps", "24", "--budget", "1m", "-n", "2", "train.py")
     assert "b differs from a in OMP_MAX_ACTIVE_LEVELS (1; in b 2), TORCH_DISTRIBUTED_DEBUG (not set; in b INFO)" in out
-    assert "note: nobody asked for a difference in OMP_MAX_ACTIVE_LEVELS" in out and "the budget of 60 s is spent" in out
+    assert "note: the arms also differ in OMP_MAX_ACTIVE_LEVELS, which was not requested" in out and "the budget of 60 s is spent" in out
+
+
+def test_the_budget_also_ends_a_training_that_takes_no_step(bench):
+    bench.script("time.sleep(1000)")
+    out, _ = bench.run("--arg", "pause=0.01,0.2", "--budget", "10s", "-n", "2", "--json", "train.py")
+    told = json.loads(out)
+    assert (told["stopped"], told["rounds"]) == ("budget", 0) and told["elapsed_s"] >= 10
 
 
 def test_a_training_that_fails_is_reported(bench):

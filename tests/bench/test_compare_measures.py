@@ -62,7 +62,7 @@ def test_where_the_time_of_a_step_goes(bench):
     assert second[0]["exposed_s"] - first[0]["exposed_s"] >= 0.02
     assert told["in_force"]["a"]["TCP addresses"] and told["in_force"]["a"]["interop threads"]
     assert told["arms"][1]["exposed_s"] > told["arms"][0]["exposed_s"] > 0.01 and told["arms"][0]["loader_s"] >= 0.02
-    assert any("so a faster transport, however fast, could take at most" in said for said in told["explains"])
+    assert any("so a faster transport can shorten a step of a by at most" in said for said in told["explains"])
 
 
 @pytest.mark.gpu

@@ -19,8 +19,9 @@ def arm(name, *changes):
     return Arm(name=name, asked=name, command=COMMAND, changes=frozenset(changes))
 
 
-def rank(number, variables, started_with=None, argv=("train.py",)):
-    return RankFile(rank=number, argv=argv, started_with=started_with or variables, variables=variables, torch={"backend": "nccl"})
+def rank(number, variables, started_with=None, argv=("train.py",), **torch):
+    torch = {"backend": "nccl", "world size": "2", **torch}
+    return RankFile(rank=number, argv=argv, started_with=started_with or variables, variables=variables, torch=torch)
 
 
 def run(name, *ranks, told=()):
@@ -30,7 +31,7 @@ def run(name, *ranks, told=()):
 
 
 def proven(a, b, *changes):
-    return prove([arm("a", *changes), arm("b", *changes)], {"a": a, "b": b})
+    return prove([arm("a", *changes), arm("b", *changes)], {"a": a, "b": b})[0]
 
 
 def test_arms_that_differ_as_asked():
@@ -94,3 +95,34 @@ def test_of_three_arms_any_two_have_to_differ():
 def test_credentials_in_arguments_are_not_recorded():
     found = run("a", rank(0, {}, argv=("train.py", "--api-key", "sk-abcdefghijklmnop1234"))).in_force
     assert "abcdefghijklmnop" not in found["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "is_read"),
+    [
+        ({}, True),
+        ({"backend": "undefined"}, True),
+        ({"backend": "cpu:gloo,cuda:nccl"}, True),
+        ({"backend": "gloo"}, False),
+        ({"backend": "nccl", "world_size": "1"}, False),
+    ],
+)
+def test_variables_of_nccl_make_no_difference_without_it(torch, is_read):
+    torch = {name.replace("_", " "): value for name, value in torch.items()}
+    a, b = (run(name, rank(0, {OFF: value, "OMP_NUM_THREADS": value}, **torch)) for name, value in (("a", "0"), ("b", "1")))
+    if is_read:
+        assert proven(a, b, OFF)
+    else:
+        with pytest.raises(EqualArms, match=f"backend (gloo|nccl) with [12] ranks reads none of {OFF}"):
+            proven(a, b, OFF)
+    assert proven(a, b, OFF, "OMP_NUM_THREADS")
+
+
+def test_what_open_mpi_gives_each_start_is_no_difference():
+    own = {"OMPI_MCA_ess_base_jobid": "7", "OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_orte_hnp_uri": "1.0", "OMPI_MCA_btl": "tcp"}
+    assert {name for name in run("a", rank(0, own)).in_force if name.startswith("OMPI")} == {"OMPI_MCA_btl"}
+
+
+def test_the_run_directory_in_an_argument_is_no_difference():
+    one = rank(0, {}, argv=("train.py", "--output", "/runs/round-1-a/out"))
+    assert gather([one], (), run_dir="/runs/round-1-a")[0]["arguments"] == "train.py --output '{run_dir}/out'".replace("'", "")

@@ -54,7 +54,7 @@ def test_what_cannot_be_told_is_not_measured():
 def test_ranks_of_a_run_together(tmp_path, monkeypatch):
     gpu = {"gpu": "0000:3b:00.0", "cuda_bytes": 5}
     found = measured(rank(0, loader=0.01, host_bytes=10, **gpu), rank(1, loader=0.03, host_bytes=30, **gpu), usage={gpu["gpu"]: (360.0, 80.0)})
-    told = summarize([replace(Trainings(tmp_path, monkeypatch).run().runs[0], ranks=found)])
+    told = summarize([replace(Trainings(tmp_path, monkeypatch).run().state.runs[0], ranks=found)])
     # Two ranks share the GPU: its energy counts once, for each of 36 steps.
     assert told == {
         "loader_s": pytest.approx(0.02), "exposed_s": None, "compute_s": None, "host_bytes": 30, "cuda_bytes": 5,
@@ -67,12 +67,12 @@ def test_the_difference_is_put_down_to_what_became_longer(tmp_path, monkeypatch,
     trainings = Trainings(tmp_path, monkeypatch)
     trainings.step_s["b"], trainings.parts_s = 0.12, {"a": (0.01, NAN, 0.005), "b": (0.01, NAN, 0.025)} if is_known else {}
     result = trainings.run()
-    said = [says.en for says in explain(trainings.arms, result.runs, result.comparisons)]
+    said = [says.en for says in explain(trainings.arms, result.state.runs, result.state.comparisons)]
     assert len(said) == (2 if is_known else 0)
     if is_known:
         assert said[0] == (
             "a step of a takes 100 ms: 10 % waiting for the data loader, 5.0 % in communication that computation does not hide, 85 % in the rest; "
-            "so a faster transport, however fast, could take at most about 5.0 % off a step of a"
+            "so a faster transport can shorten a step of a by at most about 5.0 %"
         )
         assert said[1].startswith("the mean step of b differs from that of a by +20 ms: data loader ")
         assert "communication that is not hidden +20 ms" in said[1]

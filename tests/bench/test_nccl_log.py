@@ -41,7 +41,7 @@ def trainings(tmp_path, monkeypatch):
 
 def test_transports_that_differ_are_a_difference_that_follows(trainings):
     trainings.nccl = {"a": LOG.format(off=0, via="SHM/direct/direct"), "b": LOG.format(off=1, via="NET/Socket/0")}
-    proof = trainings.run().proof
+    proof = trainings.run().state.proof
     assert [(d.name, d.values, d.is_asked) for d in proof.differences] == [
         ("NCCL transports", ("NET/Socket, SHM/direct/direct", "NET/Socket"), False),
         ("NCCL_SHM_DISABLE", ("0", "1"), True),
@@ -58,7 +58,7 @@ def test_a_variable_that_changes_no_transport_makes_no_difference(trainings):
 def test_without_a_log_of_every_rank_nothing_is_concluded(trainings):
     trainings.nccl = {"a": LOG.format(off=0, via="P2P/CUMEM"), "b": "nothing of interest\n"}
     found = trainings.run()
-    assert found.stopped == "decided" and "NCCL transports" in [d.name for d in found.proof.differences]
+    assert found.stopped == "decided" and "NCCL transports" in [d.name for d in found.state.proof.differences]
     trainings.nccl = {}
     assert trainings.run().stopped == "decided"
 

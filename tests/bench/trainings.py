@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 from unhang.bench import runner
 from unhang.bench.arms import Arm, Rules
@@ -26,6 +27,7 @@ class Trainings:
     def __init__(self, path: Path, monkeypatch) -> None:
         monkeypatch.setattr(runner.supervise, "Supervisor", self.supervisor)
         monkeypatch.setattr(runner.time, "monotonic", lambda: self.clock_s)
+        monkeypatch.setattr(runner.threading, "Timer", self.timer)
         self.step_s = {"a": 0.1, "b": 0.1}
         self.variables = {"a": {OFF: "0"}, "b": {OFF: "1"}}
         # Seconds in the loader, in calls and in what DDP does not hide; lines of NCCL's log in all ranks.
@@ -33,14 +35,20 @@ class Trainings:
         self.nccl: dict[str, str] = {}
         self.device = "cpu"
         self.steps = 40
+        self.steps_of: dict[str, int] = {}
         self.noise = 0.0001
         self.exits: dict[int, tuple[int, bool]] = {}
         self.fails: set[str] = set()
         self.elapsed_s = 1.0
         self.started: list[tuple[str, str]] = []
+        self.commands: list[tuple[str, ...]] = []
         self.stopped = 0
         self.clock_s = 0.0
-        self.told: list[runner.Progress] = []
+        self.events: list[runner.Progress] = []
+        self.on_progress = self.events.append
+        # Settings that the hook could not apply, by arm; what torch says in single runs, by their order.
+        self.ignored: dict[str, str] = {}
+        self.torch: dict[int, dict[str, str]] = {}
         self._random = random.Random(5)
         asked = Asked(
             words=("train.py",), hides=False, cwd="/", arms={"a": "shm=on", "b": "shm=off"}, argument=None, module=False, nproc_per_node=2,
@@ -58,28 +66,37 @@ class Trainings:
     def run(self, *, budget_s: float = 100.0, seed: int = 4, **rules: bool) -> runner.Result:
         rules = Rules(seed=seed, margin=0.01, budget_s=budget_s, steps=40, **rules)
         directory = BenchDir(self.directory.path, self.directory.asked)
-        return runner.Benchmark(self.arms, rules, directory=directory, tell=self.told.append).run()
+        return runner.Benchmark(self.arms, rules, directory=directory, on_progress=self.on_progress).run()
+
+    def timer(self, after_s, end):
+        self.end, self.end_s = end, self.clock_s + after_s
+        return SimpleNamespace(start=lambda: None, cancel=lambda: None)
 
     def supervisor(self, command, *, rundir, settings, tell, **options):
+        self.commands.append(command.argv)
         return _Supervisor(self, rundir, settings, tell)
 
     def train(self, rundir, settings, tell) -> Outcome:
         arm = settings["ARM"]
         self.started.append((rundir.path.name, arm))
         self.clock_s += self.elapsed_s
-        tell(events.Pace(step=3, steps_per_s=None, ranks=2, elapsed_s=1.0))
+        if self.clock_s > self.end_s:
+            self.end()
+        if arm in self.ignored:
+            tell(events.Ignored(what=self.ignored[arm], value="4", why="other-loader", ranks=(0, 1)))
         for rank in (0, 1):
             told = {
                 "rank": rank,
                 "argv": ["train.py"],
                 "variables": self.variables[arm],
                 "started_with": self.variables[arm],
-                "torch": {"world size": "2", "device": self.device},
+                "torch": {"world size": "2", "device": self.device, "backend": "nccl", **self.torch.get(len(self.started), {})},
             }
             files = Path(settings["UNHANG_STEP_TIMES_DIR"])
             (files / f"{rank}.json").write_text(json.dumps(told))
+            steps = self.steps_of.get(arm, self.steps)
             step_s = self.step_s[arm] * (1 + self._random.gauss(0, self.noise))
-            (files / f"{rank}.times").write_bytes(b"".join(struct.pack("=4d", step_s * i, *self.parts(i, arm)) for i in range(self.steps)))
+            (files / f"{rank}.times").write_bytes(b"".join(struct.pack("=4d", step_s * i, *self.parts(i, arm)) for i in range(steps)))
             (files / f"{rank}.peak").write_text(json.dumps({"host_bytes": (rank + 1) << 30}))
             if arm in self.nccl:
                 name = settings["NCCL_DEBUG_FILE"].replace("%h", socket.gethostname().partition(".")[0]).replace("%p", str(rank))

@@ -39,6 +39,12 @@ def folder(tmp_path, monkeypatch):
         ("--a none --arg batch=1,2 train.py", "--arg and --a: choose one"),
         ("--arg batch=1 train.py", "--arg batch=1: it is a name and two values or more"),
         ("--arg batch=1,1 train.py", "arms a and b are the same: batch=1, batch=1"),
+        (f"--arg lr={','.join(map(str, range(27)))} train.py", "--arg lr: 27 values are more than 26 arms"),
+        ("--a none --b batch=512 train.py", "the batch of arm a is not known, and arm b sets 512"),
+        ("--a batch=8 --b none train.py --accumulation 2", "the batch of arm b is not known, and arm a sets 8"),
+        ("--a none --b accumulation=4 train.py --batch 8", "the accumulation of arm a is not known, and arm b sets 4"),
+        ("--a none --b processes=4 -n 2 train.py", "a step has other samples in each arm, and the batch of a rank is not known"),
+        ("--arg accumulation=1,2 train.py", "a step has other samples in each arm, and the batch of a rank is not known"),
         ("--a none --b detail train.py", "there is no preset 'detail'"),
         ("--a none --b auto,detail=on train.py", "there is no setting 'auto,detail'"),
         ("--a none --b detail=maybe train.py", "detail=maybe: "),
@@ -57,6 +63,8 @@ def folder(tmp_path, monkeypatch):
 )
 def test_bad_input_is_refused_before_anything_is_started(folder, monkeypatch, capsys, words, said):
     (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED).replace(b'"cwd":""', b'"cwd":"/elsewhere"'))
+    if "batch=" in words or "accumulation=" in words:
+        (folder / "unhang.toml").write_text('[arguments]\nbatch = "--batch"\naccumulation = "--accumulation"\n')
     monkeypatch.setattr(sys, "argv", ["unhang", "bench", "compare", "--json", *words.split()])
     with pytest.raises(SystemExit) as left:
         app._answer()
@@ -84,10 +92,12 @@ def test_a_command_with_a_credential_is_typed_again(folder, monkeypatch, capsys,
 def test_margins_are_percentages(typed, margin):
     context = verbs.whole("bench").commands["compare"].make_context("compare", [*typed, "train.py"])
     assert context.params["margin"] == pytest.approx(margin) and context.params["budget"] == 1200
+    if typed:
+        assert verbs.whole("bench").commands["check"].make_context("check", typed).params["margin"] == pytest.approx(margin)
 
 
-def arms(**asked):
-    command = commands.resolve(["train.py", "--lr", "1"], nproc_per_node=2, python=sys.executable)
+def arms(words=(), **asked):
+    command = commands.resolve(["train.py", "--lr", "1", *words], nproc_per_node=2, python=sys.executable)
     return bench_compare._arms(command, msgspec.convert({**msgspec.to_builtins(ASKED), **asked}, Asked))
 
 
@@ -95,7 +105,26 @@ def test_arms_of_an_argument_are_compared_per_sample_where_it_is_the_batch(folde
     a, b = arms(argument="batch-size=64,128", arms={"a": "batch-size=64", "b": "batch-size=128"})
     assert a.command.argv[-5:] == ("train.py", "--lr", "1", "--batch-size", "64") and b.command.argv[-1] == "128"
     assert (a.samples, b.samples, a.changes) == (64, 128, {ARGUMENTS})
-    assert [arm.samples for arm in arms(argument="num-batches=1,2", arms={"a": "num-batches=1", "b": "num-batches=2"})] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("typed", "words", "samples"),
+    [
+        ("num-batches=1,2", "", [None, None]),
+        ("eval-batch-size=1,2", "", [None, None]),
+        ("eval-batch-size=1,2", "--batch-size 8", [8, 8]),
+        ("per_device_train_batch_size=1,2", "--batch-size 8", [1, 2]),
+        ("micro-batch-size=1,2", "--gradient_accumulation_steps=4", [4, 8]),
+        ("gradient-accumulation-steps=1,4", "--batch-size 8", [8, 32]),
+        # In place of what the command says, by the flag of unhang.toml.
+        ("bs=16,32", "--bs 8", [16, 32]),
+    ],
+)
+def test_samples_of_a_step(folder, typed, words, samples):
+    (folder / "unhang.toml").write_text('[arguments]\nbatch = "--bs"\n')
+    name, _, values = typed.partition("=")
+    found = arms(words.split(), argument=typed, arms={letter: f"{name}={value}" for letter, value in zip("ab", values.split(","), strict=True)})
+    assert [arm.samples for arm in found] == samples
 
 
 def test_arms_of_settings_know_what_they_change(folder):

@@ -275,7 +275,9 @@ def test_what_python_prints_at_the_end_of_a_script_ended_it(tmp_path: Path):
         "Failed, UB error userbuffers-host.cpp:223 ''\n",
         "srun: error: Unable to contact slurm controller (connect failure)\n",
         "F0108 11:02:13.441302  4711 executor.cc:77] Check failed: ok\n",
-        "".join(f"quorum: 2026-01-08T11:02:{n}Z - INFO tick: New quorum not ready, only have 3 participants, need min_replicas 4\n" for n in (13, 14, 15)),
+        "".join(
+            f"quorum: 2026-01-08T11:02:{n}Z - INFO tick: New quorum not ready, only have 3 participants, need min_replicas 4\n" for n in (13, 14, 15)
+        ),
         "INFO 01-08 11:02:13 [launch.py:77] waiting for 3 of 4 workers\n" * 3,
         "EI0004: [PID: 4711] 2026-01-08-11:02:13.441.302 The rank table is not valid.\n",
         "EE9999: [PID: 4711] 2026-01-08-11:02:13.441.302 The kernel ended with an aivec exception.\n",

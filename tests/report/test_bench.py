@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -10,10 +11,12 @@ from tests.bench.trainings import Trainings
 
 from unhang import encoding
 from unhang.bench.arms import Rules
+from unhang.bench.comparison import Comparison
+from unhang.bench.rounds import RoundView
 from unhang.report import bench_plot
 from unhang.report.bench import ProgressLine, Report
-from unhang.report.bench_plot import Row
 from unhang.report.bench_ranking import Ranking
+from unhang.report.html import of_bench
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def test_the_sentence_of_each_verdict(trainings):
     said = printed(report(trainings))
     assert "b (shm=off) is slower than a (shm=on): 10.0 % more time per step, between " in said and "(95 % confidence, 3 rounds)" in said
     assert "b differs from a in NCCL_SHM_DISABLE (0; in b 1)" in said and "+10.0 %" in said and "AGAIN" not in said
-    assert "b against a by round: * the round, = interval, : margin\n" in said and said.count("\n  3  ") == 1 and "\nall  :     |     :  " in said
+    assert "time against a: * mean, = interval, : margin\n" in said and "\nb  :     |     :  " in said
 
 
 def test_same(trainings):
@@ -72,13 +75,37 @@ def test_it_speaks_chinese(trainings):
 
 
 def test_a_plot_has_one_scale_and_no_more_columns_than_the_terminal():
-    rows = [Row(label="1", change=-0.02), Row(label="2", change=0.04, low=0.03, high=0.06), Row(label="all", change=0.0, low=-900.0, high=None)]
-    head, one, two, three = bench_plot.lines(rows, 0.01, width=46)
+    rows = [compared("1", -0.02), compared("2", 0.04, 0.03, 0.06), compared("all", 0.0, -900.0), compared("x", 0.0, None, 0.02)]
+    head, one, two, three, four = bench_plot.lines(rows, 0.01, width=46)
     # 41 columns from -2 % to 6 %: five for each percent.
     assert head.split() == ["-2.0", "%", "+6.0", "%"] and max(map(len, (head, one, two, three))) == 46
     assert one == "  1  *    :    |    :"
     assert two == f"  2  {'':5}:    |    :{'':9}=====*{'=' * 10}"
-    assert three == f"all  {'=' * 5}:====*====:{'=' * 25}"
+    assert three == f"all  {'=' * 5}:====*====:{'=' * 25}" and four == f"  x  {'=' * 5}:====*====:====="
+
+
+def compared(arm, change, low=None, high=None, outcome="undecided"):
+    return Comparison(arm=arm, baseline="a", rounds=5, change=change, low=low, high=high, outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("one", "says"),
+    [
+        (compared("b", 0.9, 0.05, None, "slower"), "b is slower than a: 90.0 % more time per step, at least 5.0 % (95 % confidence, 5 rounds)"),
+        (compared("b", -0.9, None, -0.05, "faster"), "b is faster than a: 90.0 % less time per step, at least 5.0 % (95 % confidence, 5 rounds)"),
+        (compared("b", -0.9, None, 0.5), "cannot tell yet whether b and a differ by more than 1 %: the time per step differs by ? to +50.0 % (95"),
+        (compared("b", 0.9), "cannot tell yet how b compares with a: 5 rounds are too few"),
+    ],
+)
+def test_ends_that_are_not_known_are_none(trainings, one, says):
+    made = report(trainings)
+    arms = [replace(arm, asked="x") for arm in trainings.arms]
+    state = replace(made.state, views={"b": (RoundView(change=0.1, after=one),)})
+    for kind in (Report, Ranking):
+        shown = kind(**{**vars(made), "arms": arms, "result": replace(made.result, state=state)})
+        assert printed(shown) and shown.markdown() and of_bench.render(shown, ("train.py",)) and encoding.encode(shown.json())
+        if kind is Report:
+            assert next(shown.verdicts()).en.replace(" (x)", "").startswith(says)
 
 
 def ranking(trainings, **options):
@@ -98,7 +125,7 @@ def test_a_ranking_says_what_gains_most_and_what_was_not_compared(trainings):
     said = printed(made)
     rows = [" ".join(line.split()) for line in said.splitlines()]
     assert [row[:3].strip() for row in rows[1:7]] == ["c o", "b s", "a s", "d o", "e o", "f o"]
-    assert rows[1].startswith("c other=c 1 ") and rows[1].endswith(" faster")
+    assert rows[1].startswith("c other=c ") and rows[1].endswith(" faster")
     assert (
         rows[2].endswith("faster, another one is faster still")
         and rows[4].endswith(" cannot win by more than 1 %")
@@ -115,6 +142,16 @@ def test_a_ranking_says_what_gains_most_and_what_was_not_compared(trainings):
     assert told["failures"].keys() == {"f"} and told["left_out"].keys() == {"ib"} and told["says"][0] in made.markdown()
 
 
+def test_a_ranking_of_which_nothing_could_be_compared(trainings):
+    trainings.fails = {"b"}
+    race = {"is_race": True, "leaves_out_equal": True}
+    rules = Rules(seed=4, margin=0.01, budget_s=100.0, steps=40, **race)
+    made = Ranking(arms=trainings.arms, rules=rules, run_dir=trainings.directory.path, again="AGAIN", result=trainings.run(**race))
+    said = printed(made)
+    assert "no setting could be compared: each one fails or changes nothing here\n" in said and "its training fails: unhang why" in said
+    assert made.markdown() and made.json()["failures"].keys() == {"b"} and of_bench.render(made, ("train.py",))
+
+
 def test_nothing_to_show_yet(trainings):
     trainings.elapsed_s = 200.0
     made = report(trainings)
@@ -127,8 +164,8 @@ def test_progress_is_a_line_for_each_round(trainings):
     console = Console(file=io.StringIO(), width=100)
     with ProgressLine(trainings.arms, Rules(seed=4, margin=0.01, budget_s=100.0, steps=40), console) as line:
         trainings.run()
-        for event in trainings.told:
-            line.tell(event)
+        for event in trainings.events:
+            line.show(event)
     lines = console.file.getvalue().splitlines()
     assert lines[0] == "unhang: b differs: NCCL_SHM_DISABLE (0; in b 1)"
     assert [text.split(":")[1] for text in lines[1:]] == [" round 1", " round 2", " round 3"]

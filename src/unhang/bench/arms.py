@@ -12,7 +12,7 @@ from unhang.launch.command import Command
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """`asked` is what the user typed, `changes` the names in `Run.in_force` that this is to change. `samples`: those of one step, where known."""
+    """`asked` is what the user typed, `changes` the names in `Run.in_force` that this is to change. `samples`: of a rank in a step."""
 
     name: str
     asked: str

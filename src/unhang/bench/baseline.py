@@ -72,13 +72,8 @@ def add(seconds: dict[str, list[float]], rows: Sequence[Row]) -> None:
 def judge(baseline: Baseline, seconds: Mapping[str, Sequence[float]], *, margin: float) -> tuple[Comparison, ...]:
     """Each measurement of the baseline against the rounds so far, paired in order: all intervals hold together with that confidence."""
     known = [name for name in baseline.seconds if name in seconds]
-    confidence = 1 - (1 - CONFIDENCE) / max(len(known), 1)
-    found: list[Comparison] = []
-    for name in known:
-        rounds = min(len(baseline.seconds[name]), len(seconds[name]))
-        times = {"baseline": baseline.seconds[name][:rounds], name: seconds[name][:rounds]}
-        found += compare(times, margin=margin, confidence=confidence)
-    return tuple(found)
+    alpha = (1 - CONFIDENCE) / max(len(known), 1)
+    return tuple(compare(baseline.seconds[name], seconds[name], arm=name, baseline="baseline", alpha=alpha, margin=margin) for name in known)
 
 
 class Store:

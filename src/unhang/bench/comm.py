@@ -83,19 +83,16 @@ class _Line(msgspec.Struct):
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """ "8..256M" goes up by factors of 4, "8..256M*2" by those of 2, "1M,16M" is a list. Raises ValueError."""
-    span = re.fullmatch(r"(\w+)\.\.(\w+?)(?:\*(\d+))?", text)
-    found = [_size(word) for word in (span[1], span[2]) if span] if span else [_size(word) for word in text.split(",")]
-    if span:
-        (low, high), factor = found, int(span[3] or 4)
-        if low > high or factor < 2:
-            raise ValueError(text)
-        found = []
-        while low < high:
-            found.append(low)
-            low *= factor
-        found.append(high)
-    return tuple(found)
+    """ "8..256M" goes up by factors of 4, "1M,16M" is a list. Raises ValueError."""
+    low, is_span, high = text.partition("..")
+    if not is_span:
+        return tuple(map(_size, text.split(",")))
+    found = [_size(low)]
+    if found[0] > (last := _size(high)):
+        raise ValueError(text)
+    while found[-1] * 4 < last:
+        found.append(found[-1] * 4)
+    return (*found, last) if last > found[-1] else tuple(found)
 
 
 def _size(word: str) -> int:
@@ -117,7 +114,7 @@ def launcher(words: tuple[str, ...], *, ranks: int | None, python: str, environ:
     return (python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count))
 
 
-def measure(asked: Asked, *, tell: Callable[[Row], None]) -> Result:
+def measure(asked: Asked, *, on_row: Callable[[Row], None]) -> Result:
     """Start the ranks and read what rank 0 reports; an interruption (SystemExit) ends them, and what came before it is kept."""
     rows: list[Row] = []
     group: Group | None = None
@@ -149,7 +146,7 @@ def measure(asked: Asked, *, tell: Callable[[Row], None]) -> Result:
                 group = message.group or group
                 if message.row is not None:
                     rows.append(message.row)
-                    tell(message.row)
+                    on_row(message.row)
             stopped = "failed" if child.wait() else "complete"
         except SystemExit:
             stopped = "interrupted"
@@ -171,4 +168,4 @@ def _failure(log: Path) -> str:
     verdict = live.verdict_of([log])
     if verdict is not None and verdict.primary is not None and verdict.primary.standing != "not-established":
         return verdict.primary.says
-    return next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "they printed nothing")
+    return next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "the ranks printed nothing")

@@ -1,9 +1,9 @@
-"""Arms against the first one, by paired log ratios: what each round says, and what all rounds together allow to be said."""
+"""An arm against the baseline, by paired log ratios: what all rounds together allow to be said."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,7 @@ Outcome = Literal["faster", "slower", "same", "undecided"]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """An arm against the baseline after `rounds`. `change` is that of the time, 0.05 for 5 % more; `low` and `high` are None where unbounded.
+    """An arm against the baseline after `rounds`. `change` is that of the time, 0.05 for 5 % more; `low` and `high` are each None if unbounded.
 
     "faster" and "slower": by more than the margin. "same": by less. "undecided": the interval allows for both.
     """
@@ -31,28 +31,23 @@ class Comparison:
     outcome: Outcome
 
 
-def compare(seconds: Mapping[str, Sequence[float]], *, margin: float = MARGIN, confidence: float = CONFIDENCE) -> tuple[Comparison, ...]:
-    """`seconds` are those of each arm, one for each complete round, the baseline's first. All intervals hold together with that confidence."""
-    (baseline, first), *others = seconds.items()
-    # Bonferroni: several arms are compared with one.
-    alpha = (1 - confidence) / len(others)
-    found = []
-    for arm, times in others:
-        ratios = [math.log(b / a) for a, b in zip(first, times, strict=True)]
-        low, high = interval(ratios, alpha)
-        found.append(
-            Comparison(
-                arm=arm,
-                baseline=baseline,
-                rounds=len(ratios),
-                change=math.expm1(math.fsum(ratios) / len(ratios)),
-                low=None if math.isinf(low) else math.expm1(low),
-                # With a few scattered values the upper end overflows.
-                high=None if high > 700 else math.expm1(high),
-                outcome=judge(low, high, math.log1p(margin)),
-            )
-        )
-    return tuple(found)
+def compare(first: Sequence[float], times: Sequence[float], *, arm: str, baseline: str, alpha: float, margin: float = MARGIN) -> Comparison:
+    """The times of an arm against `first`, those of the baseline, in seconds, round by round; rounds that the arm was not in are left out.
+
+    The interval holds with a probability of 1 - `alpha`, at all rounds at once; for intervals of several arms that hold together, divide it.
+    """
+    ratios = [math.log(b / a) for a, b in zip(first, times, strict=False)]
+    low, high = interval(ratios, alpha)
+    return Comparison(
+        arm=arm,
+        baseline=baseline,
+        rounds=len(ratios),
+        change=math.expm1(math.fsum(ratios) / len(ratios)),
+        # A few scattered values reach beyond what a float can tell from -1, or can hold.
+        low=None if low < -36 else math.expm1(low),
+        high=None if high > 700 else math.expm1(max(high, -36)),
+        outcome=judge(low, high, math.log1p(margin)),
+    )
 
 
 def judge(low: float, high: float, margin: float) -> Outcome:

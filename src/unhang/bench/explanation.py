@@ -17,7 +17,7 @@ _ONE = Text("{value} in {arm}", "{arm} 中为 {value}")
 _LINKS = Text("the GPUs of this host are joined by {links}", "本机 GPU 之间的连接：{links}")
 _SHARES = Text(
     "a step of {arm} takes {step}: {loader}{exposed} in communication that computation does not hide, {rest} in the rest; "
-    "so a faster transport, however fast, could take at most about {exposed} off a step of {arm}",
+    "so a faster transport can shorten a step of {arm} by at most about {exposed}",
     "{arm} 的一步用时 {step}：{loader}{exposed} 为未被计算掩盖的通信，{rest} 为其余部分；因此无论传输多快，{arm} 的一步最多约缩短 {exposed}",
 )
 _LOADER = Text("{share} waiting for the data loader, ", "{share} 等待数据加载，")

@@ -6,15 +6,12 @@ Settings are those of `unhang run --set`; whether one can be applied to a script
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from unhang.errors import UnhangError
 from unhang.facts import network
 from unhang.knowledge.settings.choosing import Here, active_adapters
 
 NONE = "none"
-Needs = Literal["a GPU", "two GPUs", "an adapter", ""]
 # Of the batch that the command names.
 _TIMES = (1, 2, 4)
 # Of containers and VPNs.
@@ -22,27 +19,21 @@ _NOT_MEANT = ("bridge", "tunnel", "vxlan")
 _MOST_INTERFACES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadyMade:
-    """`arms` begin with the baseline; () where they depend on the machine or the command."""
-
-    arms: tuple[str, ...] = ()
-    needs: Needs = ""
-
-
-READY_MADE: Mapping[str, ReadyMade] = {
-    "batch": ReadyMade(),
-    "amp": ReadyMade(arms=(NONE, "precision=bf16")),
-    "workers": ReadyMade(arms=(NONE, "loader-workers=0", "loader-workers=2", "loader-workers=4")),
-    "cudnn": ReadyMade(arms=("cudnn-benchmark=off", "cudnn-benchmark=on"), needs="a GPU"),
-    "bucket": ReadyMade(arms=(NONE, "bucket=1", "bucket=100")),
-    "compile": ReadyMade(arms=(NONE, "compile=off")),
-    "shm": ReadyMade(arms=("shm=on", "shm=off"), needs="two GPUs"),
-    "p2p": ReadyMade(arms=("p2p=on", "p2p=off"), needs="two GPUs"),
-    "ib": ReadyMade(arms=("ib=on", "ib=off"), needs="an adapter"),
-    "backend": ReadyMade(arms=(NONE, "backend=gloo"), needs="a GPU"),
-    "interface": ReadyMade(),
+# The baseline first; () where they depend on the machine or the command.
+READY_MADE: Mapping[str, tuple[str, ...]] = {
+    "batch": (),
+    "amp": (NONE, "precision=bf16"),
+    "workers": (NONE, "loader-workers=0", "loader-workers=2", "loader-workers=4"),
+    "cudnn": ("cudnn-benchmark=off", "cudnn-benchmark=on"),
+    "bucket": (NONE, "bucket=1", "bucket=100"),
+    "compile": (NONE, "compile=off"),
+    "shm": ("shm=on", "shm=off"),
+    "p2p": ("p2p=on", "p2p=off"),
+    "ib": ("ib=on", "ib=off"),
+    "backend": (NONE, "backend=gloo"),
+    "interface": (),
 }
+_GPUS = {"cudnn": 1, "backend": 1, "shm": 2, "p2p": 2}
 
 
 def arms(name: str, here: Here, *, batch: int | None) -> tuple[str, ...]:
@@ -50,13 +41,12 @@ def arms(name: str, here: Here, *, batch: int | None) -> tuple[str, ...]:
 
     Raises UnhangError if the machine or the command lacks what it needs.
     """
-    one = READY_MADE[name]
     gpus = here.installed.gpus
-    if one.needs == "an adapter" and not active_adapters(here):
+    if name == "ib" and not active_adapters(here):
         raise UnhangError(f"{name}: no adapter here has an active InfiniBand or RoCE port")
-    if one.needs == "two GPUs" and gpus < 2:
+    if gpus < 2 <= _GPUS.get(name, 0):
         raise UnhangError(f"{name}: NCCL uses it between the GPUs of a host, and this one has {gpus}")
-    if one.needs and not gpus:
+    if not gpus and name in (*_GPUS, "ib"):
         raise UnhangError(f"{name}: there is no GPU here, so nothing talks over NCCL or computes with cuDNN")
     if name == "batch":
         if batch is None:
@@ -66,7 +56,7 @@ def arms(name: str, here: Here, *, batch: int | None) -> tuple[str, ...]:
                 hint='[arguments] batch = "--batch-size" in unhang.toml, and --batch-size 64 in the command; or --arg batch-size=64,128',
             )
         return tuple(f"batch={batch * times}" for times in _TIMES)
-    return _interfaces(here) if name == "interface" else one.arms
+    return _interfaces(here) if name == "interface" else READY_MADE[name]
 
 
 def _interfaces(here: Here) -> tuple[str, ...]:

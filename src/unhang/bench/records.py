@@ -3,17 +3,19 @@
 runs/bench-<name>-<time>/
   bench.json          what was asked for, with the seed of the orders
   runs.jsonl          one line for each run that counts, in the order of their ends
+  failures.jsonl      one line for each arm of a race that was not started again
   round-1-a/          the run directory of arm a in round 1, and so on; with nccl/, the log of NCCL in each rank
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -73,6 +75,19 @@ class Run:
     gpu_links: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An arm of a race that failed in `round`. `why` is a sentence, "" if the training itself failed."""
+
+    round: int
+    arm: str
+    run_dir: str
+    why: str = ""
+
+
+_Line = TypeVar("_Line", Run, Failure)
+
+
 class BenchDir:
     """`create` makes one, `open` takes one that exists."""
 
@@ -101,24 +116,43 @@ class BenchDir:
             )
         return cls(path.absolute(), RunDir(path).read(path / "bench.json", Asked))
 
-    def runs(self) -> tuple[Run, ...]:
-        """The runs that count so far. A last line that was cut off is left out. Raises RecordError for any other damage."""
+    def lock(self) -> None:
+        """Keep it for this process until that ends. Raises RunDirError if another one has it."""
         try:
-            *lines, rest = (self.path / "runs.jsonl").read_bytes().split(b"\n")
+            fcntl.flock(os.open(self.path / "bench.json", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise RunDirError(f"another unhang bench is at work in {self.path}") from e
+        except OSError:  # a file system without locks
+            return
+
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that count so far, in the order of their ends. A last line that was cut off is left out. Raises RecordError for other damage."""
+        return self._read("runs.jsonl", Run)
+
+    def failures(self) -> tuple[Failure, ...]:
+        """As `runs`."""
+        return self._read("failures.jsonl", Failure)
+
+    def _read(self, name: str, kind: type[_Line]) -> tuple[_Line, ...]:
+        try:
+            *lines, rest = (self.path / name).read_bytes().split(b"\n")
         except FileNotFoundError:
             return ()
         try:
-            found = [msgspec.json.decode(line, type=Run) for line in lines]
+            found = [msgspec.json.decode(line, type=kind) for line in lines]
         except msgspec.MsgspecError as e:
-            raise RecordError(f"{self.path / 'runs.jsonl'} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
+            raise RecordError(f"{self.path / name} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
         if rest:
-            os.truncate(self.path / "runs.jsonl", sum(len(line) + 1 for line in lines))
+            os.truncate(self.path / name, sum(len(line) + 1 for line in lines))
         return tuple(found)
 
-    def add(self, run: Run) -> None:
-        """Raises OSError."""
-        with (self.path / "runs.jsonl").open("ab") as f:
-            f.write(encoding.encode(run) + b"\n")
+    def add(self, line: Run | Failure) -> None:
+        """Raises RunDirError."""
+        try:
+            with (self.path / ("runs.jsonl" if isinstance(line, Run) else "failures.jsonl")).open("ab") as f:
+                f.write(encoding.encode(line) + b"\n")
+        except OSError as e:
+            raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e
 
     def new_run(self, round: int, arm: str) -> RunDir:
         """An empty run directory; one of an attempt that did not count stays beside it. Raises RunDirError."""

@@ -10,16 +10,17 @@ import datetime
 import os
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from unhang.bench import gpu_counters, in_force, measures, nccl_log, step_times
 from unhang.bench.arms import Arm, Rules, order
-from unhang.bench.comparison import Comparison
-from unhang.bench.race import Out, Standing, stand
-from unhang.bench.records import BenchDir, Run
+from unhang.bench.records import BenchDir, Failure, Run
+from unhang.bench.rounds import RaceState, evaluate_rounds, find_round
 from unhang.errors import EXIT_FOUND, EXIT_OK, RunDirError, UnhangError
 from unhang.facts.host import Host
 from unhang.launch import events, supervise
@@ -31,7 +32,7 @@ Stopped = Literal["decided", "budget", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
+class RunProgress:
     """A run of a round goes on, number `position` of `of`; `step` is 0 before its first."""
 
     round: int
@@ -42,197 +43,199 @@ class Running:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundEnds:
-    """`comparisons` are those of all rounds so far; `proof` comes once, with the first of them. `racing` are the arms of the next round."""
+class RoundResult:
+    """A round is complete: its `runs` by arm, and the state after it. `proof` comes once, with the first of them."""
 
-    round: int
     runs: tuple[Run, ...]
-    comparisons: tuple[Comparison, ...]
+    state: RaceState
     proof: in_force.Proof | None
-    racing: tuple[str, ...] = ()
 
 
-Progress = Running | RoundEnds
+Progress = RunProgress | RoundResult
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """`runs` are those of complete rounds. `failed` is the run directory of a training that failed, with the verdict on it.
+    """The `state` after all complete rounds. `failed` is the run directory of a training that failed, with the verdict on it.
 
-    `out` says why an arm was left out, `failures` has the run directories of those of them whose training failed.
+    `failures` are the arms of a race that were left out because they failed.
     """
 
     stopped: Stopped
     exitcode: int
     elapsed_s: float
-    runs: tuple[Run, ...]
-    comparisons: tuple[Comparison, ...]
-    proof: in_force.Proof | None
+    state: RaceState
     failed: str | None = None
     verdict: Verdict | None = None
-    out: Mapping[str, Out] = field(default_factory=dict)
-    failures: Mapping[str, str] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
 
 
 class Benchmark:
     """Start with `run`, in the main thread. Runs that `directory` holds already count."""
 
-    def __init__(self, arms: Sequence[Arm], rules: Rules, *, directory: BenchDir, tell: Callable[[Progress], None]) -> None:
+    def __init__(self, arms: Sequence[Arm], rules: Rules, *, directory: BenchDir, on_progress: Callable[[Progress], None]) -> None:
         self._arms = {arm.name: arm for arm in arms}
         self._rules = rules
         self._directory = directory
-        self._tell = tell
+        self._on_progress = on_progress
         self._runs = list(directory.runs())
-        self._is_proven = False
-        # Arms of a race whose training fails, with the run directory.
-        self._failed: dict[str, str] = {}
+        self._failures = list(directory.failures())
         self._longest_s = max((run.elapsed_s for run in self._runs), default=0.0)
 
     def run(self) -> Result:
-        """Raises UnhangError where nothing can be compared: equal arms, no steps, a command that cannot be started."""
+        """Returns also if it is interrupted. Raises UnhangError if nothing can be compared: equal arms, no steps, a command that cannot start."""
         self._began = time.monotonic()
-        while True:
-            # Of a directory that is resumed, the first round that is not complete.
-            standing = self._stand()
-            if standing.rounds > 0:
-                self._tell_round(standing)
-                if standing.is_decided:
+        reported = 0
+        try:
+            while True:
+                # Of a directory that is resumed, the first round that is not complete.
+                state = self._evaluate()
+                if state.rounds > reported:
+                    runs = (run for run in state.runs if run.round == state.rounds)
+                    proof = None if reported else state.proof
+                    self._on_progress(RoundResult(runs=tuple(sorted(runs, key=lambda run: run.arm)), state=state, proof=proof))
+                    reported = state.rounds
+                if state.is_decided:
                     return self._result("decided", EXIT_OK)
-            if (ended := self._round(standing)) is not None:
-                return ended
+                if (ended := self._round(state)) is not None:
+                    return ended
+        except SystemExit as e:
+            # A signal between two runs.
+            return self._result("interrupted", e.code if isinstance(e.code, int) else EXIT_FOUND)
 
-    def _stand(self) -> Standing:
-        return stand(tuple(self._arms.values()), self._runs, self._rules, self._failed)
+    def _evaluate(self) -> RaceState:
+        return evaluate_rounds(tuple(self._arms.values()), self._runs, self._rules, self._failures)
 
-    def _tell_round(self, standing: Standing) -> None:
-        new, self._is_proven = (None if self._is_proven else standing.proof), True
-        runs = sorted((run for run in self._runs if run.round == standing.rounds), key=lambda run: run.arm)
-        self._tell(RoundEnds(round=standing.rounds, runs=tuple(runs), comparisons=standing.comparisons, proof=new, racing=standing.racing))
-
-    def _round(self, standing: Standing) -> Result | None:
+    def _round(self, state: RaceState) -> Result | None:
         """Run what is missing of the next round; None once it is complete."""
-        round = standing.rounds + 1
-        done = {run.arm for run in self._runs if run.round == round}
-        names = [name for name in order(list(self._arms), seed=self._rules.seed, round=round) if name in standing.racing]
-        of, baseline = len(names), standing.racing[0]
+        round = state.rounds + 1
+        done = find_round(self._runs, round)
+        names = [name for name in order(list(self._arms), seed=self._rules.seed, round=round) if name in state.racing]
+        of, baseline = len(names), state.racing[0]
         names = [name for name in names if name not in done]
         while names:
             name = names.pop(0)
             # A run that would be cut off tells nothing.
             if round > 1 and self._left_s() < self._longest_s:
                 return self._result("budget", EXIT_OK)
-            if (ended := self._measure(self._arms[name], Running(round=round, arm=name, position=of - len(names), of=of))) is None:
-                continue
-            if ended.stopped != "failed" or not self._rules.is_race or name == baseline:
-                return ended
-            self._failed[name] = str(ended.failed)
-            if baseline in names and round == 1:
-                # Whether it is the setting that fails, or the training.
-                names.remove(baseline)
-                names.insert(0, baseline)
+            ended = self._measure(self._arms[name], RunProgress(round=round, arm=name, position=of - len(names), of=of))
+            if isinstance(ended, Result):
+                if ended.stopped != "failed" or not self._rules.is_race or name == baseline:
+                    return ended
+                ended = Failure(round=round, arm=name, run_dir=str(ended.failed))
+            if isinstance(ended, Failure):
+                self._directory.add(ended)
+                self._failures.append(ended)
+                if baseline in names and round == 1:
+                    # Whether it is the setting that fails, or the training.
+                    names.remove(baseline)
+                    names.insert(0, baseline)
         return None
 
-    def _measure(self, arm: Arm, running: Running) -> Result | None:
-        self._tell(running)
-        rundir = self._directory.new_run(running.round, arm.name)
+    def _measure(self, arm: Arm, progress: RunProgress) -> Result | Failure | None:
+        self._on_progress(progress)
+        rundir = self._directory.new_run(progress.round, arm.name)
         files, nccl = rundir.path / "steps", rundir.path / "nccl"
-        told: list[events.Event] = []
-        is_over = False
+        overridden: list[events.Overridden] = []
+        is_over = threading.Event()
 
-        def tell(event: events.Event) -> None:
-            nonlocal is_over
-            if isinstance(event, (events.Overridden, events.Ignored)):
-                told.append(event)
+        def on_event(event: events.Event) -> None:
+            if isinstance(event, events.Overridden):
+                overridden.append(event)
             elif isinstance(event, events.Pace):
-                self._tell(replace(running, step=event.step))
-                if self._left_s() < 0 and not is_over:
-                    is_over = True
-                    supervisor.stop()
+                self._on_progress(replace(progress, step=event.step))
+
+        def end() -> None:
+            is_over.set()
+            supervisor.stop()
 
         asked = {protocol.ENV_STEP_TIMES: str(files), protocol.ENV_STEP_LIMIT: str(self._rules.steps)}
         asked |= nccl_log.settings(self._arms.values(), nccl, os.environ)
         supervisor = supervise.Supervisor(
-            arm.command,
+            replace(arm.command, argv=tuple(word.replace(in_force.RUN_DIR, str(rundir.path)) for word in arm.command.argv)),
             rundir=rundir,
             options=Options(),
             policy=supervise.Policy(on_failure="abort", max_restarts=0),
-            tell=tell,
+            tell=on_event,
             sink=lambda rank, stream, data: None,
             settings={**arm.settings, **asked},
             described=arm.described,
         )
+        # Before the first step nothing may be told for long: of a model that is compiled, for instance.
+        timer = threading.Timer(self._left_s(), end)
+        timer.daemon = True
         try:
             files.mkdir(mode=0o700)
             nccl.mkdir()
             with _signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
+                timer.start()
                 outcome = supervisor.run()
             ranks = nccl_log.read(nccl, step_times.read(files))
             # Beside the records of unhang run, which hold no values of variables that nobody asked for.
             shutil.rmtree(files)
         except OSError as e:
             raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e
-        if is_over:
+        finally:
+            timer.cancel()
+        if is_over.is_set() and outcome.interrupted:
             return self._result("budget", EXIT_OK)
         if outcome.interrupted:
             return self._result("interrupted", outcome.exitcode)
         if outcome.exitcode != 0:
             return self._result("failed", EXIT_FOUND, failed=str(rundir.path), verdict=outcome.verdict)
-        run = self._as_run(arm, running.round, rundir.path.name, ranks, told, outcome.elapsed_s)
-        links = gpu_counters.links(Host(), {one.gpu for one in ranks if one.gpu}) if run.round == 1 else ()
-        self._add(replace(run, ranks=measures.measure(ranks, run.steps, counters.over), gpu_links=links))
-        return None
-
-    def _as_run(
-        self, arm: Arm, round: int, run_dir: str, ranks: Sequence[step_times.RankFile], told: Sequence[events.Event], elapsed_s: float
-    ) -> Run:
-        if not ranks:
-            raise UnhangError(
-                f"no optimizer step was seen in {self._directory.path / run_dir}",
-                cause="only steps of torch.optim are counted, in ranks on this host",
-                hint=f"unhang why {self._directory.path / run_dir}",
-            )
-        times = step_times.durations(ranks)
-        steps = step_times.summarize(times)
-        if steps is None:
-            raise UnhangError(
-                f"{len(times) + 1} steps are too few to be measured",
-                cause=f"without the warm-up, {step_times.LEAST_STEPS} have to be left",
-                hint="let the training take more steps, and raise --steps",
-            )
-        found, own = in_force.gather(ranks, told)
-        return Run(
-            round=round,
+        try:
+            steps = self._steps(arm, rundir.path, ranks)
+        except UnhangError as e:
+            if not self._rules.is_race or arm.name == next(iter(self._arms)):
+                raise
+            return Failure(round=progress.round, arm=arm.name, run_dir=str(rundir.path), why=str(e))
+        found, own = in_force.gather(ranks, overridden, run_dir=str(rundir.path))
+        run = Run(
+            round=progress.round,
             arm=arm.name,
-            run_dir=run_dir,
+            run_dir=rundir.path.name,
             ended=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            elapsed_s=elapsed_s,
+            elapsed_s=outcome.elapsed_s,
             steps=steps,
             in_force=found,
             set_by_script=own,
+            ranks=measures.measure(ranks, steps, counters.over),
+            gpu_links=gpu_counters.links(Host(), {one.gpu for one in ranks if one.gpu}) if progress.round == 1 else (),
         )
-
-    def _add(self, run: Run) -> None:
-        try:
-            self._directory.add(run)
-        except OSError as e:
-            raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e
+        if (first := next((one for one in self._runs if one.arm == arm.name), None)) is not None:
+            in_force.check_alike(arm, first, run)
+        self._directory.add(run)
         self._runs.append(run)
         self._longest_s = max(self._longest_s, run.elapsed_s)
+        return None
+
+    def _steps(self, arm: Arm, path: Path, ranks: Sequence[step_times.RankFile]) -> step_times.Steps:
+        count = min((len(one.ends_s) for one in ranks), default=0)
+        if not count:
+            raise UnhangError(
+                f"no optimizer step was seen in {path}",
+                cause="only steps of torch.optim are counted, in ranks on this host",
+                hint=f"unhang why {path}",
+            )
+        steps = step_times.summarize(step_times.durations(ranks))
+        if steps is None:
+            raise UnhangError(
+                f"arm {arm.name}: {count} steps are too few to be measured, in {path}",
+                cause=f"without the warm-up, {step_times.LEAST_STEPS} have to be left",
+                hint="let the training take more steps, and raise --steps",
+            )
+        return steps
 
     def _left_s(self) -> float:
         return self._rules.budget_s - (time.monotonic() - self._began)
 
     def _result(self, stopped: Stopped, exitcode: int, *, failed: str | None = None, verdict: Verdict | None = None) -> Result:
-        standing = self._stand()
         return Result(
             stopped=stopped,
             exitcode=exitcode,
             elapsed_s=round(time.monotonic() - self._began, 3),
-            runs=tuple(run for runs in standing.runs.values() for run in runs),
-            comparisons=standing.comparisons,
-            proof=standing.proof,
-            out=standing.out,
-            failures=dict(self._failed),
+            state=self._evaluate(),
+            failures=tuple(self._failures),
             failed=failed,
             verdict=verdict,
         )

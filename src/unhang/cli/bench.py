@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand
 
-from unhang.cli import bench_comm
-from unhang.cli.options import NoColor, duration
+from unhang.cli.options import NoColor, duration, percentage
 
 _ARM = "Settings as --set of unhang run takes them, or a preset, or none."
 
@@ -27,17 +27,20 @@ Exit code: as that of unhang bench compare. A setting with which the training fa
 """
 
 
-class _Compare(TyperCommand):
-    """The name of a ready-made comparison stands in front of the command, and options on both sides of it."""
+_NOT_OF = {"compare": ("only",), "priorities": ("ready_made", "a", "b", "c", "d", "argument")}
 
-    def __init__(self, *args: Any, params: list[Any], **more: Any) -> None:
-        super().__init__(*args, params=[p for p in params if p.name != "only"], **more)
+
+class _Command(TyperCommand):
+    """The options of `compare` that a verb has. The name of a ready-made comparison stands before the command, options on both sides of it."""
+
+    def __init__(self, name: str, *args: Any, params: list[Any], **more: Any) -> None:
+        super().__init__(name, *args, params=[p for p in params if p.name not in _NOT_OF[name]], **more)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = self.make_parser(ctx).parse_args(args=list(args))[0].get("command") or ()
         at = len(args) - len(words)
         # Behind -- it is a command.
-        if words and args[at - 1 : at] != ["--"]:
+        if words and args[at - 1 : at] != ["--"] and self.name == "compare":
             from unhang.bench.ready_made import READY_MADE
 
             if words[0] in READY_MADE:
@@ -45,33 +48,38 @@ class _Compare(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-class _Priorities(TyperCommand):
-    """As compare, without arms."""
-
-    def __init__(self, *args: Any, params: list[Any], **more: Any) -> None:
-        super().__init__(*args, params=[p for p in params if p.name not in ("ready_made", "a", "b", "c", "d", "argument")], **more)
+LEAST_ROUNDS = 4
+_Launcher = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- LAUNCHER...]", help="What starts the ranks, such as torchrun with its options; each is a script that comes last."),
+]
+_Ranks = Annotated[
+    int | None, typer.Option("--nproc-per-node", "-n", min=2, help="Ranks to start on this host.", show_default="one for each GPU; 2 without")
+]
+_Backend = Annotated[str | None, typer.Option(metavar="nccl|gloo", help="How ranks communicate.", show_default="nccl with two GPUs, else gloo")]
+_Sizes = Annotated[str, typer.Option(metavar="SIZES", help="LOW..HIGH, in steps of a factor of 4, or a list: 1M,16M.")]
+_Ops = Annotated[str | None, typer.Option(metavar="OP,...", help="What is measured.", show_default="all")]
+_Time = Annotated[float, typer.Option("--time", parser=duration(0.01), metavar="TIME", help="For each size, the warm-up apart.", show_default="0.3s")]
+_Python = Annotated[
+    str | None, typer.Option(metavar="PATH", help="The Python of the ranks.", show_default="ours if it has torch, else the first on PATH")
+]
+_Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
+_Name = Annotated[str, typer.Option(metavar="NAME", help="Which baseline.")]
+_Database = Annotated[Path | None, typer.Option("--db", metavar="FILE", help="Where baselines are.", show_default="~/.cache/unhang/bench.sqlite")]
 
 
 def register(app: typer.Typer) -> None:
     app.callback()(_bench)
     own = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-    app.command("compare", cls=_Compare, context_settings=own)(compare)
-    app.command("priorities", cls=_Priorities, context_settings=own, help=_PRIORITIES)(compare)
-    bench_comm.register(app)
+    app.command("compare", cls=_Command, context_settings=own)(compare)
+    app.command("priorities", cls=_Command, context_settings=own, help=_PRIORITIES)(compare)
+    app.command("comm", context_settings=own)(comm)
+    app.command("record", context_settings=own)(record)
+    app.command("check")(check)
 
 
 def _bench() -> None:
     """Measure what a setting costs."""
-
-
-def _margin(given: str | float) -> float:
-    try:
-        value = float(str(given).removesuffix("%")) / 100
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise typer.BadParameter(f"{given}: it is a percentage above 0 and below 100, such as 1%")
-    return value
 
 
 def compare(
@@ -89,22 +97,21 @@ def compare(
     ] = None,
     only: Annotated[str | None, typer.Option("--only", metavar="NAME,...", help="Rank these of the ready-made comparisons.")] = None,
     # The parser is given the default, too: both are percentages.
-    margin: Annotated[float, typer.Option(parser=_margin, metavar="PERCENT", help="Differences below it are none.", show_default="1%")] = 1.0,
+    margin: Annotated[
+        float, typer.Option(parser=percentage, metavar="PERCENT", help="Differences smaller than this count as the same.", show_default="1%")
+    ] = 1.0,
     budget: Annotated[float, typer.Option(parser=duration(1), metavar="TIME", help="Stop after this time.", show_default="20m")] = 1200.0,
     steps: Annotated[int, typer.Option(min=24, help="Optimizer steps of each run, which ends there.")] = 100,
     nproc_per_node: Annotated[
         int | None, typer.Option("--nproc-per-node", "-n", min=1, help="Processes to start, for a script or module.", show_default="1")
     ] = None,
     module: Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")] = False,
-    python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The training's Python.", show_default="the one beside unhang if it has torch, else python on PATH"),
-    ] = None,
+    python: _Python = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each run as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table and the verdict as Markdown.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML page with charts, which needs nothing from elsewhere.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:
     """Compare trainings that differ in a setting or an argument: which one is faster, or are they the same?
@@ -123,27 +130,83 @@ def compare(
     Exit code: 0 if all runs went well, with or without a verdict; 1 if the training failed; 2 for bad input, equal arms included; 3 for our own
     failure; 130 if interrupted by Ctrl-C (143 by SIGTERM). What was measured is kept: --resume DIR goes on.
     """
+    options = SimpleNamespace(**locals())
     from unhang.cli import again, bench_compare
 
-    bench_compare.run(
-        bench_compare.Request(
-            verb=cast(Any, context.command.name),
-            ready_made=ready_made,
-            only=only,
-            words=tuple(command or ()),
-            arms={name: text for name, text in zip("abcd", (a, b, c, d), strict=True) if text is not None},
-            argument=argument,
-            margin=margin,
-            budget_s=budget,
-            steps=steps,
-            nproc_per_node=nproc_per_node,
-            module=module,
-            python=python,
-            resume=resume,
-            typed=frozenset(p.opts[0] for p in context.command.params if again.is_typed(context, str(p.name))),
-            csv=csv,
-            markdown=markdown,
-            html=html,
-            as_json=as_json,
-        )
-    )
+    typed = {p.opts[0] for p in context.command.params if again.is_typed(context, str(p.name))}
+    bench_compare.run(cast(Any, context.command.name), options, typed)
+
+
+def comm(
+    launcher: _Launcher = None,
+    ranks: _Ranks = None,
+    backend: _Backend = None,
+    sizes: _Sizes = "8..256M",
+    ops: _Ops = None,
+    time_s: _Time = 0.3,
+    python: _Python = None,
+    csv: Annotated[
+        typer.FileTextWrite | None, typer.Option(metavar="FILE", lazy=False, help="Write a line for each operation and size as CSV.")
+    ] = None,
+    as_json: _Json = False,
+    no_color: NoColor = False,
+) -> None:
+    """Measure collectives and pairs of ranks over sizes, and check their results.
+
+    \b
+        unhang bench comm -n 8
+        unhang bench comm --ops all_reduce,pairs --sizes 1M..64M -- torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500
+        unhang bench comm -- srun python
+
+    Algorithm and bus bandwidth are those of nccl-tests, in GB/s. Within a group (RANK and WORLD_SIZE are set) each rank calls it without a launcher.
+
+    Exit code: 0 if all results were right; 1 if one was wrong or the ranks failed; 2 for bad input; 3 for our own failure; 130 for Ctrl-C.
+    """
+    options = SimpleNamespace(**locals())
+    from unhang.cli import bench_comm
+
+    bench_comm.comm(options)
+
+
+def record(
+    launcher: _Launcher = None,
+    ranks: _Ranks = None,
+    backend: _Backend = None,
+    sizes: _Sizes = "1M,16M",
+    ops: _Ops = "all_reduce,pairs,memory,loader",
+    time_s: _Time = 0.3,
+    python: _Python = None,
+    rounds: Annotated[int, typer.Option(min=LEAST_ROUNDS, help="How often the ranks are started and measured.")] = 10,
+    name: _Name = "default",
+    database: _Database = None,
+    as_json: _Json = False,
+    no_color: NoColor = False,
+) -> None:
+    """Keep how fast this machine is now, for unhang bench check.
+
+    Each round starts the ranks anew: connections that last have a speed of their own.
+    """
+    options = SimpleNamespace(**locals())
+    from unhang.cli import bench_comm
+
+    bench_comm.record(options)
+
+
+def check(
+    margin: Annotated[
+        float, typer.Option(parser=percentage, metavar="PERCENT", help="Differences smaller than this count as the same.", show_default="10%")
+    ] = 10.0,
+    name: _Name = "default",
+    python: _Python = None,
+    database: _Database = None,
+    as_json: _Json = False,
+    no_color: NoColor = False,
+) -> None:
+    """Measure what unhang bench record has measured, and say what has become slower. Needs the extra bench.
+
+    Exit code: 0 if nothing is slower or it cannot be told, 1 if something is, 2 without a baseline of this machine, 130 for Ctrl-C.
+    """
+    options = SimpleNamespace(**locals())
+    from unhang.cli import bench_comm
+
+    bench_comm.check(options)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import typer
@@ -24,7 +26,6 @@ from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
 from unhang.cli import refused, training_command
 from unhang.cli import settings as of_settings
-from unhang.cli.aside import say
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import MissingExtra, RunDirError, UnhangError
 from unhang.knowledge.settings import configuration
@@ -37,124 +38,98 @@ from unhang.report.bench_ranking import Ranking
 from unhang.report.html import of_bench
 from unhang.runtime.attach import protocol
 from unhang.runtime.attach.step_times import is_of_interest
-from unhang.text import Text
 
 # What settings change that no variable of BY_HOOK stands for, by its name in `Run.in_force`.
 _BY_HOOK = {**BY_HOOK, protocol.ENV_BUCKET: "DDP bucket_cap_mb", protocol.ENV_CUDNN_BENCHMARK: "cuDNN benchmark"}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_BATCH = re.compile(r"(?:.*[-_])?batch(?:[-_]size)?")
+# Flags by which scripts take what makes up the work of a rank in a step, if [arguments] of unhang.toml does not name them.
+_WORK = {
+    "batch": ("per-device-train-batch-size", "train-batch-size", "micro-batch-size", "batch-size", "batch"),
+    "accumulation": ("gradient-accumulation-steps", "accumulation"),
+}
 # Options of a comparison that goes on: the others are those that it began with.
 _ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--html", "--json", "--no-color"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The options of `unhang bench compare` and `priorities`; `typed` names those that stand on the command line."""
+def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed: Collection[str]) -> None:
+    """Compare, print the result and leave with its exit code. `options` are those of `cli.bench`, of which `typed` stand on the command line.
 
-    verb: Literal["compare", "priorities"] = "compare"
-    ready_made: str | None = None
-    only: str | None = None
-    words: tuple[str, ...]
-    arms: Mapping[str, str]
-    argument: str | None
-    margin: float
-    budget_s: float
-    steps: int
-    nproc_per_node: int | None
-    module: bool
-    python: str | None
-    resume: Path | None
-    csv: Path | None
-    markdown: Path | None
-    html: Path | None
-    as_json: bool
-    typed: frozenset[str] = frozenset()
-
-
-def run(request: Request) -> None:
-    """Compare, print the result and leave with its exit code. Raises UnhangError."""
+    Raises UnhangError.
+    """
     if importlib.util.find_spec("scipy") is None:
         raise MissingExtra("unhang bench needs SciPy, which is not installed here", hint="pip install 'unhang[bench]'")
-    for path in filter(None, (request.csv, request.markdown, request.html)):
+    for path in filter(None, (options.csv, options.markdown, options.html)):
         if not named.is_dir(path.absolute().parent):
             raise UnhangError(f"cannot write {path}: there is no directory {path.parent}")
-    directory = _resumed(request) if request.resume is not None else None
-    asked = directory.asked if directory is not None else _asked(request)
-    command = training_command.resolve(request.words or asked.words, module=asked.module, nproc_per_node=asked.nproc_per_node, python=asked.python)
+    directory = _resumed(verb, options, typed) if options.resume is not None else None
+    asked = directory.asked if directory is not None else _asked(verb, options)
+    command = training_command.resolve(options.command or asked.words, module=asked.module, nproc_per_node=asked.nproc_per_node, python=asked.python)
     if not asked.arms:
-        asked = _with_ready_made(command, asked, READY_MADE if request.only is None else _named(request.only))
+        asked = _with_ready_made(command, asked, READY_MADE if options.only is None else _named(options.only))
     arms = _arms(command, asked)
+    samples = {arm.samples for arm in arms}
     rules = Rules(
         seed=asked.seed,
         margin=asked.margin,
-        budget_s=request.budget_s if directory is None or "--budget" in request.typed else asked.budget_s,
+        budget_s=options.budget if directory is None or "--budget" in typed else asked.budget_s,
         steps=asked.steps,
-        is_per_sample=all(arm.samples is not None for arm in arms),
-        is_race=asked.verb == "priorities",
-        leaves_out_equal=asked.verb == "priorities" or asked.ready_made is not None,
+        is_per_sample=None not in samples and (len(samples) > 1 or any(WORLD_SIZE in arm.changes for arm in arms)),
+        is_race=verb == "priorities",
+        leaves_out_equal=verb == "priorities" or asked.ready_made is not None,
     )
-    if directory is None:
-        directory = BenchDir.create(command.name, asked)
-    again = f"unhang bench {asked.verb} --resume {named.again(os.path.relpath(directory.path))}"
-    again += " -- COMMAND" if asked.hides else ""
-    try:
-        with bench.ProgressLine(arms, rules, screen.console(stderr=True)) as line:
-            result = Benchmark(arms, rules, directory=directory, tell=line.tell).run()
-    except SystemExit:
-        # A signal between two runs.
-        say(Text("interrupted; {again} goes on", "已中断；可用 {again} 继续").fill(again=again))
-        raise
+    directory = directory or BenchDir.create(command.name, asked)
+    directory.lock()
+    again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
+    with bench.ProgressLine(arms, rules, screen.console(stderr=True)) as line:
+        result = Benchmark(arms, rules, directory=directory, on_progress=line.show).run()
     common: dict[str, Any] = {"arms": arms, "rules": rules, "run_dir": directory.path, "again": again, "result": result}
     report = Ranking(**common, left_out=asked.left_out) if rules.is_race else bench.Report(**common)
-    if request.html is not None:
-        _write(request.html, of_bench.render(report, command.argv))
-    _write(request.csv, report.csv())
-    _write(request.markdown, report.markdown())
-    if request.as_json:
-        refused.answers(given=True)
+    # What was measured is shown whatever happens to the files.
+    refused.answers(given=True)
+    if options.as_json:
         sys.stdout.buffer.write(encoding.encode(report.json()) + b"\n")
+        sys.stdout.flush()
     else:
         report.print(screen.console())
+    page = functools.partial(of_bench.render, report, command.argv)
+    for path, write in (
+        (options.csv, report.csv),
+        (options.markdown, report.markdown),
+        (options.html, page),
+    ):
+        try:
+            if path is not None:
+                path.write_text(write(), encoding="utf-8")
+        except OSError as e:
+            raise RunDirError(f"cannot write {path}: {e.strerror or e}") from e
     raise typer.Exit(result.exitcode)
 
 
-def _asked(request: Request) -> Asked:
+def _asked(verb: Literal["compare", "priorities"], options: SimpleNamespace) -> Asked:
     """Raises UnhangError for options that do not make a comparison."""
-    if request.argument is not None and request.arms:
+    arms = {name: text for name in "abcd" if (text := getattr(options, name)) is not None}
+    if options.argument is not None and arms:
         raise UnhangError("--arg and --a: choose one", hint="--arg makes an arm of each value")
-    words = request.words[1:] if request.words[:1] == ("--",) else request.words
-    arms = request.arms if request.argument is None else _of_argument(request.argument)
-    if request.ready_made is not None and arms:
+    words = tuple(options.command or ())
+    words = words[1:] if words[:1] == ("--",) else words
+    arms = arms if options.argument is None else _of_argument(options.argument)
+    if options.ready_made is not None and arms:
         raise UnhangError(
-            f"{request.ready_made} has arms of its own: it goes neither with --a nor with --arg",
-            hint=f"unhang bench compare {request.ready_made} -- COMMAND",
+            f"{options.ready_made} has arms of its own: it goes neither with --a nor with --arg",
+            hint=f"unhang bench compare {options.ready_made} -- COMMAND",
         )
-    is_chosen = request.ready_made is None and request.verb == "compare"
-    if not is_chosen:
-        arms = {}
-    elif list(arms) != list(_LETTERS[: len(arms)]) or len(arms) < 2:
+    is_chosen = options.ready_made is None and verb == "compare"
+    if is_chosen and (list(arms) != list(_LETTERS[: len(arms)]) or len(arms) < 2):
         raise UnhangError(
             "there is nothing to compare: --a and --b are needed, or --arg",
             hint=f"unhang bench compare --a shm=on --b shm=off -- COMMAND, or one of {', '.join(READY_MADE)} in their place",
         )
     if not words:
-        raise UnhangError("no command to run", hint=f"unhang bench {request.verb} {'--a ARM --b ARM ' if is_chosen else ''}-- train.py")
+        raise UnhangError("no command to run", hint=f"unhang bench {verb} {'--a ARM --b ARM ' if is_chosen else ''}-- train.py")
     hidden = tuple(redact_command(words))
+    kept = {name: getattr(options, name) for name in ("argument", "module", "nproc_per_node", "python", "margin", "steps", "ready_made")}
     return Asked(
-        words=hidden,
-        hides=hidden != words,
-        cwd=str(Path.cwd()),
-        arms=arms,
-        argument=request.argument,
-        module=request.module,
-        nproc_per_node=request.nproc_per_node,
-        python=request.python,
-        seed=secrets.randbelow(2**31),
-        margin=request.margin,
-        budget_s=request.budget_s,
-        steps=request.steps,
-        verb=request.verb,
-        ready_made=request.ready_made,
+        words=hidden, hides=hidden != words, cwd=str(Path.cwd()), arms=arms, seed=secrets.randbelow(2**31), budget_s=options.budget, verb=verb, **kept
     )
 
 
@@ -168,7 +143,7 @@ def _named(only: str) -> list[str]:
 def _with_ready_made(command: Command, asked: Asked, names: Iterable[str] = READY_MADE) -> Asked:
     """The arms of a ready-made comparison, or of all `names` that apply, against the command as it is. Raises UnhangError where none does."""
     here = of_settings.here(command.python, looks=True, hosts=commands.master(command)[1])
-    batch = _batch_of(command)
+    batch = _work_of(Arm(name="", asked="", command=command), "batch")
     if asked.ready_made is not None:
         arms = _apply(command, asked.ready_made, ready_made.arms(asked.ready_made, here, batch=batch))
         return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)))
@@ -201,12 +176,33 @@ def _apply(command: Command, name: str, texts: Sequence[str], others: Sequence[A
     return found
 
 
-def _batch_of(command: Command) -> int | None:
-    """The batch that the command names, by the flag of [arguments] or LLaMA-Factory's field."""
-    own = "per_device_train_batch_size" if commands.launcher(command) == "llamafactory" else ""
-    words = shlex.split(configuration.load(Path.cwd()).arguments.get("batch", own))
-    value = commands.argument(command, words[0].rstrip("=")) if words else None
-    return int(value) if value and value.isdecimal() and int(value) else None
+def _work_of(arm: Arm, key: str) -> int | None:
+    """The batch or the accumulation that an arm is started with: by the flag of [arguments], LLaMA-Factory's field, or a name that is usual."""
+    own = shlex.split(configuration.load(Path.cwd()).arguments.get(key, ""))[:1]
+    is_llamafactory = commands.launcher(arm.command) == "llamafactory"
+    usual = [("" if is_llamafactory else "--") + spelled for name in _WORK[key] for spelled in (name, name.replace("-", "_"))]
+    found = [commands.argument(arm.command, flag.rstrip("=")) for flag in (*own, *usual)]
+    found.append(arm.settings.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS") if key == "accumulation" else None)
+    return next((int(value) for value in found if value and value.isdecimal() and int(value)), None)
+
+
+def _with_samples(arms: Sequence[Arm]) -> list[Arm]:
+    """Raises UnhangError if a step of one arm does other work than that of another, and it is not known how much."""
+    found = {key: [_work_of(arm, key) for arm in arms] for key in _WORK}
+    for key, numbers in found.items():
+        if None in numbers and (known := [i for i, number in enumerate(numbers) if number is not None]):
+            raise UnhangError(
+                f"the {key} of arm {arms[numbers.index(None)].name} is not known, and arm {arms[known[0]].name} sets {numbers[known[0]]}",
+                hint=f"name the {key} in the command, or set it in every arm",
+            )
+    is_other_work = any(WORLD_SIZE in arm.changes for arm in arms) or len(set(found["accumulation"])) > 1
+    if is_other_work and None in found["batch"]:
+        raise UnhangError(
+            "a step has other samples in each arm, and the batch of a rank is not known",
+            cause="processes and accumulation change the work of a step",
+            hint="name the batch in the command, or set it in every arm",
+        )
+    return [replace(arm, samples=batch and batch * (times or 1)) for arm, batch, times in zip(arms, *found.values(), strict=True)]
 
 
 def _of_argument(text: str) -> dict[str, str]:
@@ -214,32 +210,32 @@ def _of_argument(text: str) -> dict[str, str]:
     found = values.split(",")
     if not joined or not name or not all(found) or len(found) < 2:
         raise UnhangError(f"--arg {text}: it is a name and two values or more", hint="--arg batch=64,128")
-    return {chr(ord("a") + i): f"{name}={value}" for i, value in enumerate(found[:26])}
+    if len(found) > len(_LETTERS):
+        raise UnhangError(f"--arg {name}: {len(found)} values are more than {len(_LETTERS)} arms")
+    return {letter: f"{name}={value}" for letter, value in zip(_LETTERS, found, strict=False)}
 
 
-def _resumed(request: Request) -> BenchDir:
+def _resumed(verb: str, options: SimpleNamespace, typed: Collection[str]) -> BenchDir:
     """Raises UnhangError for what is no directory of a comparison, and for options that would change it."""
-    assert request.resume is not None
-    directory = BenchDir.open(request.resume)
+    path, words = options.resume, tuple(options.command or ())
+    directory = BenchDir.open(path)
     asked = directory.asked
-    if asked.verb != request.verb:
+    if asked.verb != verb:
         raise UnhangError(
-            f"{request.resume} is a directory of unhang bench {asked.verb}",
-            hint=f"unhang bench {asked.verb} --resume {named.again(request.resume)}",
+            f"{path} is a directory of unhang bench {asked.verb}",
+            hint=f"unhang bench {asked.verb} --resume {named.again(path)}",
         )
-    if others := sorted(request.typed - _ANEW - {"command"}):
-        raise UnhangError(
-            f"{others[0]} cannot be changed: {request.resume} goes on as it began", hint=f"leave {others[0]} out, or start a new comparison"
-        )
+    if others := sorted(frozenset(typed) - _ANEW - {"command"}):
+        raise UnhangError(f"{others[0]} cannot be changed: {path} goes on as it began", hint=f"leave {others[0]} out, or start a new comparison")
     if Path(asked.cwd) != Path.cwd():
-        raise UnhangError(f"{request.resume} was started in {asked.cwd}", hint=f"cd {shlex.quote(asked.cwd)}")
-    if not request.words and asked.hides:
+        raise UnhangError(f"{path} was started in {asked.cwd}", hint=f"cd {shlex.quote(asked.cwd)}")
+    if not words and asked.hides:
         raise UnhangError(
             "the command holds a credential, which is not kept: it has to be typed again",
-            hint=f"unhang bench {asked.verb} --resume {named.again(request.resume)} -- {shlex.join(asked.words)}",
+            hint=f"unhang bench {asked.verb} --resume {named.again(path)} -- {shlex.join(asked.words)}",
         )
-    if request.words and tuple(redact_command(request.words)) != tuple(asked.words):
-        raise UnhangError(f"this is another command than that of {request.resume}: {shlex.join(asked.words)}", hint="leave it out")
+    if words and tuple(redact_command(words)) != tuple(asked.words):
+        raise UnhangError(f"this is another command than that of {path}: {shlex.join(asked.words)}", hint="leave it out")
     return directory
 
 
@@ -247,10 +243,6 @@ def _arms(command: Command, asked: Asked) -> list[Arm]:
     """Raises UnhangError for settings that would have no effect, and for arms that are started alike."""
     make = _of_settings if asked.argument is None else _with_argument
     arms = [make(command, name, text) for name, text in asked.arms.items()]
-    if any(arm.samples is not None for arm in arms):
-        # An arm that leaves the batch alone has the command's.
-        batch = _batch_of(command)
-        arms = [replace(arm, samples=arm.samples or batch) for arm in arms]
     for i, one in enumerate(arms):
         for other in arms[:i]:
             if (one.settings, one.command.argv) == (other.settings, other.command.argv):
@@ -258,7 +250,7 @@ def _arms(command: Command, asked: Asked) -> list[Arm]:
                     f"arms {other.name} and {one.name} are the same: {other.asked}, {one.asked}",
                     cause="they set the same variables, options and arguments here",
                 )
-    return arms
+    return _with_samples(arms)
 
 
 def _with_argument(command: Command, name: str, text: str) -> Arm:
@@ -269,7 +261,6 @@ def _with_argument(command: Command, name: str, text: str) -> Arm:
         asked=text,
         command=commands.with_settings(plain.command, arguments=(flag if flag.startswith("-") else f"--{flag}", value)),
         changes=frozenset({ARGUMENTS}),
-        samples=int(value) if _BATCH.fullmatch(flag.lstrip("-")) and value.isdecimal() and int(value) else None,
     )
 
 
@@ -300,7 +291,6 @@ def _of_settings(command: Command, name: str, text: str, *, is_told: bool = True
         settings=plan.applied.env,
         described=settings.described(plan),
         changes=frozenset(_changes(plan)),
-        samples=_samples(plan),
     )
 
 
@@ -314,17 +304,3 @@ def _changes(plan: Plan) -> set[str]:
         found |= {_BY_HOOK.get(variable, variable) for variable in spelled.env if variable in _BY_HOOK or is_of_interest(variable)}
         found |= {WORLD_SIZE} if one.key == "processes" else {ARGUMENTS} if spelled.arguments else set()
     return found
-
-
-def _samples(plan: Plan) -> int | None:
-    value: Any = next((one.value for one in plan.chosen if one.key == "batch"), None)
-    return value if isinstance(value, int) else None
-
-
-def _write(path: Path | None, text: str) -> None:
-    if path is None:
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise RunDirError(f"cannot write {path}: {e.strerror or e}") from e

@@ -33,3 +33,14 @@ def duration(least_s: float) -> Callable[[str | float], float]:
             raise typer.BadParameter(f"{given}: {e}") from e
 
     return read
+
+
+def percentage(given: str | float) -> float:
+    """Reads "1%" or 1 as 0.01. Raises BadParameter for what is not between 0 and 100."""
+    try:
+        value = float(str(given).removesuffix("%")) / 100
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"{given}: it is a percentage above 0 and below 100, such as 1%")
+    return value

@@ -41,7 +41,7 @@ def collect(host: Host) -> Speed:
     found: list[Check] = []
     if path.is_file():
         try:
-            with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(str(path))}?mode=ro", uri=True, timeout=2)) as db:
+            with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(str(path))}?mode=ro", uri=True, timeout=0.2)) as db:
                 rows = db.execute("SELECT data FROM checks WHERE host = ? ORDER BY name", (host.hostname(),))
                 found = [msgspec.json.decode(data, type=Check) for (data,) in rows]
         except sqlite3.Error as e:

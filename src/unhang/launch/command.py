@@ -168,11 +168,11 @@ def option(command: Command, name: str) -> str | None:
 
 
 def argument(command: Command, flag: str) -> str | None:
-    """What stands behind a flag of the script's own, "" where that is nothing; None where it is not there.
+    """What stands behind a flag of the script's own, the last time that it is there; "" where that is nothing, None where it is not there.
 
     LLaMA-Factory's go without dashes, or stand in its file.
     """
-    for i, word in enumerate(command.argv):
+    for i, word in reversed(list(enumerate(command.argv))):
         name, joined, value = word.partition("=")
         if name == flag or (joined and name.removeprefix("--") == flag):
             return value if joined else next(iter(command.argv[i + 1 : i + 2]), "")

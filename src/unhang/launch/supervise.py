@@ -151,6 +151,7 @@ class Supervisor:
         self._attempt: Attempt | None = None
         self._attempts = 0
         self._interrupts: list[int] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._incidents = 0
         self._log_broken = False
         self._verdict: Verdict | None = None
@@ -168,11 +169,15 @@ class Supervisor:
         return asyncio.run(self._supervise(version))
 
     def stop(self) -> None:
-        """End the training as SIGTERM would. For `tell`, which is called while it runs."""
-        self._interrupt(signal.SIGTERM)
+        """End the training as SIGTERM would, from any thread; nothing if it has ended."""
+        if self._loop is None:
+            self._interrupts.append(signal.SIGTERM)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._interrupt, signal.SIGTERM)
 
     async def _supervise(self, version: environment.Version | None) -> Outcome:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # nohup and shells that run a job in the background have signals ignored on purpose.
             if signal.getsignal(number) is not signal.SIG_IGN:

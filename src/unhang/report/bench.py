@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,12 @@ from rich.table import Table
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.comparison import CONFIDENCE, Comparison, Outcome
 from unhang.bench.explanation import explain
-from unhang.bench.in_force import OBSERVED, Difference
+from unhang.bench.in_force import OBSERVED, WORLD_SIZE, Difference, find_changes
 from unhang.bench.measures import summarize
-from unhang.bench.race import Look, looks
-from unhang.bench.runner import Progress, Result, Running
+from unhang.bench.rounds import RaceState
+from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.report import bench_metrics, bench_plot, language, screen
-from unhang.report.bench_plot import Row
 from unhang.report.folding import fold
 
 RESULT_SCHEMA = "unhang/bench-result/1"
@@ -37,12 +36,12 @@ OUTCOMES: dict[Outcome, Text] = {
 }
 _SENTENCES: dict[Outcome, Text] = {
     "faster": Text(
-        "{arm} is faster than {baseline}: {change} less time per {unit}, between {low} and {high}",
-        "{arm} 比 {baseline} 快：每{unit}的时间少 {change}，在 {low} 到 {high} 之间",
+        "{arm} is faster than {baseline}: {change} less time per {unit}, {between}",
+        "{arm} 比 {baseline} 快：每{unit}的时间少 {change}，{between}",
     ),
     "slower": Text(
-        "{arm} is slower than {baseline}: {change} more time per {unit}, between {low} and {high}",
-        "{arm} 比 {baseline} 慢：每{unit}的时间多 {change}，在 {low} 到 {high} 之间",
+        "{arm} is slower than {baseline}: {change} more time per {unit}, {between}",
+        "{arm} 比 {baseline} 慢：每{unit}的时间多 {change}，{between}",
     ),
     "same": Text(
         "{arm} is as fast as {baseline} within {margin}: the time per {unit} differs by {low} to {high}",
@@ -53,19 +52,19 @@ _SENTENCES: dict[Outcome, Text] = {
         "尚无法判断 {arm} 与 {baseline} 每{unit}的时间是否相差超过 {margin}：差别在 {low} 到 {high} 之间",
     ),
 }
+BETWEEN = Text("between {low} and {high}", "在 {low} 到 {high} 之间")
+AT_LEAST = Text("at least {low}", "至少 {low}")
 CERTAINTY = Text(" ({confidence} confidence, {n} rounds)", "（置信度 {confidence}，{n} 轮）")
 _UNBOUNDED = Text("cannot tell yet how {arm} compares with {baseline}: {n} rounds are too few", "尚无法比较 {arm} 与 {baseline}：{n} 轮太少")
-_WITHOUT_EFFECT = Text(
-    "note: {name} is the same in {arm} and {baseline}, though it was asked for",
-    "注意：{arm} 与 {baseline} 的 {name} 相同，尽管要求不同",
-)
+_WITHOUT_EFFECT = Text("note: {name} was requested for {arm} but is the same in both arms", "注意：为 {arm} 要求了 {name}，但它在两组中相同")
 _EQUAL = Text(
     "left out, since they change nothing here: {arms} run with what {baseline} runs with",
     "已略去，因为在此不改变任何东西：{arms} 与 {baseline} 运行时完全相同",
 )
-_PLOT = Text("{arm} against {baseline} by round: * the round, = interval, : margin", "{arm} 与 {baseline} 的逐轮差别：* 该轮，= 区间，: 界限")
-_LAST = Text(" (last {n} of {of})", "（共 {of} 轮，此为最后 {n} 轮）")
-_PLOTTED = 12
+_PLOT = Text("time against {baseline}: * mean, = interval, : margin", "与 {baseline} 相比的时间：* 平均，= 区间，: 界限")
+_MORE = Text("note: the arms also differ in {names}, which was not requested", "注意：各组在 {names} 上也有差别，而这并未要求")
+_CHANGED = Text("note: {names} changed between the runs of {arm}", "注意：{names} 在 {arm} 的各次运行之间有变化")
+_SAMPLES = Text("compared per sample, of which a rank has in a step: {samples}", "按样本比较，每个 rank 每步的样本数：{samples}")
 _UNSTEADY = Text(
     "note: no steady rhythm within the first half of {runs}; more steps (--steps) make the numbers safer",
     "注意：{runs} 的前一半步数内节奏没有稳定；增加步数（--steps）可使数字更可靠",
@@ -92,6 +91,7 @@ HEADS = {
     "rate": Text("steps/s", "步/秒"),
     "samples": Text("samples/s per rank", "样本/秒/rank"),
     "change": Text("time per {unit}", "每{unit}时间"),
+    "gain": Text("throughput", "吞吐"),
     "interval": Text("{confidence} interval", "{confidence} 区间"),
     "outcome": Text("verdict", "结论"),
 }
@@ -109,147 +109,120 @@ class Report:
     result: Result
     lang: language.Language = field(default_factory=language.spoken)
 
+    @property
+    def state(self) -> RaceState:
+        return self.result.state
+
     def print(self, console: Console) -> None:
         """The table, the sentence of each verdict, and what should be known about it."""
-        if self.result.runs:
-            console.print(self._table())
-            for line in self._plots(screen.width(console)):
-                console.print(line, markup=False, soft_wrap=True)
+        if self.state.runs or self.result.failures:
+            console.print(table(*in_language(self.rows(), self.lang), left=(0, 1, 7, 8)))
+            if compared := sorted(self.state.comparisons, key=lambda one: one.change):
+                console.print(_PLOT.fill(baseline=self.arms[0].name).of(self.lang), markup=False, soft_wrap=True)
+                for line in bench_plot.lines(compared, self.rules.margin, width=screen.width(console)):
+                    console.print(line, markup=False, soft_wrap=True)
             console.print()
             if not self.rules.is_race:
-                console.print(self._as_table(self.metric_rows(), left=1))
+                console.print(table(*in_language(self.metric_rows(), self.lang), left=(0,)))
                 console.print()
         for says in (*self.verdicts(), *self.explanation(), *self.notes()):
             for line in fold(says.of(self.lang), screen.width(console)):
                 console.print(line, markup=False, soft_wrap=True)
 
-    def looks(self) -> Mapping[str, tuple[Look, ...]]:
-        """Of each arm that was compared, what each of its rounds showed."""
-        compared = {one.arm for one in self.result.comparisons}
-        return {arm: found for arm, found in looks(self.arms, self.result.runs, self.rules).items() if arm in compared}
-
-    def _plots(self, width: int) -> Iterator[str]:
-        for arm, found in self.looks().items():
-            title = _PLOT.fill(arm=arm, baseline=self.arms[0].name)
-            shown = found[-_PLOTTED:]
-            if len(shown) < len(found):
-                title += _LAST.fill(n=len(shown), of=len(found))
-            rows = [Row(label=str(n), change=look.change) for n, look in enumerate(shown, len(found) - len(shown) + 1)]
-            after = found[-1].after
-            yield title.of(self.lang)
-            yield from bench_plot.lines(
-                [*rows, Row(label="all", change=after.change, low=after.low, high=after.high)], self.rules.margin, width=width
-            )
-
     def verdicts(self) -> Iterator[Text]:
         """The sentence of each arm, or of all together."""
-        for one in self.result.comparisons:
+        for one in self.state.comparisons:
             yield _sentence(one, self.arms, self.rules)
 
     def explanation(self) -> Iterator[Text]:
         """Why, as far as it was measured."""
-        yield from explain(self.arms, self.result.runs, self.result.comparisons)
+        yield from explain(self.arms, self.state.runs, self.state.comparisons)
 
     def metric_rows(self) -> list[list[Text]]:
         """All numbers of the arms side by side; the first row has the heads."""
-        on_gpus = any("cuda" in run.in_force.get("device", "") for run in self.result.runs)
+        on_gpus = any("cuda" in run.in_force.get("device", "") for run in self.state.runs)
         ran = [arm for arm in self.arms if self.numbers(arm)["runs"]]
         return bench_metrics.rows(ran, [self.numbers(arm) for arm in ran], on_gpus=on_gpus)
 
     def notes(self) -> Iterator[Text]:
         """What the arms differed in, what else is worth knowing, and how to go on."""
-        proof = self.result.proof
+        proof, first = self.state.proof, self.arms[0].name
+        if self.rules.is_per_sample:
+            yield _SAMPLES.fill(samples=", ".join(f"{arm.name} {arm.samples}" for arm in self.arms))
         for arm in self.arms[1:] if proof is not None else ():
             found = [d for d in proof.differences if d.arm == arm.name]  # type: ignore[union-attr]
             if not found:
                 continue
             yield Text("{arm} differs from {baseline} in {what}", "{arm} 与 {baseline} 的差别：{what}").fill(
-                arm=arm.name, baseline=self.arms[0].name, what=joined(map(_difference, found), COMMA)
+                arm=arm.name, baseline=first, what=joined(map(_difference, found), COMMA)
             )
             if more := [d.name for d in found if not (d.is_asked or d.name in OBSERVED)]:
-                yield Text("note: nobody asked for a difference in {names}", "注意：没有要求 {names} 有差别").fill(names=", ".join(more))
-        if equal := [f"{arm.name} ({arm.asked})" for arm in self.arms if self.result.out.get(arm.name) == "equal"]:
-            yield _EQUAL.fill(arms=", ".join(equal), baseline=self.arms[0].name)
+                yield _MORE.fill(names=", ".join(more))
+        if equal := [f"{arm.name} ({arm.asked})" for arm in self.arms if self.state.out.get(arm.name) == "equal"]:
+            yield _EQUAL.fill(arms=", ".join(equal), baseline=first)
         for arm_name, name in proof.without_effect if proof is not None else ():
-            yield _WITHOUT_EFFECT.fill(name=name, arm=arm_name, baseline=self.arms[0].name)
-        if unsteady := [run.run_dir for run in self.result.runs if not run.steps.is_steady]:
+            yield _WITHOUT_EFFECT.fill(name=name, arm=arm_name)
+        for arm in self.arms:
+            if changed := find_changes([run for run in self.state.runs if run.arm == arm.name]):
+                yield _CHANGED.fill(arm=arm.name, names=", ".join(changed))
+        if unsteady := [run.run_dir for run in self.state.runs if not run.steps.is_steady]:
             yield _UNSTEADY.fill(runs=", ".join(unsteady))
-        if self.result.runs:
-            low, *_, high = sorted(run.steps.dropped for run in self.result.runs)
+        if self.state.runs:
+            low, *_, high = sorted(run.steps.dropped for run in self.state.runs)
             steps = same(str(low)) if low == high else Text("{low} to {high}", "{low} 到 {high}").fill(low=low, high=high)
             yield _DROPPED.fill(steps=steps, path=str(self.run_dir))
         if says := _STOPPED[self.result.stopped]:
             yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "")
 
     def rows(self) -> Iterator[list[Text]]:
-        """The heads of the table, and a row for each arm."""
-        rate = HEADS["samples" if self.rules.is_per_sample else "rate"]
-        unit = _SAMPLE if self.rules.is_per_sample else _STEP
-        yield [
-            *(HEADS[name] for name in ("arm", "asked", "runs", "step", "p95")),
-            rate,
-            HEADS["change"].fill(unit=unit),
-            HEADS["interval"].fill(confidence=f"{CONFIDENCE * 100:g} %"),
-            HEADS["outcome"],
-        ]
-        compared = {one.arm: one for one in self.result.comparisons}
-        for arm in self.arms:
-            numbers = self.numbers(arm)
-            if not numbers["runs"]:
-                continue
-            one = compared.get(arm.name)
-            texts = [
-                arm.name,
-                arm.asked,
-                str(numbers["runs"]),
-                duration(numbers["step_s"]),
-                duration(numbers["p95_s"]),
-                f"{numbers['samples_per_s' if self.rules.is_per_sample else 'steps_per_s']:.4g}",
-                "" if one is None else percent(one.change),
-                "" if one is None or one.low is None else f"{percent(one.low)} .. {percent(one.high)}",
-            ]
-            yield [*map(same, texts), NOTHING if one is None else OUTCOMES[one.outcome].fill(margin=margin_of(self.rules))]
+        """The heads of the table, and a row for each arm that was started."""
+        rate, unit = ("samples", _SAMPLE) if self.rules.is_per_sample else ("rate", _STEP)
+        heads = [HEADS[name] for name in ("arm", "asked", "runs", "step", "p95", rate, self._change, "interval", "outcome")]
+        yield [head.fill(unit=unit, confidence=f"{CONFIDENCE * 100:g} %") for head in heads]
+        compared = {one.arm: one for one in self.state.comparisons}
+        for arm in self._order():
+            numbers, one = self.numbers(arm), compared.get(arm.name)
+            speed = numbers.get("samples_per_s" if self.rules.is_per_sample else "steps_per_s")
+            times = [duration(numbers[name]) if name in numbers else "" for name in ("step_s", "p95_s")]
+            change, low, high = (None, None, None) if one is None else self._changes(one)
+            cells = (arm.name, arm.asked, str(numbers["runs"]), *times, "" if speed is None else f"{speed:.4g}")
+            yield [*map(same, (*cells, "" if change is None else percent(change), interval(low, high))), self._outcome(arm.name, one)]
+
+    _change = "change"
+
+    def _order(self) -> Iterable[Arm]:
+        return (arm for arm in self.arms if self.numbers(arm)["runs"])
+
+    def _changes(self, one: Comparison) -> tuple[float, float | None, float | None]:
+        return one.change, one.low, one.high
+
+    def _outcome(self, name: str, one: Comparison | None) -> Text:
+        return NOTHING if one is None else OUTCOMES[one.outcome].fill(margin=margin_of(self.rules))
 
     def numbers(self, arm: Arm) -> dict[str, Any]:
         """Medians over the runs of an arm."""
-        runs = [run for run in self.result.runs if run.arm == arm.name]
+        runs = [run for run in self.state.runs if run.arm == arm.name]
         steps = [run.steps for run in runs]
         if not steps:
             return {"runs": 0}
         typical = statistics.median(s.typical_s for s in steps)
-        numbers = {
+        world = runs[0].in_force.get(WORLD_SIZE, "")
+        each = None if arm.samples is None else arm.samples / typical
+        return {
             "runs": len(steps),
             "step_s": typical,
-            "mean_s": statistics.median(s.mean_s for s in steps),
-            "median_s": statistics.median(s.median_s for s in steps),
-            "p95_s": statistics.median(s.p95_s for s in steps),
+            **{name: statistics.median(getattr(s, name) for s in steps) for name in ("mean_s", "median_s", "p95_s")},
             "steps_per_s": 1 / typical,
-            "samples_per_s": None if arm.samples is None else arm.samples / typical,
+            "samples_per_s": each,
+            "samples_per_s_total": each * int(world) if each is not None and world.isdecimal() else None,
+            **summarize(runs),
         }
-        return numbers | bench_metrics.metrics(arm, runs, numbers)
-
-    def _table(self) -> Table:
-        return self._as_table(self.rows(), left=2, right=6)
-
-    def _as_table(self, found: Iterable[Sequence[Text]], *, left: int, right: int = 99) -> Table:
-        heads, *rows = ([text.of(self.lang) for text in row] for row in found)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for i, head in enumerate(heads):
-            table.add_column(head, justify="right" if left <= i <= right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        return table
 
     def markdown(self) -> str:
         """The table and the sentences."""
-        if not self.result.runs:
-            return "".join(f"{says.of(self.lang)}\n" for says in self.notes())
+        tables = (self.rows(), self.metric_rows()) if self.state.runs else ()
         says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.explanation(), *self.notes())]
-        return "\n".join((self._as_markdown(self.rows()), self._as_markdown(self.metric_rows()), *says))
-
-    def _as_markdown(self, found: Iterable[Sequence[Text]]) -> str:
-        heads, *rows = ([text.of(self.lang).replace("|", "\\|") for text in row] for row in found)
-        return "".join(f"| {' | '.join(line)} |\n" for line in (heads, ["---"] * len(heads), *rows))
+        return "\n".join((*(_markdown(*in_language(rows, self.lang)) for rows in tables), *says))
 
     def csv(self) -> str:
         """One line for each run."""
@@ -258,7 +231,7 @@ class Report:
         times = ("typical_s", "mean_s", "median_s", "p95_s", "elapsed_s")
         writer.writerow(("round", "arm", "setting", "steps", "dropped", "steady", *times, "run_dir", *summarize(())))
         asked = {arm.name: arm.asked for arm in self.arms}
-        for run in sorted(self.result.runs, key=lambda run: (run.round, run.arm)):
+        for run in sorted(self.state.runs, key=lambda run: (run.round, run.arm)):
             s = run.steps
             measured = (f"{value:.9g}" for value in (s.typical_s, s.mean_s, s.median_s, s.p95_s, run.elapsed_s))
             more = ("" if value is None else f"{value:.9g}" for value in summarize([run]).values())
@@ -266,24 +239,24 @@ class Report:
         return out.getvalue()
 
     def json(self) -> dict[str, Any]:
-        result = self.result
+        result, proof = self.result, self.state.proof
         return {
             "schema": RESULT_SCHEMA,
             "stopped": result.stopped,
             "exitcode": result.exitcode,
             "elapsed_s": result.elapsed_s,
-            "rounds": max((run.round for run in result.runs), default=0),
+            "rounds": self.state.rounds,
             "seed": self.rules.seed,
             "margin": self.rules.margin,
             "confidence": CONFIDENCE,
             "unit": "sample" if self.rules.is_per_sample else "step",
             "arms": [{"name": arm.name, "setting": arm.asked, **self.numbers(arm), "environment": dict(arm.settings)} for arm in self.arms],
-            "comparisons": msgspec.to_builtins(result.comparisons),
+            "comparisons": msgspec.to_builtins(self.state.comparisons),
             "says": [says.en for says in self.verdicts()],
             "explains": [says.en for says in self.explanation()],
-            "in_force": {run.arm: dict(run.in_force) for run in result.runs if run.round == 1},
-            "differences": None if result.proof is None else msgspec.to_builtins(result.proof.differences),
-            "without_effect": None if result.proof is None else [list(one) for one in result.proof.without_effect],
+            "in_force": {run.arm: dict(run.in_force) for run in self.state.runs if run.round == 1},
+            "differences": None if proof is None else msgspec.to_builtins(proof.differences),
+            "without_effect": None if proof is None else [list(one) for one in proof.without_effect],
             "notes": [says.en for says in self.notes()],
             "run_dir": str(self.run_dir),
             "failed": result.failed,
@@ -310,8 +283,8 @@ class ProgressLine:
         if self._live is not None:
             self._live.stop()
 
-    def tell(self, event: Progress) -> None:
-        if isinstance(event, Running):
+    def show(self, event: Progress) -> None:
+        if isinstance(event, RunProgress):
             if self._live is not None:
                 asked = next(arm.asked for arm in self._arms if arm.name == event.arm)
                 says = _RUNNING.fill(**vars(event), asked=asked, steps=self._rules.steps)
@@ -321,9 +294,9 @@ class ProgressLine:
             self._say(Text("{arm} differs: {what}", "{arm} 的差别：{what}").fill(arm=one.arm, what=_difference(one)))
         measured = ", ".join(f"{run.arm} {duration(run.steps.typical_s)} (-{run.steps.dropped})" for run in event.runs)
         # Of an arm that is out nothing new is known.
-        so_far = joined((_so_far(one) for one in event.comparisons if any(run.arm == one.arm for run in event.runs)), NOTHING)
-        self._say(_ROUND.fill(round=event.round, measured=measured, so_far=so_far))
-        if event.racing and (left := [run.arm for run in event.runs if run.arm not in event.racing]):
+        so_far = joined((_so_far(one) for one in event.state.comparisons if any(run.arm == one.arm for run in event.runs)), NOTHING)
+        self._say(_ROUND.fill(round=event.state.rounds, measured=measured, so_far=so_far))
+        if left := [run.arm for run in event.runs if run.arm not in event.state.racing]:
             self._say(_LEFT.fill(arms=", ".join(left)))
 
     def _say(self, says: Text) -> None:
@@ -331,26 +304,22 @@ class ProgressLine:
 
 
 def _so_far(one: Comparison) -> Text:
-    if one.low is None:
-        return Text("; {arm} {change}", "；{arm} {change}").fill(arm=one.arm, change=percent(one.change))
-    return Text("; {arm} {change}, {low} to {high}", "；{arm} {change}，{low} 到 {high}").fill(
-        arm=one.arm, change=percent(one.change), low=percent(one.low), high=percent(one.high)
-    )
+    between = interval(one.low, one.high)
+    return Text("; {arm} {change}", "；{arm} {change}").fill(arm=one.arm, change=percent(one.change) + (f", {between}" if between else ""))
 
 
 def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
     names = {arm.name: f"{arm.name} ({arm.asked})" for arm in arms}
-    if one.low is None:
+    if one.low is None and one.high is None:
         return _UNBOUNDED.fill(arm=names[one.arm], baseline=names[one.baseline], n=one.rounds)
-    low, high = percent(one.low), percent(one.high)
-    if one.outcome in ("faster", "slower"):
-        low, high = (f"{value * 100:.1f} %" for value in sorted((abs(one.low), abs(one.high or one.low))))
+    ends = [f"{value * 100:.1f} %" for value in sorted(abs(end) for end in (one.low, one.high) if end is not None)]
     says = _SENTENCES[one.outcome].fill(
         arm=names[one.arm],
         baseline=names[one.baseline],
         change=f"{abs(one.change) * 100:.1f} %",
-        low=low,
-        high=high,
+        between=BETWEEN.fill(low=ends[0], high=ends[1]) if len(ends) == 2 else AT_LEAST.fill(low=ends[0]),
+        low=percent(one.low),
+        high=percent(one.high),
         margin=margin_of(rules),
         unit=_SAMPLE if rules.is_per_sample else _STEP,
     )
@@ -368,6 +337,30 @@ def margin_of(rules: Rules) -> str:
 
 def percent(change: float | None) -> str:
     return "?" if change is None else f"{change * 100:+.1f} %"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return "" if low is None and high is None else f"{percent(low)} .. {percent(high)}"
+
+
+def in_language(rows: Iterable[Sequence[Text]], lang: str) -> tuple[list[str], list[list[str]]]:
+    """The heads, which are the first row, and the others."""
+    heads, *others = ([text.of(lang) for text in row] for row in rows)
+    return heads, others
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: Collection[int]) -> Table:
+    """For a terminal; the columns of `left` are aligned to the left."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for i, head in enumerate(heads):
+        made.add_column(head, justify="left" if i in left else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in (heads, ["---"] * len(heads), *rows))
 
 
 def duration(value: float) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from unhang.bench.arms import Arm
-from unhang.bench.measures import summarize
-from unhang.bench.records import Run
 from unhang.facts.units import size
 from unhang.text import Text, same
 
@@ -36,13 +33,6 @@ _ROWS: Mapping[str, tuple[Text, Callable[[float], str]]] = {
     "gpu_percent": (Text("GPUs in use", "GPU 使用率"), lambda v: f"{v:.3g} %"),
 }
 _OF_GPUS = ("cuda_bytes", "energy_j", "gpu_percent")
-
-
-def metrics(arm: Arm, runs: Sequence[Run], numbers: Mapping[str, Any]) -> dict[str, float | None]:
-    """Of an arm that has runs, beside its `numbers`: what a step was made of, and the throughput of all ranks."""
-    world = runs[0].in_force.get("world size", "")
-    each = numbers["samples_per_s"]
-    return {"samples_per_s_total": each * int(world) if each is not None and world.isdecimal() else None, **summarize(runs)}
 
 
 def rows(arms: Sequence[Arm], found: Sequence[Mapping[str, float | None]], *, on_gpus: bool) -> list[list[Text]]:

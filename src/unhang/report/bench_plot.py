@@ -1,29 +1,20 @@
-"""Changes with their intervals as lines of text, each with its label, on one scale."""
+"""Changes of arms with their intervals as lines of text on one scale."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from unhang.bench.comparison import Comparison
 
 _WIDEST = 72
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """`low` and `high` are None where there is no interval, or an unbounded one."""
-
-    label: str
-    change: float
-    low: float | None = None
-    high: float | None = None
-
-
-def lines(rows: Sequence[Row], margin: float, *, width: int) -> Iterator[str]:
+def lines(rows: Sequence[Comparison], margin: float, *, width: int) -> Iterator[str]:
     """Plain ASCII, so that every terminal shows it: * a change, = its interval, : the margin around | none.
 
     The scale holds all changes, and the intervals where they fit.
     """
-    label = max(len(row.label) for row in rows)
+    label = max(len(row.arm) for row in rows)
     values = [-margin, margin, *(row.change for row in rows)]
     # An interval of few rounds may be hundreds of times as wide as what was measured.
     room = max(values) - min(values)
@@ -38,9 +29,9 @@ def lines(rows: Sequence[Row], margin: float, *, width: int) -> Iterator[str]:
     yield f"{'':{label + 2}}{left}{right:>{columns - len(left)}}"
     for row in rows:
         cells = [" "] * columns
-        if row.low is not None:
-            first, last = column(row.low), columns - 1 if row.high is None else column(row.high)
+        if row.low is not None or row.high is not None:
+            first, last = 0 if row.low is None else column(row.low), columns - 1 if row.high is None else column(row.high)
             cells[first : last + 1] = "=" * (last + 1 - first)
         for at, mark in ((-margin, ":"), (margin, ":"), (0.0, "|"), (row.change, "*")):
             cells[column(at)] = mark
-        yield f"{row.label:>{label}}  {''.join(cells)}".rstrip()
+        yield f"{row.arm:>{label}}  {''.join(cells)}".rstrip()

@@ -18,6 +18,7 @@ from unhang.bench.comparison import Comparison
 from unhang.bench.hardware import Limit
 from unhang.facts.units import size
 from unhang.report import language
+from unhang.report.bench import OUTCOMES, duration, interval, percent, table
 from unhang.text import NOTHING, Text, same
 
 _BAR_CELLS = 20
@@ -29,12 +30,6 @@ _CHECK_HEADS = (
     *(Text("measured", "测量"), Text("baseline", "基线"), Text("now", "现在"), Text("time", "时间"), Text("interval", "区间")),
     Text("verdict", "结论"),
 )
-_OUTCOMES = {
-    "slower": Text("slower", "变慢"),
-    "faster": Text("faster", "变快"),
-    "same": Text("same within {margin}", "在 {margin} 以内相同"),
-    "undecided": Text("cannot tell", "无法判断"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +45,7 @@ class Report:
         most = max((row.busbw_gbps or 0.0 for row in rows), default=0.0) or 1.0
         if rows:
             plain = [row for row in rows if row.pair is None]
-            console.print(_table([head.of(self.lang) for head in _HEADS], [self._cells(row, most) for row in plain], left=(0, 9)))
+            console.print(table([head.of(self.lang) for head in _HEADS], [self._cells(row, most) for row in plain], left=(0, 9)))
             if pairs := {row.pair: row for row in rows if row.pair is not None}:
                 console.print(self._matrix(pairs))
         for says in self.says():
@@ -84,7 +79,7 @@ class Report:
         ratio = self._ratio(row)
         speeds = ["" if value is None else f"{value:.3g}" for value in (row.algbw_gbps, row.busbw_gbps)]
         bar = "█" * round(_BAR_CELLS * (row.busbw_gbps or 0.0) / most)
-        times = [seconds(value) for value in (row.p50_s, row.p95_s, row.p99_s)] if row.calls else [""] * 3
+        times = [duration(value) for value in (row.p50_s, row.p95_s, row.p99_s)] if row.calls else [""] * 3
         return [
             row.op,
             size(row.size_bytes),
@@ -100,7 +95,7 @@ class Report:
         ranks = sorted({rank for pair in pairs for rank in pair})
         heads = [Text("GB/s from \\ to", "GB/s 从 \\ 到").of(self.lang), *map(str, ranks)]
         cells = [[f"{row.busbw_gbps or 0:.3g}" if (row := pairs.get((a, b))) else "-" for b in ranks] for a in ranks]
-        return _table(heads, [[str(rank), *line] for rank, line in zip(ranks, cells, strict=True)], left=(0,))
+        return table(heads, [[str(rank), *line] for rank, line in zip(ranks, cells, strict=True)], left=(0,))
 
     def csv(self) -> str:
         """One line for each operation and size."""
@@ -119,25 +114,11 @@ def check_table(baseline: Baseline, measured: dict[str, list[float]], found: Seq
     lang = language.spoken()
     lines = []
     for one in found:
-        before, after = (seconds(statistics.median(values)) for values in (baseline.seconds[one.arm], measured[one.arm]))
-        between = "" if one.low is None else f"{one.low * 100:+.1f} % .. {'?' if one.high is None else f'{one.high * 100:+.1f} %'}"
-        verdict = _OUTCOMES[one.outcome].fill(margin=f"{margin * 100:g} %").of(lang)
-        lines.append([one.arm, before, after, f"{one.change * 100:+.1f} %", between, verdict])
-    return _table([head.of(lang) for head in _CHECK_HEADS], lines, left=(0, 5))
-
-
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]], *, left: Sequence[int]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i in left else "right", overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    return table
+        times = (duration(statistics.median(values)) for values in (baseline.seconds[one.arm], measured[one.arm]))
+        verdict = OUTCOMES[one.outcome].fill(margin=f"{margin * 100:g} %").of(lang)
+        lines.append([one.arm, *times, percent(one.change), interval(one.low, one.high), verdict])
+    return table([head.of(lang) for head in _CHECK_HEADS], lines, left=(0, 5))
 
 
 def _name(row: Row) -> str:
     return f"{row.op} {f'{row.pair[0]} to {row.pair[1]} ' if row.pair else ''}{size(row.size_bytes)}"
-
-
-def seconds(value: float) -> str:
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"

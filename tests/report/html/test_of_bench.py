@@ -40,10 +40,10 @@ def test_all_of_it_is_there_without_a_script(compared):
     for says in (*itertools.chain(*compared.rows(), *compared.metric_rows()), *compared.verdicts(), *compared.explanation(), *compared.notes()):
         assert says.en in read.text
     # Of each round a point, its number, and the interval once there is one.
-    looks = compared.looks()["b"]
-    assert len(looks) == 12 and len(read.attribute("circle", **{"class": "point"})) == 12
-    assert len(read.attribute("rect", **{"class": "interval"})) == sum(look.after.low is not None for look in looks) == 10
-    assert all(f"{look.change * 100:+.1f} %" in read.text for look in looks)
+    views = compared.state.views["b"]
+    assert len(views) == 12 and len(read.attribute("circle", **{"class": "point"})) == 12
+    assert len(read.attribute("rect", **{"class": "interval"})) == sum(view.after.low is not None for view in views) == 10
+    assert all(f"{view.change * 100:+.1f} %" in read.text for view in views)
     assert "NCCL_SHM_DISABLE" in read.text and "Did the arms differ?" in read.text and "cores" in read.text
     assert not {name for _, attributes in read.elements for name in attributes if name in ("src", "href", "style") or name[:2] == "on"}
 

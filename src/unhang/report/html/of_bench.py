@@ -6,13 +6,13 @@ import math
 import os
 import platform
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from unhang.bench.in_force import OBSERVED
-from unhang.bench.race import Look
+from unhang.bench.rounds import RoundView, work
 from unhang.diagnosis.redact import redact_command
 from unhang.records.rundir import RunDir
-from unhang.report.bench import Report, duration, percent
+from unhang.report.bench import Report, duration, in_language, percent
 from unhang.report.html import of_run, sections, without_script
 from unhang.report.html.markup import Child, Markup, element
 from unhang.report.html.scene import Fact, Facts, Scene
@@ -46,13 +46,14 @@ def render(report: Report, command: Sequence[str]) -> str:
     """The page. Machine and versions are those of the first run."""
     lang = report.lang
     verdicts = [says.of(lang) for says in report.verdicts()] or [_NOTHING_YET.of(lang)]
-    runs = report.result.runs
+    runs = report.state.runs
     parts: list[Child] = [_verdict(report, verdicts)]
     if runs:
-        parts.append(_card("result", _RESULT.of(lang), _table(*_in(lang, report.rows()))))
-        parts.append(_card("parts", _PARTS.of(lang), _table(*_in(lang, report.metric_rows()))))
-        parts.append(_card("times", _TIMES.of(lang), element("p", _TIMES_ABOUT.of(lang), class_="quiet"), _histograms(report)))
-        parts += [_rounds(report, arm, looks) for arm, looks in report.looks().items() if looks]
+        parts.append(sections.section("result", _RESULT.of(lang), _table(*in_language(report.rows(), lang)), class_="card"))
+        parts.append(sections.section("parts", _PARTS.of(lang), _table(*in_language(report.metric_rows(), lang)), class_="card"))
+        about = element("p", _TIMES_ABOUT.of(lang), class_="quiet")
+        parts.append(sections.section("times", _TIMES.of(lang), about, _histograms(report), class_="card"))
+        parts += [_rounds(report, arm, views) for arm, views in report.state.views.items()]
         parts.append(_differences(report))
     parts.append(_facts(report, command))
     return without_script(verdicts[0], report.run_dir.name, runs[-1].ended.replace("T", " ") if runs else "", *parts, style="bench.css", lang=lang)
@@ -72,15 +73,6 @@ def _verdict(report: Report, verdicts: Sequence[str]) -> Markup:
     )
 
 
-def _card(id: str, heading: str, *children: Child) -> Markup:
-    return element("section", element("h2", heading, id=f"{id}-title"), *children, class_="card", id=id, aria_labelledby=f"{id}-title")
-
-
-def _in(lang: str, rows: Iterable[Sequence[Text]]) -> tuple[list[str], list[list[str]]]:
-    heads, *others = ([text.of(lang) for text in row] for row in rows)
-    return heads, others
-
-
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     head = element("tr", (element("th", text, scope="col") for text in heads))
     body = (element("tr", element("th", row[0], scope="row"), (element("td", text) for text in row[1:])) for row in rows)
@@ -88,12 +80,12 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
 
 
 def _histograms(report: Report) -> Markup:
-    times = {
-        arm.name: sorted(t / ((arm.samples if report.rules.is_per_sample else None) or 1) for run in report.result.runs if run.arm == arm.name
-                         for t in run.steps.times_s[run.steps.dropped :])
-        for arm in report.arms
-    }  # fmt: skip
-    times = {name: of_arm for name, of_arm in times.items() if of_arm}
+    times: dict[str, list[float]] = {}
+    for arm in report.arms:
+        for run in (run for run in report.state.runs if run.arm == arm.name):
+            samples = work(run, arm, report.rules)
+            times.setdefault(arm.name, []).extend(t / samples for t in run.steps.times_s[run.steps.dropped :])
+    times = {name: sorted(of_arm) for name, of_arm in times.items()}
     low = min(of_arm[0] for of_arm in times.values())
     high = max(of_arm[int((len(of_arm) - 1) * _SHOWN)] for of_arm in times.values())
     room = (high - low) or high or 1.0
@@ -104,26 +96,26 @@ def _histograms(report: Report) -> Markup:
         for t in of_arm:
             counts[min(int((t - low) / room * _BINS), _BINS - 1)] += 1
         base = _TOP + (i + 1) * height
-        drawn += [_text(_LEFT - 10, base - 4, name, "end"), _line(_LEFT, base, _WIDTH - _RIGHT, base, "grid")]
+        drawn += [_draw("text", "end", name, x=_LEFT - 10, y=base - 4), _draw("line", "grid", x1=_LEFT, y1=base, x2=_WIDTH - _RIGHT, y2=base)]
         for at, count in enumerate(counts):
             tall = count / max(counts) * (height - 12)
             if count:
-                drawn.append(_rect(_LEFT + at * width, base - tall, width - 1, tall, "bar"))
+                drawn.append(_draw("rect", "bar", x=_LEFT + at * width, y=base - tall, width=width - 1, height=tall))
     bottom = _TOP + len(times) * height
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         class_ = "end" if share == 1 else "middle"
-        drawn.append(_text(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), bottom + 16, duration(low + share * room), class_))
+        drawn.append(_draw("text", class_, duration(low + share * room), x=_LEFT + share * (_WIDTH - _LEFT - _RIGHT), y=bottom + 16))
     return _svg(bottom + 26, _TIMES.of(report.lang), drawn)
 
 
-def _rounds(report: Report, arm: str, looks: Sequence[Look]) -> Markup:
+def _rounds(report: Report, arm: str, views: Sequence[RoundView]) -> Markup:
     """Rounds from left to right, changes of the time upwards: points of each round, the mean and the interval after it."""
     asked = {one.name: f"{one.name} ({one.asked})" for one in report.arms}
     title = _BY_ROUND.fill(arm=asked[arm], baseline=asked[report.arms[0].name]).of(report.lang)
-    height, margin, final = 240, report.rules.margin, looks[-1].after
+    height, margin, final = 240, report.rules.margin, views[-1].after
     right, bottom = _WIDTH - _RIGHT, _TOP + height
-    step = (right - _LEFT) / (len(looks) + 1)
-    values = [-margin, margin, *(look.change for look in looks), *(end for end in (final.low, final.high) if end is not None)]
+    step = (right - _LEFT) / (len(views) + 1)
+    values = [-margin, margin, *(view.change for view in views), *(end for end in (final.low, final.high) if end is not None)]
     pad = (max(values) - min(values)) * 0.1
     low, high = min(values) - pad, max(values) + pad
 
@@ -133,19 +125,21 @@ def _rounds(report: Report, arm: str, looks: Sequence[Look]) -> Markup:
     def y(change: float) -> float:
         return _TOP + height * (high - min(max(change, low), high)) / (high - low)
 
-    drawn: list[Child] = [_rect(_LEFT, y(margin), right - _LEFT, y(-margin) - y(margin), "margin")]
+    drawn: list[Child] = [_draw("rect", "margin", x=_LEFT, y=y(margin), width=right - _LEFT, height=y(-margin) - y(margin))]
     for tick in _ticks(low, high):
         label = f"{tick * 100:+.3g} %" if tick else "0 %"
-        drawn += [_line(_LEFT, y(tick), right, y(tick), "grid" if tick else "zero"), _text(_LEFT - 8, y(tick) + 4, label, "end")]
-    for n, look in enumerate(looks, 1):
-        if look.after.low is not None:
-            top = y(high if look.after.high is None else look.after.high)
-            drawn.append(_rect(x(n) - step * 0.4, top, step * 0.8, y(look.after.low) - top, "interval"))
-        drawn.append(element("circle", element("title", percent(look.change)), cx=_at(x(n)), cy=_at(y(look.change)), r="4", class_="point"))
-        if n % math.ceil(len(looks) / 20) == 0:
-            drawn.append(_text(x(n), bottom + 16, str(n), "middle"))
-    drawn.append(element("polyline", points=" ".join(f"{_at(x(n))},{_at(y(look.after.change))}" for n, look in enumerate(looks, 1)), class_="mean"))
-    return _card(f"rounds-{arm}", title, element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet"), _svg(bottom + 24, title, drawn))
+        drawn.append(_draw("line", "grid" if tick else "zero", x1=_LEFT, y1=y(tick), x2=right, y2=y(tick)))
+        drawn.append(_draw("text", "end", label, x=_LEFT - 8, y=y(tick) + 4))
+    for n, view in enumerate(views, 1):
+        if (view.after.low, view.after.high) != (None, None):
+            top, end = y(high if view.after.high is None else view.after.high), y(low if view.after.low is None else view.after.low)
+            drawn.append(_draw("rect", "interval", x=x(n) - step * 0.4, y=top, width=step * 0.8, height=end - top))
+        drawn.append(_draw("circle", "point", element("title", percent(view.change)), cx=x(n), cy=y(view.change), r=4))
+        if n % math.ceil(len(views) / 20) == 0:
+            drawn.append(_draw("text", "middle", str(n), x=x(n), y=bottom + 16))
+    drawn.append(element("polyline", points=" ".join(f"{_at(x(n))},{_at(y(view.after.change))}" for n, view in enumerate(views, 1)), class_="mean"))
+    about = element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet")
+    return sections.section(f"rounds-{arm}", title, about, _svg(bottom + 24, title, drawn), class_="card")
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -157,17 +151,17 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _differences(report: Report) -> Markup | None:
-    if report.result.proof is None:
+    if report.state.proof is None:
         return None
     lang, baseline = report.lang, report.arms[0].name
     unset, yes, no = (text.of(lang) for text in (_NOT_SET, _YES, _NO))
     heads = _HEADS.fill(baseline=baseline).of(lang).split("|")
-    found = report.result.proof.differences
+    found = report.state.proof.differences
     rows = [
         [d.arm, d.name, *(unset if value is None else value for value in d.values), "" if d.name in OBSERVED else yes if d.is_asked else no]
         for d in found
     ]
-    return _card("differ", _DIFFER.of(lang), _table(heads, rows))
+    return sections.section("differ", _DIFFER.of(lang), _table(heads, rows), class_="card")
 
 
 def _facts(report: Report, command: Sequence[str]) -> Markup | None:
@@ -175,7 +169,7 @@ def _facts(report: Report, command: Sequence[str]) -> Markup | None:
         Fact(name="machine", value=f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, {platform.system()} {platform.release()}"),
         Fact(name="Python of unhang", value=platform.python_version()),
     )
-    first = next(iter(report.result.runs), None)
+    first = next(iter(report.state.runs), None)
     seen = {part.title: part.facts for part in of_run.gather(RunDir(report.run_dir / first.run_dir)).facts} if first is not None else {}
     run = (Fact(name="command", value=shlex.join(redact_command(command))), *(f for f in seen.get("run", ()) if f.name in _OF_RUN))
     # What the environments differ in is told above.
@@ -187,16 +181,8 @@ def _svg(height: float, label: str, drawn: Sequence[Child]) -> Markup:
     return element("div", element("svg", *drawn, viewBox=f"0 0 {_WIDTH} {_at(height)}", role="img", aria_label=label), class_="scroll")
 
 
-def _text(x: float, y: float, text: str, class_: str) -> Markup:
-    return element("text", text, x=_at(x), y=_at(y), class_=class_)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
-    return element("line", x1=_at(x1), y1=_at(y1), x2=_at(x2), y2=_at(y2), class_=class_)
-
-
-def _rect(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    return element("rect", x=_at(x), y=_at(y), width=_at(width), height=_at(height), class_=class_)
+def _draw(tag: str, class_: str, *children: Child, **numbers: float) -> Markup:
+    return element(tag, *children, class_=class_, **{name: _at(value) for name, value in numbers.items()})
 
 
 def _at(value: float) -> str:

@@ -66,7 +66,7 @@ def contradictions(verdict: Verdict, lang: Language) -> Markup | None:
         return None
     items = [element("li", element("p", says(c, lang)), _stated(c.statements, lang)) for c in found]
     more = element("details", element("summary", LABELS[lang]["more"].format(n=len(items) - 4)), element("ul", items[4:])) if items[4:] else None
-    return _section("contradictions", f"{LABELS[lang]['contradictions']} ({len(items)})", element("ul", items[:4]), more, class_="card warn")
+    return section("contradictions", f"{LABELS[lang]['contradictions']} ({len(items)})", element("ul", items[:4]), more, class_="card warn")
 
 
 def not_examined(verdict: Verdict, lang: Language) -> Markup | None:
@@ -81,7 +81,7 @@ def not_examined(verdict: Verdict, lang: Language) -> Markup | None:
     ]
     shown, folded = (items, []) if len(items) <= 6 else (items[:4], items[4:])
     more = element("details", element("summary", LABELS[lang]["more"].format(n=len(folded))), element("ul", folded)) if folded else None
-    return _section("not-examined", f"{LABELS[lang]['not_examined']} ({len(items)})", element("ul", shown), more, class_="card warn")
+    return section("not-examined", f"{LABELS[lang]['not_examined']} ({len(items)})", element("ul", shown), more, class_="card warn")
 
 
 def others(verdict: Verdict, lang: Language) -> Markup:
@@ -89,14 +89,14 @@ def others(verdict: Verdict, lang: Language) -> Markup:
     parts = []
     for id, label, findings in (("also", "also", verdict.contributing), ("symptoms", "symptoms", verdict.symptoms)):
         if findings:
-            parts.append(_section(id, LABELS[lang][label], [_finding(f, lang) for f in findings], class_="card"))
+            parts.append(section(id, LABELS[lang][label], [_finding(f, lang) for f in findings], class_="card"))
     return many(parts)
 
 
 def divergences(scene: Scene, lang: Language) -> Markup | None:
     """Who did what at the numbers where the ranks parted: the picture's centre in words."""
     tables = [_divergence(scene, d, lang) for d in scene.divergences if d.sides]
-    return _section("divergence", PAGE[lang]["divergence"], tables, class_="card") if tables else None
+    return section("divergence", PAGE[lang]["divergence"], tables, class_="card") if tables else None
 
 
 def stacks(scene: Scene, lang: Language) -> Markup | None:
@@ -107,7 +107,7 @@ def stacks(scene: Scene, lang: Language) -> Markup | None:
     groups = sorted(scene.stacks, key=lambda g: (len(g.ranks), g.ranks))
     shown = [_stack(g, lang, open_=i < 2) for i, g in enumerate(groups[:MAX_STACKS])]
     rest = element("p", words["more_stacks"].format(n=len(groups) - MAX_STACKS), class_="quiet") if len(groups) > MAX_STACKS else None
-    return _section("stacks", words["stacks"], element("p", words["stacks_about"], class_="quiet"), shown, rest, class_="card")
+    return section("stacks", words["stacks"], element("p", words["stacks_about"], class_="quiet"), shown, rest, class_="card")
 
 
 def facts(scene: Scene, lang: Language) -> Markup | None:
@@ -146,7 +146,7 @@ def inputs(verdict: Verdict, lang: Language) -> Markup | None:
     total = f"{words['inputs']} ({len(rows)})"
     if len(rows) > 12:
         return element("section", element("details", element("summary", element("h2", total, id="inputs-title")), table), class_="card", id="inputs")
-    return _section("inputs", total, table, class_="card")
+    return section("inputs", total, table, class_="card")
 
 
 def keys(lang: Language) -> Markup:
@@ -156,7 +156,7 @@ def keys(lang: Language) -> Markup:
     return many(element("dl", pairs, class_="keys"), element("p", words["mouse"], class_="quiet"))
 
 
-def _section(id: str, heading: str, *children: Markup | Sequence[Markup] | None, class_: str) -> Markup:
+def section(id: str, heading: str, *children: Markup | Sequence[Markup] | None, class_: str) -> Markup:
     return element("section", element("h2", heading, id=f"{id}-title"), *children, class_=class_, id=id, aria_labelledby=f"{id}-title")
 
 

@@ -84,6 +84,7 @@ _SETTINGS = {
     "default dtype": "get_default_dtype", "deterministic algorithms": "are_deterministic_algorithms_enabled",
     "anomaly detection": "is_anomaly_enabled", "cuDNN benchmark": "backends.cudnn.benchmark",
     "cuDNN deterministic": "backends.cudnn.deterministic", "cuDNN TF32": "backends.cudnn.allow_tf32",
+    "torch version": "__version__", "CUDA version": "version.cuda", "NCCL version": "cuda.nccl.version",
 }  # fmt: skip
 
 
@@ -92,7 +93,8 @@ def _settings(torch: Any) -> dict[str, str]:
     for name, path in _SETTINGS.items():
         with contextlib.suppress(Exception):  # a torch that has no such setting
             value: Any = functools.reduce(getattr, path.split("."), torch)
-            found[name] = str(value() if callable(value) else value)
+            value = value() if callable(value) else value
+            found[name] = ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return found
 
 
