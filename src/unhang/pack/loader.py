@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,8 +34,8 @@ def load(file: Path, given: Path, *, replace: bool = False) -> Loaded:
     dest = dest.parent.resolve() / dest.name
     if not dest.parent.is_dir():
         raise UnhangError(f"there is no directory {dest.parent}", hint=f"mkdir -p {dest.parent}")
-    placement.restore(dest)
-    with archive.opened(file) as opened:
+    with archive.opened(file) as opened, _alone(dest):
+        placement.restore(dest)
         digest = manifest.digest(opened.encoded)
         if dest.is_symlink() or (dest.exists() and not _is_empty(dest)):
             if _is_same(dest, opened.manifest, digest):
@@ -52,11 +54,16 @@ def load(file: Path, given: Path, *, replace: bool = False) -> Loaded:
 
 
 def _write(opened: archive.Opened, dest: Path) -> None:
+    with placement.beside(dest) as new:
+        opened.extract(new)
+        placement.place(new, str(dest), opened.encoded)
+        placement.exchange(new, dest)
+
+
+@contextlib.contextmanager
+def _alone(dest: Path) -> Iterator[None]:
     try:
-        with placement.beside(dest) as new:
-            opened.extract(new)
-            placement.place(new, str(dest), opened.encoded)
-            placement.exchange(new, dest)
+        yield
     except BlockingIOError as e:
         raise UnhangError(f"another process is loading into {dest}", hint="wait for it, or load into another directory") from e
     except OSError as e:

@@ -30,6 +30,8 @@ OWN = ".unhang"
 MANIFEST = f"{OWN}/manifest.json"
 PLACED = f"{OWN}/placed.json"
 PYTHON = ".python"
+# Exit code: another host that has the same file system is at it.
+BUSY = 75
 
 _CHUNK_BYTES = 1 << 20
 # pip's and uv's form where the kernel takes no longer first line; what comes after the interpreter are its options.
@@ -205,29 +207,43 @@ def beside(dest: Path) -> Iterator[Path]:
     Raises BlockingIOError if another process is at it.
     """
     new = dest.with_name(f".{dest.name}.unhang-new")
-    new.mkdir(exist_ok=True)
-    held = os.open(new, os.O_RDONLY)
+    while True:
+        new.mkdir(exist_ok=True)
+        held = os.open(new, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(held)
+            raise
+        # The one who had it may have put it in its place meanwhile.
+        if _is_same(held, new):
+            break
+        os.close(held)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        restore(dest)
+        before = dest.with_name(f".{dest.name}.unhang-before")
+        if before.is_dir():
+            # An exchange that was killed in the middle is finished or taken back.
+            shutil.rmtree(before) if dest.exists() else before.rename(dest)
         for left in new.iterdir():
             shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
         yield new
     finally:
-        os.close(held)
-        # Once it is in its place nothing is left to be removed.
-        if new.is_dir():
+        if _is_same(held, new):
             shutil.rmtree(new, ignore_errors=True)
+        os.close(held)
+
+
+def _is_same(held: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(held), os.stat(path))
+    return False
 
 
 def restore(dest: Path) -> None:
-    """Finish or take back an exchange that was killed in the middle."""
-    before = dest.with_name(f".{dest.name}.unhang-before")
-    if before.is_dir():
-        if dest.exists():
-            shutil.rmtree(before)
-        else:
-            before.rename(dest)
+    """Put right what a process that was killed has left in the place of `dest`. Raises as `beside` does."""
+    if dest.with_name(f".{dest.name}.unhang-before").is_dir():
+        with beside(dest):
+            pass
 
 
 def exchange(new: Path, dest: Path) -> None:
@@ -257,17 +273,16 @@ def make(root: Path, entries: Iterable[Sequence[Any]]) -> None:
             os.link(root / target, root / path)
 
 
-def assemble(received: Path, dest: Path) -> str:
+def assemble(received: Path, dest: Path) -> None:
     """Make `dest` of the files that were received and of those that an older `dest` holds already. Raises ValueError if a sum is wrong."""
-    restore(dest)
     encoded = gzip.decompress((received / f"{MANIFEST}.gz").read_bytes())
     manifest = json.loads(encoded)
-    old: dict[str, str] = {}
-    with contextlib.suppress(OSError, ValueError):
-        changed = read_placed(dest)["changed"]
-        # Two paths may have the same content; any of them will do.
-        old = {e[4]: e[0] for e in json.loads((dest / MANIFEST).read_bytes())["entries"] if e[1] == "file" and e[0] not in changed}
     with beside(dest) as new:
+        old: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError):
+            changed = read_placed(dest)["changed"]
+            # Two paths may have the same content; any of them will do.
+            old = {e[4]: e[0] for e in json.loads((dest / MANIFEST).read_bytes())["entries"] if e[1] == "file" and e[0] not in changed}
         make(new, [e for e in manifest["entries"] if e[1] == "dir"])
         for path, kind, mode, _, wanted, _ in manifest["entries"]:
             if kind == "file":
@@ -286,12 +301,18 @@ def assemble(received: Path, dest: Path) -> str:
         place(new, str(dest), encoded)
         exchange(new, dest)
     shutil.rmtree(received)
-    return f"{len(manifest['entries'])} entries"
 
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(assemble(Path(sys.argv[1]), Path(sys.argv[2])) + "\n")
+        if sys.argv[1] == "check":
+            at = Path(sys.argv[2])
+            told = differences(at, json.loads((at / MANIFEST).read_bytes())["entries"], read_placed(at)["changed"])
+            sys.stdout.write(json.dumps(told))
+        else:
+            assemble(Path(sys.argv[1]), Path(sys.argv[2]))
+    except BlockingIOError:
+        sys.exit(BUSY)
     except (OSError, ValueError) as e:
         sys.stderr.write(f"{e}\n")
         sys.exit(1)

@@ -32,7 +32,7 @@ from unhang.text import Text
 
 SCHEMA = "unhang/pack-send/1"
 # What is sent again at most after an interruption.
-_PIECE_BYTES = 64 * 1024**2
+_PIECE_BYTES = 32 * 1024**2
 _ENDS = f"{placement.OWN}/ends"
 _MARK = "unhang-pack-part"
 _CONNECT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15")
@@ -47,6 +47,8 @@ gzip -c "$dest/{placement.MANIFEST}" 2>/dev/null || cat "$dest/{placement.MANIFE
 [ -e "$dest" ] && [ ! -e "$dest/{placement.PLACED}" ] && exit 17; exit 0
 """
 _TAKEN = 17
+_BUSY_S = 600.0
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,8 @@ class _Send:
         self._manifest, self._items, self._encoded, self._digest = taken.manifest, taken.items, encoded, manifests.digest(encoded)
         self._host, self._dest, self._options, self._limit_s, self._tell, self._running = host, dest, options, limit_s, tell, running
         parent, name = posixpath.split(dest)
-        self._incoming = f"{parent}/.{name}.unhang-incoming"
+        # Hosts may share the file system.
+        self._incoming = f"{parent}/.{name}.unhang-from-{hashlib.sha256(host.encode()).hexdigest()[:8]}"
         self._sent_bytes = 0
 
     def run(self) -> Sent:
@@ -114,7 +117,8 @@ class _Send:
         try:
             state, findings = self._bring()
             if state in ("sent", "unchanged"):
-                found = [*verification.interpret(self._ask(), self._manifest)]
+                files = verification.files(self._dest, self._manifest, self._differences())
+                found = [files, *verification.interpret(self._ask(), self._manifest)]
                 areas, findings = tuple(a for a, _ in found), (*findings, *(f for _, fs in found for f in fs))
         except (_Failed, UnhangError, OSError) as e:
             state, findings, why = "failed", (), str(e)
@@ -131,21 +135,22 @@ class _Send:
     def _bring(self) -> tuple[Literal["sent", "unchanged", "refused"], tuple[HostFinding, ...]]:
         target, received, placed, has = self._state()
         if placed.get("manifest") == self._digest and placed.get("dest") == self._dest:
-            return "unchanged", ()
+            if not (wrong := {path for path, _ in self._differences()}):
+                return "unchanged", ()
+            has = {total: path for total, path in has.items() if path not in wrong}
         needed = self._needed(has)
         findings = tuple(preflight(self._manifest, self._dest, target, needs_bytes=sum(i.size for i in needed)))
         if any(f.severity == "error" for f in findings):
             return "refused", findings
         self._pieces(needed, received)
         try:
-            self._assemble()
+            return self._assemble(), findings
         except _Failed as e:
             # Files there were changed since they were placed, or an older sending left others.
             self._tell(self._host, Text(f"{e}: everything is sent anew", f"{e}：重新发送全部内容"))
             self._ssh(f"rm -rf {shlex.quote(self._incoming)}")
             self._pieces(self._needed({}), frozenset())
-            self._assemble()
-        return "sent", findings
+            return self._assemble(), findings
 
     def _state(self) -> tuple[Target, frozenset[str], Mapping[str, Any], Mapping[str, str]]:
         """The host, which pieces it has received already, and what stands at the place: how it was placed, and its paths by sum."""
@@ -219,11 +224,21 @@ class _Send:
         if process.returncode:
             raise _Failed(_last(err) or f"ssh ended with {process.returncode} while files were sent")
 
-    def _assemble(self) -> None:
+    def _assemble(self) -> Literal["sent", "unchanged"]:
         interpreter = self._manifest.python.interpreter or self._own_python()
         there, here = (shlex.quote(f"{p}/{interpreter}") for p in (self._incoming, self._dest))
         script = shlex.quote(f"{self._incoming}/{placement.OWN}/placement.py")
-        self._ssh(f"p={there}; [ -f $p ] || p={here}; exec $p -I {script} {shlex.quote(self._incoming)} {shlex.quote(self._dest)}")
+        run = f"{shlex.quote(self._incoming)} {shlex.quote(self._dest)}"
+        command = f'p={there}; [ -f "$p" ] || p={here}; exec "$p" -I {script} {run}'
+        until = time.monotonic() + _BUSY_S
+        while (ended := self._ssh_code(command))[0] == placement.BUSY and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            if self._state()[2].get("manifest") == self._digest:
+                self._ssh(f"rm -rf {shlex.quote(self._incoming)}")
+                return "unchanged"
+        if ended[0]:
+            raise _Failed(ended[2] or f"ssh ended with {ended[0]}")
+        return "sent"
 
     def _own_python(self) -> str:
         links = {e.path: e.target for e in self._manifest.entries if e.kind == "link"}
@@ -231,6 +246,14 @@ class _Send:
         while path in links:
             path = posixpath.normpath(posixpath.join(posixpath.dirname(path), links.pop(path)))
         return path
+
+    def _differences(self) -> list[tuple[str, str]]:
+        script = Path(placement.__file__).read_bytes()
+        code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self._dest}/bin/python')} -I - check {shlex.quote(self._dest)}", script)
+        try:
+            return [(path, why) for path, why in json.loads(out)]
+        except ValueError:
+            return [("bin/python", f"does not start: {err or code}")]
 
     def _ask(self) -> Mapping[str, Any] | str:
         """What the Python there finds out of its environment, or why it does not."""

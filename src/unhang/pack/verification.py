@@ -6,7 +6,7 @@ import json
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,8 @@ def verify(given: Path, *, limit_s: float) -> Verification:
     except (OSError, ValueError) as e:
         raise UnhangError(f"{dest} was not loaded to its end: {e}", hint="unhang pack load FILE DEST") from e
     areas, findings = [], []
-    for area, found in (_place(dest, placed, digest), _files(dest, known, placed), _python(dest, placed), *interpret(_ask(dest, limit_s), known)):
+    wrong = placement.differences(dest, msgspec.to_builtins(known.entries), placed["changed"])
+    for area, found in (_place(dest, placed, digest), files(str(dest), known, wrong), _python(dest, placed), *interpret(_ask(dest, limit_s), known)):
         areas.append(area)
         findings += found
     return Verification(dest=str(dest), digest=digest, areas=tuple(areas), findings=tuple(findings))
@@ -140,25 +141,27 @@ def _place(dest: Path, placed: Mapping[str, Any], digest: str) -> tuple[Area, li
     return _area("place", findings, Text(f"{dest}, digest {digest[:16]}", f"{dest}，摘要 {digest[:16]}")), findings
 
 
-def _files(dest: Path, known: Manifest, placed: Mapping[str, Any]) -> tuple[Area, list[HostFinding]]:
-    wrong = placement.differences(dest, msgspec.to_builtins(known.entries), placed["changed"])
+def files(dest: str, known: Manifest, wrong: Sequence[tuple[str, str]]) -> tuple[Area, list[HostFinding]]:
+    """`wrong` are the paths that are not as they were placed, each with what is wrong."""
+    n = len(known.entries)
     findings = []
     if wrong:
         findings.append(
             _finding(
                 "files",
                 Text(
-                    f"{len(wrong)} of {len(known.entries)} entries are not as they were packed: {wrong[0][0]} {wrong[0][1]}",
-                    f"{len(known.entries)} 个条目中有 {len(wrong)} 个与打包时不同：{wrong[0][0]}（{wrong[0][1]}）",
+                    f"{len(wrong)} of {n} entries are not as they were packed: {wrong[0][0]} {wrong[0][1]}",
+                    f"{n} 个条目中有 {len(wrong)} 个与打包时不同：{wrong[0][0]}（{wrong[0][1]}）",
                 ),
                 Text("what was proven elsewhere does not hold here", "在别处验证过的结论在这里不成立"),
-                evidence=[Evidence(source=str(dest / path), text=why) for path, why in wrong[:_QUOTED]],
+                evidence=[Evidence(source=f"{dest}/{path}", text=why) for path, why in wrong[:_QUOTED]],
             )
         )
-    n, moved = len(known.entries), len(placed["changed"])
-    return _area(
-        "files", findings, Text(f"{n} entries as packed, {moved} rewritten for this place", f"{n} 个条目与打包时一致，{moved} 个按此位置改写")
-    ), findings
+    says = Text(
+        f"{n} entries as packed, {len(known.places)} of them rewritten for this place",
+        f"{n} 个条目与打包时一致，其中 {len(known.places)} 个按此位置改写",
+    )
+    return _area("files", findings, says), findings
 
 
 def _python(dest: Path, placed: Mapping[str, Any]) -> tuple[Area, list[HostFinding]]:

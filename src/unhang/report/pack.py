@@ -25,6 +25,13 @@ _STATES = {
     "refused": Text("refused, nothing was sent", "已拒绝，未发送任何内容"),
     "failed": Text("failed", "失败"),
 }
+_AREAS = {
+    "ok": Text("ok", "正常"),
+    "noted": Text("noted", "有说明"),
+    "found": Text("found", "有问题"),
+    "absent": Text("not there", "没有"),
+    "unknown": Text("unknown", "未知"),
+}
 _HEADS = (Text("host", "主机"), Text("state", "状态"), Text("sent", "已发送"), Text("time", "时间"), Text("checks", "检查"))
 
 
@@ -74,8 +81,9 @@ def compared(found: Comparison, lang: Language) -> Iterator[str]:
 def sent(results: Sequence[Sent], console: Console, lang: Language) -> None:
     table = Table(*(head.of(lang) for head in _HEADS), box=None, pad_edge=False)
     for r in results:
-        states = [a.state for a in r.areas]
-        checks = Text(f"{states.count('ok')} of {len(states)} ok", f"{len(states)} 项中 {states.count('ok')} 项正常").of(lang) if states else "-"
+        states = [str(a.state) for a in r.areas]
+        counts = [(says.of(lang), states.count(state)) for state, says in _AREAS.items()]
+        checks = ", ".join(f"{n} {says}" for says, n in counts if n) or "-"
         table.add_row(r.host, _STATES[r.state].of(lang), size(r.sent_bytes), f"{r.took_s:.1f} s", checks)
     console.print(table)
     for r in results:
