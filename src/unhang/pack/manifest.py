@@ -15,8 +15,8 @@ from unhang.errors import UnhangError
 from unhang.pack import placement
 
 SCHEMA = "unhang/pack/1"
-# A hundred times that of an environment with torch.
-MAX_BYTES = 512 * 1024**2
+# Thirty times that of an environment with torch.
+MAX_BYTES = 128 * 1024**2
 Kind = Literal["file", "link", "hard", "dir"]
 
 
