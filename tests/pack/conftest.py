@@ -71,6 +71,7 @@ def env(tmp_path_factory) -> Path:
     (site / "plain.pc").write_text(f"prefix={made}\nlibs=-L{made}/lib -I{made}/include other={made}-2/lib\n")
     (site / "absolute").symlink_to(made / "bin")
     (site / "one.bin").write_bytes(b"\0" * 4096 + str(made).encode())
+    (site / "one.bin").chmod(0o440)
     (site / "two.bin").hardlink_to(site / "one.bin")
     return made
 

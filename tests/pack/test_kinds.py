@@ -140,6 +140,7 @@ def test_a_script_with_a_future_keeps_its_first_statement():
     compile(found, "script", "exec")
 
 
+@pytest.mark.integration
 def test_wheels_need_no_index_afterwards(tmp_path):
     env = tmp_path / "env"
     run(sys.executable, "-m", "venv", env)

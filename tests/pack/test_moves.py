@@ -24,6 +24,7 @@ set -e
 for d in "$@"; do mount -t tmpfs none "$d"; done
 for f in /usr/bin/python3*; do mount --bind /dev/null "$f"; done
 for d in /usr/lib/python3*; do mount -t tmpfs none "$d"; done
+for f in /usr/lib*/*/libssl.so* /usr/lib*/*/libffi.so* /usr/lib*/*/libsqlite3.so*; do [ ! -e "$f" ] || mount --bind /dev/null "$f"; done
 cd /
 env -i "$DEST/bin/demo-cli"
 env -i "$DEST/bin/python" -c 'import ctypes, hashlib, sqlite3, ssl, zlib; print("modules")'
@@ -66,7 +67,7 @@ def test_stays_editable_and_names_its_new_place_only(env, packed, tmp_path):
     site = next((dest / "lib").glob("python3*")) / "site-packages"
     assert (site / "plain.pc").read_text() == f"prefix={dest}\nlibs=-L{dest}/lib -I{dest}/include other={env}-2/lib\n"
     assert (site / "absolute").readlink() == Path("../../../bin")
-    assert (site / "one.bin").samefile(site / "two.bin")
+    assert (site / "one.bin").samefile(site / "two.bin") and (site / "one.bin").stat().st_mode & 0o777 == 0o440
     left = {p for p in dest.rglob("*") if p.is_file() and not p.is_symlink() and str(env.parent).encode() in p.read_bytes()}
     assert {str(p.relative_to(dest)) for p in left - {*(dest / ".unhang").iterdir()}} == {
         f"{site.relative_to(dest)}/{n}" for n in ("plain.pc", "one.bin", "two.bin")
@@ -139,6 +140,22 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     assert "demo-cli does not start" in says["scripts"][0][1]
     assert {"env-relocation"} == {cause for cause, _ in says["python"]}
     assert found["not_examined"]
+
+
+def test_ctrl_c_leaves_no_process(packed, tmp_path):
+    dest = tmp_path / "place"
+    unhang("load", packed, dest)
+    site = next((dest / "lib").glob("python3*")) / "site-packages"
+    at, pid = tmp_path / "new", tmp_path / "pid"
+    code = f"import os, time\nopen({str(at)!r}, 'w').write(str(os.getpid()))\nos.rename({str(at)!r}, {str(pid)!r})\ntime.sleep(600)\n"
+    package(site, "hangs", code)
+    process = subprocess.Popen([sys.executable, "-m", "unhang", "pack", "verify", str(dest)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not pid.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert not Path(f"/proc/{pid.read_text()}").exists()
 
 
 def killed_when(argv: list[object], is_time) -> None:

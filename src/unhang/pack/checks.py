@@ -22,6 +22,8 @@ from typing import Any
 
 _BATCH = 20
 _KEPT = 4000
+_END_S = 10.0
+_running: list[subprocess.Popen[bytes]] = []
 _TOP_LEVEL = re.compile(r"([A-Za-z_]\w*)(?:\.py|\.(?:cpython-|abi3)[\w.-]*so|\.so|/.*\.(?:py|so))")
 # Put beside the packages by mistake; some of them run tests when they are imported.
 _NOT_MEANT = {"test", "tests", "testing", "doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools", "setup", "conftest"}
@@ -64,9 +66,7 @@ def run(argv: list[str], limit_s: float) -> tuple[int | None, str]:
     """Exit code, None if it did not end in time, and the end of its output."""
     with tempfile.TemporaryDirectory(prefix="unhang-pack-") as cwd, open(f"{cwd}/output", "wb+") as output:
         try:
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, env=environ(), start_new_session=True
-            )
+            process = started(argv, stdout=output, stderr=subprocess.STDOUT, cwd=cwd)
         except OSError as e:
             return 127, str(e)
         try:
@@ -80,10 +80,29 @@ def run(argv: list[str], limit_s: float) -> tuple[int | None, str]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it has started."""
+    """With all that it has started: torchrun ends its ranks, which have sessions of their own, when it is asked to."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+            break
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def started(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=environ(), start_new_session=True, **options)
+    _running.append(process)
+    return process
+
+
+def interrupted(number: int, frame: Any) -> None:
+    for process in _running:
+        if process.poll() is None:
+            end(process)
+    os._exit(128 + number)
 
 
 def modules(places: list[str]) -> dict[str, str]:
@@ -109,15 +128,7 @@ def imports(names: list[str], limit_s: float) -> list[dict[str, Any]]:
     left = list(names)
     while left:
         read, write = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _IMPORTS, *left],
-            stdin=subprocess.DEVNULL,
-            stdout=write,
-            stderr=subprocess.DEVNULL,
-            env=environ(),
-            start_new_session=True,
-            cwd="/",
-        )
+        process = started([sys.executable, "-I", "-c", _IMPORTS, *left], stdout=write, stderr=subprocess.DEVNULL, cwd="/")
         os.close(write)
         now, waited, buffer = None, False, b""
         until = time.monotonic() + limit_s
@@ -192,4 +203,5 @@ def examine(limit_s: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, interrupted)
     print(json.dumps(examine(float(sys.argv[1]))))  # noqa: T201

@@ -44,8 +44,7 @@ class Item:
     def of_file(cls, path: str, source: Path) -> Item:
         seen = source.stat()
         inode = (seen.st_dev, seen.st_ino) if seen.st_nlink > 1 else None
-        mode = 0o755 if seen.st_mode & 0o100 else 0o644
-        return cls(path=path, kind="file", mode=mode, size=seen.st_size, source=source, modified_ns=seen.st_mtime_ns, inode=inode)
+        return cls(path=path, kind="file", mode=seen.st_mode & 0o777, size=seen.st_size, source=source, modified_ns=seen.st_mtime_ns, inode=inode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ def walk(
                 continue
             at = real
         if at.is_dir():
-            yield Item(path=path, kind="dir", mode=0o755)
+            yield Item(path=path, kind="dir", mode=at.stat().st_mode & 0o777)
             more = {"without": without, "skip": skip, "leave": leave, "within": (*within, at)}
             yield from walk(at, path, inside=inside if inside in at.parents else at, **more)  # type: ignore[arg-type]
         elif at.is_file():

@@ -31,6 +31,7 @@ print(json.dumps({
     "include": os.path.realpath(sysconfig.get_path("include", vars={"installed_base": base, "base": base})),
     "packages": places,
     "shared": [p for p in site.getsitepackages([sys.base_prefix]) if p.startswith(sys.base_prefix + "/")],
+    "user": site.getusersitepackages(),
     "distributions": sorted([d.metadata["Name"] or "", d.version or "", d.read_text("direct_url.json") or ""]
                             for d in importlib.metadata.distributions(path=places)),
 }))
@@ -110,6 +111,8 @@ def examine(given: Path, host: Host) -> Environment:
             f"{gone[0].name} is installed as editable, and its sources are gone: {gone[0].path}",
             hint=f"pip uninstall {gone[0].name}, or install it again",
         )
+    if (kind == "conda" or python.shared) and Path(told["user"]).is_dir():
+        strays.append(LeftOut(path=told["user"], why="the user's own packages, which this environment sees, are not taken along"))
     activate = prefix / "bin" / "activate"
     recorded = [next(filter(None, m.groups())) for m in _RECORDED.finditer(activate.read_text(errors="replace"))] if activate.is_file() else []
     return Environment(

@@ -13,6 +13,7 @@ import posixpath
 import shlex
 import subprocess
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,12 +79,14 @@ def send(
     """Bring an environment to `dest` on each host. `options` are those of ssh. Never raises for what goes wrong on a host."""
     encoded = manifests.encode(taken.manifest)
     running: set[subprocess.Popen[bytes]] = set()
+    stopped = threading.Event()
     with ThreadPoolExecutor(at_once) as pool:
-        sends = [_Send(taken, encoded, host, dest, options, limit_s, tell, running) for host in hosts]
+        sends = [_Send(taken, encoded, host, dest, options, limit_s, tell, running, stopped) for host in hosts]
         try:
             return tuple(pool.map(_Send.run, sends))
         finally:
             # Interrupted: what the hosts have received stays there, and is not sent again.
+            stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             for process in tuple(running):
                 process.kill()
@@ -100,9 +103,11 @@ class _Send:
         limit_s: float,
         tell: Callable[[str, Text], None],
         running: set[subprocess.Popen[bytes]],
+        stopped: threading.Event,
     ) -> None:
         self._manifest, self._items, self._encoded, self._digest = taken.manifest, taken.items, encoded, manifests.digest(encoded)
-        self._host, self._dest, self._options, self._limit_s, self._tell, self._running = host, dest, options, limit_s, tell, running
+        self._host, self._dest, self._options, self._limit_s, self._tell = host, dest, options, limit_s, tell
+        self._running, self._stopped = running, stopped
         parent, name = posixpath.split(dest)
         # Hosts may share the file system.
         self._incoming = f"{parent}/.{name}.unhang-from-{hashlib.sha256(host.encode()).hexdigest()[:8]}"
@@ -277,6 +282,8 @@ class _Send:
 
     @contextlib.contextmanager
     def _started(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
+        if self._stopped.is_set():
+            raise _Failed("interrupted")
         # Whatever the user's shell there is.
         argv = ["ssh", *_CONNECT, *self._options, "--", self._host, f"sh -c {shlex.quote(command)}"]
         try:

@@ -108,7 +108,7 @@ def _ask(dest: Path, limit_s: float) -> Mapping[str, Any] | str:
         try:
             asked.wait()
         finally:
-            # Interrupted: each check has a session of its own, which goes with the one that waits for it.
+            # Interrupted: it ends what it has started.
             checks.end(asked)
         out.seek(0)
         said = out.read().decode(errors="replace")
