@@ -63,6 +63,7 @@ def test_stays_editable_and_names_its_new_place_only(env, packed, tmp_path):
     assert run(dest / "bin" / "demo-cli") == "second\n"
     # As git has it, and what a build left that cannot be done without.
     assert (source / "src" / "demo_pkg" / "built.so").exists() and not (source / "train.log").exists()
+    assert (2, 17) <= tuple(map(int, manifest["glibc"].split("."))) <= tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")))
     assert manifest["sources"][0]["commit"] == run("git", "-C", env.parent / "project", "rev-parse", "HEAD").strip()
     site = next((dest / "lib").glob("python3*")) / "site-packages"
     assert (site / "plain.pc").read_text() == f"prefix={dest}\nlibs=-L{dest}/lib -I{dest}/include other={env}-2/lib\n"
@@ -156,6 +157,26 @@ def test_ctrl_c_leaves_no_process(packed, tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert not Path(f"/proc/{pid.read_text()}").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.integration
+def test_two_ranks_meet_with_the_torchrun_of_the_environment(packed, tmp_path):
+    """torch itself is that of these tests: a gigabyte that needs no packing to be started."""
+    torch = pytest.importorskip("torch")
+    dest = tmp_path / "place"
+    unhang("load", packed, dest)
+    theirs, site = Path(torch.__file__).parent.parent, next((dest / "lib").glob("python3*")) / "site-packages"
+    (site / "torch.pth").write_text(f"{theirs}\n")
+    shutil.copytree(next(theirs.glob("torch-*.dist-info")), site / "torch-2.dist-info")
+    script = dest / "bin" / "torchrun"
+    script.write_bytes((dest / "bin" / "demo-cli").read_bytes().replace(b"demo_pkg import main", b"torch.distributed.run import main"))
+    script.chmod(0o755)
+    told = json.loads(run(dest / "bin" / "python", "-I", checks.__file__, "120").strip().splitlines()[-1])
+    assert told["gloo"][0] == 0, told["gloo"][1]
+    assert told["nccl"][0] == 0, told["nccl"][1]
+    assert {f["script"] for f in told["scripts"]["failed"]} == set()
+    assert "torch" in told["modules"] and not [f for f in told["imports"]["failed"] if f["module"] == "torch"]
 
 
 def killed_when(argv: list[object], is_time) -> None:
