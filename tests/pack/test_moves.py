@@ -208,6 +208,10 @@ def test_what_is_no_environment_is_refused(tmp_path, packed):
     (tmp_path / "sources").mkdir()
     assert "neither pyvenv.cfg nor conda-meta" in unhang("save", tmp_path / "sources", tmp_path / "a.tar.zst", code=2)
     assert "was not loaded from an archive" in unhang("verify", tmp_path, code=2)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "a.tex").write_text("three years")
+    assert "it is not replaced" in unhang("load", "--replace", packed, tmp_path / "thesis", code=2)
+    assert (tmp_path / "thesis" / "a.tex").read_text() == "three years"
     assert "there is no directory" in unhang("load", packed, tmp_path / "a" / "b", code=2)
 
 

@@ -37,15 +37,19 @@ def load(file: Path, given: Path, *, replace: bool = False) -> Loaded:
     with archive.opened(file) as opened, _alone(dest):
         placement.restore(dest)
         digest = manifest.digest(opened.encoded)
-        if dest.is_symlink() or (dest.exists() and not _is_empty(dest)):
+        taken = dest.is_symlink() or (dest.exists() and not _is_empty(dest))
+        if taken:
             if _is_same(dest, opened.manifest, digest):
                 return Loaded(state="unchanged", dest=str(dest), digest=digest, manifest=opened.manifest, findings=())
             if not replace or dest.is_symlink():
                 raise UnhangError(
                     f"{dest} exists already, and is not what {file} holds", hint=f"unhang pack load --replace {file} {given}, or another directory"
                 )
+            # Whoever mistypes DEST loses no home directory.
+            if not any((dest / mark).exists() for mark in ("pyvenv.cfg", "conda-meta", placement.PLACED)):
+                raise UnhangError(f"{dest} is no environment: it is not replaced", hint="another directory, or remove it yourself")
         findings = tuple(preflight(opened.manifest, str(dest), this_host(dest.parent, opened.manifest), needs_bytes=opened.manifest.size_bytes))
-        state: Literal["loaded", "replaced", "refused"] = "replaced" if dest.exists() else "loaded"
+        state: Literal["loaded", "replaced", "refused"] = "replaced" if taken else "loaded"
         if any(f.severity == "error" for f in findings):
             state = "refused"
         else:

@@ -663,6 +663,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("rename one of them", "请将其中一个改名"),
     ("another process is loading into {}", "另一个进程正在向 {} 加载"),
     ("wait for it, or load into another directory", "请等待它结束，或加载到其他目录"),
+    ("{} is no environment: it is not replaced", "{} 不是环境：不予替换"),
+    ("another directory, or remove it yourself", "请换一个目录，或自行删除它"),
     ("{} exists already, and is not what {} holds", "{} 已存在，且与 {} 的内容不同"),
     (
         "the Python of this environment finds libraries by absolute paths ({}); changing these takes patchelf",
