@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
 from unhang.pack.manifest import Entry, Kind, LeftOut, Source
-from unhang.pack.placement import How
+from unhang.pack.placement import THREADS, How, batches
 
 _CHUNK_BYTES = 1 << 20
 _TEXT_BYTES = 8192
@@ -144,9 +145,8 @@ def complete(items: Iterable[Item]) -> tuple[Item, ...]:
     for item in items:
         by_path.setdefault(item.path, item)
     for path in tuple(by_path):
-        for above in Path(path).parents:
-            if str(above) != ".":
-                by_path.setdefault(str(above), Item(path=str(above), kind="dir", mode=0o755))
+        while (path := path.rpartition("/")[0]) and path not in by_path:
+            by_path[path] = Item(path=path, kind="dir", mode=0o755)
     ordered = sorted(by_path.values(), key=lambda i: i.path.split("/"))
     first: dict[tuple[int, int], str] = {}
     for n, item in enumerate(ordered):
@@ -159,8 +159,9 @@ def summed(items: Sequence[Item], paths: Sequence[str]) -> Summed:
     """Read every file once: its sum, and whether it names one of `paths`. Raises UnhangError for one that changes meanwhile."""
     needles = tuple(os.fsencode(p) for p in paths)
     files = [i for i in items if i.kind == "file"]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        found = {item.path: seen for item, seen in zip(files, pool.map(lambda i: _read(i, needles), files, chunksize=64), strict=True)}
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = pool.map(lambda batch: [(i.path, _read(i, needles)) for i in batch], batches(files))
+        found = dict(chain.from_iterable(read))
     entries, binaries = list[Entry](), list[str]()
     places: dict[str, How] = {}
     for item in items:

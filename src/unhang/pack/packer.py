@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 import re
 import shutil
@@ -22,7 +21,7 @@ from unhang.pack import archive, interpreter
 from unhang.pack.contents import Item, complete, sources, summed, walk
 from unhang.pack.environment import Environment, examine
 from unhang.pack.manifest import LeftOut, Manifest, Python, Source, Torch
-from unhang.pack.placement import OWN, PYTHON, How
+from unhang.pack.placement import OWN, PYTHON, THREADS, How
 
 EDITABLE, PROJECT, WHEELS = ".editable", ".project", ".wheels"
 _WITHOUT = frozenset(("__pycache__", OWN))
@@ -128,7 +127,7 @@ def _glibc(items: Sequence[Item], host: Host) -> str | None:
         return (0, 0)
 
     libraries = [i.source for i in items if i.kind == "file" and i.source is not None and _LIBRARY.fullmatch(i.path)]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         newest = max(pool.map(needs, libraries), default=(0, 0))
     return f"{newest[0]}.{newest[1]}" if newest > (0, 0) else None
 

@@ -33,6 +33,9 @@ PYTHON = ".python"
 # Exit code: another host that has the same file system is at it.
 BUSY = 75
 
+# More would wait for Python's lock.
+THREADS = min(16, os.cpu_count() or 1)
+_BATCH = 64
 _CHUNK_BYTES = 1 << 20
 # pip's and uv's form where the kernel takes no longer first line; what comes after the interpreter are its options.
 _SHEBANG = re.compile(rb"""#![ \t]*(?:/\S*/env[ \t]+(?P<named>python[\d.]*)|(?P<path>/\S*/python[\d.]*))(?P<options>[^\r\n]*)\r?\n""")
@@ -188,8 +191,13 @@ def differences(root: Path, entries: Sequence[Sequence[Any]], changed: Mapping[s
             return path, "is missing" if isinstance(e, FileNotFoundError) else str(e.strerror)
 
     sums = {e[0]: e[4] for e in entries if e[1] == "file"}
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return [found for found in pool.map(wrong, entries, chunksize=64) if found is not None]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [found for batch in pool.map(lambda b: [*map(wrong, b)], batches(entries)) for found in batch if found is not None]
+
+
+def batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """A task of a pool costs as much as a small file."""
+    return (items[i : i + _BATCH] for i in range(0, len(items), _BATCH))
 
 
 def sum_of(path: Path) -> str:
