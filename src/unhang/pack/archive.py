@@ -10,7 +10,9 @@ import contextlib
 import hashlib
 import os
 import tarfile
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -22,6 +24,7 @@ from unhang.pack import manifest as manifests
 from unhang.pack import placement
 from unhang.pack.contents import Item, changed, is_as_seen
 from unhang.pack.manifest import Entry, Manifest
+from unhang.pack.placement import THREADS
 
 # A window of 128 MiB finds copies of a library far apart, and is the largest that zstd unpacks without being asked to.
 _WINDOW_LOG = 27
@@ -31,6 +34,8 @@ _MTIME = 315532800
 _TYPES = {"file": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "dir": tarfile.DIRTYPE}
 # A header, one for a long name and one for a long link, each with its blocks, and what rounds up.
 _PER_ENTRY_BYTES = 16384
+# Small files that are read ahead of those who write them: 64 MiB at most.
+_AHEAD = 64
 
 
 class Sink(Protocol):
@@ -116,13 +121,21 @@ class Opened:
 
     def extract(self, root: Path) -> None:
         """Write everything below `root`, which is empty. Raises UnhangError if anything differs from the manifest; what was written stays."""
-        with _refused(self.name):
+        with _refused(self.name), ThreadPoolExecutor(THREADS) as pool:
+            written: deque[Future[None]] = deque()
             for entry in self.manifest.entries:
-                self._extract(entry, root / entry.path)
+                # Hard links come last, after what they share.
+                while len(written) > (0 if entry.kind == "hard" else _AHEAD):
+                    written.popleft().result()
+                if (file := self._extract(entry, root / entry.path)) is not None:
+                    written.append(pool.submit(self._write, entry, root / entry.path, file))
+            for last in written:
+                last.result()
             if (more := self.tar.next()) is not None:
                 raise UnhangError(f"{self.name} is refused: it holds {more.name}, which its manifest does not list")
 
-    def _extract(self, entry: Entry, at: Path) -> None:
+    def _extract(self, entry: Entry, at: Path) -> bytes | None:
+        """The content of a small file, which somebody else may write."""
         member = self.tar.next()
         if member is None:
             raise UnhangError(f"{self.name} is refused: it ends before {entry.path}", cause="it was cut short")
@@ -131,12 +144,18 @@ class Opened:
             raise UnhangError(f"{self.name} is refused: {member.name} is not what its manifest lists, {entry.path}")
         if entry.kind != "file":
             placement.make(at.parents[entry.path.count("/")], [(entry.path, entry.kind, entry.mode, 0, "", entry.target)])
-            return
-        summed = hashlib.sha256()
+            return None
         source = self.tar.extractfile(member)
         assert source is not None
+        if entry.size <= _CHUNK_BYTES:
+            return source.read()
+        self._write(entry, at, iter(lambda: source.read(_CHUNK_BYTES), b""))
+        return None
+
+    def _write(self, entry: Entry, at: Path, content: bytes | Iterator[bytes]) -> None:
+        summed = hashlib.sha256()
         with at.open("xb", buffering=0) as file:
-            while chunk := source.read(_CHUNK_BYTES):
+            for chunk in (content,) if isinstance(content, bytes) else content:
                 summed.update(chunk)
                 file.write(chunk)
             os.fchmod(file.fileno(), entry.mode)
