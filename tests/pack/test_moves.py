@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zstandard
 from tests.pack.conftest import package, run, unhang
 
 from unhang.pack import checks
@@ -74,6 +75,18 @@ def test_stays_editable_and_names_its_new_place_only(env, packed, tmp_path):
         f"{site.relative_to(dest)}/{n}" for n in ("plain.pc", "one.bin", "two.bin")
     }
     assert [left["path"].rpartition("/")[2] for left in manifest["left_out"]] == ["one.bin", "two.bin"]
+
+
+def test_is_placed_without_unhang(packed, tmp_path):
+    """What docs/pack.md says to do on a host that has nothing but tar and zstd."""
+    dest = tmp_path / "place"
+    dest.mkdir()
+    with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+        subprocess.run(["tar", "-C", dest, "-xf", "-"], input=stream.read(), check=True, timeout=120, umask=0o077)
+    python = next((dest / ".python" / "bin").iterdir())
+    run(python, "-I", dest / ".unhang" / "placement.py", "here", dest)
+    assert run(dest / "bin" / "demo-cli") == f"first {dest} {dest}/.python\n"
+    assert json.loads(unhang("verify", "--json", dest))["findings"] == []
 
 
 def test_record_holds_the_sums_of_what_was_rewritten(packed, tmp_path):

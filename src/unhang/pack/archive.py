@@ -53,8 +53,8 @@ def write(path: Path, manifest: Manifest, items: Iterable[Item], *, level: int) 
     try:
         with beside.open("wb") as file:
             with zstandard.ZstdCompressor(compression_params=settings).stream_writer(file, closefd=False) as packed:
-                packed.write(_header(Entry(placement.MANIFEST, "file", 0o644, len(encoded))))
-                _padded(packed, encoded)
+                for own, data in ((placement.MANIFEST, encoded), (placement.SCRIPT, Path(placement.__file__).read_bytes())):
+                    packed.write(_header(Entry(own, "file", 0o644, len(data))) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
                 write_members(packed, items)
                 packed.write(bytes(2 * tarfile.BLOCKSIZE))
             file.flush()
@@ -89,11 +89,6 @@ def _header(entry: Entry) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def _padded(out: Sink, data: bytes) -> None:
-    out.write(data)
-    out.write(bytes(-len(data) % tarfile.BLOCKSIZE))
-
-
 class _Bounded:
     """A stream that ends in an error where more comes than was announced."""
 
@@ -122,6 +117,8 @@ class Opened:
     def extract(self, root: Path) -> None:
         """Write everything below `root`, which is empty. Raises UnhangError if anything differs from the manifest; what was written stays."""
         with _refused(self.name), ThreadPoolExecutor(THREADS) as pool:
+            if (script := self.tar.next()) is None or script.name != placement.SCRIPT:
+                raise UnhangError(f"{self.name} is refused: it ends before {placement.SCRIPT}", cause="it was cut short")
             written: deque[Future[None]] = deque()
             for entry in self.manifest.entries:
                 # Hard links come last, after what they share.

@@ -29,6 +29,8 @@ How = Literal["script", "text", "pyvenv", "binary"]
 OWN = ".unhang"
 MANIFEST = f"{OWN}/manifest.json"
 PLACED = f"{OWN}/placed.json"
+# This file, for hosts without unhang.
+SCRIPT = f"{OWN}/placement.py"
 PYTHON = ".python"
 # Exit code: another host that has the same file system is at it.
 BUSY = 75
@@ -311,12 +313,28 @@ def assemble(received: Path, dest: Path) -> None:
     shutil.rmtree(received)
 
 
+def here(dest: Path) -> None:
+    """Finish what tar has unpacked at `dest`, on a host without unhang. Raises ValueError if a sum is wrong."""
+    encoded = (dest / MANIFEST).read_bytes()
+    entries = json.loads(encoded)["entries"]
+    if not (dest / PLACED).exists():
+        for path, kind, mode, *_ in entries:
+            if kind == "file":
+                # tar may have applied a umask.
+                (dest / path).chmod(mode)
+        if wrong := differences(dest, entries, {}):
+            raise ValueError(f"{len(wrong)} files are not what was packed: {wrong[0][0]} {wrong[0][1]}")
+        place(dest, str(dest), encoded)
+
+
 if __name__ == "__main__":
     try:
         if sys.argv[1] == "check":
             at = Path(sys.argv[2])
             told = differences(at, json.loads((at / MANIFEST).read_bytes())["entries"], read_placed(at)["changed"])
             sys.stdout.write(json.dumps(told))
+        elif sys.argv[1] == "here":
+            here(Path(sys.argv[2]).resolve())
         else:
             assemble(Path(sys.argv[1]), Path(sys.argv[2]))
     except BlockingIOError:

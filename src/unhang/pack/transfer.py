@@ -204,7 +204,7 @@ class _Send:
             if name not in received:
                 self._piece(piece, {f"{_ENDS}/{name}": b""})
             self._tell(self._host, Text(f"{n} of {len(pieces)} pieces", f"第 {n} 块，共 {len(pieces)} 块"))
-        scripts = {f"{placement.OWN}/placement.py": Path(placement.__file__).read_bytes()}
+        scripts = {placement.SCRIPT: Path(placement.__file__).read_bytes()}
         self._piece((), {**scripts, f"{placement.MANIFEST}.gz": gzip.compress(self._encoded, 6, mtime=0), f"{_ENDS}/{self._digest}": b""})
 
     def _piece(self, items: Sequence[Item], own: Mapping[str, bytes]) -> None:
@@ -232,7 +232,7 @@ class _Send:
     def _assemble(self) -> Literal["sent", "unchanged"]:
         interpreter = self._manifest.python.interpreter or self._own_python()
         there, here = (shlex.quote(f"{p}/{interpreter}") for p in (self._incoming, self._dest))
-        script = shlex.quote(f"{self._incoming}/{placement.OWN}/placement.py")
+        script = shlex.quote(f"{self._incoming}/{placement.SCRIPT}")
         run = f"{shlex.quote(self._incoming)} {shlex.quote(self._dest)}"
         command = f'p={there}; [ -f "$p" ] || p={here}; exec "$p" -I {script} {run}'
         until = time.monotonic() + _BUSY_S
