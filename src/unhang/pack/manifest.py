@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -166,8 +166,3 @@ def _is_inside(path: str, *, top: bool = False) -> bool:
         and path[0] != "/"
         and path.split("/")[0] != ".."
     )
-
-
-def in_order(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Directories before what they hold, targets before hard links."""
-    return tuple(sorted(entries, key=lambda e: (e.kind == "hard", e.path.split("/"))))

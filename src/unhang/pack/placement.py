@@ -288,23 +288,21 @@ def assemble(received: Path, dest: Path) -> None:
     encoded = gzip.decompress((received / f"{MANIFEST}.gz").read_bytes())
     manifest = json.loads(encoded)
     with beside(dest) as new:
-        old: dict[str, str] = {}
+        old: dict[tuple[str, int], str] = {}
         with contextlib.suppress(OSError, ValueError):
             changed = read_placed(dest)["changed"]
-            # Two paths may have the same content; any of them will do.
-            old = {e[4]: e[0] for e in json.loads((dest / MANIFEST).read_bytes())["entries"] if e[1] == "file" and e[0] not in changed}
+            # Two paths may have the same content and mode; any of them will do.
+            old = {(e[4], e[2]): e[0] for e in json.loads((dest / MANIFEST).read_bytes())["entries"] if e[1] == "file" and e[0] not in changed}
         make(new, [e for e in manifest["entries"] if e[1] == "dir"])
         for path, kind, mode, _, wanted, _ in manifest["entries"]:
             if kind == "file":
                 at = received / path
                 if at.is_file() and not at.is_symlink():
                     os.link(at, new / path)
-                elif wanted in old:
-                    os.link(dest / old[wanted], new / path)
-                    if (new / path).stat().st_mode & 0o777 != mode:
-                        shutil.copyfile(dest / old[wanted], new / f"{path}.unhang")
-                        (new / f"{path}.unhang").replace(new / path)
-                (new / path).chmod(mode)
+                elif (wanted, mode) in old:
+                    os.link(dest / old[wanted, mode], new / path)
+                if at.exists():
+                    (new / path).chmod(mode)
         make(new, [e for e in manifest["entries"] if e[1] != "dir"])
         if wrong := differences(new, manifest["entries"], {}):
             raise ValueError(f"{len(wrong)} files are not what was sent: {wrong[0][0]} {wrong[0][1]}")

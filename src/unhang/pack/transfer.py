@@ -142,7 +142,7 @@ class _Send:
         if placed.get("manifest") == self._digest and placed.get("dest") == self._dest:
             if not (wrong := {path for path, _ in self._differences()}):
                 return "unchanged", ()
-            has = {total: path for total, path in has.items() if path not in wrong}
+            has = {content: path for content, path in has.items() if path not in wrong}
         needed = self._needed(has)
         findings = tuple(preflight(self._manifest, self._dest, target, needs_bytes=sum(i.size for i in needed)))
         if any(f.severity == "error" for f in findings):
@@ -157,8 +157,8 @@ class _Send:
             self._pieces(self._needed({}), frozenset())
             return self._assemble(), findings
 
-    def _state(self) -> tuple[Target, frozenset[str], Mapping[str, Any], Mapping[str, str]]:
-        """The host, which pieces it has received already, and what stands at the place: how it was placed, and its paths by sum."""
+    def _state(self) -> tuple[Target, frozenset[str], Mapping[str, Any], Mapping[tuple[str, int], str]]:
+        """The host, which pieces it has received already, and what stands at the place: how it was placed, and its paths by sum and mode."""
         names = {"dest": self._dest, "parent": posixpath.dirname(self._dest), "incoming": self._incoming}
         code, out, err = self._ssh_code("".join(f"{k}={shlex.quote(v)}; " for k, v in names.items()) + _STATE)
         if code == _TAKEN:
@@ -178,19 +178,19 @@ class _Send:
             cpu_flags=cpu_flags(flags),
         )
         told: dict[str, Any] = {}
-        has: dict[str, str] = {}
+        has: dict[tuple[str, int], str] = {}
         with contextlib.suppress(ValueError, OSError, UnhangError, EOFError):
             told = json.loads(placed)
             there = manifests.decode(gzip.decompress(old) if old[:2] == b"\x1f\x8b" else old, name=self._host)
-            has = {e.sum: e.path for e in there.entries if e.kind == "file" and e.path not in told["changed"]}
+            has = {(e.sum, e.mode): e.path for e in there.entries if e.kind == "file" and e.path not in told["changed"]}
         return target, frozenset(ends.split()), told, has
 
-    def _needed(self, has: Mapping[str, str]) -> list[Item]:
-        files = [(i, e.sum) for i, e in zip(self._items, self._manifest.entries, strict=True) if i.kind == "file"]
+    def _needed(self, has: Mapping[tuple[str, int], str]) -> list[Item]:
+        files = [(i, (e.sum, e.mode)) for i, e in zip(self._items, self._manifest.entries, strict=True) if i.kind == "file"]
         # The interpreter starts before the files of two places are put together: all of it comes from one.
         own = f"{PYTHON}/" if self._manifest.python.interpreter is not None else ""
-        whole = any(total not in has for i, total in files if i.path.startswith(own)) if own else not has
-        return [i for i, total in files if total not in has or (whole and i.path.startswith(own))]
+        whole = any(content not in has for i, content in files if i.path.startswith(own)) if own else not has
+        return [i for i, content in files if content not in has or (whole and i.path.startswith(own))]
 
     def _pieces(self, needed: Sequence[Item], received: frozenset[str]) -> None:
         sums = {e.path: e.sum for e in self._manifest.entries}
