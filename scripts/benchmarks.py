@@ -35,6 +35,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "comm": ("", "--sizes 4096 --pairs 2"),
     "evaluation": ("", "--batches 5 --repeats 0.05"),
     "exits": ("--runs 200 --minutes 5 --switch-s 1", "--runs 2 --minutes 1"),
+    "pack": ("", "--repeats 1"),
     "top": ("", "--ranks 64 --looks 2"),
     "verdicts": ("", "--comparisons 5"),
 }

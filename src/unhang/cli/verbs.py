@@ -19,6 +19,7 @@ SAYS = {
     "presets": "Show settings that go together, and what this machine makes of them.",
     "export": "Write settings in the form of a launcher, or check such a file.",
     "bench": "Measure what a setting costs: compare trainings that differ in it.",
+    "pack": "Move an environment to other hosts, and prove that it works there.",
     "vars": "Say which variables are read here, and which are wrong.",
     "explain": "Print what is known of a cause.",
     "demo": "Break a small training in seven ways, and see each found.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,6 +41,16 @@ def constants(host: Host, path: str) -> bytes:
             return _section(file, b".rodata")
         except struct.error as e:
             raise ValueError(f"{path} is cut short: {e}") from e
+
+
+def glibc(host: Host, path: str) -> tuple[int, int] | None:
+    """The newest version of glibc that a library asks for; None if it asks for none. Raises as `links` does."""
+    with host.path(paths.real(host, path)).open("rb") as file:
+        try:
+            asked = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", _section(file, b".dynstr"))
+        except struct.error as e:
+            raise ValueError(f"{path} is cut short: {e}") from e
+    return max(((int(major), int(minor)) for major, minor in asked), default=None)
 
 
 def _header(file: BinaryIO) -> tuple[int, ...]:

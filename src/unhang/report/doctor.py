@@ -15,6 +15,7 @@ from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import Language, unseen
 from unhang.report.terminal import ran, says
+from unhang.text import Text as Said
 
 _MARKS: Mapping[str, tuple[str, str]] = {
     "ok": ("✓", "green"),
@@ -47,11 +48,22 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
 }
 
 
-def render(examination: Examination, console: Console, *, lang: Language, details: bool = False, elsewhere: bool = False) -> None:
-    """Print all areas, each with what stands against it, and in detail if asked for; whose and when first, where that is not here and now."""
+def render(
+    examination: Examination,
+    console: Console,
+    *,
+    lang: Language,
+    details: bool = False,
+    elsewhere: bool = False,
+    titles: Mapping[str, Said] | None = None,
+) -> None:
+    """Print all areas, each with what stands against it, and in detail if asked for; whose and when first, where that is not here and now.
+
+    `titles` are those of areas that are no subjects of a machine.
+    """
     if elsewhere:
         console.print(_WORDS[lang]["taken"].format(host=examination.host, taken=examination.taken), soft_wrap=True, highlight=False, markup=False)
-    for line in _lines(examination, screen.width(console), lang, details):
+    for line in _lines(examination, screen.width(console), lang, details, titles or {}):
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -71,8 +83,10 @@ def render_differences(differences: Sequence[Difference], a: str, b: str, consol
                     console.print(Text(line), soft_wrap=True)
 
 
-def _lines(examination: Examination, width: int, lang: Language, details: bool) -> Iterator[Text]:
-    titles = {s.id: s.title_zh if lang == "zh" else s.title for s in snapshot.subjects().values()}
+def _lines(examination: Examination, width: int, lang: Language, details: bool, named: Mapping[str, Said]) -> Iterator[Text]:
+    titles = {id: title.of(lang) for id, title in named.items()} or {
+        s.id: s.title_zh if lang == "zh" else s.title for s in snapshot.subjects().values()
+    }
     column = max((cell_len(titles[a.id]) for a in examination.areas), default=0)
     for area in examination.areas:
         against = [f for f in examination.findings if f.area == area.id]

@@ -37,6 +37,13 @@ def _in_logs(view: LogView) -> Finding | None:
     )
 
 
+def oldest_driver(cuda: str) -> str | None:
+    """The oldest driver that serves a release of CUDA ("12.8"); None where that is not known."""
+    from unhang.facts.libraries import number
+
+    return _MINIMUM.get((number(cuda) or (0,))[0])
+
+
 def _cuda(code: str) -> str:
     """ "11040" is CUDA 11.4."""
     number = int(code)

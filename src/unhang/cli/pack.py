@@ -1,0 +1,231 @@
+"""unhang pack: environments that travel."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unhang.cli.options import NoColor, duration
+
+_Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
+_Lang = Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")]
+_Projects = Annotated[list[Path] | None, typer.Option("--project", metavar="DIR", help="Take this directory along; may be given several times.")]
+_Wheels = Annotated[
+    Path | None, typer.Option("--with-wheels", metavar="REQUIREMENTS", help="Download what this file lists, for an installation without internet.")
+]
+_Limit = Annotated[
+    float, typer.Option("--limit", parser=duration(1), metavar="TIME", help="How long one import or one script may take.", show_default="2m")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.callback()(_pack)
+    for verb in (save, load, verify, diff, send):
+        app.command(verb.__name__)(verb)
+
+
+def _pack() -> None:
+    """Move an environment to other hosts, and prove that it works there."""
+
+
+def save(
+    env: Annotated[Path, typer.Argument(metavar="ENV", help="A virtual environment (venv, virtualenv, uv) or a conda prefix.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write, for example env.tar.zst.")],
+    project: _Projects = None,
+    with_wheels: _Wheels = None,
+    level: Annotated[int, typer.Option(min=1, max=19, help="Of zstd: higher is smaller and slower.")] = 3,
+    as_json: _Json = False,
+    lang: _Lang = None,
+    no_color: NoColor = False,
+) -> None:
+    """Pack an environment with its interpreter, its editable sources, and what proves that it arrived.
+
+    \b
+        unhang pack save .venv env.tar.zst
+        unhang pack save .venv env.tar.zst --project . --with-wheels requirements.txt
+
+    Sources of editable installs are taken as git has them, or would take them. What can be made again (__pycache__) stays behind. The same
+    environment gives the same bytes.
+
+    Exit code: 0 if it was packed, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM); then there is no new FILE.
+    """
+    from unhang.pack import packer
+    from unhang.report import language, pack
+
+    chosen = language.chosen(lang)
+    manifest, digest = packer.save(env, file, projects=project or (), requirements=with_wheels, level=level)
+    written = file.stat().st_size
+    if as_json:
+        head = {"schema": "unhang/pack-save/1", "file": str(file), "bytes": written, "digest": digest}
+        _print_json(head | {"manifest": _without_entries(manifest)})
+        return
+    for says in pack.packed(manifest):
+        typer.echo(says.of(chosen))
+    typer.echo(f"{file}: {written / 1e6:.0f} MB, sha256:{digest}")
+
+
+def load(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What unhang pack save has written.")],
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="Where the environment shall be.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of what is at DEST.")] = False,
+    as_json: _Json = False,
+    lang: _Lang = None,
+    no_color: NoColor = False,
+) -> None:
+    """Put an environment in its place: all of it, working there, or nothing.
+
+    Space, glibc, processor and driver are checked before a byte is written. An archive that is damaged, or would write outside of DEST, is refused.
+    Loading the same archive again changes nothing.
+
+    Exit code: 0 if it is in its place, 1 if this host cannot run it (nothing was written), 2 for bad input, 3 for our own failure, 130 if
+    interrupted (143 by SIGTERM).
+    """
+    from unhang.errors import EXIT_FOUND
+    from unhang.pack import loader
+    from unhang.report import language, pack, screen
+    from unhang.text import Text
+
+    chosen = language.chosen(lang)
+    loaded = loader.load(file, dest, replace=replace)
+    if as_json:
+        head = {"schema": "unhang/pack-load/1", "state": loaded.state, "dest": loaded.dest, "digest": loaded.digest}
+        _print_json(head | {"findings": loaded.findings, "manifest": _without_entries(loaded.manifest)})
+    else:
+        pack.findings(loaded.findings, screen.console(), chosen)
+        again = f"unhang pack verify {shlex.quote(str(dest))}"
+        said = {
+            "loaded": Text(f"{dest} is in its place; {again} proves it", f"{dest} 已就位；可用 {again} 验证"),
+            "replaced": Text(f"{dest} was replaced; {again} proves it", f"{dest} 已替换；可用 {again} 验证"),
+            "unchanged": Text(f"{dest} is what {file} holds already: nothing was done", f"{dest} 已与 {file} 一致：未作改动"),
+            "refused": Text("nothing was written", "未写入任何内容"),
+        }
+        typer.echo(said[loaded.state].of(chosen))
+    if loaded.state == "refused":
+        raise typer.Exit(EXIT_FOUND)
+
+
+def verify(
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="An environment that was loaded.")],
+    repair: Annotated[bool, typer.Option("--repair", help="First rewrite what names an earlier place, if DEST was moved since.")] = False,
+    limit: _Limit = 120.0,
+    as_json: _Json = False,
+    lang: _Lang = None,
+    no_color: NoColor = False,
+) -> None:
+    """Prove that an environment works where it is.
+
+    Every file against the manifest, every top-level module imported, pip check, every console script started with --help without activating
+    anything, an all_reduce of two ranks over Gloo by torchrun, and NCCL loaded, if torch is there.
+
+    Exit code: 0 if it works, 1 if something was found, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
+    """
+    from unhang.errors import EXIT_FOUND
+    from unhang.pack import verification
+    from unhang.report import language, pack, screen
+
+    chosen = language.chosen(lang)
+    if repair:
+        verification.repair(dest)
+    found = verification.verify(dest, limit_s=limit)
+    if as_json:
+        _print_json(found)
+    else:
+        pack.verified(found, screen.console(), chosen)
+    if not found.is_good:
+        raise typer.Exit(EXIT_FOUND)
+
+
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="An archive, a loaded environment, or any other.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What it is compared with.")],
+    as_json: _Json = False,
+    lang: _Lang = None,
+    no_color: NoColor = False,
+) -> None:
+    """Show what differs between two environments: packages, Python, sources, files.
+
+    A loaded environment is compared as it was packed; unhang pack verify says what was changed since.
+
+    Exit code: 0 if nothing differs, 1 if something does, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
+    """
+    from unhang.errors import EXIT_FOUND
+    from unhang.pack import comparison
+    from unhang.report import language, pack
+
+    chosen = language.chosen(lang)
+    found = comparison.compare(a, b)
+    if as_json:
+        _print_json(found)
+    else:
+        typer.echo("\n".join(pack.compared(found, chosen)))
+    if not found.is_same:
+        raise typer.Exit(EXIT_FOUND)
+
+
+def send(
+    env: Annotated[Path, typer.Argument(metavar="ENV", help="A virtual environment or a conda prefix.")],
+    hosts: Annotated[list[str], typer.Argument(metavar="HOST...", help="Hosts, as ssh takes them.")],
+    to: Annotated[str | None, typer.Option("--to", metavar="DIR", help="Where it shall be there.", show_default="the same path as here")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--ssh", "-s", metavar="WORDS", help="Options of ssh, for example '-p 2222'; may be given several times.")
+    ] = None,
+    at_once: Annotated[int, typer.Option("--at-once", min=1, help="So many hosts at a time.")] = 8,
+    project: _Projects = None,
+    with_wheels: _Wheels = None,
+    limit: _Limit = 120.0,
+    as_json: _Json = False,
+    lang: _Lang = None,
+    no_color: NoColor = False,
+) -> None:
+    """Bring an environment to hosts over ssh, and prove on each that it works there.
+
+    \b
+        unhang pack send .venv node1 node2 node3
+        unhang pack send .venv ann@node1 --to /scratch/ann/env --ssh '-p 2222 -i key'
+
+    A host needs sshd, sh, tar and glibc; no Python. Only files that it does not have are sent. After an interruption, the same command goes on.
+
+    Exit code: 0 if it works on all hosts, 1 if not, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
+    """
+    from unhang.cli.aside import say
+    from unhang.errors import EXIT_FOUND, UnhangError
+    from unhang.pack import packer, transfer
+    from unhang.report import language, pack, screen
+    from unhang.text import same
+
+    chosen = language.chosen(lang)
+    dest = (to if to is not None else str(env.absolute())).rstrip("/")
+    if not dest.startswith("/"):
+        raise UnhangError(f"--to {to}: give an absolute path, or none")
+    if wrong := next((h for h in hosts if h.startswith("-")), None):
+        raise UnhangError(f"{wrong} is no host", hint=f"--ssh '{wrong} ...' passes options to ssh")
+    words = [word for given in option or () for word in shlex.split(given)]
+    with packer.stock(env, projects=project or (), requirements=with_wheels) as taken:
+        results = transfer.send(
+            taken, hosts, dest, options=words, limit_s=limit, at_once=at_once, tell=lambda host, says: say(same(f"{host}: ") + says)
+        )
+    if as_json:
+        _print_json({"schema": transfer.SCHEMA, "dest": dest, "total_bytes": taken.manifest.size_bytes, "hosts": results})
+    else:
+        pack.sent(results, screen.console(), chosen)
+    if not all(r.is_good for r in results):
+        raise typer.Exit(EXIT_FOUND)
+
+
+def _without_entries(manifest: object) -> dict[str, object]:
+    import msgspec
+
+    found: dict[str, object] = msgspec.to_builtins(manifest)
+    return {k: v for k, v in found.items() if k != "entries"}
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    from unhang import encoding
+
+    sys.stdout.write(msgspec.json.format(encoding.encode(value), indent=2).decode() + "\n")

@@ -1,0 +1,1 @@
+"""Environments that travel: packed with their interpreter and editable sources, placed under another path, and shown to work there."""

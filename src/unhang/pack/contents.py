@@ -1,0 +1,207 @@
+"""The files of an environment and of sources beside it, as they go into an archive."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+
+from unhang.errors import UnhangError
+from unhang.facts.host import Host
+from unhang.pack.manifest import Entry, Kind, LeftOut, Source
+from unhang.pack.placement import THREADS, How, batches
+
+_CHUNK_BYTES = 1 << 20
+_TEXT_BYTES = 8192
+_GIT_S = 120.0
+# A script's first line, by itself or as pip and uv write it where it would be too long.
+_OF_PYTHON = re.compile(rb"#![ \t]*/\S*(?:/env[ \t]+|/)python[\d.]*|#!/bin/sh\n'''exec' [\"']?/[^\n]*/python")
+_VERSION_CONTROL = frozenset((".git", ".hg", ".svn", "__pycache__", "node_modules", ".tox", ".nox"))
+# Left of builds, ignored by git, and needed: modules that were compiled in place, and the record of an old editable install.
+_IGNORED_AND_NEEDED = ("*.so", "*.egg-info/*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One path of the archive, and where its content comes from. `inode` tells hard links."""
+
+    path: str
+    kind: Kind
+    mode: int = 0
+    size: int = 0
+    target: str = ""
+    source: Path | None = None
+    modified_ns: int = 0
+    inode: tuple[int, int] | None = None
+
+    @classmethod
+    def of_file(cls, path: str, source: Path) -> Item:
+        seen = source.stat()
+        inode = (seen.st_dev, seen.st_ino) if seen.st_nlink > 1 else None
+        return cls(path=path, kind="file", mode=seen.st_mode & 0o777, size=seen.st_size, source=source, modified_ns=seen.st_mtime_ns, inode=inode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed:
+    """The entries in their order, where each file comes from, and the files that name one of the paths that were looked for."""
+
+    entries: tuple[Entry, ...]
+    items: tuple[Item, ...]
+    places: dict[str, How]
+    binaries: tuple[str, ...]
+
+
+def walk(
+    top: Path,
+    below: str,
+    *,
+    inside: Path,
+    without: frozenset[str] = frozenset(),
+    skip: Callable[[Path], object] = lambda path: None,
+    leave: Callable[[LeftOut], None] = lambda left: None,
+    within: tuple[Path, ...] = (),
+) -> Iterator[Item]:
+    """All below `top`, as paths below `below`. Links that lead out of `inside` become what they lead to (uv can link packages from its cache)."""
+    for found in sorted(os.scandir(top), key=lambda e: e.name):
+        path, at = f"{below}/{found.name}".lstrip("/"), Path(found.path)
+        if found.name in without or skip(at):
+            continue
+        if found.is_symlink():
+            real = at.resolve()
+            if not real.exists():
+                leave(LeftOut(path=path, why=f"a link that leads nowhere, to {at.readlink()}"))
+                continue
+            if inside in real.parents:
+                # Its own path as the kernel sees it: directories above it may be links, too.
+                yield Item(path=path, kind="link", target=os.path.relpath(_target(at), at.parent.resolve()))
+                continue
+            if real.is_dir() and real in within:
+                continue
+            at = real
+        if at.is_dir():
+            yield Item(path=path, kind="dir", mode=at.stat().st_mode & 0o777)
+            more = {"without": without, "skip": skip, "leave": leave, "within": (*within, at)}
+            yield from walk(at, path, inside=inside if inside in at.parents else at, **more)  # type: ignore[arg-type]
+        elif at.is_file():
+            yield Item.of_file(path, at)
+        else:
+            leave(LeftOut(path=path, why="neither a file nor a directory nor a link"))
+
+
+def _target(link: Path) -> Path:
+    """Where one link leads, not where all that follow lead."""
+    return Path(os.path.normpath(link.parent.resolve() / link.readlink()))
+
+
+def sources(name: str, top: Path, below: str, *, host: Host) -> tuple[Source, tuple[Item, ...]]:
+    """A project: what git has or would take, and what builds left that it needs; outside a checkout all but other environments."""
+    commit = _git(host, top, "rev-parse", "HEAD")
+    listed = _git(host, top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is None:
+        items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=_is_environment))
+        return Source(name=name, path=below, origin=str(top)), items
+    ignored = _git(host, top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *_IGNORED_AND_NEEDED) or ""
+    is_environment = cache(lambda path: _is_environment(top / path))
+    names = [n for n in sorted({*listed.split("\0"), *ignored.split("\0")} - {""}) if not any(map(is_environment, Path(n).parents[:-1]))]
+    items = tuple(_of_names(top, below, names))
+    changed = bool(_git(host, top, "status", "--porcelain", "--", "."))
+    return Source(name=name, path=below, origin=str(top), commit=commit.strip() if commit else None, changed=changed), items
+
+
+def _is_environment(path: Path) -> bool:
+    return (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir()
+
+
+def _of_names(top: Path, below: str, names: Sequence[str]) -> Iterator[Item]:
+    for name in names:
+        at = top / name
+        if at.is_symlink() and (top in (real := at.resolve()).parents) and real.exists():
+            yield Item(path=f"{below}/{name}", kind="link", target=os.path.relpath(_target(at), at.parent.resolve()))
+        elif at.is_file():
+            yield Item.of_file(f"{below}/{name}", at.resolve())
+        elif at.is_dir():
+            # A submodule or a link to a directory elsewhere.
+            yield from walk(at.resolve(), f"{below}/{name}", inside=at.resolve(), without=_VERSION_CONTROL, skip=_is_environment)
+
+
+def _git(host: Host, top: Path, *words: str) -> str | None:
+    try:
+        ran = host.run(["git", "-C", str(top), *words], timeout_s=_GIT_S)
+    except OSError:
+        return None
+    return ran.out if ran.exitcode == 0 else None
+
+
+def complete(items: Iterable[Item]) -> tuple[Item, ...]:
+    """With the directories above each path, and hard links as such; ordered. The first item of a path is the one that counts."""
+    by_path: dict[str, Item] = {}
+    for item in items:
+        by_path.setdefault(item.path, item)
+    for path in tuple(by_path):
+        while (path := path.rpartition("/")[0]) and path not in by_path:
+            by_path[path] = Item(path=path, kind="dir", mode=0o755)
+    ordered = sorted(by_path.values(), key=lambda i: i.path.split("/"))
+    first: dict[tuple[int, int], str] = {}
+    for n, item in enumerate(ordered):
+        if item.inode is not None and (known := first.setdefault(item.inode, item.path)) != item.path:
+            ordered[n] = replace(item, kind="hard", target=known, size=0)
+    return tuple(sorted(ordered, key=lambda i: i.kind == "hard"))
+
+
+def summed(items: Sequence[Item], paths: Sequence[str]) -> Summed:
+    """Read every file once: its sum, and whether it names one of `paths`. Raises UnhangError for one that changes meanwhile."""
+    needles = tuple(os.fsencode(p) for p in paths)
+    files = [i for i in items if i.kind == "file"]
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = pool.map(lambda batch: [(i.path, _read(i, needles)) for i in batch], batches(files))
+        found = dict(chain.from_iterable(read))
+    entries, binaries = list[Entry](), list[str]()
+    places: dict[str, How] = {}
+    for item in items:
+        total, how = found.get(item.target if item.kind == "hard" else item.path, ("", None))
+        entries.append(
+            Entry(item.path, item.kind, item.mode if item.kind != "hard" else 0, item.size, total if item.kind == "file" else "", item.target)
+        )
+        if how == "binary":
+            binaries.append(item.path)
+        elif how is not None and not item.path.startswith((".editable/", ".project/", ".wheels/")):
+            places[item.path] = how
+    return Summed(entries=tuple(entries), items=tuple(items), places=places, binaries=tuple(binaries))
+
+
+def _read(item: Item, needles: Sequence[bytes]) -> tuple[str, How | None]:
+    assert item.source is not None
+    total, tail, hit, start = sha256(), b"", False, b""
+    longest = max(map(len, needles), default=1)
+    size = 0
+    with item.source.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            start = start or chunk[:_TEXT_BYTES]
+            total.update(chunk)
+            hit = hit or any(n in chunk or (tail and n in tail + chunk[:longest]) for n in needles)
+            tail = chunk[-longest:]
+            size += len(chunk)
+        if size != item.size:
+            raise changed(item)
+    if item.path.startswith("bin/") and _OF_PYTHON.match(start):
+        return total.hexdigest(), "script"
+    if item.path == "pyvenv.cfg":
+        return total.hexdigest(), "pyvenv"
+    return total.hexdigest(), None if not hit else "binary" if b"\0" in start else "text"
+
+
+def changed(item: Item) -> UnhangError:
+    return UnhangError(
+        f"{item.source} changed while it was packed", cause="something is installed or trained there", hint="pack it again once that is done"
+    )
+
+
+def is_as_seen(item: Item, seen: os.stat_result) -> bool:
+    return stat.S_ISREG(seen.st_mode) and seen.st_size == item.size and seen.st_mtime_ns == item.modified_ns

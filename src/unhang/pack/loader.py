@@ -1,0 +1,89 @@
+"""Puts an archive in its place: checked before anything is written, complete or not there at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from unhang.errors import UnhangError
+from unhang.model import HostFinding
+from unhang.pack import archive, manifest, placement
+from unhang.pack.manifest import Manifest
+from unhang.pack.preflight import preflight, this_host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """`state` is "refused" if a finding is an error: nothing was written then."""
+
+    state: Literal["loaded", "replaced", "unchanged", "refused"]
+    dest: str
+    digest: str
+    manifest: Manifest
+    findings: tuple[HostFinding, ...]
+
+
+def load(file: Path, given: Path, *, replace: bool = False) -> Loaded:
+    """Raises UnhangError for archives that are damaged or hostile, and for a place that is taken; then nothing is left of it."""
+    dest = given.absolute()
+    dest = dest.parent.resolve() / dest.name
+    if not dest.parent.is_dir():
+        raise UnhangError(f"there is no directory {dest.parent}", hint=f"mkdir -p {dest.parent}")
+    with archive.opened(file) as opened, _alone(dest):
+        placement.restore(dest)
+        digest = manifest.digest(opened.encoded)
+        taken = dest.is_symlink() or (dest.exists() and not _is_empty(dest))
+        if taken:
+            if _is_same(dest, opened.manifest, digest):
+                return Loaded(state="unchanged", dest=str(dest), digest=digest, manifest=opened.manifest, findings=())
+            if not replace or dest.is_symlink():
+                raise UnhangError(
+                    f"{dest} exists already, and is not what {file} holds", hint=f"unhang pack load --replace {file} {given}, or another directory"
+                )
+            # Whoever mistypes DEST loses no home directory.
+            if not any((dest / mark).exists() for mark in ("pyvenv.cfg", "conda-meta", placement.PLACED)):
+                raise UnhangError(f"{dest} is no environment: it is not replaced", hint="another directory, or remove it yourself")
+        findings = tuple(preflight(opened.manifest, str(dest), this_host(dest.parent, opened.manifest), needs_bytes=opened.manifest.size_bytes))
+        state: Literal["loaded", "replaced", "refused"] = "replaced" if taken else "loaded"
+        if any(f.severity == "error" for f in findings):
+            state = "refused"
+        else:
+            _write(opened, dest)
+        return Loaded(state=state, dest=str(dest), digest=digest, manifest=opened.manifest, findings=findings)
+
+
+def _write(opened: archive.Opened, dest: Path) -> None:
+    with placement.beside(dest) as new:
+        opened.extract(new)
+        placement.place(new, str(dest), opened.encoded)
+        placement.exchange(new, dest)
+
+
+@contextlib.contextmanager
+def _alone(dest: Path) -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError as e:
+        raise UnhangError(f"another process is loading into {dest}", hint="wait for it, or load into another directory") from e
+    except OSError as e:
+        raise UnhangError(f"cannot write {dest}: {e.strerror or e}") from e
+
+
+def _is_empty(dest: Path) -> bool:
+    return dest.is_dir() and not any(dest.iterdir())
+
+
+def _is_same(dest: Path, known: Manifest, digest: str) -> bool:
+    """Whether everything of the archive stands there, at its place and with its sums."""
+    try:
+        placed = placement.read_placed(dest)
+    except (OSError, ValueError):
+        return False
+    if (placed["manifest"], placed["dest"]) != (digest, str(dest)):
+        return False
+    return not placement.differences(dest, msgspec.to_builtins(known.entries), placed["changed"])

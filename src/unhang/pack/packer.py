@@ -1,0 +1,163 @@
+"""Takes stock of an environment, and packs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from unhang.errors import UnhangError
+from unhang.facts import elf
+from unhang.facts.host import Host
+from unhang.pack import archive, interpreter
+from unhang.pack.contents import Item, complete, sources, summed, walk
+from unhang.pack.environment import Environment, examine
+from unhang.pack.manifest import LeftOut, Manifest, Python, Source, Torch
+from unhang.pack.placement import OWN, PYTHON, THREADS, How
+
+EDITABLE, PROJECT, WHEELS = ".editable", ".project", ".wheels"
+_WITHOUT = frozenset(("__pycache__", OWN))
+_LIBRARY = re.compile(r".*\.so(?:\.[\d.]+)?|.*/bin/python[\d.]*")
+_PROGRAM = re.compile(r"bin/python[\d.]*t?")
+# Extensions that somebody compiled for their own machine may need them.
+_FLAGS = frozenset(
+    ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_vnni", "amx_tile", "asimddp", "sve", "sve2", "bf16")
+)
+_DOWNLOAD_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stock:
+    """An environment as it can be packed or sent: `items` are the sources of the manifest's entries, in the same order."""
+
+    manifest: Manifest
+    items: tuple[Item, ...]
+
+
+@contextlib.contextmanager
+def stock(prefix: Path, *, projects: Sequence[Path] = (), requirements: Path | None = None) -> Iterator[Stock]:
+    """Read the whole environment. Files that were made for it are there until the context ends. Raises UnhangError."""
+    host = Host()
+    env = examine(prefix, host)
+    with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
+        workshop = Path(directory)
+        left: list[LeftOut] = list(env.strays)
+        items = [*walk(env.prefix, "", inside=env.prefix, without=_WITHOUT, skip=lambda p: p == env.prefix / PYTHON, leave=left.append)]
+        taken: list[Source] = []
+        for below, name, top in (*((EDITABLE, e.name, e.path) for e in env.editables), *((PROJECT, p.resolve().name, p.resolve()) for p in projects)):
+            if not top.is_dir():
+                raise UnhangError(f"{top} is no directory")
+            source, found = sources(name, top, f"{below}/{name}", host=host)
+            if any(source.path == other.path for other in taken):
+                raise UnhangError(f"two of the directories that are taken along are called {name}", hint="rename one of them")
+            taken.append(source)
+            items += found
+        if requirements is not None:
+            items += _wheels(env, requirements, workshop / WHEELS, host)
+        program = None
+        if env.kind == "venv":
+            program = f"{PYTHON}/bin/{env.python.executable.name}"
+            # A link that leads to the base Python, or a copy of it.
+            items = [
+                replace(i, kind="link", target=f"../{program}", source=None, size=0, inode=None)
+                if i.kind == "file" and _PROGRAM.fullmatch(i.path)
+                else i
+                for i in items
+            ]
+            items += interpreter.collect(env.python, host, workshop)
+        yield _with_sums(env, complete(items), host, sources=taken, left=left, program=program)
+
+
+def _with_sums(
+    env: Environment, items: tuple[Item, ...], host: Host, *, sources: Sequence[Source], left: Sequence[LeftOut], program: str | None
+) -> Stock:
+    moves = dict.fromkeys((str(env.prefix), *env.recorded), "") | {s.origin: s.path for s in sources if not s.origin.startswith(f"{env.prefix}/")}
+    # As in direct_url.json.
+    moves |= {quote(old): new for old, new in moves.items()}
+    read = summed(items, tuple(moves))
+    declared = _declared(env.prefix) if env.kind == "conda" else frozenset()
+    places: dict[str, How] = {**read.places, **{p: "binary" for p in read.binaries if p in declared}}
+    named = (LeftOut(path=p, why=f"binary, and names {env.prefix}: it is taken along as it is") for p in read.binaries if p not in declared)
+    manifest = Manifest(
+        prefix=str(env.prefix),
+        kind=env.kind,
+        machine=platform.machine(),
+        glibc=_glibc(items, host),
+        cpu_flags=cpu_flags(host.read("/proc/cpuinfo")),
+        python=Python(version=env.python.version, abi=env.python.abi, interpreter=program),
+        torch=_torch(env),
+        distributions=env.distributions,
+        sources=tuple(sources),
+        moves=tuple(sorted(moves.items(), key=lambda m: (-len(m[0]), m[0]))),
+        places=dict(sorted(places.items())),
+        left_out=(*left, *named),
+        entries=read.entries,
+    )
+    return Stock(manifest=manifest, items=read.items)
+
+
+def save(prefix: Path, file: Path, *, projects: Sequence[Path] = (), requirements: Path | None = None, level: int = 3) -> tuple[Manifest, str]:
+    """Pack an environment. Returns its manifest and the manifest's digest. Raises UnhangError."""
+    if not file.absolute().parent.is_dir():
+        raise UnhangError(f"cannot write {file}: there is no directory {file.absolute().parent}")
+    if prefix.resolve() in file.resolve().parents:
+        raise UnhangError(f"{file} would lie within the environment that it holds", hint="write it elsewhere")
+    with stock(prefix, projects=projects, requirements=requirements) as taken:
+        return taken.manifest, archive.write(file, taken.manifest, taken.items, level=level)
+
+
+def cpu_flags(cpuinfo: str) -> tuple[str, ...]:
+    """Those that compiled extensions may need, of the text of /proc/cpuinfo."""
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    return tuple(sorted(_FLAGS & set(found[1].split()))) if found is not None else ()
+
+
+def _glibc(items: Sequence[Item], host: Host) -> str | None:
+    def needs(path: Path) -> tuple[int, int]:
+        with contextlib.suppress(OSError, ValueError):
+            return elf.glibc(host, str(path)) or (0, 0)
+        return (0, 0)
+
+    libraries = [i.source for i in items if i.kind == "file" and i.source is not None and _LIBRARY.fullmatch(i.path)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        newest = max(pool.map(needs, libraries), default=(0, 0))
+    return f"{newest[0]}.{newest[1]}" if newest > (0, 0) else None
+
+
+def _torch(env: Environment) -> Torch | None:
+    for place in env.packages:
+        with contextlib.suppress(OSError):
+            said = (place / "torch" / "version.py").read_text()
+            found = dict(re.findall(r"^(__version__|cuda)(?: *: *[^=\n]+)? *= *['\"]([^'\"\n]+)['\"]", said, re.MULTILINE))
+            return Torch(version=found.get("__version__", "unknown"), cuda=found.get("cuda"))
+    return None
+
+
+def _declared(prefix: Path) -> frozenset[str]:
+    """Binary files that conda has written its prefix into, and may again."""
+    found: set[str] = set()
+    for record in (prefix / "conda-meta").glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            paths = json.loads(record.read_text()).get("paths_data", {}).get("paths", [])
+            found.update(p["_path"] for p in paths if p.get("prefix_placeholder") and p.get("file_mode") == "binary")
+    return frozenset(found)
+
+
+def _wheels(env: Environment, requirements: Path, directory: Path, host: Host) -> Iterator[Item]:
+    if not requirements.is_file():
+        raise UnhangError(f"there is no file {requirements}")
+    directory.mkdir()
+    python = str(env.prefix / "bin" / "python")
+    ran = host.run([python, "-m", "pip", "download", "--quiet", "-r", str(requirements), "-d", str(directory)], timeout_s=_DOWNLOAD_S)
+    if ran.exitcode:
+        raise UnhangError(f"pip cannot download what {requirements} lists: {' '.join(ran.err.split())[-300:]}")
+    shutil.copyfile(requirements, directory / "requirements.txt")
+    return walk(directory, WHEELS, inside=directory)

@@ -1,0 +1,311 @@
+"""Sends an environment to hosts over OpenSSH: only what differs from what a host has, in pieces that need not be sent again, and verified there.
+
+A host needs sshd, sh, tar, and as much glibc as the environment: what is done there is done by the Python that travels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import posixpath
+import shlex
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from unhang.errors import UnhangError
+from unhang.model import Area, HostFinding
+from unhang.pack import archive, checks, placement, verification
+from unhang.pack import manifest as manifests
+from unhang.pack.contents import Item
+from unhang.pack.packer import Stock, cpu_flags
+from unhang.pack.placement import PYTHON
+from unhang.pack.preflight import Target, preflight
+from unhang.text import Text
+
+SCHEMA = "unhang/pack-send/1"
+# What is sent again at most after an interruption.
+_PIECE_BYTES = 32 * 1024**2
+_ENDS = f"{placement.OWN}/ends"
+_MARK = "unhang-pack-part"
+_CONNECT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15")
+# Everything in one question: each connection takes a while.
+_STATE = f"""
+part() {{ printf '\\n{_MARK}\\n'; }}
+uname -m; part; getconf GNU_LIBC_VERSION; part
+p=$parent; while [ ! -d "$p" ]; do p=$(dirname -- "$p"); done; df -Pk "$p" | tail -n 1; part; df -Pi "$p" | tail -n 1; part
+cat /proc/driver/nvidia/version 2>/dev/null; part; grep -m1 -E '^(flags|Features)' /proc/cpuinfo; part
+ls "$incoming/{_ENDS}" 2>/dev/null; part; cat "$dest/{placement.PLACED}" 2>/dev/null; part
+gzip -c "$dest/{placement.MANIFEST}" 2>/dev/null || cat "$dest/{placement.MANIFEST}" 2>/dev/null
+[ -e "$dest" ] && [ ! -e "$dest/{placement.PLACED}" ] && exit 17; exit 0
+"""
+_TAKEN = 17
+_BUSY_S = 600.0
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What became of one host. `sent_bytes` are those of the tar streams; `findings` also say why a host was refused."""
+
+    host: str
+    state: Literal["sent", "unchanged", "refused", "failed"]
+    sent_bytes: int
+    took_s: float
+    why: str | None = None
+    areas: tuple[Area, ...] = ()
+    findings: tuple[HostFinding, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        return self.state in ("sent", "unchanged") and not any(f.severity == "error" for f in self.findings)
+
+
+class _Failed(Exception):
+    pass
+
+
+def send(
+    taken: Stock, hosts: Sequence[str], dest: str, *, options: Sequence[str], limit_s: float, at_once: int, tell: Callable[[str, Text], None]
+) -> tuple[Sent, ...]:
+    """Bring an environment to `dest` on each host. `options` are those of ssh. Never raises for what goes wrong on a host."""
+    encoded = manifests.encode(taken.manifest)
+    running: set[subprocess.Popen[bytes]] = set()
+    stopped = threading.Event()
+    with ThreadPoolExecutor(at_once) as pool:
+        sends = [_Send(taken, encoded, host, dest, options, limit_s, tell, running, stopped) for host in hosts]
+        try:
+            return tuple(pool.map(_Send.run, sends))
+        finally:
+            # Interrupted: what the hosts have received stays there, and is not sent again.
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in tuple(running):
+                process.kill()
+
+
+class _Send:
+    def __init__(
+        self,
+        taken: Stock,
+        encoded: bytes,
+        host: str,
+        dest: str,
+        options: Sequence[str],
+        limit_s: float,
+        tell: Callable[[str, Text], None],
+        running: set[subprocess.Popen[bytes]],
+        stopped: threading.Event,
+    ) -> None:
+        self._manifest, self._items, self._encoded, self._digest = taken.manifest, taken.items, encoded, manifests.digest(encoded)
+        self._host, self._dest, self._options, self._limit_s, self._tell = host, dest, options, limit_s, tell
+        self._running, self._stopped = running, stopped
+        parent, name = posixpath.split(dest)
+        # Hosts may share the file system.
+        self._incoming = f"{parent}/.{name}.unhang-from-{hashlib.sha256(host.encode()).hexdigest()[:8]}"
+        self._sent_bytes = 0
+
+    def run(self) -> Sent:
+        began = time.monotonic()
+        areas: tuple[Area, ...] = ()
+        why = None
+        state: Literal["sent", "unchanged", "refused", "failed"]
+        findings: tuple[HostFinding, ...]
+        try:
+            state, findings = self._bring()
+            if state in ("sent", "unchanged"):
+                files = verification.files(self._dest, self._manifest, self._differences())
+                found = [files, *verification.interpret(self._ask(), self._manifest)]
+                areas, findings = tuple(a for a, _ in found), (*findings, *(f for _, fs in found for f in fs))
+        except (_Failed, UnhangError, OSError) as e:
+            state, findings, why = "failed", (), str(e)
+        return Sent(
+            host=self._host,
+            state=state,
+            sent_bytes=self._sent_bytes,
+            took_s=round(time.monotonic() - began, 3),
+            why=why,
+            areas=areas,
+            findings=findings,
+        )
+
+    def _bring(self) -> tuple[Literal["sent", "unchanged", "refused"], tuple[HostFinding, ...]]:
+        target, received, placed, has = self._state()
+        if placed.get("manifest") == self._digest and placed.get("dest") == self._dest:
+            if not (wrong := {path for path, _ in self._differences()}):
+                return "unchanged", ()
+            has = {content: path for content, path in has.items() if path not in wrong}
+        needed = self._needed(has)
+        findings = tuple(preflight(self._manifest, self._dest, target, needs_bytes=sum(i.size for i in needed)))
+        if any(f.severity == "error" for f in findings):
+            return "refused", findings
+        self._pieces(needed, received)
+        try:
+            return self._assemble(), findings
+        except _Failed as e:
+            # Files there were changed since they were placed, or an older sending left others.
+            self._tell(self._host, Text(f"{e}: everything is sent anew", f"{e}：重新发送全部内容"))
+            self._ssh(f"rm -rf {shlex.quote(self._incoming)}")
+            self._pieces(self._needed({}), frozenset())
+            return self._assemble(), findings
+
+    def _state(self) -> tuple[Target, frozenset[str], Mapping[str, Any], Mapping[tuple[str, int], str]]:
+        """The host, which pieces it has received already, and what stands at the place: how it was placed, and its paths by sum and mode."""
+        names = {"dest": self._dest, "parent": posixpath.dirname(self._dest), "incoming": self._incoming}
+        code, out, err = self._ssh_code("".join(f"{k}={shlex.quote(v)}; " for k, v in names.items()) + _STATE)
+        if code == _TAKEN:
+            raise _Failed(f"{self._dest} exists there and was not placed by unhang pack; choose another with --to")
+        *parts, old = out.split(f"\n{_MARK}\n".encode(), 8)
+        if code or len(parts) != 8:
+            raise _Failed(err or f"the host does not answer as one with sh does (exit code {code})")
+        machine, glibc, space, inodes, driver, flags, ends, placed = (p.decode(errors="replace").strip() for p in parts)
+        free, free_inodes = (int(column[3]) if len(column := line.split()) > 4 and column[3].isdigit() else None for line in (space, inodes))
+        version = next((w for w in driver.partition("\n")[0].split() if w[0].isdigit() and "." in w), None)
+        target = Target(
+            machine=machine,
+            glibc=glibc.rpartition(" ")[2] or None,
+            free_bytes=(free or 0) * 1024,
+            free_inodes=free_inodes or None,
+            driver=version,
+            cpu_flags=cpu_flags(flags),
+        )
+        told: dict[str, Any] = {}
+        has: dict[tuple[str, int], str] = {}
+        with contextlib.suppress(ValueError, OSError, UnhangError, EOFError):
+            told = json.loads(placed)
+            there = manifests.decode(gzip.decompress(old) if old[:2] == b"\x1f\x8b" else old, name=self._host)
+            has = {(e.sum, e.mode): e.path for e in there.entries if e.kind == "file" and e.path not in told["changed"]}
+        return target, frozenset(ends.split()), told, has
+
+    def _needed(self, has: Mapping[tuple[str, int], str]) -> list[Item]:
+        files = [(i, (e.sum, e.mode)) for i, e in zip(self._items, self._manifest.entries, strict=True) if i.kind == "file"]
+        # The interpreter starts before the files of two places are put together: all of it comes from one.
+        own = f"{PYTHON}/" if self._manifest.python.interpreter is not None else ""
+        whole = any(content not in has for i, content in files if i.path.startswith(own)) if own else not has
+        return [i for i, content in files if content not in has or (whole and i.path.startswith(own))]
+
+    def _pieces(self, needed: Sequence[Item], received: frozenset[str]) -> None:
+        sums = {e.path: e.sum for e in self._manifest.entries}
+        pieces: list[list[Item]] = [[]]
+        for item in needed:
+            if pieces[-1] and sum(i.size for i in pieces[-1]) + item.size > _PIECE_BYTES:
+                pieces.append([])
+            pieces[-1].append(item)
+        for n, piece in enumerate(pieces, 1):
+            name = hashlib.sha256("".join(f"{i.path} {sums[i.path]}\n" for i in piece).encode()).hexdigest()
+            if name not in received:
+                self._piece(piece, {f"{_ENDS}/{name}": b""})
+            self._tell(self._host, Text(f"{n} of {len(pieces)} pieces", f"第 {n} 块，共 {len(pieces)} 块"))
+        scripts = {placement.SCRIPT: Path(placement.__file__).read_bytes()}
+        self._piece((), {**scripts, f"{placement.MANIFEST}.gz": gzip.compress(self._encoded, 6, mtime=0), f"{_ENDS}/{self._digest}": b""})
+
+    def _piece(self, items: Sequence[Item], own: Mapping[str, bytes]) -> None:
+        """A tar stream that ends in a file of its own: one that was cut short between two files looks complete to tar."""
+        incoming, last = shlex.quote(self._incoming), shlex.quote(list(own)[-1])
+        command = f"mkdir -p {incoming} && cd {incoming} && rm -f {last} && tar -xf - && [ -f {last} ]"
+        with self._started(command) as process:
+            assert process.stdin is not None
+            counted = _Counted(process.stdin)
+            try:
+                archive.write_members(counted, items)
+                for path, data in own.items():
+                    info = tarfile.TarInfo(path)
+                    info.size = len(data)
+                    counted.write(info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
+                counted.write(bytes(2 * tarfile.BLOCKSIZE))
+            except BrokenPipeError:
+                pass
+            finally:
+                self._sent_bytes += counted.size
+            _, err = process.communicate()
+        if process.returncode:
+            raise _Failed(_last(err) or f"ssh ended with {process.returncode} while files were sent")
+
+    def _assemble(self) -> Literal["sent", "unchanged"]:
+        interpreter = self._manifest.python.interpreter or self._own_python()
+        there, here = (shlex.quote(f"{p}/{interpreter}") for p in (self._incoming, self._dest))
+        script = shlex.quote(f"{self._incoming}/{placement.SCRIPT}")
+        run = f"{shlex.quote(self._incoming)} {shlex.quote(self._dest)}"
+        command = f'p={there}; [ -f "$p" ] || p={here}; exec "$p" -I {script} {run}'
+        until = time.monotonic() + _BUSY_S
+        while (ended := self._ssh_code(command))[0] == placement.BUSY and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            if self._state()[2].get("manifest") == self._digest:
+                self._ssh(f"rm -rf {shlex.quote(self._incoming)}")
+                return "unchanged"
+        if ended[0]:
+            raise _Failed(ended[2] or f"ssh ended with {ended[0]}")
+        return "sent"
+
+    def _own_python(self) -> str:
+        links = {e.path: e.target for e in self._manifest.entries if e.kind == "link"}
+        path = "bin/python"
+        while path in links:
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), links.pop(path)))
+        return path
+
+    def _differences(self) -> list[tuple[str, str]]:
+        script = Path(placement.__file__).read_bytes()
+        code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self._dest}/bin/python')} -I - check {shlex.quote(self._dest)}", script)
+        try:
+            return [(path, why) for path, why in json.loads(out)]
+        except ValueError:
+            return [("bin/python", f"does not start: {err or code}")]
+
+    def _ask(self) -> Mapping[str, Any] | str:
+        """What the Python there finds out of its environment, or why it does not."""
+        script = Path(checks.__file__).read_bytes()
+        code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self._dest}/bin/python')} -I - {self._limit_s}", script)
+        try:
+            found: dict[str, Any] = json.loads(out.decode(errors="replace").strip().splitlines()[-1])
+        except (ValueError, IndexError):
+            return err or f"exit code {code}"
+        return found
+
+    def _ssh(self, command: str) -> None:
+        code, _, err = self._ssh_code(command)
+        if code:
+            raise _Failed(err or f"ssh ended with {code}")
+
+    def _ssh_code(self, command: str, given: bytes = b"") -> tuple[int, bytes, str]:
+        with self._started(command) as process:
+            out, err = process.communicate(given)
+        return process.returncode, out, _last(err)
+
+    @contextlib.contextmanager
+    def _started(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
+        if self._stopped.is_set():
+            raise _Failed("interrupted")
+        # Whatever the user's shell there is.
+        argv = ["ssh", *_CONNECT, *self._options, "--", self._host, f"sh -c {shlex.quote(command)}"]
+        try:
+            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        except FileNotFoundError as e:
+            raise _Failed("there is no ssh on this host; install OpenSSH") from e
+        self._running.add(process)
+        with process:
+            try:
+                yield process
+            finally:
+                self._running.discard(process)
+
+
+class _Counted:
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.size = stream, 0
+
+    def write(self, data: bytes) -> None:
+        self._stream.write(data)
+        self.size += len(data)
+
+
+def _last(err: bytes) -> str:
+    return " ".join(err.decode(errors="replace").split())[-400:]

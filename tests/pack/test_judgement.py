@@ -1,0 +1,94 @@
+"""What is said of a host before anything is written, and of what an environment's own Python found out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from unhang.pack import verification
+from unhang.pack.manifest import Entry, Manifest, Python, Torch
+from unhang.pack.preflight import Target, preflight
+
+MANIFEST = Manifest(
+    prefix="/old/env",
+    kind="venv",
+    machine="x86_64",
+    glibc="2.34",
+    cpu_flags=("avx2", "avx512f"),
+    python=Python(version="3.11.7", abi="cpython-311", interpreter=None),
+    torch=Torch(version="2.13.0", cuda="12.8"),
+    distributions={},
+    sources=(),
+    moves=(("/old/env", ""),),
+    places={"lib/a.so": "binary"},
+    entries=(Entry("lib", "dir", 0o755), Entry("lib/a.so", "file", 0o644, 10**9, "0" * 64)),
+)
+TARGET = Target(machine="x86_64", glibc="2.35", free_bytes=2 * 10**9, free_inodes=10**6, driver="570.124.06", cpu_flags=("avx2", "avx512f", "avx"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "dest", "found"),
+    [
+        ({}, "/new/env", []),
+        ({"machine": "aarch64"}, "/new/env", [("arch-not-in-build", "error")]),
+        ({"glibc": "2.28"}, "/new/env", [("library-link", "error")]),
+        ({"glibc": None}, "/new/env", [("library-link", "error")]),
+        ({"free_bytes": 10**9}, "/new/env", [("disk-full", "error")]),
+        ({"free_inodes": 1}, "/new/env", [("disk-full", "error")]),
+        ({"free_inodes": None}, "/new/env", []),
+        ({"driver": "470.57.02"}, "/new/env", [("driver-too-old", "warning")]),
+        ({"driver": "540.4.0", "machine": "x86_64"}, "/new/env", []),
+        ({"driver": "35.4.1"}, "/new/env", []),
+        ({"driver": None}, "/new/env", []),
+        ({"cpu_flags": ("avx2",)}, "/new/env", [("arch-not-in-build", "note")]),
+        ({}, "/a/longer/env", [("env-relocation", "error")]),
+    ],
+)
+def test_preflight(changed, dest, found):
+    said = list(preflight(MANIFEST, dest, replace(TARGET, **changed), needs_bytes=MANIFEST.size_bytes))
+    assert [(f.cause, f.severity) for f in said] == found
+    assert all(f.says_zh and f.leads_to_zh for f in said)
+
+
+GOOD = {
+    "imports": {"tried": 2, "failed": []},
+    "modules": {"torch": "torch", "numpy": "numpy"},
+    "pip": [0, ""],
+    "scripts": {"tried": 1, "failed": []},
+    "gloo": [0, ""],
+    "nccl": [0, '"2.27.5"\n'],
+}
+LIBRARY = "Traceback (most recent call last):\nImportError: libcudnn.so.9: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("changed", "area", "state", "cause"),
+    [
+        ({}, "gloo", "ok", None),
+        ({"gloo": [None, ""]}, "gloo", "found", "rank-exception"),
+        ({"gloo": [1, LIBRARY]}, "gloo", "found", "library-link"),
+        ({"gloo": None}, "gloo", "absent", None),
+        ({"nccl": [1, "Segmentation fault"]}, "nccl", "found", None),
+        ({"nccl": [0, "null"]}, "nccl", "found", None),
+        ({"pip": [1, "a 1.0 requires b, which is not installed."]}, "pip", "found", "version-mismatch"),
+        ({"pip": None}, "pip", "absent", None),
+        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "missing": None, "output": LIBRARY}]}}, "imports", "found", "library-link"),
+        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "missing": "torch.nn", "output": "x"}]}}, "imports", "found", None),
+        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "missing": "flash_attn", "output": "x"}]}}, "imports", "ok", None),
+    ],
+)
+def test_interpretation(changed, area, state, cause):
+    found = {a.id: (a, findings) for a, findings in verification.interpret(GOOD | changed, MANIFEST)}
+    assert list(found) == ["imports", "pip", "scripts", "gloo", "nccl"]
+    assert found[area][0].state == state
+    assert all(a.state == "ok" for id, (a, _) in found.items() if id != area)
+    if cause is not None:
+        assert [f.cause for f in found[area][1]] == [cause]
+
+
+def test_a_python_that_does_not_start_is_one_finding():
+    ((area, findings),) = verification.interpret(
+        "Fatal Python error: init_fs_encoding: No module named 'encodings'\nModuleNotFoundError: No module named 'encodings'", MANIFEST
+    )
+    assert (area.state, [f.cause for f in findings]) == ("found", ["env-relocation"])
