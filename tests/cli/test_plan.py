@@ -1,0 +1,122 @@
+"""unhang plan: what it prints, its JSON, its exit codes, and bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from unhang.cli import plan
+from unhang.errors import UnhangError
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    plan.register(app)
+
+    def run(*words):
+        return CliRunner().invoke(app, ["plan", *map(str, words)], env={"COLUMNS": "200", "NO_COLOR": "1", "LANG": "C"})
+
+    return run
+
+
+SEVEN = ("--params", "7e9", "--world-size", "8", "--per-node", "8", "--host-memory", "900GiB", "--sequence", "4096", "--checkpointing")
+
+
+def told(run, *words):
+    ran = run(*words, "--json")
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    return ran.exit_code, json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize(
+    ("memory", "code", "recommended"),
+    [("200GiB", 0, "ddp"), ("48GiB", 0, "zero-1"), ("35GiB", 0, "zero-2"), ("24GiB", 0, "fsdp2"), ("2GiB", 1, None)],
+)
+def test_the_first_that_fits_is_recommended_and_why(run, memory, code, recommended):
+    exit_code, found = told(run, *SEVEN, "--gpu-memory", memory)
+    assert (exit_code, found["recommended"], found["schema"]) == (code, recommended, "unhang/plan/1")
+    by_name = {s["name"]: s for s in found["strategies"]}
+    if recommended not in (None, "ddp"):
+        assert by_name["ddp"]["fits"] == "no" and "not enough room for DDP" in found["why"] and "放不下 DDP" in found["why_zh"]
+    if recommended == "zero-2":
+        # A stage more sends half as much again (ZeRO, section 7).
+        assert by_name["zero-3"]["sent_bytes"] == pytest.approx(1.5 * by_name["zero-2"]["sent_bytes"], rel=1e-6)
+        assert "would send" in found["why"]
+
+
+def test_the_largest_batch_fits_and_one_more_does_not(run):
+    def row(batch):
+        found = told(run, *SEVEN, "--gpu-memory", "40GiB", "--strategy", "zero-2", "--batch", batch)[1]
+        return found["strategies"][0]
+
+    largest = row(1)["largest_batch"]
+    assert row(largest)["fits"] == "fits" and row(largest + 1)["fits"] != "fits"
+
+
+def test_what_does_not_fit_into_host_memory_is_not_recommended(run):
+    words = [w if w != "900GiB" else "60GiB" for w in SEVEN]
+    _, found = told(run, *words, "--gpu-memory", "10GiB")
+    by_name = {s["name"]: s for s in found["strategies"]}
+    assert (by_name["zero-3-offload"]["fits"], by_name["zero-3-offload"]["host_fits"], found["recommended"]) == ("fits", "no", None)
+
+
+def test_explain_prints_exactly_the_terms_of_the_json(run):
+    _, found = told(run, *SEVEN, "--gpu-memory", "80GiB", "--strategy", "zero-2")
+    printed = " ".join(run(*SEVEN, "--gpu-memory", "80GiB", "--strategy", "zero-2", "--explain").stdout.split())
+    terms = found["strategies"][0]["terms"]
+    assert {t["id"] for t in terms} >= {
+        "parameters",
+        "gradients",
+        "optimizer",
+        "master",
+        "activations",
+        "logits",
+        "context",
+        "communicator",
+        "workers",
+    }
+    for term in terms:
+        assert term["source"].split()[0] in printed and term["formula"][:40] in printed
+    # The total is the sum of what is held at the peak.
+    at_peak = [t for t in terms if t["place"] == "device" and found["strategies"][0]["peak"] in t["moments"]]
+    assert sum(t["high_bytes"] for t in at_peak) == pytest.approx(found["strategies"][0]["high_bytes"], abs=len(terms))
+    assert "take ZeRO-2" in printed and "====" in printed
+
+
+def test_chinese(run):
+    printed = run(*SEVEN, "--gpu-memory", "80GiB", "--lang", "zh").stdout
+    assert "采用 ZeRO-1" in printed and "放得下" in printed and "fits" not in printed
+
+
+def test_rows_give_a_timeout_and_their_absence_is_said(run):
+    assert told(run, "--params", "1e8", "--data-rows", 10**8)[1]["ddp_timeout_s"] > 10_800
+    assert "not known (--data-rows N)" in " ".join(run("--params", "1e8").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "name a model"),
+        (["nosuch.json"], "there is no nosuch.json"),
+        (["--params", "0"], "such as 7e9"),
+        (["--layers", 2], "hidden is missing"),
+        (["--params", "1e9", "--gpu-memory", "80"], "a size such as 80GiB"),
+        (["--params", "1e9", "--batch", 0], "--batch 0: it is 1 or more"),
+        (["--params", "1e9", "--world-size", 12, "--per-node", 8], "do not fill hosts"),
+        (["--params", "1e9", "--strategy", "zero-4"], "it is one of ddp"),
+        (["--params", "1e9", "--offload", "disk"], "it is one of auto"),
+        (["--params", "1e9", "--strategy", "ddp", "--offload", "all"], "does not go with"),
+        (["--params", "1e9", "--precision", "int8"], "it is one of fp32"),
+        (["--params", "1e9", "--lora", "x"], "begins with the rank"),
+        (["--params", "1e9", "--lora", "8:nope"], "no linear layer nope"),
+    ],
+)
+def test_bad_input_says_what_is_wrong(run, words, says):
+    error = run(*words).exception
+    assert isinstance(error, UnhangError) and says in str(error) and error.says_zh
