@@ -6,7 +6,7 @@ backward pass (all gradients, hardly an activation), the optimizer's step. Range
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,20 @@ TORCH_MEMORY = "https://pytorch.org/docs/stable/notes/cuda.html#memory-managemen
 NCCL_BUFFERS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-buffsize"
 TORCH_LOADER = "https://pytorch.org/docs/stable/data.html#multi-process-data-loading"
 TRACKER = "torch.distributed._tools.mem_tracker, run here on fake tensors"
+
+_FSDP_PARTS = {
+    "Sharded Param": Text("parameters (shard)", "参数（分片）"),
+    "Unsharded Param": Text("gathered parameters", "聚合的参数"),
+    "Sharded Grad": Text("gradients (shard)", "梯度（分片）"),
+    "Unsharded Grad": Text("gradients before they are reduced", "归约前的梯度"),
+    "OptState": Text("optimizer state", "优化器状态"),
+    "Activation": Text("activations", "激活值"),
+    "Temp": Text("gradients of activations", "激活梯度"),
+    "All Gather": Text("buffers of all_gather", "all_gather 的缓冲区"),
+    "Reduce Scatter": Text("buffers of reduce_scatter", "reduce_scatter 的缓冲区"),
+    "Buffer": Text("buffers of the model", "模型的缓冲"),
+    "Inputs": Text("inputs", "输入"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +76,16 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """What torch's tracker counted for `batch` sequences: bytes of activations at the loss, and the peak of a rank under FSDP2 (None: it failed)."""
+    """What torch's tracker counted for `batch` sequences, in bytes: activations at the loss by the library that trains ("torch", "deepspeed" if it
+    differs), and the parts of the peak of a rank under FSDP2. `failed` is what did not work.
+    """
 
     counts: Counts
     batch: int
-    activation_bytes: int
-    fsdp2_bytes: int | None = None
-    fsdp2_world_size: int = 0
+    activations: Mapping[str, int]
+    fsdp2: Mapping[str, int] | None = None
     torch: str = ""
+    failed: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +124,8 @@ def counts(shape: Shape, training: Training) -> Counts:
     """From the shape alone."""
     block, frozen = shape.layer_parameters, min(training.frozen, shape.layers)
     if training.lora is not None:
-        sides = shape.linear_layers()
-        trained = shape.layers * sum(training.lora.rank * sum(sides[target]) for target in training.lora.targets)
+        adapters = sum(training.lora.rank * sum(shape.linear_layers()[target]) for target in training.lora.targets)
+        trained, block = shape.layers * adapters, block + adapters
     elif frozen:
         # The input embedding is below every block; a tied head is the same tensor.
         trained = shape.parameters - frozen * block - shape.vocab * shape.hidden - shape.positions * shape.hidden
@@ -127,10 +143,9 @@ def counts(shape: Shape, training: Training) -> Counts:
 
 @dataclass(frozen=True)
 class _Widths:
-    """Bytes of one number: of trained and frozen weights, gradients, the residual stream and what linear layers compute with."""
+    """Bytes of one number: of weights, gradients, the residual stream and what linear layers compute with."""
 
     trained: int
-    frozen: int
     gradient: int
     residual: int
     compute: int
@@ -138,11 +153,11 @@ class _Widths:
     @classmethod
     def of(cls, precision: str, runs_on: str) -> _Widths:
         if precision == "fp32":
-            return cls(4, 4, 4, 4, 4)
+            return cls(4, 4, 4, 4)
         if precision == "pure-bf16" or runs_on == "deepspeed":
-            return cls(2, 2, 2, 2, 2)
+            return cls(2, 2, 2, 2)
         # Autocast leaves weights and the residual stream in float32.
-        return cls(4, 2, 4, 4, 2)
+        return cls(4, 4, 4, 2)
 
 
 def layer_activations(shape: Shape, training: Training, runs_on: str = "torch") -> float:
@@ -173,12 +188,16 @@ def estimate(
     found = tracked.counts if tracked is not None else counts(shape, training) if shape is not None else None
     assert found is not None
     terms: list[Term] = []
-    _states(terms, found, training, strategy)
-    _exchange(terms, found, training, strategy)
-    if tracked is not None:
-        _tracked_activations(terms, tracked, training)
-    elif shape is not None:
-        _activations(terms, shape, found, training, strategy, loss_copies)
+    if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2":
+        _tracked_fsdp2(terms, tracked, tracked.fsdp2, training)
+    else:
+        _states(terms, found, training, strategy)
+        # The tracker sees the casts of autocast as activations.
+        _exchange(terms, found, training, strategy, is_tracked=tracked is not None)
+        if tracked is not None:
+            _tracked_activations(terms, tracked, training, strategy)
+        elif shape is not None:
+            _activations(terms, shape, found, training, strategy, loss_copies)
     if training.device == "cuda":
         _cuda(terms, training, strategy)
     _host(terms, found, training, strategy)
@@ -197,14 +216,16 @@ def _states(terms: list[Term], found: Counts, training: Training, strategy: Stra
     widths, ranks = _Widths.of(training.precision, strategy.runs_on), training.world_size
     add: Callable[..., None] = partial(_add, terms, "device")
     frozen = found.parameters - found.trained
+    # Weights below adapters are loaded in half precision.
+    width = 2 if training.lora is not None and training.precision != "fp32" else widths.trained
     share = (1 / ranks if strategy.shards_parameters else 1.0) * (strategy.offload != "all")
     _, of_ranks = Text("", ""), Text(f" / {ranks} ranks", f" / {ranks} 个 rank")
     divided = of_ranks if strategy.shards_parameters else Text("", "")
     if share:
         add("parameters", Text("parameters", "参数"),
-            Text(f"{found.trained:,} trained x {widths.trained} bytes + {frozen:,} frozen x {widths.frozen} bytes",
-                 f"{found.trained:,} 个可训练参数 x {widths.trained} 字节 + {frozen:,} 个冻结参数 x {widths.frozen} 字节") + divided,
-            ZERO, (found.trained * widths.trained + frozen * widths.frozen) * share)  # fmt: skip
+            Text(f"{found.trained:,} trained x {widths.trained} bytes + {frozen:,} frozen x {width} bytes",
+                 f"{found.trained:,} 个可训练参数 x {widths.trained} 字节 + {frozen:,} 个冻结参数 x {width} 字节") + divided,
+            ZERO, (found.trained * widths.trained + frozen * width) * share)  # fmt: skip
     # With several micro-batches for a step, gradients are there while activations are.
     held = MOMENTS if training.accumulation > 1 else ("backward", "step")
     divided = of_ranks if strategy.shards_gradients else Text("", "")
@@ -251,12 +272,12 @@ def _optimizer_bytes(training: Training, found: Counts, strategy: Strategy) -> f
     return each / 2 if training.precision == "pure-bf16" and training.optimizer in ("adamw", "momentum") else each
 
 
-def _exchange(terms: list[Term], found: Counts, training: Training, strategy: Strategy) -> None:
+def _exchange(terms: list[Term], found: Counts, training: Training, strategy: Strategy, *, is_tracked: bool) -> None:
     """Buckets, gathered parameters, and copies in the precision of the computation."""
     widths, ranks = _Widths.of(training.precision, strategy.runs_on), training.world_size
     add: Callable[..., None] = partial(_add, terms, "device")
     mixed = training.precision in ("bf16", "fp16")
-    if strategy.runs_on == "torch" and mixed and not strategy.shards_parameters:
+    if strategy.runs_on == "torch" and mixed and not strategy.shards_parameters and not is_tracked:
         casts = max(found.trained - found.outside // 2, 0)
         add("casts", Text("copies of the weights in half precision", "权重的半精度副本"),
             Text(f"autocast keeps {casts:,} x 2 bytes until the backward pass has used them", f"autocast 保留 {casts:,} x 2 字节，直到反向用完"),
@@ -301,7 +322,7 @@ def _activations(terms: list[Term], shape: Shape, found: Counts, training: Train
     add: Callable[..., None] = partial(_add, terms, "device")
     kept = shape.layers - min(training.frozen, shape.layers)
     one = layer_activations(shape, training, strategy.runs_on)
-    flowing = tokens * (3 * shape.intermediate * shape.active_experts + 2 * shape.hidden) * widths.compute
+    flowing = tokens * (2 * shape.intermediate * shape.active_experts + shape.hidden) * widths.compute
     text = Text(f"{training.batch} x {training.sequence} tokens", f"{training.batch} x {training.sequence} 个 token")
     if training.checkpointing:
         stored = kept * tokens * shape.hidden * widths.residual
@@ -318,7 +339,7 @@ def _activations(terms: list[Term], shape: Shape, found: Counts, training: Train
     logits = tokens * shape.vocab * 4
     ending = tokens * shape.hidden * (2 * widths.residual + widths.compute)
     inner = flowing + head + (one if training.checkpointing else 0)
-    low, high = (max(n * logits, logits + head, inner) + ending for n in copies)
+    low, high = (max(n * logits + ending, logits + head + ending, inner) for n in copies)
     add("logits", Text("logits, or the block that runs backward first", "logits，或最先反向的块"),
         Text(f"the larger of {copies[0]} to {copies[1]} float32 copies of ", f"取较大者：{copies[0]} 到 {copies[1]} 份 float32 的 ") + text
         + Text(f" x {shape.vocab} words, and one block's gradients of activations with the gradient of the head",
@@ -331,11 +352,23 @@ def _activations(terms: list[Term], shape: Shape, found: Counts, training: Train
         RECOMPUTATION, max(one * 0.5 + flowing, again), max(one + flowing, again), moments=("backward",))  # fmt: skip
 
 
-def _tracked_activations(terms: list[Term], tracked: Tracked, training: Training) -> None:
-    loss = tracked.activation_bytes * training.batch / tracked.batch
+def _tracked_fsdp2(terms: list[Term], tracked: Tracked, parts: Mapping[str, int], training: Training) -> None:
     add: Callable[..., None] = partial(_add, terms, "device")
-    counted, layers = size(tracked.activation_bytes), tracked.counts.layers
-    about = Text(f"counted for {tracked.batch} sequences: {counted}", f"按 {tracked.batch} 条序列统计：{counted}")
+    for name, title in _FSDP_PARTS.items():
+        of_batch = training.batch / tracked.batch if name in ("Activation", "Temp", "Inputs") else 1.0
+        found = parts.get(name, 0) * of_batch
+        # With CUDA the next blocks are gathered while one computes.
+        more = 2 * found if name == "All Gather" and training.device == "cuda" else 0
+        add(name.lower().replace(" ", "-"), title, Text(f"counted for {tracked.batch} sequences", f"按 {tracked.batch} 条序列统计"),
+            f"{TRACKER} (torch {tracked.torch}, FSDPMemTracker)", found, found + more)  # fmt: skip
+
+
+def _tracked_activations(terms: list[Term], tracked: Tracked, training: Training, strategy: Strategy) -> None:
+    counted = tracked.activations.get(strategy.runs_on, tracked.activations["torch"])
+    loss = counted * training.batch / tracked.batch
+    add: Callable[..., None] = partial(_add, terms, "device")
+    layers = tracked.counts.layers
+    about = Text(f"counted for {tracked.batch} sequences: {size(counted)}", f"按 {tracked.batch} 条序列统计：{size(counted)}")
     add("activations", Text("activations, logits and their gradients", "激活值、logits 及其梯度"), about, f"{TRACKER} (torch {tracked.torch})",
         loss, moments=("loss",))  # fmt: skip
     last = loss / max(layers, 1)

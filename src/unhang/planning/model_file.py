@@ -50,6 +50,13 @@ def read(path: Path) -> Shape:
     return from_config(str(path), found)
 
 
+def config(path: Path) -> Mapping[str, Any] | None:
+    """The fields of the config.json that `read` would use; None if it uses none."""
+    path = path / "config.json" if path.is_dir() else path
+    found = _json(path) if path.suffix == ".json" and path.is_file() else {}
+    return found if "model_type" in found else None
+
+
 def _json(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as f:
