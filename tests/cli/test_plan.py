@@ -120,3 +120,59 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
 def test_bad_input_says_what_is_wrong(run, words, says):
     error = run(*words).exception
     assert isinstance(error, UnhangError) and says in str(error) and error.says_zh
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    numbers = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 32000}
+    path.write_text(json.dumps({"model_type": "llama", **numbers}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("form", "strategy", "holds"),
+    [
+        ("deepspeed", "zero-3-offload", ['"stage": 3', '"offload_param"', '"offload_optimizer"']),
+        ("deepspeed", "zero-2", ['"stage": 2', '"train_batch_size": 128']),
+        ("accelerate", "zero-2", ["distributed_type: DEEPSPEED", "zero_stage: 2"]),
+        ("accelerate", "fsdp2", ["distributed_type: FSDP", "fsdp_version: 2", "fsdp_activation_checkpointing: true"]),
+        ("accelerate", "ddp", ["distributed_type: MULTI_GPU", "num_processes: 16"]),
+        ("llamafactory", "zero-2", ["finetuning_type: \"lora\"", "lora_rank: 16", "deepspeed: \"out.yaml.deepspeed.json\"", "cutoff_len: 4096"]),
+        ("trainer", "fsdp2", ['"version": 2', '"gradient_checkpointing": true', '"ddp_timeout": 10800']),
+    ],
+)  # fmt: skip
+def test_what_is_written_says_what_was_planned_and_passes_our_own_check(run, config, tmp_path, form, strategy, holds):
+    from unhang.cli import checking
+
+    out = tmp_path / ("out.yaml" if form in ("accelerate", "llamafactory") else "out.json")
+    words = ("--world-size", 16, "--per-node", 8, "--gpu-memory", "80GiB", "--host-memory", "2000GiB", "--sequence", 4096, "--checkpointing")
+    lora = ("--lora", "16:all") if form == "llamafactory" else ()
+    ran = run(config, *words, *lora, "--closed-form", "--batch", 8, "--strategy", strategy, "-o", out, "--form", form)
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    for text in holds:
+        assert text in out.read_text(), out.read_text()
+    if form != "trainer":
+        files = [out, *tmp_path.glob("*.deepspeed.json")]
+        assert [p.code for p in checking.check([str(f) for f in files], form=None, nodes=2, processes=8)] == [0] * len(files)
+    assert isinstance(run("--params", "1e9", "-o", out).exception, UnhangError), "it is there already"
+
+
+def test_a_form_without_a_place_for_the_strategy_is_refused(run, tmp_path):
+    for form, strategy in (("deepspeed", "fsdp2"), ("llamafactory", "fsdp2"), ("trainer", "zero-redundancy"), ("toml", "ddp")):
+        error = run("--params", "1e9", "--world-size", 2, "--strategy", strategy, "-o", tmp_path / "x", "--form", form).exception
+        assert isinstance(error, UnhangError) and form in str(error)
+
+
+def test_the_page_holds_every_number_and_needs_nothing_from_elsewhere(run, tmp_path):
+    _, found = told(run, *SEVEN, "--gpu-memory", "80GiB", "--html", tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert "<script" not in page and "<svg" in page and page.count('class="bar"') >= 5
+    chosen = next(s for s in found["strategies"] if s["name"] == found["recommended"])
+    for term in chosen["terms"]:
+        assert term["name"] in page
+
+
+def test_the_closed_form_stands_in_where_torch_cannot_count_and_says_so(run, config):
+    _, found = told(run, config, "--python", "/bin/false")
+    assert found["base"] == "closed form" and "torch could not count the model" in found["notes"][0]

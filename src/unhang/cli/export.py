@@ -112,7 +112,7 @@ def export(
     through = True if with_unhang else False if without_unhang else None
     found = _export(form, command or [], preset, settings or [], timeout, nodes, processes, master, name, image, cpu, through, python)
     if output is not None:
-        _write(output, found, force)
+        write(output, found, force)
     for one in found.refused:
         what = "未写入" if chosen == "zh" else "not carried"
         typer.echo(f"unhang: {what}: {one.key}={said(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", err=True)
@@ -253,7 +253,7 @@ def _of_preset(name: str | None, configured: Configuration, python: str | None, 
     return dict(planning.preset(wanted, here, configured).settings)
 
 
-def _write(output: Path, found: Exported, force: bool) -> None:
+def write(output: Path, found: Exported, force: bool) -> None:
     from unhang.errors import UnhangError
     from unhang.records import named
 

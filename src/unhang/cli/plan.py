@@ -12,12 +12,14 @@ import typer
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from unhang.planning.choice import Machine, Plan
+    from unhang.planning.choice import Machine, Plan, Row
     from unhang.planning.formula import Tracked
     from unhang.planning.shape import Shape
-    from unhang.planning.training import Training
+    from unhang.planning.training import Strategy, Training
+    from unhang.remedies.exports.exported import Exported
+    from unhang.report.plan import Calibration
     from unhang.text import Text
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -60,6 +62,12 @@ def plan(
     strategy: Annotated[str | None, typer.Option(metavar="NAME", help="Only this one, such as zero-2 or fsdp2.")] = None,
     loader_workers: Annotated[int, typer.Option(metavar="N", min=0, help="Of each rank.")] = 2,
     data_rows: Annotated[int | None, typer.Option(metavar="N", min=1, help="Rows that are tokenized before the training.")] = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Run the COMMAND behind -- for three steps and state the error.")] = False,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="With --calibrate.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan for a launcher.")] = None,
+    form: Annotated[str, typer.Option(help="Of FILE: deepspeed, accelerate, llamafactory or trainer.")] = "deepspeed",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a page.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Each number's formula and source.")] = False,
     closed_form: Annotated[bool, typer.Option("--closed-form", help="Do not build the model with torch.")] = False,
     python: Annotated[str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="the one on PATH")] = None,
@@ -73,13 +81,16 @@ def plan(
         unhang plan config.json --world-size 8 --gpu-memory 80GiB
         unhang plan --params 7e9 --world-size 16 --per-node 8 --gpu-memory 40GiB --checkpointing
         unhang plan models:build --batch 8 --explain
+        unhang plan config.json --strategy zero-2 -o ds_config.json
+        unhang plan config.json --strategy ddp --calibrate -- torchrun --nproc-per-node 8 train.py
 
     A model that torch can build is counted by torch's own memory tracker on fake tensors; else by closed form. Nothing is downloaded.
 
     Exit code: 0 if a strategy fits; 1 if none does; 2 for bad input; 3 for our own failure; 130 for Ctrl-C.
     """
-    from unhang.errors import EXIT_FOUND, EXIT_OK
-    from unhang.planning import choice, training
+    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.planning import choice, exported, training
+    from unhang.remedies.exports.exported import Exported
     from unhang.report import language, screen
     from unhang.report import plan as report
 
@@ -106,12 +117,26 @@ def plan(
     )
     strategies = training.strategies(asked, offload, strategy)
     machine = _machine(asked, _size("--gpu-memory", gpu_memory), _size("--host-memory", host_memory), gpus)
-    tracked, notes = _tracked(model, callable_name, shape, asked, python, closed_form)
+    if bool(command) != calibrate:
+        raise UnhangError("--calibrate and a command behind -- go together", says_zh="--calibrate 与 -- 后面的命令必须一起使用")
+    tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, asked, strategies, python)
     name = callable_name or (shape.name if shape is not None else "")
     made = choice.plan(shape, asked, strategies, machine, name=name, tracked=tracked, data_rows=data_rows, notes=notes)
-    _answer(made, as_json)
-    if not as_json:
+    if output is not None and strategy is None and made.recommended is None:
+        raise UnhangError(f"nothing is written: {made.why.en}", says_zh=f"没有写入：{made.why.zh}", hint="--strategy NAME writes one all the same")
+    if output is not None:
+        _write(output, exported.write(form, made, made.row(strategy), name=output.name), force)
+    if html is not None:
+        from unhang.report.html import of_plan
+
+        _write(html, Exported(text=of_plan.render(made, chosen)), force)
+    measured = _measured(made, made.row(strategy), command or [], python) if calibrate else None
+    if as_json:
+        _print_json({**report.as_json(made), "calibration": measured and measured.as_json()})
+    else:
         report.show(made, screen.console(), lang=chosen, explain=explain)
+        if measured is not None:
+            typer.echo(measured.says().of(chosen))
     raise typer.Exit(EXIT_OK if any(row.is_usable for row in made.rows) or machine.device_bytes is None else EXIT_FOUND)
 
 
@@ -202,21 +227,50 @@ def _links(asked: Training) -> tuple[float | None, str | None]:
 
 
 def _tracked(
-    model: str | None, callable_name: str | None, shape: Shape | None, asked: Training, python: str | None, closed_form: bool
+    model: str | None, callable_name: str | None, asked: Training, strategies: Sequence[Strategy], python: str | None
 ) -> tuple[Tracked | None, list[Text]]:
+    """What torch counted, and a note if it could not and the closed form stands in. Raises UnhangError for a callable that could not be counted."""
     from unhang.errors import UnhangError
+    from unhang.launch import command as commands
+    from unhang.planning import model_file, tracked
+    from unhang.text import Text
 
-    if callable_name is not None:
-        raise UnhangError(f"{callable_name}: only files", says_zh=f"{callable_name}：只支持文件")
-    return None, []
+    config = model_file.config(Path(model)) if model is not None and callable_name is None else None
+    if callable_name is None and config is None:
+        return None, []
+    request = {"callable": callable_name} if callable_name is not None else {"config": config}
+    try:
+        python = python or commands.training_python()
+        found = tracked.ask(request, asked, python=python, fsdp2=any(one.name == "fsdp2" for one in strategies))
+    except UnhangError as e:
+        if callable_name is not None:
+            raise
+        return None, [Text(f"{e}: closed form", f"{e.says_zh}：改用闭式公式")]
+    return found, [] if found.failed is None else [Text(f"FSDP2 by closed form: {found.failed}", f"FSDP2 改用闭式公式：{found.failed}")]
 
 
-def _answer(made: Plan, as_json: bool) -> None:
-    if not as_json:
-        return
+def _measured(made: Plan, row: Row, words: Sequence[str], python: str | None) -> Calibration:
+    from unhang.bench import peak
+    from unhang.cli import training_command
+    from unhang.launch.supervise import run_path
+    from unhang.records.rundir import RunDir, new_directory
+    from unhang.report.plan import Calibration
+
+    command = training_command.resolve(words, module=False, nproc_per_node=made.training.ranks_here, python=python)
+    rundir = RunDir.create(new_directory(lambda: run_path(Path("runs"), "plan").absolute()))
+    ranks = peak.measure(command, rundir, steps=3, tell=lambda event: None)
+    return Calibration.of(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])
+
+
+def _write(path: Path, found: Exported, force: bool) -> None:
+    from unhang.cli import export
+
+    export.write(path, found, force)
+
+
+def _print_json(document: Mapping[str, object]) -> None:
     import msgspec
 
     from unhang.encoding import encode
-    from unhang.report.plan import as_json as document
 
-    sys.stdout.write(msgspec.json.format(encode(document(made)), indent=2).decode() + "\n")
+    sys.stdout.write(msgspec.json.format(encode(document), indent=2).decode() + "\n")

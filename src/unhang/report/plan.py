@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unhang.facts.units import size
 from unhang.planning.choice import FITS, Plan, Row, explained
 from unhang.planning.formula import Estimate, Term
+from unhang.planning.training import Training
 from unhang.text import Text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA = "unhang/plan/1"
+_NOT_TENSORS = ("slack", "context", "communicator")
 HEADS = Text("strategy|each rank|fits|largest batch|host memory|sent per step", "策略|每个 rank|是否放得下|最大批次|主机内存|每步发送")
 MOMENT = {
     "loss": Text("at the loss", "计算损失时"),
@@ -163,3 +166,39 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
         "notes": [note.en for note in plan.notes],
         "notes_zh": [note.zh for note in plan.notes],
     }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A measured peak of the rank that needed most, beside what was planned for the same, in bytes: of tensors with CUDA, else of the process."""
+
+    measured: int
+    low: float
+    high: float
+    device: str
+
+    @classmethod
+    def of(cls, found: Estimate, training: Training, ranks: Sequence[tuple[int | None, int | None]]) -> Calibration:
+        """`ranks` has the peaks of each rank: of its process, and of CUDA's tensors (None without CUDA)."""
+        if any(cuda for _, cuda in ranks):
+            of_tensors = Estimate(strategy=found.strategy, terms=tuple(t for t in found.terms if t.id not in _NOT_TENSORS))
+            return cls(measured=max(cuda or 0 for _, cuda in ranks), low=of_tensors.low, high=of_tensors.high, device="cuda")
+        (process,) = (t for t in found.terms if t.id == "processes")
+        here = training.ranks_here
+        measured = max(host or 0 for host, _ in ranks)
+        return cls(measured=measured, low=found.low + process.low / here, high=found.high + process.high / here, device="cpu")
+
+    @property
+    def error(self) -> float:
+        """Of the middle of the range."""
+        return (self.low + self.high) / 2 / self.measured - 1
+
+    def says(self) -> Text:
+        what = (
+            Text("GPU tensors", "GPU 张量") if self.device == "cuda" else Text("the process, with Python and torch", "整个进程（含 Python 与 torch）")
+        )
+        said = f"{spanned(self.low, self.high)}; {size(self.measured)}; {self.error:+.1%}"
+        return Text("planned; measured in three steps; error, of ", "计划值；三步实测值；误差，") + what + Text(f": {said}", f"：{said}")
+
+    def as_json(self) -> Mapping[str, Any]:
+        return {"measured_bytes": self.measured, "low_bytes": round(self.low), "high_bytes": round(self.high), "error": self.error, "of": self.device}

@@ -49,9 +49,9 @@ def render(report: Report, command: Sequence[str]) -> str:
     runs = report.result.runs
     parts: list[Child] = [_verdict(report, verdicts)]
     if runs:
-        parts.append(_card("result", _RESULT.of(lang), _table(*_in(lang, report.rows()))))
-        parts.append(_card("parts", _PARTS.of(lang), _table(*_in(lang, report.metric_rows()))))
-        parts.append(_card("times", _TIMES.of(lang), element("p", _TIMES_ABOUT.of(lang), class_="quiet"), _histograms(report)))
+        parts.append(card("result", _RESULT.of(lang), table(*_in(lang, report.rows()))))
+        parts.append(card("parts", _PARTS.of(lang), table(*_in(lang, report.metric_rows()))))
+        parts.append(card("times", _TIMES.of(lang), element("p", _TIMES_ABOUT.of(lang), class_="quiet"), _histograms(report)))
         parts += [_rounds(report, arm, looks) for arm, looks in report.looks().items() if looks]
         parts.append(_differences(report))
     parts.append(_facts(report, command))
@@ -72,7 +72,7 @@ def _verdict(report: Report, verdicts: Sequence[str]) -> Markup:
     )
 
 
-def _card(id: str, heading: str, *children: Child) -> Markup:
+def card(id: str, heading: str, *children: Child) -> Markup:
     return element("section", element("h2", heading, id=f"{id}-title"), *children, class_="card", id=id, aria_labelledby=f"{id}-title")
 
 
@@ -81,7 +81,7 @@ def _in(lang: str, rows: Iterable[Sequence[Text]]) -> tuple[list[str], list[list
     return heads, others
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     head = element("tr", (element("th", text, scope="col") for text in heads))
     body = (element("tr", element("th", row[0], scope="row"), (element("td", text) for text in row[1:])) for row in rows)
     return element("div", element("table", element("thead", head), element("tbody", body)), class_="scroll")
@@ -113,7 +113,7 @@ def _histograms(report: Report) -> Markup:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         class_ = "end" if share == 1 else "middle"
         drawn.append(_text(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), bottom + 16, duration(low + share * room), class_))
-    return _svg(bottom + 26, _TIMES.of(report.lang), drawn)
+    return svg(bottom + 26, _TIMES.of(report.lang), drawn)
 
 
 def _rounds(report: Report, arm: str, looks: Sequence[Look]) -> Markup:
@@ -145,7 +145,7 @@ def _rounds(report: Report, arm: str, looks: Sequence[Look]) -> Markup:
         if n % math.ceil(len(looks) / 20) == 0:
             drawn.append(_text(x(n), bottom + 16, str(n), "middle"))
     drawn.append(element("polyline", points=" ".join(f"{_at(x(n))},{_at(y(look.after.change))}" for n, look in enumerate(looks, 1)), class_="mean"))
-    return _card(f"rounds-{arm}", title, element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet"), _svg(bottom + 24, title, drawn))
+    return card(f"rounds-{arm}", title, element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet"), svg(bottom + 24, title, drawn))
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -167,7 +167,7 @@ def _differences(report: Report) -> Markup | None:
         [d.arm, d.name, *(unset if value is None else value for value in d.values), "" if d.name in OBSERVED else yes if d.is_asked else no]
         for d in found
     ]
-    return _card("differ", _DIFFER.of(lang), _table(heads, rows))
+    return card("differ", _DIFFER.of(lang), table(heads, rows))
 
 
 def _facts(report: Report, command: Sequence[str]) -> Markup | None:
@@ -183,7 +183,7 @@ def _facts(report: Report, command: Sequence[str]) -> Markup | None:
     return sections.facts(Scene(facts=parts), report.lang)
 
 
-def _svg(height: float, label: str, drawn: Sequence[Child]) -> Markup:
+def svg(height: float, label: str, drawn: Sequence[Child]) -> Markup:
     return element("div", element("svg", *drawn, viewBox=f"0 0 {_WIDTH} {_at(height)}", role="img", aria_label=label), class_="scroll")
 
 
