@@ -146,4 +146,4 @@ def test_stages_need_less_and_less_where_a_model_is_larger_than_what_stage_3_gat
 
 def test_one_rank_has_nothing_to_share():
     assert [s.name for s in strategies(Training())] == ["ddp", "zero-2-offload", "zero-3-offload"]
-    assert not {"buckets", "communicator"} & {t.id for t in estimate(from_count(10**9, {}), Training(), BY_NAME["ddp"]).terms}
+    assert not {"ddp-buckets", "communicator"} & {t.id for t in estimate(from_count(10**9, {}), Training(), BY_NAME["ddp"]).terms}

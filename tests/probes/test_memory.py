@@ -41,8 +41,8 @@ def request(config, asked):
     return {"config": config, **dataclasses.asdict(asked)}
 
 
-def of_loss(found, *more):
-    return [sum(getattr(t, end) for t in found.terms if t.id in ("activations", "logits", "casts", *more)) for end in ("low", "high")]
+def of_loss(found):
+    return [sum(getattr(t, end) for t in found.terms if t.id in ("activations", "block-inputs", "logits", "casts")) for end in ("low", "high")]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -95,7 +95,7 @@ def test_a_callable_is_counted_through_the_command(tmp_path, monkeypatch):
     found = json.loads(run.stdout)
     assert (found["parameters"], found["base"]) == (6 * 512 * 512, "tracker")
     # The input of each layer, which is the result of the ReLU before it, that of the last one, and the gradient of one weight.
-    (term,) = [t for t in found["strategies"][0]["terms"] if t["id"] == "activations"]
-    assert term["low_bytes"] == pytest.approx((7 * 64 + 512) * 512 * 4, rel=0.01)
+    (term,) = [t for t in found["strategies"][0]["terms"] if t["id"] == "counted"]
+    assert term["low"] == pytest.approx((7 * 64 + 512) * 512 * 4, rel=0.01)
     error = CliRunner().invoke(app.app, ["plan", "mine:broken"]).exception
     assert "RuntimeError: no such weights" in str(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from unhang.planning.formula import Tracked
     from unhang.planning.shape import Shape
     from unhang.planning.training import Strategy, Training
-    from unhang.remedies.exports.exported import Exported
     from unhang.report.plan import Calibration
     from unhang.text import Text
 
@@ -88,6 +86,7 @@ def plan(
 
     Exit code: 0 if a strategy fits; 1 if none does; 2 for bad input; 3 for our own failure; 130 for Ctrl-C.
     """
+    from unhang.cli import export
     from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
     from unhang.planning import choice, exported, training
     from unhang.remedies.exports.exported import Exported
@@ -125,14 +124,14 @@ def plan(
     if output is not None and strategy is None and made.recommended is None:
         raise UnhangError(f"nothing is written: {made.why.en}", says_zh=f"没有写入：{made.why.zh}", hint="--strategy NAME writes one all the same")
     if output is not None:
-        _write(output, exported.write(form, made, made.row(strategy), name=output.name), force)
+        export.write(output, exported.write(form, made, made.row(strategy), name=output.name), force)
     if html is not None:
         from unhang.report.html import of_plan
 
-        _write(html, Exported(text=of_plan.render(made, chosen)), force)
+        export.write(html, Exported(text=of_plan.render(made, chosen)), force)
     measured = _measured(made, made.row(strategy), command or [], python) if calibrate else None
     if as_json:
-        _print_json({**report.as_json(made), "calibration": measured and measured.as_json()})
+        export.print_json({**report.as_json(made), "calibration": measured and measured.as_json()})
     else:
         report.show(made, screen.console(), lang=chosen, explain=explain)
         if measured is not None:
@@ -260,17 +259,3 @@ def _measured(made: Plan, row: Row, words: Sequence[str], python: str | None) ->
     rundir = RunDir.create(new_directory(lambda: run_path(Path("runs"), "plan").absolute()))
     ranks = peak.measure(command, rundir, steps=3, tell=lambda event: None)
     return Calibration.of(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])
-
-
-def _write(path: Path, found: Exported, force: bool) -> None:
-    from unhang.cli import export
-
-    export.write(path, found, force)
-
-
-def _print_json(document: Mapping[str, object]) -> None:
-    import msgspec
-
-    from unhang.encoding import encode
-
-    sys.stdout.write(msgspec.json.format(encode(document), indent=2).decode() + "\n")

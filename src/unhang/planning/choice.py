@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from unhang.facts.units import size
-from unhang.planning.formula import GIB, ZERO, Counts, Estimate, Term, Tracked, counts, estimate
+from unhang.planning.formula import GIB, Counts, Estimate, Tracked, counts, estimate
 from unhang.planning.shape import Shape
 from unhang.planning.training import Strategy, Training
 from unhang.text import Text
@@ -228,17 +228,3 @@ def prepare(training: Training, machine: Machine, rows: int | None) -> Preparati
             f"{rows:,} 行按每进程每秒 {_SLOW_ROWS_PER_S} 行（假定）所需时间的两倍",
         )
     return Preparation(processes=processes, loader_workers=workers, timeout_s=needed, why=why)
-
-
-def explained(terms: Sequence[Term]) -> list[Mapping[str, object]]:
-    """As JSON has them."""
-    return [
-        {
-            "id": t.id, "place": t.place, "name": t.name.en, "name_zh": t.name.zh, "formula": t.formula.en, "formula_zh": t.formula.zh,
-            "source": t.source, "low_bytes": round(t.low), "high_bytes": round(t.high), "moments": list(t.moments),
-        }
-        for t in terms
-    ]  # fmt: skip
-
-
-SOURCE_OF_VOLUME = ZERO.replace("section 5", "section 7")

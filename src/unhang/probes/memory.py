@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MARK = "unhang-plan "
@@ -204,16 +204,6 @@ def fsdp2(request: Mapping[str, Any]) -> dict[str, int] | None:
     return {str(getattr(name, "value", name)): int(value) for name, value in peak.items() if value}
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Whatever a model prints goes to standard error."""
-    answer, sys.stdout = sys.stdout, sys.stderr
-    try:
-        yield
-    finally:
-        sys.stdout = answer
-
-
 def main() -> None:
     """Answers one request. What fails is said in `failed`, with what could be counted beside it."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -221,7 +211,8 @@ def main() -> None:
     request, told = json.loads(sys.stdin.read()), dict[str, Any]()
     sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
-        with _quiet():
+        # Whatever a model prints.
+        with contextlib.redirect_stdout(sys.stderr):
             import torch
 
             told["torch"] = torch.__version__

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unhang.facts.units import size
-from unhang.planning.choice import FITS, Plan, Row, explained
+from unhang.planning.choice import FITS, Plan, Row
 from unhang.planning.formula import Estimate, Term
 from unhang.planning.training import Training
 from unhang.text import Text
@@ -136,35 +136,29 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
 
 def as_json(plan: Plan) -> Mapping[str, Any]:
     """Stable: bytes, seconds, and each text in both languages."""
-    t, machine, prepared = plan.training, plan.machine, plan.preparation
     return {
         "schema": SCHEMA,
         "model": plan.name,
         "parameters": plan.counts.parameters,
         "trained_parameters": plan.counts.trained,
         "base": plan.base,
-        "training": t,
-        "machine": {
-            "device_bytes": machine.device_bytes, "host_bytes": machine.host_bytes, "cpus": machine.cpus,
-            "link_gbps": machine.link_gbps, "links": machine.links,
-        },
+        "training": plan.training,
+        "machine": plan.machine,
         "strategies": [
             {
                 "name": row.strategy.name, "fits": row.fits, "host_fits": row.host_fits, "low_bytes": round(row.estimate.low),
                 "high_bytes": round(row.estimate.high), "host_low_bytes": round(row.estimate.host_low),
                 "host_high_bytes": round(row.estimate.host_high), "largest_batch": row.largest_batch, "sent_bytes": round(row.sent_bytes),
-                "sent_s": row.sent_s, "peak": row.estimate.peak, "terms": explained(row.estimate.terms),
+                "sent_s": row.sent_s, "peak": row.estimate.peak, "terms": row.estimate.terms,
             }
             for row in plan.rows
         ],
         "recommended": plan.recommended,
-        "why": plan.why.en,
-        "why_zh": plan.why.zh,
-        "preprocessing_num_workers": prepared.processes,
-        "dataloader_num_workers": prepared.loader_workers,
-        "ddp_timeout_s": prepared.timeout_s,
-        "notes": [note.en for note in plan.notes],
-        "notes_zh": [note.zh for note in plan.notes],
+        "why": plan.why,
+        "preprocessing_num_workers": plan.preparation.processes,
+        "dataloader_num_workers": plan.preparation.loader_workers,
+        "ddp_timeout_s": plan.preparation.timeout_s,
+        "notes": plan.notes,
     }  # fmt: skip
 
 
