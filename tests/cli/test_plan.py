@@ -41,7 +41,7 @@ def told(run, *words):
 def test_the_first_that_fits_is_recommended_and_why(run, memory, code, recommended):
     exit_code, found = told(run, *SEVEN, "--gpu-memory", memory)
     assert (exit_code, found["recommended"], found["schema"]) == (code, recommended, "unhang/plan/1")
-    by_name = {s["name"]: s for s in found["strategies"]}
+    by_name = {row["estimate"]["strategy"]["name"]: row for row in found["rows"]}
     if recommended not in (None, "ddp"):
         assert by_name["ddp"]["fits"] == "no" and "not enough room for DDP" in found["why"]["en"] and "放不下 DDP" in found["why"]["zh"]
     if recommended == "zero-2":
@@ -53,7 +53,7 @@ def test_the_first_that_fits_is_recommended_and_why(run, memory, code, recommend
 def test_the_largest_batch_fits_and_one_more_does_not(run):
     def row(batch):
         found = told(run, *SEVEN, "--gpu-memory", "40GiB", "--strategy", "zero-2", "--batch", batch)[1]
-        return found["strategies"][0]
+        return found["rows"][0]
 
     largest = row(1)["largest_batch"]
     assert row(largest)["fits"] == "fits" and row(largest + 1)["fits"] != "fits"
@@ -62,14 +62,14 @@ def test_the_largest_batch_fits_and_one_more_does_not(run):
 def test_what_does_not_fit_into_host_memory_is_not_recommended(run):
     words = [w if w != "900GiB" else "60GiB" for w in SEVEN]
     _, found = told(run, *words, "--gpu-memory", "10GiB")
-    by_name = {s["name"]: s for s in found["strategies"]}
+    by_name = {row["estimate"]["strategy"]["name"]: row for row in found["rows"]}
     assert (by_name["zero-3-offload"]["fits"], by_name["zero-3-offload"]["host_fits"], found["recommended"]) == ("fits", "no", None)
 
 
 def test_explain_prints_exactly_the_terms_of_the_json(run):
     _, found = told(run, *SEVEN, "--gpu-memory", "80GiB", "--strategy", "zero-2")
     printed = " ".join(run(*SEVEN, "--gpu-memory", "80GiB", "--strategy", "zero-2", "--explain").stdout.split())
-    terms = found["strategies"][0]["terms"]
+    terms = found["rows"][0]["estimate"]["terms"]
     assert {t["id"] for t in terms} >= {
         "parameters",
         "gradients",
@@ -84,8 +84,8 @@ def test_explain_prints_exactly_the_terms_of_the_json(run):
     for term in terms:
         assert term["source"].split()[0] in printed and term["formula"]["en"][:40] in printed
     # The total is the sum of what is held at the peak.
-    at_peak = [t for t in terms if t["place"] == "device" and found["strategies"][0]["peak"] in t["moments"]]
-    assert sum(t["high"] for t in at_peak) == pytest.approx(found["strategies"][0]["high_bytes"], abs=len(terms))
+    at_peak = [t for t in terms if t["place"] == "device" and found["rows"][0]["estimate"]["peak"] in t["moments"]]
+    assert sum(t["high"] for t in at_peak) == pytest.approx(found["rows"][0]["estimate"]["high"], abs=len(terms))
     assert "take ZeRO-2" in printed and "====" in printed
 
 
@@ -95,7 +95,7 @@ def test_chinese(run):
 
 
 def test_rows_give_a_timeout_and_their_absence_is_said(run):
-    assert told(run, "--params", "1e8", "--data-rows", 10**8)[1]["ddp_timeout_s"] > 10_800
+    assert told(run, "--params", "1e8", "--data-rows", 10**8)[1]["preparation"]["timeout_s"] > 10_800
     assert "not known (--data-rows N)" in " ".join(run("--params", "1e8").stdout.split())
 
 
@@ -114,7 +114,7 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
         (["--params", "1e9", "--strategy", "ddp", "--offload", "all"], "does not go with"),
         (["--params", "1e9", "--precision", "int8"], "it is one of fp32"),
         (["--params", "1e9", "--lora", "x"], "begins with the rank"),
-        (["--params", "1e9", "--lora", "8:nope"], "no linear layer nope"),
+        (["--params", "1e9", "--lora", "8:nope"], "--lora nope: it is one of q_proj"),
     ],
 )
 def test_bad_input_says_what_is_wrong(run, words, says):
@@ -168,7 +168,7 @@ def test_the_page_holds_every_number_and_needs_nothing_from_elsewhere(run, tmp_p
     _, found = told(run, *SEVEN, "--gpu-memory", "80GiB", "--html", tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text()
     assert "<script" not in page and "<svg" in page and page.count('class="bar"') >= 5
-    chosen = next(s for s in found["strategies"] if s["name"] == found["recommended"])
+    chosen = next(row["estimate"] for row in found["rows"] if row["estimate"]["strategy"]["name"] == found["recommended"])
     for term in chosen["terms"]:
         assert term["name"]["en"] in page
 

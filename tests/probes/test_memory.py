@@ -93,9 +93,9 @@ def test_a_callable_is_counted_through_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = CliRunner().invoke(app.app, ["plan", "mine:build", "--batch", "64", "--strategy", "ddp", "--json"])
     found = json.loads(run.stdout)
-    assert (found["parameters"], found["base"]) == (6 * 512 * 512, "tracker")
+    assert (found["counts"]["parameters"], found["base"]) == (6 * 512 * 512, "tracker")
     # The input of each layer, which is the result of the ReLU before it, that of the last one, and the gradient of one weight.
-    (term,) = [t for t in found["strategies"][0]["terms"] if t["id"] == "counted"]
+    (term,) = [t for t in found["rows"][0]["estimate"]["terms"] if t["id"] == "counted"]
     assert term["low"] == pytest.approx((7 * 64 + 512) * 512 * 4, rel=0.01)
     error = CliRunner().invoke(app.app, ["plan", "mine:broken"]).exception
     assert "RuntimeError: no such weights" in str(error)

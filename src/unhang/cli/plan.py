@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from unhang.cli.options import NoColor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from unhang.bench.hardware import Limit
     from unhang.planning.choice import Machine, Plan, Row
     from unhang.planning.formula import Tracked
     from unhang.planning.shape import Shape
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _SIZE = re.compile(r"\s*(\d{1,6}(?:\.\d{1,3})?)\s*(m|g|t)i?b?\s*", re.IGNORECASE)
+SCHEMA = "unhang/plan/1"
 _UNITS = {"m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -131,7 +134,7 @@ def plan(
         export.write(html, Exported(text=of_plan.render(made, chosen)), force)
     measured = _measured(made, made.row(strategy), command or [], python) if calibrate else None
     if as_json:
-        export.print_json({**report.as_json(made), "calibration": measured and measured.as_json()})
+        export.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
     else:
         report.show(made, screen.console(), lang=chosen, explain=explain)
         if measured is not None:
@@ -196,7 +199,7 @@ def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, gpu
     seen = snapshot.take(Host(), only=("memory", "limits"))
     of_memory, of_limits = seen.get(memory.SUBJECT), seen.get(limits.SUBJECT)
     free = host_bytes if host_bytes is not None else of_memory.left_bytes if of_memory is not None else None
-    gbps, links = _links(asked) if gpus else (None, None)
+    links = _links(asked) if gpus else None
     if gpu_bytes is not None:
         origin = Text("--gpu-memory", "--gpu-memory")
     elif gpus:
@@ -208,21 +211,20 @@ def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, gpu
         device_bytes=gpu_bytes,
         host_bytes=free,
         cpus=of_limits.cpus if of_limits is not None else None,
-        link_gbps=gbps,
-        links=links,
+        link_gbps=links.gbps if links is not None else None,
+        links=links.what if links is not None else None,
         origin=origin,
     )
 
 
-def _links(asked: Training) -> tuple[float | None, str | None]:
+def _links(asked: Training) -> Limit | None:
     import socket
 
     from unhang.bench import comm, hardware
 
     here = socket.gethostname()
     hosts = tuple(here if rank < asked.per_node else "another" for rank in range(asked.world_size))
-    found = hardware.limit(comm.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
-    return (found.gbps, found.what) if found is not None else (None, None)
+    return hardware.limit(comm.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
 
 
 def _tracked(
@@ -253,9 +255,9 @@ def _measured(made: Plan, row: Row, words: Sequence[str], python: str | None) ->
     from unhang.cli import training_command
     from unhang.launch.supervise import run_path
     from unhang.records.rundir import RunDir, new_directory
-    from unhang.report.plan import Calibration
+    from unhang.report.plan import calibrate
 
     command = training_command.resolve(words, module=False, nproc_per_node=made.training.ranks_here, python=python)
     rundir = RunDir.create(new_directory(lambda: run_path(Path("runs"), "plan").absolute()))
     ranks = peak.measure(command, rundir, steps=3, tell=lambda event: None)
-    return Calibration.of(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])
+    return calibrate(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])

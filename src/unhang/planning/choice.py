@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from unhang.facts.units import size
-from unhang.planning.formula import GIB, Counts, Estimate, Tracked, counts, estimate
+from unhang.planning.formula import GIB, Counts, Estimate, Tracked, Widths, counts, estimate
 from unhang.planning.shape import Shape
 from unhang.planning.training import Strategy, Training
 from unhang.text import Text
@@ -98,11 +98,9 @@ def plan(
     """Estimate each strategy on this machine and choose one."""
     rows = tuple(_row(shape, training, strategy, machine, tracked) for strategy in strategies)
     chosen, why = recommend(rows, machine)
-    found = tracked.counts if tracked is not None else counts(shape, training) if shape is not None else None
-    assert found is not None
     return Plan(
         name=name,
-        counts=found,
+        counts=counts(shape, training, tracked),
         training=training,
         machine=machine,
         rows=rows,
@@ -116,7 +114,7 @@ def plan(
 
 def _row(shape: Shape | None, training: Training, strategy: Strategy, machine: Machine, tracked: Tracked | None) -> Row:
     made = estimate(shape, training, strategy, tracked=tracked)
-    sent = sent_bytes(tracked.counts if tracked is not None else counts(shape, training) if shape is not None else None, training, strategy)
+    sent = sent_bytes(counts(shape, training, tracked), training, strategy)
 
     def high(batch: int) -> float:
         return estimate(shape, replace(training, batch=batch), strategy, tracked=tracked).high
@@ -148,21 +146,19 @@ def _largest(high: object, room: int) -> int:
     return least
 
 
-def sent_bytes(found: Counts | None, training: Training, strategy: Strategy) -> float:
+def sent_bytes(found: Counts, training: Training, strategy: Strategy) -> float:
     """Bytes that one rank sends in one step, by rings: an all-reduce is a reduce_scatter and an all_gather of (N-1)/N each (ZeRO, section 7)."""
-    if found is None or training.world_size < 2:
+    if training.world_size < 2:
         return 0.0
     part = (training.world_size - 1) / training.world_size
-    mixed = training.precision != "fp32"
-    width = 4 if not mixed or (strategy.runs_on == "torch" and not strategy.shards_parameters and training.precision != "pure-bf16") else 2
-    gradients, weights = found.trained * (4 if strategy.name == "fsdp2" and training.precision != "pure-bf16" else width), found.trained * width
-    if strategy.shards_parameters:
-        everything = found.parameters * width
-        # Once for each forward and each backward pass; every micro-batch is reduced.
-        return part * training.accumulation * (2 * everything + gradients)
+    widths = Widths.of(training.precision, strategy.runs_on)
+    gradients, weights = found.trained * widths.gradient, found.trained * widths.weight
+    if strategy.stage == 3:
+        # Gathered once for each forward and each backward pass; every micro-batch is reduced.
+        return part * training.accumulation * (2 * found.parameters * widths.compute + gradients)
     if strategy.runs_on == "deepspeed":
-        return part * (gradients * (training.accumulation if strategy.shards_gradients else 1) + weights)
-    return part * 2 * gradients + (part * weights if strategy.shards_optimizer else 0)
+        return part * (gradients * (training.accumulation if strategy.stage == 2 else 1) + weights)
+    return part * 2 * gradients + (part * weights if strategy.stage else 0)
 
 
 def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
@@ -175,10 +171,11 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
     chosen = next((row for row in usable if row.fits == "fits"), None) or min(usable, key=lambda row: row.estimate.high, default=None)
     if chosen is None:
         least = min(rows, key=lambda row: row.estimate.low)
+        found, host = _range(least.estimate), f"{size(least.estimate.host_low)} to {size(least.estimate.host_high)}"
         return None, Text(
-            f"nothing fits: {least.strategy.title.en} needs {_range(least.estimate)} of {room} a rank and {_host(least.estimate)} of host memory"
-            ". More ranks, a shorter sequence, --checkpointing, --lora 16 or a smaller batch need less.",
-            f"都放不下：{least.strategy.title.zh} 每个 rank 需要 {_range(least.estimate)}（共 {room}），主机内存 {_host(least.estimate)}。"
+            f"nothing fits: {least.strategy.title.en} needs {found} of {room} a rank and {host} of host memory. More ranks, a shorter sequence, "
+            "--checkpointing, --lora 16 or a smaller batch need less.",
+            f"都放不下：{least.strategy.title.zh} 每个 rank 需要 {found}（共 {room}），主机内存 {host}。"
             "增加 rank、缩短序列、--checkpointing、--lora 16 或减小批次可减少需求。",
         )
     before = [row for row in rows[: rows.index(chosen)] if row.strategy.name != "zero-redundancy"]
@@ -188,7 +185,7 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
     if before:
         listed = ", ".join(f"{row.strategy.title.en} ({_range(row.estimate)})" for row in before)
         why += Text(f"; not enough room for {listed}", f"；放不下 {listed}")
-    others = [row for row in rows[rows.index(chosen) + 1 :] if row.strategy.shards_parameters]
+    others = [row for row in rows[rows.index(chosen) + 1 :] if row.strategy.stage == 3]
     later = next((row for row in others if row.sent_bytes > chosen.sent_bytes * 1.05), None)
     if later is not None and chosen.sent_bytes and chosen.fits == "fits":
         times = later.sent_bytes / chosen.sent_bytes
@@ -199,10 +196,6 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
 
 def _range(found: Estimate) -> str:
     return f"{size(found.low)} to {size(found.high)}"
-
-
-def _host(found: Estimate) -> str:
-    return f"{size(found.host_low)} to {size(found.host_high)}"
 
 
 # Tokenizers take a few thousand texts a second on a core; long ones, images and templates a few dozen. Not measured here.

@@ -8,7 +8,7 @@ from typing import Any
 
 from unhang.errors import UnhangError
 from unhang.planning.choice import Plan, Row
-from unhang.planning.training import Strategy, Training
+from unhang.planning.training import Strategy, Training, check_word
 from unhang.remedies.exports import forms
 from unhang.remedies.exports.exported import Exported
 from unhang.remedies.exports.layout import Layout
@@ -21,8 +21,7 @@ _OPTIM = {"adamw": "adamw_torch", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "
 
 def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
     """The text for a file called `name`, with what goes beside it. Raises UnhangError if the form cannot express the strategy."""
-    if form not in FORMS:
-        raise UnhangError(f"--form {form}: it is one of {', '.join(FORMS)}", says_zh=f"--form {form}：可选的有 {', '.join(FORMS)}")
+    check_word("--form", form, FORMS)
     strategy, training = row.strategy, made.training
     is_deepspeed = strategy.runs_on == "deepspeed"
     if strategy.name == "zero-redundancy" or (form == "deepspeed" and not is_deepspeed) or (form == "llamafactory" and strategy.name == "fsdp2"):
@@ -59,22 +58,18 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
 
 def _fields(made: Plan, training: Training) -> dict[str, Any]:
     """Arguments of the Trainer that LLaMA-Factory takes as well."""
-    return {
-        "optim": _OPTIM[training.optimizer],
-        "dataloader_num_workers": made.preparation.loader_workers,
-        "ddp_timeout": made.preparation.timeout_s,
-    }
+    return {"optim": _OPTIM[training.optimizer], "dataloader_num_workers": made.preparation.loader_workers, "ddp_timeout": made.preparation.timeout_s}
 
 
 def _deepspeed(choice: Mapping[str, Any], layout: Layout, strategy: Strategy) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(forms.export("deepspeed", choice, layout).text)
     zero = found["zero_optimization"]
-    zero["stage"] = 3 if strategy.shards_parameters else 2 if strategy.shards_gradients else 1
+    zero["stage"] = strategy.stage
     if strategy.offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if strategy.offload == "all":
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
-    if strategy.shards_parameters:
+    if strategy.stage == 3:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     return found
 
@@ -92,11 +87,11 @@ def _accelerate(text: str, strategy: Strategy, training: Training) -> str:
         }  # fmt: skip
     else:
         kind, section = "DEEPSPEED", {
-            "zero_stage": 3 if strategy.shards_parameters else 2 if strategy.shards_gradients else 1,
+            "zero_stage": strategy.stage,
             "gradient_accumulation_steps": training.accumulation,
             "offload_optimizer_device": "cpu" if strategy.offload else "none",
             "offload_param_device": "cpu" if strategy.offload == "all" else "none",
-            "zero3_init_flag": strategy.shards_parameters,
+            "zero3_init_flag": strategy.stage == 3,
         }  # fmt: skip
     text = text.replace("distributed_type: MULTI_GPU", f"distributed_type: {kind}").replace('distributed_type: "NO"', f"distributed_type: {kind}")
     return text + f"{kind.lower()}_config:\n" + "".join(f"  {key}: {json.dumps(value)}\n" for key, value in section.items())

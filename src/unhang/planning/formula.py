@@ -7,7 +7,7 @@ backward pass (all gradients, hardly an activation), the optimizer's step. Range
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,38 +68,30 @@ class Tracked:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The terms of one strategy; totals in bytes are those of the moment that needs most."""
+    """The terms of one strategy. Totals are in bytes: of one rank at the moment that needs most (`peak`, by the high end), and of one host."""
 
     strategy: Strategy
+    low: float
+    high: float
+    host_low: float
+    host_high: float
+    peak: str
     terms: tuple[Term, ...]
 
-    def _at(self, moment: str, end: str) -> float:
-        return sum((t.low if end == "low" else t.high) for t in self.terms if t.place == "device" and moment in t.moments)
 
-    @property
-    def peak(self) -> str:
-        """The moment that needs most, by the high end."""
-        return max(MOMENTS, key=lambda moment: self._at(moment, "high"))
-
-    @property
-    def low(self) -> float:
-        return max(self._at(moment, "low") for moment in MOMENTS)
-
-    @property
-    def high(self) -> float:
-        return max(self._at(moment, "high") for moment in MOMENTS)
-
-    @property
-    def host_low(self) -> float:
-        return sum(t.low for t in self.terms if t.place == "host")
-
-    @property
-    def host_high(self) -> float:
-        return sum(t.high for t in self.terms if t.place == "host")
+def total(strategy: Strategy, terms: Sequence[Term]) -> Estimate:
+    """Add them up."""
+    low, high = ({m: sum(getattr(t, end) for t in terms if t.place == "device" and m in t.moments) for m in MOMENTS} for end in ("low", "high"))
+    host_low, host_high = (sum(getattr(t, end) for t in terms if t.place == "host") for end in ("low", "high"))
+    most = {"low": max(low.values()), "high": max(high.values()), "peak": max(MOMENTS, key=lambda moment: high[moment])}
+    return Estimate(strategy=strategy, terms=tuple(terms), host_low=host_low, host_high=host_high, **most)
 
 
-def counts(shape: Shape, training: Training) -> Counts:
-    """From the shape alone."""
+def counts(shape: Shape | None, training: Training, tracked: Tracked | None = None) -> Counts:
+    """What torch counted, or from the shape alone."""
+    if tracked is not None:
+        return tracked.counts
+    assert shape is not None
     block, trained, added = shape.layer_parameters, shape.parameters, 0
     if training.lora is not None:
         adapters = sum(training.lora.rank * sum(shape.linear_layers()[target]) for target in training.lora.targets)
@@ -120,9 +112,7 @@ def counts(shape: Shape, training: Training) -> Counts:
 
 def estimate(shape: Shape | None, training: Training, strategy: Strategy, *, tracked: Tracked | None = None) -> Estimate:
     """The terms of one rank. One of `shape` and `tracked` is needed; activations that torch's tracker counted replace those of the closed form."""
-    found = tracked.counts if tracked is not None else counts(shape, training) if shape is not None else None
-    assert found is not None
-    made = _Terms(found, training, strategy)
+    made = _Terms(counts(shape, training, tracked), training, strategy)
     if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2":
         made.add_tracked_fsdp2(tracked.fsdp2, tracked.batch)
     else:
@@ -133,7 +123,7 @@ def estimate(shape: Shape | None, training: Training, strategy: Strategy, *, tra
         elif shape is not None:
             made.add_activations(shape)
     made.add_overheads()
-    return Estimate(strategy=strategy, terms=tuple(made.terms))
+    return total(strategy, made.terms)
 
 
 @lru_cache(maxsize=1)
@@ -143,7 +133,7 @@ def _table() -> Mapping[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class _Widths:
+class Widths:
     """Bytes of one number: of weights, gradients, the residual stream and what linear layers compute with."""
 
     weight: int
@@ -152,7 +142,7 @@ class _Widths:
     compute: int
 
     @classmethod
-    def of(cls, precision: str, runs_on: str) -> _Widths:
+    def of(cls, precision: str, runs_on: str) -> Widths:
         if precision == "fp32":
             return cls(4, 4, 4, 4)
         if precision == "pure-bf16" or runs_on == "deepspeed":
@@ -163,7 +153,7 @@ class _Widths:
 
 def layer_activations(shape: Shape, training: Training, runs_on: str) -> float:
     """Bytes that one block keeps for the backward pass."""
-    widths, family = _Widths.of(training.precision, runs_on), shape.family
+    widths, family = Widths.of(training.precision, runs_on), shape.family
     targets = set(shape.linear_layers() if training.lora is None else training.lora.targets)
     # RMSNorm computes in float32 and keeps its input; its result is kept for its weight, the input of a linear layer for that one's.
     norm = (4 if family.rms_norm else widths.residual) + (widths.residual if family.rms_norm and training.lora is None else 0)
@@ -182,7 +172,7 @@ class _Terms:
     def __init__(self, found: Counts, training: Training, strategy: Strategy) -> None:
         self.terms: list[Term] = []
         self.found, self.training, self.strategy = found, training, strategy
-        self.widths, self.ranks = _Widths.of(training.precision, strategy.runs_on), training.world_size
+        self.widths, self.ranks = Widths.of(training.precision, strategy.runs_on), training.world_size
         self.on_torch = strategy.runs_on == "torch"
 
     def add(self, id: str, low: float, high: float | None = None, /, *, moments: tuple[str, ...] = (), **values: float | str) -> None:
@@ -204,8 +194,8 @@ class _Terms:
             )
         )
 
-    def _shares(self, is_divided: bool) -> int:
-        return self.ranks if is_divided else 1
+    def _shares(self, stage: int) -> int:
+        return self.ranks if self.strategy.stage >= stage else 1
 
     def _optimizer_bytes(self) -> float:
         each = OPTIMIZERS[self.training.optimizer]
@@ -221,19 +211,19 @@ class _Terms:
         # Weights below adapters are loaded in half precision.
         width = 2 if training.lora is not None and training.precision != "fp32" else widths.weight
         if strategy.offload != "all":
-            shards = self._shares(strategy.shards_parameters)
+            shards = self._shares(3)
             held = (trained * widths.weight + frozen * width) / shards
             self.add("parameters", held, trained=trained, width=widths.weight, frozen=frozen, frozen_width=width, shards=shards)
         if not strategy.offload:
             # Offloaded gradients go to the host bucket by bucket. With several micro-batches for a step they are there while activations are.
-            shards = self._shares(strategy.shards_gradients)
+            shards = self._shares(2)
             moments = MOMENTS if training.accumulation > 1 else ()
             self.add("gradients", trained * widths.gradient / shards, moments=moments, trained=trained, width=widths.gradient, shards=shards)
             self._add_optimizer(trained)
 
     def _add_optimizer(self, trained: int) -> None:
         found, training, strategy = self.found, self.training, self.strategy
-        shards = self._shares(strategy.shards_optimizer)
+        shards = self._shares(1)
         share = 1 / shards
         if strategy.name == "zero-redundancy" and trained:
             # It does not cut tensors.
@@ -245,7 +235,7 @@ class _Terms:
             low = trained * 4 * share if training.precision == "fp32" else 0
             self.add("master-gradients", low, trained * 4 * share, trained=trained, shards=shards)
         elif training.optimizer == "adamw":
-            cut = self._shares(strategy.shards_parameters)
+            cut = self._shares(3)
             largest = 2 * 4 * min(found.largest_tensor, trained) / cut
             of_rank = trained * self.widths.weight * share
             low, high = (min(largest, of_rank), of_rank) if training.device == "cuda" else (largest, largest)
@@ -254,7 +244,7 @@ class _Terms:
     def add_exchange(self, *, casts: bool) -> None:
         """Buckets, gathered parameters, and copies in the precision of the computation. Torch's tracker sees `casts` as activations."""
         found, strategy, widths = self.found, self.strategy, self.widths
-        if self.on_torch and not strategy.shards_parameters:
+        if self.on_torch and strategy.stage < 3:
             if casts and self.training.precision in ("bf16", "fp16"):
                 numbers = max(found.trained - found.outside // 2, 0)
                 self.add("casts", numbers * 2, casts=numbers)
@@ -269,7 +259,7 @@ class _Terms:
         elif self.ranks > 1:
             bucket = min(BUCKET, found.trained)
             self.add("buckets", bucket * widths.gradient, 2 * bucket * widths.gradient, bucket=bucket, width=widths.gradient)
-        if not self.on_torch and strategy.shards_parameters:
+        if not self.on_torch and strategy.stage == 3:
             least = max(found.layer, found.largest_tensor)
             most = max(least, min(_LIVE, found.parameters))
             self.add("live", least * widths.compute, most * widths.compute, least=least, width=widths.compute)
@@ -314,7 +304,7 @@ class _Terms:
         training, strategy, here = self.training, self.strategy, self.training.ranks_here
         is_cuda = training.device == "cuda"
         if is_cuda:
-            tensors = Estimate(strategy=strategy, terms=tuple(self.terms))
+            tensors = total(strategy, self.terms)
             self.add("slack", 0.02 * tensors.low, 0.10 * tensors.high)
             self.add("context", 0.4 * GIB, 0.9 * GIB)
             if self.ranks > 1:

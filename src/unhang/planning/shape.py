@@ -33,7 +33,6 @@ FAMILIES: Mapping[str, Family] = {
     "mixtral": _LLAMA,
     "olmo2": _LLAMA,
     "qwen2": Family(biases="qkv"),
-    "qwen2_moe": Family(biases="qkv"),
     "qwen3": Family(head_norms=True),
     "qwen3_moe": Family(head_norms=True),
     "gpt2": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=5, tied=True),
@@ -155,11 +154,7 @@ def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA
     assumed = assumed if assumed is not None else []
     for needed in ("layers", "hidden", "vocab"):
         if needed not in found:
-            raise UnhangError(
-                f"{name}: {needed} is missing",
-                says_zh=f"{name}：缺少 {needed}",
-                hint=f"unhang plan ... --{needed} N",
-            )
+            raise UnhangError(f"{name}: {needed} is missing", says_zh=f"{name}：缺少 {needed}", hint=f"unhang plan ... --{needed} N")
     if wrong := next((key for key, value in found.items() if value < 1), None):
         raise UnhangError(f"{name}: {wrong} is {found[wrong]}: it is at least 1", says_zh=f"{name}：{wrong} 为 {found[wrong]}，至少应为 1")
     hidden = found["hidden"]

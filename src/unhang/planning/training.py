@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from unhang.errors import UnhangError
 from unhang.planning.shape import Shape
-from unhang.text import Text
+from unhang.text import Text, same
 
 PRECISIONS = ("fp32", "bf16", "fp16", "pure-bf16")
 ATTENTIONS = ("flash", "sdpa", "eager")
@@ -23,42 +23,30 @@ OPTIMIZERS: Mapping[str, float | None] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Strategy:
-    """How parameters, gradients and optimizer state are divided. `runs_on` names the library; `offload` is "", "optimizer" or "all"."""
+    """How a training is divided. `stage` is ZeRO's: 1 divides the optimizer's state, 2 also gradients, 3 also parameters.
+
+    `runs_on` names the library, "torch" or "deepspeed"; `offload` is what lies in host memory: "", "optimizer" or "all".
+    """
 
     name: str
     title: Text
+    stage: int
     runs_on: str = "deepspeed"
-    shards_optimizer: bool = False
-    shards_gradients: bool = False
-    shards_parameters: bool = False
     offload: str = ""
 
 
 # In the order in which they are recommended: less communication first, host memory last.
 STRATEGIES = (
-    Strategy(name="ddp", title=Text("DDP", "DDP"), runs_on="torch"),
-    Strategy(name="zero-1", title=Text("ZeRO-1", "ZeRO-1"), shards_optimizer=True),
-    Strategy(name="zero-2", title=Text("ZeRO-2", "ZeRO-2"), shards_optimizer=True, shards_gradients=True),
-    Strategy(name="zero-redundancy", title=Text("ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer"), runs_on="torch", shards_optimizer=True),
-    Strategy(name="fsdp2", title=Text("FSDP2", "FSDP2"), runs_on="torch", shards_optimizer=True, shards_gradients=True, shards_parameters=True),
-    Strategy(name="zero-3", title=Text("ZeRO-3", "ZeRO-3"), shards_optimizer=True, shards_gradients=True, shards_parameters=True),
-    Strategy(
-        name="zero-2-offload",
-        title=Text("ZeRO-2, optimizer in host memory", "ZeRO-2，优化器放在主机内存"),
-        shards_optimizer=True,
-        shards_gradients=True,
-        offload="optimizer",
-    ),
-    Strategy(
-        name="zero-3-offload",
-        title=Text("ZeRO-3, parameters and optimizer in host memory", "ZeRO-3，参数与优化器放在主机内存"),
-        shards_optimizer=True,
-        shards_gradients=True,
-        shards_parameters=True,
-        offload="all",
-    ),
+    Strategy("ddp", same("DDP"), 0, "torch"),
+    Strategy("zero-1", same("ZeRO-1"), 1),
+    Strategy("zero-2", same("ZeRO-2"), 2),
+    Strategy("zero-redundancy", same("ZeroRedundancyOptimizer"), 1, "torch"),
+    Strategy("fsdp2", same("FSDP2"), 3, "torch"),
+    Strategy("zero-3", same("ZeRO-3"), 3),
+    Strategy("zero-2-offload", Text("ZeRO-2, optimizer in host memory", "ZeRO-2，优化器在主机内存"), 2, offload="optimizer"),
+    Strategy("zero-3-offload", Text("ZeRO-3, parameters and optimizer in host memory", "ZeRO-3，参数与优化器在主机内存"), 3, offload="all"),
 )
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 
@@ -98,8 +86,7 @@ class Training:
                 option = name.replace("_", "-")
                 raise UnhangError(f"--{option} {value}: it is 1 or more", says_zh=f"--{option} {value}：至少为 1")
         for name, valid in (("precision", PRECISIONS), ("optimizer", tuple(OPTIMIZERS)), ("attention", ATTENTIONS)):
-            if (word := getattr(self, name)) not in valid:
-                raise UnhangError(f"--{name} {word}: it is one of {', '.join(valid)}", says_zh=f"--{name} {word}：可选的有 {', '.join(valid)}")
+            check_word(f"--{name}", getattr(self, name), valid)
         if self.world_size % self.per_node and self.world_size > self.per_node:
             raise UnhangError(
                 f"{self.world_size} ranks do not fill hosts with {self.per_node} each",
@@ -116,6 +103,12 @@ class Training:
         return min(self.per_node, self.world_size)
 
 
+def check_word(option: str, word: str, valid: Collection[str]) -> None:
+    """Raises UnhangError with the words that are valid."""
+    if word not in valid:
+        raise UnhangError(f"{option} {word}: it is one of {', '.join(valid)}", says_zh=f"{option} {word}：可选的有 {', '.join(valid)}")
+
+
 def lora(text: str, shape: Shape | None) -> Lora:
     """From RANK, RANK:q_proj,v_proj or RANK:all. Raises UnhangError."""
     number, _, named = text.partition(":")
@@ -125,20 +118,15 @@ def lora(text: str, shape: Shape | None) -> Lora:
             f"--lora {text}: it begins with the rank", says_zh=f"--lora {text}：应以秩开头", hint="--lora 16 or --lora 16:q_proj,v_proj"
         )
     targets = known if named == "all" else tuple(named.split(",")) if named else Lora(rank=1).targets
-    if wrong := [target for target in targets if target not in known]:
-        raise UnhangError(
-            f"--lora: there is no linear layer {wrong[0]}; it is one of {', '.join(known)}",
-            says_zh=f"--lora：没有线性层 {wrong[0]}；可选的有 {', '.join(known)}",
-        )
+    for target in targets:
+        check_word("--lora", target, known)
     return Lora(rank=int(number), targets=targets)
 
 
 def strategies(training: Training, offload: str = "auto", only: str | None = None) -> tuple[Strategy, ...]:
     """Those that come into question. One rank has nothing to share with another. Raises UnhangError for a name that is none."""
-    if offload not in OFFLOADS:
-        raise UnhangError(f"--offload {offload}: it is one of {', '.join(OFFLOADS)}", says_zh=f"--offload {offload}：可选的有 {', '.join(OFFLOADS)}")
-    if only is not None and only not in NAMES:
-        raise UnhangError(f"--strategy {only}: it is one of {', '.join(NAMES)}", says_zh=f"--strategy {only}：可选的有 {', '.join(NAMES)}")
+    check_word("--offload", offload, OFFLOADS)
+    check_word("--strategy", only or NAMES[0], NAMES)
     found = [s for s in STRATEGIES if only in (None, s.name) and (offload == "auto" or s.offload == offload.replace("none", ""))]
     found = [s for s in found if training.world_size > 1 or s.name == "ddp" or s.offload or only == s.name]
     if not found:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unhang.facts.units import size
 from unhang.planning.choice import FITS, Plan, Row
-from unhang.planning.formula import Estimate, Term
+from unhang.planning.formula import Estimate, Term, total
 from unhang.planning.training import Training
 from unhang.text import Text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SCHEMA = "unhang/plan/1"
 _NOT_TENSORS = ("slack", "context", "communicator")
 HEADS = Text("strategy|each rank|fits|largest batch|host memory|sent per step", "策略|每个 rank|是否放得下|最大批次|主机内存|每步发送")
 MOMENT = {
@@ -134,65 +133,35 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
         say(note.of(lang))
 
 
-def as_json(plan: Plan) -> Mapping[str, Any]:
-    """Stable: bytes, seconds, and each text in both languages."""
-    return {
-        "schema": SCHEMA,
-        "model": plan.name,
-        "parameters": plan.counts.parameters,
-        "trained_parameters": plan.counts.trained,
-        "base": plan.base,
-        "training": plan.training,
-        "machine": plan.machine,
-        "strategies": [
-            {
-                "name": row.strategy.name, "fits": row.fits, "host_fits": row.host_fits, "low_bytes": round(row.estimate.low),
-                "high_bytes": round(row.estimate.high), "host_low_bytes": round(row.estimate.host_low),
-                "host_high_bytes": round(row.estimate.host_high), "largest_batch": row.largest_batch, "sent_bytes": round(row.sent_bytes),
-                "sent_s": row.sent_s, "peak": row.estimate.peak, "terms": row.estimate.terms,
-            }
-            for row in plan.rows
-        ],
-        "recommended": plan.recommended,
-        "why": plan.why,
-        "preprocessing_num_workers": plan.preparation.processes,
-        "dataloader_num_workers": plan.preparation.loader_workers,
-        "ddp_timeout_s": plan.preparation.timeout_s,
-        "notes": plan.notes,
-    }  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A measured peak of the rank that needed most, beside what was planned for the same, in bytes: of tensors with CUDA, else of the process."""
+    """A measured peak of the rank that needed most, beside what was planned for the same: of tensors with CUDA, else of the process.
 
-    measured: int
-    low: float
-    high: float
-    device: str
+    `of` is "cuda" or "cpu", `error` that of the middle of the range, as a share.
+    """
 
-    @classmethod
-    def of(cls, found: Estimate, training: Training, ranks: Sequence[tuple[int | None, int | None]]) -> Calibration:
-        """`ranks` has the peaks of each rank: of its process, and of CUDA's tensors (None without CUDA)."""
-        if any(cuda for _, cuda in ranks):
-            of_tensors = Estimate(strategy=found.strategy, terms=tuple(t for t in found.terms if t.id not in _NOT_TENSORS))
-            return cls(measured=max(cuda or 0 for _, cuda in ranks), low=of_tensors.low, high=of_tensors.high, device="cuda")
-        (process,) = (t for t in found.terms if t.id == "processes")
-        here = training.ranks_here
-        measured = max(host or 0 for host, _ in ranks)
-        return cls(measured=measured, low=found.low + process.low / here, high=found.high + process.high / here, device="cpu")
-
-    @property
-    def error(self) -> float:
-        """Of the middle of the range."""
-        return (self.low + self.high) / 2 / self.measured - 1
+    of: str
+    measured_bytes: int
+    low_bytes: float
+    high_bytes: float
+    error: float
 
     def says(self) -> Text:
         what = (
-            Text("GPU tensors", "GPU 张量") if self.device == "cuda" else Text("the process, with Python and torch", "整个进程（含 Python 与 torch）")
+            Text("tensors of the GPU", "GPU 张量") if self.of == "cuda" else Text("the process with Python and torch", "进程（含 Python 与 torch）")
         )
-        said = f"{spanned(self.low, self.high)}; {size(self.measured)}; {self.error:+.1%}"
-        return Text("planned; measured in three steps; error, of ", "计划值；三步实测值；误差，") + what + Text(f": {said}", f"：{said}")
+        planned, measured = spanned(self.low_bytes, self.high_bytes), size(self.measured_bytes)
+        return what + Text(f": planned {planned}, measured {measured} in three steps; error of the middle {self.error:+.1%}",
+                           f"：计划 {planned}，三步实测 {measured}；中值误差 {self.error:+.1%}")  # fmt: skip
 
-    def as_json(self) -> Mapping[str, Any]:
-        return {"measured_bytes": self.measured, "low_bytes": round(self.low), "high_bytes": round(self.high), "error": self.error, "of": self.device}
+
+def calibrate(found: Estimate, training: Training, ranks: Sequence[tuple[int | None, int | None]]) -> Calibration:
+    """`ranks` has the peaks of each rank in bytes: of its process, and of CUDA's tensors (None without CUDA)."""
+    if measured := max(cuda or 0 for _, cuda in ranks):
+        of, found = "cuda", total(found.strategy, [t for t in found.terms if t.id not in _NOT_TENSORS])
+        low, high = found.low, found.high
+    else:
+        of, measured = "cpu", max(host or 0 for host, _ in ranks)
+        (process,) = (t for t in found.terms if t.id == "processes")
+        low, high = (end + of_all / training.ranks_here for end, of_all in ((found.low, process.low), (found.high, process.high)))
+    return Calibration(of=of, measured_bytes=measured, low_bytes=low, high_bytes=high, error=(low + high) / 2 / measured - 1)
