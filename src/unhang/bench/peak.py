@@ -18,7 +18,7 @@ from unhang.runtime.attach import protocol
 
 
 def measure(command: Command, rundir: RunDir, *, steps: int, tell: Callable[[Event], None]) -> tuple[step_times.RankFile, ...]:
-    """Run the command until the optimizer step `steps` of every rank. Raises UnhangError if the training fails or takes none."""
+    """Run the command until the optimizer step `steps` of every rank. Raises UnhangError if it fails or takes none, SystemExit for Ctrl-C."""
     files = rundir.path / "steps"
     files.mkdir(mode=0o700)
     supervisor = supervise.Supervisor(
@@ -35,7 +35,7 @@ def measure(command: Command, rundir: RunDir, *, steps: int, tell: Callable[[Eve
     ranks = step_times.read(files)
     shutil.rmtree(files)
     if outcome.interrupted:
-        raise KeyboardInterrupt
+        raise SystemExit(outcome.exitcode)
     if outcome.exitcode or not any(one.host_bytes for one in ranks):
         raise UnhangError(
             "the training failed before its memory could be measured" if outcome.exitcode else "no optimizer step was seen",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -97,6 +98,9 @@ def plan(
     from unhang.report import plan as report
 
     chosen = language.chosen(lang)
+    if calibrate and model is not None and (params is not None or layers is not None):
+        # Without a MODEL the first word behind -- is no model.
+        command, model = [model, *(command or [])], None
     numbers = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "vocab": vocab, "intermediate": intermediate}
     shape, callable_name = _model(model, params, {name: value for name, value in numbers.items() if value is not None})
     gpus = _gpus() if gpu_memory is None else ()
@@ -240,6 +244,8 @@ def _tracked(
     if callable_name is None and config is None:
         return None, []
     request = {"callable": callable_name} if callable_name is not None else {"config": config}
+    if sys.stderr.isatty():
+        typer.echo("unhang: torch counts the model on fake tensors ...", err=True)
     try:
         python = python or commands.training_python()
         found = tracked.ask(request, asked, python=python, fsdp2=any(one.name == "fsdp2" for one in strategies))

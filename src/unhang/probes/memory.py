@@ -40,9 +40,10 @@ def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Call
     if "config" in request:
         import transformers
 
-        config = transformers.AutoConfig.for_model(**request["config"])
+        # The precision of the file is that of the checkpoint; releases of transformers name it differently.
+        config = transformers.AutoConfig.for_model(**{key: value for key, value in request["config"].items() if key not in ("dtype", "torch_dtype")})
         attention = "eager" if request["attention"] == "eager" else "sdpa"
-        model: Any = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
+        model: Any = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
         model.config.use_cache = False
         if request["checkpointing"]:
             model.gradient_checkpointing_enable({"use_reentrant": False})

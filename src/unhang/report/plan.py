@@ -37,7 +37,7 @@ _BASE = {
 
 
 def spanned(low: float, high: float) -> str:
-    """ "12 to 15 GiB", "3 GiB"."""
+    """ "12 - 15 GiB", "3 GiB"."""
     first, last = size(low), size(high)
     return last if first == last else f"{first.removesuffix(' ' + last.split()[1])} - {last}"
 
