@@ -84,6 +84,16 @@ def test_what_each_stage_shards(name, precision, each):
     assert states(Training(world_size=8, per_node=8, precision=precision), name) == pytest.approx(each)
 
 
+def test_buckets_and_what_stage_3_gathers():
+    shape, training = from_config("7B", LLAMA_7B), Training(world_size=8, per_node=8)
+    by_id = {name: {t.id: t for t in estimate(shape, training, BY_NAME[name]).terms} for name in ("ddp", "zero-2", "zero-3", "fsdp2")}
+    assert by_id["ddp"]["ddp-buckets"].low == 4 * shape.parameters, "a second copy of the gradients"
+    assert (by_id["zero-2"]["buckets"].low, by_id["zero-2"]["buckets"].high) == (2 * 2e8, 4 * 2e8)
+    assert (by_id["zero-3"]["live"].low, by_id["zero-3"]["live"].high) == (2 * shape.layer_parameters, 2e9)
+    outside, block = 2 * 32000 * 4096 + 4096, shape.layer_parameters
+    assert by_id["fsdp2"]["gathered"].low == 2 * (outside + block) and by_id["fsdp2"]["gathered-end"].low == 2 * outside + 4 * outside
+
+
 def test_lora_and_frozen_blocks_train_what_they_say():
     shape = from_config("7B", LLAMA_7B)
     lora = counts(shape, Training(lora=Lora(rank=16)))

@@ -253,7 +253,10 @@ def _tracked(
         if callable_name is not None:
             raise
         return None, [Text(f"{e}: closed form", f"{e.says_zh}：改用闭式公式")]
-    return found, [] if found.failed is None else [Text(f"FSDP2 by closed form: {found.failed}", f"FSDP2 改用闭式公式：{found.failed}")]
+    notes = [] if found.failed is None else [Text(f"FSDP2 by closed form: {found.failed}", f"FSDP2 改用闭式公式：{found.failed}")]
+    if callable_name is not None and (asked.checkpointing or asked.attention != "sdpa"):
+        notes.append(Text("--checkpointing and --attention are left to the code of the model", "--checkpointing 与 --attention 由模型自身的代码决定"))
+    return found, notes
 
 
 def _measured(made: Plan, row: Row, words: Sequence[str], python: str | None) -> Calibration:

@@ -105,9 +105,6 @@ def _adapt(model: Any, rank: int, targets: list[str]) -> None:
                 setattr(parent, name, Adapted(child))
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"no linear layer of the model is named {', '.join(targets)}")
-    # Without it checkpointed blocks have no input that needs a gradient.
-    if hasattr(model, "enable_input_require_grads"):
-        model.enable_input_require_grads()
 
 
 def computing(precision: str, runs_on: str) -> Any:
