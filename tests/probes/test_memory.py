@@ -67,6 +67,11 @@ def test_fsdp2(config):
     numbers = counts(shape, asked)
     made = estimate(None, asked, BY_NAME["fsdp2"], tracked=Tracked(counts=numbers, batch=8, activations={"torch": 1}, fsdp2=parts))
     assert made.low == parts["Total"]
+    # What was counted at one moment says nothing of a batch whose activations are the most.
+    larger = dataclasses.replace(asked, batch=64)
+    tracked = Tracked(counts=numbers, batch=8, activations={"torch": memory.activations(request(config, asked), "torch")[0]}, fsdp2=parts)
+    again = memory.fsdp2(request(config, larger))
+    assert 0.9 * again["Total"] <= estimate(None, larger, BY_NAME["fsdp2"], tracked=tracked).low <= 1.1 * again["Total"]
 
 
 def test_a_callable_is_counted_through_the_command(tmp_path, monkeypatch):

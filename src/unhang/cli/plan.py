@@ -248,7 +248,8 @@ def _tracked(
         typer.echo("unhang: torch counts the model on fake tensors ...", err=True)
     try:
         python = python or commands.training_python()
-        found = tracked.ask(request, asked, python=python, fsdp2=any(one.name == "fsdp2" for one in strategies))
+        names = {one.name for one in strategies} | {one.runs_on for one in strategies}
+        found = tracked.ask(request, asked, python=python, fsdp2="fsdp2" in names, deepspeed="deepspeed" in names)
     except UnhangError as e:
         if callable_name is not None:
             raise

@@ -113,8 +113,9 @@ def counts(shape: Shape | None, training: Training, tracked: Tracked | None = No
 def estimate(shape: Shape | None, training: Training, strategy: Strategy, *, tracked: Tracked | None = None) -> Estimate:
     """The terms of one rank. One of `shape` and `tracked` is needed; activations that torch's tracker counted replace those of the closed form."""
     made = _Terms(counts(shape, training, tracked), training, strategy)
-    if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2":
-        made.add_tracked_fsdp2(tracked.fsdp2, tracked.batch)
+    # Another batch may need most at another moment than the one that was counted.
+    if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2" and training.batch == tracked.batch:
+        made.add_tracked_fsdp2(tracked.fsdp2)
     else:
         made.add_states()
         made.add_exchange(casts=tracked is None)
@@ -291,13 +292,13 @@ class _Terms:
         self.add("counted", counted, batch=tracked.batch)
         self.add("counted-last", counted / blocks / 2, counted / blocks, blocks=blocks)
 
-    def add_tracked_fsdp2(self, parts: Mapping[str, int], batch: int) -> None:
+    def add_tracked_fsdp2(self, parts: Mapping[str, int]) -> None:
         """All parts, by the names of torch's tracker."""
-        for id, value in parts.items():
+        for id, found in parts.items():
             if id in _table():
-                found = value * (self.training.batch / batch if id in ("Activation", "Temp", "Inputs") else 1)
                 # With CUDA the next blocks are gathered while one computes.
-                self.add(id, found, found * (3 if id == "All Gather" and self.training.device == "cuda" else 1), batch=batch)
+                most = found * (3 if id == "All Gather" and self.training.device == "cuda" else 1)
+                self.add(id, found, most, batch=self.training.batch)
 
     def add_overheads(self) -> None:
         """Of the device, and of all ranks of one host together."""

@@ -18,9 +18,9 @@ _MARK = "unhang-plan "
 _PROBE = Path(__file__).resolve().parent.parent / "probes" / "memory.py"
 
 
-def ask(model: Mapping[str, Any], training: Training, *, python: str, fsdp2: bool) -> Tracked:
+def ask(model: Mapping[str, Any], training: Training, *, python: str, fsdp2: bool, deepspeed: bool) -> Tracked:
     """`model` is {"config": fields of config.json} or {"callable": "module:name"}. Raises UnhangError if nothing could be counted."""
-    request = json.dumps({**model, **asdict(training), "fsdp2": fsdp2 and training.world_size > 1})
+    request = json.dumps({**model, **asdict(training), "fsdp2": fsdp2 and training.world_size > 1, "deepspeed": deepspeed})
     try:
         done = subprocess.run([python, str(_PROBE)], input=request, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except OSError as e:

@@ -215,8 +215,8 @@ def main() -> None:
 
             told["torch"] = torch.__version__
             told["activations"] = {}
-            same = request["precision"] in ("fp32", "pure-bf16")
-            for runs_on in ("torch",) if same else ("torch", "deepspeed"):
+            differs = request.get("deepspeed") and request["precision"] in ("bf16", "fp16")
+            for runs_on in ("torch", "deepspeed") if differs else ("torch",):
                 told["activations"][runs_on], counts = activations(request, runs_on)
                 told.setdefault("counts", counts)
             if request["fsdp2"]:
