@@ -245,7 +245,7 @@ def _tracked(
         return None, []
     request = {"callable": callable_name} if callable_name is not None else {"config": config}
     if sys.stderr.isatty():
-        typer.echo("unhang: torch counts the model on fake tensors ...", err=True)
+        typer.echo("unhang: torch counts the model on fake tensors; --closed-form does without", err=True)
     try:
         python = python or commands.training_python()
         names = {one.name for one in strategies} | {one.runs_on for one in strategies}
