@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -113,16 +113,17 @@ def counts(shape: Shape | None, training: Training, tracked: Tracked | None = No
 def estimate(shape: Shape | None, training: Training, strategy: Strategy, *, tracked: Tracked | None = None) -> Estimate:
     """The terms of one rank. One of `shape` and `tracked` is needed; activations that torch's tracker counted replace those of the closed form."""
     made = _Terms(counts(shape, training, tracked), training, strategy)
+    made.add_states()
+    made.add_exchange(casts=tracked is None)
+    if tracked is not None:
+        made.add_tracked_activations(tracked)
+    elif shape is not None:
+        made.add_activations(shape)
     # Another batch may need most at another moment than the one that was counted.
     if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2" and training.batch == tracked.batch:
+        # The tracker misses the input of the last reduce_scatter (measured): that moment stays with the closed form.
+        made.terms = [replace(t, moments=("backward",)) for t in made.terms if "backward" in t.moments]
         made.add_tracked_fsdp2(tracked.fsdp2)
-    else:
-        made.add_states()
-        made.add_exchange(casts=tracked is None)
-        if tracked is not None:
-            made.add_tracked_activations(tracked)
-        elif shape is not None:
-            made.add_activations(shape)
     made.add_overheads()
     return total(strategy, made.terms)
 
@@ -298,7 +299,7 @@ class _Terms:
             if id in _table():
                 # With CUDA the next blocks are gathered while one computes.
                 most = found * (3 if id == "All Gather" and self.training.device == "cuda" else 1)
-                self.add(id, found, most, batch=self.training.batch)
+                self.add(id, found, most, moments=("loss", "step"), batch=self.training.batch)
 
     def add_overheads(self) -> None:
         """Of the device, and of all ranks of one host together."""
