@@ -59,6 +59,7 @@ REFUSED = {
     "doctor": (["--fix-limit", "40s"], "--fix-limit is for --live --fix", "--fix-limit 只用于 --live --fix"),
     "presets": (["nope"], "there is no preset 'nope'", "没有名为 'nope' 的预设"),
     "export": (["nothing"], "there is no form 'nothing'", "没有名为 'nothing' 的形式"),
+    "plan": (["nosuch.json"], "there is no nosuch.json", "没有 nosuch.json"),
     "vars": (["nosuch.sh"], "cannot read nosuch.sh: No such file or directory", "无法读取 nosuch.sh：没有这个文件或目录"),
     "explain": (
         ["limit"],

@@ -20,7 +20,7 @@ LEVELS = [
     {"diagnosis"},
     {"probes"},
     {"remedies"},
-    {"runtime", "plan", "pack"},
+    {"runtime", "planning", "pack"},
     {"launch", "integrations"},
     {"bench"},
     {"report"},
@@ -142,7 +142,7 @@ def test_json_of_a_small_log_needs_no_terminal(tmp_path):
     assert "msgspec" in names and within(names, "rich", *(set(NOT_FOR_A_LOG) - {"msgspec"})) == set()
 
 
-@pytest.mark.parametrize("verb", [None, "run", "top", "why", "doctor", "bench", "vars", "explain", "demo"])
+@pytest.mark.parametrize("verb", [None, "run", "top", "why", "doctor", "plan", "bench", "vars", "explain", "demo"])
 def test_help_loads_what_it_prints(verb):
     names = loaded(*([verb] if verb else []), "--help")
     others = {f"unhang.cli.{other}" for other in SAYS if other != verb}

@@ -167,7 +167,7 @@ class Benchmark:
         try:
             files.mkdir(mode=0o700)
             nccl.mkdir()
-            with _signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
+            with signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
                 timer.start()
                 outcome = supervisor.run()
             ranks = nccl_log.read(nccl, step_times.read(files))
@@ -242,7 +242,7 @@ class Benchmark:
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
+def signals_kept() -> Iterator[None]:
     """The supervisor's event loop leaves signals at their defaults; what they did before comes back."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in numbers}

@@ -112,13 +112,13 @@ def export(
     through = True if with_unhang else False if without_unhang else None
     found = _export(form, command or [], preset, settings or [], timeout, nodes, processes, master, name, image, cpu, through, python)
     if output is not None:
-        _write(output, found, force)
+        write(output, found, force)
     for one in found.refused:
         what = "未写入" if chosen == "zh" else "not carried"
         typer.echo(f"unhang: {what}: {one.key}={said(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", err=True)
     if as_json:
         refused = [{"key": r.key, "value": r.value, "why": r.why, "why_zh": r.why_zh} for r in found.refused]
-        _json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
+        print_json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
     elif output is None:
         sys.stdout.write(found.text)
         for behind, text in found.companions.items():
@@ -253,7 +253,7 @@ def _of_preset(name: str | None, configured: Configuration, python: str | None, 
     return dict(planning.preset(wanted, here, configured).settings)
 
 
-def _write(output: Path, found: Exported, force: bool) -> None:
+def write(output: Path, found: Exported, force: bool) -> None:
     from unhang.errors import UnhangError
     from unhang.records import named
 
@@ -316,7 +316,7 @@ def _check(names: Sequence[str], form: str | None, nodes: int | None, processes:
     found = checking.check(names, form=form, nodes=nodes, processes=processes)
     if as_json:
         listed = [checking.as_json(one) for one in found]
-        _json({"schema": SCHEMA, **(listed[0] if len(listed) == 1 else {"files": listed})})
+        print_json({"schema": SCHEMA, **(listed[0] if len(listed) == 1 else {"files": listed})})
     else:
         checking.show(found, chosen)
     return max(one.code for one in found)
@@ -327,13 +327,13 @@ def _list(chosen: Language, as_json: bool) -> None:
 
     found = [forms.form(name) for name in forms.NAMES]
     if as_json:
-        _json({"schema": SCHEMA, "forms": [{"name": f.name, "file": f.file, "title": f.title.of(chosen)} for f in found]})
+        print_json({"schema": SCHEMA, "forms": [{"name": f.name, "file": f.file, "title": f.title.of(chosen)} for f in found]})
         return
     for one in found:
         typer.echo(f"{one.name:<15} {one.file:<20} {one.title.of(chosen)}")
 
 
-def _json(what: object) -> None:
+def print_json(what: object) -> None:
     import msgspec
 
     from unhang.encoding import encode

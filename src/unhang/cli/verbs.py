@@ -18,6 +18,7 @@ SAYS = {
     "doctor": "Say what of this machine will make a training fail.",
     "presets": "Show settings that go together, and what this machine makes of them.",
     "export": "Write settings in the form of a launcher, or check such a file.",
+    "plan": "Say what of a training fits this hardware, and how to divide it.",
     "bench": "Measure what a setting costs: compare trainings that differ in it.",
     "pack": "Move an environment to other hosts, and prove that it works there.",
     "vars": "Say which variables are read here, and which are wrong.",

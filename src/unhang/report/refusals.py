@@ -389,6 +389,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("name a cause", "请指定原因"),
     ("there is no cause named {}; did you mean {}?", "没有名为 {} 的原因；是不是 {}？"),
     ("there is no cause named {}", "没有名为 {} 的原因"),
+    # unhang plan
+    ("--world-size is the number of all ranks, --per-node that of one host", "--world-size 是全部 rank 的数量，--per-node 是每台主机上的数量"),
     # files of settings
     ("{} = {}: a setting is a word, a number, true or false", "{} = {}：设置的值应为词、数字、true 或 false"),
     ("{}: there is no {}", "{}：没有 {}"),

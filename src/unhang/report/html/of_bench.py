@@ -49,8 +49,8 @@ def render(report: Report, command: Sequence[str]) -> str:
     runs = report.state.runs
     parts: list[Child] = [_verdict(report, verdicts)]
     if runs:
-        parts.append(sections.section("result", _RESULT.of(lang), _table(*in_language(report.rows(), lang)), class_="card"))
-        parts.append(sections.section("parts", _PARTS.of(lang), _table(*in_language(report.metric_rows(), lang)), class_="card"))
+        parts.append(sections.section("result", _RESULT.of(lang), table(*in_language(report.rows(), lang)), class_="card"))
+        parts.append(sections.section("parts", _PARTS.of(lang), table(*in_language(report.metric_rows(), lang)), class_="card"))
         about = element("p", _TIMES_ABOUT.of(lang), class_="quiet")
         parts.append(sections.section("times", _TIMES.of(lang), about, _histograms(report), class_="card"))
         parts += [_rounds(report, arm, views) for arm, views in report.state.views.items()]
@@ -73,7 +73,7 @@ def _verdict(report: Report, verdicts: Sequence[str]) -> Markup:
     )
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     head = element("tr", (element("th", text, scope="col") for text in heads))
     body = (element("tr", element("th", row[0], scope="row"), (element("td", text) for text in row[1:])) for row in rows)
     return element("div", element("table", element("thead", head), element("tbody", body)), class_="scroll")
@@ -105,7 +105,7 @@ def _histograms(report: Report) -> Markup:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         class_ = "end" if share == 1 else "middle"
         drawn.append(_draw("text", class_, duration(low + share * room), x=_LEFT + share * (_WIDTH - _LEFT - _RIGHT), y=bottom + 16))
-    return _svg(bottom + 26, _TIMES.of(report.lang), drawn)
+    return svg(bottom + 26, _TIMES.of(report.lang), drawn)
 
 
 def _rounds(report: Report, arm: str, views: Sequence[RoundView]) -> Markup:
@@ -139,7 +139,7 @@ def _rounds(report: Report, arm: str, views: Sequence[RoundView]) -> Markup:
             drawn.append(_draw("text", "middle", str(n), x=x(n), y=bottom + 16))
     drawn.append(element("polyline", points=" ".join(f"{_at(x(n))},{_at(y(view.after.change))}" for n, view in enumerate(views, 1)), class_="mean"))
     about = element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet")
-    return sections.section(f"rounds-{arm}", title, about, _svg(bottom + 24, title, drawn), class_="card")
+    return sections.section(f"rounds-{arm}", title, about, svg(bottom + 24, title, drawn), class_="card")
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -161,7 +161,7 @@ def _differences(report: Report) -> Markup | None:
         [d.arm, d.name, *(unset if value is None else value for value in d.values), "" if d.name in OBSERVED else yes if d.is_asked else no]
         for d in found
     ]
-    return sections.section("differ", _DIFFER.of(lang), _table(heads, rows), class_="card")
+    return sections.section("differ", _DIFFER.of(lang), table(heads, rows), class_="card")
 
 
 def _facts(report: Report, command: Sequence[str]) -> Markup | None:
@@ -177,7 +177,7 @@ def _facts(report: Report, command: Sequence[str]) -> Markup | None:
     return sections.facts(Scene(facts=parts), report.lang)
 
 
-def _svg(height: float, label: str, drawn: Sequence[Child]) -> Markup:
+def svg(height: float, label: str, drawn: Sequence[Child]) -> Markup:
     return element("div", element("svg", *drawn, viewBox=f"0 0 {_WIDTH} {_at(height)}", role="img", aria_label=label), class_="scroll")
 
 

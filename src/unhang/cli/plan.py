@@ -1,0 +1,273 @@
+"""unhang plan: what of a training fits this hardware, how to divide it, and why."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unhang.cli.options import NoColor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from unhang.bench.hardware import Limit
+    from unhang.planning.choice import Machine, Plan, Row
+    from unhang.planning.formula import Tracked
+    from unhang.planning.shape import Shape
+    from unhang.planning.training import Strategy, Training
+    from unhang.report.plan import Calibration
+    from unhang.text import Text
+
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_SIZE = re.compile(r"\s*(\d{1,6}(?:\.\d{1,3})?)\s*(m|g|t)i?b?\s*", re.IGNORECASE)
+SCHEMA = "unhang/plan/1"
+_UNITS = {"m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("plan")(plan)
+
+
+def plan(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="config.json, *.safetensors, a directory of them, or module:callable.", show_default="by numbers"),
+    ] = None,
+    params: Annotated[float | None, typer.Option(metavar="N", help="Number of parameters, such as 7e9.")] = None,
+    layers: Annotated[int | None, typer.Option(metavar="N", help="Blocks.")] = None,
+    hidden: Annotated[int | None, typer.Option(metavar="N", help="Width.")] = None,
+    heads: Annotated[int | None, typer.Option(metavar="N")] = None,
+    kv_heads: Annotated[int | None, typer.Option(metavar="N")] = None,
+    vocab: Annotated[int | None, typer.Option(metavar="N", help="Words of the tokenizer.")] = None,
+    intermediate: Annotated[int | None, typer.Option(metavar="N", help="Width of the MLP.")] = None,
+    world_size: Annotated[int | None, typer.Option(metavar="N", help="All ranks.", show_default="GPUs of this machine")] = None,
+    per_node: Annotated[int | None, typer.Option(metavar="N", help="Ranks of one host.", show_default="GPUs of this machine, or 8")] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of one GPU: 80GiB (1024^3 bytes each).", show_default="of this machine")
+    ] = None,
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of one host.", show_default="what is free here")] = None,
+    batch: Annotated[int, typer.Option(metavar="N", help="Sequences in one forward pass of a rank.")] = 1,
+    sequence: Annotated[int, typer.Option(metavar="N", help="Tokens of a sequence.")] = 2048,
+    accumulation: Annotated[int, typer.Option(metavar="N", help="Forward passes for one step.")] = 1,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16 (mixed), pure-bf16.", show_default="bf16; fp32 without GPUs")] = None,
+    optimizer: Annotated[str, typer.Option(help="adamw, adamw-8bit, adafactor, momentum, sgd.")] = "adamw",
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Blocks are computed again in the backward pass.")] = False,
+    attention: Annotated[str, typer.Option(help="flash, sdpa or eager.")] = "sdpa",
+    lora: Annotated[str | None, typer.Option(metavar="RANK[:TARGETS]", help="Adapters: 16, 16:q_proj,v_proj, 16:all.")] = None,
+    frozen: Annotated[int, typer.Option(metavar="N", min=0, help="Blocks from the bottom that do not train, and the embedding.")] = 0,
+    offload: Annotated[str, typer.Option(help="auto, none, optimizer or all.")] = "auto",
+    strategy: Annotated[str | None, typer.Option(metavar="NAME", help="Only this one, such as zero-2 or fsdp2.")] = None,
+    loader_workers: Annotated[int, typer.Option(metavar="N", min=0, help="Of each rank.")] = 2,
+    data_rows: Annotated[int | None, typer.Option(metavar="N", min=1, help="Rows that are tokenized before the training.")] = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Run the COMMAND behind -- for three steps and state the error.")] = False,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="With --calibrate.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan for a launcher.")] = None,
+    form: Annotated[str, typer.Option(help="Of FILE: deepspeed, accelerate, llamafactory or trainer.")] = "deepspeed",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a page.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Each number's formula and source.")] = False,
+    closed_form: Annotated[bool, typer.Option("--closed-form", help="Do not build the model with torch.")] = False,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="the one on PATH")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
+    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    no_color: NoColor = False,
+) -> None:
+    """Count what a training needs, before it starts: memory of each rank, host memory, communication.
+
+    \b
+        unhang plan config.json --world-size 8 --gpu-memory 80GiB
+        unhang plan --params 7e9 --world-size 16 --per-node 8 --gpu-memory 40GiB --checkpointing
+        unhang plan models:build --batch 8 --explain
+        unhang plan config.json --strategy zero-2 -o ds_config.json
+        unhang plan config.json --strategy ddp --calibrate -- torchrun --nproc-per-node 8 train.py
+
+    A model that torch can build is counted by torch's own memory tracker on fake tensors; else by closed form. Nothing is downloaded.
+
+    Exit code: 0 if a strategy fits; 1 if none does; 2 for bad input; 3 for our own failure; 130 for Ctrl-C.
+    """
+    from unhang.cli import export
+    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.planning import choice, exported, training
+    from unhang.remedies.exports.exported import Exported
+    from unhang.report import language, screen
+    from unhang.report import plan as report
+
+    chosen = language.chosen(lang)
+    if calibrate and model is not None and (params is not None or layers is not None):
+        # Without a MODEL the first word behind -- is no model.
+        command, model = [model, *(command or [])], None
+    numbers = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "vocab": vocab, "intermediate": intermediate}
+    shape, callable_name = _model(model, params, {name: value for name, value in numbers.items() if value is not None})
+    gpus = _gpus() if gpu_memory is None else ()
+    is_cuda = gpu_memory is not None or bool(gpus)
+    world_size = world_size if world_size is not None else max(1, len(gpus))
+    asked = training.Training(
+        world_size=world_size,
+        per_node=per_node if per_node is not None else min(world_size, len(gpus) or 8),
+        batch=batch,
+        sequence=sequence,
+        accumulation=accumulation,
+        precision=precision or ("bf16" if is_cuda else "fp32"),
+        optimizer=optimizer,
+        checkpointing=checkpointing,
+        attention=attention,
+        lora=training.lora(lora, shape) if lora is not None else None,
+        frozen=frozen,
+        device="cuda" if is_cuda else "cpu",
+        loader_workers=loader_workers,
+    )
+    strategies = training.strategies(asked, offload, strategy)
+    machine = _machine(asked, _size("--gpu-memory", gpu_memory), _size("--host-memory", host_memory), gpus)
+    if bool(command) != calibrate:
+        raise UnhangError("--calibrate and a command behind -- go together", says_zh="--calibrate 与 -- 后面的命令必须一起使用")
+    tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, asked, strategies, python)
+    name = callable_name or (shape.name if shape is not None else "")
+    made = choice.plan(shape, asked, strategies, machine, name=name, tracked=tracked, data_rows=data_rows, notes=notes)
+    if output is not None and strategy is None and made.recommended is None:
+        raise UnhangError(f"nothing is written: {made.why.en}", says_zh=f"没有写入：{made.why.zh}", hint="--strategy NAME writes one all the same")
+    if output is not None:
+        export.write(output, exported.write(form, made, made.row(strategy), name=output.name), force)
+    if html is not None:
+        from unhang.report.html import of_plan
+
+        export.write(html, Exported(text=of_plan.render(made, chosen)), force)
+    measured = _measured(made, made.row(strategy), command or [], python) if calibrate else None
+    if as_json:
+        export.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
+    else:
+        report.show(made, screen.console(), lang=chosen, explain=explain)
+        if measured is not None:
+            typer.echo(measured.says().of(chosen))
+    raise typer.Exit(EXIT_OK if any(row.is_usable for row in made.rows) or machine.device_bytes is None else EXIT_FOUND)
+
+
+def _model(model: str | None, params: float | None, numbers: Mapping[str, int]) -> tuple[Shape | None, str | None]:
+    """The shape, or what is to be called for the model."""
+    from unhang.errors import UnhangError
+    from unhang.planning import model_file, shape
+
+    if model is None:
+        if params is not None:
+            if not 1 <= params <= 1e15:
+                raise UnhangError(f"--params {params:g}: it is a number such as 7e9", says_zh=f"--params {params:g}：应为 7e9 这样的数")
+            return shape.from_count(round(params), numbers), None
+        if numbers:
+            return shape.from_numbers("these numbers", numbers), None
+        raise UnhangError(
+            "name a model, or give its numbers", says_zh="请指定模型，或给出它的规模", hint="unhang plan config.json, or unhang plan --params 7e9"
+        )
+    if params is not None or numbers:
+        raise UnhangError(
+            f"{model} has its own numbers: --params, --layers and the like go without it", says_zh=f"{model} 自带规模，不能再用 --params、--layers 等"
+        )
+    if Path(model).exists():
+        return model_file.read(Path(model)), None
+    if _CALLABLE.fullmatch(model):
+        return None, model
+    raise UnhangError(
+        f"there is no {model}", says_zh=f"没有 {model}", hint="unhang plan config.json; nothing is downloaded: give the file of a model that is here"
+    )
+
+
+def _size(option: str, text: str | None) -> int | None:
+    from unhang.errors import UnhangError
+
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None or float(found[1]) <= 0:
+        raise UnhangError(f"{option} {text}: it is a size such as 80GiB", says_zh=f"{option} {text}：应为 80GiB 这样的大小")
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def _gpus() -> tuple[int, ...]:
+    """Bytes of each GPU of this machine."""
+    from unhang.facts import gpu, snapshot
+    from unhang.facts.host import Host
+
+    seen = snapshot.take(Host(), only=("gpu",)).get(gpu.SUBJECT)
+    return tuple(one.memory_total_bytes for one in (seen.gpus if seen is not None else ()) if one.memory_total_bytes)
+
+
+def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, gpus: tuple[int, ...]) -> Machine:
+    from unhang.facts import limits, memory, snapshot
+    from unhang.facts.host import Host
+    from unhang.planning.choice import Machine
+    from unhang.text import Text
+
+    seen = snapshot.take(Host(), only=("memory", "limits"))
+    of_memory, of_limits = seen.get(memory.SUBJECT), seen.get(limits.SUBJECT)
+    free = host_bytes if host_bytes is not None else of_memory.left_bytes if of_memory is not None else None
+    links = _links(asked) if gpus else None
+    if gpu_bytes is not None:
+        origin = Text("--gpu-memory", "--gpu-memory")
+    elif gpus:
+        gpu_bytes, origin = min(gpus), Text("the smallest GPU of this machine", "本机最小的 GPU")
+    else:
+        gpu_bytes = free // asked.ranks_here if free is not None else None
+        origin = Text("no GPU here: its share of the host's free memory", "本机没有 GPU：主机空闲内存中的一份")
+    return Machine(
+        device_bytes=gpu_bytes,
+        host_bytes=free,
+        cpus=of_limits.cpus if of_limits is not None else None,
+        link_gbps=links.gbps if links is not None else None,
+        links=links.what if links is not None else None,
+        origin=origin,
+    )
+
+
+def _links(asked: Training) -> Limit | None:
+    import socket
+
+    from unhang.bench import comm, hardware
+
+    here = socket.gethostname()
+    hosts = tuple(here if rank < asked.per_node else "another" for rank in range(asked.world_size))
+    return hardware.limit(comm.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
+
+
+def _tracked(
+    model: str | None, callable_name: str | None, asked: Training, strategies: Sequence[Strategy], python: str | None
+) -> tuple[Tracked | None, list[Text]]:
+    """What torch counted, and a note if it could not and the closed form stands in. Raises UnhangError for a callable that could not be counted."""
+    from unhang.errors import UnhangError
+    from unhang.launch import command as commands
+    from unhang.planning import model_file, tracked
+    from unhang.text import Text
+
+    config = model_file.config(Path(model)) if model is not None and callable_name is None else None
+    if callable_name is None and config is None:
+        return None, []
+    request = {"callable": callable_name} if callable_name is not None else {"config": config}
+    if sys.stderr.isatty():
+        typer.echo("unhang: torch counts the model on fake tensors; --closed-form does without", err=True)
+    try:
+        python = python or commands.training_python()
+        names = {one.name for one in strategies} | {one.runs_on for one in strategies}
+        found = tracked.ask(request, asked, python=python, fsdp2="fsdp2" in names, deepspeed="deepspeed" in names)
+    except UnhangError as e:
+        if callable_name is not None:
+            raise
+        return None, [Text(f"{e}: closed form", f"{e.says_zh}：改用闭式公式")]
+    notes = [] if found.failed is None else [Text(f"FSDP2 by closed form: {found.failed}", f"FSDP2 改用闭式公式：{found.failed}")]
+    if callable_name is not None and (asked.checkpointing or asked.attention != "sdpa"):
+        notes.append(Text("--checkpointing and --attention are left to the code of the model", "--checkpointing 与 --attention 由模型自身的代码决定"))
+    return found, notes
+
+
+def _measured(made: Plan, row: Row, words: Sequence[str], python: str | None) -> Calibration:
+    from unhang.bench import peak
+    from unhang.cli import training_command
+    from unhang.launch.supervise import run_path
+    from unhang.records.rundir import RunDir, new_directory
+    from unhang.report.plan import calibrate
+
+    command = training_command.resolve(words, module=False, nproc_per_node=made.training.ranks_here, python=python)
+    rundir = RunDir.create(new_directory(lambda: run_path(Path("runs"), "plan").absolute()))
+    ranks = peak.measure(command, rundir, steps=3, tell=lambda event: None)
+    return calibrate(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])

@@ -1,0 +1,1 @@
+"""What a training needs of memory, links and processors, counted before it starts. Nothing here imports torch."""

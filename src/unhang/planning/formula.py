@@ -1,0 +1,324 @@
+"""The closed form: every part of the memory of one rank. What each is called, its formula in words and its source stand in `terms.tsv`.
+
+A part is held in some of three moments, and the peak is the worst of them: the loss (all activations are there, no gradient yet), the end of the
+backward pass (all gradients, hardly an activation), the optimizer's step. Ranges are what depends on versions and fragmentation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from unhang.planning.shape import Shape
+from unhang.planning.training import OPTIMIZERS, Strategy, Training
+from unhang.text import Text
+
+MOMENTS = ("loss", "backward", "step")
+GIB = 1024**3
+# What our own export writes; DeepSpeed's default is 5e8 (deepspeed/runtime/zero/config.py).
+BUCKET = 200_000_000
+_LIVE = 1_000_000_000
+# float32 copies of the logits at the worst moment: the result of log_softmax and two gradients; the logits themselves if the script keeps them.
+_LOGITS = (3, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One part, in bytes. `place` is "device" (of one rank) or "host" (of all ranks of one host); `moments` are those in which it is held."""
+
+    id: str
+    name: Text
+    formula: Text
+    source: str
+    low: float
+    high: float
+    moments: tuple[str, ...]
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Numbers of parameters: all, trained ones, of the largest tensor, of one block, and of what stands outside the blocks."""
+
+    parameters: int
+    trained: int
+    largest_tensor: int
+    layer: int
+    outside: int
+    layers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracked:
+    """What torch's tracker counted for `batch` sequences, in bytes: activations at the loss by the library that trains ("torch", "deepspeed" if it
+    differs), and the parts of the peak of a rank under FSDP2. `failed` is what did not work.
+    """
+
+    counts: Counts
+    batch: int
+    activations: Mapping[str, int]
+    fsdp2: Mapping[str, int] | None = None
+    torch: str = ""
+    failed: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The terms of one strategy. Totals are in bytes: of one rank at the moment that needs most (`peak`, by the high end), and of one host."""
+
+    strategy: Strategy
+    low: float
+    high: float
+    host_low: float
+    host_high: float
+    peak: str
+    terms: tuple[Term, ...]
+
+
+def total(strategy: Strategy, terms: Sequence[Term]) -> Estimate:
+    """Add them up."""
+    low, high = ({m: sum(getattr(t, end) for t in terms if t.place == "device" and m in t.moments) for m in MOMENTS} for end in ("low", "high"))
+    host_low, host_high = (sum(getattr(t, end) for t in terms if t.place == "host") for end in ("low", "high"))
+    most = {"low": max(low.values()), "high": max(high.values()), "peak": max(MOMENTS, key=lambda moment: high[moment])}
+    return Estimate(strategy=strategy, terms=tuple(terms), host_low=host_low, host_high=host_high, **most)
+
+
+def counts(shape: Shape | None, training: Training, tracked: Tracked | None = None) -> Counts:
+    """What torch counted, or from the shape alone."""
+    if tracked is not None:
+        return tracked.counts
+    assert shape is not None
+    block, trained, added = shape.layer_parameters, shape.parameters, 0
+    if training.lora is not None:
+        adapters = sum(training.lora.rank * sum(shape.linear_layers()[target]) for target in training.lora.targets)
+        trained = added = shape.layers * adapters
+        block += adapters
+    elif training.frozen:
+        # The input embedding is below every block; a tied head is the same tensor.
+        trained -= min(training.frozen, shape.layers) * block + (shape.vocab + shape.positions) * shape.hidden
+    return Counts(
+        parameters=shape.parameters + added,
+        trained=max(trained, 0),
+        largest_tensor=shape.largest_tensor,
+        layer=block,
+        outside=shape.embedding_parameters,
+        layers=shape.layers,
+    )
+
+
+def estimate(shape: Shape | None, training: Training, strategy: Strategy, *, tracked: Tracked | None = None) -> Estimate:
+    """The terms of one rank. One of `shape` and `tracked` is needed; activations that torch's tracker counted replace those of the closed form."""
+    made = _Terms(counts(shape, training, tracked), training, strategy)
+    made.add_states()
+    made.add_exchange(casts=tracked is None)
+    if tracked is not None:
+        made.add_tracked_activations(tracked)
+    elif shape is not None:
+        made.add_activations(shape)
+    # Another batch may need most at another moment than the one that was counted.
+    if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2" and training.batch == tracked.batch:
+        # The tracker misses the input of the last reduce_scatter (measured): that moment stays with the closed form.
+        made.terms = [replace(t, moments=("backward",)) for t in made.terms if "backward" in t.moments]
+        made.add_tracked_fsdp2(tracked.fsdp2)
+    made.add_overheads()
+    return total(strategy, made.terms)
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, list[str]]:
+    lines = Path(__file__).with_name("terms.tsv").read_text("utf-8").splitlines()[1:]
+    return {id: rest for id, *rest in (line.split("\t") for line in lines)}
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes of one number: of weights, gradients, the residual stream and what linear layers compute with."""
+
+    weight: int
+    gradient: int
+    residual: int
+    compute: int
+
+    @classmethod
+    def of(cls, precision: str, runs_on: str) -> Widths:
+        if precision == "fp32":
+            return cls(4, 4, 4, 4)
+        if precision == "pure-bf16" or runs_on == "deepspeed":
+            return cls(2, 2, 2, 2)
+        # Autocast leaves weights and the residual stream in float32.
+        return cls(4, 4, 4, 2)
+
+
+def layer_activations(shape: Shape, training: Training, runs_on: str) -> float:
+    """Bytes that one block keeps for the backward pass."""
+    widths, family = Widths.of(training.precision, runs_on), shape.family
+    targets = set(shape.linear_layers() if training.lora is None else training.lora.targets)
+    # RMSNorm computes in float32 and keeps its input; its result is kept for its weight, the input of a linear layer for that one's.
+    norm = (4 if family.rms_norm else widths.residual) + (widths.residual if family.rms_norm and training.lora is None else 0)
+    inputs = shape.hidden * widths.compute * (bool(targets & {"q_proj", "k_proj", "v_proj"}) + bool(targets & {"gate_proj", "up_proj"}))
+    attention = (2 * shape.query + 2 * shape.key) * widths.compute + 4 * shape.heads
+    if training.attention == "eager":
+        # Softmax in float32, its cast for the product with the values, and keys and values repeated for each head.
+        attention += shape.heads * training.sequence * (4 + widths.compute % 4) + 2 * (shape.query - shape.key) * widths.compute
+    kept = family.activations - ("down_proj" not in targets)
+    mlp = kept * shape.intermediate * shape.active_experts * widths.compute
+    adapters = 0 if training.lora is None else training.lora.rank * len(targets) * widths.compute
+    return training.tokens * (2 * shape.hidden * norm + inputs + attention + mlp + adapters)
+
+
+class _Terms:
+    def __init__(self, found: Counts, training: Training, strategy: Strategy) -> None:
+        self.terms: list[Term] = []
+        self.found, self.training, self.strategy = found, training, strategy
+        self.widths, self.ranks = Widths.of(training.precision, strategy.runs_on), training.world_size
+        self.on_torch = strategy.runs_on == "torch"
+
+    def add(self, id: str, low: float, high: float | None = None, /, *, moments: tuple[str, ...] = (), **values: float | str) -> None:
+        """One term of the table, with the values of its formula; what takes nothing is left out."""
+        if max(low, high or 0) <= 0:
+            return
+        place, usual, name, name_zh, formula, formula_zh, source = _table()[id]
+        texts = {key: value if isinstance(value, str) else f"{value:,.6g}" if value % 1 else f"{value:,.0f}" for key, value in values.items()}
+        self.terms.append(
+            Term(
+                id=id,
+                name=Text(name, name_zh),
+                formula=Text(formula, formula_zh).fill(**texts),
+                source=source,
+                low=low,
+                high=low if high is None else high,
+                moments=moments or tuple(usual.split()) or MOMENTS,
+                place=place,
+            )
+        )
+
+    def _shares(self, stage: int) -> int:
+        return self.ranks if self.strategy.stage >= stage else 1
+
+    def _optimizer_bytes(self) -> float:
+        each = OPTIMIZERS[self.training.optimizer]
+        if each is None:
+            # A row and a column of float32 for each matrix: of a square one with as many numbers as the largest tensor.
+            return 8 / math.sqrt(self.found.largest_tensor)
+        return each / 2 if self.training.precision == "pure-bf16" and self.training.optimizer in ("adamw", "momentum") else each
+
+    def add_states(self) -> None:
+        """Parameters, gradients, optimizer state and master weights: what ZeRO shards."""
+        found, training, strategy, widths = self.found, self.training, self.strategy, self.widths
+        trained, frozen = found.trained, found.parameters - found.trained
+        # Weights below adapters are loaded in half precision.
+        width = 2 if training.lora is not None and training.precision != "fp32" else widths.weight
+        if strategy.offload != "all":
+            shards = self._shares(3)
+            held = (trained * widths.weight + frozen * width) / shards
+            self.add("parameters", held, trained=trained, width=widths.weight, frozen=frozen, frozen_width=width, shards=shards)
+        if not strategy.offload:
+            # Offloaded gradients go to the host bucket by bucket. With several micro-batches for a step they are there while activations are.
+            shards = self._shares(2)
+            moments = MOMENTS if training.accumulation > 1 else ()
+            self.add("gradients", trained * widths.gradient / shards, moments=moments, trained=trained, width=widths.gradient, shards=shards)
+            self._add_optimizer(trained)
+
+    def _add_optimizer(self, trained: int) -> None:
+        found, training, strategy = self.found, self.training, self.strategy
+        shards = self._shares(1)
+        share = 1 / shards
+        if strategy.name == "zero-redundancy" and trained:
+            # It does not cut tensors.
+            share = max(share, min(1.0, found.largest_tensor / trained))
+        each = self._optimizer_bytes()
+        self.add("optimizer", trained * each * share, optimizer=training.optimizer, trained=trained, each=each, percent=f"{share:.1%}"[:-1])
+        if not self.on_torch and training.precision != "pure-bf16":
+            self.add("master", trained * 4 * share, trained=trained, shards=shards)
+            low = trained * 4 * share if training.precision == "fp32" else 0
+            self.add("master-gradients", low, trained * 4 * share, trained=trained, shards=shards)
+        elif training.optimizer == "adamw":
+            cut = self._shares(3)
+            largest = 2 * 4 * min(found.largest_tensor, trained) / cut
+            of_rank = trained * self.widths.weight * share
+            low, high = (min(largest, of_rank), of_rank) if training.device == "cuda" else (largest, largest)
+            self.add("step", low, high, largest=largest / 8)
+
+    def add_exchange(self, *, casts: bool) -> None:
+        """Buckets, gathered parameters, and copies in the precision of the computation. Torch's tracker sees `casts` as activations."""
+        found, strategy, widths = self.found, self.strategy, self.widths
+        if self.on_torch and strategy.stage < 3:
+            if casts and self.training.precision in ("bf16", "fp16"):
+                numbers = max(found.trained - found.outside // 2, 0)
+                self.add("casts", numbers * 2, casts=numbers)
+            if self.ranks > 1:
+                self.add("ddp-buckets", found.trained * widths.gradient, trained=found.trained, width=widths.gradient)
+        elif self.on_torch:
+            outside, one, trained = found.outside * widths.compute, found.layer * widths.compute, min(found.outside, found.trained)
+            self.add("gathered", outside + one, outside + 3 * one, outside=found.outside, layer=found.layer, width=widths.compute)
+            unreduced = max(trained, min(found.layer, found.trained)) * widths.gradient
+            texts: dict[str, Any] = {"outside": found.outside, "width": widths.compute, "trained": trained, "gradient": widths.gradient}
+            self.add("gathered-end", outside + unreduced, outside + 2 * unreduced + one, **texts)
+        elif self.ranks > 1:
+            bucket = min(BUCKET, found.trained)
+            self.add("buckets", bucket * widths.gradient, 2 * bucket * widths.gradient, bucket=bucket, width=widths.gradient)
+        if not self.on_torch and strategy.stage == 3:
+            least = max(found.layer, found.largest_tensor)
+            most = max(least, min(_LIVE, found.parameters))
+            self.add("live", least * widths.compute, most * widths.compute, least=least, width=widths.compute)
+
+    def add_activations(self, shape: Shape) -> None:
+        """By the shape: what blocks keep, the loss, and the blocks that run backward first and last."""
+        training, widths, tokens = self.training, self.widths, self.training.tokens
+        kept = shape.layers - min(training.frozen, shape.layers)
+        one = layer_activations(shape, training, self.strategy.runs_on)
+        flowing = tokens * (2 * shape.intermediate * shape.active_experts + shape.hidden) * widths.compute
+        if training.checkpointing:
+            each = shape.hidden * widths.residual
+            self.add("block-inputs", kept * tokens * each, blocks=kept, tokens=tokens, each=each)
+        else:
+            self.add("activations", kept * one, blocks=kept, tokens=tokens, each=one / tokens, attention=training.attention)
+        embedding = shape.vocab * shape.hidden * widths.gradient
+        head = embedding if training.lora is None and not (training.frozen and shape.tied) else 0
+        logits, ending = tokens * shape.vocab * 4, tokens * shape.hidden * (2 * widths.residual + widths.compute)
+        inner = flowing + head + (one if training.checkpointing else 0)
+        low, high = (max(n * logits + ending, logits + head + ending, inner) for n in _LOGITS)
+        self.add("logits", low, high, low=_LOGITS[0], high=_LOGITS[1], tokens=tokens, vocab=shape.vocab)
+        again = embedding if shape.tied and training.lora is None and not training.frozen else 0
+        self.add("last-block", max(one * 0.5 + flowing, again), max(one + flowing, again))
+
+    def add_tracked_activations(self, tracked: Tracked) -> None:
+        """In place of the closed form's."""
+        counted = tracked.activations.get(self.strategy.runs_on, tracked.activations["torch"]) * self.training.batch / tracked.batch
+        blocks = max(tracked.counts.layers, 1)
+        self.add("counted", counted, batch=tracked.batch)
+        self.add("counted-last", counted / blocks / 2, counted / blocks, blocks=blocks)
+
+    def add_tracked_fsdp2(self, parts: Mapping[str, int]) -> None:
+        """All parts, by the names of torch's tracker."""
+        for id, found in parts.items():
+            if id in _table():
+                # With CUDA the next blocks are gathered while one computes.
+                most = found * (3 if id == "All Gather" and self.training.device == "cuda" else 1)
+                self.add(id, found, most, moments=("loss", "step"), batch=self.training.batch)
+
+    def add_overheads(self) -> None:
+        """Of the device, and of all ranks of one host together."""
+        training, strategy, here = self.training, self.strategy, self.training.ranks_here
+        is_cuda = training.device == "cuda"
+        if is_cuda:
+            tensors = total(strategy, self.terms)
+            self.add("slack", 0.02 * tensors.low, 0.10 * tensors.high)
+            self.add("context", 0.4 * GIB, 0.9 * GIB)
+            if self.ranks > 1:
+                self.add("communicator", 0.2 * GIB, 0.8 * GIB)
+        low, high = (1.5, 3.5) if is_cuda else (0.3, 0.8)
+        self.add("processes", here * low * GIB, here * high * GIB, ranks=here, low=low, high=high)
+        workers = here * training.loader_workers
+        self.add("workers", workers * 0.1 * GIB, workers * 0.5 * GIB, ranks=here, workers=training.loader_workers)
+        self.add("pinned", 0, max(workers, here) * 2 * training.tokens * 3 * 8, ranks=here, tokens=training.tokens)
+        if strategy.offload:
+            # Master weights and float32 gradients beside the optimizer's states.
+            each, gathered = 8 + self._optimizer_bytes(), self.found.parameters if strategy.offload == "all" else 0
+            states = (self.found.trained * each + gathered * self.widths.compute) * here / self.ranks
+            texts: dict[str, Any] = {"trained": self.found.trained, "each": each, "gathered": gathered, "width": self.widths.compute}
+            self.add("offload", states, 1.5 * states, ranks=here, shards=self.ranks, **texts)

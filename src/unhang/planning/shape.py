@@ -1,0 +1,209 @@
+"""The shape of a decoder transformer, and how many parameters follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unhang.errors import UnhangError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How an architecture differs from LLaMA's. `biases`: "", "qkv" or "all". `positions`: learned ones, as many as the model's longest sequence.
+
+    `activations` are tensors of the MLP's width that one token keeps for the backward pass: inputs of the activation function, its intermediate
+    results, and the input of the last linear layer.
+    """
+
+    gated: bool = True
+    biases: str = ""
+    rms_norm: bool = True
+    positions: bool = False
+    activations: int = 4
+    head_norms: bool = False
+    tied: bool = False
+
+
+_LLAMA = Family()
+# `model_type` of config.json (transformers, src/transformers/models/*/modeling_*.py). gelu_new is computed in five kept steps.
+FAMILIES: Mapping[str, Family] = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "mixtral": _LLAMA,
+    "olmo2": _LLAMA,
+    "qwen2": Family(biases="qkv"),
+    "qwen3": Family(head_norms=True),
+    "qwen3_moe": Family(head_norms=True),
+    "gpt2": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=5, tied=True),
+    "opt": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=2, tied=True),
+    "gpt_neox": Family(gated=False, biases="all", rms_norm=False, activations=2),
+}
+# Each of what the shape needs, by the names that config.json has for it.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "intermediate": ("intermediate_size", "n_inner", "ffn_dim", "d_ff"),
+    "vocab": ("vocab_size",),
+    "positions": ("max_position_embeddings", "n_positions"),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "active_experts": ("num_experts_per_tok",),
+    "expert_intermediate": ("moe_intermediate_size",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A decoder. `counted` is the number of parameters if a file or a built model told it; `assumed` is what nothing told, in words."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    family: Family = _LLAMA
+    tied: bool = False
+    positions: int = 0
+    experts: int = 1
+    active_experts: int = 1
+    counted: int | None = None
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def query(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def key(self) -> int:
+        """Width of all key heads together, which is that of the values."""
+        return self.kv_heads * self.head_dim
+
+    def linear_layers(self) -> Mapping[str, tuple[int, int]]:
+        """Inputs and outputs of each linear layer of a block, by what PEFT calls it; MLPs of experts count once."""
+        mlp = {"gate_proj": (self.hidden, self.intermediate)} if self.family.gated else {}
+        return {
+            "q_proj": (self.hidden, self.query),
+            "k_proj": (self.hidden, self.key),
+            "v_proj": (self.hidden, self.key),
+            "o_proj": (self.query, self.hidden),
+            **mlp,
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+
+    @property
+    def layer_parameters(self) -> int:
+        """Those of one block."""
+        family, total = self.family, 0
+        for name, (inputs, outputs) in self.linear_layers().items():
+            is_mlp = name in ("gate_proj", "up_proj", "down_proj")
+            has_bias = family.biases == "all" or (family.biases == "qkv" and name in ("q_proj", "k_proj", "v_proj"))
+            total += (inputs * outputs + (outputs if has_bias else 0)) * (self.experts if is_mlp else 1)
+        norms = 2 * self.hidden * (1 if family.rms_norm else 2) + (2 * self.head_dim if family.head_norms else 0)
+        return total + norms + (self.hidden * self.experts if self.experts > 1 else 0)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Embeddings, head and the last norm: what stands outside the blocks."""
+        norm = self.hidden * (1 if self.family.rms_norm else 2)
+        return self.vocab * self.hidden * (1 if self.tied else 2) + self.positions * self.hidden + norm
+
+    @property
+    def parameters(self) -> int:
+        return self.counted if self.counted is not None else self.layers * self.layer_parameters + self.embedding_parameters
+
+    @property
+    def largest_tensor(self) -> int:
+        """Elements of the largest parameter."""
+        widest = max(inputs * outputs for inputs, outputs in self.linear_layers().values())
+        return min(max(self.vocab * self.hidden, widest * self.experts), self.parameters)
+
+
+def from_config(name: str, config: Mapping[str, object]) -> Shape:
+    """From the fields of a Hugging Face config.json. Raises UnhangError for what is no decoder, and names a field that is missing."""
+    if isinstance(inner := config.get("text_config"), Mapping):
+        config = {**config, **inner}
+    kind = str(config.get("model_type", ""))
+    if config.get("is_encoder_decoder"):
+        raise UnhangError(
+            f"{name} is an encoder-decoder ({kind}): the closed form knows decoders only",
+            says_zh=f"{name} 是编码器-解码器（{kind}）：闭式公式只适用于解码器",
+            hint="unhang plan MODULE:CALLABLE counts any model that torch can build",
+        )
+    found = {field: value for field, names in _NAMES.items() if (value := _number(name, config, names)) is not None}
+    activation = str(config.get("hidden_act") or config.get("activation_function") or "")
+    assumed: list[str] = []
+    family = FAMILIES.get(kind)
+    if family is None:
+        gated = activation in ("silu", "swish", "") or kind.startswith(("gemma", "phi3"))
+        family = _LLAMA if gated else Family(gated=False, biases="all", rms_norm=False, activations=5 if activation == "gelu_new" else 2)
+        assumed.append(f"model_type {kind or 'missing'} is not in our table: counted as {'LLaMA' if gated else 'GPT-NeoX'}")
+    tied = bool(config.get("tie_word_embeddings", family.tied))
+    return from_numbers(name, found, family=family, tied=tied, assumed=assumed)
+
+
+def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA, tied: bool = False, assumed: list[str] | None = None) -> Shape:
+    """From numbers by the names of `Shape`. What is missing and has a usual value is assumed; raises UnhangError for the rest."""
+    assumed = assumed if assumed is not None else []
+    for needed in ("layers", "hidden", "vocab"):
+        if needed not in found:
+            raise UnhangError(f"{name}: {needed} is missing", says_zh=f"{name}：缺少 {needed}", hint=f"unhang plan ... --{needed} N")
+    if wrong := next((key for key, value in found.items() if value < 1), None):
+        raise UnhangError(f"{name}: {wrong} is {found[wrong]}: it is at least 1", says_zh=f"{name}：{wrong} 为 {found[wrong]}，至少应为 1")
+    hidden = found["hidden"]
+
+    def usual(field: str, value: int, why: str) -> int:
+        if field not in found:
+            assumed.append(f"{field} {value} ({why})")
+        return found.get(field, value)
+
+    heads = usual("heads", max(1, hidden // 128), "128 numbers a head")
+    intermediate = found.get("expert_intermediate") or usual("intermediate", 4 * hidden if not family.gated else 8 * hidden // 3, "the usual ratio")
+    return Shape(
+        name=name,
+        layers=found["layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=found.get("kv_heads", heads),
+        head_dim=found.get("head_dim") or max(1, hidden // heads),
+        intermediate=intermediate,
+        vocab=found["vocab"],
+        family=family,
+        tied=tied,
+        # OPT's table has two rows more (transformers, OPTLearnedPositionalEmbedding).
+        positions=found.get("positions", 0) + 2 * (family is FAMILIES["opt"]) if family.positions else 0,
+        experts=found.get("experts", 1),
+        active_experts=min(found.get("active_experts", 1), found.get("experts", 1)),
+        counted=found.get("parameters"),
+        assumed=tuple(assumed),
+    )
+
+
+def from_count(parameters: int, found: Mapping[str, int]) -> Shape:
+    """A decoder of so many parameters: 12 * layers * hidden^2 of them with hidden = 128 * layers (Kaplan et al. 2020, arXiv:2001.08361, 2.1)."""
+    layers = found.get("layers") or max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
+    hidden = found.get("hidden") or max(64, round((parameters / (12 * layers)) ** 0.5 / 64) * 64)
+    vocab = found.get("vocab", 32000)
+    assumed = [f"{field} {value}" for field, value in {"layers": layers, "hidden": hidden, "vocab": vocab}.items() if field not in found]
+    return from_numbers(
+        f"{parameters / 1e9:.3g} B parameters",
+        {**found, "layers": layers, "hidden": hidden, "vocab": vocab, "parameters": parameters},
+        assumed=[f"{', '.join(assumed)} (from the number of parameters)"] if assumed else [],
+    )
+
+
+def _number(name: str, config: Mapping[str, object], names: tuple[str, ...]) -> int | None:
+    key = next((key for key in names if config.get(key) is not None), None)
+    value = config.get(key) if key is not None else None
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UnhangError(f"{name}: {key} is {value!r}, and no whole number", says_zh=f"{name}：{key} 为 {value!r}，不是整数")
+    return value

@@ -1,0 +1,167 @@
+"""A plan on a terminal and as JSON: the table of strategies, what to take, and bars of where the memory goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unhang.facts.units import size
+from unhang.planning.choice import FITS, Plan, Row
+from unhang.planning.formula import Estimate, Term, total
+from unhang.planning.training import Training
+from unhang.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_NOT_TENSORS = ("slack", "context", "communicator")
+HEADS = Text("strategy|each rank|fits|largest batch|host memory|sent per step", "策略|每个 rank|是否放得下|最大批次|主机内存|每步发送")
+MOMENT = {
+    "loss": Text("at the loss", "计算损失时"),
+    "backward": Text("at the end of the backward pass", "反向结束时"),
+    "step": Text("in the optimizer's step", "优化器更新时"),
+}
+_RECOMMENDED = Text("take {name}: {why}", "采用 {name}：{why}")
+_WHERE = Text("where the memory of one rank goes with {name}, {moment}", "采用 {name} 时一个 rank 的内存去向（{moment}）")
+_PREPARE = Text(
+    "preprocessing_num_workers {processes}, dataloader_num_workers {workers}, ddp_timeout {timeout} ({why})",
+    "preprocessing_num_workers {processes}，dataloader_num_workers {workers}，ddp_timeout {timeout}（{why}）",
+)
+_UNKNOWN_LINKS = Text("how fast the links are is not known", "链路速度未知")
+_LINKS = Text("links: {what}, {gbps} GB/s one way", "链路：{what}，单向 {gbps} GB/s")
+_BASE = {
+    "tracker": Text("activations counted by torch's own tracker on fake tensors", "激活值由 torch 自带的统计器在假张量上得出"),
+    "closed form": Text("activations by closed form", "激活值按闭式公式计算"),
+}
+
+
+def spanned(low: float, high: float) -> str:
+    """ "12 - 15 GiB", "3 GiB"."""
+    first, last = size(low), size(high)
+    return last if first == last else f"{first.removesuffix(' ' + last.split()[1])} - {last}"
+
+
+def cells(row: Row, lang: str) -> list[str]:
+    """One line of the table, by HEADS."""
+    batch = "?" if row.largest_batch is None else str(row.largest_batch) if row.largest_batch else "-"
+    sent = size(row.sent_bytes) if row.sent_bytes else "-"
+    host = spanned(row.estimate.host_low, row.estimate.host_high)
+    return [
+        f"{row.strategy.title.of(lang)} ({row.strategy.name})",
+        spanned(row.estimate.low, row.estimate.high),
+        FITS[row.fits].of(lang),
+        batch,
+        f"{host} ({FITS['no'].of(lang)})" if row.host_fits == "no" else host,
+        f"{sent}, {row.sent_s:.3g} s" if row.sent_s is not None and row.sent_bytes else sent,
+    ]
+
+
+def at_peak(found: Estimate) -> list[Term]:
+    """The parts that are held when most is needed, largest first."""
+    return sorted((t for t in found.terms if t.place == "device" and found.peak in t.moments), key=lambda t: -t.high)
+
+
+def facts(plan: Plan) -> list[Text]:
+    """What was planned for, in lines."""
+    t, machine = plan.training, plan.machine
+    room = "?" if machine.device_bytes is None else size(machine.device_bytes)
+    trained = f"{plan.counts.trained / 1e6:,.1f} M"
+    return [
+        Text(f"{plan.name}: {plan.counts.parameters / 1e6:,.1f} M parameters, {trained} trained; {t.precision}, {t.optimizer}, "
+             f"{t.attention} attention{', checkpointing' if t.checkpointing else ''}",
+             f"{plan.name}：{plan.counts.parameters / 1e6:,.1f} M 参数，其中 {trained} 可训练；{t.precision}，{t.optimizer}，{t.attention} 注意力"
+             f"{'，重计算' if t.checkpointing else ''}"),
+        Text(f"{t.world_size} ranks, {t.ranks_here} on each host; {t.batch} x {t.sequence} tokens on each rank; {room} for each rank (",
+             f"{t.world_size} 个 rank，每台主机 {t.ranks_here} 个；每个 rank {t.batch} x {t.sequence} 个 token；每个 rank 有 {room}（")
+        + machine.origin + Text(")", "）"),
+        _BASE[plan.base],
+        _UNKNOWN_LINKS if machine.link_gbps is None else _LINKS.fill(what=machine.links or "", gbps=f"{machine.link_gbps:.3g}"),
+    ]  # fmt: skip
+
+
+def recommendation(plan: Plan) -> Text:
+    return plan.why if plan.recommended is None else _RECOMMENDED.fill(name=plan.row(None).strategy.title, why=plan.why)
+
+
+def preparation(plan: Plan) -> Text:
+    p = plan.preparation
+    return _PREPARE.fill(processes=p.processes, workers=p.loader_workers, timeout=p.timeout_s, why=p.why)
+
+
+def where(plan: Plan) -> Text:
+    row = plan.row(None)
+    return _WHERE.fill(name=row.strategy.title, moment=MOMENT[row.estimate.peak])
+
+
+def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
+    """Print the plan; with `explain`, each term of the chosen strategy."""
+    from rich.table import Table
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=False)
+
+    for line in facts(plan):
+        say(line.of(lang))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in HEADS.of(lang).split("|"):
+        table.add_column(head)
+    for row in plan.rows:
+        table.add_row(*cells(row, lang), style="bold" if row.strategy.name == plan.recommended else None)
+    say("")
+    console.print(table, markup=False)
+    say("")
+    say(recommendation(plan).of(lang))
+    say(preparation(plan).of(lang))
+    say("")
+    say(where(plan).of(lang))
+    shown = plan.row(None).estimate
+    parts = at_peak(shown)
+    widest = max((p.high for p in parts), default=1.0)
+    for part in parts:
+        # Plain ASCII: = is the low end, - what the range adds.
+        low, high = (round(end / widest * 30) for end in (part.low, part.high))
+        say(f"  {'=' * low + '-' * (high - low):<30}  {spanned(part.low, part.high):>16}  {part.name.of(lang)}")
+    if explain:
+        say("")
+        for part in shown.terms:
+            moments = "" if len(part.moments) == len(MOMENT) else f" [{', '.join(MOMENT[m].of(lang) for m in part.moments)}]"
+            say(f"{part.name.of(lang)}: {spanned(part.low, part.high)}{moments}")
+            say(f"  {part.formula.of(lang)}")
+            say(f"  {part.source}")
+    for note in plan.notes:
+        say(note.of(lang))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A measured peak of the rank that needed most, beside what was planned for the same: of tensors with CUDA, else of the process.
+
+    `of` is "cuda" or "cpu", `error` that of the middle of the range, as a share.
+    """
+
+    of: str
+    measured_bytes: int
+    low_bytes: float
+    high_bytes: float
+    error: float
+
+    def says(self) -> Text:
+        what = (
+            Text("tensors of the GPU", "GPU 张量") if self.of == "cuda" else Text("the process with Python and torch", "进程（含 Python 与 torch）")
+        )
+        planned, measured = spanned(self.low_bytes, self.high_bytes), size(self.measured_bytes)
+        return what + Text(f": planned {planned}, measured {measured} in three steps; error of the middle {self.error:+.1%}",
+                           f"：计划 {planned}，三步实测 {measured}；中值误差 {self.error:+.1%}")  # fmt: skip
+
+
+def calibrate(found: Estimate, training: Training, ranks: Sequence[tuple[int | None, int | None]]) -> Calibration:
+    """`ranks` has the peaks of each rank in bytes: of its process, and of CUDA's tensors (None without CUDA)."""
+    if measured := max(cuda or 0 for _, cuda in ranks):
+        of, found = "cuda", total(found.strategy, [t for t in found.terms if t.id not in _NOT_TENSORS])
+        low, high = found.low, found.high
+    else:
+        of, measured = "cpu", max(host or 0 for host, _ in ranks)
+        (process,) = (t for t in found.terms if t.id == "processes")
+        low, high = (end + of_all / training.ranks_here for end, of_all in ((found.low, process.low), (found.high, process.high)))
+    return Calibration(of=of, measured_bytes=measured, low_bytes=low, high_bytes=high, error=(low + high) / 2 / measured - 1)

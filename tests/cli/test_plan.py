@@ -1,0 +1,178 @@
+"""unhang plan: what it prints, its JSON, its exit codes, and bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from unhang.cli import plan
+from unhang.errors import UnhangError
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    plan.register(app)
+
+    def run(*words):
+        return CliRunner().invoke(app, ["plan", *map(str, words)], env={"COLUMNS": "200", "NO_COLOR": "1", "LANG": "C"})
+
+    return run
+
+
+SEVEN = ("--params", "7e9", "--world-size", "8", "--per-node", "8", "--host-memory", "900GiB", "--sequence", "4096", "--checkpointing")
+
+
+def told(run, *words):
+    ran = run(*words, "--json")
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    return ran.exit_code, json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize(
+    ("memory", "code", "recommended"),
+    [("200GiB", 0, "ddp"), ("48GiB", 0, "zero-1"), ("35GiB", 0, "zero-2"), ("24GiB", 0, "fsdp2"), ("2GiB", 1, None)],
+)
+def test_the_first_that_fits_is_recommended_and_why(run, memory, code, recommended):
+    exit_code, found = told(run, *SEVEN, "--gpu-memory", memory)
+    assert (exit_code, found["recommended"], found["schema"]) == (code, recommended, "unhang/plan/1")
+    by_name = {row["estimate"]["strategy"]["name"]: row for row in found["rows"]}
+    if recommended not in (None, "ddp"):
+        assert by_name["ddp"]["fits"] == "no" and "not enough room for DDP" in found["why"]["en"] and "放不下 DDP" in found["why"]["zh"]
+    if recommended == "zero-2":
+        # A stage more sends half as much again (ZeRO, section 7).
+        assert by_name["zero-3"]["sent_bytes"] == pytest.approx(1.5 * by_name["zero-2"]["sent_bytes"], rel=1e-6)
+        assert "would send" in found["why"]["en"]
+
+
+def test_the_largest_batch_fits_and_one_more_does_not(run):
+    def row(batch):
+        found = told(run, *SEVEN, "--gpu-memory", "40GiB", "--strategy", "zero-2", "--batch", batch)[1]
+        return found["rows"][0]
+
+    largest = row(1)["largest_batch"]
+    assert row(largest)["fits"] == "fits" and row(largest + 1)["fits"] != "fits"
+
+
+def test_what_does_not_fit_into_host_memory_is_not_recommended(run):
+    words = [w if w != "900GiB" else "60GiB" for w in SEVEN]
+    _, found = told(run, *words, "--gpu-memory", "10GiB")
+    by_name = {row["estimate"]["strategy"]["name"]: row for row in found["rows"]}
+    assert (by_name["zero-3-offload"]["fits"], by_name["zero-3-offload"]["host_fits"], found["recommended"]) == ("fits", "no", None)
+
+
+def test_explain_prints_exactly_the_terms_of_the_json(run):
+    _, found = told(run, *SEVEN, "--gpu-memory", "80GiB", "--strategy", "zero-2")
+    printed = " ".join(run(*SEVEN, "--gpu-memory", "80GiB", "--strategy", "zero-2", "--explain").stdout.split())
+    terms = found["rows"][0]["estimate"]["terms"]
+    assert {t["id"] for t in terms} >= {
+        "parameters",
+        "gradients",
+        "optimizer",
+        "master",
+        "block-inputs",
+        "logits",
+        "context",
+        "communicator",
+        "workers",
+    }
+    for term in terms:
+        assert term["source"].split()[0] in printed and term["formula"]["en"][:40] in printed
+    # The total is the sum of what is held at the peak.
+    at_peak = [t for t in terms if t["place"] == "device" and found["rows"][0]["estimate"]["peak"] in t["moments"]]
+    assert sum(t["high"] for t in at_peak) == pytest.approx(found["rows"][0]["estimate"]["high"], abs=len(terms))
+    assert "take ZeRO-2" in printed and "====" in printed
+
+
+def test_chinese(run):
+    printed = run(*SEVEN, "--gpu-memory", "80GiB", "--lang", "zh").stdout
+    assert "采用 ZeRO-1" in printed and "放得下" in printed and "fits" not in printed
+
+
+def test_rows_give_a_timeout_and_their_absence_is_said(run):
+    assert told(run, "--params", "1e8", "--data-rows", 10**8)[1]["preparation"]["timeout_s"] > 10_800
+    assert "not known (--data-rows N)" in " ".join(run("--params", "1e8").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "name a model"),
+        (["nosuch.json"], "there is no nosuch.json"),
+        (["--params", "0"], "such as 7e9"),
+        (["--layers", 2], "hidden is missing"),
+        (["--params", "1e9", "--gpu-memory", "80"], "a size such as 80GiB"),
+        (["--params", "1e9", "--batch", 0], "--batch 0: it is 1 or more"),
+        (["--params", "1e9", "--world-size", 12, "--per-node", 8], "do not fill hosts"),
+        (["--params", "1e9", "--strategy", "zero-4"], "it is one of ddp"),
+        (["--params", "1e9", "--offload", "disk"], "it is one of auto"),
+        (["--params", "1e9", "--strategy", "ddp", "--offload", "all"], "does not go with"),
+        (["--params", "1e9", "--precision", "int8"], "it is one of fp32"),
+        (["--params", "1e9", "--lora", "x"], "begins with the rank"),
+        (["--params", "1e9", "--lora", "8:nope"], "--lora nope: it is one of q_proj"),
+    ],
+)
+def test_bad_input_says_what_is_wrong(run, words, says):
+    error = run(*words).exception
+    assert isinstance(error, UnhangError) and says in str(error) and error.says_zh
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    numbers = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 32000}
+    path.write_text(json.dumps({"model_type": "llama", **numbers}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("form", "strategy", "holds"),
+    [
+        ("deepspeed", "zero-3-offload", ['"stage": 3', '"offload_param"', '"offload_optimizer"']),
+        ("deepspeed", "zero-2", ['"stage": 2', '"train_batch_size": 128']),
+        ("accelerate", "zero-2", ["distributed_type: DEEPSPEED", "zero_stage: 2"]),
+        ("accelerate", "fsdp2", ["distributed_type: FSDP", "fsdp_version: 2", "fsdp_activation_checkpointing: true"]),
+        ("accelerate", "ddp", ["distributed_type: MULTI_GPU", "num_processes: 16"]),
+        ("llamafactory", "zero-2", ["finetuning_type: \"lora\"", "lora_rank: 16", "deepspeed: \"out.yaml.deepspeed.json\"", "cutoff_len: 4096"]),
+        ("trainer", "fsdp2", ['"version": 2', '"gradient_checkpointing": true', '"ddp_timeout": 10800']),
+    ],
+)  # fmt: skip
+def test_what_is_written_says_what_was_planned_and_passes_our_own_check(run, config, tmp_path, form, strategy, holds):
+    from unhang.cli import checking
+
+    out = tmp_path / ("out.yaml" if form in ("accelerate", "llamafactory") else "out.json")
+    words = ("--world-size", 16, "--per-node", 8, "--gpu-memory", "80GiB", "--host-memory", "2000GiB", "--sequence", 4096, "--checkpointing")
+    lora = ("--lora", "16:all") if form == "llamafactory" else ()
+    ran = run(config, *words, *lora, "--closed-form", "--batch", 8, "--strategy", strategy, "-o", out, "--form", form)
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    for text in holds:
+        assert text in out.read_text(), out.read_text()
+    if form != "trainer":
+        files = [out, *tmp_path.glob("*.deepspeed.json")]
+        assert [p.code for p in checking.check([str(f) for f in files], form=None, nodes=2, processes=8)] == [0] * len(files)
+    assert isinstance(run("--params", "1e9", "-o", out).exception, UnhangError), "it is there already"
+
+
+def test_a_form_without_a_place_for_the_strategy_is_refused(run, tmp_path):
+    for form, strategy in (("deepspeed", "fsdp2"), ("llamafactory", "fsdp2"), ("trainer", "zero-redundancy"), ("toml", "ddp")):
+        error = run("--params", "1e9", "--world-size", 2, "--strategy", strategy, "-o", tmp_path / "x", "--form", form).exception
+        assert isinstance(error, UnhangError) and form in str(error)
+
+
+def test_the_page_holds_every_number_and_needs_nothing_from_elsewhere(run, tmp_path):
+    _, found = told(run, *SEVEN, "--gpu-memory", "80GiB", "--html", tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert "<script" not in page and "<svg" in page and page.count('class="bar"') >= 5
+    chosen = next(row["estimate"] for row in found["rows"] if row["estimate"]["strategy"]["name"] == found["recommended"])
+    for term in chosen["terms"]:
+        assert term["name"]["en"] in page
+
+
+def test_the_closed_form_stands_in_where_torch_cannot_count_and_says_so(run, config):
+    _, found = told(run, config, "--python", "/bin/false")
+    assert found["base"] == "closed form" and "torch could not count the model" in found["notes"][0]["en"]

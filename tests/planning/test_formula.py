@@ -1,0 +1,159 @@
+"""The closed form against numbers made by hand, and what must hold for every model."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unhang.planning.formula import counts, estimate
+from unhang.planning.shape import FAMILIES, from_config, from_count
+from unhang.planning.training import STRATEGIES, Lora, Training, strategies
+
+BY_NAME = {s.name: s for s in STRATEGIES}
+LLAMA_7B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+}
+# As their authors publish them.
+PUBLISHED = {
+    "Llama-2-7B": (LLAMA_7B, 6_738_415_616),
+    "Llama-3-8B": ({**LLAMA_7B, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}, 8_030_261_248),
+    "GPT-2": ({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}, 124_439_808),
+    "Qwen2.5-0.5B": (
+        {"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+         "intermediate_size": 4864, "vocab_size": 151936, "tie_word_embeddings": True},
+        494_032_768,
+    ),
+    "Qwen3-8B": (
+        {"model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+         "intermediate_size": 12288, "vocab_size": 151936},
+        8_190_735_360,
+    ),
+    "Mixtral-8x7B": (
+        {**LLAMA_7B, "model_type": "mixtral", "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2},
+        46_702_792_704,
+    ),
+    "OPT-125M": (
+        {"model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072, "vocab_size": 50272,
+         "max_position_embeddings": 2048},
+        125_239_296,
+    ),
+    "Pythia-160M": (
+        {"model_type": "gpt_neox", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+         "vocab_size": 50304},
+        162_322_944,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_that_the_authors_publish(name):
+    config, parameters = PUBLISHED[name]
+    assert from_config(name, config).parameters == parameters
+
+
+def states(training, name, shape=None):
+    """Bytes of what ZeRO shards, for each trained parameter."""
+    shape = shape or from_config("7B", LLAMA_7B)
+    terms = estimate(shape, training, BY_NAME[name]).terms
+    of_states = {"parameters", "gradients", "optimizer", "master"}
+    return sum(t.low for t in terms if t.id in of_states) / counts(shape, training).trained
+
+
+# By hand, 8 ranks, AdamW: (2 + 2 + 4 + 8 bytes of the ZeRO paper); autocast keeps float32 weights and gradients.
+@pytest.mark.parametrize(
+    ("name", "precision", "each"),
+    [
+        ("ddp", "bf16", 4 + 4 + 8),
+        ("ddp", "fp32", 16),
+        ("ddp", "pure-bf16", 2 + 2 + 4),
+        ("zero-1", "bf16", 2 + 2 + 12 / 8),
+        ("zero-2", "bf16", 2 + 2 / 8 + 12 / 8),
+        ("zero-3", "bf16", 16 / 8),
+        ("fsdp2", "bf16", 16 / 8),
+        ("zero-2-offload", "bf16", 2),
+        ("zero-3-offload", "bf16", 0),
+    ],
+)
+def test_what_each_stage_shards(name, precision, each):
+    assert states(Training(world_size=8, per_node=8, precision=precision), name) == pytest.approx(each)
+
+
+def test_buckets_and_what_stage_3_gathers():
+    shape, training = from_config("7B", LLAMA_7B), Training(world_size=8, per_node=8)
+    by_id = {name: {t.id: t for t in estimate(shape, training, BY_NAME[name]).terms} for name in ("ddp", "zero-2", "zero-3", "fsdp2")}
+    assert by_id["ddp"]["ddp-buckets"].low == 4 * shape.parameters, "a second copy of the gradients"
+    assert (by_id["zero-2"]["buckets"].low, by_id["zero-2"]["buckets"].high) == (2 * 2e8, 4 * 2e8)
+    assert (by_id["zero-3"]["live"].low, by_id["zero-3"]["live"].high) == (2 * shape.layer_parameters, 2e9)
+    outside, block = 2 * 32000 * 4096 + 4096, shape.layer_parameters
+    assert by_id["fsdp2"]["gathered"].low == 2 * (outside + block) and by_id["fsdp2"]["gathered-end"].low == 2 * outside + 4 * outside
+
+
+def test_lora_and_frozen_blocks_train_what_they_say():
+    shape = from_config("7B", LLAMA_7B)
+    lora = counts(shape, Training(lora=Lora(rank=16)))
+    assert lora.trained == 32 * 2 * 16 * (4096 + 4096) == 8_388_608 and lora.parameters == 6_738_415_616 + 8_388_608
+    frozen = counts(shape, Training(frozen=30))
+    assert frozen.trained == 2 * shape.layer_parameters + 32000 * 4096 + 4096
+    # All of the optimizer's and the gradients' memory goes with it.
+    by_id = {t.id: t.low for t in estimate(shape, Training(lora=Lora(rank=16)), BY_NAME["ddp"]).terms}
+    assert by_id["gradients"] == 4 * lora.trained and by_id["optimizer"] == 8 * lora.trained and by_id["parameters"] < 2.01 * shape.parameters
+
+
+def test_activations_of_llama_by_hand():
+    """fp32, one block: two norms keep input and result (4h), two inputs of linear layers (2h), q, k, v and the result (4h), four of the MLP."""
+    training = Training(batch=2, sequence=128, precision="fp32", device="cpu")
+    (term,) = [t for t in estimate(from_config("7B", LLAMA_7B), training, BY_NAME["ddp"]).terms if t.id == "activations"]
+    assert term.low == 32 * 2 * 128 * 4 * (10 * 4096 + 4 * 11008 + 32)
+
+
+models = st.builds(
+    lambda kind, layers, hidden, vocab: from_config("any", {
+        "model_type": kind, "num_hidden_layers": layers, "hidden_size": hidden * 64, "num_attention_heads": hidden, "vocab_size": vocab,
+        "intermediate_size": 256 * hidden, "max_position_embeddings": 2048,
+    }),
+    st.sampled_from(sorted(FAMILIES)), st.integers(1, 80), st.integers(1, 128), st.integers(256, 200_000),
+)  # fmt: skip
+trainings = st.builds(
+    dict, batch=st.integers(1, 16), sequence=st.sampled_from([128, 2048]), accumulation=st.integers(1, 2), checkpointing=st.booleans(),
+    precision=st.sampled_from(["fp32", "bf16", "pure-bf16"]), optimizer=st.sampled_from(["adamw", "adamw-8bit", "adafactor", "sgd"]),
+    attention=st.sampled_from(["sdpa", "eager"]), lora=st.sampled_from([None, Lora(rank=8)]), frozen=st.integers(0, 2),
+    device=st.sampled_from(["cuda", "cpu"]),
+)  # fmt: skip
+
+
+@given(models, trainings, st.sampled_from(sorted(BY_NAME)))
+def test_more_ranks_never_need_more_and_every_number_says_where_it_comes_from(shape, options, name):
+    before = None
+    for ranks in (2, 4, 8, 64, 1024):
+        found = estimate(shape, Training(world_size=ranks, per_node=min(ranks, 8), **options), BY_NAME[name])
+        assert all(0 <= t.low <= t.high and t.source and t.formula.en and t.formula.zh for t in found.terms)
+        assert before is None or (found.low <= before.low * (1 + 1e-9) and found.high <= before.high * (1 + 1e-9))
+        before = found
+
+
+@given(models, trainings, st.sampled_from([2, 8, 64]))
+def test_a_higher_stage_never_shards_less(shape, options, ranks):
+    training = Training(world_size=ranks, per_node=2, **options)
+    of_stages = [states(training, name, shape) for name in ("zero-1", "zero-2", "zero-3", "zero-3-offload")]
+    assert all(a >= b * (1 - 1e-9) for a, b in itertools.pairwise(of_stages))
+    low = {name: estimate(shape, training, BY_NAME[name]).low for name in BY_NAME}
+    assert low["zero-2"] <= low["zero-1"]
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+@pytest.mark.parametrize("billions", [7, 13, 70])
+def test_stages_need_less_and_less_where_a_model_is_larger_than_what_stage_3_gathers(billions, ranks):
+    training = Training(world_size=ranks, per_node=2)
+    totals = [estimate(from_count(int(billions * 1e9), {}), training, BY_NAME[name]) for name in ("ddp", "zero-1", "zero-2", "zero-3")]
+    assert all(a.low > b.low and a.high > b.high for a, b in itertools.pairwise(totals))
+
+
+def test_one_rank_has_nothing_to_share():
+    assert [s.name for s in strategies(Training())] == ["ddp", "zero-2-offload", "zero-3-offload"]
+    assert not {"ddp-buckets", "communicator"} & {t.id for t in estimate(from_count(10**9, {}), Training(), BY_NAME["ddp"]).terms}
