@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ def examine(given: Path, host: Host) -> Environment:
     return Environment(
         prefix=prefix,
         kind=kind,
-        recorded=tuple(dict.fromkeys(p for p in (str(given.absolute()), *recorded) if p not in (str(prefix), "/"))),
+        recorded=tuple(dict.fromkeys(p for p in map(os.path.normpath, (str(given.absolute()), *recorded)) if p not in (str(prefix), "/"))),
         python=python,
         packages=packages,
         distributions={name: version for name, version, _ in told["distributions"] if name},
