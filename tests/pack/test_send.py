@@ -56,8 +56,13 @@ def test_only_what_differs_is_sent_again_and_all_is_proven(env, tmp_path, ssh):
         source.write_text(before)
 
 
-def test_what_was_changed_there_is_put_right(env, tmp_path, ssh):
-    dest = tmp_path / "env"
+def test_what_was_changed_there_is_put_right(env, tmp_path, ssh, monkeypatch):
+    dest = tmp_path / "far" / "env"
+    # More on stderr than a pipe holds: tar has a line for each file if the disk is full.
+    talkative = tmp_path / "ssh"
+    talkative.write_text(f'#!/bin/sh\nhead -c 200000 /dev/zero >&2\nexec {shutil.which("ssh")} "$@"\n')
+    talkative.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     total, _ = send(env, "127.0.0.1", to=dest, ssh=ssh)
     library = next((dest / ".python" / "lib").glob("python3*")) / "json" / "decoder.py"
     site = next((dest / "lib").glob("python3*")) / "site-packages"

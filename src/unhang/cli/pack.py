@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -198,8 +199,8 @@ def send(
     from unhang.text import same
 
     chosen = language.chosen(lang)
-    dest = (to if to is not None else str(env.absolute())).rstrip("/")
-    if not dest.startswith("/"):
+    dest = os.path.normpath(to if to is not None else env.absolute())
+    if not dest.startswith("/") or dest == "/":
         raise UnhangError(f"--to {to}: give an absolute path, or none")
     if wrong := next((h for h in hosts if h.startswith("-")), None):
         raise UnhangError(f"{wrong} is no host", hint=f"--ssh '{wrong} ...' passes options to ssh")
