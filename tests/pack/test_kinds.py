@@ -147,6 +147,12 @@ def test_new_paths_are_not_replaced_again():
     assert found == b"/home/ann/proj/envs/a/bin:/home/ann/proj/envs/a/.editable/proj/src"
 
 
+def test_the_python_without_a_lock_is_found():
+    script = b"#!/old/env/bin/python3.14t -I\n"
+    found = placement.rewritten(script, "script", [("/old/env", "/new")], final="/new", interpreter=None, names=("python3.14t",))
+    assert b"/'python3.14t' -I \"$0\"" in found
+
+
 def test_a_script_with_a_future_keeps_its_first_statement():
     script = b'#!/old/env/bin/python\n"""Says."""\nfrom __future__ import annotations\n'
     moves = [("/old/env", "/new")]

@@ -25,7 +25,7 @@ from unhang.pack.placement import OWN, PYTHON, THREADS, How
 
 EDITABLE, PROJECT, WHEELS = ".editable", ".project", ".wheels"
 _WITHOUT = frozenset(("__pycache__", OWN))
-_LIBRARY = re.compile(r".*\.so(?:\.[\d.]+)?|.*/bin/python[\d.]*")
+_LIBRARY = re.compile(r".*\.so(?:\.[\d.]+)?|.*/bin/python[\d.]*t?")
 _PROGRAM = re.compile(r"bin/python[\d.]*t?")
 # Extensions that somebody compiled for their own machine may need them.
 _FLAGS = frozenset(
@@ -86,7 +86,9 @@ def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, wi
 def _with_sums(
     env: Environment, items: tuple[Item, ...], host: Host, *, sources: Sequence[Source], left: Sequence[LeftOut], program: str | None
 ) -> Stock:
-    moves = dict.fromkeys((str(env.prefix), *env.recorded), "") | {s.origin: s.path for s in sources if not s.origin.startswith(f"{env.prefix}/")}
+    outside = {s.origin: s.path for s in sources if not s.origin.startswith(f"{env.prefix}/")}
+    recorded = {e.recorded: outside[str(e.path)] for e in env.editables if str(e.path) in outside}
+    moves = dict.fromkeys((str(env.prefix), *env.recorded), "") | outside | recorded
     # As in direct_url.json.
     moves |= {quote(old): new for old, new in moves.items()}
     read = summed(items, tuple(moves))

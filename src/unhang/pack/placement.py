@@ -41,8 +41,8 @@ THREADS = min(16, os.cpu_count() or 1)
 _BATCH = 64
 _CHUNK_BYTES = 1 << 20
 # pip's and uv's form where the kernel takes no longer first line; what comes after the interpreter are its options.
-_SHEBANG = re.compile(rb"""#![ \t]*(?:/\S*/env[ \t]+(?P<named>python[\d.]*)|(?P<path>/\S*/python[\d.]*))(?P<options>[^\r\n]*)\r?\n""")
-_LONG = re.compile(rb"""#!/bin/sh\n'''exec' (?P<quote>["']?)(?P<path>/[^\n]*/python[\d.]*)(?P=quote)(?P<options>[^\n]*?) "\$0" "\$@"\n' '''\n""")
+_SHEBANG = re.compile(rb"""#![ \t]*(?:/\S*/env[ \t]+(?P<named>python[\d.]*t?)|(?P<path>/\S*/python[\d.]*t?))(?P<options>[^\r\n]*)\r?\n""")
+_LONG = re.compile(rb"""#!/bin/sh\n'''exec' (?P<quote>["']?)(?P<path>/[^\n]*/python[\d.]*t?)(?P=quote)(?P<options>[^\n]*?) "\$0" "\$@"\n' '''\n""")
 _BASE = {"home": "bin", "base-prefix": "", "base-exec-prefix": ""}
 
 
