@@ -141,6 +141,7 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     package(site, "aborts", "import os\nos.abort()\n")
     package(site, "asks_for_more", "import never_installed\n")
     package(site, "hangs", "import time\ntime.sleep(600)\n")
+    package(site, "unzips", "raise ModuleNotFoundError('No module named _bz2', name='_bz2')\n")
     package(site, "links", "raise ImportError('libcudart.so.12: cannot open shared object file: No such file or directory')\n")
     (site / "links-1.0.dist-info" / "entry_points.txt").write_text("[console_scripts]\ncrashes = links:main\n")
     (dest / "bin" / "crashes").write_text("#!/bin/sh\nkill -SEGV $$\n")
@@ -152,7 +153,8 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     for f in found["findings"]:
         says[f["area"]].append((f["cause"], f["says"]))
     assert "2 of" in says["files"][0][1] and "plain.pc" in json.dumps(found["findings"])
-    aborts, hangs, links = sorted(says["imports"], key=lambda s: s[1])
+    aborts, hangs, links, unzips = sorted(says["imports"], key=lambda s: s[1])
+    assert "import unzips (unzips) fails" in unzips[1]
     assert "import aborts (aborts) fails: it ended Python with -6" in aborts[1]
     assert "import hangs (hangs) fails: it did not end within 5 s" in hangs[1]
     assert links[0] == "library-link"

@@ -34,7 +34,7 @@ def send(env, *hosts: str, to, ssh: str, code: int = 0) -> tuple[int, dict[str, 
 def test_only_what_differs_is_sent_again_and_all_is_proven(env, tmp_path, ssh):
     # Two hosts with one file system: one of them brings it, the other one finds it there. The third does not exist.
     dest = tmp_path / "far away" / "env"
-    total, hosts = send(env, "127.0.0.1", "localhost", "host.invalid", to=dest, ssh=ssh, code=1)
+    total, hosts = send(env, "127.0.0.1", "localhost", "127.0.0.1", "host.invalid", to=dest, ssh=ssh, code=1)
     assert {hosts[h]["state"] for h in ("127.0.0.1", "localhost")} <= {"sent", "unchanged"}
     assert hosts["host.invalid"]["state"] == "failed" and hosts["host.invalid"]["why"]
     assert max(h["sent_bytes"] for h in hosts.values()) >= total

@@ -207,7 +207,13 @@ def send(
     words = [word for given in option or () for word in shlex.split(given)]
     with packer.stock(env, projects=project or (), requirements=with_wheels) as taken:
         results = transfer.send(
-            taken, hosts, dest, options=words, limit_s=limit, at_once=at_once, tell=lambda host, says: say(same(f"{host}: ") + says)
+            taken,
+            tuple(dict.fromkeys(hosts)),
+            dest,
+            options=words,
+            limit_s=limit,
+            at_once=at_once,
+            tell=lambda host, says: say(same(f"{host}: ") + says),
         )
     if as_json:
         _print_json({"schema": transfer.SCHEMA, "dest": dest, "total_bytes": taken.manifest.size_bytes, "hosts": results})

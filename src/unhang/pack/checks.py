@@ -30,13 +30,16 @@ _NOT_MEANT = {"test", "tests", "testing", "doc", "docs", "example", "examples", 
 _IMPORTS = """
 import importlib, json, os, sys, traceback
 out = os.dup(1); os.dup2(2, 1)
+# What Python itself lacks is no package that was never installed; tkinter's library does not travel.
+own = set(getattr(sys, "stdlib_module_names", ())) - {"tkinter", "_tkinter"}
 say = lambda **told: os.write(out, (json.dumps(told) + "\\n").encode())
 for name in sys.argv[1:]:
     say(begins=name)
     try:
         importlib.import_module(name)
     except BaseException as e:
-        missing = e.name if isinstance(e, ModuleNotFoundError) else None
+        lacks = e.name if isinstance(e, ModuleNotFoundError) else None
+        missing = lacks if lacks and lacks.partition(".")[0] not in own else None
         say(failed=name, missing=missing, output=traceback.format_exc()[-4000:])
 os._exit(0)
 """

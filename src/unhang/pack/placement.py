@@ -276,16 +276,16 @@ def restore(dest: Path) -> None:
 def exchange(new: Path, dest: Path, *, replace: bool) -> None:
     """Put `new` in the place of `dest`. The old one stays beside it until that is done. Raises OSError if it is not empty, unless `replace`."""
     before = dest.with_name(f".{dest.name}.unhang-before")
-    if replace:
-        dest.rename(before)
     try:
+        if replace:
+            dest.rename(before)
         new.rename(dest)
-    except OSError:
-        if before.exists():
+    except BaseException:
+        if before.exists() and not dest.exists():
             before.rename(dest)
         raise
-    if before.exists():
-        shutil.rmtree(before)
+    # Files of it that are open elsewhere stay on NFS; the next one tries again.
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def make(root: Path, entries: Iterable[Sequence[Any]]) -> None:
