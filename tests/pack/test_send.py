@@ -72,6 +72,9 @@ def test_what_was_changed_there_is_put_right(env, tmp_path, ssh, monkeypatch):
     library.unlink()
     _, hosts = send(env, "127.0.0.1", to=dest, ssh=ssh)
     assert library.exists() and hosts["127.0.0.1"]["state"] == "sent"
+    (dest / ".unhang" / "placed.json").write_text("{}")
+    _, hosts = send(env, "127.0.0.1", to=dest, ssh=ssh)
+    assert hosts["127.0.0.1"]["state"] == "sent" and hosts["127.0.0.1"]["sent_bytes"] >= total
 
 
 def test_goes_on_after_kill_9(env, tmp_path, ssh):

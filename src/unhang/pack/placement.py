@@ -172,9 +172,13 @@ def _keep(root: Path, final: str, encoded: bytes, changed: Mapping[str, str]) ->
 
 def read_placed(root: Path) -> dict[str, Any]:
     """`dest`, where it was placed; `manifest`, the sum of its manifest; `changed`, the sums of what was rewritten. Raises OSError, ValueError."""
-    found = json.loads((root / PLACED).read_text())
+    return parse_placed((root / PLACED).read_bytes())
+
+
+def parse_placed(data: bytes) -> dict[str, Any]:
+    found = json.loads(data)
     if not isinstance(found, dict) or not {"dest", "manifest", "changed"} <= found.keys():
-        raise ValueError(f"{root / PLACED} is damaged")
+        raise ValueError(f"{PLACED} is damaged")
     return found
 
 

@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -170,7 +171,7 @@ class _Send:
         *parts, old = out.split(f"\n{_MARK}\n".encode(), 8)
         if code or len(parts) != 8:
             raise _Failed(err or f"the host does not answer as one with sh does (exit code {code})")
-        machine, glibc, space, inodes, driver, flags, ends, placed = (p.decode(errors="replace").strip() for p in parts)
+        machine, glibc, space, inodes, driver, flags, ends, _ = (p.decode(errors="replace").strip() for p in parts)
         # Size, used, free; without a size, inodes are not counted.
         columns = (line.split() for line in (space, inodes))
         free, free_inodes = (int(c[3]) if len(c) > 4 and c[3].isdigit() and c[1] != "0" else None for c in columns)
@@ -185,8 +186,8 @@ class _Send:
         )
         told: dict[str, Any] = {}
         has: dict[tuple[str, int], str] = {}
-        with contextlib.suppress(ValueError, OSError, UnhangError, EOFError):
-            told = json.loads(placed)
+        with contextlib.suppress(ValueError, OSError, UnhangError, EOFError, zlib.error):
+            told = placement.parse_placed(parts[-1])
             there = manifests.decode(gzip.decompress(old) if old[:2] == b"\x1f\x8b" else old, name=self._host)
             has = {(e.sum, e.mode): e.path for e in there.entries if e.kind == "file" and e.path not in told["changed"]}
         return target, frozenset(ends.split()), told, has
