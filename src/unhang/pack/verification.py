@@ -93,8 +93,8 @@ def repair(given: Path) -> bool:
 
 
 def _is_moved(dest: Path, placed: Mapping[str, Any]) -> bool:
-    # The directories above it may be links, as it was sent.
-    return str(dest) != os.path.realpath(placed["dest"])
+    # send keeps the path as it was given: directories above it may be links.
+    return str(dest) != os.path.realpath(str(placed["dest"]))
 
 
 def _ask(dest: Path, limit_s: float) -> Mapping[str, Any] | str:
