@@ -64,9 +64,10 @@ def env(tmp_path_factory) -> Path:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b")
     for words in (("init", "-q"), ("add", "-A"), (*identity, "commit", "-q", "-m", "first")):
         run("git", "-C", project, *words)
+    (here / "alias").symlink_to(here)
     run(sys.executable, "-m", "venv", "--without-pip", made)
     pip = (sys.executable, "-m", "pip", "--python", made / "bin" / "python", "--disable-pip-version-check", "install", "-q")
-    run(*pip, "--no-index", "--no-build-isolation", "--no-deps", "-e", project)
+    run(*pip, "--no-index", "--no-build-isolation", "--no-deps", "-e", here / "alias" / "project")
     site = next((made / "lib").glob("python3*")) / "site-packages"
     (site / "plain.pc").write_text(f"prefix={made}\nlibs=-L{made}/lib -I{made}/include other={made}-2/lib\n")
     (site / "absolute").symlink_to(made / "bin")

@@ -69,6 +69,7 @@ HOSTILE = {
     "our own folder": (made([up(".unhang/placed.json")], [member(".unhang/placed.json", DATA)]), "leads outside"),
     "link outside": (made([up("a", "link", "../../etc")], [member("a", kind=tarfile.SYMTYPE, target="../../etc")]), "link a leads outside"),
     "absolute link": (made([up("a", "link", "/etc")], [member("a", kind=tarfile.SYMTYPE, target="/etc")]), "link a leads outside"),
+    "link above a link": (made([DIR, up("a", "link", "bin/..")], [BIN, member("a", kind=tarfile.SYMTYPE, target="bin/..")]), "link a leads outside"),
     "through a link": (made([DIR, up("a", "link", "bin"), up("a/file")], [BIN]), "does not lie in a directory"),
     "hard link outside": (made([up("a", "hard", "/etc/passwd")], [member("a", kind=tarfile.LNKTYPE, target="/etc/passwd")]), "no file before it"),
     "twice": (made([DIR, FILE, FILE], GOOD), "there twice"),

@@ -51,6 +51,11 @@ def test_preflight(changed, dest, found):
     assert all(f.says_zh and f.leads_to_zh for f in said)
 
 
+def test_the_shortest_path_of_the_prefix_counts():
+    by_link = replace(MANIFEST, moves=(("/old/env", ""), ("/c", "")))
+    assert [f.cause for f in preflight(by_link, "/new/env", TARGET, needs_bytes=1)] == ["env-relocation"]
+
+
 GOOD = {
     "imports": {"tried": 2, "failed": []},
     "modules": {"torch": "torch", "numpy": "numpy"},

@@ -81,8 +81,12 @@ def test_other_virtual_environments(made_by, tmp_path):
     (env / "bin" / "far").write_text(f"#!/bin/sh\n'''exec' {env}/bin/python \"$0\" \"$@\"\n' '''\nprint('far')\n")
     (env / "bin" / "far").chmod(0o755)
     (site / "stray.pth").write_text(f"{tmp_path}\n")
+    (tmp_path / "alias").symlink_to(tmp_path)
+    (site / "by_alias").symlink_to(tmp_path / "alias" / "env" / "bin")
+    (site / "itself").symlink_to(env)
+    (site / "round").symlink_to("round")
     told = json.loads(unhang("save", "--json", env, tmp_path / "env.tar.zst"))["manifest"]
-    assert [left["path"].rpartition("/")[2] for left in told["left_out"]] == ["stray.pth"]
+    assert [left["path"].rpartition("/")[2] for left in told["left_out"]] == ["stray.pth", "round"]
     shutil.rmtree(env)
     (tmp_path / "cache.py").unlink()
     long.mkdir(parents=True)
@@ -90,18 +94,27 @@ def test_other_virtual_environments(made_by, tmp_path):
     unhang("load", tmp_path / "env.tar.zst", dest)
     assert run(dest / "bin" / "tool", "a b", env={"PATH": "/usr/bin:/bin"}) == f"{dest} ['a b']\n"
     assert run(dest / "bin" / "far", env={"PATH": "/usr/bin:/bin"}) == "far\n"
+    site = dest / site.relative_to(env)
+    assert [(site / n).readlink() for n in ("by_alias", "itself")] == [Path("../../../bin"), Path("../../..")]
     activated = run("bash", "-c", f'. "{dest}/bin/activate" && command -v python')
     assert activated == f"{dest}/bin/python\n"
 
 
-def test_a_project_and_wheels_travel(env, tmp_path):
+@pytest.mark.parametrize("is_checkout", [True, False])
+def test_a_project_travels_without_its_archive(is_checkout, env, tmp_path):
     project = tmp_path / "trainer"
     (project / ".venv").mkdir(parents=True)
     (project / ".venv" / "pyvenv.cfg").write_text("")
     (project / "train.py").write_text("print('step')\n")
-    told = json.loads(unhang("save", "--json", env, tmp_path / "env.tar.zst", "--project", project))["manifest"]
+    if is_checkout:
+        run("git", "-C", project, "init", "-q")
+    file = project / "env.tar.zst"
+    unhang("save", env, file, "--project", project)
+    before = file.read_bytes()
+    told = json.loads(unhang("save", "--json", env, file, "--project", project))["manifest"]
+    assert file.read_bytes() == before
     assert [s["path"] for s in told["sources"]] == [".editable/demo-pkg", ".project/trainer"]
-    unhang("load", tmp_path / "env.tar.zst", tmp_path / "place")
+    unhang("load", file, tmp_path / "place")
     assert run(tmp_path / "place" / "bin" / "python", tmp_path / "place" / ".project" / "trainer" / "train.py") == "step\n"
     assert not (tmp_path / "place" / ".project" / "trainer" / ".venv").exists()
 
@@ -116,12 +129,14 @@ def test_a_project_and_wheels_travel(env, tmp_path):
         ("ends with /old/env.", "ends with /new."),
         ("/old/env2 /old/env-2 /old/env.bak /mnt/old/env", "/old/env2 /old/env-2 /old/env.bak /mnt/old/env"),
         ("/old/project/src", "/new/.editable/project/src"),
+        ("export VIRTUAL_ENV=/old/b\n", "export VIRTUAL_ENV='/a new'\n"),
+        ('setenv VIRTUAL_ENV "/old/b"', 'setenv VIRTUAL_ENV "/a new"'),
         # The new path of one lies below the old path of the other.
         ("/old", "/old"),
     ],
 )
 def test_paths_are_replaced_where_they_are_paths(text, expected):
-    moves = [("/old/project", "/new/.editable/project"), ("/old/env", "/new")]
+    moves = [("/old/project", "/new/.editable/project"), ("/old/env", "/new"), ("/old/b", "/a new")]
     found = placement.rewritten(text.encode(), "text", moves, final="/new", interpreter=None, names=())
     assert found.decode() == expected
 
@@ -130,6 +145,12 @@ def test_new_paths_are_not_replaced_again():
     moves = [("/home/ann/proj/.venv", "/home/ann/proj/envs/a"), ("/home/ann/proj", "/home/ann/proj/envs/a/.editable/proj")]
     found = placement.rewritten(b"/home/ann/proj/.venv/bin:/home/ann/proj/src", "text", moves, final="/x", interpreter=None, names=())
     assert found == b"/home/ann/proj/envs/a/bin:/home/ann/proj/envs/a/.editable/proj/src"
+
+
+def test_the_python_without_a_lock_is_found():
+    script = b"#!/old/env/bin/python3.14t -I\n"
+    found = placement.rewritten(script, "script", [("/old/env", "/new")], final="/new", interpreter=None, names=("python3.14t",))
+    assert b"/'python3.14t' -I \"$0\"" in found
 
 
 def test_a_script_with_a_future_keeps_its_first_statement():

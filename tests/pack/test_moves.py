@@ -18,7 +18,7 @@ import pytest
 import zstandard
 from tests.pack.conftest import package, run, unhang
 
-from unhang.pack import checks
+from unhang.pack import checks, placement
 
 HIDE = """
 set -e
@@ -102,7 +102,7 @@ def test_record_holds_the_sums_of_what_was_rewritten(packed, tmp_path):
 
 
 def test_the_same_environment_makes_the_same_bytes_and_is_placed_once(env, packed, tmp_path):
-    unhang("save", env, tmp_path / "again.tar.zst")
+    unhang("save", env / "bin" / "..", tmp_path / "again.tar.zst")
     assert (tmp_path / "again.tar.zst").read_bytes() == packed.read_bytes()
     dest = tmp_path / "place"
     unhang("load", packed, dest)
@@ -124,6 +124,9 @@ def test_the_same_environment_makes_the_same_bytes_and_is_placed_once(env, packe
 def test_moved_once_more_is_found_and_repaired(packed, tmp_path):
     unhang("load", packed, tmp_path / "place")
     (tmp_path / "place").rename(tmp_path / "other")
+    (tmp_path / "place").symlink_to("other")
+    assert json.loads(unhang("verify", "--json", tmp_path / "place"))["findings"] == []
+    (tmp_path / "place").unlink()
     found = json.loads(unhang("verify", "--json", tmp_path / "other", code=1))
     place = next(f for f in found["findings"] if f["area"] == "place")
     assert (place["cause"], place["remedies"][0]["command"]) == ("env-relocation", f"unhang pack verify --repair {tmp_path}/other")
@@ -138,7 +141,11 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     package(site, "aborts", "import os\nos.abort()\n")
     package(site, "asks_for_more", "import never_installed\n")
     package(site, "hangs", "import time\ntime.sleep(600)\n")
+    package(site, "unzips", "raise ModuleNotFoundError('No module named _bz2', name='_bz2')\n")
     package(site, "links", "raise ImportError('libcudart.so.12: cannot open shared object file: No such file or directory')\n")
+    (site / "links-1.0.dist-info" / "entry_points.txt").write_text("[console_scripts]\ncrashes = links:main\n")
+    (dest / "bin" / "crashes").write_text("#!/bin/sh\nkill -SEGV $$\n")
+    (dest / "bin" / "crashes").chmod(0o755)
     (site / "plain.pc").write_text("changed")
     (dest / "bin" / "demo-cli").write_text("#!/nowhere/python\n")
     found = json.loads(unhang("verify", "--json", "--limit", "5s", dest, code=1))
@@ -146,12 +153,13 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     for f in found["findings"]:
         says[f["area"]].append((f["cause"], f["says"]))
     assert "2 of" in says["files"][0][1] and "plain.pc" in json.dumps(found["findings"])
-    aborts, hangs, links = sorted(says["imports"], key=lambda s: s[1])
+    aborts, hangs, links, unzips = sorted(says["imports"], key=lambda s: s[1])
+    assert "import unzips (unzips) fails" in unzips[1]
     assert "import aborts (aborts) fails: it ended Python with -6" in aborts[1]
     assert "import hangs (hangs) fails: it did not end within 5 s" in hangs[1]
     assert links[0] == "library-link"
     assert next(a["summary"] for a in found["areas"] if a["id"] == "imports").endswith("asks_for_more (never_installed)")
-    assert "demo-cli does not start" in says["scripts"][0][1]
+    assert [s.partition(" does not start")[0].rpartition("/")[2] for _, s in says["scripts"]] == ["crashes", "demo-cli"]
     assert {"env-relocation"} == {cause for cause, _ in says["python"]}
     assert found["not_examined"]
 
@@ -224,6 +232,12 @@ def test_what_is_no_environment_is_refused(tmp_path, packed):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "a.tex").write_text("three years")
     assert "it is not replaced" in unhang("load", "--replace", packed, tmp_path / "thesis", code=2)
+    assert (tmp_path / "thesis" / "a.tex").read_text() == "three years"
+    (tmp_path / ".place.unhang-new").symlink_to("thesis")
+    assert "cannot write" in unhang("load", packed, tmp_path / "place", code=2)
+    # It appeared while an archive was unpacked.
+    with pytest.raises(OSError), placement.beside(tmp_path / "new") as new:
+        placement.exchange(new, tmp_path / "thesis", replace=False)
     assert (tmp_path / "thesis" / "a.tex").read_text() == "three years"
     assert "there is no directory" in unhang("load", packed, tmp_path / "a" / "b", code=2)
 

@@ -34,7 +34,7 @@ def send(env, *hosts: str, to, ssh: str, code: int = 0) -> tuple[int, dict[str, 
 def test_only_what_differs_is_sent_again_and_all_is_proven(env, tmp_path, ssh):
     # Two hosts with one file system: one of them brings it, the other one finds it there. The third does not exist.
     dest = tmp_path / "far away" / "env"
-    total, hosts = send(env, "127.0.0.1", "localhost", "host.invalid", to=dest, ssh=ssh, code=1)
+    total, hosts = send(env, "127.0.0.1", "localhost", "127.0.0.1", "host.invalid", to=dest, ssh=ssh, code=1)
     assert {hosts[h]["state"] for h in ("127.0.0.1", "localhost")} <= {"sent", "unchanged"}
     assert hosts["host.invalid"]["state"] == "failed" and hosts["host.invalid"]["why"]
     assert max(h["sent_bytes"] for h in hosts.values()) >= total
@@ -56,8 +56,13 @@ def test_only_what_differs_is_sent_again_and_all_is_proven(env, tmp_path, ssh):
         source.write_text(before)
 
 
-def test_what_was_changed_there_is_put_right(env, tmp_path, ssh):
-    dest = tmp_path / "env"
+def test_what_was_changed_there_is_put_right(env, tmp_path, ssh, monkeypatch):
+    dest = tmp_path / "far" / "env"
+    # More on stderr than a pipe holds: tar has a line for each file if the disk is full.
+    talkative = tmp_path / "ssh"
+    talkative.write_text(f'#!/bin/sh\nhead -c 200000 /dev/zero >&2\nexec {shutil.which("ssh")} "$@"\n')
+    talkative.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     total, _ = send(env, "127.0.0.1", to=dest, ssh=ssh)
     library = next((dest / ".python" / "lib").glob("python3*")) / "json" / "decoder.py"
     site = next((dest / "lib").glob("python3*")) / "site-packages"
@@ -67,6 +72,9 @@ def test_what_was_changed_there_is_put_right(env, tmp_path, ssh):
     library.unlink()
     _, hosts = send(env, "127.0.0.1", to=dest, ssh=ssh)
     assert library.exists() and hosts["127.0.0.1"]["state"] == "sent"
+    (dest / ".unhang" / "placed.json").write_text("{}")
+    _, hosts = send(env, "127.0.0.1", to=dest, ssh=ssh)
+    assert hosts["127.0.0.1"]["state"] == "sent" and hosts["127.0.0.1"]["sent_bytes"] >= total
 
 
 def test_goes_on_after_kill_9(env, tmp_path, ssh):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -198,15 +199,21 @@ def send(
     from unhang.text import same
 
     chosen = language.chosen(lang)
-    dest = (to if to is not None else str(env.absolute())).rstrip("/")
-    if not dest.startswith("/"):
+    dest = os.path.normpath(to if to is not None else env.absolute())
+    if not dest.startswith("/") or dest == "/":
         raise UnhangError(f"--to {to}: give an absolute path, or none")
     if wrong := next((h for h in hosts if h.startswith("-")), None):
         raise UnhangError(f"{wrong} is no host", hint=f"--ssh '{wrong} ...' passes options to ssh")
     words = [word for given in option or () for word in shlex.split(given)]
     with packer.stock(env, projects=project or (), requirements=with_wheels) as taken:
         results = transfer.send(
-            taken, hosts, dest, options=words, limit_s=limit, at_once=at_once, tell=lambda host, says: say(same(f"{host}: ") + says)
+            taken,
+            tuple(dict.fromkeys(hosts)),
+            dest,
+            options=words,
+            limit_s=limit,
+            at_once=at_once,
+            tell=lambda host, says: say(same(f"{host}: ") + says),
         )
     if as_json:
         _print_json({"schema": transfer.SCHEMA, "dest": dest, "total_bytes": taken.manifest.size_bytes, "hosts": results})

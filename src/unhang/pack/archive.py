@@ -7,6 +7,7 @@ in return `diff` and `load` need not unpack an archive to know what is in it.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import tarfile
@@ -46,9 +47,6 @@ def write(path: Path, manifest: Manifest, items: Iterable[Item], *, level: int) 
     """Write the archive beside `path`, and put it there when it is complete. Returns the digest of its manifest. Raises UnhangError."""
     encoded = manifests.encode(manifest)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    for left in path.parent.glob(f".{path.name}.*.part"):
-        if not Path(f"/proc/{left.suffixes[-2][1:]}").exists():
-            left.unlink(missing_ok=True)
     settings = zstandard.ZstdCompressionParameters.from_level(level, threads=-1, enable_ldm=True, window_log=_WINDOW_LOG)
     try:
         with beside.open("wb") as file:
@@ -61,10 +59,17 @@ def write(path: Path, manifest: Manifest, items: Iterable[Item], *, level: int) 
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as e:
-        raise UnhangError(f"cannot write {path}: {e.strerror}") from e
+        raise UnhangError(f"cannot write {path}: {e}") from e
     finally:
         beside.unlink(missing_ok=True)
     return manifests.digest(encoded)
+
+
+def remove_parts(path: Path) -> None:
+    """Those of processes that were killed."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        if (pid := left.suffixes[-2][1:]).isdigit() and not Path("/proc", pid).exists():
+            left.unlink(missing_ok=True)
 
 
 def write_members(out: Sink, items: Iterable[Item]) -> None:

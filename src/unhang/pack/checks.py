@@ -30,13 +30,16 @@ _NOT_MEANT = {"test", "tests", "testing", "doc", "docs", "example", "examples", 
 _IMPORTS = """
 import importlib, json, os, sys, traceback
 out = os.dup(1); os.dup2(2, 1)
+# What Python itself lacks is no package that was never installed; tkinter's library does not travel.
+own = set(getattr(sys, "stdlib_module_names", ())) - {"tkinter", "_tkinter"}
 say = lambda **told: os.write(out, (json.dumps(told) + "\\n").encode())
 for name in sys.argv[1:]:
     say(begins=name)
     try:
         importlib.import_module(name)
     except BaseException as e:
-        missing = e.name if isinstance(e, ModuleNotFoundError) else None
+        lacks = e.name if isinstance(e, ModuleNotFoundError) else None
+        missing = lacks if lacks and lacks.partition(".")[0] not in own else None
         say(failed=name, missing=missing, output=traceback.format_exc()[-4000:])
 os._exit(0)
 """
@@ -169,7 +172,8 @@ def scripts(places: list[str], limit_s: float) -> tuple[int, list[dict[str, Any]
 
     def failure(path: str) -> dict[str, Any] | None:
         code, output = run([path, "--help"], limit_s)
-        broken = code in (126, 127) or re.search(r"^(?:ImportError|ModuleNotFoundError|importlib\.metadata\.\w+Error)\b", output, re.M)
+        crashed = code is not None and (code < 0 or code in (126, 127))
+        broken = crashed or re.search(r"^(?:ImportError|ModuleNotFoundError|importlib\.metadata\.\w+Error)\b", output, re.M)
         # What takes no --help, or takes long, has started.
         return {"script": path, "output": output} if code and broken else None
 
@@ -190,15 +194,15 @@ def examine(limit_s: float) -> dict[str, Any]:
     told["pip"] = run(pip, limit_s) if "pip" in known else None
     tried, broken = scripts(places, limit_s)
     told["scripts"] = {"tried": tried, "failed": broken}
-    told["gloo"] = told["nccl"] = None
+    told["gloo"] = None
     torchrun = os.path.join(sys.prefix, "bin", "torchrun")
-    if "torch" in known and os.path.exists(torchrun):
+    if os.path.exists(torchrun):
         with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
             script = os.path.join(directory, "all_reduce.py")
             with open(script, "w") as file:
                 file.write(_GLOO)
             told["gloo"] = run([torchrun, "--standalone", "--nproc-per-node", "2", script], 2 * limit_s)
-        told["nccl"] = run([sys.executable, "-I", "-c", _NCCL], limit_s)
+    told["nccl"] = run([sys.executable, "-I", "-c", _NCCL], limit_s)
     return told
 
 

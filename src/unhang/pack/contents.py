@@ -74,13 +74,13 @@ def walk(
         if found.name in without or skip(at):
             continue
         if found.is_symlink():
-            real = at.resolve()
+            # Not resolve, which raises for links that go round.
+            real = Path(os.path.realpath(at))
             if not real.exists():
                 leave(LeftOut(path=path, why=f"a link that leads nowhere, to {at.readlink()}"))
                 continue
-            if inside in real.parents:
-                # Its own path as the kernel sees it: directories above it may be links, too.
-                yield Item(path=path, kind="link", target=os.path.relpath(_target(at), at.parent.resolve()))
+            if (target := _target(at, inside)) is not None:
+                yield Item(path=path, kind="link", target=target)
                 continue
             if real.is_dir() and real in within:
                 continue
@@ -95,23 +95,30 @@ def walk(
             leave(LeftOut(path=path, why="neither a file nor a directory nor a link"))
 
 
-def _target(link: Path) -> Path:
-    """Where one link leads, not where all that follow lead."""
-    return Path(os.path.normpath(link.parent.resolve() / link.readlink()))
+def _target(link: Path, inside: Path) -> str | None:
+    """Where one link leads, not where all that follow lead, unless these leave `inside` and come back. None if it leads out."""
+    # As the kernel sees it: directories above either may be links.
+    own, real = link.parent.resolve(), link.resolve()
+    at = own / link.readlink()
+    at = at.parent.resolve() / at.name
+    if inside not in (real, *real.parents):
+        return None
+    return os.path.relpath(at if inside in (at, *at.parents) else real, own)
 
 
-def sources(name: str, top: Path, below: str, *, host: Host) -> tuple[Source, tuple[Item, ...]]:
-    """A project: what git has or would take, and what builds left that it needs; outside a checkout all but other environments."""
+def sources(name: str, top: Path, below: str, *, host: Host, without: Path | None) -> tuple[Source, tuple[Item, ...]]:
+    """A project: what git has or would take, and what builds left that it needs; outside a checkout all but other environments and one file."""
     commit = _git(host, top, "rev-parse", "HEAD")
-    listed = _git(host, top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    wanted = ["--", ".", *([f":(exclude,literal){without.relative_to(top)}"] if without is not None and top in without.parents else ())]
+    listed = _git(host, top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *wanted)
     if listed is None:
-        items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=_is_environment))
+        items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=lambda p: p == without or _is_environment(p)))
         return Source(name=name, path=below, origin=str(top)), items
     ignored = _git(host, top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *_IGNORED_AND_NEEDED) or ""
     is_environment = cache(lambda path: _is_environment(top / path))
     names = [n for n in sorted({*listed.split("\0"), *ignored.split("\0")} - {""}) if not any(map(is_environment, Path(n).parents[:-1]))]
     items = tuple(_of_names(top, below, names))
-    changed = bool(_git(host, top, "status", "--porcelain", "--", "."))
+    changed = bool(_git(host, top, "status", "--porcelain", *wanted))
     return Source(name=name, path=below, origin=str(top), commit=commit.strip() if commit else None, changed=changed), items
 
 
@@ -122,8 +129,8 @@ def _is_environment(path: Path) -> bool:
 def _of_names(top: Path, below: str, names: Sequence[str]) -> Iterator[Item]:
     for name in names:
         at = top / name
-        if at.is_symlink() and (top in (real := at.resolve()).parents) and real.exists():
-            yield Item(path=f"{below}/{name}", kind="link", target=os.path.relpath(_target(at), at.parent.resolve()))
+        if at.is_symlink() and at.exists() and (target := _target(at, top)) is not None:
+            yield Item(path=f"{below}/{name}", kind="link", target=target)
         elif at.is_file():
             yield Item.of_file(f"{below}/{name}", at.resolve())
         elif at.is_dir():

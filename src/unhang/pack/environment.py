@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,8 +54,11 @@ class BasePython:
 
 @dataclass(frozen=True, kw_only=True)
 class Editable:
+    """`recorded` is `path` as it was given to pip: directories above it may be links."""
+
     name: str
     path: Path
+    recorded: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,7 @@ def examine(given: Path, host: Host) -> Environment:
         if any(at == known or known in at.parents for known in editables):
             continue
         if (root := next((p for p in (at, *at.parents) if (p / "pyproject.toml").is_file() or (p / "setup.py").is_file()), None)) is not None:
-            editables[root] = Editable(name=root.name, path=root)
+            editables[root] = Editable(name=root.name, path=root, recorded=str(root))
         else:
             strays.append(LeftOut(path=str(path.relative_to(prefix)), why=f"its line {line} leads outside, to no project: that is not taken along"))
     if gone := [e for e in editables.values() if not e.path.is_dir()]:
@@ -118,7 +122,7 @@ def examine(given: Path, host: Host) -> Environment:
     return Environment(
         prefix=prefix,
         kind=kind,
-        recorded=tuple(dict.fromkeys(p for p in (str(given.absolute()), *recorded) if p not in (str(prefix), "/"))),
+        recorded=tuple(dict.fromkeys(p for p in map(os.path.normpath, (str(given.absolute()), *recorded)) if p not in (str(prefix), "/"))),
         python=python,
         packages=packages,
         distributions={name: version for name, version, _ in told["distributions"] if name},
@@ -147,7 +151,8 @@ def _editables(distributions: Sequence[Sequence[str]]) -> Iterator[Editable]:
             said = json.loads(direct_url)
             url = urlsplit(said["url"])
             if said["dir_info"]["editable"] is True and url.scheme == "file":
-                yield Editable(name=name, path=Path(unquote(url.path)).resolve())
+                path = os.path.normpath(unquote(url.path))
+                yield Editable(name=name, path=Path(path).resolve(), recorded=path)
         except (ValueError, KeyError, TypeError):
             continue
 

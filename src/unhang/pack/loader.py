@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,17 +34,18 @@ def load(file: Path, given: Path, *, replace: bool = False) -> Loaded:
     dest = given.absolute()
     dest = dest.parent.resolve() / dest.name
     if not dest.parent.is_dir():
-        raise UnhangError(f"there is no directory {dest.parent}", hint=f"mkdir -p {dest.parent}")
+        raise UnhangError(f"there is no directory {dest.parent}", hint=f"mkdir -p {shlex.quote(str(dest.parent))}")
     with archive.opened(file) as opened, _alone(dest):
         placement.restore(dest)
         digest = manifest.digest(opened.encoded)
         taken = dest.is_symlink() or (dest.exists() and not _is_empty(dest))
         if taken:
-            if _is_same(dest, opened.manifest, digest):
+            if placement.is_placed(dest, digest, msgspec.to_builtins(opened.manifest.entries)):
                 return Loaded(state="unchanged", dest=str(dest), digest=digest, manifest=opened.manifest, findings=())
             if not replace or dest.is_symlink():
                 raise UnhangError(
-                    f"{dest} exists already, and is not what {file} holds", hint=f"unhang pack load --replace {file} {given}, or another directory"
+                    f"{dest} exists already, and is not what {file} holds",
+                    hint=f"unhang pack load --replace {shlex.quote(str(file))} {shlex.quote(str(given))}, or another directory",
                 )
             # Whoever mistypes DEST loses no home directory.
             if not any((dest / mark).exists() for mark in ("pyvenv.cfg", "conda-meta", placement.PLACED)):
@@ -53,15 +55,15 @@ def load(file: Path, given: Path, *, replace: bool = False) -> Loaded:
         if any(f.severity == "error" for f in findings):
             state = "refused"
         else:
-            _write(opened, dest)
+            _write(opened, dest, replace=taken)
         return Loaded(state=state, dest=str(dest), digest=digest, manifest=opened.manifest, findings=findings)
 
 
-def _write(opened: archive.Opened, dest: Path) -> None:
+def _write(opened: archive.Opened, dest: Path, *, replace: bool) -> None:
     with placement.beside(dest) as new:
         opened.extract(new)
         placement.place(new, str(dest), opened.encoded)
-        placement.exchange(new, dest)
+        placement.exchange(new, dest, replace=replace)
 
 
 @contextlib.contextmanager
@@ -76,14 +78,3 @@ def _alone(dest: Path) -> Iterator[None]:
 
 def _is_empty(dest: Path) -> bool:
     return dest.is_dir() and not any(dest.iterdir())
-
-
-def _is_same(dest: Path, known: Manifest, digest: str) -> bool:
-    """Whether everything of the archive stands there, at its place and with its sums."""
-    try:
-        placed = placement.read_placed(dest)
-    except (OSError, ValueError):
-        return False
-    if (placed["manifest"], placed["dest"]) != (digest, str(dest)):
-        return False
-    return not placement.differences(dest, msgspec.to_builtins(known.entries), placed["changed"])

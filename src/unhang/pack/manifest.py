@@ -92,7 +92,9 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Raises UnhangError for names that are no UTF-8."""
+    """Raises UnhangError for names that are no UTF-8, and for what `decode` would refuse."""
+    if wrong := next(_wrong(manifest), None):
+        raise UnhangError(f"{manifest.prefix} cannot be packed: {wrong}")
     try:
         return msgspec.json.encode(manifest)
     except UnicodeEncodeError as e:
@@ -136,7 +138,9 @@ def _wrong(manifest: Manifest) -> Iterator[str]:
         parent = posixpath.dirname(e.path)
         if parent and kinds.get(parent) != "dir":
             yield f"{e.path} does not lie in a directory of the archive"
-        if e.kind == "link" and (e.target.startswith("/") or not _is_inside(posixpath.normpath(posixpath.join(parent, e.target)), top=True)):
+        # Not "a/..": a may be a link, and what lies above its target is anywhere.
+        is_normal = posixpath.normpath(e.target) == e.target
+        if e.kind == "link" and not (is_normal and _is_inside(posixpath.normpath(posixpath.join(parent, e.target)), top=True)):
             yield f"the link {e.path} leads outside, to {e.target!r}"
         if e.kind == "hard" and kinds.get(e.target) != "file":
             yield f"the hard link {e.path} leads to {e.target!r}, which is no file before it"

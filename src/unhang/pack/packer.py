@@ -25,7 +25,7 @@ from unhang.pack.placement import OWN, PYTHON, THREADS, How
 
 EDITABLE, PROJECT, WHEELS = ".editable", ".project", ".wheels"
 _WITHOUT = frozenset(("__pycache__", OWN))
-_LIBRARY = re.compile(r".*\.so(?:\.[\d.]+)?|.*/bin/python[\d.]*")
+_LIBRARY = re.compile(r".*\.so(?:\.[\d.]+)?|.*/bin/python[\d.]*t?")
 _PROGRAM = re.compile(r"bin/python[\d.]*t?")
 # Extensions that somebody compiled for their own machine may need them.
 _FLAGS = frozenset(
@@ -43,43 +43,52 @@ class Stock:
 
 
 @contextlib.contextmanager
-def stock(prefix: Path, *, projects: Sequence[Path] = (), requirements: Path | None = None) -> Iterator[Stock]:
-    """Read the whole environment. Files that were made for it are there until the context ends. Raises UnhangError."""
+def stock(prefix: Path, *, projects: Sequence[Path] = (), requirements: Path | None = None, without: Path | None = None) -> Iterator[Stock]:
+    """Read the whole environment, and the projects without one file. What is made for it is there until the context ends. Raises UnhangError."""
+    with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
+        try:
+            taken = _taken(prefix, projects, requirements, without, Path(directory))
+        except OSError as e:
+            raise UnhangError(f"cannot read {e.filename or prefix}: {e.strerror or e}") from e
+        yield taken
+
+
+def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, without: Path | None, workshop: Path) -> Stock:
     host = Host()
     env = examine(prefix, host)
-    with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
-        workshop = Path(directory)
-        left: list[LeftOut] = list(env.strays)
-        items = [*walk(env.prefix, "", inside=env.prefix, without=_WITHOUT, skip=lambda p: p == env.prefix / PYTHON, leave=left.append)]
-        taken: list[Source] = []
-        for below, name, top in (*((EDITABLE, e.name, e.path) for e in env.editables), *((PROJECT, p.resolve().name, p.resolve()) for p in projects)):
-            if not top.is_dir():
-                raise UnhangError(f"{top} is no directory")
-            source, found = sources(name, top, f"{below}/{name}", host=host)
-            if any(source.path == other.path for other in taken):
-                raise UnhangError(f"two of the directories that are taken along are called {name}", hint="rename one of them")
-            taken.append(source)
-            items += found
-        if requirements is not None:
-            items += _wheels(env, requirements, workshop / WHEELS, host)
-        program = None
-        if env.kind == "venv":
-            program = f"{PYTHON}/bin/{env.python.executable.name}"
-            # A link that leads to the base Python, or a copy of it.
-            items = [
-                replace(i, kind="link", target=f"../{program}", source=None, size=0, inode=None)
-                if i.kind == "file" and _PROGRAM.fullmatch(i.path)
-                else i
-                for i in items
-            ]
-            items += interpreter.collect(env.python, host, workshop)
-        yield _with_sums(env, complete(items), host, sources=taken, left=left, program=program)
+    left: list[LeftOut] = list(env.strays)
+    items = [*walk(env.prefix, "", inside=env.prefix, without=_WITHOUT, skip=lambda p: p == env.prefix / PYTHON, leave=left.append)]
+    taken: list[Source] = []
+    for below, name, top in (*((EDITABLE, e.name, e.path) for e in env.editables), *((PROJECT, p.resolve().name, p.resolve()) for p in projects)):
+        if not top.is_dir():
+            raise UnhangError(f"{top} is no directory")
+        # pip's own checkouts lie in the environment.
+        at = str(top.relative_to(env.prefix)) if env.prefix in top.parents else f"{below}/{name}"
+        source, found = sources(name, top, at, host=host, without=without)
+        if any(source.path == other.path for other in taken):
+            raise UnhangError(f"two of the directories that are taken along are called {name}", hint="rename one of them")
+        taken.append(source)
+        items += found
+    if requirements is not None:
+        items += _wheels(env, requirements, workshop / WHEELS, host)
+    program = None
+    if env.kind == "venv":
+        program = f"{PYTHON}/bin/{env.python.executable.name}"
+        # A link that leads to the base Python, or a copy of it.
+        items = [
+            replace(i, kind="link", target=f"../{program}", source=None, size=0, inode=None) if i.kind == "file" and _PROGRAM.fullmatch(i.path) else i
+            for i in items
+        ]
+        items += interpreter.collect(env.python, host, workshop)
+    return _with_sums(env, complete(items), host, sources=taken, left=left, program=program)
 
 
 def _with_sums(
     env: Environment, items: tuple[Item, ...], host: Host, *, sources: Sequence[Source], left: Sequence[LeftOut], program: str | None
 ) -> Stock:
-    moves = dict.fromkeys((str(env.prefix), *env.recorded), "") | {s.origin: s.path for s in sources if not s.origin.startswith(f"{env.prefix}/")}
+    outside = {s.origin: s.path for s in sources if not s.origin.startswith(f"{env.prefix}/")}
+    recorded = {e.recorded: outside[str(e.path)] for e in env.editables if str(e.path) in outside}
+    moves = dict.fromkeys((str(env.prefix), *env.recorded), "") | outside | recorded
     # As in direct_url.json.
     moves |= {quote(old): new for old, new in moves.items()}
     read = summed(items, tuple(moves))
@@ -110,7 +119,9 @@ def save(prefix: Path, file: Path, *, projects: Sequence[Path] = (), requirement
         raise UnhangError(f"cannot write {file}: there is no directory {file.absolute().parent}")
     if prefix.resolve() in file.resolve().parents:
         raise UnhangError(f"{file} would lie within the environment that it holds", hint="write it elsewhere")
-    with stock(prefix, projects=projects, requirements=requirements) as taken:
+    archive.remove_parts(file)
+    # It may lie in a project.
+    with stock(prefix, projects=projects, requirements=requirements, without=file.resolve()) as taken:
         return taken.manifest, archive.write(file, taken.manifest, taken.items, level=level)
 
 

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,8 +41,8 @@ THREADS = min(16, os.cpu_count() or 1)
 _BATCH = 64
 _CHUNK_BYTES = 1 << 20
 # pip's and uv's form where the kernel takes no longer first line; what comes after the interpreter are its options.
-_SHEBANG = re.compile(rb"""#![ \t]*(?:/\S*/env[ \t]+(?P<named>python[\d.]*)|(?P<path>/\S*/python[\d.]*))(?P<options>[^\r\n]*)\r?\n""")
-_LONG = re.compile(rb"""#!/bin/sh\n'''exec' (?P<quote>["']?)(?P<path>/[^\n]*/python[\d.]*)(?P=quote)(?P<options>[^\n]*?) "\$0" "\$@"\n' '''\n""")
+_SHEBANG = re.compile(rb"""#![ \t]*(?:/\S*/env[ \t]+(?P<named>python[\d.]*t?)|(?P<path>/\S*/python[\d.]*t?))(?P<options>[^\r\n]*)\r?\n""")
+_LONG = re.compile(rb"""#!/bin/sh\n'''exec' (?P<quote>["']?)(?P<path>/[^\n]*/python[\d.]*t?)(?P=quote)(?P<options>[^\n]*?) "\$0" "\$@"\n' '''\n""")
 _BASE = {"home": "bin", "base-prefix": "", "base-exec-prefix": ""}
 
 
@@ -85,7 +86,13 @@ def _moved(text: str, moves: Sequence[tuple[str, str]]) -> str:
     if not new:
         return text
     pattern = rf"(?:(?<=-[IL])|(?<![\w.+~-]))({'|'.join(map(re.escape, new))})(?![\w+~-]|\.\w)"
-    return re.sub(pattern, lambda m: new[m[1]], text)
+
+    def moved(found: re.Match[str]) -> str:
+        # Python 3.13's activate scripts have no quotes where the old path needed none.
+        is_bare = text.endswith(("VIRTUAL_ENV=", "VIRTUAL_ENV "), 0, found.start())
+        return shlex.quote(new[found[1]]) if is_bare else new[found[1]]
+
+    return re.sub(pattern, moved, text)
 
 
 def _in_length(data: bytes, old: str, new: str) -> bytes:
@@ -165,9 +172,13 @@ def _keep(root: Path, final: str, encoded: bytes, changed: Mapping[str, str]) ->
 
 def read_placed(root: Path) -> dict[str, Any]:
     """`dest`, where it was placed; `manifest`, the sum of its manifest; `changed`, the sums of what was rewritten. Raises OSError, ValueError."""
-    found = json.loads((root / PLACED).read_text())
+    return parse_placed((root / PLACED).read_bytes())
+
+
+def parse_placed(data: bytes) -> dict[str, Any]:
+    found = json.loads(data)
     if not isinstance(found, dict) or not {"dest", "manifest", "changed"} <= found.keys():
-        raise ValueError(f"{root / PLACED} is damaged")
+        raise ValueError(f"{PLACED} is damaged")
     return found
 
 
@@ -197,6 +208,15 @@ def differences(root: Path, entries: Sequence[Sequence[Any]], changed: Mapping[s
         return [found for batch in pool.map(lambda b: [*map(wrong, b)], batches(entries)) for found in batch if found is not None]
 
 
+def is_placed(dest: Path, digest: str, entries: Sequence[Sequence[Any]]) -> bool:
+    """Whether all of a manifest stands at `dest`, placed there and with its sums."""
+    try:
+        placed = read_placed(dest)
+    except (OSError, ValueError):
+        return False
+    return (placed["manifest"], placed["dest"]) == (digest, str(dest)) and not differences(dest, entries, placed["changed"])
+
+
 def batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """A task of a pool costs as much as a small file."""
     return (items[i : i + _BATCH] for i in range(0, len(items), _BATCH))
@@ -219,7 +239,8 @@ def beside(dest: Path) -> Iterator[Path]:
     new = dest.with_name(f".{dest.name}.unhang-new")
     while True:
         new.mkdir(exist_ok=True)
-        held = os.open(new, os.O_RDONLY)
+        # A link would have what it leads to emptied.
+        held = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -245,7 +266,7 @@ def beside(dest: Path) -> Iterator[Path]:
 
 def _is_same(held: int, path: Path) -> bool:
     with contextlib.suppress(OSError):
-        return os.path.samestat(os.fstat(held), os.stat(path))
+        return os.path.samestat(os.fstat(held), os.lstat(path))
     return False
 
 
@@ -256,19 +277,19 @@ def restore(dest: Path) -> None:
             pass
 
 
-def exchange(new: Path, dest: Path) -> None:
-    """Put `new` in the place of `dest`. The old one stays beside it until that is done."""
+def exchange(new: Path, dest: Path, *, replace: bool) -> None:
+    """Put `new` in the place of `dest`. The old one stays beside it until that is done. Raises OSError if it is not empty, unless `replace`."""
     before = dest.with_name(f".{dest.name}.unhang-before")
-    if dest.exists():
-        dest.rename(before)
     try:
+        if replace:
+            dest.rename(before)
         new.rename(dest)
-    except OSError:
-        if before.exists():
+    except BaseException:
+        if before.exists() and not dest.exists():
             before.rename(dest)
         raise
-    if before.exists():
-        shutil.rmtree(before)
+    # Files of it that are open elsewhere stay on NFS; the next one tries again.
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def make(root: Path, entries: Iterable[Sequence[Any]]) -> None:
@@ -288,6 +309,10 @@ def assemble(received: Path, dest: Path) -> None:
     encoded = gzip.decompress((received / f"{MANIFEST}.gz").read_bytes())
     manifest = json.loads(encoded)
     with beside(dest) as new:
+        # By another host with the same file system.
+        if is_placed(dest, hashlib.sha256(encoded).hexdigest(), manifest["entries"]):
+            shutil.rmtree(received)
+            return
         old: dict[tuple[str, int], str] = {}
         with contextlib.suppress(OSError, ValueError):
             changed = read_placed(dest)["changed"]
@@ -307,7 +332,7 @@ def assemble(received: Path, dest: Path) -> None:
         if wrong := differences(new, manifest["entries"], {}):
             raise ValueError(f"{len(wrong)} files are not what was sent: {wrong[0][0]} {wrong[0][1]}")
         place(new, str(dest), encoded)
-        exchange(new, dest)
+        exchange(new, dest, replace=(dest / PLACED).exists())
     shutil.rmtree(received)
 
 

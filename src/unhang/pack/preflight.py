@@ -81,14 +81,15 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
             ),
             remedies=("newer-runtime",),
         )
-    longer = len(os.fsencode(dest)) > len(os.fsencode(manifest.prefix))
+    old = min((path for path, new in manifest.moves if not new), key=len, default=manifest.prefix)
+    longer = len(os.fsencode(dest)) > len(os.fsencode(old))
     if longer and (fixed := [p for p, how in manifest.places.items() if how == "binary"]):
         yield env_relocation.CAUSE.host_finding(
             area=_AREA,
             severity="error",
             says=Text(
-                f"{len(fixed)} binary files hold the path {manifest.prefix}, and have no room for the longer {dest}: {fixed[0]}",
-                f"{len(fixed)} 个二进制文件中写有路径 {manifest.prefix}，容不下更长的 {dest}：{fixed[0]}",
+                f"{len(fixed)} binary files hold the path {old}, and have no room for the longer {dest}: {fixed[0]}",
+                f"{len(fixed)} 个二进制文件中写有路径 {old}，容不下更长的 {dest}：{fixed[0]}",
             ),
             leads_to=Text("programs look for their files at the old place", "程序会到旧位置查找文件"),
             remedies=(),

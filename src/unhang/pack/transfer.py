@@ -9,17 +9,20 @@ import contextlib
 import gzip
 import hashlib
 import json
+import os
 import posixpath
 import shlex
 import subprocess
 import tarfile
+import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from unhang.errors import UnhangError
 from unhang.model import Area, HostFinding
@@ -37,6 +40,7 @@ _PIECE_BYTES = 32 * 1024**2
 _ENDS = f"{placement.OWN}/ends"
 _MARK = "unhang-pack-part"
 _CONNECT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15")
+_TAKEN = 17
 # Everything in one question: each connection takes a while.
 _STATE = f"""
 part() {{ printf '\\n{_MARK}\\n'; }}
@@ -45,9 +49,9 @@ p=$parent; while [ ! -d "$p" ]; do p=$(dirname -- "$p"); done; df -Pk "$p" | tai
 cat /proc/driver/nvidia/version 2>/dev/null; part; grep -m1 -E '^(flags|Features)' /proc/cpuinfo; part
 ls "$incoming/{_ENDS}" 2>/dev/null; part; cat "$dest/{placement.PLACED}" 2>/dev/null; part
 gzip -c "$dest/{placement.MANIFEST}" 2>/dev/null || cat "$dest/{placement.MANIFEST}" 2>/dev/null
-[ -e "$dest" ] && [ ! -e "$dest/{placement.PLACED}" ] && exit 17; exit 0
+[ -L "$dest" ] && exit {_TAKEN}
+[ -e "$dest" ] && [ ! -e "$dest/{placement.PLACED}" ] && exit {_TAKEN}; exit 0
 """
-_TAKEN = 17
 _BUSY_S = 600.0
 _LOOK_S = 1.0
 
@@ -149,38 +153,41 @@ class _Send:
             return "refused", findings
         self._pieces(needed, received)
         try:
-            return self._assemble(), findings
+            self._assemble()
         except _Failed as e:
             # Files there were changed since they were placed, or an older sending left others.
             self._tell(self._host, Text(f"{e}: everything is sent anew", f"{e}：重新发送全部内容"))
             self._ssh(f"rm -rf {shlex.quote(self._incoming)}")
             self._pieces(self._needed({}), frozenset())
-            return self._assemble(), findings
+            self._assemble()
+        return "sent", findings
 
     def _state(self) -> tuple[Target, frozenset[str], Mapping[str, Any], Mapping[tuple[str, int], str]]:
         """The host, which pieces it has received already, and what stands at the place: how it was placed, and its paths by sum and mode."""
         names = {"dest": self._dest, "parent": posixpath.dirname(self._dest), "incoming": self._incoming}
         code, out, err = self._ssh_code("".join(f"{k}={shlex.quote(v)}; " for k, v in names.items()) + _STATE)
         if code == _TAKEN:
-            raise _Failed(f"{self._dest} exists there and was not placed by unhang pack; choose another with --to")
+            raise _Failed(f"{self._dest} exists there, and is a link or was not placed by unhang pack; choose another with --to")
         *parts, old = out.split(f"\n{_MARK}\n".encode(), 8)
         if code or len(parts) != 8:
             raise _Failed(err or f"the host does not answer as one with sh does (exit code {code})")
-        machine, glibc, space, inodes, driver, flags, ends, placed = (p.decode(errors="replace").strip() for p in parts)
-        free, free_inodes = (int(column[3]) if len(column := line.split()) > 4 and column[3].isdigit() else None for line in (space, inodes))
+        machine, glibc, space, inodes, driver, flags, ends, _ = (p.decode(errors="replace").strip() for p in parts)
+        # Size, used, free; without a size, inodes are not counted.
+        columns = (line.split() for line in (space, inodes))
+        free, free_inodes = (int(c[3]) if len(c) > 4 and c[3].isdigit() and c[1] != "0" else None for c in columns)
         version = next((w for w in driver.partition("\n")[0].split() if w[0].isdigit() and "." in w), None)
         target = Target(
             machine=machine,
             glibc=glibc.rpartition(" ")[2] or None,
             free_bytes=(free or 0) * 1024,
-            free_inodes=free_inodes or None,
+            free_inodes=free_inodes,
             driver=version,
             cpu_flags=cpu_flags(flags),
         )
         told: dict[str, Any] = {}
         has: dict[tuple[str, int], str] = {}
-        with contextlib.suppress(ValueError, OSError, UnhangError, EOFError):
-            told = json.loads(placed)
+        with contextlib.suppress(ValueError, OSError, UnhangError, EOFError, zlib.error):
+            told = placement.parse_placed(parts[-1])
             there = manifests.decode(gzip.decompress(old) if old[:2] == b"\x1f\x8b" else old, name=self._host)
             has = {(e.sum, e.mode): e.path for e in there.entries if e.kind == "file" and e.path not in told["changed"]}
         return target, frozenset(ends.split()), told, has
@@ -211,7 +218,7 @@ class _Send:
         """A tar stream that ends in a file of its own: one that was cut short between two files looks complete to tar."""
         incoming, last = shlex.quote(self._incoming), shlex.quote(list(own)[-1])
         command = f"mkdir -p {incoming} && cd {incoming} && rm -f {last} && tar -xf - && [ -f {last} ]"
-        with self._started(command) as process:
+        with self._started(command) as (process, errors):
             assert process.stdin is not None
             counted = _Counted(process.stdin)
             try:
@@ -225,11 +232,12 @@ class _Send:
                 pass
             finally:
                 self._sent_bytes += counted.size
-            _, err = process.communicate()
+            process.communicate()
+            said = _last(errors)
         if process.returncode:
-            raise _Failed(_last(err) or f"ssh ended with {process.returncode} while files were sent")
+            raise _Failed(said or f"ssh ended with {process.returncode} while files were sent")
 
-    def _assemble(self) -> Literal["sent", "unchanged"]:
+    def _assemble(self) -> None:
         interpreter = self._manifest.python.interpreter or self._own_python()
         there, here = (shlex.quote(f"{p}/{interpreter}") for p in (self._incoming, self._dest))
         script = shlex.quote(f"{self._incoming}/{placement.SCRIPT}")
@@ -238,12 +246,8 @@ class _Send:
         until = time.monotonic() + _BUSY_S
         while (ended := self._ssh_code(command))[0] == placement.BUSY and time.monotonic() < until:
             time.sleep(_LOOK_S)
-            if self._state()[2].get("manifest") == self._digest:
-                self._ssh(f"rm -rf {shlex.quote(self._incoming)}")
-                return "unchanged"
         if ended[0]:
             raise _Failed(ended[2] or f"ssh ended with {ended[0]}")
-        return "sent"
 
     def _own_python(self) -> str:
         links = {e.path: e.target for e in self._manifest.entries if e.kind == "link"}
@@ -276,26 +280,28 @@ class _Send:
             raise _Failed(err or f"ssh ended with {code}")
 
     def _ssh_code(self, command: str, given: bytes = b"") -> tuple[int, bytes, str]:
-        with self._started(command) as process:
-            out, err = process.communicate(given)
-        return process.returncode, out, _last(err)
+        with self._started(command) as (process, errors):
+            out, _ = process.communicate(given)
+            return process.returncode, out, _last(errors)
 
     @contextlib.contextmanager
-    def _started(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
+    def _started(self, command: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
         if self._stopped.is_set():
             raise _Failed("interrupted")
         # Whatever the user's shell there is.
         argv = ["ssh", *_CONNECT, *self._options, "--", self._host, f"sh -c {shlex.quote(command)}"]
-        try:
-            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        except FileNotFoundError as e:
-            raise _Failed("there is no ssh on this host; install OpenSSH") from e
-        self._running.add(process)
-        with process:
+        # A pipe that nobody reads while files are sent would fill: tar has a line for each if the disk is full.
+        with tempfile.TemporaryFile() as errors:
             try:
-                yield process
-            finally:
-                self._running.discard(process)
+                process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            except FileNotFoundError as e:
+                raise _Failed("there is no ssh on this host; install OpenSSH") from e
+            self._running.add(process)
+            with process:
+                try:
+                    yield process, errors
+                finally:
+                    self._running.discard(process)
 
 
 class _Counted:
@@ -307,5 +313,6 @@ class _Counted:
         self.size += len(data)
 
 
-def _last(err: bytes) -> str:
-    return " ".join(err.decode(errors="replace").split())[-400:]
+def _last(errors: BinaryIO) -> str:
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - 400))
+    return " ".join(errors.read().decode(errors="replace").split())

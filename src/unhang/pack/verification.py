@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import tempfile
@@ -83,12 +84,17 @@ def repair(given: Path) -> bool:
     dest = given.resolve()
     _, encoded = manifests.read_placed(dest)
     try:
-        if placement.read_placed(dest)["dest"] == str(dest):
+        if not _is_moved(dest, placement.read_placed(dest)):
             return False
         placement.move(dest, str(dest), encoded)
     except (OSError, ValueError) as e:
         raise UnhangError(f"cannot repair {dest}: {e}", hint="unhang pack load FILE DEST") from e
     return True
+
+
+def _is_moved(dest: Path, placed: Mapping[str, Any]) -> bool:
+    # send keeps the path as it was given: directories above it may be links.
+    return str(dest) != os.path.realpath(str(placed["dest"]))
 
 
 def _ask(dest: Path, limit_s: float) -> Mapping[str, Any] | str:
@@ -121,7 +127,7 @@ def _ask(dest: Path, limit_s: float) -> Mapping[str, Any] | str:
 
 def _place(dest: Path, placed: Mapping[str, Any], digest: str) -> tuple[Area, list[HostFinding]]:
     findings = []
-    if placed["dest"] != str(dest):
+    if _is_moved(dest, placed):
         findings.append(
             _finding(
                 "place",
@@ -174,7 +180,7 @@ def _python(dest: Path, placed: Mapping[str, Any]) -> tuple[Area, list[HostFindi
     on_host = env_relocation.CAUSE.on_host
     assert on_host is not None
     # If it was moved, one command puts all of it right.
-    moved = placed["dest"] != str(dest)
+    moved = _is_moved(dest, placed)
     findings = [replace(f, area="python", remedies=() if moved else f.remedies) for f in on_host(taken)]
     says = python_env.SUBJECT.summary(seen)
     return _area("python", findings, says), findings
