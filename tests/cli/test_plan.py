@@ -64,6 +64,7 @@ def test_what_does_not_fit_into_host_memory_is_not_recommended(run):
     _, found = told(run, *words, "--gpu-memory", "10GiB")
     by_name = {row["estimate"]["strategy"]["name"]: row for row in found["rows"]}
     assert (by_name["zero-3-offload"]["fits"], by_name["zero-3-offload"]["host_fits"], found["recommended"]) == ("fits", "no", None)
+    assert "of 60 GiB host memory (--host-memory)" in found["why"]["en"]
 
 
 def test_explain_prints_exactly_the_terms_of_the_json(run):
@@ -108,6 +109,7 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
         (["--layers", 2], "hidden is missing"),
         (["--params", "1e9", "--gpu-memory", "80"], "a size such as 80GiB"),
         (["--params", "1e9", "--batch", 0], "--batch 0: it is 1 or more"),
+        (["--params", "1e9", "--sequence", 10**400], "at most 1e9"),
         (["--params", "1e9", "--world-size", 12, "--per-node", 8], "do not fill hosts"),
         (["--params", "1e9", "--strategy", "zero-4"], "it is one of ddp"),
         (["--params", "1e9", "--offload", "disk"], "it is one of auto"),
@@ -120,6 +122,26 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
 def test_bad_input_says_what_is_wrong(run, words, says):
     error = run(*words).exception
     assert isinstance(error, UnhangError) and says in str(error) and error.says_zh
+
+
+@pytest.mark.parametrize("ranks", [[(10**9, None)], [(10**9, 10**9)] * 2])
+def test_other_ranks_or_another_device_are_no_calibration(ranks):
+    from unhang.planning import formula, shape
+    from unhang.planning.training import STRATEGIES, Training
+    from unhang.report.plan import calibrate
+
+    training = Training(world_size=2, per_node=2, device="cpu")
+    found = formula.estimate(shape.from_count(10**7, {}), training, STRATEGIES[0])
+    with pytest.raises(UnhangError, match="nothing to compare"):
+        calibrate(found, training, ranks)
+    assert "with DDP" in calibrate(found, training, [(10**9, None)] * 2).says().en
+
+
+def test_pure_bf16_is_no_autocast_in_the_file(run, tmp_path):
+    words = ("--params", "1e9", "--world-size", 2, "--gpu-memory", "80GiB", "--precision", "pure-bf16", "--strategy", "ddp")
+    run(*words, "-o", tmp_path / "a", "--form", "accelerate")
+    run(*words, "-o", tmp_path / "t", "--form", "trainer")
+    assert 'mixed_precision: "no"' in (tmp_path / "a").read_text() and '"bf16": false' in (tmp_path / "t").read_text()
 
 
 @pytest.fixture
@@ -139,7 +161,7 @@ def config(tmp_path):
         ("accelerate", "fsdp2", ["distributed_type: FSDP", "fsdp_version: 2", "fsdp_activation_checkpointing: true"]),
         ("accelerate", "ddp", ["distributed_type: MULTI_GPU", "num_processes: 16"]),
         ("llamafactory", "zero-2", ["finetuning_type: \"lora\"", "lora_rank: 16", "deepspeed: \"out.yaml.deepspeed.json\"", "cutoff_len: 4096"]),
-        ("trainer", "fsdp2", ['"version": 2', '"gradient_checkpointing": true', '"ddp_timeout": 10800']),
+        ("trainer", "fsdp2", ['"version": 2', '"full_shard auto_wrap"', '"gradient_checkpointing": true', '"ddp_timeout": 10800']),
     ],
 )  # fmt: skip
 def test_what_is_written_says_what_was_planned_and_passes_our_own_check(run, config, tmp_path, form, strategy, holds):

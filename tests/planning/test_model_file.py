@@ -45,6 +45,19 @@ def test_parts_by_their_index_are_one_model(tmp_path):
     assert model_file.read(index).parameters == COUNT == model_file.read(tmp_path).parameters
 
 
+def test_weights_that_lie_in_a_directory_twice_or_packed_are_not_counted(tmp_path):
+    safetensors(tmp_path / "model.safetensors", TENSORS)
+    safetensors(tmp_path / "consolidated.safetensors", {f"again.{n}": s for n, s in TENSORS.items()})
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(TENSORS, "../model.safetensors")}))
+    assert model_file.read(tmp_path).parameters == COUNT
+    config = {"model_type": "llama", "num_hidden_layers": L, "hidden_size": H, "num_attention_heads": 2, "num_key_value_heads": 1,
+              "intermediate_size": W, "vocab_size": V}  # fmt: skip
+    safetensors(tmp_path / "model.safetensors", {n: [*s[:-1], s[-1] // 8] for n, s in TENSORS.items()})
+    for fields, counts in ({}, False), ({"quantization_config": {"bits": 4}}, True):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **fields}))
+        assert (model_file.read(tmp_path).parameters == COUNT) is counts
+
+
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
@@ -57,6 +70,8 @@ def test_parts_by_their_index_are_one_model(tmp_path):
         ("m.safetensors", b"\xff" * 9, "no header"),
         ("m.safetensors", struct.pack("<Q", 2) + b"[]", "no header"),
         ("m.safetensors", b"ab", "no header"),
+        ("i.json", b'{"weight_map": 1}', "no index"),
+        ("config.json", b'{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 8, "vocab_size": %d}' % 10**400, "at most 1e15"),
         ("m.safetensors", struct.pack("<Q", 2) + b"{}", "tell no decoder"),
     ],
 )

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from unhang.planning.formula import Tracked, counts, estimate
+from unhang.planning.formula import Tracked, counts, estimate, layer_activations
 from unhang.planning.shape import from_config
 from unhang.planning.training import STRATEGIES, Lora, Training
 from unhang.probes import memory
@@ -25,6 +25,7 @@ CASES = {
     "grouped queries, tied": (QWEN, {}),
     "few words": ({**LLAMA, "vocab_size": 500}, {}),
     "eager": (LLAMA, {"attention": "eager"}),
+    "eager, checkpointing": ({**LLAMA, "vocab_size": 500}, {"attention": "eager", "checkpointing": True, "batch": 2, "sequence": 1024}),
     "checkpointing": ({**LLAMA, "num_hidden_layers": 12, "vocab_size": 500}, {"checkpointing": True}),
     "adapters": (LLAMA, {"lora": Lora(rank=8)}),
     "frozen": (LLAMA, {"frozen": 2}),
@@ -54,6 +55,45 @@ def test_activations(name):
     assert numbers == dataclasses.asdict(counts(shape, asked))
     low, high = of_loss(estimate(shape, asked, BY_NAME["ddp"]))
     assert 0.9 * counted <= low <= high * 1.001 and low <= 1.1 * counted, (counted, low, high)
+
+
+PLAIN = {"hidden_size": 256, "num_attention_heads": 4, "vocab_size": 500, "tie_word_embeddings": False, "eos_token_id": 0}
+GATED = {**PLAIN, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 704}
+OF_FAMILIES = {
+    **dict.fromkeys(("llama", "qwen3", "olmo2"), GATED),
+    "opt": {**PLAIN, "ffn_dim": 1024, "max_position_embeddings": 512, "dropout": 0.0, "word_embed_proj_dim": 256},
+    "gpt_neox": {**PLAIN, "intermediate_size": 1024},
+    "mixtral": {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {**GATED, "moe_intermediate_size": 96, "num_experts": 16, "num_experts_per_tok": 4},
+}
+
+
+# Whether autocast reaches the kernels of experts depends on the release of transformers.
+@pytest.mark.parametrize(("kind", "precision"), [*((k, "fp32") for k in OF_FAMILIES), *((k, "bf16") for k in [*OF_FAMILIES][:5])])
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_block_of_each_family_keeps(kind, precision):
+    """Real tensors, since models of experts run on no fake ones."""
+    import torch
+
+    config, asked = {**OF_FAMILIES[kind], "model_type": kind}, training(batch=4, precision=precision)
+
+    def saved(layers):
+        """Bytes that autograd holds, without weights and, with autocast, their casts."""
+        model, loss, blocks = memory.built(request({**config, "num_hidden_layers": layers}, asked))
+        found = {}
+
+        def pack(tensor):
+            found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), memory.computing(precision, "torch"):
+            loss()
+        own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+        casts = sum(2 * p.numel() for block in blocks for p in block.parameters() if p.dim() > 1) if precision == "bf16" else 0
+        return sum(t.untyped_storage().nbytes() for where, t in found.items() if where not in own) - casts
+
+    one = (saved(4) - saved(2)) / 2
+    assert 0.95 * one <= layer_activations(from_config(kind, {**config, "num_hidden_layers": 4}), asked, "torch") <= 1.15 * one
 
 
 @pytest.mark.filterwarnings("ignore")

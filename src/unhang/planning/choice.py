@@ -172,10 +172,11 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
     if chosen is None:
         least = min(rows, key=lambda row: row.estimate.low)
         found, host = _range(least.estimate), f"{size(least.estimate.host_low)} to {size(least.estimate.host_high)}"
+        free = "?" if machine.host_bytes is None else size(machine.host_bytes)
         return None, Text(
-            f"nothing fits: {least.strategy.title.en} needs {found} of {room} a rank and {host} of host memory. More ranks, a shorter sequence, "
-            "--checkpointing, --lora 16 or a smaller batch need less.",
-            f"都放不下：{least.strategy.title.zh} 每个 rank 需要 {found}（共 {room}），主机内存 {host}。"
+            f"nothing fits: {least.strategy.title.en} needs {found} of {room} a rank and {host} of {free} host memory (--host-memory). "
+            "More ranks, a shorter sequence, --checkpointing, --lora 16 or a smaller batch need less.",
+            f"都放不下：{least.strategy.title.zh} 每个 rank 需要 {found}（共 {room}），主机内存 {host}（共 {free}，--host-memory）。"
             "增加 rank、缩短序列、--checkpointing、--lora 16 或减小批次可减少需求。",
         )
     before = [row for row in rows[: rows.index(chosen)] if row.strategy.name != "zero-redundancy"]

@@ -29,7 +29,9 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
             f"{form} has no place for {strategy.name}", says_zh=f"{form} 无法表示 {strategy.name}", hint="--strategy zero-2, or --form accelerate"
         )
     layout = Layout(nodes=training.world_size // training.ranks_here, processes=training.ranks_here, gpus=training.device == "cuda")
-    half = {"fp32": "no", "pure-bf16": "bf16"}.get(training.precision, training.precision)
+    # Only DeepSpeed and LLaMA-Factory cast the weights themselves; elsewhere bf16 is autocast on the weights as the script has loaded them.
+    pure = "bf16" if is_deepspeed or form == "llamafactory" else "no"
+    half = {"fp32": "no", "pure-bf16": pure}.get(training.precision, training.precision)
     choice: dict[str, Any] = {"batch": training.batch, "accumulation": training.accumulation, "precision": half}
     beside = {COMPANION: json.dumps(_deepspeed(choice, layout, strategy), indent=2) + "\n"} if is_deepspeed else {}
     if form == "deepspeed":
@@ -39,7 +41,7 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
     fields = {**_fields(made, training), **({"deepspeed": f"{name}{COMPANION}"} if is_deepspeed else {})}
     if form == "trainer":
         if strategy.name == "fsdp2":
-            fields |= {"fsdp": "full_shard", "fsdp_config": {"version": 2, "reshard_after_forward": True}}
+            fields |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2, "reshard_after_forward": True}}
         fields |= {"per_device_train_batch_size": training.batch, "gradient_accumulation_steps": training.accumulation}
         fields |= {"bf16": half == "bf16", "fp16": half == "fp16", "gradient_checkpointing": training.checkpointing}
         return Exported(text=json.dumps(fields, indent=2) + "\n", companions=beside)

@@ -21,6 +21,7 @@ MOMENTS = ("loss", "backward", "step")
 GIB = 1024**3
 # What our own export writes; DeepSpeed's default is 5e8 (deepspeed/runtime/zero/config.py).
 BUCKET = 200_000_000
+# stage3_max_live_parameters, and sub_group_size.
 _LIVE = 1_000_000_000
 # float32 copies of the logits at the worst moment: the result of log_softmax and two gradients; the logits themselves if the script keeps them.
 _LOGITS = (3, 4)
@@ -111,14 +112,14 @@ def counts(shape: Shape | None, training: Training, tracked: Tracked | None = No
 
 
 def estimate(shape: Shape | None, training: Training, strategy: Strategy, *, tracked: Tracked | None = None) -> Estimate:
-    """The terms of one rank. One of `shape` and `tracked` is needed; activations that torch's tracker counted replace those of the closed form."""
+    """The terms of one rank. One of `shape` and `tracked` is needed; what torch's tracker counted at the loss replaces the closed form's."""
     made = _Terms(counts(shape, training, tracked), training, strategy)
     made.add_states()
     made.add_exchange(casts=tracked is None)
-    if tracked is not None:
-        made.add_tracked_activations(tracked)
-    elif shape is not None:
+    if shape is not None:
         made.add_activations(shape)
+    if tracked is not None:
+        made.add_tracked_activations(tracked, has_last=shape is not None)
     # Another batch may need most at another moment than the one that was counted.
     if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2" and training.batch == tracked.batch:
         # The tracker misses the input of the last reduce_scatter (measured): that moment stays with the closed form.
@@ -159,13 +160,22 @@ def layer_activations(shape: Shape, training: Training, runs_on: str) -> float:
     targets = set(shape.linear_layers() if training.lora is None else training.lora.targets)
     # RMSNorm computes in float32 and keeps its input; its result is kept for its weight, the input of a linear layer for that one's.
     norm = (4 if family.rms_norm else widths.residual) + (widths.residual if family.rms_norm and training.lora is None else 0)
-    inputs = shape.hidden * widths.compute * (bool(targets & {"q_proj", "k_proj", "v_proj"}) + bool(targets & {"gate_proj", "up_proj"}))
+    readers = [len(targets & {"q_proj", "k_proj", "v_proj"}), len(targets & {"gate_proj", "up_proj"})]
+    if widths.residual == widths.compute or family.fused:
+        # Only autocast makes a copy of the same input for each linear layer.
+        readers = [min(n, 1) for n in readers]
+    inputs = shape.hidden * widths.compute * sum(readers)
     attention = (2 * shape.query + 2 * shape.key) * widths.compute + 4 * shape.heads
+    if family.head_norms:
+        attention += (shape.query + shape.key) * (4 + (widths.compute if training.lora is None else 0))
     if training.attention == "eager":
         # Softmax in float32, its cast for the product with the values, and keys and values repeated for each head.
         attention += shape.heads * training.sequence * (4 + widths.compute % 4) + 2 * (shape.query - shape.key) * widths.compute
     kept = family.activations - ("down_proj" not in targets)
     mlp = kept * shape.intermediate * shape.active_experts * widths.compute
+    if shape.experts > 1:
+        # Each expert's input, result, and result times its weight: transformers' own loop; its grouped kernels keep two of the three.
+        mlp += 3 * shape.hidden * shape.active_experts * widths.compute
     adapters = 0 if training.lora is None else training.lora.rank * len(targets) * widths.compute
     return training.tokens * (2 * shape.hidden * norm + inputs + attention + mlp + adapters)
 
@@ -202,9 +212,9 @@ class _Terms:
     def _optimizer_bytes(self) -> float:
         each = OPTIMIZERS[self.training.optimizer]
         if each is None:
-            # A row and a column of float32 for each matrix: of a square one with as many numbers as the largest tensor.
-            return 8 / math.sqrt(self.found.largest_tensor)
-        return each / 2 if self.training.precision == "pure-bf16" and self.training.optimizer in ("adamw", "momentum") else each
+            # A row and a column of float32 for each matrix: of a square one with as many numbers as the largest tensor. ZeRO's are flat.
+            return 8 / math.sqrt(self.found.largest_tensor) if self.on_torch else 4
+        return each / 2 if self.on_torch and self.training.precision == "pure-bf16" and self.training.optimizer in ("adamw", "momentum") else each
 
     def add_states(self) -> None:
         """Parameters, gradients, optimizer state and master weights: what ZeRO shards."""
@@ -217,9 +227,12 @@ class _Terms:
             held = (trained * widths.weight + frozen * width) / shards
             self.add("parameters", held, trained=trained, width=widths.weight, frozen=frozen, frozen_width=width, shards=shards)
         if not strategy.offload:
-            # Offloaded gradients go to the host bucket by bucket. With several micro-batches for a step they are there while activations are.
+            # Offloaded gradients go to the host bucket by bucket. With several micro-batches for a step they are there while activations are,
+            # and ZeRO-3's partition always (stage3.py, grad_partitions_flat_buffer). Stages 1 and 2 drop them for the step's float32 copy.
             shards = self._shares(2)
-            moments = MOMENTS if training.accumulation > 1 else ()
+            at_loss = training.accumulation > 1 or strategy.name == "zero-3"
+            at_step = self.on_torch or strategy.stage == 3
+            moments = tuple(m for m, is_there in zip(MOMENTS, (at_loss, True, at_step), strict=True) if is_there)
             self.add("gradients", trained * widths.gradient / shards, moments=moments, trained=trained, width=widths.gradient, shards=shards)
             self._add_optimizer(trained)
 
@@ -232,15 +245,17 @@ class _Terms:
             share = max(share, min(1.0, found.largest_tensor / trained))
         each = self._optimizer_bytes()
         self.add("optimizer", trained * each * share, optimizer=training.optimizer, trained=trained, each=each, percent=f"{share:.1%}"[:-1])
-        if not self.on_torch and training.precision != "pure-bf16":
+        at_once = trained * share
+        if not self.on_torch:
+            # Whatever the weights' precision is (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py).
             self.add("master", trained * 4 * share, trained=trained, shards=shards)
-            low = trained * 4 * share if training.precision == "fp32" else 0
-            self.add("master-gradients", low, trained * 4 * share, trained=trained, shards=shards)
-        elif training.optimizer == "adamw":
+            at_once = min(at_once, _LIVE) if strategy.stage == 3 else at_once
+            self.add("master-gradients", at_once * 4, numbers=at_once)
+        if training.optimizer == "adamw":
             cut = self._shares(3)
             largest = 2 * 4 * min(found.largest_tensor, trained) / cut
-            of_rank = trained * self.widths.weight * share
-            low, high = (min(largest, of_rank), of_rank) if training.device == "cuda" else (largest, largest)
+            of_rank = at_once * (self.widths.weight if self.on_torch else 4)
+            low, high = (largest, largest) if self.on_torch and training.device == "cpu" else (0, of_rank)
             self.add("step", low, high, largest=largest / 8)
 
     def add_exchange(self, *, casts: bool) -> None:
@@ -258,9 +273,13 @@ class _Terms:
             unreduced = max(trained, min(found.layer, found.trained)) * widths.gradient
             texts: dict[str, Any] = {"outside": found.outside, "width": widths.compute, "trained": trained, "gradient": widths.gradient}
             self.add("gathered-end", outside + unreduced, outside + 2 * unreduced + one, **texts)
-        elif self.ranks > 1:
-            bucket = min(BUCKET, found.trained)
+        else:
+            # Stage 1 joins the gradients that there are; the others allocate the whole bucket.
+            bucket = min(BUCKET, found.trained) if strategy.stage == 1 else BUCKET
             self.add("buckets", bucket * widths.gradient, 2 * bucket * widths.gradient, bucket=bucket, width=widths.gradient)
+            if strategy.stage > 1:
+                largest = min(found.largest_tensor, found.trained)
+                self.add("unreduced", 0, largest * widths.gradient, largest=largest, width=widths.gradient)
         if not self.on_torch and strategy.stage == 3:
             least = max(found.layer, found.largest_tensor)
             most = max(least, min(_LIVE, found.parameters))
@@ -271,7 +290,10 @@ class _Terms:
         training, widths, tokens = self.training, self.widths, self.training.tokens
         kept = shape.layers - min(training.frozen, shape.layers)
         one = layer_activations(shape, training, self.strategy.runs_on)
-        flowing = tokens * (2 * shape.intermediate * shape.active_experts + shape.hidden) * widths.compute
+        mlp = shape.intermediate * shape.active_experts * widths.compute
+        # Softmax's two gradients in float32; the MLP's activations and the scores' cast are gone by then.
+        scores = shape.heads * training.sequence * (8 - widths.compute % 4) - shape.family.activations * mlp if training.attention == "eager" else 0
+        flowing = tokens * max(2 * mlp + shape.hidden * widths.compute, scores)
         if training.checkpointing:
             each = shape.hidden * widths.residual
             self.add("block-inputs", kept * tokens * each, blocks=kept, tokens=tokens, each=each)
@@ -281,17 +303,22 @@ class _Terms:
         head = embedding if training.lora is None and not (training.frozen and shape.tied) else 0
         logits, ending = tokens * shape.vocab * 4, tokens * shape.hidden * (2 * widths.residual + widths.compute)
         inner = flowing + head + (one if training.checkpointing else 0)
-        low, high = (max(n * logits + ending, logits + head + ending, inner) for n in _LOGITS)
+        # FSDP2 holds one block's gradients twice while it reduces them: whole, and as the input of reduce_scatter.
+        is_reduced = self.on_torch and self.strategy.stage == 3
+        unreduced = min(self.found.layer, self.found.trained) * (widths.compute + widths.gradient) if is_reduced else 0
+        low, high = (max(n * logits + ending, logits + head + ending, inner + more) for n, more in zip(_LOGITS, (0, unreduced), strict=True))
         self.add("logits", low, high, low=_LOGITS[0], high=_LOGITS[1], tokens=tokens, vocab=shape.vocab)
         again = embedding if shape.tied and training.lora is None and not training.frozen else 0
         self.add("last-block", max(one * 0.5 + flowing, again), max(one + flowing, again))
 
-    def add_tracked_activations(self, tracked: Tracked) -> None:
-        """In place of the closed form's."""
+    def add_tracked_activations(self, tracked: Tracked, *, has_last: bool) -> None:
+        """In place of the closed form's. The block that runs backward last is its own unless `has_last`: all of it is there with checkpointing."""
+        self.terms = [t for t in self.terms if t.id not in ("activations", "block-inputs", "logits")]
         counted = tracked.activations.get(self.strategy.runs_on, tracked.activations["torch"]) * self.training.batch / tracked.batch
         blocks = max(tracked.counts.layers, 1)
         self.add("counted", counted, batch=tracked.batch)
-        self.add("counted-last", counted / blocks / 2, counted / blocks, blocks=blocks)
+        if not has_last:
+            self.add("counted-last", counted / blocks / 2, counted / blocks, blocks=blocks)
 
     def add_tracked_fsdp2(self, parts: Mapping[str, int]) -> None:
         """All parts, by the names of torch's tracker."""

@@ -31,10 +31,12 @@ _HEAD = re.compile(r"(?:lm_head|embed_out)\.weight$")
 def read(path: Path) -> Shape:
     """The shape of a config.json, a *.safetensors file, its index, or a directory that holds them. Raises UnhangError."""
     if path.is_dir():
-        weights, config = sorted(path.glob("*.safetensors")), path / "config.json"
+        weights, config = _weights(path), path / "config.json"
         if config.is_file():
-            shape = from_config(str(path), _json(config))
-            return replace(shape, counted=_count(_headers(weights))) if weights else shape
+            fields = _json(config)
+            shape = from_config(str(path), fields)
+            # Packed weights have other shapes; they train as adapters on what the config describes.
+            return replace(shape, counted=_count(_headers(weights))) if weights and "quantization_config" not in fields else shape
         if weights:
             return _from_tensors(str(path), _headers(weights))
         raise UnhangError(
@@ -45,9 +47,22 @@ def read(path: Path) -> Shape:
     if path.suffix == ".safetensors":
         return _from_tensors(str(path), _headers([path]))
     found = _json(path)
-    if isinstance(files := found.get("weight_map"), dict):
-        return _from_tensors(str(path), _headers(sorted({path.parent / str(name) for name in files.values()})))
+    if "weight_map" in found:
+        return _from_tensors(str(path), _headers(_indexed(path)))
     return from_config(str(path), found)
+
+
+def _indexed(path: Path) -> list[Path]:
+    files = _json(path).get("weight_map")
+    if not isinstance(files, dict):
+        raise UnhangError(f"{path} is no index of safetensors", says_zh=f"{path} 不是 safetensors 的索引")
+    return sorted({path.parent / Path(str(name)).name for name in files.values()})
+
+
+def _weights(directory: Path) -> list[Path]:
+    """Those of the index, since some models lie in a directory twice (consolidated.safetensors)."""
+    index = directory / "model.safetensors.index.json"
+    return _indexed(index) if index.is_file() else sorted(directory.glob("*.safetensors"))
 
 
 def config(path: Path) -> Mapping[str, Any] | None:
@@ -84,7 +99,8 @@ def _header(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
             found = json.loads(f.read(length)) if length <= _MOST_HEADER_BYTES else None
         for name, tensor in found.items() if found is not None else ():
             if name != "__metadata__":
-                yield name, tuple(int(size) for size in tensor["shape"])
+                # A hostile header stays countable.
+                yield name, tuple(min(max(int(size), 0), 2**40) for size in tensor["shape"][:8])
     except OSError as e:
         raise UnhangError(f"cannot read {path}: {e.strerror}") from e
     except (struct.error, ValueError, TypeError, KeyError, AttributeError, RecursionError):

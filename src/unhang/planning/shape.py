@@ -13,15 +13,16 @@ class Family:
     """How an architecture differs from LLaMA's. `biases`: "", "qkv" or "all". `positions`: learned ones, as many as the model's longest sequence.
 
     `activations` are tensors of the MLP's width that one token keeps for the backward pass: inputs of the activation function, its intermediate
-    results, and the input of the last linear layer.
+    results, and the input of the last linear layer. `fused`: q, k and v are one linear layer.
     """
 
     gated: bool = True
     biases: str = ""
     rms_norm: bool = True
     positions: bool = False
-    activations: int = 4
+    activations: float = 4
     head_norms: bool = False
+    fused: bool = False
     tied: bool = False
 
 
@@ -31,13 +32,15 @@ FAMILIES: Mapping[str, Family] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "mixtral": _LLAMA,
-    "olmo2": _LLAMA,
+    "olmo2": Family(head_norms=True),
     "qwen2": Family(biases="qkv"),
     "qwen3": Family(head_norms=True),
     "qwen3_moe": Family(head_norms=True),
-    "gpt2": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=5, tied=True),
-    "opt": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=2, tied=True),
-    "gpt_neox": Family(gated=False, biases="all", rms_norm=False, activations=2),
+    "gpt2": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=5, tied=True, fused=True),
+    # ReLU keeps its result, which is the input of the last linear layer.
+    "opt": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=1, tied=True),
+    # The value is a view of the fused q, k and v, which keeps all three: half the MLP's width more.
+    "gpt_neox": Family(gated=False, biases="all", rms_norm=False, activations=2.5, fused=True),
 }
 # Each of what the shape needs, by the names that config.json has for it.
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -143,7 +146,7 @@ def from_config(name: str, config: Mapping[str, object]) -> Shape:
     family = FAMILIES.get(kind)
     if family is None:
         gated = activation in ("silu", "swish", "") or kind.startswith(("gemma", "phi3"))
-        family = _LLAMA if gated else Family(gated=False, biases="all", rms_norm=False, activations=5 if activation == "gelu_new" else 2)
+        family = _LLAMA if gated else Family(gated=False, biases="all", rms_norm=False, activations=5 if activation == "gelu_new" else 2.5)
         assumed.append(f"model_type {kind or 'missing'} is not in our table: counted as {'LLaMA' if gated else 'GPT-NeoX'}")
     tied = bool(config.get("tie_word_embeddings", family.tied))
     return from_numbers(name, found, family=family, tied=tied, assumed=assumed)
@@ -155,8 +158,10 @@ def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA
     for needed in ("layers", "hidden", "vocab"):
         if needed not in found:
             raise UnhangError(f"{name}: {needed} is missing", says_zh=f"{name}：缺少 {needed}", hint=f"unhang plan ... --{needed} N")
-    if wrong := next((key for key, value in found.items() if value < 1), None):
-        raise UnhangError(f"{name}: {wrong} is {found[wrong]}: it is at least 1", says_zh=f"{name}：{wrong} 为 {found[wrong]}，至少应为 1")
+    if wrong := next((key for key, value in found.items() if not 1 <= value <= 10**15), None):
+        raise UnhangError(
+            f"{name}: {wrong} is {found[wrong]}: it is at least 1, and at most 1e15", says_zh=f"{name}：{wrong} 为 {found[wrong]}，应为 1 到 1e15"
+        )
     hidden = found["hidden"]
 
     def usual(field: str, value: int, why: str) -> int:

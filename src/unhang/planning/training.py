@@ -82,9 +82,9 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("world_size", "per_node", "batch", "sequence", "accumulation"):
-            if (value := getattr(self, name)) < 1:
+            if not 1 <= (value := getattr(self, name)) <= 10**9:
                 option = name.replace("_", "-")
-                raise UnhangError(f"--{option} {value}: it is 1 or more", says_zh=f"--{option} {value}：至少为 1")
+                raise UnhangError(f"--{option} {value}: it is 1 or more, and at most 1e9", says_zh=f"--{option} {value}：应为 1 到 1e9")
         for name, valid in (("precision", PRECISIONS), ("optimizer", tuple(OPTIMIZERS)), ("attention", ATTENTIONS)):
             check_word(f"--{name}", getattr(self, name), valid)
         if self.world_size % self.per_node and self.world_size > self.per_node:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unhang.errors import UnhangError
 from unhang.facts.units import size
 from unhang.planning.choice import FITS, Plan, Row
 from unhang.planning.formula import Estimate, Term, total
@@ -140,6 +141,7 @@ class Calibration:
     `of` is "cuda" or "cpu", `error` that of the middle of the range, as a share.
     """
 
+    strategy: Text
     of: str
     measured_bytes: int
     low_bytes: float
@@ -151,12 +153,22 @@ class Calibration:
             Text("tensors of the GPU", "GPU 张量") if self.of == "cuda" else Text("the process with Python and torch", "进程（含 Python 与 torch）")
         )
         planned, measured = spanned(self.low_bytes, self.high_bytes), size(self.measured_bytes)
-        return what + Text(f": planned {planned}, measured {measured} in three steps; error of the middle {self.error:+.1%}",
-                           f"：计划 {planned}，三步实测 {measured}；中值误差 {self.error:+.1%}")  # fmt: skip
+        return what + Text(f": planned {planned} with {self.strategy.en}, measured {measured} in three steps; error of the middle {self.error:+.1%}",
+                           f"：{self.strategy.zh} 计划 {planned}，三步实测 {measured}；中值误差 {self.error:+.1%}")  # fmt: skip
 
 
 def calibrate(found: Estimate, training: Training, ranks: Sequence[tuple[int | None, int | None]]) -> Calibration:
-    """`ranks` has the peaks of each rank in bytes: of its process, and of CUDA's tensors (None without CUDA)."""
+    """`ranks` has the peaks of each rank in bytes: of its process, and of CUDA's tensors (None without CUDA).
+
+    Raises UnhangError if another number of ranks, or another device, was measured than planned for.
+    """
+    ran = "cuda" if any(cuda for _, cuda in ranks) else "cpu"
+    if (len(ranks), ran) != (training.world_size, training.device):
+        raise UnhangError(
+            f"measured were {len(ranks)} ranks with {ran}, planned {training.world_size} with {training.device}: nothing to compare",
+            says_zh=f"测量的是 {len(ranks)} 个 rank（{ran}），计划的是 {training.world_size} 个（{training.device}）：无法比较",
+            hint="--world-size is the number of ranks that COMMAND starts on this host; --gpu-memory plans for GPUs",
+        )
     if measured := max(cuda or 0 for _, cuda in ranks):
         of, found = "cuda", total(found.strategy, [t for t in found.terms if t.id not in _NOT_TENSORS])
         low, high = found.low, found.high
@@ -164,4 +176,6 @@ def calibrate(found: Estimate, training: Training, ranks: Sequence[tuple[int | N
         of, measured = "cpu", max(host or 0 for host, _ in ranks)
         (process,) = (t for t in found.terms if t.id == "processes")
         low, high = (end + of_all / training.ranks_here for end, of_all in ((found.low, process.low), (found.high, process.high)))
-    return Calibration(of=of, measured_bytes=measured, low_bytes=low, high_bytes=high, error=(low + high) / 2 / measured - 1)
+    return Calibration(
+        strategy=found.strategy.title, of=of, measured_bytes=measured, low_bytes=low, high_bytes=high, error=(low + high) / 2 / measured - 1
+    )
