@@ -713,6 +713,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("use the version of unhang that packed it", "请使用打包时的 unhang 版本"),
     ("{} holds no manifest of an environment: {}", "{} 中没有环境清单：{}"),
     ("{} was not loaded from an archive: {} ({})", "{} 不是从归档加载的：{}（{}）"),
+    ("{} cannot be packed: {}", "{} 无法打包：{}"),
     ("cannot repair {}: {}", "无法修复 {}：{}"),
     ("--to {}: give an absolute path, or none", "--to {}：请给出绝对路径，或不给"),
     # An error of a setting, wrapped in where it stands; behind all others.
