@@ -163,8 +163,8 @@ def _why_equal(one: Arm, other: Arm, runs: Mapping[str, Run]) -> EqualArms | Non
         hint = "switch off in both arms what comes first: --a 'p2p=off shm=on' --b 'p2p=off shm=off'"
     else:
         return None
-    told = Text("arms {a} and {b} do not differ in anything effective: ", "{a} 和 {b} 两组实际上没有任何差别：").fill(a=one.name, b=other.name) + says
-    return EqualArms(told.en, says_zh=told.zh, cause=cause, hint=hint)
+    text = Text("arms {a} and {b} do not differ in anything effective: ", "{a} 和 {b} 两组实际上没有任何差别：").fill(a=one.name, b=other.name) + says
+    return EqualArms(text.en, says_zh=text.zh, cause=cause, hint=hint)
 
 
 def _may_use_nccl(run: Run) -> bool:

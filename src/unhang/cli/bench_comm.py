@@ -83,9 +83,9 @@ def check(options: SimpleNamespace) -> None:
     if not found:
         raise typer.Exit(1)
     store.keep_check(before, found)
-    told = {"schema": "unhang/bench-check/1", "baseline": options.name, "recorded": before.recorded, "margin": options.margin}
-    told["measured"] = msgspec.to_builtins(found)
-    _answer(told if options.as_json else check_table(before, seconds, found, options.margin))
+    document = {"schema": "unhang/bench-check/1", "baseline": options.name, "recorded": before.recorded, "margin": options.margin}
+    document["measured"] = msgspec.to_builtins(found)
+    _answer(document if options.as_json else check_table(before, seconds, found, options.margin))
     raise typer.Exit(1 if any(one.outcome == "slower" for one in found) else 0)
 
 

@@ -165,7 +165,7 @@ def _apply(command: Command, name: str, texts: Sequence[str], others: Sequence[A
     found: list[Arm] = []
     for text in texts:
         try:
-            arm = _of_settings(command, name, text, is_told=False)
+            arm = _of_settings(command, name, text, reports=False)
         except UnhangError as e:
             says_zh = e.says_zh and f"{name}：{e.says_zh.removeprefix(f'--{name} ')}"
             raise UnhangError(f"{name}: {str(e).removeprefix(f'--{name} ')}", says_zh=says_zh, cause=e.cause, hint=e.hint) from e
@@ -264,7 +264,7 @@ def _with_argument(command: Command, name: str, text: str) -> Arm:
     )
 
 
-def _of_settings(command: Command, name: str, text: str, *, is_told: bool = True) -> Arm:
+def _of_settings(command: Command, name: str, text: str, *, reports: bool = True) -> Arm:
     try:
         words = shlex.split(text)
     except ValueError as e:
@@ -282,7 +282,7 @@ def _of_settings(command: Command, name: str, text: str, *, is_told: bool = True
         return Arm(name=name, asked=text, command=command)
     started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     commands.check_reach(started, {**os.environ, **plan.applied.env})
-    for said in settings.notes(plan, language.spoken()) if is_told else ():
+    for said in settings.notes(plan, language.spoken()) if reports else ():
         typer.echo(f"unhang: {name}: {said}", err=True)
     return Arm(
         name=name,
