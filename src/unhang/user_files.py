@@ -28,7 +28,7 @@ _ENVIRONMENTS = ("env", "venv", ".venv", ".local", "usr", "local")
 _ROOMS = frozenset(
     (
         "__init__", "__main__", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "integrations", "kernel_lines", "knowledge", "launch",
-        "model", "pack", "patterns", "plan", "probes", "records", "remedies", "report", "runtime", "testing", "text", "user_files",
+        "model", "pack", "patterns", "planning", "probes", "records", "remedies", "report", "runtime", "testing", "text", "user_files",
     )
 )  # fmt: skip
 

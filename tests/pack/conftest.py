@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -60,6 +61,8 @@ def env(tmp_path_factory) -> Path:
     for path, text in {"pyproject.toml": PROJECT, "backend.py": BACKEND, "src/demo_pkg/__init__.py": MAIN, ".gitignore": "*.log\n*.so\n"}.items():
         (project / path).write_text(text)
     (project / "train.log").write_text("left behind\n")
+    (project / "__pycache__").mkdir()
+    (project / "__pycache__" / "backend.pyc").write_bytes(os.fsencode(here))
     (project / "src" / "demo_pkg" / "built.so").write_bytes(b"\x7fELF, of a build in place")
     identity = ("-c", "user.name=a", "-c", "user.email=a@b")
     for words in (("init", "-q"), ("add", "-A"), (*identity, "commit", "-q", "-m", "first")):

@@ -109,7 +109,12 @@ def _target(link: Path, inside: Path) -> str | None:
 def sources(name: str, top: Path, below: str, *, host: Host, without: Path | None) -> tuple[Source, tuple[Item, ...]]:
     """A project: what git has or would take, and what builds left that it needs; outside a checkout all but other environments and one file."""
     commit = _git(host, top, "rev-parse", "HEAD")
-    wanted = ["--", ".", *([f":(exclude,literal){without.relative_to(top)}"] if without is not None and top in without.parents else ())]
+    wanted = [
+        "--",
+        ".",
+        ":(exclude,glob)**/__pycache__/**",
+        *([f":(exclude,literal){without.relative_to(top)}"] if without is not None and top in without.parents else ()),
+    ]
     listed = _git(host, top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *wanted)
     if listed is None:
         items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=lambda p: p == without or _is_environment(p)))
