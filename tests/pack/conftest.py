@@ -92,4 +92,6 @@ def package(site: Path, name: str, code: str) -> None:
     info = site / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    # Wheels of compiled code name modules here that they do not hold.
+    (info / "top_level.txt").write_text(f"{name}\n{name}_kernels\n")
     (info / "RECORD").write_text(f"{name}.py,,\n{name}-1.0.dist-info/METADATA,,\n")

@@ -113,12 +113,10 @@ def modules(places: list[str]) -> dict[str, str]:
     found = {}
     for d in importlib.metadata.distributions(path=places):
         name = d.metadata["Name"] or "?"
-        listed = {m[1] for f in d.files or () for m in [_TOP_LEVEL.fullmatch(str(f))] if m}
-        listed |= {n for n in (d.read_text("top_level.txt") or "").split() if n.isidentifier()}
-        for module in listed - _NOT_MEANT:
-            if not module.startswith("__editable__"):
-                found[module] = name
-        # An editable install lists none of its modules.
+        listed = {m[1] for f in d.files or () for m in [_TOP_LEVEL.fullmatch(str(f))] if m and not m[1].startswith("__editable__")}
+        # An editable install lists none of its modules; of others the text names some that they do not have (deepspeed-kernels).
+        listed = listed or {n for n in (d.read_text("top_level.txt") or "").split() if n.isidentifier()}
+        found |= dict.fromkeys(listed - _NOT_MEANT, name)
         guess = re.sub(r"[-.]+", "_", name).lower()
         if not listed and guess.isidentifier() and (d.read_text("direct_url.json") or "").find("editable") >= 0:
             found[guess] = name
