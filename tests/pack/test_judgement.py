@@ -64,6 +64,10 @@ GOOD = {
     "gloo": [0, ""],
     "nccl": [0, '"2.27.5"\n'],
 }
+LACKS = "Traceback (most recent call last):\nModuleNotFoundError: No module named '{}'\n"
+WRAPPED = (
+    "\nDuring handling of the above exception, another one occurred:\n\nTraceback (most recent call last):\nImportError: Failed to import hatchet.\n"
+)
 LIBRARY = "Traceback (most recent call last):\nImportError: libcudnn.so.9: cannot open shared object file: No such file or directory"
 
 
@@ -78,9 +82,16 @@ LIBRARY = "Traceback (most recent call last):\nImportError: libcudnn.so.9: canno
         ({"nccl": [0, "null"]}, "nccl", "found", None),
         ({"pip": [1, "a 1.0 requires b, which is not installed."]}, "pip", "found", "version-mismatch"),
         ({"pip": None}, "pip", "absent", None),
-        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "missing": None, "output": LIBRARY}]}}, "imports", "found", "library-link"),
-        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "missing": "torch.nn", "output": "x"}]}}, "imports", "found", None),
-        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "missing": "flash_attn", "output": "x"}]}}, "imports", "ok", None),
+        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "output": LIBRARY}]}}, "imports", "found", "library-link"),
+        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "output": LACKS.format("torch.nn")}]}}, "imports", "found", None),
+        ({"imports": {"tried": 2, "failed": [{"module": "numpy", "output": LACKS.format("flash_attn")}]}}, "imports", "ok", None),
+        ({"scripts": {"tried": 2, "failed": [{"script": "/e/bin/view", "output": LACKS.format("hatchet") + WRAPPED}]}}, "scripts", "ok", None),
+        (
+            {"scripts": {"tried": 2, "failed": [{"script": "/e/bin/view", "output": LACKS.format("hatchet") + LIBRARY}]}},
+            "scripts",
+            "found",
+            "library-link",
+        ),
     ],
 )
 def test_interpretation(changed, area, state, cause):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -192,41 +194,43 @@ def interpret(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[
         found = [_judged("imports", Text("its Python does not start", "其中的 Python 无法启动"), told)]
         yield _area("imports", found, Text("", "")), found
         return
-    failed = [f for f in told["imports"]["failed"] if not _is_optional(f, told["modules"])]
-    optional = [f for f in told["imports"]["failed"] if f not in failed]
-    findings = [
-        _judged(
-            "imports",
-            Text(f"import {f['module']} ({told['modules'][f['module']]}) fails", f"import {f['module']}（{told['modules'][f['module']]}）失败"),
-            f["output"],
-        )
-        for f in failed[:_MOST]
-    ]
-    n = told["imports"]["tried"]
-    says = Text(f"{n - len(failed) - len(optional)} of {n} top-level modules", f"{n} 个顶层模块中的 {n - len(failed) - len(optional)} 个")
-    if optional:
-        lacking = ", ".join(sorted({f"{f['module']} ({f['missing']})" for f in optional})[:_MOST])
-        says += Text(f"; need packages that were not installed: {lacking}", f"；需要未安装的软件包：{lacking}")
-    yield _area("imports", findings, says), findings
+    modules = told["modules"]
+    names = {f["module"]: f"import {f['module']} ({modules[f['module']]})" for f in told["imports"]["failed"]}
+    works = Text("{good} of {n} top-level modules", "{n} 个顶层模块中的 {good} 个")
+    yield _each("imports", told["imports"], "module", names, Text("{name} fails", "{name} 失败"), works, modules)
     yield _pip(told["pip"])
-    findings = [
-        _judged("scripts", Text(f"{f['script']} does not start", f"{f['script']} 无法启动"), f["output"]) for f in told["scripts"]["failed"][:_MOST]
-    ]
-    n = told["scripts"]["tried"]
-    yield (
-        _area(
-            "scripts",
-            findings,
-            Text(f"{n - len(told['scripts']['failed'])} of {n} start", f"{n} 个中有 {n - len(told['scripts']['failed'])} 个能启动"),
-        ),
-        findings,
-    )
+    works = Text("{good} of {n} start", "{n} 个中有 {good} 个能启动")
+    yield _each("scripts", told["scripts"], "script", {}, Text("{name} does not start", "{name} 无法启动"), works, modules)
     if known.torch is None:
         absent = Text("no torch in this environment", "此环境中没有 torch")
         yield from ((Area(id=id, state="absent", summary=absent.en, summary_zh=absent.zh), []) for id in ("gloo", "nccl"))
         return
     yield _gloo(told["gloo"])
     yield _nccl(told["nccl"], known)
+
+
+def _each(
+    area: str, told: Mapping[str, Any], key: str, names: Mapping[str, str], fails: Text, works: Text, modules: Mapping[str, str]
+) -> tuple[Area, list[HostFinding]]:
+    lacking = {f[key]: missing for f in told["failed"] if (missing := _lacks(f["output"], modules))}
+    failed = [f for f in told["failed"] if f[key] not in lacking]
+    findings = [_judged(area, fails.fill(name=names.get(f[key], f[key])), f["output"]) for f in failed[:_MOST]]
+    says = works.fill(n=told["tried"], good=told["tried"] - len(told["failed"]))
+    if lacking:
+        names_of = ", ".join(sorted(f"{Path(name).name} ({missing})" for name, missing in lacking.items())[:_MOST])
+        says += Text(f"; need packages that were not installed: {names_of}", f"；需要未安装的软件包：{names_of}")
+    return _area(area, findings, says), findings
+
+
+def _lacks(output: str, modules: Mapping[str, str]) -> str | None:
+    """The module that an output ends in asking for, if no distribution of the environment brings it: that is no fault of the move."""
+    last = output.rstrip().rpartition("\n")[2]
+    asked = re.findall(r"^ModuleNotFoundError: No module named '([\w.]+)'", output, re.MULTILINE)
+    if not asked or asked[-1] not in last or not last.startswith(("ImportError", "ModuleNotFoundError")):
+        return None
+    top = asked[-1].partition(".")[0]
+    # What Python itself lacks is no package that was never installed; tkinter's library does not travel.
+    return None if top in modules or top in sys.stdlib_module_names - {"tkinter", "_tkinter"} else asked[-1]
 
 
 def _pip(told: Any) -> tuple[Area, list[HostFinding]]:
@@ -267,12 +271,6 @@ def _nccl(told: Any, known: Manifest) -> tuple[Area, list[HostFinding]]:
         return Area(id="nccl", state="ok", summary=f"NCCL {version} loads", summary_zh=f"NCCL {version} 可以加载"), []
     found = [_judged("nccl", Text("NCCL does not load", "NCCL 无法加载"), output)]
     return _area("nccl", found, Text("", "")), found
-
-
-def _is_optional(failure: Mapping[str, Any], modules: Mapping[str, str]) -> bool:
-    """Whether it asks for a module that no distribution of the environment brings: it is no fault of the move."""
-    missing = (failure["missing"] or "").partition(".")[0]
-    return bool(missing) and missing not in modules
 
 
 def _judged(area: str, says: Text, output: str) -> HostFinding:
