@@ -62,6 +62,9 @@ docs: setup
 
 # QUICK=1: everything in small, to see that it works. ONLY="scan top": some of them.
 bench: setup
+	-$(BIN)/python -m pip install --quiet venv-pack conda-pack setuptools
+	-command -v rg >/dev/null || scripts/apt ripgrep
+	-scripts/apt zstd
 	$(BIN)/python scripts/benchmarks.py $(if $(QUICK),--quick) $(ONLY)
 
 clean:

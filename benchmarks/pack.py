@@ -1,8 +1,8 @@
 """How long does it take to move an environment, how large does it get, and at what peak of memory? Against other packers; one JSON line last.
 
 All tools pack one environment, in turns, `--repeats` times, with a warm file cache. `unhang` takes the interpreter along and leaves `__pycache__`
-behind. `copy` is `cp -a`: as fast as this disk takes so many files. Tools that are missing or refuse (venv-pack: editable installs) are listed, as
-is conda-pack without a conda prefix (`--conda`).
+behind. `copy` is `cp -a`: as fast as this disk takes so many files. Tools that are missing or refuse are listed. All of them get a copy without the
+links of editable installs, which venv-pack refuses; conda-pack takes it for a conda prefix, since it gets an empty `conda-meta`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ TOOLS = {
     "venv-pack": ("venv-pack", "venv-pack -q -p {env} -o {file}.tar.gz && mv {file}.tar.gz {file}", "tar -C {dest} -xzf {file}"),
     "conda-pack": (
         "conda-pack",
-        "conda-pack -q -p {conda} -o {file}.tar.gz && mv {file}.tar.gz {file}",
+        (
+            "mkdir {env}/conda-meta && touch {env}/conda-meta/history && conda-pack -q -j -1 -p {env} -o {file}.tar.gz; "
+            "done=$?; rm -r {env}/conda-meta; mv {file}.tar.gz {file}; exit $done"
+        ),
         "tar -C {dest} -xzf {file} && {dest}/bin/conda-unpack",
     ),
     "copy": ("cp", "touch {file}", "cp -a {env}/. {dest}"),
@@ -57,18 +60,16 @@ def timed(command: str) -> tuple[float, float]:
     return took, usage.ru_maxrss / 1024
 
 
-def measured(args: argparse.Namespace, missing: dict[str, str]) -> Iterator[tuple[str, dict[str, float]]]:
+def measured(env: Path, directory: str | None, missing: dict[str, str]) -> Iterator[tuple[str, dict[str, float]]]:
     unhang = f"{sys.executable} -m unhang"
     for name, (program, packs, unpacks) in TOOLS.items():
         if program and shutil.which(program) is None:
             missing[name] = f"{program} is not installed"
-        elif name == "conda-pack" and args.conda is None:
-            missing[name] = "no conda prefix was given (--conda)"
         else:
-            with tempfile.TemporaryDirectory(prefix="unhang-pack-", dir=args.directory) as directory:
-                file, dest = Path(directory) / "env.packed", Path(directory) / "unpacked"
+            with tempfile.TemporaryDirectory(prefix="unhang-pack-", dir=directory) as place:
+                file, dest = Path(place) / "env.packed", Path(place) / "unpacked"
                 dest.mkdir()
-                where = {"env": args.env, "conda": args.conda, "file": file, "dest": dest, "unhang": unhang}
+                where = {"env": env, "file": file, "dest": dest, "unhang": unhang}
                 try:
                     save_s, save_mb = timed(packs.format(**where))
                     load_s, load_mb = timed(unpacks.format(**where))
@@ -81,18 +82,23 @@ def measured(args: argparse.Namespace, missing: dict[str, str]) -> Iterator[tupl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--env", default=sys.prefix)
-    parser.add_argument("--conda")
     parser.add_argument("--directory", help="where archives and copies go for the time being")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    files = [p for p in Path(args.env).rglob("*") if p.is_file() and not p.is_symlink()]
-    total = sum(len(p.read_bytes()) for p in files)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     missing: dict[str, str] = {}
     runs: dict[str, list[dict[str, float]]] = {}
-    for _ in range(args.repeats):
-        for name, numbers in measured(args, missing):
-            runs.setdefault(name, []).append(numbers)
-            sys.stderr.write(f"{name}: {numbers}\n")
+    with tempfile.TemporaryDirectory(prefix="unhang-pack-", dir=args.directory) as place:
+        env = Path(place) / "env"
+        subprocess.run(["cp", "-a", f"{args.env}/.", env], check=True)
+        for link in env.glob("lib/python3*/site-packages/*editable*.pth"):
+            link.unlink()
+        files = [p for p in env.rglob("*") if p.is_file() and not p.is_symlink()]
+        total = sum(p.stat().st_size for p in files)
+        for _ in range(args.repeats):
+            for name, numbers in measured(env, args.directory, missing):
+                runs.setdefault(name, []).append(numbers)
+                sys.stderr.write(f"{name}: {numbers}\n")
     found: dict[str, Any] = {}
     for name, taken in runs.items():
         columns = {key: sorted(round(r[key], 2) for r in taken) for key in taken[0]}
