@@ -23,12 +23,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-try:
-    import unhang
-    from unhang.testing import faults
-except ImportError:
-    # The same training, but for evaluations that fail: they end it.
-    unhang = faults = None  # type: ignore[assignment]
+import unhang
+from unhang.testing import faults
 
 # He et al., 2015; from 50 on with the stride in the 3x3 convolution, as benchmarks have it.
 DEPTHS = {18: [2, 2, 2, 2], 34: [3, 4, 6, 3], 50: [3, 4, 6, 3], 101: [3, 4, 23, 3], 152: [3, 8, 36, 3]}
@@ -150,8 +146,7 @@ class Training:
         self.model.train()
         for step in range(self.start + 1, self.total + 1):
             self.step = step
-            if faults:
-                faults.point("train.step", step=step)
+            faults.point("train.step", step=step)
             self._step(step, *self.clock.next(source))
             self.clock.end()
             evaluates, logs = self._is_due(step, asked.eval_every), self._is_due(step, asked.log_every)
@@ -223,28 +218,19 @@ class Training:
         if self.asked.strategy == "fsdp2":
             self.whole.load_state_dict(get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True)))
         mine = [(index, 0) for index in range(self.rank, len(self.eval_data), self.ranks)]
-        found: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
-        if unhang:
-            result = unhang.evaluate(self._test, {"eval": mine}, batch_size=self.asked.batch, step=step, model=self.whole)
-            if result.ok:
-                found = {f"eval_{name}": value for name, value in result.data_sets["eval"].metrics.items()}
-            found |= {"eval_attempts": result.attempts, **({} if result.ok else {"eval_failed": result.says})}
+        result = unhang.evaluate(self._test, {"eval": mine}, batch_size=self.asked.batch, step=step, model=self.whole)
+        found: dict[str, Any] = {"eval_attempts": result.attempts}
+        if result.ok:
+            found |= {f"eval_{name}": value for name, value in result.data_sets["eval"].metrics.items()}
         else:
-            self.whole.eval()
-            found_each = [(*scores["loss"], scores["accuracy"][0]) for scores in self._test(mine, self.asked.batch)]
-            sums = torch.tensor(found_each or [(0, 0, 0)], dtype=torch.float64, device=self.device).sum(0)
-            dist.all_reduce(sums)
-            loss, images, right = sums.tolist()
-            found = {"eval_loss": loss / images, "eval_accuracy": right / images}
-            self.whole.train()
+            found |= {"eval_loss": None, "eval_accuracy": None, "eval_failed": result.says}
         self.scores.update(found)
         self.write(step=step, **found)
         self.say(f"step {step}/{self.total}  evaluation: {', '.join(f'{name[5:]} {value}' for name, value in found.items())}")
 
     def _test(self, places: list[Place], batch: int) -> Iterator[dict[str, tuple[float, int]]]:
         for images, labels in load(self.eval_data, workers=self.asked.workers, sampler=places, batch_size=batch):
-            if faults:
-                faults.point("evaluate.batch", step=self.step)
+            faults.point("evaluate.batch", step=self.step)
             with torch.no_grad():
                 logits, labels = self._logits(self.whole, images), labels.to(self.device)
                 loss, right = cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) == labels).sum()
