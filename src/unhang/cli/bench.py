@@ -64,8 +64,6 @@ _Python = Annotated[
     str | None, typer.Option(metavar="PATH", help="The Python of the ranks.", show_default="ours if it has torch, else the first on PATH")
 ]
 _Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
-_Name = Annotated[str, typer.Option(metavar="NAME", help="Which baseline.")]
-_Database = Annotated[Path | None, typer.Option("--db", metavar="FILE", help="Where baselines are.", show_default="~/.cache/unhang/bench.sqlite")]
 
 
 def register(app: typer.Typer) -> None:
@@ -177,8 +175,6 @@ def record(
     time_s: _Time = 0.3,
     python: _Python = None,
     rounds: Annotated[int, typer.Option(min=LEAST_ROUNDS, help="How often the ranks are started and measured.")] = 10,
-    name: _Name = "default",
-    database: _Database = None,
     as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:
@@ -196,9 +192,7 @@ def check(
     margin: Annotated[
         float, typer.Option(parser=percentage, metavar="PERCENT", help="Differences smaller than this count as the same.", show_default="10%")
     ] = 10.0,
-    name: _Name = "default",
     python: _Python = None,
-    database: _Database = None,
     as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +44,7 @@ def comm(options: SimpleNamespace) -> None:
 
 def record(options: SimpleNamespace) -> None:
     """Keep a round for each start of the ranks, and at the end the baseline."""
-    store, asked, seconds = _store(options.database), _asked(options), dict[str, list[float]]()
+    store, asked, seconds = _store(), _asked(options), dict[str, list[float]]()
     machine = baseline.machine(asked.python)
     for round in range(1, options.rounds + 1):
         if not (rows := _sound(asked, f"{round}/{options.rounds} ", as_json=options.as_json)):
@@ -54,14 +53,12 @@ def record(options: SimpleNamespace) -> None:
                 raise typer.Exit(1)
             break
         baseline.add(seconds, rows)
-    kept = baseline.Baseline(
-        name=options.name, recorded=baseline.now(), machine=machine, asked=asked, seconds={key: tuple(values) for key, values in seconds.items()}
-    )
+    kept = baseline.Baseline(recorded=baseline.now(), machine=machine, asked=asked, seconds={key: tuple(values) for key, values in seconds.items()})
     store.keep(kept)
     _answer(
         {"schema": "unhang/bench-baseline/1", "file": str(store.path), **msgspec.to_builtins(kept)}
         if options.as_json
-        else f"recorded {options.name} in {store.path}"
+        else f"recorded in {store.path}"
     )
 
 
@@ -69,8 +66,8 @@ def check(options: SimpleNamespace) -> None:
     """Round by round until each measurement has a verdict. Raises MissingExtra without SciPy, UnhangError without a baseline."""
     if importlib.util.find_spec("scipy") is None:
         raise MissingExtra("unhang bench needs SciPy, which is not installed here", hint="pip install 'unhang[bench]'")
-    store, seconds = _store(options.database), dict[str, list[float]]()
-    before = store.find(options.name, baseline.machine(live.find_python(options.python)))
+    store, seconds = _store(), dict[str, list[float]]()
+    before = store.find(baseline.machine(live.find_python(options.python)))
     rounds = len(next(iter(before.seconds.values())))
     found: tuple[Comparison, ...] = ()
     for round in range(1, rounds + 1):
@@ -82,8 +79,8 @@ def check(options: SimpleNamespace) -> None:
             break
     if not found:
         raise typer.Exit(1)
-    store.keep_check(before, found)
-    document = {"schema": "unhang/bench-check/1", "baseline": options.name, "recorded": before.recorded, "margin": options.margin}
+    store.keep_check(found)
+    document = {"schema": "unhang/bench-check/1", "recorded": before.recorded, "margin": options.margin}
     document["measured"] = msgspec.to_builtins(found)
     _answer(document if options.as_json else check_table(before, seconds, found, options.margin))
     raise typer.Exit(1 if any(one.outcome == "slower" for one in found) else 0)
@@ -135,13 +132,10 @@ def _sound(asked: Asked, prefix: str, *, as_json: bool) -> tuple[Row, ...]:
     return result.rows
 
 
-def _store(path: Path | None) -> baseline.Store:
-    folder = caches.folder()
-    if path is None and folder is not None:
-        path = folder / FILE
-    if path is None:
-        raise UnhangError("nothing says where the cache is: HOME is not set", says_zh="不知道缓存目录在哪里：未设置 HOME", hint="--db FILE")
-    return baseline.Store(path)
+def _store() -> baseline.Store:
+    if (folder := caches.folder()) is None:
+        raise UnhangError("nothing says where the cache is: HOME is not set", says_zh="不知道缓存目录在哪里：未设置 HOME", hint="export HOME")
+    return baseline.Store(folder / FILE)
 
 
 def _answer(what: Any) -> None:
