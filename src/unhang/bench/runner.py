@@ -42,16 +42,8 @@ class RunProgress:
     step: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundResult:
-    """A round is complete: its `runs` by arm, and the state after it. `proof` comes once, with the first of them."""
-
-    runs: tuple[Run, ...]
-    state: RaceState
-    proof: in_force.Proof | None
-
-
-Progress = RunProgress | RoundResult
+# A state comes after each complete round.
+Progress = RunProgress | RaceState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +83,7 @@ class Benchmark:
                 # Of a directory that is resumed, the first round that is not complete.
                 state = self._evaluate()
                 if state.rounds > reported:
-                    runs = (run for run in state.runs if run.round == state.rounds)
-                    proof = None if reported else state.proof
-                    self._on_progress(RoundResult(runs=tuple(sorted(runs, key=lambda run: run.arm)), state=state, proof=proof))
+                    self._on_progress(state)
                     reported = state.rounds
                 if state.is_decided:
                     return self._result("decided", EXIT_OK)

@@ -106,17 +106,17 @@ def _asked(options: SimpleNamespace) -> Asked:
 
 def _measured(asked: Asked, prefix: str = "") -> Result:
     """With progress on standard error: a line that changes on a terminal, else one for each operation."""
-    console, last = screen.console(stderr=True), ""
+    last = ""
 
     def show(row: Row) -> None:
         nonlocal last
-        if console.is_terminal:
+        if status.console.is_terminal:
             status.update(f"{prefix}{row.op} {size(row.size_bytes)}")
         elif row.op != last:
-            console.print(f"unhang: {prefix}{row.op}", markup=False)
+            status.console.print(f"unhang: {prefix}{row.op}", markup=False)
         last = row.op
 
-    with console.status(f"{prefix}...") as status:
+    with screen.status(f"{prefix}...") as status:
         return measuring.measure(asked, on_row=show)
 
 

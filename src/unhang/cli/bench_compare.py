@@ -80,8 +80,8 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     directory = directory or BenchDir.create(command.name, asked)
     directory.lock()
     again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
-    with bench.ProgressLine(arms, rules, screen.console(stderr=True)) as line:
-        result = Benchmark(arms, rules, directory=directory, on_progress=line.show).run()
+    with screen.status("...") as status:
+        result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()
     common: dict[str, Any] = {"arms": arms, "rules": rules, "run_dir": directory.path, "again": again, "result": result}
     report = Ranking(**common, left_out=asked.left_out) if rules.is_race else bench.Report(**common)
     # What was measured is shown whatever happens to the files.
