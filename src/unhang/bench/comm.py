@@ -18,9 +18,14 @@ import msgspec
 
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.launch import ending
-from unhang.probes import comm, live
+from unhang.probes import live
 from unhang.runtime.attach import protocol
 
+# What all ranks do together, and what one rank does by itself.
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "broadcast", "reduce", "send_recv", "pairs", "barrier")
+LOCAL = ("memory", "loader")
+# Launchers may write the rank in front of a line.
+_MARK = "@unhang-comm "
 _END_S = 5.0
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -118,8 +123,9 @@ def measure(asked: Asked, *, on_row: Callable[[Row], None]) -> Result:
     """Start the ranks and read what rank 0 reports; an interruption (SystemExit) ends them, and what came before it is kept."""
     rows: list[Row] = []
     group: Group | None = None
-    ops, sizes = ",".join(asked.ops), ",".join(map(str, asked.sizes))
-    argv = [*(asked.launcher or (asked.python,)), comm.__file__, asked.backend, ops, sizes, str(asked.time_s)]
+    alone, together = (",".join(op for op in names if op in asked.ops) for names in (LOCAL, OPS))
+    words = (_MARK, asked.backend, alone, together, ",".join(map(str, asked.sizes)), str(asked.time_s))
+    argv = [*(asked.launcher or (asked.python,)), str(Path(live.__file__).with_name("comm.py")), *words]
     token = secrets.token_hex(8)
     environ = {**os.environ, protocol.ENV_SWITCH: "0", protocol.ENV_TOKEN: token}
     ending.adopt_orphans()
@@ -138,7 +144,7 @@ def measure(asked: Asked, *, on_row: Callable[[Row], None]) -> Result:
         try:
             assert child.stdout is not None
             for line in child.stdout:
-                _, marked, said = line.partition(comm.MARK.encode())
+                _, marked, said = line.partition(_MARK.encode())
                 if not marked:
                     log.write(line)
                     continue

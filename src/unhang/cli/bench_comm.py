@@ -14,7 +14,7 @@ import typer
 from unhang import encoding
 from unhang.bench import baseline, hardware
 from unhang.bench import comm as measuring
-from unhang.bench.comm import Asked, Result, Row
+from unhang.bench.comm import LOCAL, OPS, Asked, Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.cli import caches, refused
 from unhang.cli.bench import LEAST_ROUNDS
@@ -22,7 +22,6 @@ from unhang.errors import MissingExtra, UnhangError
 from unhang.facts.speed import FILE
 from unhang.facts.units import size
 from unhang.probes import live
-from unhang.probes.comm import LOCAL, OPS
 from unhang.report import screen
 from unhang.report.comm import Report, check_table
 
