@@ -9,7 +9,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,7 +32,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is measured, and by whom: `launcher` starts the ranks; () stands for a rank that is one already."""
+    """What is measured, and by whom: `launcher` starts the ranks."""
 
     launcher: tuple[str, ...]
     backend: str
@@ -107,15 +107,15 @@ def _size(word: str) -> int:
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
-def launcher(words: tuple[str, ...], *, ranks: int | None, python: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What starts the ranks: as typed; nobody within a group; else torchrun with `ranks` of them. Raises UnhangError."""
+def launcher(words: tuple[str, ...], *, ranks: int | None, python: str) -> tuple[str, ...]:
+    """What starts the ranks: as typed, else torchrun with `ranks` of them. Raises UnhangError."""
     if words and ranks is not None:
         raise UnhangError("-n and a launcher: choose one", says_zh="-n 与启动器只能选一个")
     if words and shutil.which(words[0]) is None:
         raise CommandNotFound(f"there is no command {words[0]}", says_zh=f"没有命令 {words[0]}")
-    if words or (ranks is None and {"RANK", "WORLD_SIZE"} <= environ.keys()):
+    if words:
         return words
-    count = ranks or max(2, live.gpus_of(python, environ))
+    count = ranks or max(2, live.gpus_of(python, os.environ))
     return (python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count))
 
 
@@ -125,7 +125,7 @@ def measure(asked: Asked, *, on_row: Callable[[Row], None]) -> Result:
     group: Group | None = None
     alone, together = (",".join(op for op in names if op in asked.ops) for names in (LOCAL, OPS))
     words = (_MARK, asked.backend, alone, together, ",".join(map(str, asked.sizes)), str(asked.time_s))
-    argv = [*(asked.launcher or (asked.python,)), str(Path(live.__file__).with_name("comm.py")), *words]
+    argv = [*asked.launcher, str(Path(live.__file__).with_name("comm.py")), *words]
     token = secrets.token_hex(8)
     environ = {**os.environ, protocol.ENV_SWITCH: "0", protocol.ENV_TOKEN: token}
     ending.adopt_orphans()

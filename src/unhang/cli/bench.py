@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, cast
@@ -10,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from unhang.cli.options import NoColor, duration, percentage
+from unhang.errors import MissingExtra
 
 _ARM = "Settings as --set of unhang run takes them, or a preset, or none."
 
@@ -46,6 +48,12 @@ class _Command(TyperCommand):
             if words[0] in READY_MADE:
                 args = [*args[:at], "--ready-made", *args[at:]]
         return super().parse_args(ctx, args)
+
+
+def need_scipy() -> None:
+    """Raises MissingExtra without SciPy, which comparisons take."""
+    if importlib.util.find_spec("scipy") is None:
+        raise MissingExtra("unhang bench needs SciPy, which is not installed here", hint="pip install 'unhang[bench]'")
 
 
 LEAST_ROUNDS = 4
@@ -154,9 +162,8 @@ def comm(
     \b
         unhang bench comm -n 8
         unhang bench comm --ops all_reduce,pairs --sizes 1M..64M -- torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500
-        unhang bench comm -- srun python
 
-    Algorithm and bus bandwidth are those of nccl-tests, in GB/s. Within a group (RANK and WORLD_SIZE are set) each rank calls it without a launcher.
+    Algorithm and bus bandwidth are those of nccl-tests, in GB/s.
 
     Exit code: 0 if all results were right; 1 if one was wrong or the ranks failed; 2 for bad input; 3 for our own failure; 130 for Ctrl-C.
     """

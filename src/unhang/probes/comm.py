@@ -23,11 +23,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_LAUNCHERS = {
-    "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
-    "WORLD_SIZE": ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
-    "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
-}
 _LEAST_CALLS, _MOST_CALLS = 5, 1000
 _FLOAT_BYTES = 4
 _COPY_BYTES = 64 << 20
@@ -269,9 +264,6 @@ def main(argv: Sequence[str]) -> None:
     with commas), seconds for each size.
     """
     mark, backend, alone, together, sizes, time_s = argv
-    for name, others in _LAUNCHERS.items():
-        if found := next((os.environ[other] for other in others if other in os.environ), None):
-            os.environ.setdefault(name, found)
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise SystemExit("unhang bench comm needs two ranks or more: the launcher has started one, or sets neither RANK nor WORLD_SIZE")
     group = Group(backend, float(time_s))

@@ -27,8 +27,6 @@ from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.report import bench_metrics, bench_plot, language, screen
 from unhang.report.folding import fold
 
-RESULT_SCHEMA = "unhang/bench-result/1"
-
 OUTCOMES: dict[Outcome, Text] = {
     "faster": Text("faster", "更快"),
     "slower": Text("slower", "更慢"),
@@ -242,7 +240,7 @@ class Report:
     def json(self) -> dict[str, Any]:
         result, proof = self.result, self.state.proof
         return {
-            "schema": RESULT_SCHEMA,
+            "schema": "unhang/bench-result/1",
             "stopped": result.stopped,
             "exitcode": result.exitcode,
             "elapsed_s": result.elapsed_s,
