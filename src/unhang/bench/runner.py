@@ -5,14 +5,12 @@ Runs are started by `launch.supervise`, as `unhang run` does, and are never star
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import shutil
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -157,7 +155,7 @@ class Benchmark:
         try:
             files.mkdir(mode=0o700)
             nccl.mkdir()
-            with signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
+            with supervise.signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
                 timer.start()
                 outcome = supervisor.run()
             ranks = nccl_log.read(nccl, step_times.read(files))
@@ -229,15 +227,3 @@ class Benchmark:
             failed=failed,
             verdict=verdict,
         )
-
-
-@contextlib.contextmanager
-def signals_kept() -> Iterator[None]:
-    """The supervisor's event loop leaves signals at their defaults; what they did before comes back."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
