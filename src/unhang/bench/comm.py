@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from unhang.errors import CommandNotFound, UnhangError
+from unhang.facts.units import parse_size
 from unhang.launch import ending
 from unhang.probes import live
 from unhang.runtime.attach import protocol
@@ -27,7 +27,6 @@ LOCAL = ("memory", "loader")
 # Launchers may write the rank in front of a line.
 _MARK = "@unhang-comm "
 _END_S = 5.0
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,20 +90,13 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """ "8..256M" goes up by factors of 4, "1M,16M" is a list. Raises ValueError."""
     low, is_span, high = text.partition("..")
     if not is_span:
-        return tuple(map(_size, text.split(",")))
-    found = [_size(low)]
-    if found[0] > (last := _size(high)):
+        return tuple(map(parse_size, text.split(",")))
+    found = [parse_size(low)]
+    if found[0] > (last := parse_size(high)):
         raise ValueError(text)
     while found[-1] * 4 < last:
         found.append(found[-1] * 4)
     return (*found, last) if last > found[-1] else tuple(found)
-
-
-def _size(word: str) -> int:
-    found = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", word.strip(), re.IGNORECASE)
-    if found is None or not int(found[1]):
-        raise ValueError(word)
-    return int(found[1]) * _UNITS[found[2].upper()]
 
 
 def launcher(words: tuple[str, ...], *, ranks: int | None, python: str) -> tuple[str, ...]:
