@@ -20,9 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 _LEAST_CALLS, _MOST_CALLS = 5, 1000
 _FLOAT_BYTES = 4
 _COPY_BYTES = 64 << 20
@@ -35,6 +32,8 @@ class Group:
     """The ranks, the device, and the store through which ranks agree. All ranks make the same calls in the same order."""
 
     def __init__(self, backend: str, time_s: float) -> None:
+        import torch
+
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.cuda = backend == "nccl"
         local = int(os.environ.get("LOCAL_RANK", self.rank))
@@ -45,6 +44,8 @@ class Group:
             torch.cuda.set_device(self.device)
 
     def join(self) -> None:
+        import torch.distributed as dist
+
         dist.init_process_group(self.backend, timeout=datetime.timedelta(seconds=_TIMEOUT_S))
         self._store = dist.PrefixStore("unhang-comm", dist.distributed_c10d._get_default_store())
 
@@ -64,13 +65,19 @@ class Group:
     def done(self) -> None:
         """NCCL's calls return before anything has happened."""
         if self.cuda:
+            import torch
+
             torch.cuda.synchronize()
 
     def zeros(self, count: int) -> Any:
+        import torch
+
         return torch.zeros(count, device=self.device)
 
     def ramp(self, count: int, plus: Sequence[int]) -> Any:
         """For each of `plus` one part of `count` numbers: 0, 1, 2, 0, ... with it added. float32 holds all of their sums."""
+        import torch
+
         base = torch.arange(_PERIOD, device=self.device, dtype=torch.float32).repeat(count // _PERIOD + 1)[:count]
         return torch.cat([base + one for one in plus]) if plus else self.zeros(0)
 
@@ -111,6 +118,8 @@ class Case:
 
 def case(group: Group, op: str, size_bytes: int) -> Case:
     """An operation on an array of `size_bytes`: of all ranks together where it is divided among them (nccl-tests)."""
+    import torch.distributed as dist
+
     n, me = group.size, group.rank
     everyone = range(n)
     of_root = everyone if me == 0 else ()
@@ -170,6 +179,8 @@ def timed(call: Callable[[], Any], times: int, *, cuda: bool) -> list[float]:
             call()
             stamps.append(time.perf_counter())
         return _between(stamps)
+    import torch
+
     events = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
     events[0].record()
     for event in events[1:]:
@@ -228,6 +239,8 @@ def collective(group: Group, op: str, size_bytes: int) -> dict[str, Any]:
 
 def pairs(group: Group, size_bytes: int) -> Iterator[dict[str, Any]]:
     """From each rank to each other one, while the rest is idle. The receiver's times count."""
+    import torch.distributed as dist
+
     count = max(1, size_bytes // _FLOAT_BYTES)
     x, nothing = group.zeros(count), group.zeros(0)
     for source, target in itertools.permutations(range(group.size), 2):
@@ -242,6 +255,8 @@ def pairs(group: Group, size_bytes: int) -> Iterator[dict[str, Any]]:
 
 def local(group: Group, op: str) -> Iterator[dict[str, Any]]:
     """What needs no other rank: a copy in memory, to the GPU where there is one, and batches that workers hand over."""
+    import torch.utils.data
+
     if op == "loader":
         data = [torch.full((3, 224, 224), float(i)) for i in range(32)] * 8
         loader: Any = torch.utils.data.DataLoader(data, batch_size=32, num_workers=2, timeout=60)
@@ -266,6 +281,8 @@ def main(argv: Sequence[str]) -> None:
     mark, backend, alone, together, sizes, time_s = argv
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise SystemExit("unhang bench comm needs two ranks or more: the launcher has started one, or sets neither RANK nor WORLD_SIZE")
+    import torch
+
     group = Group(backend, float(time_s))
 
     def tell(**what: Any) -> None:
