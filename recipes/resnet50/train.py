@@ -23,12 +23,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-try:
-    import unhang
-    from unhang.testing import faults
-except ImportError:
-    # The same training, but for evaluations that fail: they end it.
-    unhang = faults = None  # type: ignore[assignment]
+import unhang
+from unhang.testing import faults
 
 # He et al., 2015; from 50 on with the stride in the 3x3 convolution, as benchmarks have it.
 DEPTHS = {18: [2, 2, 2, 2], 34: [3, 4, 6, 3], 50: [3, 4, 6, 3], 101: [3, 4, 23, 3], 152: [3, 8, 36, 3]}
@@ -51,7 +47,7 @@ def parse() -> argparse.Namespace:
     add("--workers", type=at_least(0), default=4, help="loader processes of each rank")
     add("--optimizer", choices=("sgd", "adamw"), default="sgd")
     add("--lr", type=float, default=0.1, help="highest learning rate; it falls to 0 along a cosine")
-    add("--amp", choices=("no", "fp16", "bf16"), default="no", help="automatic mixed precision")
+    add("--amp", choices=("no", "bf16"), default="no", help="automatic mixed precision")
     add("--strategy", choices=("ddp", "fsdp2"), default="ddp")
     add("--bucket-mb", type=at_least(1), help="gradients that DDP sends together, in MiB (25 if not given)")
     add("--compile", choices=("on", "off"), default="off", help="torch.compile")
@@ -64,8 +60,6 @@ def parse() -> argparse.Namespace:
     asked = parser.parse_args()
     if asked.strategy == "fsdp2" and asked.bucket_mb:
         parser.error("--bucket-mb is for DDP; FSDP2 sends the gradients of each stage together")
-    if asked.strategy == "fsdp2" and asked.amp == "fp16":
-        parser.error("--amp fp16 needs a loss scale that all ranks share, which FSDP2 has not; use --amp bf16")
     if asked.save_every and not asked.output:
         parser.error("--save-every needs --output")
     return asked
@@ -133,7 +127,6 @@ class Training:
         optimizers = {"sgd": (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 1e-4}), "adamw": (torch.optim.AdamW, {"weight_decay": 0.05})}
         kind, more = optimizers[asked.optimizer]
         self.optimizer = kind(self.model.parameters(), lr=asked.lr, **more)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=asked.amp == "fp16")
         self.clock = StepClock(device)
         self.losses: list[torch.Tensor] = []
         self.scores: dict[str, Any] = {"loss": None}
@@ -150,8 +143,7 @@ class Training:
         self.model.train()
         for step in range(self.start + 1, self.total + 1):
             self.step = step
-            if faults:
-                faults.point("train.step", step=step)
+            faults.point("train.step", step=step)
             self._step(step, *self.clock.next(source))
             self.clock.end()
             evaluates, logs = self._is_due(step, asked.eval_every), self._is_due(step, asked.log_every)
@@ -163,7 +155,7 @@ class Training:
             if evaluates:
                 self._evaluate(step)
             if saves:
-                checkpoint.save(asked.output, self.model, self.optimizer, step=step, scaler=self.scaler.state_dict(), course=self.course)
+                checkpoint.save(asked.output, self.model, self.optimizer, step=step, course=self.course)
         measured = self.clock.results(images=asked.batch * self.ranks, skip=asked.warmup)
         return {"step": self.total, **self.scores, "chance_loss": math.log(self.train_data.classes), **measured}
 
@@ -184,9 +176,8 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = self.asked.lr * (rises if measured < 1 else 0.5 + 0.5 * math.cos(math.pi * (measured - 1) / self.asked.iterations))
         loss = cross_entropy(self._logits(self.model, images), labels.to(self.device, non_blocking=True))
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        loss.backward()
+        self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.losses.append(loss.detach())
 
@@ -194,8 +185,7 @@ class Training:
         pixels = images.to(self.device, non_blocking=True).float() / 127.5 - 1
         if self.device.type == "cuda":
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        numbers = torch.float16 if self.asked.amp == "fp16" else torch.bfloat16
-        with torch.autocast(self.device.type, dtype=numbers, enabled=self.asked.amp != "no"):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.asked.amp != "no"):
             return model(pixel_values=pixels).logits.float()
 
     def _log(self, step: int) -> None:
@@ -223,28 +213,19 @@ class Training:
         if self.asked.strategy == "fsdp2":
             self.whole.load_state_dict(get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True)))
         mine = [(index, 0) for index in range(self.rank, len(self.eval_data), self.ranks)]
-        found: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
-        if unhang:
-            result = unhang.evaluate(self._test, {"eval": mine}, batch_size=self.asked.batch, step=step, model=self.whole)
-            if result.ok:
-                found = {f"eval_{name}": value for name, value in result.data_sets["eval"].metrics.items()}
-            found |= {"eval_attempts": result.attempts, **({} if result.ok else {"eval_failed": result.says})}
+        result = unhang.evaluate(self._test, {"eval": mine}, batch_size=self.asked.batch, step=step, model=self.whole)
+        found: dict[str, Any] = {"eval_attempts": result.attempts}
+        if result.ok:
+            found |= {f"eval_{name}": value for name, value in result.data_sets["eval"].metrics.items()}
         else:
-            self.whole.eval()
-            found_each = [(*scores["loss"], scores["accuracy"][0]) for scores in self._test(mine, self.asked.batch)]
-            sums = torch.tensor(found_each or [(0, 0, 0)], dtype=torch.float64, device=self.device).sum(0)
-            dist.all_reduce(sums)
-            loss, images, right = sums.tolist()
-            found = {"eval_loss": loss / images, "eval_accuracy": right / images}
-            self.whole.train()
+            found |= {"eval_loss": None, "eval_accuracy": None, "eval_failed": result.says}
         self.scores.update(found)
         self.write(step=step, **found)
         self.say(f"step {step}/{self.total}  evaluation: {', '.join(f'{name[5:]} {value}' for name, value in found.items())}")
 
     def _test(self, places: list[Place], batch: int) -> Iterator[dict[str, tuple[float, int]]]:
         for images, labels in load(self.eval_data, workers=self.asked.workers, sampler=places, batch_size=batch):
-            if faults:
-                faults.point("evaluate.batch", step=self.step)
+            faults.point("evaluate.batch", step=self.step)
             with torch.no_grad():
                 logits, labels = self._logits(self.whole, images), labels.to(self.device)
                 loss, right = cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) == labels).sum()
@@ -261,7 +242,6 @@ class Training:
             self.optimizer.zero_grad(set_to_none=True)
         whole = StateDictOptions(full_state_dict=True)
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=whole)
-        self.scaler.load_state_dict(state["scaler"])
         self.start = state["step"]
         changed = [f"{name} was {old}, is {self.course[name]}" for name, old in state["course"].items() if old != self.course[name]]
         self.say(f"goes on after step {self.start}" + (f", not exactly: {', '.join(changed)}" if changed else ""))

@@ -105,7 +105,7 @@ class Training:
             f"{self.world_size} ranks on {self.device.type}, steps {self.step + 1} to {options.steps} of {options.batch_size} windows of"
             f" {' or '.join(map(str, self.buckets))} frames on each rank, {schedule.steps_per_epoch} steps an epoch"
         )
-        budget_bytes = options.gpu_cache_mib << 20 or int(options.gpu_cache * self.lengths.mean() * len(self.model.mean) * 4)
+        budget_bytes = int(options.gpu_cache * self.lengths.mean() * len(self.model.mean) * 4)
         if budget_bytes:
             if options.workers:
                 self.say(f"--workers {options.workers} does nothing with a cache: what the cache does not hold is read between the steps")
@@ -265,7 +265,6 @@ def options() -> argparse.Namespace:
         ("--sync-check-every", whole, 100, "steps between comparisons of all ranks; they are also compared before each checkpoint"),
         ("--workers", int, 0, "loader processes of each rank"),
         ("--gpu-cache", int, 0, "keep sequences on the device: as many bytes as so many of mean length take"),
-        ("--gpu-cache-mib", int, 0, "the same in MiB; counts before --gpu-cache"),
         ("--prefetch", int, 0, "batches made ahead, on a GPU by a stream of their own"),
         ("--timeout", float, 1800.0, "seconds until a collective gives up"),
     ):

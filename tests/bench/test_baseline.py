@@ -22,7 +22,7 @@ HERE = {"host": "node7", "torch": "2.13", "driver": "570.1"}
 
 
 def made(seconds=None, **machine):
-    return Baseline(name="default", recorded="2026-01-01", machine={**HERE, **machine}, asked=ASKED, seconds=seconds or {"pairs": (1.0,)})
+    return Baseline(recorded="2026-01-01", machine={**HERE, **machine}, asked=ASKED, seconds=seconds or {"pairs": (1.0,)})
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_slower_same_and_undecided(machine):
 
 def test_a_baseline_is_for_one_machine(tmp_path):
     store = Store(tmp_path / "deep" / "bench.sqlite")
-    with pytest.raises(UnhangError, match="no baseline default"):
-        store.find("default", HERE)
+    with pytest.raises(UnhangError, match="no baseline is in"):
+        store.find(HERE)
     store.keep(made())
     store.keep(made(host="node8", driver="550"))
-    assert store.find("default", HERE) == made()
+    assert store.find(HERE) == made()
     with pytest.raises(UnhangError, match=r"has changed: driver was 570\.1, is 580$"):
-        store.find("default", {**HERE, "driver": "580"})
+        store.find({**HERE, "driver": "580"})
     store.path.write_bytes(b"no database" * 99)
     with pytest.raises(RecordError):
-        store.find("default", HERE)
+        store.find(HERE)
 
 
 def test_the_doctor_tells_of_the_last_check(machine, monkeypatch):
@@ -100,7 +100,7 @@ def test_the_doctor_tells_of_the_last_check(machine, monkeypatch):
     times = {"a": (1.0, 1.001, 0.999, 1.0, 1.002), "b": (1.0, 1.001, 0.999, 1.0, 1.002)}
     for change, findings, state in ((1.0, [], "ok"), (1.5, ["straggler-timeout"], "found"), (1.0, [], "ok")):
         found = baseline.judge(made(times), {"a": times["a"], "b": [value * change for value in times["b"]]}, margin=0.1)
-        store.keep_check(made(times), found)
+        store.keep_check(found)
         seen = doctor.examine(snapshot.take(host, only=("speed",)))
         assert ([f.cause for f in seen.findings], seen.areas[0].state) == (findings, state)
     assert all("b takes 50 % more time" in f.says for f in seen.findings)

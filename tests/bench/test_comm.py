@@ -14,8 +14,9 @@ import uuid
 import pytest
 from tests.leftovers import end_all, living
 
-from unhang.probes.comm import DIVIDED, OPS
+from unhang.bench.comm import OPS
 
+DIVIDED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
 
 # In front of the ranks' script: what a defective link or library would do to a sum of more than a few numbers.

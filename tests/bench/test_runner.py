@@ -27,8 +27,7 @@ def test_it_stops_when_the_answer_is_certain(trainings):
     arms = [arm for _, arm in trainings.started]
     pairs = [tuple(arms[i : i + 2]) for i in range(0, len(arms), 2)]
     assert all(sorted(pair) == ["a", "b"] for pair in pairs) and set(pairs) == {("a", "b"), ("b", "a")}
-    assert [type(event).__name__ for event in trainings.events] == [*["RunProgress"] * 2, "RoundResult"] * 3
-    assert [event.proof is None for event in trainings.events if isinstance(event, runner.RoundResult)] == [False, True, True]
+    assert [type(event).__name__ for event in trainings.events] == [*["RunProgress"] * 2, "RaceState"] * 3
     assert not list(trainings.directory.path.glob("*/steps")) and len(trainings.directory.runs()) == 6
 
 
@@ -104,7 +103,7 @@ def test_what_cannot_be_measured_is_refused(trainings):
 
 def test_a_signal_between_two_runs_keeps_what_was_measured(trainings):
     def on_progress(event):
-        if isinstance(event, runner.RoundResult):
+        if isinstance(event, runner.RaceState):
             raise SystemExit(130)
 
     trainings.on_progress = on_progress

@@ -162,7 +162,8 @@ def test_nothing_to_show_yet(trainings):
 def test_progress_is_a_line_for_each_round(trainings):
     trainings.step_s["b"] = 0.11
     console = Console(file=io.StringIO(), width=100)
-    with ProgressLine(trainings.arms, Rules(seed=4, margin=0.01, budget_s=100.0, steps=40), console) as line:
+    with console.status("...") as status:
+        line = ProgressLine(trainings.arms, Rules(seed=4, margin=0.01, budget_s=100.0, steps=40), status)
         trainings.run()
         for event in trainings.events:
             line.show(event)

@@ -25,8 +25,8 @@ from unhang.knowledge.settings.installed import installed
 from unhang.remedies import fingerprint
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS baselines (name TEXT, machine TEXT, recorded TEXT, data BLOB, PRIMARY KEY (name, machine));
-CREATE TABLE IF NOT EXISTS checks (host TEXT, name TEXT, data BLOB, PRIMARY KEY (host, name));
+CREATE TABLE IF NOT EXISTS baseline (machine TEXT PRIMARY KEY, recorded TEXT, data BLOB);
+CREATE TABLE IF NOT EXISTS last_check (host TEXT PRIMARY KEY, data BLOB);
 """
 
 
@@ -34,7 +34,6 @@ CREATE TABLE IF NOT EXISTS checks (host TEXT, name TEXT, data BLOB, PRIMARY KEY 
 class Baseline:
     """`seconds` has for each measurement the median time of a call in each round; `machine` is what it holds for."""
 
-    name: str
     recorded: str
     machine: Mapping[str, str]
     asked: Asked
@@ -77,42 +76,42 @@ def judge(baseline: Baseline, seconds: Mapping[str, Sequence[float]], *, margin:
 
 
 class Store:
-    """The file of all baselines and of the last check of each. Raises RecordError where it cannot be used."""
+    """The file of all baselines and of the last check of each host. Raises RecordError where it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def keep(self, baseline: Baseline) -> None:
         with self._open() as db:
-            values = (baseline.name, _key(baseline.machine), baseline.recorded, encoding.encode(baseline))
-            db.execute("INSERT OR REPLACE INTO baselines VALUES (?, ?, ?, ?)", values)
+            values = (_key(baseline.machine), baseline.recorded, encoding.encode(baseline))
+            db.execute("INSERT OR REPLACE INTO baseline VALUES (?, ?, ?)", values)
 
-    def find(self, name: str, here: Mapping[str, str]) -> Baseline:
+    def find(self, here: Mapping[str, str]) -> Baseline:
         """That of this machine. Raises UnhangError where there is none, and says what another machine's differs in."""
         with self._open() as db:
-            rows = db.execute("SELECT machine, data FROM baselines WHERE name = ? ORDER BY recorded DESC", (name,)).fetchall()
+            rows = db.execute("SELECT machine, data FROM baseline ORDER BY recorded DESC").fetchall()
         for key, data in rows:
             if key == _key(here):
                 return msgspec.json.decode(data, type=Baseline)
         if not rows:
-            raise UnhangError(f"no baseline {name} is in {self.path}", says_zh=f"{self.path} 中没有基线 {name}", hint="unhang bench record")
+            raise UnhangError(f"no baseline is in {self.path}", says_zh=f"{self.path} 中没有基线", hint="unhang bench record")
         others = [msgspec.json.decode(data, type=Baseline) for _, data in rows]
         # Most likely recorded here, before something was changed.
         nearest = max(others, key=lambda one: sum(one.machine.get(k) == v for k, v in here.items()))
         differs = ", ".join(f"{k} was {nearest.machine.get(k)}, is {v}" for k, v in here.items() if nearest.machine.get(k) != v)
         raise UnhangError(
-            f"the baseline {name} is of another machine, or this one has changed: {differs}",
-            says_zh=f"基线 {name} 属于另一台机器，或者本机已改变：{differs}",
+            f"the baseline is of another machine, or this one has changed: {differs}",
+            says_zh=f"基线属于另一台机器，或者本机已改变：{differs}",
             hint="unhang bench record",
         )
 
-    def keep_check(self, baseline: Baseline, found: Sequence[Comparison]) -> None:
+    def keep_check(self, found: Sequence[Comparison]) -> None:
         slower = {c.arm: c.change for c in found if c.outcome == "slower"}
         undecided = sum(c.outcome == "undecided" for c in found)
         same = len(found) - len(slower) - undecided
-        check = Check(baseline=baseline.name, checked=now(), slower=slower, same=same, undecided=undecided)
+        check = Check(checked=now(), slower=slower, same=same, undecided=undecided)
         with self._open() as db:
-            db.execute("INSERT OR REPLACE INTO checks VALUES (?, ?, ?)", (Host().hostname(), baseline.name, encoding.encode(check)))
+            db.execute("INSERT OR REPLACE INTO last_check VALUES (?, ?)", (Host().hostname(), encoding.encode(check)))
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

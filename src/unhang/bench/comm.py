@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,17 +16,22 @@ from typing import Literal
 import msgspec
 
 from unhang.errors import CommandNotFound, UnhangError
+from unhang.facts.units import parse_size
 from unhang.launch import ending
-from unhang.probes import comm, live
+from unhang.probes import live
 from unhang.runtime.attach import protocol
 
+# What all ranks do together, and what one rank does by itself.
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "broadcast", "reduce", "send_recv", "pairs", "barrier")
+LOCAL = ("memory", "loader")
+# Launchers may write the rank in front of a line.
+_MARK = "@unhang-comm "
 _END_S = 5.0
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is measured, and by whom: `launcher` starts the ranks; () stands for a rank that is one already."""
+    """What is measured, and by whom: `launcher` starts the ranks."""
 
     launcher: tuple[str, ...]
     backend: str
@@ -86,31 +90,24 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """ "8..256M" goes up by factors of 4, "1M,16M" is a list. Raises ValueError."""
     low, is_span, high = text.partition("..")
     if not is_span:
-        return tuple(map(_size, text.split(",")))
-    found = [_size(low)]
-    if found[0] > (last := _size(high)):
+        return tuple(map(parse_size, text.split(",")))
+    found = [parse_size(low)]
+    if found[0] > (last := parse_size(high)):
         raise ValueError(text)
     while found[-1] * 4 < last:
         found.append(found[-1] * 4)
     return (*found, last) if last > found[-1] else tuple(found)
 
 
-def _size(word: str) -> int:
-    found = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", word.strip(), re.IGNORECASE)
-    if found is None or not int(found[1]):
-        raise ValueError(word)
-    return int(found[1]) * _UNITS[found[2].upper()]
-
-
-def launcher(words: tuple[str, ...], *, ranks: int | None, python: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What starts the ranks: as typed; nobody within a group; else torchrun with `ranks` of them. Raises UnhangError."""
+def launcher(words: tuple[str, ...], *, ranks: int | None, python: str) -> tuple[str, ...]:
+    """What starts the ranks: as typed, else torchrun with `ranks` of them. Raises UnhangError."""
     if words and ranks is not None:
         raise UnhangError("-n and a launcher: choose one", says_zh="-n 与启动器只能选一个")
     if words and shutil.which(words[0]) is None:
         raise CommandNotFound(f"there is no command {words[0]}", says_zh=f"没有命令 {words[0]}")
-    if words or (ranks is None and {"RANK", "WORLD_SIZE"} <= environ.keys()):
+    if words:
         return words
-    count = ranks or max(2, live.gpus_of(python, environ))
+    count = ranks or max(2, live.gpus_of(python, os.environ))
     return (python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count))
 
 
@@ -118,8 +115,9 @@ def measure(asked: Asked, *, on_row: Callable[[Row], None]) -> Result:
     """Start the ranks and read what rank 0 reports; an interruption (SystemExit) ends them, and what came before it is kept."""
     rows: list[Row] = []
     group: Group | None = None
-    ops, sizes = ",".join(asked.ops), ",".join(map(str, asked.sizes))
-    argv = [*(asked.launcher or (asked.python,)), comm.__file__, asked.backend, ops, sizes, str(asked.time_s)]
+    alone, together = (",".join(op for op in names if op in asked.ops) for names in (LOCAL, OPS))
+    words = (_MARK, asked.backend, alone, together, ",".join(map(str, asked.sizes)), str(asked.time_s))
+    argv = [*asked.launcher, str(Path(live.__file__).with_name("comm.py")), *words]
     token = secrets.token_hex(8)
     environ = {**os.environ, protocol.ENV_SWITCH: "0", protocol.ENV_TOKEN: token}
     ending.adopt_orphans()
@@ -138,7 +136,7 @@ def measure(asked: Asked, *, on_row: Callable[[Row], None]) -> Result:
         try:
             assert child.stdout is not None
             for line in child.stdout:
-                _, marked, said = line.partition(comm.MARK.encode())
+                _, marked, said = line.partition(_MARK.encode())
                 if not marked:
                     log.write(line)
                     continue

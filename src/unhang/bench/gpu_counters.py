@@ -1,10 +1,9 @@
-"""Energy and use of this host's GPUs while a run goes on, by NVML, read in this process and not in the training's; and how they are joined."""
+"""Energy of this host's GPUs while a run goes on, by NVML, read in this process and not in the training's; and how they are joined."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
-import statistics
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -23,7 +22,7 @@ class GpuCounters:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._read: list[tuple[float, Mapping[str, nvml.Counters]]] = []
+        self._read: list[tuple[float, Mapping[str, float | None]]] = []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unhang gpu counters", daemon=True)
 
@@ -41,7 +40,7 @@ class GpuCounters:
             try:
                 while True:
                     is_last = self._is_over.is_set()
-                    found = nvml.counters(library)
+                    found = nvml.energies(library)
                     self._read.append((time.monotonic(), found))
                     if is_last or not found:
                         return
@@ -51,16 +50,15 @@ class GpuCounters:
         except Exception:  # no library, or one that refuses: nothing is measured
             return
 
-    def over(self, begin_s: float, end_s: float) -> dict[str, nvml.Counters]:
-        """Joules and mean percent of each GPU, by its PCI address, between two times of CLOCK_MONOTONIC."""
+    def over(self, begin_s: float, end_s: float) -> dict[str, float]:
+        """Joules of each GPU, by its PCI address, between two times of CLOCK_MONOTONIC; without those whose energy is not known."""
         read = tuple(self._read)
         found = {}
         for address in read[0][1] if read else ():
-            own = [(at, of_all[address]) for at, of_all in read if address in of_all]
-            energy = [(at, joules) for at, (joules, _) in own if joules is not None]
-            percents = [percent for at, (_, percent) in own if begin_s <= at <= end_s and percent is not None]
+            energy = [(at, joules) for at, of_all in read if (joules := of_all.get(address)) is not None]
             first, last = _at(energy, begin_s), _at(energy, end_s)
-            found[address] = (None if first is None or last is None else last - first, statistics.fmean(percents) if percents else None)
+            if first is not None and last is not None:
+                found[address] = last - first
         return found
 
 

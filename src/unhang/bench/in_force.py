@@ -39,6 +39,8 @@ BY_HOOK = {
     protocol.ENV_PIN_MEMORY: "loader pin_memory",
     protocol.ENV_PERSISTENT_WORKERS: "loader persistent_workers",
     protocol.ENV_PREFETCH: "loader prefetch_factor",
+    protocol.ENV_BUCKET: "DDP bucket_cap_mb",
+    protocol.ENV_CUDNN_BENCHMARK: "cuDNN benchmark",
 }
 # These differ between processes or starts by themselves.
 _OF_ONE_START = re.compile(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unhang.bench.step_times import RankFile, Steps
-from unhang.facts.nvml import Counters
 
 if TYPE_CHECKING:
     from unhang.bench.records import Run
@@ -20,59 +19,54 @@ class RankMeasures:
     """Means per step after the warm-up, on one rank, in seconds and joules; the most bytes ever. None is not measured.
 
     `loader_s`: the thread that trains waits in the iterator of a torch DataLoader. `exposed_s`: communication that computation does not hide, waiting
-    for slower ranks included: how much DDP's communication outlasts its backward pass (`ddp_steps` of the steps, by torch's own timers), and on the
-    CPU also calls of torch.distributed. `compute_s` is the rest of the step, whatever it is. `energy_j` and `gpu_percent` are of the whole GPU.
+    for slower ranks included: how much DDP's communication outlasts its backward pass (by torch's own timers), and on the CPU also calls of
+    torch.distributed. `compute_s` is the rest of the step, whatever it is. `energy_j` is of the whole GPU.
     """
 
     rank: int
     loader_s: float | None = None
     exposed_s: float | None = None
-    ddp_steps: int = 0
     compute_s: float | None = None
     host_bytes: int | None = None
     cuda_bytes: int | None = None
     gpu: str | None = None
     energy_j: float | None = None
-    gpu_percent: float | None = None
 
 
-def measure(ranks: Sequence[RankFile], steps: Steps, usage: Callable[[float, float], Mapping[str, Counters]]) -> tuple[RankMeasures, ...]:
-    """`usage` tells of each GPU, by its PCI address, between two times of CLOCK_MONOTONIC."""
+def measure(ranks: Sequence[RankFile], steps: Steps, energy_j: Callable[[float, float], Mapping[str, float]]) -> tuple[RankMeasures, ...]:
+    """`energy_j` returns that of each GPU, by its PCI address, between two times of CLOCK_MONOTONIC."""
     first, last = steps.dropped, len(steps.times_s)
-    of_gpus = usage(*(max(one.ends_s[i] for one in ranks) for i in (first, last)))
-    return tuple(_of_rank(one, first, last, steps.mean_s, of_gpus.get(one.gpu or "", (None, None))) for one in ranks)
+    of_gpus = energy_j(*(max(one.ends_s[i] for one in ranks) for i in (first, last)))
+    return tuple(_of_rank(one, first, last, steps.mean_s, of_gpus.get(one.gpu or "")) for one in ranks)
 
 
-def _of_rank(one: RankFile, first: int, last: int, mean_s: float, gpu: Counters) -> RankMeasures:
-    energy_j, percent = gpu
+def _of_rank(one: RankFile, first: int, last: int, mean_s: float, energy_j: float | None) -> RankMeasures:
     loader_s = _gained(one.loader_s, first, last)
-    exposed_s, ddp_steps = _exposed(one, first, last)
+    exposed_s = _exposed(one, first, last)
     return RankMeasures(
         rank=one.rank,
         loader_s=loader_s,
         exposed_s=exposed_s,
-        ddp_steps=ddp_steps,
         compute_s=None if exposed_s is None else max(0.0, mean_s - (loader_s or 0.0) - exposed_s),
         host_bytes=one.host_bytes,
         cuda_bytes=one.cuda_bytes,
         gpu=one.gpu,
         energy_j=None if energy_j is None else energy_j / (last - first),
-        gpu_percent=percent,
     )
 
 
-def _exposed(one: RankFile, first: int, last: int) -> tuple[float | None, int]:
-    """Seconds per step; and how many steps DDP has timed."""
+def _exposed(one: RankFile, first: int, last: int) -> float | None:
+    """Seconds per step."""
     if one.torch.get("world size") == "1":
-        return 0.0, 0
+        return 0.0
     # It is read in the step that follows the one that was timed.
     timed = [s for s in one.ddp_s[first + 2 : last + 1] if not math.isnan(s)]
     # With CUDA a call returns at once.
     in_calls_s = _gained(one.calls_s, first, last) if one.torch.get("device") == "cpu" else None
     is_ddp = not all(map(math.isnan, one.ddp_s))
     if not timed and (is_ddp or in_calls_s is None):
-        return None, 0
-    return (statistics.fmean(timed) if timed else 0.0) + (in_calls_s or 0.0), len(timed)
+        return None
+    return (statistics.fmean(timed) if timed else 0.0) + (in_calls_s or 0.0)
 
 
 def _gained(so_far_s: Sequence[float], first: int, last: int) -> float | None:
@@ -89,7 +83,6 @@ _OF_RANKS: Mapping[str, Callable[[Iterable[Any]], float]] = {
     "host_bytes": max,
     "cuda_bytes": max,
     "energy_j": math.fsum,
-    "gpu_percent": statistics.fmean,
 }
 
 
@@ -97,11 +90,9 @@ def summarize(runs: Sequence[Run]) -> dict[str, float | None]:
     """Of an arm: medians over its runs, by the names of RankMeasures. None if a rank was not measured."""
     found: dict[str, float | None] = {}
     for name, together in _OF_RANKS.items():
-        each = [[getattr(one, name) for one in _counted(run.ranks, name)] for run in runs]
+        # Ranks may share a GPU.
+        ranks = [{one.gpu: one for one in run.ranks}.values() if name == "energy_j" else run.ranks for run in runs]
+        each = [[getattr(one, name) for one in of_run] for of_run in ranks]
         is_whole = each and all(values and None not in values for values in each)
         found[name] = statistics.median(map(together, each)) if is_whole else None
     return found
-
-
-def _counted(ranks: Sequence[RankMeasures], name: str) -> Iterable[RankMeasures]:
-    return {one.gpu: one for one in ranks}.values() if name in ("energy_j", "gpu_percent") else ranks

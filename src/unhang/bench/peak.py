@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 
 from unhang.bench import step_times
-from unhang.bench.runner import signals_kept
 from unhang.errors import UnhangError
 from unhang.launch import supervise
 from unhang.launch.attempt import Options
@@ -30,7 +29,7 @@ def measure(command: Command, rundir: RunDir, *, steps: int, tell: Callable[[Eve
         sink=lambda rank, stream, data: None,
         settings={protocol.ENV_STEP_TIMES: str(files), protocol.ENV_STEP_LIMIT: str(steps)},
     )
-    with signals_kept():
+    with supervise.signals_kept():
         outcome = supervisor.run()
     ranks = step_times.read(files)
     shutil.rmtree(files)

@@ -26,9 +26,6 @@ from unhang.errors import RecordError, RunDirError
 from unhang.launch.supervise import run_path
 from unhang.records.rundir import RunDir, new_directory
 
-BENCH_SCHEMA = "unhang/bench/1"
-RUN_SCHEMA = "unhang/bench-run/1"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -37,7 +34,7 @@ class Asked:
     `ready_made` is the name of a ready-made comparison; `left_out` says of each one that priorities do not compare why, in English and Chinese.
     """
 
-    schema: str = BENCH_SCHEMA
+    schema: str = "unhang/bench/1"
     words: tuple[str, ...]
     hides: bool
     cwd: str
@@ -62,7 +59,7 @@ class Run:
     `ranks` are those of this host; `gpu_links` how their GPUs are joined, in a run of the first round, () if not known.
     """
 
-    schema: str = RUN_SCHEMA
+    schema: str = "unhang/bench-run/1"
     round: int
     arm: str
     run_dir: str
@@ -156,8 +153,5 @@ class BenchDir:
 
     def new_run(self, round: int, arm: str) -> RunDir:
         """An empty run directory; one of an attempt that did not count stays beside it. Raises RunDirError."""
-        path = base = self.path / f"round-{round}-{arm}"
-        numbers = itertools.count(2)
-        while path.exists():
-            path = base.with_name(f"{base.name}-{next(numbers)}")
-        return RunDir.create(path)
+        names = itertools.chain([f"round-{round}-{arm}"], (f"round-{round}-{arm}-{n}" for n in itertools.count(2)))
+        return RunDir.create(lambda: self.path / next(names))

@@ -5,14 +5,12 @@ Runs are started by `launch.supervise`, as `unhang run` does, and are never star
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import shutil
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -42,16 +40,8 @@ class RunProgress:
     step: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundResult:
-    """A round is complete: its `runs` by arm, and the state after it. `proof` comes once, with the first of them."""
-
-    runs: tuple[Run, ...]
-    state: RaceState
-    proof: in_force.Proof | None
-
-
-Progress = RunProgress | RoundResult
+# A state comes after each complete round.
+Progress = RunProgress | RaceState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +81,7 @@ class Benchmark:
                 # Of a directory that is resumed, the first round that is not complete.
                 state = self._evaluate()
                 if state.rounds > reported:
-                    runs = (run for run in state.runs if run.round == state.rounds)
-                    proof = None if reported else state.proof
-                    self._on_progress(RoundResult(runs=tuple(sorted(runs, key=lambda run: run.arm)), state=state, proof=proof))
+                    self._on_progress(state)
                     reported = state.rounds
                 if state.is_decided:
                     return self._result("decided", EXIT_OK)
@@ -167,7 +155,7 @@ class Benchmark:
         try:
             files.mkdir(mode=0o700)
             nccl.mkdir()
-            with signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
+            with supervise.signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
                 timer.start()
                 outcome = supervisor.run()
             ranks = nccl_log.read(nccl, step_times.read(files))
@@ -239,15 +227,3 @@ class Benchmark:
             failed=failed,
             verdict=verdict,
         )
-
-
-@contextlib.contextmanager
-def signals_kept() -> Iterator[None]:
-    """The supervisor's event loop leaves signals at their defaults; what they did before comes back."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, cast
@@ -10,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from unhang.cli.options import NoColor, duration, percentage
+from unhang.errors import MissingExtra
 
 _ARM = "Settings as --set of unhang run takes them, or a preset, or none."
 
@@ -48,6 +50,12 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+def need_scipy() -> None:
+    """Raises MissingExtra without SciPy, which comparisons take."""
+    if importlib.util.find_spec("scipy") is None:
+        raise MissingExtra("unhang bench needs SciPy, which is not installed here", hint="pip install 'unhang[bench]'")
+
+
 LEAST_ROUNDS = 4
 _Launcher = Annotated[
     list[str] | None,
@@ -64,8 +72,6 @@ _Python = Annotated[
     str | None, typer.Option(metavar="PATH", help="The Python of the ranks.", show_default="ours if it has torch, else the first on PATH")
 ]
 _Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
-_Name = Annotated[str, typer.Option(metavar="NAME", help="Which baseline.")]
-_Database = Annotated[Path | None, typer.Option("--db", metavar="FILE", help="Where baselines are.", show_default="~/.cache/unhang/bench.sqlite")]
 
 
 def register(app: typer.Typer) -> None:
@@ -156,9 +162,8 @@ def comm(
     \b
         unhang bench comm -n 8
         unhang bench comm --ops all_reduce,pairs --sizes 1M..64M -- torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST:29500
-        unhang bench comm -- srun python
 
-    Algorithm and bus bandwidth are those of nccl-tests, in GB/s. Within a group (RANK and WORLD_SIZE are set) each rank calls it without a launcher.
+    Algorithm and bus bandwidth are those of nccl-tests, in GB/s.
 
     Exit code: 0 if all results were right; 1 if one was wrong or the ranks failed; 2 for bad input; 3 for our own failure; 130 for Ctrl-C.
     """
@@ -177,8 +182,6 @@ def record(
     time_s: _Time = 0.3,
     python: _Python = None,
     rounds: Annotated[int, typer.Option(min=LEAST_ROUNDS, help="How often the ranks are started and measured.")] = 10,
-    name: _Name = "default",
-    database: _Database = None,
     as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:
@@ -196,9 +199,7 @@ def check(
     margin: Annotated[
         float, typer.Option(parser=percentage, metavar="PERCENT", help="Differences smaller than this count as the same.", show_default="10%")
     ] = 10.0,
-    name: _Name = "default",
     python: _Python = None,
-    database: _Database = None,
     as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:

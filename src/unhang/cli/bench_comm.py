@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import typer
 
-from unhang import encoding
 from unhang.bench import baseline, hardware
 from unhang.bench import comm as measuring
-from unhang.bench.comm import Asked, Result, Row
+from unhang.bench.comm import LOCAL, OPS, Asked, Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.cli import caches, refused
-from unhang.cli.bench import LEAST_ROUNDS
-from unhang.errors import MissingExtra, UnhangError
+from unhang.cli.bench import LEAST_ROUNDS, need_scipy
+from unhang.errors import UnhangError
 from unhang.facts.speed import FILE
 from unhang.facts.units import size
 from unhang.probes import live
-from unhang.probes.comm import LOCAL, OPS
 from unhang.report import screen
 from unhang.report.comm import Report, check_table
 
@@ -34,18 +28,15 @@ def comm(options: SimpleNamespace) -> None:
     result = _measured(asked)
     memory = next((row.algbw_gbps for row in result.rows if row.op == "memory"), None)
     report = Report(result=result, limit=None if result.group is None else hardware.limit(result.group, memory_gbps=memory))
-    if result.stopped == "complete" and not result.rows:
-        # Another rank's: the first one reports.
-        return
     if options.csv is not None:
         options.csv.write(report.csv())
-    _answer(report.json() if options.as_json else report)
+    refused.answer(report.json(), report.print, as_json=options.as_json)
     raise typer.Exit(1 if result.stopped == "failed" or any(row.wrong for row in result.rows) else 0)
 
 
 def record(options: SimpleNamespace) -> None:
     """Keep a round for each start of the ranks, and at the end the baseline."""
-    store, asked, seconds = _store(options.database), _asked(options), dict[str, list[float]]()
+    store, asked, seconds = _store(), _asked(options), dict[str, list[float]]()
     machine = baseline.machine(asked.python)
     for round in range(1, options.rounds + 1):
         if not (rows := _sound(asked, f"{round}/{options.rounds} ", as_json=options.as_json)):
@@ -54,23 +45,17 @@ def record(options: SimpleNamespace) -> None:
                 raise typer.Exit(1)
             break
         baseline.add(seconds, rows)
-    kept = baseline.Baseline(
-        name=options.name, recorded=baseline.now(), machine=machine, asked=asked, seconds={key: tuple(values) for key, values in seconds.items()}
-    )
+    kept = baseline.Baseline(recorded=baseline.now(), machine=machine, asked=asked, seconds={key: tuple(values) for key, values in seconds.items()})
     store.keep(kept)
-    _answer(
-        {"schema": "unhang/bench-baseline/1", "file": str(store.path), **msgspec.to_builtins(kept)}
-        if options.as_json
-        else f"recorded {options.name} in {store.path}"
-    )
+    document = {"schema": "unhang/bench-baseline/1", "file": str(store.path), **msgspec.to_builtins(kept)}
+    refused.answer(document, lambda console: console.print(f"recorded in {store.path}"), as_json=options.as_json)
 
 
 def check(options: SimpleNamespace) -> None:
     """Round by round until each measurement has a verdict. Raises MissingExtra without SciPy, UnhangError without a baseline."""
-    if importlib.util.find_spec("scipy") is None:
-        raise MissingExtra("unhang bench needs SciPy, which is not installed here", hint="pip install 'unhang[bench]'")
-    store, seconds = _store(options.database), dict[str, list[float]]()
-    before = store.find(options.name, baseline.machine(live.find_python(options.python)))
+    need_scipy()
+    store, seconds = _store(), dict[str, list[float]]()
+    before = store.find(baseline.machine(live.find_python(options.python)))
     rounds = len(next(iter(before.seconds.values())))
     found: tuple[Comparison, ...] = ()
     for round in range(1, rounds + 1):
@@ -82,10 +67,10 @@ def check(options: SimpleNamespace) -> None:
             break
     if not found:
         raise typer.Exit(1)
-    store.keep_check(before, found)
-    document = {"schema": "unhang/bench-check/1", "baseline": options.name, "recorded": before.recorded, "margin": options.margin}
+    store.keep_check(found)
+    document = {"schema": "unhang/bench-check/1", "recorded": before.recorded, "margin": options.margin}
     document["measured"] = msgspec.to_builtins(found)
-    _answer(document if options.as_json else check_table(before, seconds, found, options.margin))
+    refused.answer(document, lambda console: console.print(check_table(before, seconds, found, options.margin)), as_json=options.as_json)
     raise typer.Exit(1 if any(one.outcome == "slower" for one in found) else 0)
 
 
@@ -103,23 +88,23 @@ def _asked(options: SimpleNamespace) -> Asked:
         found = measuring.parse_sizes(options.sizes)
     except ValueError:
         raise typer.BadParameter(f"{options.sizes}: it is LOW..HIGH or a list such as 1M,16M", param_hint="--sizes") from None
-    started = measuring.launcher(words[1:] if words[:1] == ("--",) else words, ranks=options.ranks, python=chosen, environ=os.environ)
+    started = measuring.launcher(words[1:] if words[:1] == ("--",) else words, ranks=options.ranks, python=chosen)
     return Asked(launcher=started, backend=backend, ops=named, sizes=found, time_s=options.time_s, python=chosen)
 
 
 def _measured(asked: Asked, prefix: str = "") -> Result:
     """With progress on standard error: a line that changes on a terminal, else one for each operation."""
-    console, last = screen.console(stderr=True), ""
+    last = ""
 
     def show(row: Row) -> None:
         nonlocal last
-        if console.is_terminal:
+        if status.console.is_terminal:
             status.update(f"{prefix}{row.op} {size(row.size_bytes)}")
         elif row.op != last:
-            console.print(f"unhang: {prefix}{row.op}", markup=False)
+            status.console.print(f"unhang: {prefix}{row.op}", markup=False)
         last = row.op
 
-    with console.status(f"{prefix}...") as status:
+    with screen.status(f"{prefix}...") as status:
         return measuring.measure(asked, on_row=show)
 
 
@@ -130,26 +115,12 @@ def _sound(asked: Asked, prefix: str, *, as_json: bool) -> tuple[Row, ...]:
         return ()
     if result.stopped == "failed" or any(row.wrong for row in result.rows):
         report = Report(result=result, limit=None)
-        _answer(report.json() if as_json else report)
+        refused.answer(report.json(), report.print, as_json=as_json)
         raise typer.Exit(1)
     return result.rows
 
 
-def _store(path: Path | None) -> baseline.Store:
-    folder = caches.folder()
-    if path is None and folder is not None:
-        path = folder / FILE
-    if path is None:
-        raise UnhangError("nothing says where the cache is: HOME is not set", says_zh="不知道缓存目录在哪里：未设置 HOME", hint="--db FILE")
-    return baseline.Store(path)
-
-
-def _answer(what: Any) -> None:
-
-    refused.answers(given=True)
-    if isinstance(what, dict):
-        sys.stdout.buffer.write(encoding.encode(what) + b"\n")
-    elif hasattr(what, "says"):
-        what.print(screen.console())
-    else:
-        screen.console().print(what)
+def _store() -> baseline.Store:
+    if (folder := caches.folder()) is None:
+        raise UnhangError("nothing says where the cache is: HOME is not set", says_zh="不知道缓存目录在哪里：未设置 HOME", hint="export HOME")
+    return baseline.Store(folder / FILE)

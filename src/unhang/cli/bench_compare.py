@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import re
 import secrets
 import shlex
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ from typing import Any, Literal
 
 import typer
 
-from unhang import encoding
 from unhang.bench import ready_made
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.in_force import ARGUMENTS, BY_HOOK, WORLD_SIZE
@@ -26,8 +23,9 @@ from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
 from unhang.cli import refused, training_command
 from unhang.cli import settings as of_settings
+from unhang.cli.bench import need_scipy
 from unhang.diagnosis.redact import redact_command
-from unhang.errors import MissingExtra, RunDirError, UnhangError
+from unhang.errors import RunDirError, UnhangError
 from unhang.knowledge.settings import configuration
 from unhang.knowledge.settings.planning import Plan
 from unhang.launch import command as commands
@@ -36,11 +34,8 @@ from unhang.records import named
 from unhang.report import bench, language, screen, settings
 from unhang.report.bench_ranking import Ranking
 from unhang.report.html import of_bench
-from unhang.runtime.attach import protocol
 from unhang.runtime.attach.step_times import is_of_interest
 
-# What settings change that no variable of BY_HOOK stands for, by its name in `Run.in_force`.
-_BY_HOOK = {**BY_HOOK, protocol.ENV_BUCKET: "DDP bucket_cap_mb", protocol.ENV_CUDNN_BENCHMARK: "cuDNN benchmark"}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Flags by which scripts take what makes up the work of a rank in a step, if [arguments] of unhang.toml does not name them.
 _WORK = {
@@ -56,8 +51,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
 
     Raises UnhangError.
     """
-    if importlib.util.find_spec("scipy") is None:
-        raise MissingExtra("unhang bench needs SciPy, which is not installed here", hint="pip install 'unhang[bench]'")
+    need_scipy()
     for path in filter(None, (options.csv, options.markdown, options.html)):
         if not named.is_dir(path.absolute().parent):
             raise UnhangError(f"cannot write {path}: there is no directory {path.parent}")
@@ -80,17 +74,12 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     directory = directory or BenchDir.create(command.name, asked)
     directory.lock()
     again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
-    with bench.ProgressLine(arms, rules, screen.console(stderr=True)) as line:
-        result = Benchmark(arms, rules, directory=directory, on_progress=line.show).run()
+    with screen.status("...") as status:
+        result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()
     common: dict[str, Any] = {"arms": arms, "rules": rules, "run_dir": directory.path, "again": again, "result": result}
     report = Ranking(**common, left_out=asked.left_out) if rules.is_race else bench.Report(**common)
     # What was measured is shown whatever happens to the files.
-    refused.answers(given=True)
-    if options.as_json:
-        sys.stdout.buffer.write(encoding.encode(report.json()) + b"\n")
-        sys.stdout.flush()
-    else:
-        report.print(screen.console())
+    refused.answer(report.json(), report.print, as_json=options.as_json)
     page = functools.partial(of_bench.render, report, command.argv)
     for path, write in (
         (options.csv, report.csv),
@@ -301,6 +290,6 @@ def _changes(plan: Plan) -> set[str]:
         spelled = plan.applied.spelled.get(one.key)
         if spelled is None or not (one.is_typed or one.origin.startswith("preset ")):
             continue
-        found |= {_BY_HOOK.get(variable, variable) for variable in spelled.env if variable in _BY_HOOK or is_of_interest(variable)}
+        found |= {BY_HOOK.get(variable, variable) for variable in spelled.env if variable in BY_HOOK or is_of_interest(variable)}
         found |= {WORLD_SIZE} if one.key == "processes" else {ARGUMENTS} if spelled.arguments else set()
     return found

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from unhang.text import Text
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_SIZE = re.compile(r"\s*(\d{1,6}(?:\.\d{1,3})?)\s*(m|g|t)i?b?\s*", re.IGNORECASE)
 SCHEMA = "unhang/plan/1"
-_UNITS = {"m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 def register(app: typer.Typer) -> None:
@@ -176,13 +174,18 @@ def _model(model: str | None, params: float | None, numbers: Mapping[str, int]) 
 
 def _size(option: str, text: str | None) -> int | None:
     from unhang.errors import UnhangError
+    from unhang.facts.units import parse_size
 
     if text is None:
         return None
-    found = _SIZE.fullmatch(text)
-    if found is None or float(found[1]) <= 0:
+    try:
+        found = parse_size(text)
+    except ValueError:
+        found = 0
+    # Nobody means 80 bytes.
+    if found < 1 << 20:
         raise UnhangError(f"{option} {text}: it is a size such as 80GiB", says_zh=f"{option} {text}：应为 80GiB 这样的大小")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return found
 
 
 def _gpus() -> tuple[int, ...]:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
 
 REFUSAL_SCHEMA = "unhang/refusal/1"
 _answered = False
@@ -14,6 +20,19 @@ def answers(*, given: bool) -> None:
     """Whether this command's answer is on stdout, or on its way there: what fails behind it takes no place in what a program reads."""
     global _answered
     _answered = given
+
+
+def answer(document: object, show: Callable[[Console], object], *, as_json: bool) -> None:
+    """Print the answer: the document as JSON, or what `show` prints on a console."""
+    from unhang import encoding
+    from unhang.report import screen
+
+    answers(given=True)
+    if as_json:
+        sys.stdout.buffer.write(encoding.encode(document) + b"\n")
+        sys.stdout.flush()
+    else:
+        show(screen.console())
 
 
 def tell(error: str, *, exitcode: int, error_zh: str | None = None, cause: str | None = None, hint: str | None = None, misread: bool = False) -> None:

@@ -12,8 +12,6 @@ from unhang.kernel_lines import normal
 
 T = TypeVar("T")
 
-# Joules since the driver was loaded, and the percentage of the time in which it was in use; None where NVML does not tell.
-Counters = tuple[float | None, float | None]
 COMPUTE_MODES = {0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
 P2P = {
     0: "ok",
@@ -163,15 +161,10 @@ def memory(nvml: Any) -> dict[str, tuple[int, int]]:
     return found
 
 
-def counters(nvml: Any) -> dict[str, Counters]:
-    """Of each GPU, by its PCI address. Nothing of one in MIG mode."""
+def energies(nvml: Any) -> dict[str, float | None]:
+    """Joules of each GPU since the driver was loaded, by its PCI address; None if NVML does not say. Nothing of one in MIG mode."""
     ask = _Asking(nvml)
-    found = {}
-    for address, handle in _handles(ask):
-        energy = ask("nvmlDeviceGetTotalEnergyConsumption", handle)
-        rates = ask("nvmlDeviceGetUtilizationRates", handle)
-        found[address] = (_maybe(lambda mj: mj / 1000, energy), _maybe(lambda r: float(r.gpu), rates))
-    return found
+    return {address: _maybe(lambda mj: mj / 1000, ask("nvmlDeviceGetTotalEnergyConsumption", handle)) for address, handle in _handles(ask)}
 
 
 def _handles(ask: _Asking) -> Iterator[tuple[str, Any]]:

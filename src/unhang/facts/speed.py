@@ -21,7 +21,6 @@ FILE = "bench.sqlite"
 class Check:
     """One check (`checked` in ISO 8601): how much more time each of the slower ones takes (0.5: half as much again), how many others there are."""
 
-    baseline: str
     checked: str
     slower: Mapping[str, float]
     same: int
@@ -30,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    checks: tuple[Check, ...]
+    check: Check
     unread: tuple[str, ...] = ()
 
 
@@ -38,28 +37,26 @@ def collect(host: Host) -> Speed:
     """Raises NotHere where nothing was checked, OSError and ValueError where that cannot be read."""
     cache = host.environ.get("XDG_CACHE_HOME") or f"{host.environ.get('HOME', '')}/.cache"
     path = host.path(f"{cache}/unhang/{FILE}")
-    found: list[Check] = []
+    found = None
     if path.is_file():
         try:
             with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(str(path))}?mode=ro", uri=True, timeout=0.2)) as db:
-                rows = db.execute("SELECT data FROM checks WHERE host = ? ORDER BY name", (host.hostname(),))
-                found = [msgspec.json.decode(data, type=Check) for (data,) in rows]
+                found = db.execute("SELECT data FROM last_check WHERE host = ?", (host.hostname(),)).fetchone()
         except sqlite3.Error as e:
             raise OSError(f"{path}: {e}") from e
-    if not found:
+    if found is None:
         raise NotHere("no speed was checked here against a baseline (unhang bench record, unhang bench check)")
-    open = any(one.undecided for one in found)
-    return Speed(checks=tuple(found), unread=("some speeds, of which the last check could not tell whether they are slower",) if open else ())
+    check = msgspec.json.decode(found[0], type=Check)
+    unread = ("some speeds, of which the last check could not tell whether they are slower",) if check.undecided else ()
+    return Speed(check=check, unread=unread)
 
 
 def _summary(seen: Speed) -> Text:
-    if not seen.checks:
-        return Text("nothing checked", "未检查")
-    last = max(seen.checks, key=lambda one: one.checked)
+    last = seen.check
     return Text(
-        "baseline {name}, checked {when}: {slower} slower, {same} not, {undecided} undecided",
-        "基线 {name}，检查于 {when}：{slower} 项变慢，{same} 项没有，{undecided} 项无法判断",
-    ).fill(name=last.baseline, when=last.checked, slower=len(last.slower), same=last.same, undecided=last.undecided)
+        "checked {when}: {slower} slower, {same} not, {undecided} undecided",
+        "检查于 {when}：{slower} 项变慢，{same} 项没有，{undecided} 项无法判断",
+    ).fill(when=last.checked, slower=len(last.slower), same=last.same, undecided=last.undecided)
 
 
 SUBJECT = Subject(id="speed", title="speed against a baseline", title_zh="与基线相比的速度", facts=Speed, collect=collect, summary=_summary)

@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -442,3 +442,15 @@ def _alike(before: Result, now: Result) -> bool:
     # What may pass between two heartbeats.
     slack = 1 + 0.5 * max(before.pace or 0.0, now.pace or 0.0)
     return abs(before.steps - now.steps) <= slack
+
+
+@contextlib.contextmanager
+def signals_kept() -> Iterator[None]:
+    """The supervisor's event loop leaves signals at their defaults; what they did before comes back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -20,13 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Launchers may write the rank in front of a line.
-MARK = "@unhang-comm "
-_LAUNCHERS = {
-    "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
-    "WORLD_SIZE": ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
-    "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
-}
 _LEAST_CALLS, _MOST_CALLS = 5, 1000
 _FLOAT_BYTES = 4
 _COPY_BYTES = 64 << 20
@@ -52,10 +45,9 @@ class Group:
 
     def join(self) -> None:
         import torch.distributed as dist
-        from torch.distributed.distributed_c10d import _get_default_store
 
         dist.init_process_group(self.backend, timeout=datetime.timedelta(seconds=_TIMEOUT_S))
-        self._store = dist.PrefixStore("unhang-comm", _get_default_store())
+        self._store = dist.PrefixStore("unhang-comm", dist.distributed_c10d._get_default_store())
 
     def agree(self, value: Any, combine: Callable[[list[Any]], Any]) -> Any:
         """What rank 0 makes of the values of all ranks, on each of them."""
@@ -172,16 +164,11 @@ def case(group: Group, op: str, size_bytes: int) -> Case:
 
 
 DIVIDED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-OPS = ("all_reduce", *DIVIDED, "broadcast", "reduce", "send_recv", "pairs", "barrier")
 
 
 def factor(op: str, n: int) -> float | None:
     """Bus bandwidth by algorithm bandwidth: what passes each rank's link (nccl-tests: doc/PERFORMANCE.md, src/gather.cu, src/sendrecv.cu)."""
     return None if op == "barrier" else 2 * (n - 1) / n if op == "all_reduce" else (n - 1) / n if op in DIVIDED else 1.0
-
-
-# What one rank measures by itself.
-LOCAL = ("memory", "loader")
 
 
 def timed(call: Callable[[], Any], times: int, *, cuda: bool) -> list[float]:
@@ -268,13 +255,11 @@ def pairs(group: Group, size_bytes: int) -> Iterator[dict[str, Any]]:
 
 def local(group: Group, op: str) -> Iterator[dict[str, Any]]:
     """What needs no other rank: a copy in memory, to the GPU where there is one, and batches that workers hand over."""
-    import torch
+    import torch.utils.data
 
     if op == "loader":
-        from torch.utils.data import DataLoader
-
         data = [torch.full((3, 224, 224), float(i)) for i in range(32)] * 8
-        loader: Any = DataLoader(data, batch_size=32, num_workers=2, timeout=60)
+        loader: Any = torch.utils.data.DataLoader(data, batch_size=32, num_workers=2, timeout=60)
         stamps = [time.perf_counter() for _ in loader]
         yield row(op, data[0].nbytes * 32, _between(stamps), None)
         return
@@ -290,12 +275,10 @@ def local(group: Group, op: str) -> Iterator[dict[str, Any]]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """`argv`: the backend, operations, sizes in bytes (both with commas), seconds for each size."""
-    backend, named, sizes, time_s = argv
-    ops = named.split(",")
-    for name, others in _LAUNCHERS.items():
-        if found := next((os.environ[other] for other in others if other in os.environ), None):
-            os.environ.setdefault(name, found)
+    """`argv`: what is in front of each line of JSON, the backend, operations of one rank alone, those of all ranks, sizes in bytes (these three
+    with commas), seconds for each size.
+    """
+    mark, backend, alone, together, sizes, time_s = argv
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise SystemExit("unhang bench comm needs two ranks or more: the launcher has started one, or sets neither RANK nor WORLD_SIZE")
     import torch
@@ -304,10 +287,10 @@ def main(argv: Sequence[str]) -> None:
 
     def tell(**what: Any) -> None:
         if group.rank == 0:
-            print(MARK + json.dumps(what), flush=True)  # noqa: T201
+            print(mark + json.dumps(what), flush=True)  # noqa: T201
 
     # Workers of a loader are forked before a group has threads.
-    for op in [op for op in LOCAL if op in ops and group.rank == 0]:
+    for op in filter(None, alone.split(",") if group.rank == 0 else ()):
         for line in local(group, op):
             tell(row=line)
     group.join()
@@ -316,7 +299,7 @@ def main(argv: Sequence[str]) -> None:
     device = torch.cuda.get_device_name() if group.cuda else "CPU"
     tell(group={"backend": group.backend, "hosts": hosts, "torch": torch.__version__, "nccl": nccl, "device": device})
     each = [int(size) for size in sizes.split(",")]
-    for op in [op for op in ops if op not in LOCAL]:
+    for op in filter(None, together.split(",")):
         lines = pairs(group, min(max(each), _PAIR_BYTES)) if op == "pairs" else (collective(group, op, size) for size in each)
         for line in lines:
             tell(row=line)

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.live import Live
+from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 
 from unhang.bench.arms import Arm, Rules
@@ -25,8 +26,6 @@ from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.report import bench_metrics, bench_plot, language, screen
 from unhang.report.folding import fold
-
-RESULT_SCHEMA = "unhang/bench-result/1"
 
 OUTCOMES: dict[Outcome, Text] = {
     "faster": Text("faster", "更快"),
@@ -241,7 +240,7 @@ class Report:
     def json(self) -> dict[str, Any]:
         result, proof = self.result, self.state.proof
         return {
-            "schema": RESULT_SCHEMA,
+            "schema": "unhang/bench-result/1",
             "stopped": result.stopped,
             "exitcode": result.exitcode,
             "elapsed_s": result.elapsed_s,
@@ -267,40 +266,31 @@ class Report:
 class ProgressLine:
     """What happens, on standard error: a line for each round, and on a terminal a live one below for the run."""
 
-    def __init__(self, arms: Sequence[Arm], rules: Rules, console: Console) -> None:
+    def __init__(self, arms: Sequence[Arm], rules: Rules, status: Status) -> None:
         self._arms = arms
         self._rules = rules
-        self._console = console
+        self._status = status
         self._lang = language.spoken()
-        self._live = Live(console=console, transient=True, refresh_per_second=4) if console.is_terminal and not screen.is_plain() else None
-
-    def __enter__(self) -> ProgressLine:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._is_proven = False
 
     def show(self, event: Progress) -> None:
         if isinstance(event, RunProgress):
-            if self._live is not None:
-                asked = next(arm.asked for arm in self._arms if arm.name == event.arm)
-                says = _RUNNING.fill(**vars(event), asked=asked, steps=self._rules.steps)
-                self._live.update(says.of(self._lang))
+            asked = next(arm.asked for arm in self._arms if arm.name == event.arm)
+            self._status.update(escape(_RUNNING.fill(**vars(event), asked=asked, steps=self._rules.steps).of(self._lang)))
             return
-        for one in event.proof.differences if event.proof is not None else ():
+        for one in event.proof.differences if event.proof is not None and not self._is_proven else ():
             self._say(Text("{arm} differs: {what}", "{arm} 的差别：{what}").fill(arm=one.arm, what=_difference(one)))
-        measured = ", ".join(f"{run.arm} {duration(run.steps.typical_s)} (-{run.steps.dropped})" for run in event.runs)
+        self._is_proven = True
+        runs = {run.arm: run for run in sorted(event.runs, key=lambda run: run.arm) if run.round == event.rounds}
+        measured = ", ".join(f"{arm} {duration(run.steps.typical_s)} (-{run.steps.dropped})" for arm, run in runs.items())
         # Of an arm that is out nothing new is known.
-        so_far = joined((_so_far(one) for one in event.state.comparisons if any(run.arm == one.arm for run in event.runs)), NOTHING)
-        self._say(_ROUND.fill(round=event.state.rounds, measured=measured, so_far=so_far))
-        if left := [run.arm for run in event.runs if run.arm not in event.state.racing]:
+        so_far = joined((_so_far(one) for one in event.comparisons if one.arm in runs), NOTHING)
+        self._say(_ROUND.fill(round=event.rounds, measured=measured, so_far=so_far))
+        if left := [arm for arm in runs if arm not in event.racing]:
             self._say(_LEFT.fill(arms=", ".join(left)))
 
     def _say(self, says: Text) -> None:
-        self._console.print(f"unhang: {says.of(self._lang)}", markup=False, soft_wrap=True)
+        self._status.console.print(f"unhang: {says.of(self._lang)}", markup=False, soft_wrap=True)
 
 
 def _so_far(one: Comparison) -> Text:

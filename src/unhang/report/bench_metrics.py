@@ -30,9 +30,8 @@ _ROWS: Mapping[str, tuple[Text, Callable[[float], str]]] = {
     "host_bytes": (Text("most host memory of a rank", "单个 rank 的主机内存峰值"), lambda v: size(round(v))),
     "cuda_bytes": (Text("most GPU memory of a rank", "单个 rank 的 GPU 内存峰值"), lambda v: size(round(v))),
     "energy_j": (Text("energy of the GPUs", "GPU 能耗"), lambda v: f"{v:.4g} J"),
-    "gpu_percent": (Text("GPUs in use", "GPU 使用率"), lambda v: f"{v:.3g} %"),
 }
-_OF_GPUS = ("cuda_bytes", "energy_j", "gpu_percent")
+_OF_GPUS = ("cuda_bytes", "energy_j")
 
 
 def rows(arms: Sequence[Arm], found: Sequence[Mapping[str, float | None]], *, on_gpus: bool) -> list[list[Text]]:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from unhang.bench.baseline import Baseline
+from unhang.bench.baseline import Baseline, named
 from unhang.bench.comm import Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.bench.hardware import Limit
@@ -63,7 +63,7 @@ class Report:
         for row in result.rows:
             if row.wrong or row.lacking:
                 how = Text("wrong result: {why}", "结果错误：{why}") if row.wrong else Text("not in this backend: {why}", "该后端不支持：{why}")
-                yield same(f"{_name(row)}: ") + how.fill(why=row.wrong or row.lacking)
+                yield same(f"{named(row)}: ") + how.fill(why=row.wrong or row.lacking)
         if result.stopped == "failed":
             yield Text("the ranks failed: {why}; what they printed is in {log}", "rank 失败：{why}；输出保存在 {log}").fill(
                 why=result.failure, log=result.log
@@ -118,7 +118,3 @@ def check_table(baseline: Baseline, measured: dict[str, list[float]], found: Seq
         verdict = OUTCOMES[one.outcome].fill(margin=f"{margin * 100:g} %").of(lang)
         lines.append([one.arm, *times, percent(one.change), interval(one.low, one.high), verdict])
     return table([head.of(lang) for head in _CHECK_HEADS], lines, left=(0, 5))
-
-
-def _name(row: Row) -> str:
-    return f"{row.op} {f'{row.pair[0]} to {row.pair[1]} ' if row.pair else ''}{size(row.size_bytes)}"

@@ -9,6 +9,7 @@ from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 MIN_WIDTH = 40
 # Longer lines are hard to read; a file or a pager behind a pipe has no width of its own.
@@ -36,6 +37,13 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal and not _asked():
         made.width = MAX_WIDTH
     return made
+
+
+def status(says: str) -> Status:
+    """A line on stderr that changes while something is done; nothing if that is no terminal, or no escape sequences are wanted."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, force_terminal=False if is_plain() else None, _environ=_environ()).status(says, refresh_per_second=4)
 
 
 def width(console: Console) -> int:

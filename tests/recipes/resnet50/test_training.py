@@ -142,10 +142,7 @@ def test_images_from_folders(tmp_path):
     assert metrics(tmp_path / "0", "loss") == metrics(tmp_path / "2", "loss")
 
 
-@pytest.mark.integration
-def test_without_unhang_it_trains_the_same_and_never_sets_a_variable(tmp_path):
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / "unhang.py").write_text("raise ImportError\n")
+def test_it_never_sets_a_variable_of_a_library(tmp_path):
     script = tmp_path / "around.py"
     script.write_text(f"""
 import os, runpy, sys
@@ -155,13 +152,8 @@ runpy.run_path({str(RECIPE / "train.py")!r}, run_name="__main__")
 changed = {{name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}}
 print([name for name in changed if name.startswith(("NCCL_", "TORCH_NCCL_", "GLOO_"))], file=sys.stderr)
 """)
-    plain = alone(*SMALL, "--output", str(tmp_path / "plain"), script=script, PYTHONPATH=str(tmp_path / "hidden"), NCCL_SHM_DISABLE="1")
-    assert plain.returncode == 0 and plain.stderr.splitlines()[-1] == "[]", plain.stderr
-    assert "attempts" not in plain.stdout
-    assert alone(*SMALL, "--output", str(tmp_path / "with")).returncode == 0
-    for name in ("loss", "eval_accuracy"):
-        assert metrics(tmp_path / "plain", name) == metrics(tmp_path / "with", name)
-    assert metrics(tmp_path / "plain", "eval_loss") == pytest.approx(metrics(tmp_path / "with", "eval_loss"))
+    done = alone(*MODEL, *SYNTHETIC, "--iterations", "2", script=script, NCCL_SHM_DISABLE="1")
+    assert done.returncode == 0 and done.stderr.splitlines()[-1] == "[]", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -265,19 +265,18 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import speed
 
     seen = host.get(speed.SUBJECT)
-    for check in seen.checks if seen is not None else ():
-        if check.slower:
-            name, change = max(check.slower.items(), key=lambda one: one[1])
-            yield CAUSE.host_finding(
-                area="speed",
-                severity="warning",
-                says=Text(
-                    "{name} takes {change} % more time than in the baseline {baseline} (slower: {n}; checked {when})",
-                    "{name} 比基线 {baseline} 多用 {change} % 的时间（变慢的有 {n} 项；检查于 {when}）",
-                ).fill(name=name, change=f"{change * 100:.0f}", baseline=check.baseline, n=len(check.slower), when=check.checked),
-                leads_to=Text("the ranks behind it are late at each step, and all others wait", "使用它的 rank 每一步都会迟到，其他 rank 都要等待"),
-                remedies=("check-again",),
-            )
+    if seen is not None and (check := seen.check).slower:
+        name, change = max(check.slower.items(), key=lambda one: one[1])
+        yield CAUSE.host_finding(
+            area="speed",
+            severity="warning",
+            says=Text(
+                "{name} takes {change} % more time than in the baseline (slower: {n}; checked {when})",
+                "{name} 比基线多用 {change} % 的时间（变慢的有 {n} 项；检查于 {when}）",
+            ).fill(name=name, change=f"{change * 100:.0f}", n=len(check.slower), when=check.checked),
+            leads_to=Text("the ranks behind it are late at each step, and all others wait", "使用它的 rank 每一步都会迟到，其他 rank 都要等待"),
+            remedies=("check-again",),
+        )
 
 
 CAUSE = Cause(

@@ -14,11 +14,12 @@ from unhang.diagnosis.redact import redact_command
 from unhang.records.rundir import RunDir
 from unhang.report.bench import Report, duration, in_language, percent
 from unhang.report.html import of_run, sections, without_script
+from unhang.report.html.charts import WIDTH, draw, number, svg, table
 from unhang.report.html.markup import Child, Markup, element
 from unhang.report.html.scene import Fact, Facts, Scene
 from unhang.text import Text
 
-_WIDTH, _LEFT, _RIGHT, _TOP = 900, 76, 16, 10
+_LEFT, _RIGHT, _TOP = 76, 16, 10
 _BINS = 60
 # The slowest step of a hundred would push all others into one bar.
 _SHOWN = 0.99
@@ -73,12 +74,6 @@ def _verdict(report: Report, verdicts: Sequence[str]) -> Markup:
     )
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    head = element("tr", (element("th", text, scope="col") for text in heads))
-    body = (element("tr", element("th", row[0], scope="row"), (element("td", text) for text in row[1:])) for row in rows)
-    return element("div", element("table", element("thead", head), element("tbody", body)), class_="scroll")
-
-
 def _histograms(report: Report) -> Markup:
     times: dict[str, list[float]] = {}
     for arm in report.arms:
@@ -89,22 +84,22 @@ def _histograms(report: Report) -> Markup:
     low = min(of_arm[0] for of_arm in times.values())
     high = max(of_arm[int((len(of_arm) - 1) * _SHOWN)] for of_arm in times.values())
     room = (high - low) or high or 1.0
-    height, width = 70, (_WIDTH - _LEFT - _RIGHT) / _BINS
+    height, width = 70, (WIDTH - _LEFT - _RIGHT) / _BINS
     drawn: list[Child] = []
     for i, (name, of_arm) in enumerate(times.items()):
         counts = [0] * _BINS
         for t in of_arm:
             counts[min(int((t - low) / room * _BINS), _BINS - 1)] += 1
         base = _TOP + (i + 1) * height
-        drawn += [_draw("text", "end", name, x=_LEFT - 10, y=base - 4), _draw("line", "grid", x1=_LEFT, y1=base, x2=_WIDTH - _RIGHT, y2=base)]
+        drawn += [draw("text", "end", name, x=_LEFT - 10, y=base - 4), draw("line", "grid", x1=_LEFT, y1=base, x2=WIDTH - _RIGHT, y2=base)]
         for at, count in enumerate(counts):
             tall = count / max(counts) * (height - 12)
             if count:
-                drawn.append(_draw("rect", "bar", x=_LEFT + at * width, y=base - tall, width=width - 1, height=tall))
+                drawn.append(draw("rect", "bar", x=_LEFT + at * width, y=base - tall, width=width - 1, height=tall))
     bottom = _TOP + len(times) * height
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         class_ = "end" if share == 1 else "middle"
-        drawn.append(_draw("text", class_, duration(low + share * room), x=_LEFT + share * (_WIDTH - _LEFT - _RIGHT), y=bottom + 16))
+        drawn.append(draw("text", class_, duration(low + share * room), x=_LEFT + share * (WIDTH - _LEFT - _RIGHT), y=bottom + 16))
     return svg(bottom + 26, _TIMES.of(report.lang), drawn)
 
 
@@ -113,7 +108,7 @@ def _rounds(report: Report, arm: str, views: Sequence[RoundView]) -> Markup:
     asked = {one.name: f"{one.name} ({one.asked})" for one in report.arms}
     title = _BY_ROUND.fill(arm=asked[arm], baseline=asked[report.arms[0].name]).of(report.lang)
     height, margin, final = 240, report.rules.margin, views[-1].after
-    right, bottom = _WIDTH - _RIGHT, _TOP + height
+    right, bottom = WIDTH - _RIGHT, _TOP + height
     step = (right - _LEFT) / (len(views) + 1)
     values = [-margin, margin, *(view.change for view in views), *(end for end in (final.low, final.high) if end is not None)]
     pad = (max(values) - min(values)) * 0.1
@@ -125,19 +120,21 @@ def _rounds(report: Report, arm: str, views: Sequence[RoundView]) -> Markup:
     def y(change: float) -> float:
         return _TOP + height * (high - min(max(change, low), high)) / (high - low)
 
-    drawn: list[Child] = [_draw("rect", "margin", x=_LEFT, y=y(margin), width=right - _LEFT, height=y(-margin) - y(margin))]
+    drawn: list[Child] = [draw("rect", "margin", x=_LEFT, y=y(margin), width=right - _LEFT, height=y(-margin) - y(margin))]
     for tick in _ticks(low, high):
         label = f"{tick * 100:+.3g} %" if tick else "0 %"
-        drawn.append(_draw("line", "grid" if tick else "zero", x1=_LEFT, y1=y(tick), x2=right, y2=y(tick)))
-        drawn.append(_draw("text", "end", label, x=_LEFT - 8, y=y(tick) + 4))
+        drawn.append(draw("line", "grid" if tick else "zero", x1=_LEFT, y1=y(tick), x2=right, y2=y(tick)))
+        drawn.append(draw("text", "end", label, x=_LEFT - 8, y=y(tick) + 4))
     for n, view in enumerate(views, 1):
         if (view.after.low, view.after.high) != (None, None):
             top, end = y(high if view.after.high is None else view.after.high), y(low if view.after.low is None else view.after.low)
-            drawn.append(_draw("rect", "interval", x=x(n) - step * 0.4, y=top, width=step * 0.8, height=end - top))
-        drawn.append(_draw("circle", "point", element("title", percent(view.change)), cx=x(n), cy=y(view.change), r=4))
+            drawn.append(draw("rect", "interval", x=x(n) - step * 0.4, y=top, width=step * 0.8, height=end - top))
+        drawn.append(draw("circle", "point", element("title", percent(view.change)), cx=x(n), cy=y(view.change), r=4))
         if n % math.ceil(len(views) / 20) == 0:
-            drawn.append(_draw("text", "middle", str(n), x=x(n), y=bottom + 16))
-    drawn.append(element("polyline", points=" ".join(f"{_at(x(n))},{_at(y(view.after.change))}" for n, view in enumerate(views, 1)), class_="mean"))
+            drawn.append(draw("text", "middle", str(n), x=x(n), y=bottom + 16))
+    drawn.append(
+        element("polyline", points=" ".join(f"{number(x(n))},{number(y(view.after.change))}" for n, view in enumerate(views, 1)), class_="mean")
+    )
     about = element("p", _BY_ROUND_ABOUT.of(report.lang), class_="quiet")
     return sections.section(f"rounds-{arm}", title, about, svg(bottom + 24, title, drawn), class_="card")
 
@@ -175,15 +172,3 @@ def _facts(report: Report, command: Sequence[str]) -> Markup | None:
     # What the environments differ in is told above.
     parts = (Facts(title="run", facts=run), Facts(title="host", facts=(*here, *seen.get("host", ()))))
     return sections.facts(Scene(facts=parts), report.lang)
-
-
-def svg(height: float, label: str, drawn: Sequence[Child]) -> Markup:
-    return element("div", element("svg", *drawn, viewBox=f"0 0 {_WIDTH} {_at(height)}", role="img", aria_label=label), class_="scroll")
-
-
-def _draw(tag: str, class_: str, *children: Child, **numbers: float) -> Markup:
-    return element(tag, *children, class_=class_, **{name: _at(value) for name, value in numbers.items()})
-
-
-def _at(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from types import ModuleType
 from typing import Any
 
@@ -17,22 +15,12 @@ def patch(module: ModuleType) -> None:
     if wanted is None:
         return
     kind: Any = module.DistributedDataParallel
-    initialise = kind.__init__
-    signature = inspect.signature(initialise)
-    # torch 2.4 and later: None stands for it.
-    usual = getattr(module, "_DEFAULT_BUCKET_CAP_MB", 25)
 
-    @functools.wraps(initialise)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            bound = signature.bind(self, *args, **kwargs)
-        except TypeError:  # torch says better what is wrong with the call
-            initialise(self, *args, **kwargs)
-            return
-        asked = bound.arguments.get("bucket_cap_mb")
-        if (was := usual if asked is None else asked) != wanted:
-            bound.arguments["bucket_cap_mb"] = wanted
+    def change(arguments: dict[str, Any], _: Any) -> None:
+        asked = arguments.get("bucket_cap_mb")
+        # torch 2.4 and later: None stands for it.
+        if (was := getattr(module, "_DEFAULT_BUCKET_CAP_MB", 25) if asked is None else asked) != wanted:
+            arguments["bucket_cap_mb"] = wanted
             overrides.changed("DDP bucket_cap_mb", was=was, now=wanted)
-        initialise(*bound.args, **bound.kwargs)
 
-    kind.__init__ = __init__
+    kind.__init__ = overrides.rebound(kind.__init__, change)

@@ -36,24 +36,17 @@ def patch(module: ModuleType) -> None:
 
 
 def _wrapped(function: Any, *, gloo: bool, timeout: timedelta | None) -> Any:
-    signature = inspect.signature(function)
     initialises = function.__name__ == "init_process_group"
 
-    @functools.wraps(function)
-    def with_overrides(*args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:  # torch says better what is wrong with the call
-            return function(*args, **kwargs)
-        if gloo and (initialises or bound.arguments.get("backend") is not None):
-            _set_backend(bound.arguments)
+    def change(arguments: dict[str, Any], signature: inspect.Signature) -> None:
+        if gloo and (initialises or arguments.get("backend") is not None):
+            _set_backend(arguments)
         if gloo:
-            _drop_options_of_nccl(bound.arguments)
+            _drop_options_of_nccl(arguments)
         if timeout is not None and "timeout" in signature.parameters:
-            _set_timeout(bound.arguments, timeout)
-        return function(*bound.args, **bound.kwargs)
+            _set_timeout(arguments, timeout)
 
-    return with_overrides
+    return overrides.rebound(function, change)
 
 
 def _set_backend(arguments: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ torchdata's StatefulDataLoader does not: it repeats the code, and is patched by 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 from types import ModuleType
@@ -38,24 +37,15 @@ def _patch_class(module: Any, name: str) -> None:
     wanted = {setting: value for setting, value in wanted.items() if value is not None}
     most = overrides.count(ENV_LOADER_WORKERS_MOST, least=0)
     loader = getattr(module, name)
-    initialise = loader.__init__
-    signature = inspect.signature(initialise)
 
-    @functools.wraps(initialise)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            bound = signature.bind(self, *args, **kwargs)
-        except TypeError:  # torch says better what is wrong with the call
-            initialise(self, *args, **kwargs)
-            return
+    def change(arguments: dict[str, Any], signature: inspect.Signature) -> None:
         defaults = {s: p.default for s, p in signature.parameters.items()}
-        asked = bound.arguments.get("num_workers", defaults["num_workers"])
+        asked = arguments.get("num_workers", defaults["num_workers"])
         # A preset lets no loader have more, and gives none to a loader that has none.
         fewer = {"num_workers": most} if most is not None and isinstance(asked, int) and asked > most else {}
-        _apply(bound.arguments, defaults, {**fewer, **wanted})
-        initialise(*bound.args, **bound.kwargs)
+        _apply(arguments, defaults, {**fewer, **wanted})
 
-    loader.__init__ = __init__
+    loader.__init__ = overrides.rebound(loader.__init__, change)
 
 
 def _apply(arguments: dict[str, Any], defaults: dict[str, Any], wanted: dict[str, Any]) -> None:

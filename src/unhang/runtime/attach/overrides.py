@@ -7,13 +7,19 @@ script that asked for something else.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from _thread import get_ident
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from . import session
 from .frames import glance
 from .protocol import ENV_BACKEND, ENV_TIMEOUT
+
+if TYPE_CHECKING:
+    import inspect
 
 # timedelta's own bound is a thousand times this; torch turns the timeout into milliseconds of 64 bits.
 _MAX_TIMEOUT_S = 10 * 365 * 86400.0
@@ -61,6 +67,24 @@ def switch(name: str) -> bool | None:
     if text:
         ignored(name, text, "value")
     return None
+
+
+def rebound(function: Any, change: Callable[[dict[str, Any], inspect.Signature], None]) -> Any:
+    """The function with its arguments, by name, as `change` leaves them."""
+    import inspect
+
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:  # torch says better what is wrong with the call
+            return function(*args, **kwargs)
+        change(bound.arguments, signature)
+        return function(*bound.args, **bound.kwargs)
+
+    return call
 
 
 def changed(what: str, *, was: object, now: object) -> None:
