@@ -169,7 +169,9 @@ def complete(items: Iterable[Item]) -> tuple[Item, ...]:
 
 def summed(items: Sequence[Item], paths: Sequence[str]) -> Summed:
     """Read every file once: its sum, and whether it names one of `paths`. Raises UnhangError for one that changes meanwhile."""
-    needles = tuple(os.fsencode(p) for p in paths)
+    needles = tuple(map(os.fsencode, sorted(paths, key=len)))
+    # What holds another one is found with it.
+    needles = tuple(n for i, n in enumerate(needles) if not any(other in n for other in needles[:i]))
     files = [i for i in items if i.kind == "file"]
     with ThreadPoolExecutor(THREADS) as pool:
         read = pool.map(lambda batch: [(i.path, _read(i, needles)) for i in batch], batches(files))
@@ -191,13 +193,15 @@ def summed(items: Sequence[Item], paths: Sequence[str]) -> Summed:
 def _read(item: Item, needles: Sequence[bytes]) -> tuple[str, How | None]:
     assert item.source is not None
     total, tail, hit, start = sha256(), b"", False, b""
-    longest = max(map(len, needles), default=1)
+    # Searching takes longer than the sum, for each needle anew.
+    shared, longest = os.path.commonprefix(needles) or b"", max(map(len, needles), default=1)
     size = 0
     with item.source.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             start = start or chunk[:_TEXT_BYTES]
             total.update(chunk)
-            hit = hit or any(n in chunk or (tail and n in tail + chunk[:longest]) for n in needles)
+            window = tail + chunk
+            hit = hit or (shared in window and any(n in window for n in needles))
             tail = chunk[-longest:]
             size += len(chunk)
         if size != item.size:
