@@ -130,6 +130,7 @@ def test_moved_once_more_is_found_and_repaired(packed, tmp_path):
     found = json.loads(unhang("verify", "--json", tmp_path / "other", code=1))
     place = next(f for f in found["findings"] if f["area"] == "place")
     assert (place["cause"], place["remedies"][0]["command"]) == ("env-relocation", f"unhang pack verify --repair {tmp_path}/other")
+    assert not [f["area"] for f in found["findings"] if f["remedies"] and f is not place]
     found = json.loads(unhang("verify", "--json", "--repair", tmp_path / "other"))
     assert [a["state"] for a in found["areas"]][:4] == ["ok"] * 4
 
@@ -139,6 +140,7 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     unhang("load", packed, dest)
     site = next((dest / "lib").glob("python3*")) / "site-packages"
     package(site, "aborts", "import os\nos.abort()\n")
+    package(site, "disturbed", "import sys\nassert 'demo_pkg' not in sys.modules\n")
     package(site, "asks_for_more", "import never_installed\n")
     package(site, "hangs", "import time\ntime.sleep(600)\n")
     package(site, "unzips", "raise ModuleNotFoundError('No module named _bz2', name='_bz2')\n")
@@ -147,19 +149,28 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     (dest / "bin" / "crashes").write_text("#!/bin/sh\nkill -SEGV $$\n")
     (dest / "bin" / "crashes").chmod(0o755)
     (site / "plain.pc").write_text("changed")
+    (site / "sitecustomize.py").write_text("")
+    (site / "own.pth").write_text("import sys\n")
+    with (site / "links-1.0.dist-info" / "RECORD").open("a") as record:
+        record.write("own.pth,,\n")
+    site.chmod(0o700)
     (dest / "bin" / "demo-cli").write_text("#!/nowhere/python\n")
     found = json.loads(unhang("verify", "--json", "--limit", "5s", dest, code=1))
     says = {f["area"]: [] for f in found["findings"]}
     for f in found["findings"]:
         says[f["area"]].append((f["cause"], f["says"]))
-    assert "2 of" in says["files"][0][1] and "plain.pc" in json.dumps(found["findings"])
+    ((_, files),) = says["files"]
+    assert files.startswith("not as packed (4): ") and "site-packages has mode 700, not 755" in files and "sitecustomize.py was added" in files
+    assert next(a["summary"] for a in found["areas"] if a["id"] == "files").endswith(", 4 not as packed")
+    remedies = {f["area"]: [r["command"] for r in f["remedies"]] for f in found["findings"] if f["remedies"]}
+    assert remedies == {"files": [f"unhang pack load --replace FILE {dest}"]}
     aborts, hangs, links, unzips = sorted(says["imports"], key=lambda s: s[1])
-    assert "import unzips (unzips) fails" in unzips[1]
-    assert "import aborts (aborts) fails: it ended Python with -6" in aborts[1]
-    assert "import hangs (hangs) fails: it did not end within 5 s" in hangs[1]
+    assert "cannot import unzips (unzips): " in unzips[1]
+    assert "cannot import aborts (aborts): it ended Python with -6" in aborts[1]
+    assert "cannot import hangs (hangs): it did not end within 5 s" in hangs[1]
     assert links[0] == "library-link"
     assert next(a["summary"] for a in found["areas"] if a["id"] == "imports").endswith("asks_for_more (never_installed)")
-    assert [s.partition(" does not start")[0].rpartition("/")[2] for _, s in says["scripts"]] == ["crashes", "demo-cli"]
+    assert [s.partition(": ")[0].rpartition("/")[2] for _, s in says["scripts"]] == ["crashes", "demo-cli"]
     assert {"env-relocation"} == {cause for cause, _ in says["python"]}
     assert found["not_examined"]
 

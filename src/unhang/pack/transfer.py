@@ -126,8 +126,9 @@ class _Send:
         try:
             state, findings = self._bring()
             if state in ("sent", "unchanged"):
-                files = verification.files(self._dest, self._manifest, self._differences())
-                found = [files, *verification.interpret(self._ask(), self._manifest)]
+                told = self._ask()
+                files = verification.files(self._dest, self._manifest, self._differences(), told)
+                found = [files, *verification.interpret(told, self._manifest)]
                 areas, findings = tuple(a for a, _ in found), (*findings, *(f for _, fs in found for f in fs))
         except (_Failed, UnhangError, OSError) as e:
             state, findings, why = "failed", (), str(e)
