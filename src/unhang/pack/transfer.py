@@ -211,7 +211,7 @@ class _Send:
             name = hashlib.sha256("".join(f"{i.path} {sums[i.path]}\n" for i in piece).encode()).hexdigest()
             if name not in received:
                 self._piece(piece, {f"{_ENDS}/{name}": b""})
-            self._tell(self._host, Text(f"{n} of {len(pieces)} pieces", f"第 {n} 块，共 {len(pieces)} 块"))
+            self._tell(self._host, Text(f"piece {n} of {len(pieces)}", f"第 {n} 块，共 {len(pieces)} 块"))
         scripts = {placement.SCRIPT: Path(placement.__file__).read_bytes()}
         self._piece((), {**scripts, f"{placement.MANIFEST}.gz": gzip.compress(self._encoded, 6, mtime=0), f"{_ENDS}/{self._digest}": b""})
 
