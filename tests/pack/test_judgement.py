@@ -49,6 +49,7 @@ def test_preflight(changed, dest, found):
     said = list(preflight(MANIFEST, dest, replace(TARGET, **changed), needs_bytes=MANIFEST.size_bytes))
     assert [(f.cause, f.severity) for f in said] == found
     assert all(f.says_zh and f.leads_to_zh for f in said)
+    assert not any("of the rank that failed" in r.says for f in said for r in f.remedies)
 
 
 def test_the_shortest_path_of_the_prefix_counts():

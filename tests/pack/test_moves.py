@@ -289,5 +289,6 @@ def test_diff_shows_what_changed(env, packed, tmp_path):
     package(site, "newer", "")
     unhang("save", dest, tmp_path / "second.tar.zst")
     found = json.loads(unhang("diff", "--json", packed, tmp_path / "second.tar.zst", code=1))
+    assert found["facts"]["source demo-pkg"][1] == f"path .editable/demo-pkg, origin {dest}/.editable/demo-pkg, changed False"
     assert found["distributions"] == {"newer": [None, "1.0"]}
     assert any(path.endswith("newer.py") for path in found["files"])
