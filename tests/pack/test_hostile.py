@@ -88,7 +88,7 @@ HOSTILE = {
     "wrong types": (made([DIR, FILE], GOOD, places=["bin/file"]), "no manifest"),
     "not enough space": (made(LONG, []), "No space left on device"),
     "bomb": (made([DIR, FILE], [BIN, member("bin/file", bytes(256 << 20))]), "not what its manifest lists"),
-    "no archive": (b"PK\x03\x04 something else", "no archive of unhang pack"),
+    "no archive": (b"PK\x03\x04 something else", "no archive of unhang pack: it does not begin as zstd"),
     "another tar": (zstandard.compress(bytes(1024) + b"x" * 4096), "no archive of unhang pack"),
     "empty": (b"", "no archive of unhang pack"),
     "stream cut": (made([DIR, FILE], GOOD)[:-9], "no archive of unhang pack"),

@@ -49,6 +49,7 @@ def test_preflight(changed, dest, found):
     said = list(preflight(MANIFEST, dest, replace(TARGET, **changed), needs_bytes=MANIFEST.size_bytes))
     assert [(f.cause, f.severity) for f in said] == found
     assert all(f.says_zh and f.leads_to_zh for f in said)
+    assert not any("of the rank that failed" in r.says for f in said for r in f.remedies)
 
 
 def test_the_shortest_path_of_the_prefix_counts():
@@ -104,7 +105,15 @@ def test_interpretation(changed, area, state, cause):
 
 
 def test_a_python_that_does_not_start_is_one_finding():
-    ((area, findings),) = verification.interpret(
+    (area, findings), *others = verification.interpret(
         "Fatal Python error: init_fs_encoding: No module named 'encodings'\nModuleNotFoundError: No module named 'encodings'", MANIFEST
     )
-    assert (area.state, [f.cause for f in findings]) == ("found", ["env-relocation"])
+    assert (area.state, area.summary, [f.cause for f in findings]) == ("found", "its Python does not start", ["env-relocation"])
+    assert [(a.id, a.state) for a, _ in others] == [(id, "unknown") for id in ("pip", "scripts", "gloo", "nccl")]
+
+
+def test_a_reason_is_given_once():
+    failed = {"tried": 3, "failed": [{"module": name, "output": LIBRARY} for name in ("torch", "numpy")]}
+    found = {a.id: findings for a, findings in verification.interpret(GOOD | {"imports": failed, "gloo": [1, LIBRARY]}, MANIFEST)}
+    assert [f.says.partition(": ")[0] for f in found["imports"]] == ["cannot import torch (torch), numpy (numpy)"]
+    assert [(f.says, f.remedies) for f in found["gloo"]] == [("2 ranks of torchrun fail at an all_reduce: as above", ())]

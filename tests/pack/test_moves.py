@@ -130,6 +130,7 @@ def test_moved_once_more_is_found_and_repaired(packed, tmp_path):
     found = json.loads(unhang("verify", "--json", tmp_path / "other", code=1))
     place = next(f for f in found["findings"] if f["area"] == "place")
     assert (place["cause"], place["remedies"][0]["command"]) == ("env-relocation", f"unhang pack verify --repair {tmp_path}/other")
+    assert not [f["area"] for f in found["findings"] if f["remedies"] and f is not place]
     found = json.loads(unhang("verify", "--json", "--repair", tmp_path / "other"))
     assert [a["state"] for a in found["areas"]][:4] == ["ok"] * 4
 
@@ -139,6 +140,7 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     unhang("load", packed, dest)
     site = next((dest / "lib").glob("python3*")) / "site-packages"
     package(site, "aborts", "import os\nos.abort()\n")
+    package(site, "disturbed", "import sys\nassert 'demo_pkg' not in sys.modules\n")
     package(site, "asks_for_more", "import never_installed\n")
     package(site, "hangs", "import time\ntime.sleep(600)\n")
     package(site, "unzips", "raise ModuleNotFoundError('No module named _bz2', name='_bz2')\n")
@@ -147,19 +149,28 @@ def test_verify_names_what_is_wrong_and_goes_on(packed, tmp_path):
     (dest / "bin" / "crashes").write_text("#!/bin/sh\nkill -SEGV $$\n")
     (dest / "bin" / "crashes").chmod(0o755)
     (site / "plain.pc").write_text("changed")
+    (site / "sitecustomize.py").write_text("")
+    (site / "own.pth").write_text("import sys\n")
+    with (site / "links-1.0.dist-info" / "RECORD").open("a") as record:
+        record.write("own.pth,,\n")
+    site.chmod(0o700)
     (dest / "bin" / "demo-cli").write_text("#!/nowhere/python\n")
     found = json.loads(unhang("verify", "--json", "--limit", "5s", dest, code=1))
     says = {f["area"]: [] for f in found["findings"]}
     for f in found["findings"]:
         says[f["area"]].append((f["cause"], f["says"]))
-    assert "2 of" in says["files"][0][1] and "plain.pc" in json.dumps(found["findings"])
+    ((_, files),) = says["files"]
+    assert files.startswith("not as packed (4): ") and "site-packages has mode 700, not 755" in files and "sitecustomize.py was added" in files
+    assert next(a["summary"] for a in found["areas"] if a["id"] == "files").endswith(", 4 not as packed")
+    remedies = {f["area"]: [r["command"] for r in f["remedies"]] for f in found["findings"] if f["remedies"]}
+    assert remedies == {"files": [f"unhang pack load --replace FILE {dest}"]}
     aborts, hangs, links, unzips = sorted(says["imports"], key=lambda s: s[1])
-    assert "import unzips (unzips) fails" in unzips[1]
-    assert "import aborts (aborts) fails: it ended Python with -6" in aborts[1]
-    assert "import hangs (hangs) fails: it did not end within 5 s" in hangs[1]
+    assert "cannot import unzips (unzips): " in unzips[1]
+    assert "cannot import aborts (aborts): it ended Python with -6" in aborts[1]
+    assert "cannot import hangs (hangs): it did not end within 5 s" in hangs[1]
     assert links[0] == "library-link"
     assert next(a["summary"] for a in found["areas"] if a["id"] == "imports").endswith("asks_for_more (never_installed)")
-    assert [s.partition(" does not start")[0].rpartition("/")[2] for _, s in says["scripts"]] == ["crashes", "demo-cli"]
+    assert [s.partition(": ")[0].rpartition("/")[2] for _, s in says["scripts"]] == ["crashes", "demo-cli"]
     assert {"env-relocation"} == {cause for cause, _ in says["python"]}
     assert found["not_examined"]
 
@@ -200,23 +211,31 @@ def test_two_ranks_meet_with_the_torchrun_of_the_environment(packed, tmp_path):
     assert "torch" in told["modules"] and not [f for f in told["imports"]["failed"] if f["module"] == "torch"]
 
 
-def killed_when(argv: list[object], is_time) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "unhang", "pack", *map(str, argv)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def ended_when(argv: list[object], is_time, number: int = signal.SIGKILL) -> tuple[int, str, str]:
+    argv = [sys.executable, "-m", "unhang", "pack", *map(str, argv)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 120
     while not is_time() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.001)
     assert process.poll() is None, "it was done before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    out, err = process.communicate()
+    return process.returncode, out, err
 
 
 def test_killed_in_the_middle_leaves_nothing_that_looks_right(env, packed, tmp_path):
     file, dest = tmp_path / "env.tar.zst", tmp_path / "place"
-    killed_when(["save", env, file], lambda: any(tmp_path.glob(".env.tar.zst.*.part")))
+    code, _, err = ended_when(["save", env, file], lambda: any(tmp_path.glob(".env.tar.zst.*.part")), signal.SIGINT)
+    assert (code, err, [*tmp_path.iterdir()]) == (130, "unhang: interrupted: nothing unfinished is left; the same command starts again\n", [])
+    ended_when(["save", env, file], lambda: any(tmp_path.glob(".env.tar.zst.*.part")))
     assert not file.exists()
     unhang("save", env, file)
     assert [p.name for p in tmp_path.iterdir()] == ["env.tar.zst"] and file.read_bytes() == packed.read_bytes()
-    killed_when(["load", file, dest], lambda: (tmp_path / ".place.unhang-new" / ".python" / "lib").exists())
+    deep = tmp_path / "a" / "b"
+    code, out, err = ended_when(["load", "--json", file, deep], lambda: (tmp_path / "a" / ".b.unhang-new" / ".python").exists(), signal.SIGTERM)
+    assert (code, json.loads(out)["exitcode"], "nothing unfinished is left" in err) == (143, 143, True)
+    assert [p.name for p in tmp_path.iterdir()] == ["env.tar.zst"]
+    ended_when(["load", file, dest], lambda: (tmp_path / ".place.unhang-new" / ".python" / "lib").exists())
     assert not dest.exists()
     unhang("load", file, dest)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["env.tar.zst", "place"]
@@ -231,7 +250,9 @@ def test_what_is_no_environment_is_refused(tmp_path, packed):
     assert "was not loaded from an archive" in unhang("verify", tmp_path, code=2)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "a.tex").write_text("three years")
-    assert "it is not replaced" in unhang("load", "--replace", packed, tmp_path / "thesis", code=2)
+    (tmp_path / "link").symlink_to("thesis")
+    for words in (("--replace", packed, "thesis"), (packed, "thesis"), ("--replace", packed, "link")):
+        assert "it is not replaced" in unhang("load", *words[:-1], tmp_path / words[-1], code=2)
     assert (tmp_path / "thesis" / "a.tex").read_text() == "three years"
     (tmp_path / ".place.unhang-new").symlink_to("thesis")
     assert "cannot write" in unhang("load", packed, tmp_path / "place", code=2)
@@ -239,7 +260,25 @@ def test_what_is_no_environment_is_refused(tmp_path, packed):
     with pytest.raises(OSError), placement.beside(tmp_path / "new") as new:
         placement.exchange(new, tmp_path / "thesis", replace=False)
     assert (tmp_path / "thesis" / "a.tex").read_text() == "three years"
-    assert "there is no directory" in unhang("load", packed, tmp_path / "a" / "b", code=2)
+    assert f"{packed} is no directory" in unhang("load", packed, packed / "a" / "b", code=2)
+    unhang("load", packed, tmp_path / "a" / "b")
+    assert run(tmp_path / "a" / "b" / "bin" / "demo-cli").startswith("first ")
+    (tmp_path / "python").write_text("not to be executed")
+    (tmp_path / "locked" / "bin").mkdir(parents=True)
+    (tmp_path / "locked" / "pyvenv.cfg").write_text("")
+    (tmp_path / "locked" / "bin" / "python").symlink_to(tmp_path / "python")
+    assert "may not be used by you" in unhang("save", tmp_path / "locked", tmp_path / "a.tar.zst", code=2)
+
+
+@pytest.mark.parametrize(
+    ("file", "says"), [("directory", "no regular file"), ("link", "no regular file"), ("-", "no regular file"), ("file", "--replace")]
+)
+def test_no_file_is_overwritten_unasked(file, says, env, tmp_path):
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").write_text("three years")
+    (tmp_path / "link").symlink_to("file")
+    assert says in unhang("save", env, "-" if file == "-" else tmp_path / file, code=2)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "three years"
 
 
 def test_diff_shows_what_changed(env, packed, tmp_path):
@@ -250,5 +289,6 @@ def test_diff_shows_what_changed(env, packed, tmp_path):
     package(site, "newer", "")
     unhang("save", dest, tmp_path / "second.tar.zst")
     found = json.loads(unhang("diff", "--json", packed, tmp_path / "second.tar.zst", code=1))
+    assert found["facts"]["source demo-pkg"][1] == f"path .editable/demo-pkg, origin {dest}/.editable/demo-pkg, changed False"
     assert found["distributions"] == {"newer": [None, "1.0"]}
     assert any(path.endswith("newer.py") for path in found["files"])

@@ -77,13 +77,15 @@ def test_what_was_changed_there_is_put_right(env, tmp_path, ssh, monkeypatch):
     assert hosts["127.0.0.1"]["state"] == "sent" and hosts["127.0.0.1"]["sent_bytes"] >= total
 
 
-def test_goes_on_after_kill_9(env, tmp_path, ssh):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_goes_on_after_an_interrupt(number, env, tmp_path, ssh):
     dest = tmp_path / "env"
     argv = [sys.executable, "-m", "unhang", "pack", "send", env, "127.0.0.1", "--to", dest, "--ssh", ssh]
     process = subprocess.Popen(list(map(str, argv)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert "1 of 2 pieces" in process.stderr.readline()
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    assert "piece 1 of 2" in process.stderr.readline()
+    process.send_signal(number)
+    said = process.communicate()[1]
+    assert number == signal.SIGKILL or (process.returncode == 130 and said.endswith("the same command goes on\n"))
     assert not dest.exists()
     total, hosts = send(env, "127.0.0.1", to=dest, ssh=ssh)
     assert hosts["127.0.0.1"]["sent_bytes"] < total * 0.75

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from unhang.cli import refused
+from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
+from unhang.errors import EXIT_FOUND, EXITS_INTERRUPTED, UnhangError
+from unhang.text import Text, same
 
 _Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
 _Lang = Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")]
@@ -21,6 +27,9 @@ _Wheels = Annotated[
 _Limit = Annotated[
     float, typer.Option("--limit", parser=duration(1), metavar="TIME", help="How long one import or one script may take.", show_default="2m")
 ]
+
+_NOTHING_LEFT = Text("interrupted: nothing unfinished is left; the same command starts again", "已中断：没有留下未完成的内容；重新执行同一命令即可")
+_GOES_ON = Text("interrupted: hosts keep what they have; the same command goes on", "已中断：各主机保留已收到的内容；执行同一命令会接着进行")
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +48,7 @@ def save(
     project: _Projects = None,
     with_wheels: _Wheels = None,
     level: Annotated[int, typer.Option(min=1, max=19, help="Of zstd: higher is smaller and slower.")] = 3,
+    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE, if that exists.")] = False,
     as_json: _Json = False,
     lang: _Lang = None,
     no_color: NoColor = False,
@@ -55,10 +65,11 @@ def save(
     Exit code: 0 if it was packed, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM); then there is no new FILE.
     """
     from unhang.pack import packer
-    from unhang.report import language, pack
+    from unhang.report import language, pack, progress
 
     chosen = language.chosen(lang)
-    manifest, digest = packer.save(env, file, projects=project or (), requirements=with_wheels, level=level)
+    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as tell:
+        manifest, digest = packer.save(env, file, projects=project or (), requirements=with_wheels, level=level, replace=replace, tell=tell)
     written = file.stat().st_size
     if as_json:
         head = {"schema": "unhang/pack-save/1", "file": str(file), "bytes": written, "digest": digest}
@@ -85,13 +96,12 @@ def load(
     Exit code: 0 if it is in its place, 1 if this host cannot run it (nothing was written), 2 for bad input, 3 for our own failure, 130 if
     interrupted (143 by SIGTERM).
     """
-    from unhang.errors import EXIT_FOUND
     from unhang.pack import loader
-    from unhang.report import language, pack, screen
-    from unhang.text import Text
+    from unhang.report import language, pack, progress, screen
 
     chosen = language.chosen(lang)
-    loaded = loader.load(file, dest, replace=replace)
+    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as tell:
+        loaded = loader.load(file, dest, replace=replace, tell=tell)
     if as_json:
         head = {"schema": "unhang/pack-load/1", "state": loaded.state, "dest": loaded.dest, "digest": loaded.digest}
         _print_json(head | {"findings": loaded.findings, "manifest": _without_entries(loaded.manifest)})
@@ -124,13 +134,12 @@ def verify(
 
     Exit code: 0 if it works, 1 if something was found, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
-    from unhang.errors import EXIT_FOUND
     from unhang.pack import verification
     from unhang.report import language, pack, screen
 
     chosen = language.chosen(lang)
-    if repair:
-        verification.repair(dest)
+    if repair and not verification.repair(dest):
+        say(Text(f"{dest} was not moved: --repair has nothing to rewrite", f"{dest} 没有被移动过：--repair 没有可改写的内容"))
     found = verification.verify(dest, limit_s=limit)
     if as_json:
         _print_json(found)
@@ -153,7 +162,6 @@ def diff(
 
     Exit code: 0 if nothing differs, 1 if something does, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
-    from unhang.errors import EXIT_FOUND
     from unhang.pack import comparison
     from unhang.report import language, pack
 
@@ -192,20 +200,17 @@ def send(
 
     Exit code: 0 if it works on all hosts, 1 if not, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
-    from unhang.cli.aside import say
-    from unhang.errors import EXIT_FOUND, UnhangError
     from unhang.pack import packer, transfer
     from unhang.report import language, pack, screen
-    from unhang.text import same
 
     chosen = language.chosen(lang)
     dest = os.path.normpath(to if to is not None else env.absolute())
     if not dest.startswith("/") or dest == "/":
-        raise UnhangError(f"--to {to}: give an absolute path, or none")
+        raise UnhangError(f"--to {to}: the path must be absolute", hint="leave it out for the same path as here")
     if wrong := next((h for h in hosts if h.startswith("-")), None):
         raise UnhangError(f"{wrong} is no host", hint=f"--ssh '{wrong} ...' passes options to ssh")
     words = [word for given in option or () for word in shlex.split(given)]
-    with packer.stock(env, projects=project or (), requirements=with_wheels) as taken:
+    with _interruptible(_GOES_ON), packer.stock(env, projects=project or (), requirements=with_wheels) as taken:
         results = transfer.send(
             taken,
             tuple(dict.fromkeys(hosts)),
@@ -221,6 +226,18 @@ def send(
         pack.sent(results, screen.console(), chosen)
     if not all(r.is_good for r in results):
         raise typer.Exit(EXIT_FOUND)
+
+
+@contextlib.contextmanager
+def _interruptible(says: Text) -> Iterator[None]:
+    """Say what an interrupt has left."""
+    try:
+        yield
+    except SystemExit as e:
+        if e.code in EXITS_INTERRUPTED:
+            say(says)
+            refused.tell(says.en, exitcode=int(e.code or 0), error_zh=says.zh)
+        raise
 
 
 def _without_entries(manifest: object) -> dict[str, object]:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import tarfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ import zstandard
 from unhang.errors import UnhangError
 from unhang.pack import manifest as manifests
 from unhang.pack import placement
-from unhang.pack.contents import Item, changed, is_as_seen
+from unhang.pack.contents import Item, Tell, changed, counted, is_as_seen, untold
 from unhang.pack.manifest import Entry, Manifest
 from unhang.pack.placement import THREADS
 
@@ -43,7 +43,7 @@ class Sink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-def write(path: Path, manifest: Manifest, items: Iterable[Item], *, level: int) -> str:
+def write(path: Path, manifest: Manifest, items: Sequence[Item], *, level: int, tell: Tell) -> str:
     """Write the archive beside `path`, and put it there when it is complete. Returns the digest of its manifest. Raises UnhangError."""
     encoded = manifests.encode(manifest)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -53,7 +53,7 @@ def write(path: Path, manifest: Manifest, items: Iterable[Item], *, level: int) 
             with zstandard.ZstdCompressor(compression_params=settings).stream_writer(file, closefd=False) as packed:
                 for own, data in ((placement.MANIFEST, encoded), (placement.SCRIPT, Path(placement.__file__).read_bytes())):
                     packed.write(_header(Entry(own, "file", 0o644, len(data))) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
-                write_members(packed, items)
+                write_members(packed, counted(items, tell))
                 packed.write(bytes(2 * tarfile.BLOCKSIZE))
             file.flush()
             os.fsync(file.fileno())
@@ -119,13 +119,13 @@ class Opened:
     name: str
     tar: tarfile.TarFile
 
-    def extract(self, root: Path) -> None:
+    def extract(self, root: Path, tell: Tell = untold) -> None:
         """Write everything below `root`, which is empty. Raises UnhangError if anything differs from the manifest; what was written stays."""
         with _refused(self.name), ThreadPoolExecutor(THREADS) as pool:
             if (script := self.tar.next()) is None or script.name != placement.SCRIPT:
                 raise UnhangError(f"{self.name} is refused: it ends before {placement.SCRIPT}", cause="it was cut short")
             written: deque[Future[None]] = deque()
-            for entry in self.manifest.entries:
+            for entry in counted(self.manifest.entries, tell):
                 # Hard links come last, after what they share.
                 while len(written) > (0 if entry.kind == "hard" else _AHEAD):
                     written.popleft().result()
@@ -174,6 +174,8 @@ def opened(path: Path) -> Iterator[Opened]:
     except OSError as e:
         raise UnhangError(f"cannot read {path}: {e.strerror}") from e
     with file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+        if not file.peek().startswith(zstandard.FRAME_HEADER):
+            raise UnhangError(f"{path} is no archive of unhang pack: it does not begin as zstd does", hint="unhang pack save ENV FILE")
         bounded = _Bounded(stream, name)
         with _refused(name):
             tar = tarfile.open(fileobj=bounded, mode="r|", bufsize=_CHUNK_BYTES)  # type: ignore[call-overload] # noqa: SIM115

@@ -25,6 +25,7 @@ _KEPT = 4000
 _END_S = 10.0
 _running: list[subprocess.Popen[bytes]] = []
 _TOP_LEVEL = re.compile(r"([A-Za-z_]\w*)(?:\.py|\.(?:cpython-|abi3)[\w.-]*so|\.so|/.*\.(?:py|so))")
+_HOOK = re.compile(r".*\.pth|(?:site|user)customize\.py")
 # Put beside the packages by mistake; some of them run tests when they are imported.
 _NOT_MEANT = {"test", "tests", "testing", "doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools", "setup", "conftest"}
 _IMPORTS = """
@@ -183,8 +184,15 @@ def examine(limit_s: float) -> dict[str, Any]:
     batches = [names[i : i + _BATCH] for i in range(0, len(names), _BATCH)]
     with ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1))) as pool:
         failed = [f for found in pool.map(lambda batch: imports(batch, limit_s), batches) for f in found]
+        # Some disturb each other (pip and setuptools both bring distutils): what counts is what fails by itself.
+        failed = [f for found in pool.map(lambda f: imports([f["module"]], limit_s), failed) for f in found]
     told: dict[str, Any] = {"prefix": sys.prefix, "base": sys.base_prefix, "imports": {"tried": len(names), "failed": failed}, "modules": known}
     pip = [sys.executable, "-I", "-m", "pip", "check"]
+    # What runs at every start, and no installation has brought.
+    brought = {str(f) for d in importlib.metadata.distributions(path=places) for f in d.files or ()}
+    tops = {os.path.realpath(place) for place in places if os.path.isdir(place)}
+    hooks = (os.path.join(top, n) for top in tops for n in os.listdir(top) if _HOOK.fullmatch(n) and n not in brought)
+    told["hooks"] = sorted(os.path.relpath(hook, os.path.realpath(sys.prefix)) for hook in hooks)
     told["pip"] = run(pip, limit_s) if "pip" in known else None
     tried, broken = scripts(places, limit_s)
     told["scripts"] = {"tried": tried, "failed": broken}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,7 +14,7 @@ from unhang.pack import manifest as manifests
 from unhang.pack.manifest import Entry, Manifest
 
 SCHEMA = "unhang/pack-diff/1"
-_FIELDS = ("kind", "machine", "glibc", "python", "torch", "sources")
+_FIELDS = ("kind", "machine", "glibc", "python", "torch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,10 @@ class Comparison:
 def compare(a: Path, b: Path) -> Comparison:
     """Raises UnhangError for what is neither an archive nor an environment."""
     one, other = _manifest(a), _manifest(b)
-    facts = {name: (_said(one, name), _said(other, name)) for name in _FIELDS}
     return Comparison(
         a=str(a),
         b=str(b),
-        facts={name: pair for name, pair in facts.items() if pair[0] != pair[1]},
+        facts=_differing(_facts(one), _facts(other)),
         distributions=_differing(one.distributions, other.distributions),
         files=tuple(_differing(_by_path(one.entries), _by_path(other.entries))),
     )
@@ -55,9 +55,14 @@ def _manifest(path: Path) -> Manifest:
         return taken.manifest
 
 
-def _said(manifest: Manifest, name: str) -> str | None:
-    value = getattr(manifest, name)
-    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+def _facts(manifest: Manifest) -> dict[str, str]:
+    facts = {name: getattr(manifest, name) for name in _FIELDS} | {f"source {s.name}": s for s in manifest.sources}
+    return {name: _said(value) for name, value in facts.items() if value is not None}
+
+
+def _said(value: Any) -> str:
+    parts = {} if isinstance(value, str) else msgspec.to_builtins(value)
+    return ", ".join(f"{k} {v}" for k, v in parts.items() if v is not None and k != "name") or value
 
 
 def _by_path(entries: Iterable[Entry]) -> dict[str, str]:

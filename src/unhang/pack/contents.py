@@ -12,12 +12,15 @@ from functools import cache
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
 from unhang.pack.manifest import Entry, Kind, LeftOut, Source
 from unhang.pack.placement import THREADS, How, batches
 
+# Is told the bytes that are done, and all of them.
+Tell = Callable[[int, int], None]
 _CHUNK_BYTES = 1 << 20
 _TEXT_BYTES = 8192
 _GIT_S = 120.0
@@ -46,6 +49,9 @@ class Item:
         seen = source.stat()
         inode = (seen.st_dev, seen.st_ino) if seen.st_nlink > 1 else None
         return cls(path=path, kind="file", mode=seen.st_mode & 0o777, size=seen.st_size, source=source, modified_ns=seen.st_mtime_ns, inode=inode)
+
+
+_Sized = TypeVar("_Sized", Item, Entry)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,15 +173,15 @@ def complete(items: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(sorted(ordered, key=lambda i: i.kind == "hard"))
 
 
-def summed(items: Sequence[Item], paths: Sequence[str]) -> Summed:
+def summed(items: Sequence[Item], paths: Sequence[str], tell: Tell) -> Summed:
     """Read every file once: its sum, and whether it names one of `paths`. Raises UnhangError for one that changes meanwhile."""
     needles = tuple(map(os.fsencode, sorted(paths, key=len)))
     # What holds another one is found with it.
     needles = tuple(n for i, n in enumerate(needles) if not any(other in n for other in needles[:i]))
     files = [i for i in items if i.kind == "file"]
     with ThreadPoolExecutor(THREADS) as pool:
-        read = pool.map(lambda batch: [(i.path, _read(i, needles)) for i in batch], batches(files))
-        found = dict(chain.from_iterable(read))
+        read = chain.from_iterable(pool.map(lambda batch: [_read(i, needles) for i in batch], batches(files)))
+        found = {i.path: said for i, said in zip(counted(files, tell), read, strict=True)}
     entries, binaries = list[Entry](), list[str]()
     places: dict[str, How] = {}
     for item in items:
@@ -188,6 +194,19 @@ def summed(items: Sequence[Item], paths: Sequence[str]) -> Summed:
         elif how is not None and not item.path.startswith((".editable/", ".project/", ".wheels/")):
             places[item.path] = how
     return Summed(entries=tuple(entries), items=tuple(items), places=places, binaries=tuple(binaries))
+
+
+def untold(done: int, total: int) -> None:
+    """Whom nobody watches."""
+
+
+def counted(items: Sequence[_Sized], tell: Tell) -> Iterator[_Sized]:
+    """Each in turn; when it is done with, `tell` is told."""
+    done, total = 0, sum(i.size for i in items)
+    for item in items:
+        yield item
+        done += item.size
+        tell(done, total)
 
 
 def _read(item: Item, needles: Sequence[bytes]) -> tuple[str, How | None]:

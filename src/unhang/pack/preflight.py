@@ -6,13 +6,13 @@ import os
 import platform
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unhang.facts.host import Host
 from unhang.facts.libraries import number
 from unhang.knowledge.causes import arch_not_in_build, disk_full, driver_too_old, env_relocation, library_link
-from unhang.model import HostFinding
+from unhang.model import HostFinding, Remedy
 from unhang.pack.manifest import Manifest
 from unhang.pack.packer import cpu_flags
 from unhang.text import Text
@@ -117,13 +117,15 @@ def _space(manifest: Manifest, dest: str, host: Target, needs_bytes: int) -> Ite
         free = f"{host.free_inodes} inodes" if lacks_inodes else f"{host.free_bytes / 1e9:.1f} GB"
         wants = f"{n} inodes" if lacks_inodes else f"{needs / 1e9:.1f} GB"
         directory = posixpath.dirname(dest)
-        yield disk_full.CAUSE.host_finding(
+        found = disk_full.CAUSE.host_finding(
             area=_AREA,
             severity="error",
             says=Text(f"{directory} has {free} free, and the environment takes {wants}", f"{directory} 剩余 {free}，而该环境需要 {wants}"),
             leads_to=Text("unpacking ends with No space left on device", "解包会因 No space left on device 终止"),
-            remedies=("what-fills-it",),
+            remedies=(),
         )
+        says, says_zh = "See what fills it, or choose another place.", "查看是什么占用了空间，或换一个位置。"
+        yield replace(found, remedies=(Remedy(id="what-fills-it", says=says, says_zh=says_zh, command=f"df -h {directory}; df -i {directory}"),))
 
 
 def _driver(manifest: Manifest, host: Target) -> Iterator[HostFinding]:

@@ -126,8 +126,9 @@ class _Send:
         try:
             state, findings = self._bring()
             if state in ("sent", "unchanged"):
-                files = verification.files(self._dest, self._manifest, self._differences())
-                found = [files, *verification.interpret(self._ask(), self._manifest)]
+                told = self._ask()
+                files = verification.files(self._dest, self._manifest, self._differences(), told)
+                found = [files, *verification.interpret(told, self._manifest)]
                 areas, findings = tuple(a for a, _ in found), (*findings, *(f for _, fs in found for f in fs))
         except (_Failed, UnhangError, OSError) as e:
             state, findings, why = "failed", (), str(e)
@@ -210,7 +211,7 @@ class _Send:
             name = hashlib.sha256("".join(f"{i.path} {sums[i.path]}\n" for i in piece).encode()).hexdigest()
             if name not in received:
                 self._piece(piece, {f"{_ENDS}/{name}": b""})
-            self._tell(self._host, Text(f"{n} of {len(pieces)} pieces", f"第 {n} 块，共 {len(pieces)} 块"))
+            self._tell(self._host, Text(f"piece {n} of {len(pieces)}", f"第 {n} 块，共 {len(pieces)} 块"))
         scripts = {placement.SCRIPT: Path(placement.__file__).read_bytes()}
         self._piece((), {**scripts, f"{placement.MANIFEST}.gz": gzip.compress(self._encoded, 6, mtime=0), f"{_ENDS}/{self._digest}": b""})
 

@@ -42,7 +42,8 @@ TITLES = {
 # Of failures that are alike so many are examined one by one.
 _MOST = 8
 _REPAIR = Remedy(id="repair-in-place", says="Rewrite what names the old place.", says_zh="改写仍指向旧位置的内容。")
-_QUOTED = 3
+_AGAIN = Remedy(id="load-again", says="Put it in its place again, from its archive.", says_zh="用它的归档重新加载。")
+_QUOTED = 5
 _NOT_GPU = NotExamined(
     what="GPUs, and collectives of NCCL", why="unhang doctor --live does that", what_zh="GPU 与 NCCL 集合通信", why_zh="由 unhang doctor --live 检查"
 )
@@ -72,12 +73,17 @@ def verify(given: Path, *, limit_s: float) -> Verification:
     try:
         placed = placement.read_placed(dest)
     except (OSError, ValueError) as e:
-        raise UnhangError(f"{dest} was not loaded to its end: {e}", hint="unhang pack load FILE DEST") from e
+        raise UnhangError(f"{dest} was not loaded to its end: {e}", hint="unhang pack load --replace FILE DEST") from e
     areas, findings = [], []
     wrong = placement.differences(dest, msgspec.to_builtins(known.entries), placed["changed"])
-    for area, found in (_place(dest, placed, digest), files(str(dest), known, wrong), _python(dest, placed), *interpret(_ask(dest, limit_s), known)):
+    told = _ask(dest, limit_s)
+    again = replace(_AGAIN, command=f"unhang pack load --replace FILE {shlex.quote(str(dest))}")
+    own = (_place(dest, placed, digest), files(str(dest), known, wrong, told, again))
+    # One command puts all of it right.
+    is_answered = any(found for _, found in own)
+    for area, found in (*own, _python(dest), *interpret(told, known)):
         areas.append(area)
-        findings += found
+        findings += [replace(f, remedies=()) for f in found] if is_answered and area.id not in ("place", "files") else found
     return Verification(dest=str(dest), digest=digest, areas=tuple(areas), findings=tuple(findings))
 
 
@@ -90,7 +96,7 @@ def repair(given: Path) -> bool:
             return False
         placement.move(dest, str(dest), encoded)
     except (OSError, ValueError) as e:
-        raise UnhangError(f"cannot repair {dest}: {e}", hint="unhang pack load FILE DEST") from e
+        raise UnhangError(f"cannot repair {dest}: {e}", hint="unhang pack load --replace FILE DEST") from e
     return True
 
 
@@ -149,30 +155,28 @@ def _place(dest: Path, placed: Mapping[str, Any], digest: str) -> tuple[Area, li
     return _area("place", findings, Text(f"{dest}, digest {digest[:16]}", f"{dest}，摘要 {digest[:16]}")), findings
 
 
-def files(dest: str, known: Manifest, wrong: Sequence[tuple[str, str]]) -> tuple[Area, list[HostFinding]]:
-    """`wrong` are the paths that are not as they were placed, each with what is wrong."""
+def files(
+    dest: str, known: Manifest, wrong: Sequence[tuple[str, str]], told: Mapping[str, Any] | str, *remedies: Remedy
+) -> tuple[Area, list[HostFinding]]:
+    """`wrong` are the paths that are not as they were placed, each with what is wrong; `told` is what `checks` found out."""
     n = len(known.entries)
-    findings = []
+    added = set() if isinstance(told, str) else set(told["hooks"]) - {e.path for e in known.entries}
+    wrong = [*wrong, *((path, "was added, and runs whenever Python starts") for path in sorted(added))]
     if wrong:
-        findings.append(
-            _finding(
-                "files",
-                Text(
-                    f"{len(wrong)} of {n} entries are not as they were packed: {wrong[0][0]} {wrong[0][1]}",
-                    f"{n} 个条目中有 {len(wrong)} 个与打包时不同：{wrong[0][0]}（{wrong[0][1]}）",
-                ),
-                Text("what was proven elsewhere does not hold here", "在别处验证过的结论在这里不成立"),
-                evidence=[Evidence(source=f"{dest}/{path}", text=why) for path, why in wrong[:_QUOTED]],
-            )
-        )
+        quoted = ", ".join([f"{path} {why}" for path, why in wrong[:_QUOTED]] + ["…"] * (len(wrong) > _QUOTED))
+        says = Text(f"not as packed ({len(wrong)}): {quoted}", f"与打包时不同（{len(wrong)}）：{quoted}")
+        leads_to = Text("what was proven elsewhere does not hold here", "在别处验证过的结论在这里不成立")
+        evidence = [Evidence(source=f"{dest}/{path}", text=why) for path, why in wrong[:_QUOTED]]
+        findings = [_finding("files", says, leads_to, evidence=evidence, remedies=remedies)]
+        return _area("files", findings, Text(f"{n} entries, {len(wrong)} not as packed", f"{n} 个条目，其中 {len(wrong)} 个与打包时不同")), findings
     says = Text(
         f"{n} entries as packed, {len(known.places)} of them rewritten for this place",
         f"{n} 个条目与打包时一致，其中 {len(known.places)} 个按此位置改写",
     )
-    return _area("files", findings, says), findings
+    return _area("files", [], says), []
 
 
-def _python(dest: Path, placed: Mapping[str, Any]) -> tuple[Area, list[HostFinding]]:
+def _python(dest: Path) -> tuple[Area, list[HostFinding]]:
     """What is known of environments that were moved, of this one."""
     host = Host(environ={"PATH": f"{dest}/bin", "VIRTUAL_ENV": str(dest)})
     taken = snapshot.take(host, only=(python_env.SUBJECT.id,))
@@ -181,26 +185,38 @@ def _python(dest: Path, placed: Mapping[str, Any]) -> tuple[Area, list[HostFindi
         return Area(id="python", state="unknown", summary="it could not be looked at", summary_zh="未能查看"), []
     on_host = env_relocation.CAUSE.on_host
     assert on_host is not None
-    # If it was moved, one command puts all of it right.
-    moved = _is_moved(dest, placed)
-    findings = [replace(f, area="python", remedies=() if moved else f.remedies) for f in on_host(taken)]
-    says = python_env.SUBJECT.summary(seen)
+    findings = [replace(f, area="python") for f in on_host(taken)]
+    says = python_env.SUBJECT.summary(replace(seen, chosen_by=f"{dest}/bin", own=None))
     return _area("python", findings, says), findings
 
 
 def interpret(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[Area, list[HostFinding]]]:
-    """What `checks` found out, by area."""
+    """What `checks` found out, by area. A reason that an area gave is not given again."""
+    given: set[str] = set()
+    for area, findings in _interpreted(told, known):
+        for n, f in enumerate(findings):
+            reason = _last(f.evidence[0].text) if f.evidence and f.evidence[0].text else ""
+            if reason in given:
+                findings[n] = replace(f, says=f.says.replace(reason, "as above"), says_zh=f.says_zh.replace(reason, "同上"), remedies=())
+            given |= {reason} if reason else set()
+        yield area, findings
+
+
+def _interpreted(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[Area, list[HostFinding]]]:
     if isinstance(told, str):
-        found = [_judged("imports", Text("its Python does not start", "其中的 Python 无法启动"), told)]
-        yield _area("imports", found, Text("", "")), found
+        silent = Text("its Python does not start", "其中的 Python 无法启动")
+        found = [_judged("imports", silent, told)]
+        yield _area("imports", found, silent), found
+        unseen = Text("not looked at: {why}", "未查看：{why}").fill(why=silent)
+        yield from ((Area(id=id, state="unknown", summary=unseen.en, summary_zh=unseen.zh), []) for id in ("pip", "scripts", "gloo", "nccl"))
         return
     modules = told["modules"]
-    names = {f["module"]: f"import {f['module']} ({modules[f['module']]})" for f in told["imports"]["failed"]}
+    names = {f["module"]: f"{f['module']} ({modules[f['module']]})" for f in told["imports"]["failed"]}
     works = Text("{good} of {n} top-level modules", "{n} 个顶层模块中的 {good} 个")
-    yield _each("imports", told["imports"], "module", names, Text("{name} fails", "{name} 失败"), works, modules)
+    yield _each("imports", told["imports"], "module", names, Text("cannot import {names}", "无法导入 {names}"), works, modules)
     yield _pip(told["pip"])
     works = Text("{good} of {n} start", "{n} 个中有 {good} 个能启动")
-    yield _each("scripts", told["scripts"], "script", {}, Text("{name} does not start", "{name} 无法启动"), works, modules)
+    yield _each("scripts", told["scripts"], "script", {}, Text("cannot start {names}", "无法启动 {names}"), works, modules)
     if known.torch is None:
         absent = Text("no torch in this environment", "此环境中没有 torch")
         yield from ((Area(id=id, state="absent", summary=absent.en, summary_zh=absent.zh), []) for id in ("gloo", "nccl"))
@@ -214,7 +230,13 @@ def _each(
 ) -> tuple[Area, list[HostFinding]]:
     lacking = {f[key]: missing for f in told["failed"] if (missing := _lacks(f["output"], modules))}
     failed = [f for f in told["failed"] if f[key] not in lacking]
-    findings = [_judged(area, fails.fill(name=names.get(f[key], f[key])), f["output"]) for f in failed[:_MOST]]
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for f in failed:
+        alike.setdefault(_last(f["output"]), []).append((names.get(f[key], f[key]), f["output"]))
+    findings = [
+        _judged(area, fails.fill(names=", ".join([name for name, _ in of[:_MOST]] + ["…"] * (len(of) > _MOST))), of[0][1])
+        for of in list(alike.values())[:_MOST]
+    ]
     says = works.fill(n=told["tried"], good=told["tried"] - len(told["failed"]))
     if lacking:
         names_of = ", ".join(sorted(f"{Path(name).name} ({missing})" for name, missing in lacking.items())[:_MOST])
@@ -245,10 +267,10 @@ def _pip(told: Any) -> tuple[Area, list[HostFinding]]:
         area="pip",
         severity="warning",
         says=f"pip check: {' '.join(output.split())[-300:]}",
-        leads_to="packages may not work together; the manifest has the same versions, so it was so before the move",
-        leads_to_zh="软件包之间可能不兼容；清单中的版本相同，说明移动之前就是如此",
+        leads_to="packages may not work together; if nothing was changed since, it was so before the move",
+        leads_to_zh="软件包之间可能不兼容；若此后没有改动，移动之前就是如此",
     )
-    return _area("pip", [found], Text("", "")), [found]
+    return _area("pip", [found], Text(f"exit code {code}", f"退出码 {code}")), [found]
 
 
 def _gloo(told: Any) -> tuple[Area, list[HostFinding]]:
@@ -270,7 +292,7 @@ def _nccl(told: Any, known: Manifest) -> tuple[Area, list[HostFinding]]:
     if code == 0 and (version := output.strip().rpartition("\n")[2].strip('"')) != "null":
         return Area(id="nccl", state="ok", summary=f"NCCL {version} loads", summary_zh=f"NCCL {version} 可以加载"), []
     found = [_judged("nccl", Text("NCCL does not load", "NCCL 无法加载"), output)]
-    return _area("nccl", found, Text("", "")), found
+    return _area("nccl", found, Text(f"exit code {code}", f"退出码 {code}")), found
 
 
 def _judged(area: str, says: Text, output: str) -> HostFinding:
@@ -280,19 +302,22 @@ def _judged(area: str, says: Text, output: str) -> HostFinding:
         log.flush()
         verdict = verdict_of([Path(log.name)])
     primary = verdict.primary if verdict is not None else None
-    last = output.strip().rpartition("\n")[2][-300:] or "no output"
     cause = primary.cause if primary is not None and primary.cause in catalogue.load() else "rank-exception"
     return HostFinding(
         cause=cause,
         area=area,
         severity="error",
-        says=f"{says.en}: {last}",
-        says_zh=f"{says.zh}：{last}",
-        leads_to="a training that uses it fails in the same way",
-        leads_to_zh="使用它的训练会以同样的方式失败",
+        says=f"{says.en}: {_last(output)}",
+        says_zh=f"{says.zh}：{_last(output)}",
+        leads_to="what uses it fails in the same way",
+        leads_to_zh="使用它的程序会以同样的方式失败",
         evidence=(Evidence(source=area, text=output.strip()[-2000:]),),
         remedies=primary.remedies if primary is not None else (),
     )
+
+
+def _last(output: str) -> str:
+    return output.strip().rpartition("\n")[2][-300:] or "no output"
 
 
 def _finding(area: str, says: Text, leads_to: Text, *, evidence: Iterable[Evidence] = (), remedies: tuple[Remedy, ...] = ()) -> HostFinding:

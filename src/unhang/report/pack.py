@@ -75,7 +75,8 @@ def compared(found: Comparison, lang: Language) -> Iterator[str]:
         yield Text(f"{len(found.files)} paths differ:", f"{len(found.files)} 个路径不同：").of(lang)
         yield from (f"  {path}" for path in found.files[:_MOST])
         if len(found.files) > _MOST:
-            yield "  …"
+            more = len(found.files) - _MOST
+            yield Text(f"  … {more} more: --json has all", f"  … 还有 {more} 个：--json 列出全部").of(lang)
 
 
 def sent(results: Sequence[Sent], console: Console, lang: Language) -> None:
