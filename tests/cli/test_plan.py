@@ -106,7 +106,7 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
         ([], "name a model"),
         (["nosuch.json"], "there is no nosuch.json"),
         (["--params", "0"], "such as 7e9"),
-        (["--layers", 2], "hidden is missing"),
+        (["--layers", 2], "hidden (hidden_size in config.json) is missing"),
         (["--params", "1e9", "--gpu-memory", "80"], "a size such as 80GiB"),
         (["--params", "1e9", "--batch", 0], "--batch 0: it is 1 or more"),
         (["--params", "1e9", "--sequence", 10**400], "at most 1e9"),

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from unhang.planning.shape import Shape
+from unhang.planning.shape import MLP, Shape
 from unhang.planning.training import OPTIMIZERS, Strategy, Training
 from unhang.text import Text
 
@@ -95,7 +95,7 @@ def counts(shape: Shape | None, training: Training, tracked: Tracked | None = No
     assert shape is not None
     block, trained, added = shape.layer_parameters, shape.parameters, 0
     if training.lora is not None:
-        adapters = sum(training.lora.rank * sum(shape.linear_layers()[target]) for target in training.lora.targets)
+        adapters = sum(training.lora.rank * sum(shape.linear_layers()[t]) * (shape.experts if t in MLP else 1) for t in training.lora.targets)
         trained = added = shape.layers * adapters
         block += adapters
     elif training.frozen:
@@ -176,7 +176,8 @@ def layer_activations(shape: Shape, training: Training, runs_on: str) -> float:
     if shape.experts > 1:
         # Each expert's input, result, and result times its weight: transformers' own loop; its grouped kernels keep two of the three.
         mlp += 3 * shape.hidden * shape.active_experts * widths.compute
-    adapters = 0 if training.lora is None else training.lora.rank * len(targets) * widths.compute
+    ran = sum(shape.active_experts if target in MLP else 1 for target in targets)
+    adapters = 0 if training.lora is None else training.lora.rank * ran * widths.compute
     return training.tokens * (2 * shape.hidden * norm + inputs + attention + mlp + adapters)
 
 
