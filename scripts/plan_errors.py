@@ -86,7 +86,9 @@ def rank(number: int, case: int, port: int) -> None:
             parallel = DistributedDataParallel(model)
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer: Any = (
-            ZeroRedundancyOptimizer(trained, torch.optim.AdamW, foreach=False) if strategy == "zero-redundancy" else memory.optimizer(model, "adamw")
+            ZeroRedundancyOptimizer(trained, torch.optim.AdamW, foreach=False)
+            if strategy == "zero-redundancy"
+            else torch.optim.AdamW(trained, foreach=False)
         )
         whole = model if strategy == "fsdp2" else parallel
         tokens = torch.zeros(asked["batch"], asked["sequence"], dtype=torch.long)

@@ -105,9 +105,10 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
     [
         ([], "name a model"),
         (["nosuch.json"], "there is no nosuch.json"),
-        (["--params", "0"], "such as 7e9"),
-        (["--layers", 2], "hidden is missing"),
-        (["--params", "1e9", "--gpu-memory", "80"], "a size such as 80GiB"),
+        (["--params", "0"], "such as 7B, 350M or 7e9"),
+        (["--params", "7 x"], "such as 7B, 350M or 7e9"),
+        (["--layers", 2], "hidden (hidden_size in config.json) is missing"),
+        *((["--params", "1e9", "--gpu-memory", size], "such as 80GiB, from 1 MiB to") for size in ("80", "0GiB", "1e9GiB")),
         (["--params", "1e9", "--batch", 0], "--batch 0: it is 1 or more"),
         (["--params", "1e9", "--sequence", 10**400], "at most 1e9"),
         (["--params", "1e9", "--world-size", 12, "--per-node", 8], "do not fill hosts"),
@@ -122,6 +123,20 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
 def test_bad_input_says_what_is_wrong(run, words, says):
     error = run(*words).exception
     assert isinstance(error, UnhangError) and says in str(error) and error.says_zh
+
+
+def test_of_another_machine_only_what_is_given_is_known(run):
+    words = ("--params", "7B", "--gpu-memory", "80GiB", "--world-size", 8)
+    _, found = told(run, *words)
+    assert (found["machine"]["host_bytes"], found["machine"]["cpus"], found["preparation"]["processes"]) == (None, None, None)
+    assert {row["host_fits"] for row in found["rows"]} == {"unknown"} and found["counts"]["parameters"] == 7 * 10**9
+    assert "not known: memory of a host (--host-memory), processors of a host (--cpus)" in run(*words).stdout
+    assert told(run, *words, "--cpus", 16, "--host-memory", "900GiB")[1]["preparation"]["processes"] == 16
+
+
+def test_what_is_assumed_stands_above_the_table_and_no_largest_batch_is_a_cap(run):
+    printed = run("--layers", 1, "--hidden", 64, "--vocab", 64, "--sequence", 8, "--gpu-memory", "900GiB").stdout
+    assert printed.index("assumed: heads 1") < printed.index("strategy") and "4096 or more" in printed and "1 rank, " in printed
 
 
 @pytest.mark.parametrize("ranks", [[(10**9, None)], [(10**9, 10**9)] * 2])
@@ -178,6 +193,16 @@ def test_what_is_written_says_what_was_planned_and_passes_our_own_check(run, con
         files = [out, *tmp_path.glob("*.deepspeed.json")]
         assert [p.code for p in checking.check([str(f) for f in files], form=None, nodes=2, processes=8)] == [0] * len(files)
     assert isinstance(run("--params", "1e9", "-o", out).exception, UnhangError), "it is there already"
+
+
+def test_the_best_that_the_form_can_hold_is_written_or_nothing(run, tmp_path):
+    words = ("--params", "1e9", "--world-size", 8, "-o", tmp_path / "ds.json")
+    ran = run(*words, "--gpu-memory", "2GiB")
+    assert ran.exit_code == 1 and "nothing fits" in ran.stdout and "nothing is written" in ran.stderr and not [*tmp_path.iterdir()]
+    ran = run(*words, "--gpu-memory", "80GiB")
+    assert ran.exit_code == 0 and "take DDP" in ran.stdout and '"stage": 1' in (tmp_path / "ds.json").read_text()
+    assert "wrote ds.json, ds.json.start.sh: ZeRO-1, since the form has no place for DDP" in ran.stderr
+    assert "ZeRO-2" not in (tmp_path / "ds.json.start.sh").read_text()
 
 
 def test_a_form_without_a_place_for_the_strategy_is_refused(run, tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,8 +36,9 @@ def calibrated(tmp_path):
     (tmp_path / "train.py").write_text(TRAINING)
 
     def calibrated(ranks):
-        shape = ["--batch", "4", "--sequence", "256", "--precision", "fp32", "--strategy", "ddp", "--world-size", str(ranks)]
-        command = [sys.executable, "-m", "unhang", "plan", "config.json", *shape, "--json", "--calibrate", "--", "train.py"]
+        shape = ["--batch", "4", "--sequence", "256", "--precision", "fp32", "--strategy", "ddp"]
+        launcher = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", str(ranks)]
+        command = [sys.executable, "-m", "unhang", "plan", "config.json", *shape, "--json", "--calibrate", "--", *launcher, "train.py"]
         # Mapped blocks leave the process when they are freed, as those of a GPU's allocator are used again.
         environ = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=500, check=False)

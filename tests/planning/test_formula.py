@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unhang.errors import UnhangError
 from unhang.planning.formula import MOMENTS, counts, estimate
 from unhang.planning.shape import FAMILIES, from_config, from_count
-from unhang.planning.training import STRATEGIES, Lora, Training, strategies
+from unhang.planning.training import STRATEGIES, Lora, Training, check_shape, strategies
 
 BY_NAME = {s.name: s for s in STRATEGIES}
 LLAMA_7B = {
@@ -47,6 +48,11 @@ PUBLISHED = {
         {"model_type": "gpt_neox", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
          "vocab_size": 50304},
         162_322_944,
+    ),
+    "BERT-base": (
+        {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+         "vocab_size": 30522, "max_position_embeddings": 512},
+        109_514_298,
     ),
 }  # fmt: skip
 
@@ -104,11 +110,20 @@ def test_lora_and_frozen_blocks_train_what_they_say():
     shape = from_config("7B", LLAMA_7B)
     lora = counts(shape, Training(lora=Lora(rank=16)))
     assert lora.trained == 32 * 2 * 16 * (4096 + 4096) == 8_388_608 and lora.parameters == 6_738_415_616 + 8_388_608
+    # Each of Mixtral's 8 experts has an adapter of its own.
+    experts = counts(from_config("8x7B", PUBLISHED["Mixtral-8x7B"][0]), Training(lora=Lora(rank=16, targets=("gate_proj",))))
+    assert experts.trained == 32 * 8 * 16 * (4096 + 14336)
     frozen = counts(shape, Training(frozen=30))
     assert frozen.trained == 2 * shape.layer_parameters + 32000 * 4096 + 4096
     # All of the optimizer's and the gradients' memory goes with it.
     by_id = {t.id: t.low for t in estimate(shape, Training(lora=Lora(rank=16)), BY_NAME["ddp"]).terms}
     assert by_id["gradients"] == 4 * lora.trained and by_id["optimizer"] == 8 * lora.trained and by_id["parameters"] < 2.01 * shape.parameters
+
+
+@pytest.mark.parametrize(("options", "says"), [({"frozen": 13}, "has 12 blocks"), ({"sequence": 1025}, "learned positions for 1024 tokens")])
+def test_more_than_the_model_has_is_refused(options, says):
+    with pytest.raises(UnhangError, match=says):
+        check_shape(Training(**options), from_config("GPT-2", PUBLISHED["GPT-2"][0]))
 
 
 def test_activations_of_llama_by_hand():

@@ -63,10 +63,11 @@ def test_weights_that_lie_in_a_directory_twice_or_packed_are_not_counted(tmp_pat
     [
         ("config.json", b"{", "is no JSON"),
         ("config.json", b"[]", "is no config.json"),
-        ("config.json", b'{"model_type": "llama"}', "layers is missing"),
+        ("config.json", b'{"model_type": "llama"}', r"layers \(num_hidden_layers in config.json\) is missing"),
         ("config.json", b'{"num_hidden_layers": "x"}', "no whole number"),
         ("config.json", b'{"model_type": "llama", "num_hidden_layers": 0, "hidden_size": 8, "vocab_size": 8}', "at least 1"),
         ("config.json", b'{"model_type": "t5", "is_encoder_decoder": true}', "encoder-decoder"),
+        ("config.json", b'{"model_type": "t5", "num_layers": 12, "d_model": 768, "vocab_size": 32128}', "encoder-decoder"),
         ("m.safetensors", b"\xff" * 9, "no header"),
         ("m.safetensors", struct.pack("<Q", 2) + b"[]", "no header"),
         ("m.safetensors", b"ab", "no header"),

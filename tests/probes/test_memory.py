@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import pytest
 
@@ -42,6 +43,10 @@ def request(config, asked):
     return {"config": config, **dataclasses.asdict(asked)}
 
 
+def counted_for(batch, states):
+    return max(sum(fixed + each * batch for fixed, each in state.values()) for state in states)
+
+
 def of_loss(found):
     return [sum(getattr(t, end) for t in found.terms if t.id in ("activations", "block-inputs", "logits", "casts")) for end in ("low", "high")]
 
@@ -51,7 +56,8 @@ def of_loss(found):
 def test_activations(name):
     config, options = CASES[name]
     asked, shape = training(**options), from_config(name, config)
-    counted, numbers = memory.activations(request(config, asked), "torch")
+    numbers = {}
+    counted = counted_for(asked.batch, memory.worst_states(partial(memory.trace, runs_on="torch", numbers=numbers), request(config, asked)))
     assert numbers == dataclasses.asdict(counts(shape, asked))
     low, high = of_loss(estimate(shape, asked, BY_NAME["ddp"]))
     assert 0.9 * counted <= low <= high * 1.001 and low <= 1.1 * counted, (counted, low, high)
@@ -100,21 +106,26 @@ def test_what_a_block_of_each_family_keeps(kind, precision):
 @pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
 def test_fsdp2(config):
     asked, shape = training(), from_config("model", config)
-    parts = memory.fsdp2(request(config, asked))
+    states = memory.worst_states(memory.trace_fsdp2, request(config, asked))
     found = estimate(shape, asked, BY_NAME["fsdp2"])
-    assert 0.9 * parts["Total"] <= found.low <= 1.1 * parts["Total"]
-    # Every part of it is a term.
-    numbers = counts(shape, asked)
-    made = estimate(None, asked, BY_NAME["fsdp2"], tracked=Tracked(counts=numbers, batch=8, activations={"torch": 1}, fsdp2=parts))
-    counted = sum(t.low for t in made.terms if t.place == "device" and "loss" in t.moments)
-    assert counted == parts["Total"] and made.low == max(counted, sum(t.low for t in made.terms if t.place == "device" and "backward" in t.moments))
-    # What was counted at one moment says nothing of a batch whose activations are the most.
-    larger = dataclasses.replace(asked, batch=64)
-    tracked = Tracked(counts=numbers, batch=8, activations={"torch": memory.activations(request(config, asked), "torch")[0]}, fsdp2=parts)
-    again = memory.fsdp2(request(config, larger))
-    assert 0.9 * again["Total"] <= estimate(None, larger, BY_NAME["fsdp2"], tracked=tracked).low <= 1.1 * again["Total"]
+    optimizer = next(t.low for t in found.terms if t.id == "optimizer")
+    assert 0.9 * (counted_for(8, states) + optimizer) <= found.low <= 1.1 * (counted_for(8, states) + optimizer)
+    # Every part of it is a term, whatever the batch is, and what is foretold for a batch is what is counted with that one.
+    tracked = Tracked(counts=counts(shape, asked), activations={"torch": [{"Activation": (0, 1)}]}, fsdp2=states)
+    for batch in (1, 64):
+        made = estimate(None, dataclasses.replace(asked, batch=batch), BY_NAME["fsdp2"], tracked=tracked)
+        terms = sum(t.low for t in made.terms if t.place == "device" and "loss" in t.moments)
+        real = max(sum(state.values()) for state in memory.trace_fsdp2({**request(config, asked), "batch": batch}))
+        assert terms - optimizer == pytest.approx(counted_for(batch, states)) == real
 
 
+@pytest.mark.parametrize(("options", "left"), [({}, 0.1), ({"device": "cuda"}, 0.0), ({"device": "cuda", "attention": "eager"}, 0.1)])
+def test_kernels_of_gpus_keep_no_scores_for_dropout(options, left):
+    config, dropped = memory.configured(request({"model_type": "gpt2", "n_layer": 2}, training(**options)))
+    assert (config.attn_pdrop, config.resid_pdrop, dropped) == (left, 0.1, [] if left else ["attn_pdrop"])
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_callable_is_counted_through_the_command(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
@@ -133,15 +144,29 @@ def test_a_callable_is_counted_through_the_command(tmp_path, monkeypatch):
         "def build(batch):\n"
         "    print('building')\n"
         "    return Net(), torch.zeros(batch, 512)\n"
+        "def own():\n"
+        "    return Net(), torch.zeros(64, 512)\n"
+        "def number():\n"
+        "    return 7\n"
         "def broken():\n"
         "    raise RuntimeError('no such weights')\n"
     )
     monkeypatch.chdir(tmp_path)
-    run = CliRunner().invoke(app.app, ["plan", "mine:build", "--batch", "64", "--strategy", "ddp", "--json"])
-    found = json.loads(run.stdout)
+
+    def plan(*words):
+        return CliRunner().invoke(app.app, ["plan", *words])
+
+    found = json.loads(plan("mine:build", "--batch", "64", "--strategy", "ddp", "--json").stdout)
     assert (found["counts"]["parameters"], found["base"]) == (6 * 512 * 512, "tracker")
     # The input of each layer, which is the result of the ReLU before it, that of the last one, and the gradient of one weight.
     (term,) = [t for t in found["rows"][0]["estimate"]["terms"] if t["id"] == "counted"]
     assert term["low"] == pytest.approx((7 * 64 + 512) * 512 * 4, rel=0.01)
-    error = CliRunner().invoke(app.app, ["plan", "mine:broken"]).exception
-    assert "RuntimeError: no such weights" in str(error)
+    # Inputs that the model brings are those of --batch sequences.
+    monkeypatch.syspath_prepend(tmp_path)
+    asked, trace = dataclasses.asdict(training(batch=64)), partial(memory.trace, runs_on="torch", numbers={})
+    (state,) = memory.worst_states(trace, {"callable": "mine:own", **asked})
+    assert state == {"Activation": (0, pytest.approx(term["low"] / 64))}
+    with pytest.raises(TypeError, match=r"mine:number returned int, and no torch\.nn\.Module"):
+        trace({"callable": "mine:number", **asked})
+    assert f"RuntimeError: no such weights ({tmp_path / 'mine.py'}:18)" in str(plan("mine:broken").exception)
+    assert f"No module named 'nowhere' (looked for in {tmp_path}" in str(plan("nowhere:build").exception)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unhang.bench.hardware import Limit
+    from unhang.launch.command import Command
     from unhang.planning.choice import Machine, Plan, Row
     from unhang.planning.formula import Tracked
     from unhang.planning.shape import Shape
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 SCHEMA = "unhang/plan/1"
+_COUNT = re.compile(r"(\d{1,16}(?:\.\d{1,9})?(?:e\+?\d{1,2})?)([mbt]?)", re.IGNORECASE)
+_TIMES = {"": 1, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +38,7 @@ def plan(
         str | None,
         typer.Argument(metavar="[MODEL]", help="config.json, *.safetensors, a directory of them, or module:callable.", show_default="by numbers"),
     ] = None,
-    params: Annotated[float | None, typer.Option(metavar="N", help="Number of parameters, such as 7e9.")] = None,
+    params: Annotated[str | None, typer.Option(metavar="N", help="Number of parameters, such as 7B, 350M or 7e9.")] = None,
     layers: Annotated[int | None, typer.Option(metavar="N", help="Blocks.")] = None,
     hidden: Annotated[int | None, typer.Option(metavar="N", help="Width.")] = None,
     heads: Annotated[int | None, typer.Option(metavar="N")] = None,
@@ -48,9 +50,10 @@ def plan(
     gpu_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Of one GPU: 80GiB (1024^3 bytes each).", show_default="of this machine")
     ] = None,
-    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of one host.", show_default="what is free here")] = None,
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of one host.", show_default="free here, if without --gpu-memory")] = None,
+    cpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of one host.", show_default="of here, if without --gpu-memory")] = None,
     batch: Annotated[int, typer.Option(metavar="N", help="Sequences in one forward pass of a rank.")] = 1,
-    sequence: Annotated[int, typer.Option(metavar="N", help="Tokens of a sequence.")] = 2048,
+    sequence: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default="2048, or the model's if less")] = None,
     accumulation: Annotated[int, typer.Option(metavar="N", help="Forward passes for one step.")] = 1,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16 (mixed), pure-bf16.", show_default="bf16; fp32 without GPUs")] = None,
     optimizer: Annotated[str, typer.Option(help="adamw, adamw-8bit, adafactor, momentum, sgd.")] = "adamw",
@@ -88,8 +91,9 @@ def plan(
 
     Exit code: 0 if a strategy fits; 1 if none does; 2 for bad input; 3 for our own failure; 130 for Ctrl-C.
     """
-    from unhang.cli import export
+    from unhang.cli import export, training_command
     from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.launch import command as commands
     from unhang.planning import choice, exported, training
     from unhang.remedies.exports.exported import Exported
     from unhang.report import language, screen
@@ -99,16 +103,22 @@ def plan(
     if calibrate and model is not None and (params is not None or layers is not None):
         # Without a MODEL the first word behind -- is no model.
         command, model = [model, *(command or [])], None
+    if bool(command) != calibrate:
+        raise UnhangError("--calibrate and a command behind -- go together", says_zh="--calibrate 与 -- 后面的命令必须一起使用")
     numbers = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "vocab": vocab, "intermediate": intermediate}
     shape, callable_name = _model(model, params, {name: value for name, value in numbers.items() if value is not None})
     gpus = _gpus() if gpu_memory is None else ()
     is_cuda = gpu_memory is not None or bool(gpus)
-    world_size = world_size if world_size is not None else max(1, len(gpus))
+    ranks, run = world_size or max(1, len(gpus)), None
+    if command:
+        run = training_command.resolve(command, module=False, nproc_per_node=ranks if commands.is_script(command[0]) else None, python=python)
+    if world_size is None:
+        world_size = (run.world_size if run is not None else None) or ranks
     asked = training.Training(
         world_size=world_size,
         per_node=per_node if per_node is not None else min(world_size, len(gpus) or 8),
         batch=batch,
-        sequence=sequence,
+        sequence=sequence if sequence is not None else min(2048, shape.longest or 2048) if shape is not None else 2048,
         accumulation=accumulation,
         precision=precision or ("bf16" if is_cuda else "fp32"),
         optimizer=optimizer,
@@ -119,41 +129,52 @@ def plan(
         device="cuda" if is_cuda else "cpu",
         loader_workers=loader_workers,
     )
+    if shape is not None:
+        training.check_shape(asked, shape)
     strategies = training.strategies(asked, offload, strategy)
-    machine = _machine(asked, _size("--gpu-memory", gpu_memory), _size("--host-memory", host_memory), gpus)
-    if bool(command) != calibrate:
-        raise UnhangError("--calibrate and a command behind -- go together", says_zh="--calibrate 与 -- 后面的命令必须一起使用")
-    tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, asked, strategies, python)
+    training.check_word("--form", form, exported.FORMS)
+    machine = _machine(asked, _size("--gpu-memory", gpu_memory), _size("--host-memory", host_memory), cpus, gpus)
+    tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, asked, strategies, run.python if run is not None else python)
     name = callable_name or (shape.name if shape is not None else "")
     made = choice.plan(shape, asked, strategies, machine, name=name, tracked=tracked, data_rows=data_rows, notes=notes)
-    if output is not None and strategy is None and made.recommended is None:
-        raise UnhangError(f"nothing is written: {made.why.en}", says_zh=f"没有写入：{made.why.zh}", hint="--strategy NAME writes one all the same")
-    if output is not None:
-        export.write(output, exported.write(form, made, made.row(strategy), name=output.name), force)
+    if not as_json:
+        report.show(made, screen.console(), lang=chosen, explain=explain)
+    row = None if output is None else made.row(strategy) if strategy is not None else exported.best(form, made)
+    said: list[Text] = []
+    if output is not None and row is None:
+        said.append(report.UNWRITTEN.fill(form=form))
+    elif output is not None and row is not None:
+        export.write(output, found := exported.write(form, made, row, name=output.name), force)
+        said.append(report.written(row, output.name, found.companions, instead_of=made.row(strategy)))
     if html is not None:
         from unhang.report.html import of_plan
 
         export.write(html, Exported(text=of_plan.render(made, chosen)), force)
-    measured = _measured(made, made.row(strategy), command or [], python) if calibrate else None
+        said.append(report.WRITTEN.fill(names=html.name))
+    for text in said:
+        typer.echo(f"unhang: {text.of(chosen)}", err=True)
+    measured = _measured(made, made.row(strategy), run) if run is not None else None
     if as_json:
         export.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
-    else:
-        report.show(made, screen.console(), lang=chosen, explain=explain)
-        if measured is not None:
-            typer.echo(measured.says().of(chosen))
-    raise typer.Exit(EXIT_OK if any(row.is_usable for row in made.rows) or machine.device_bytes is None else EXIT_FOUND)
+    elif measured is not None:
+        typer.echo(measured.says().of(chosen))
+    is_fine = any(row.is_usable for row in made.rows) or machine.device_bytes is None
+    raise typer.Exit(EXIT_OK if is_fine and (output is None or row is not None) else EXIT_FOUND)
 
 
-def _model(model: str | None, params: float | None, numbers: Mapping[str, int]) -> tuple[Shape | None, str | None]:
+def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) -> tuple[Shape | None, str | None]:
     """The shape, or what is to be called for the model."""
     from unhang.errors import UnhangError
     from unhang.planning import model_file, shape
 
     if model is None:
         if params is not None:
-            if not 1 <= params <= 1e15:
-                raise UnhangError(f"--params {params:g}: it is a number such as 7e9", says_zh=f"--params {params:g}：应为 7e9 这样的数")
-            return shape.from_count(round(params), numbers), None
+            found = _COUNT.fullmatch(params)
+            count = round(float(found[1]) * _TIMES[found[2].lower()]) if found is not None else 0
+            if not 1 <= count <= 10**15:
+                raise UnhangError(f"--params {params}: it is a number such as 7B, 350M or 7e9, and at most 1e15",
+                                  says_zh=f"--params {params}：应为 7B、350M 或 7e9 这样的数，最多 1e15")  # fmt: skip
+            return shape.from_count(count, numbers), None
         if numbers:
             return shape.from_numbers("these numbers", numbers), None
         raise UnhangError(
@@ -183,8 +204,9 @@ def _size(option: str, text: str | None) -> int | None:
     except ValueError:
         found = 0
     # Nobody means 80 bytes.
-    if found < 1 << 20:
-        raise UnhangError(f"{option} {text}: it is a size such as 80GiB", says_zh=f"{option} {text}：应为 80GiB 这样的大小")
+    if not 1 << 20 <= found < 1 << 60:
+        raise UnhangError(f"{option} {text}: it is a size such as 80GiB, from 1 MiB to 1000000 TiB",
+                          says_zh=f"{option} {text}：应为 80GiB 这样的大小，从 1 MiB 到 1000000 TiB")  # fmt: skip
     return found
 
 
@@ -197,15 +219,17 @@ def _gpus() -> tuple[int, ...]:
     return tuple(one.memory_total_bytes for one in (seen.gpus if seen is not None else ()) if one.memory_total_bytes)
 
 
-def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, gpus: tuple[int, ...]) -> Machine:
+def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, cpus: float | None, gpus: tuple[int, ...]) -> Machine:
     from unhang.facts import limits, memory, snapshot
     from unhang.facts.host import Host
     from unhang.planning.choice import Machine
     from unhang.text import Text
 
-    seen = snapshot.take(Host(), only=("memory", "limits"))
-    of_memory, of_limits = seen.get(memory.SUBJECT), seen.get(limits.SUBJECT)
+    # With --gpu-memory another machine is planned for, of which nothing is known.
+    seen = snapshot.take(Host(), only=("memory", "limits")) if gpu_bytes is None else None
+    of_memory, of_limits = (seen.get(memory.SUBJECT), seen.get(limits.SUBJECT)) if seen is not None else (None, None)
     free = host_bytes if host_bytes is not None else of_memory.left_bytes if of_memory is not None else None
+    cpus = cpus if cpus is not None else of_limits.cpus if of_limits is not None else None
     links = _links(asked) if gpus else None
     if gpu_bytes is not None:
         origin = Text("--gpu-memory", "--gpu-memory")
@@ -217,7 +241,7 @@ def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, gpu
     return Machine(
         device_bytes=gpu_bytes,
         host_bytes=free,
-        cpus=of_limits.cpus if of_limits is not None else None,
+        cpus=cpus,
         link_gbps=links.gbps if links is not None else None,
         links=links.what if links is not None else None,
         origin=origin,
@@ -247,8 +271,6 @@ def _tracked(
     if callable_name is None and config is None:
         return None, []
     request = {"callable": callable_name} if callable_name is not None else {"config": config}
-    if sys.stderr.isatty():
-        typer.echo("unhang: torch counts the model on fake tensors; --closed-form does without", err=True)
     try:
         python = python or commands.training_python()
         names = {one.name for one in strategies} | {one.runs_on for one in strategies}
@@ -258,19 +280,21 @@ def _tracked(
             raise
         return None, [Text(f"{e}: closed form", f"{e.says_zh}：改用闭式公式")]
     notes = [] if found.failed is None else [Text(f"FSDP2 by closed form: {found.failed}", f"FSDP2 改用闭式公式：{found.failed}")]
+    if found.dropped:
+        dropped = ", ".join(found.dropped)
+        notes.append(Text(f"{dropped}: counted as 0, since {asked.attention} attention on GPUs keeps no scores for it; --attention eager counts it",
+                          f"{dropped}：按 0 统计，因为 GPU 上的 {asked.attention} 注意力不为它保留分数；--attention eager 会计入"))  # fmt: skip
     if callable_name is not None and (asked.checkpointing or asked.attention != "sdpa"):
         notes.append(Text("--checkpointing and --attention are left to the code of the model", "--checkpointing 与 --attention 由模型自身的代码决定"))
     return found, notes
 
 
-def _measured(made: Plan, row: Row, words: Sequence[str], python: str | None) -> Calibration:
+def _measured(made: Plan, row: Row, command: Command) -> Calibration:
     from unhang.bench import peak
-    from unhang.cli import training_command
     from unhang.launch.supervise import run_path
     from unhang.records.rundir import RunDir, new_directory
     from unhang.report.plan import calibrate
 
-    command = training_command.resolve(words, module=False, nproc_per_node=made.training.ranks_here, python=python)
     rundir = RunDir.create(new_directory(lambda: run_path(Path("runs"), "plan").absolute()))
     ranks = peak.measure(command, rundir, steps=3, tell=lambda event: None)
     return calibrate(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])

@@ -85,7 +85,7 @@ def resolve(
     if not words:
         raise UnhangError("no command to run", hint="unhang run [OPTIONS] train.py [ARGS...]   or   unhang run [OPTIONS] torchrun ...")
     first = words[0]
-    if module or _is_script(first):
+    if module or is_script(first):
         return _under_torchrun(words, module=module, nproc_per_node=nproc_per_node or 1, python=python or training_python(environ), environ=environ)
     if nproc_per_node is not None:
         raise UnhangError(
@@ -341,7 +341,8 @@ def _not_found(word: str) -> CommandNotFound:
     )
 
 
-def _is_script(word: str) -> bool:
+def is_script(word: str) -> bool:
+    """Whether it is a Python file, which torchrun starts. Raises CommandNotFound for one that is missing."""
     if not word.endswith(".py"):
         return False
     if named.is_dir(word):

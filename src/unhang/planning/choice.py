@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.facts.units import size
@@ -11,7 +11,7 @@ from unhang.planning.shape import Shape
 from unhang.planning.training import Strategy, Training
 from unhang.text import Text
 
-_MOST_BATCH = 4096
+MOST_BATCH = 4096
 FITS = {"fits": Text("fits", "放得下"), "tight": Text("tight", "勉强"), "no": Text("does not fit", "放不下"), "unknown": Text("not known", "未知")}
 
 
@@ -55,9 +55,9 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """Processes that tokenize (`preprocessing_num_workers`), the loader's workers of one rank, and how long the other ranks must be able to wait."""
+    """Processes that tokenize (None: not known), the loader's workers of one rank, and how long the other ranks must be able to wait."""
 
-    processes: int
+    processes: int | None
     loader_workers: int
     timeout_s: int
     why: Text
@@ -134,12 +134,11 @@ def fits(low: float, high: float, room: int | None) -> str:
     return "unknown" if room is None else "fits" if high <= room else "tight" if low <= room else "no"
 
 
-def _largest(high: object, room: int) -> int:
+def _largest(high: Callable[[int], float], room: int) -> int:
     """Memory grows with the batch: the last that fits, by halving."""
-    assert callable(high)
     if high(1) > room:
         return 0
-    least, most = 1, _MOST_BATCH
+    least, most = 1, MOST_BATCH
     while least < most:
         middle = (least + most + 1) // 2
         least, most = (middle, most) if high(middle) <= room else (least, middle - 1)
@@ -190,8 +189,8 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
     later = next((row for row in others if row.sent_bytes > chosen.sent_bytes * 1.05), None)
     if later is not None and chosen.sent_bytes and chosen.fits == "fits":
         times = later.sent_bytes / chosen.sent_bytes
-        why += Text(f"; {later.strategy.title.en} would send {times:.1f} times as much in each step for memory that is not needed",
-                    f"；{later.strategy.title.zh} 每步多发送到 {times:.1f} 倍，而节省的内存并不需要")  # fmt: skip
+        why += Text(f"; {later.strategy.title.en} would send {times:.{int(times < 10)}f} times as much in each step for memory that is not needed",
+                    f"；{later.strategy.title.zh} 每步发送 {times:.{int(times < 10)}f} 倍的数据，而节省的内存并不需要")  # fmt: skip
     return chosen.strategy.name, why
 
 
@@ -206,10 +205,10 @@ _PROCESS_BYTES = 1.5 * GIB
 
 def prepare(training: Training, machine: Machine, rows: int | None) -> Preparation:
     """Processes by cores and memory, and a timeout: other ranks wait in a collective while one rank of each host prepares the data."""
-    cpus = int(machine.cpus or 1)
+    cpus = max(1, int(machine.cpus or 1))
     by_memory = max(1, int(machine.host_bytes * 0.5 / _PROCESS_BYTES)) if machine.host_bytes is not None else cpus
     processes = max(1, min(cpus, by_memory, 64))
-    workers = max(0, min(8, (cpus - training.ranks_here) // training.ranks_here))
+    workers = max(0, min(8, (cpus - training.ranks_here) // training.ranks_here)) if machine.cpus is not None else training.loader_workers
     needed = 3 * 3600 if rows is None else max(1800, round(2 * rows / (processes * _SLOW_ROWS_PER_S) / 60) * 60)
     why = Text(f"{cpus} processors", f"{cpus} 个处理器") if machine.cpus is not None else Text("processors not known", "处理器数未知")
     why += Text(f", {size(machine.host_bytes)} of memory", f"，内存 {size(machine.host_bytes)}") if machine.host_bytes is not None else Text("", "")
@@ -221,4 +220,4 @@ def prepare(training: Training, machine: Machine, rows: int | None) -> Preparati
             f"twice {rows:,} rows at {_SLOW_ROWS_PER_S} a second and process (assumed)",
             f"{rows:,} 行按每进程每秒 {_SLOW_ROWS_PER_S} 行（假定）所需时间的两倍",
         )
-    return Preparation(processes=processes, loader_workers=workers, timeout_s=needed, why=why)
+    return Preparation(processes=processes if machine.cpus is not None else None, loader_workers=workers, timeout_s=needed, why=why)

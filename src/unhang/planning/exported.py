@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from unhang.errors import UnhangError
-from unhang.planning.choice import Plan, Row
-from unhang.planning.training import Strategy, Training, check_word
+from unhang.planning.choice import Plan, Row, recommend
+from unhang.planning.training import Strategy, Training
 from unhang.remedies.exports import forms
 from unhang.remedies.exports.exported import Exported
 from unhang.remedies.exports.layout import Layout
@@ -19,15 +19,26 @@ COMPANION = ".deepspeed.json"
 _OPTIM = {"adamw": "adamw_torch", "adamw-8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "momentum": "sgd", "sgd": "sgd"}
 
 
+def _has_place(form: str, strategy: Strategy) -> bool:
+    is_refused = (form == "deepspeed" and strategy.runs_on != "deepspeed") or (form == "llamafactory" and strategy.name == "fsdp2")
+    return strategy.name != "zero-redundancy" and not is_refused
+
+
+def best(form: str, made: Plan) -> Row | None:
+    """The strategy to take of those that the form has a place for; None if none of them fits."""
+    rows = [row for row in made.rows if _has_place(form, row.strategy)]
+    name = recommend(rows, made.machine)[0] if rows else None
+    return made.row(name) if name is not None else None
+
+
 def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
     """The text for a file called `name`, with what goes beside it. Raises UnhangError if the form cannot express the strategy."""
-    check_word("--form", form, FORMS)
     strategy, training = row.strategy, made.training
-    is_deepspeed = strategy.runs_on == "deepspeed"
-    if strategy.name == "zero-redundancy" or (form == "deepspeed" and not is_deepspeed) or (form == "llamafactory" and strategy.name == "fsdp2"):
+    if not _has_place(form, strategy):
         raise UnhangError(
             f"{form} has no place for {strategy.name}", says_zh=f"{form} 无法表示 {strategy.name}", hint="--strategy zero-2, or --form accelerate"
         )
+    is_deepspeed = strategy.runs_on == "deepspeed"
     layout = Layout(nodes=training.world_size // training.ranks_here, processes=training.ranks_here, gpus=training.device == "cuda")
     # Only DeepSpeed and LLaMA-Factory cast the weights themselves; elsewhere bf16 is autocast on the weights as the script has loaded them.
     pure = "bf16" if is_deepspeed or form == "llamafactory" else "no"
@@ -45,7 +56,9 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
         fields |= {"per_device_train_batch_size": training.batch, "gradient_accumulation_steps": training.accumulation}
         fields |= {"bf16": half == "bf16", "fp16": half == "fp16", "gradient_checkpointing": training.checkpointing}
         return Exported(text=json.dumps(fields, indent=2) + "\n", companions=beside)
-    fields |= {"cutoff_len": training.sequence, "preprocessing_num_workers": made.preparation.processes}
+    if made.preparation.processes is not None:
+        fields["preprocessing_num_workers"] = made.preparation.processes
+    fields["cutoff_len"] = training.sequence
     fields |= {"disable_gradient_checkpointing": not training.checkpointing, "pure_bf16": training.precision == "pure-bf16"}
     fields |= {"flash_attn": {"flash": "fa2", "eager": "disabled"}.get(training.attention, training.attention)}
     fields["finetuning_type"] = "lora" if training.lora is not None else "freeze" if training.frozen else "full"

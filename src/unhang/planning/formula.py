@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from unhang.planning.shape import Shape
+from unhang.planning.shape import MLP, Shape
 from unhang.planning.training import OPTIMIZERS, Strategy, Training
 from unhang.text import Text
 
@@ -53,17 +53,19 @@ class Counts:
     layers: int
 
 
+States = Sequence[Mapping[str, tuple[float, float]]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """What torch's tracker counted for `batch` sequences, in bytes: activations at the loss by the library that trains ("torch", "deepspeed" if it
-    differs), and the parts of the peak of a rank under FSDP2. `failed` is what did not work.
+    """What torch's tracker counted, in bytes that are always there and of each sequence: activations by the library that trains ("torch", "deepspeed"
+    if it differs), and parts of a rank's memory under FSDP2. `dropped` are attention dropouts that were left out, `failed` is what did not work.
     """
 
     counts: Counts
-    batch: int
-    activations: Mapping[str, int]
-    fsdp2: Mapping[str, int] | None = None
-    torch: str = ""
+    activations: Mapping[str, States]
+    fsdp2: States | None = None
+    dropped: Sequence[str] = ()
     failed: str | None = None
 
 
@@ -95,7 +97,7 @@ def counts(shape: Shape | None, training: Training, tracked: Tracked | None = No
     assert shape is not None
     block, trained, added = shape.layer_parameters, shape.parameters, 0
     if training.lora is not None:
-        adapters = sum(training.lora.rank * sum(shape.linear_layers()[target]) for target in training.lora.targets)
+        adapters = sum(training.lora.rank * sum(shape.linear_layers()[t]) * (shape.experts if t in MLP else 1) for t in training.lora.targets)
         trained = added = shape.layers * adapters
         block += adapters
     elif training.frozen:
@@ -120,13 +122,14 @@ def estimate(shape: Shape | None, training: Training, strategy: Strategy, *, tra
         made.add_activations(shape)
     if tracked is not None:
         made.add_tracked_activations(tracked, has_last=shape is not None)
-    # Another batch may need most at another moment than the one that was counted.
-    if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2" and training.batch == tracked.batch:
-        # The tracker misses the input of the last reduce_scatter (measured): that moment stays with the closed form.
-        made.terms = [replace(t, moments=("backward",)) for t in made.terms if "backward" in t.moments]
+    if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2":
         made.add_tracked_fsdp2(tracked.fsdp2)
     made.add_overheads()
     return total(strategy, made.terms)
+
+
+def _worst(states: States, batch: int) -> Mapping[str, tuple[float, float]]:
+    return max(states, key=lambda state: sum(fixed + each * batch for fixed, each in state.values()))
 
 
 @lru_cache(maxsize=1)
@@ -176,7 +179,8 @@ def layer_activations(shape: Shape, training: Training, runs_on: str) -> float:
     if shape.experts > 1:
         # Each expert's input, result, and result times its weight: transformers' own loop; its grouped kernels keep two of the three.
         mlp += 3 * shape.hidden * shape.active_experts * widths.compute
-    adapters = 0 if training.lora is None else training.lora.rank * len(targets) * widths.compute
+    ran = sum(shape.active_experts if target in MLP else 1 for target in targets)
+    adapters = 0 if training.lora is None else training.lora.rank * ran * widths.compute
     return training.tokens * (2 * shape.hidden * norm + inputs + attention + mlp + adapters)
 
 
@@ -314,19 +318,23 @@ class _Terms:
     def add_tracked_activations(self, tracked: Tracked, *, has_last: bool) -> None:
         """In place of the closed form's. The block that runs backward last is its own unless `has_last`: all of it is there with checkpointing."""
         self.terms = [t for t in self.terms if t.id not in ("activations", "block-inputs", "logits")]
-        counted = tracked.activations.get(self.strategy.runs_on, tracked.activations["torch"]) * self.training.batch / tracked.batch
-        blocks = max(tracked.counts.layers, 1)
-        self.add("counted", counted, batch=tracked.batch)
+        batch, blocks = self.training.batch, max(tracked.counts.layers, 1)
+        ((fixed, each),) = _worst(tracked.activations.get(self.strategy.runs_on, tracked.activations["torch"]), batch).values()
+        counted = fixed + each * batch
+        self.add("counted", counted, fixed=fixed, batch=batch, each=each)
         if not has_last:
             self.add("counted-last", counted / blocks / 2, counted / blocks, blocks=blocks)
 
-    def add_tracked_fsdp2(self, parts: Mapping[str, int]) -> None:
-        """All parts, by the names of torch's tracker."""
-        for id, found in parts.items():
-            if id in _table():
-                # With CUDA the next blocks are gathered while one computes.
-                most = found * (3 if id == "All Gather" and self.training.device == "cuda" else 1)
-                self.add(id, found, most, moments=("loss", "step"), batch=self.training.batch)
+    def add_tracked_fsdp2(self, states: States) -> None:
+        """At the loss, by the names of torch's tracker; it misses the input of the last reduce_scatter (measured). Optimizers are not traced."""
+        kept = ("optimizer", "gradients")
+        terms = (replace(t, moments=tuple(m for m in t.moments if m != "loss" or t.id in kept)) for t in self.terms)
+        self.terms, batch = [t for t in terms if t.moments], self.training.batch
+        for id, (fixed, each) in _worst(states, batch).items():
+            found = fixed + each * batch
+            # With CUDA the next blocks are gathered while one computes.
+            most = found * (3 if id == "All Gather" and self.training.device == "cuda" else 1)
+            self.add(id, found, most, fixed=fixed, batch=batch, each=each)
 
     def add_overheads(self) -> None:
         """Of the device, and of all ranks of one host together."""

@@ -10,20 +10,21 @@ from unhang.errors import UnhangError
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How an architecture differs from LLaMA's. `biases`: "", "qkv" or "all". `positions`: learned ones, as many as the model's longest sequence.
+    """How an architecture differs from LLaMA's. `biases`: "", "qkv" or "all". `positions`: if they are learned, the rows beside those of the config.
 
     `activations` are tensors of the MLP's width that one token keeps for the backward pass: inputs of the activation function, its intermediate
-    results, and the input of the last linear layer. `fused`: q, k and v are one linear layer.
+    results, and the input of the last linear layer. `fused`: q, k and v are one linear layer. `transformed`: linear layer and norm before the head.
     """
 
     gated: bool = True
     biases: str = ""
     rms_norm: bool = True
-    positions: bool = False
+    positions: int | None = None
     activations: float = 4
     head_norms: bool = False
     fused: bool = False
     tied: bool = False
+    transformed: bool = False
 
 
 _LLAMA = Family()
@@ -36,12 +37,17 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2": Family(biases="qkv"),
     "qwen3": Family(head_norms=True),
     "qwen3_moe": Family(head_norms=True),
-    "gpt2": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=5, tied=True, fused=True),
-    # ReLU keeps its result, which is the input of the last linear layer.
-    "opt": Family(gated=False, biases="all", rms_norm=False, positions=True, activations=1, tied=True),
+    "gpt2": Family(gated=False, biases="all", rms_norm=False, positions=0, activations=5, tied=True, fused=True),
+    # Two positions of its own (OPTLearnedPositionalEmbedding). ReLU keeps its result, which is the input of the last linear layer.
+    "opt": Family(gated=False, biases="all", rms_norm=False, positions=2, activations=1, tied=True),
     # The value is a view of the fused q, k and v, which keeps all three: half the MLP's width more.
     "gpt_neox": Family(gated=False, biases="all", rms_norm=False, activations=2.5, fused=True),
+    # Two types of tokens.
+    "bert": Family(gated=False, biases="all", rms_norm=False, positions=2, activations=2.5, tied=True, transformed=True),
 }
+# Encoder-decoders whose config.json may leave `is_encoder_decoder` to their class.
+_ENCODER_DECODERS = ("num_decoder_layers", "decoder_layers")
+MLP = ("gate_proj", "up_proj", "down_proj")
 # Each of what the shape needs, by the names that config.json has for it.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
@@ -60,7 +66,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A decoder. `counted` is the number of parameters if a file or a built model told it; `assumed` is what nothing told, in words."""
+    """A decoder. `counted` is the number of parameters if a file has it, `longest` the most tokens of a sequence; `assumed`: what was not given."""
 
     name: str
     layers: int
@@ -76,6 +82,7 @@ class Shape:
     experts: int = 1
     active_experts: int = 1
     counted: int | None = None
+    longest: int | None = None
     assumed: tuple[str, ...] = ()
 
     @property
@@ -106,9 +113,8 @@ class Shape:
         """Those of one block."""
         family, total = self.family, 0
         for name, (inputs, outputs) in self.linear_layers().items():
-            is_mlp = name in ("gate_proj", "up_proj", "down_proj")
             has_bias = family.biases == "all" or (family.biases == "qkv" and name in ("q_proj", "k_proj", "v_proj"))
-            total += (inputs * outputs + (outputs if has_bias else 0)) * (self.experts if is_mlp else 1)
+            total += (inputs * outputs + (outputs if has_bias else 0)) * (self.experts if name in MLP else 1)
         norms = 2 * self.hidden * (1 if family.rms_norm else 2) + (2 * self.head_dim if family.head_norms else 0)
         return total + norms + (self.hidden * self.experts if self.experts > 1 else 0)
 
@@ -116,7 +122,8 @@ class Shape:
     def embedding_parameters(self) -> int:
         """Embeddings, head and the last norm: what stands outside the blocks."""
         norm = self.hidden * (1 if self.family.rms_norm else 2)
-        return self.vocab * self.hidden * (1 if self.tied else 2) + self.positions * self.hidden + norm
+        head = self.hidden**2 + 3 * self.hidden + self.vocab if self.family.transformed else 0
+        return self.vocab * self.hidden * (1 if self.tied else 2) + self.positions * self.hidden + norm + head
 
     @property
     def parameters(self) -> int:
@@ -134,7 +141,7 @@ def from_config(name: str, config: Mapping[str, object]) -> Shape:
     if isinstance(inner := config.get("text_config"), Mapping):
         config = {**config, **inner}
     kind = str(config.get("model_type", ""))
-    if config.get("is_encoder_decoder"):
+    if config.get("is_encoder_decoder", any(key in config for key in _ENCODER_DECODERS) or "t5" in kind):
         raise UnhangError(
             f"{name} is an encoder-decoder ({kind}): the closed form knows decoders only",
             says_zh=f"{name} 是编码器-解码器（{kind}）：闭式公式只适用于解码器",
@@ -148,7 +155,8 @@ def from_config(name: str, config: Mapping[str, object]) -> Shape:
         gated = activation in ("silu", "swish", "") or kind.startswith(("gemma", "phi3"))
         family = _LLAMA if gated else Family(gated=False, biases="all", rms_norm=False, activations=5 if activation == "gelu_new" else 2.5)
         assumed.append(f"model_type {kind or 'missing'} is not in our table: counted as {'LLaMA' if gated else 'GPT-NeoX'}")
-    tied = bool(config.get("tie_word_embeddings", family.tied))
+    # transformers ties them by default (PretrainedConfig), LLaMA's relatives do not.
+    tied = bool(config.get("tie_word_embeddings", family.tied or kind not in FAMILIES))
     return from_numbers(name, found, family=family, tied=tied, assumed=assumed)
 
 
@@ -157,7 +165,8 @@ def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA
     assumed = assumed if assumed is not None else []
     for needed in ("layers", "hidden", "vocab"):
         if needed not in found:
-            raise UnhangError(f"{name}: {needed} is missing", says_zh=f"{name}：缺少 {needed}", hint=f"unhang plan ... --{needed} N")
+            lacks = f"{needed} ({_NAMES[needed][0]} in config.json)"
+            raise UnhangError(f"{name}: {lacks} is missing", says_zh=f"{name}：缺少 {lacks}", hint="unhang plan --layers N --hidden N --vocab N")
     if wrong := next((key for key, value in found.items() if not 1 <= value <= 10**15), None):
         raise UnhangError(
             f"{name}: {wrong} is {found[wrong]}: it is at least 1, and at most 1e15", says_zh=f"{name}：{wrong} 为 {found[wrong]}，应为 1 到 1e15"
@@ -182,8 +191,8 @@ def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA
         vocab=found["vocab"],
         family=family,
         tied=tied,
-        # OPT's table has two rows more (transformers, OPTLearnedPositionalEmbedding).
-        positions=found.get("positions", 0) + 2 * (family is FAMILIES["opt"]) if family.positions else 0,
+        positions=found.get("positions", 0) + family.positions if family.positions is not None else 0,
+        longest=found.get("positions"),
         experts=found.get("experts", 1),
         active_experts=min(found.get("active_experts", 1), found.get("experts", 1)),
         counted=found.get("parameters"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,9 +22,13 @@ _PROBE = Path(__file__).resolve().parent.parent / "probes" / "memory.py"
 
 def ask(model: Mapping[str, Any], training: Training, *, python: str, fsdp2: bool, deepspeed: bool) -> Tracked:
     """`model` is {"config": fields of config.json} or {"callable": "module:name"}. Raises UnhangError if nothing could be counted."""
-    request = json.dumps({**model, **asdict(training), "fsdp2": fsdp2 and training.world_size > 1, "deepspeed": deepspeed})
+    differs = deepspeed and training.precision in ("bf16", "fp16")
+    kinds = ["torch", *(["deepspeed"] if differs else []), *(["FSDP2"] if fsdp2 and training.world_size > 1 else [])]
+    how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _TIMEOUT_S, "check": False}
     try:
-        done = subprocess.run([python, str(_PROBE)], input=request, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        with os.fdopen(os.dup(sys.stderr.fileno()), "w") if sys.stderr.isatty() else Path(os.devnull).open("w") as progress:
+            request = json.dumps({**model, **asdict(training), "kinds": kinds, "progress": progress.fileno()})
+            done = subprocess.run([python, str(_PROBE)], input=request, pass_fds=[progress.fileno()], **how)
     except OSError as e:
         raise UnhangError(f"cannot start {python}: {e.strerror}", says_zh=f"无法启动 {python}：{e.strerror}") from e
     except subprocess.TimeoutExpired as e:
@@ -34,9 +40,8 @@ def ask(model: Mapping[str, Any], training: Training, *, python: str, fsdp2: boo
         raise UnhangError(f"torch could not count the model: {told['failed']}", says_zh=f"torch 无法统计该模型：{told['failed']}")
     return Tracked(
         counts=Counts(**told["counts"]),
-        batch=training.batch,
-        activations=told["activations"],
-        fsdp2=told.get("fsdp2"),
-        torch=told["torch"],
+        activations=told["states"],
+        fsdp2=told["states"].get("FSDP2"),
+        dropped=told["dropped"],
         failed=told.get("failed"),
     )

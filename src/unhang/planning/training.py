@@ -103,6 +103,16 @@ class Training:
         return min(self.per_node, self.world_size)
 
 
+def check_shape(training: Training, shape: Shape) -> None:
+    """Raises UnhangError for more frozen blocks, or longer sequences with learned positions, than the model has."""
+    if training.frozen > shape.layers:
+        raise UnhangError(f"--frozen {training.frozen}: {shape.name} has {shape.layers} blocks",
+                          says_zh=f"--frozen {training.frozen}：{shape.name} 只有 {shape.layers} 个块")  # fmt: skip
+    if shape.longest is not None and shape.family.positions is not None and training.sequence > shape.longest:
+        raise UnhangError(f"--sequence {training.sequence}: {shape.name} has learned positions for {shape.longest} tokens",
+                          says_zh=f"--sequence {training.sequence}：{shape.name} 只有 {shape.longest} 个可学习的位置")  # fmt: skip
+
+
 def check_word(option: str, word: str, valid: Collection[str]) -> None:
     """Raises UnhangError with the words that are valid."""
     if word not in valid:

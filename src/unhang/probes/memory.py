@@ -1,24 +1,44 @@
 """What a training step of one rank needs, by torch's own memory tracker on fake tensors: nothing is allocated, no rank is started.
 
 Run by path, with the training's own Python; the request is JSON on standard input, the answer one line of JSON. The trackers are private
-(torch.distributed._tools, since torch 2.5): all that is used of them stands in `activations` and `fsdp2`. Optimizers are built with
-`foreach=False`: the trackers count fused and foreach ones wrongly.
+(torch.distributed._tools, since torch 2.5): all that is used of them stands in `_recorded`, `trace` and `trace_fsdp2`. Optimizer steps are not
+traced: the trackers count fused and foreach ones wrongly.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import json
 import os
 import sys
+import textwrap
+import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 MARK = "unhang-plan "
-_OPTIMIZERS = ("adamw", "sgd", "momentum")
+# Sequences of the two traces. A batch of 1 makes some copies needless.
+BATCHES = (2, 4)
+_ATTENTION_DROPOUT = ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")
+# What the trackers call parts that grow with the batch.
+_GROWING = ("Activation", "Temp", "Inputs")
+
+
+def configured(request: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """The model's configuration, and which attention dropout was set to 0: kernels of GPUs keep no scores for it, that of the processor does."""
+    import transformers
+
+    # The precision of the file is that of the checkpoint; releases of transformers name it differently.
+    config = transformers.AutoConfig.for_model(**{key: value for key, value in request["config"].items() if key not in ("dtype", "torch_dtype")})
+    is_fused = request["attention"] != "eager" and request["device"] == "cuda"
+    dropped = [name for name in _ATTENTION_DROPOUT if is_fused and getattr(config, name, 0)]
+    for name in dropped:
+        setattr(config, name, 0.0)
+    return config, dropped
 
 
 def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Callable[[], Any], list[Any]]:
@@ -40,10 +60,8 @@ def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Call
     if "config" in request:
         import transformers
 
-        # The precision of the file is that of the checkpoint; releases of transformers name it differently.
-        config = transformers.AutoConfig.for_model(**{key: value for key, value in request["config"].items() if key not in ("dtype", "torch_dtype")})
         attention = "eager" if request["attention"] == "eager" else "sdpa"
-        model: Any = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        model: Any = transformers.AutoModelForCausalLM.from_config(configured(request)[0], attn_implementation=attention)
         model.config.use_cache = False
         if request["checkpointing"]:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -58,6 +76,8 @@ def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Call
         model = make(**{key: value for key, value in (("batch", batch), ("sequence", sequence)) if key in known})  # type: ignore[operator]
         if isinstance(model, tuple):
             model, inputs = model
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"{request['callable']} returned {type(model).__name__}, and no torch.nn.Module")
         if inputs is None:
             inputs = (torch.zeros(batch, sequence, dtype=torch.long),)
     torch.set_default_dtype(torch.float32 if mixed and runs_on == "torch" else dtype)
@@ -66,6 +86,8 @@ def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Call
     if request.get("lora"):
         _adapt(model, request["lora"]["rank"], request["lora"]["targets"])
     if request["frozen"]:
+        if request["frozen"] > len(blocks):
+            raise ValueError(f"--frozen {request['frozen']}: the model has {len(blocks)} blocks")
         for module in (*blocks[: request["frozen"]], *(m for m in model.modules() if isinstance(m, torch.nn.Embedding))):
             module.requires_grad_(False)
     torch.set_default_dtype(before)
@@ -115,18 +137,35 @@ def computing(precision: str, runs_on: str) -> Any:
     return torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext()
 
 
-def optimizer(model: Any, name: str) -> Any:
-    """One of torch's, which update one tensor after the other. None for an optimizer that torch does not have."""
-    import torch
+def _recorded(tracker: Any) -> list[dict[str, int]]:
+    """Filled with the bytes of each part after each operation. Replaces the tracker's search for each module's peak, which takes most of its time."""
+    states: list[dict[str, int]] = []
+    tracker._update_peak_stats = lambda _: states.extend(
+        {name.value: int(size) for name, size in parts.items() if name != "Total"} for parts in tracker._curr_mem_snap.values()
+    )
+    return states
 
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if name == "adamw":
-        return torch.optim.AdamW(trained, foreach=False)
-    return torch.optim.SGD(trained, momentum=0.9 if name == "momentum" else 0, foreach=False) if name in _OPTIMIZERS else None
+
+def worst_states(trace: Callable[[Mapping[str, Any]], list[dict[str, int]]], request: Mapping[str, Any]) -> list[dict[str, tuple[float, float]]]:
+    """States that need most for some batch. By part: bytes that are always there, and of each sequence (the same operations with 2 batches)."""
+    first, second = BATCHES
+    few, many = (trace({**request, "batch": batch}) for batch in BATCHES)
+    if few == many:
+        # The model brings inputs of its own: those are the batch.
+        first, second, few = 0, request["batch"], [{name: 0 if name in _GROWING else size for name, size in state.items()} for state in few]
+    if len(few) != len(many):
+        few, many = ([max(states, key=lambda state: sum(state.values()))] for states in (few, many))
+    found = []
+    for a, b in zip(few, many, strict=True):
+        each = {name: (b[name] - a[name]) / (second - first) for name in a}
+        found.append({name: (a[name] - each[name] * first, each[name]) for name in a})
+    totals = [[sum(part[i] for part in state.values()) for i in (0, 1)] for state in found]
+    worst = {max(range(len(found)), key=lambda i: totals[i][0] + totals[i][1] * 2**n) for n in range(13)}
+    return [{name: part for name, part in found[i].items() if any(part)} for i in sorted(worst)]
 
 
-def activations(request: Mapping[str, Any], runs_on: str) -> tuple[int, dict[str, int]]:
-    """Bytes beside weights at the worst moment of forward and backward if no gradient stays; and numbers of parameters."""
+def trace(request: Mapping[str, Any], runs_on: str, numbers: dict[str, int]) -> list[dict[str, int]]:
+    """Bytes beside weights after each operation of forward and backward if no gradient stays. Fills `numbers` of parameters."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -137,7 +176,7 @@ def activations(request: Mapping[str, Any], runs_on: str) -> tuple[int, dict[str
         model, loss, blocks = built(request, runs_on)
         trained = [p for p in model.parameters() if p.requires_grad]
         everything, inside = _size(model), sum(map(_size, blocks))
-        counts = {
+        numbers |= {
             "parameters": everything,
             "trained": sum(int(p.numel()) for p in trained),
             "largest_tensor": max(int(p.numel()) for p in model.parameters()),
@@ -155,20 +194,16 @@ def activations(request: Mapping[str, Any], runs_on: str) -> tuple[int, dict[str
                     module.register_buffer(name, p.data)
         tracker = MemTracker()
         tracker.track_external(model)
+        states = _recorded(tracker)
         with tracker:
             with computing(request["precision"], runs_on):
                 found = loss()
             found.backward()
-        (peak,) = tracker.get_tracker_snapshot("peak").values()
-    parts = {str(name).rpartition(".")[2]: int(value) for name, value in peak.items()}
-    return parts["Total"] - parts["PARAM"] - parts["BUFFER"], counts
+    return [{"Activation": sum(size for name, size in parts.items() if name not in ("Parameter", "Buffer"))} for parts in states]
 
 
-def fsdp2(request: Mapping[str, Any]) -> dict[str, int] | None:
-    """The peak of a step after the first under `fully_shard` of each block and the whole, by what torch's tracker calls its parts.
-
-    None for optimizers that torch does not have.
-    """
+def trace_fsdp2(request: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Bytes by what torch's tracker calls their parts, under `fully_shard` of each block and the whole, without optimizer states."""
     import torch
     import torch.distributed as dist
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -177,8 +212,6 @@ def fsdp2(request: Mapping[str, Any]) -> dict[str, int] | None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    if request["optimizer"] not in _OPTIMIZERS:
-        return None
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=request["world_size"])
     mesh = init_device_mesh("cpu", (request["world_size"],))
     mixed = request["precision"] in ("bf16", "fp16")
@@ -188,41 +221,41 @@ def fsdp2(request: Mapping[str, Any]) -> dict[str, int] | None:
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-        steps = optimizer(model, request["optimizer"])
-        tracker = FSDPMemTracker(model, steps)
+        tracker = FSDPMemTracker(model)
+        states = _recorded(tracker)
         with tracker:
-            for _ in range(2):
-                # The first step has no optimizer state yet.
-                tracker.reset_mod_stats()
-                loss().backward()
-                steps.step()
-                steps.zero_grad()
-        (peak,) = tracker.get_tracker_snapshot("peak").values()
+            loss().backward()
     dist.destroy_process_group()
-    return {str(getattr(name, "value", name)): int(value) for name, value in peak.items() if value}
+    return states
+
+
+def _place(e: Exception) -> str:
+    """The line of the model's own code that raised it, or where a missing module was looked for."""
+    others = (__file__, os.path.dirname(os.__file__), "<")  # noqa: PTH120
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(others) and "site-packages" not in f.filename]
+    if not frames and isinstance(e, ModuleNotFoundError):
+        return f" (looked for in {sys.path[0]} and in the packages of {sys.executable})"
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def main() -> None:
-    """Answers one request. What fails is said in `failed`, with what could be counted beside it."""
+    """Answers one request. What fails is said in `failed`, with what could be counted beside it. `progress` is a descriptor for lines of text."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     warnings.simplefilter("ignore")
     request, told = json.loads(sys.stdin.read()), dict[str, Any]()
     sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    kinds, numbers = request["kinds"], dict[str, int]()
     try:
         # Whatever a model prints.
         with contextlib.redirect_stdout(sys.stderr):
-            import torch
-
-            told["torch"] = torch.__version__
-            told["activations"] = {}
-            differs = request.get("deepspeed") and request["precision"] in ("bf16", "fp16")
-            for runs_on in ("torch", "deepspeed") if differs else ("torch",):
-                told["activations"][runs_on], counts = activations(request, runs_on)
-                told.setdefault("counts", counts)
-            if request["fsdp2"]:
-                told["fsdp2"] = fsdp2(request)
+            told |= {"dropped": configured(request)[1] if "config" in request else [], "states": {}}
+            for number, kind in enumerate(kinds, 1):
+                name = request.get("callable") or request["config"].get("model_type")
+                os.write(request["progress"], f"unhang: counting {name} on fake tensors: {kind}, {number} of {len(kinds)} ...\n".encode())
+                way = trace_fsdp2 if kind == "FSDP2" else functools.partial(trace, runs_on=kind, numbers=numbers)
+                told["states"][kind], told["counts"] = worst_states(way, request), numbers
     except Exception as e:
-        told["failed"] = f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
+        told["failed"] = f"{textwrap.shorten(f'{type(e).__name__}: {e}', 300, placeholder=' ...')}{_place(e)}"
     print(MARK + json.dumps(told), flush=True)  # noqa: T201
 
 

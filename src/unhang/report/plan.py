@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
-from unhang.facts.units import size
-from unhang.planning.choice import FITS, Plan, Row
+from unhang.facts.units import counted, size
+from unhang.planning.choice import FITS, MOST_BATCH, Plan, Row
 from unhang.planning.formula import Estimate, Term, total
 from unhang.planning.training import Training
-from unhang.text import Text
+from unhang.text import COMMA, Text, joined
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,12 +29,28 @@ _PREPARE = Text(
     "preprocessing_num_workers {processes}, dataloader_num_workers {workers}, ddp_timeout {timeout} ({why})",
     "preprocessing_num_workers {processes}，dataloader_num_workers {workers}，ddp_timeout {timeout}（{why}）",
 )
+_OR_MORE = Text("{batch} or more", "{batch} 或更多")
+_NOT_KNOWN = Text("not known: {what}", "未知：{what}")
+_HOST_MEMORY = Text("memory of a host (--host-memory)", "主机内存（--host-memory）")
+_PROCESSORS = Text("processors of a host (--cpus)", "主机的处理器数（--cpus）")
 _UNKNOWN_LINKS = Text("how fast the links are is not known", "链路速度未知")
 _LINKS = Text("links: {what}, {gbps} GB/s one way", "链路：{what}，单向 {gbps} GB/s")
 _BASE = {
     "tracker": Text("activations counted by torch's own tracker on fake tensors", "激活值由 torch 自带的统计器在假张量上得出"),
     "closed form": Text("activations by closed form", "激活值按闭式公式计算"),
 }
+
+
+WRITTEN = Text("wrote {names}", "已写入 {names}")
+_INSTEAD = Text("wrote {names}: {row}, since the form has no place for {best}", "已写入 {names}：{row}，因为该形式无法表示 {best}")
+UNWRITTEN = Text("nothing is written: no strategy that fits has a place in {form}; --strategy NAME writes one all the same",
+                 "没有写入：{form} 无法表示任何放得下的策略；--strategy NAME 仍可写入一个")  # fmt: skip
+
+
+def written(row: Row, name: str, companions: Collection[str], *, instead_of: Row) -> Text:
+    """Which files were written, and which strategy they hold if that is not the one to take."""
+    names = ", ".join((name, *(name + behind for behind in companions)))
+    return (WRITTEN if row is instead_of else _INSTEAD).fill(names=names, row=row.strategy.title, best=instead_of.strategy.title)
 
 
 def spanned(low: float, high: float) -> str:
@@ -46,6 +62,8 @@ def spanned(low: float, high: float) -> str:
 def cells(row: Row, lang: str) -> list[str]:
     """One line of the table, by HEADS."""
     batch = "?" if row.largest_batch is None else str(row.largest_batch) if row.largest_batch else "-"
+    if row.largest_batch == MOST_BATCH:
+        batch = _OR_MORE.fill(batch=batch).of(lang)
     sent = size(row.sent_bytes) if row.sent_bytes else "-"
     host = spanned(row.estimate.host_low, row.estimate.host_high)
     return [
@@ -66,6 +84,7 @@ def at_peak(found: Estimate) -> list[Term]:
 def facts(plan: Plan) -> list[Text]:
     """What was planned for, in lines."""
     t, machine = plan.training, plan.machine
+    unknown = [text for is_known, text in ((machine.host_bytes, _HOST_MEMORY), (machine.cpus, _PROCESSORS)) if is_known is None]
     room = "?" if machine.device_bytes is None else size(machine.device_bytes)
     trained = f"{plan.counts.trained / 1e6:,.1f} M"
     return [
@@ -73,10 +92,11 @@ def facts(plan: Plan) -> list[Text]:
              f"{t.attention} attention{', checkpointing' if t.checkpointing else ''}",
              f"{plan.name}：{plan.counts.parameters / 1e6:,.1f} M 参数，其中 {trained} 可训练；{t.precision}，{t.optimizer}，{t.attention} 注意力"
              f"{'，重计算' if t.checkpointing else ''}"),
-        Text(f"{t.world_size} ranks, {t.ranks_here} on each host; {t.batch} x {t.sequence} tokens on each rank; {room} for each rank (",
+        Text(f"{counted(t.world_size, 'rank')}, {t.ranks_here} on each host; {t.batch} x {t.sequence} tokens on each rank; {room} for each rank (",
              f"{t.world_size} 个 rank，每台主机 {t.ranks_here} 个；每个 rank {t.batch} x {t.sequence} 个 token；每个 rank 有 {room}（")
         + machine.origin + Text(")", "）"),
         _BASE[plan.base],
+        *((_NOT_KNOWN.fill(what=joined(unknown, COMMA)),) if unknown else ()),
         _UNKNOWN_LINKS if machine.link_gbps is None else _LINKS.fill(what=machine.links or "", gbps=f"{machine.link_gbps:.3g}"),
     ]  # fmt: skip
 
@@ -87,7 +107,7 @@ def recommendation(plan: Plan) -> Text:
 
 def preparation(plan: Plan) -> Text:
     p = plan.preparation
-    return _PREPARE.fill(processes=p.processes, workers=p.loader_workers, timeout=p.timeout_s, why=p.why)
+    return _PREPARE.fill(processes="?" if p.processes is None else p.processes, workers=p.loader_workers, timeout=p.timeout_s, why=p.why)
 
 
 def where(plan: Plan) -> Text:
@@ -102,11 +122,11 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=False)
 
-    for line in facts(plan):
+    for line in (*facts(plan), *plan.notes):
         say(line.of(lang))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in HEADS.of(lang).split("|"):
-        table.add_column(head)
+        table.add_column(head, overflow="fold")
     for row in plan.rows:
         table.add_row(*cells(row, lang), style="bold" if row.strategy.name == plan.recommended else None)
     say("")
@@ -130,8 +150,6 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
             say(f"{part.name.of(lang)}: {spanned(part.low, part.high)}{moments}")
             say(f"  {part.formula.of(lang)}")
             say(f"  {part.source}")
-    for note in plan.notes:
-        say(note.of(lang))
 
 
 @dataclass(frozen=True, kw_only=True)
