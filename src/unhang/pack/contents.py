@@ -213,7 +213,8 @@ def _read(item: Item, needles: Sequence[bytes]) -> tuple[str, How | None]:
     assert item.source is not None
     total, tail, hit, start = sha256(), b"", False, b""
     # Searching takes longer than the sum, for each needle anew.
-    shared, longest = os.path.commonprefix(needles) or b"", max(map(len, needles), default=1)
+    shared = os.path.commonprefix(needles) or b""  # noqa: RUF071  # Any bytes will do, whole components or not.
+    longest = max(map(len, needles), default=1)
     size = 0
     with item.source.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
