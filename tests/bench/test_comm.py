@@ -140,6 +140,23 @@ def test_ctrl_c_keeps_what_was_measured(bench):
     assert told["stopped"] == "interrupted" and {"all_reduce", "all_gather"} <= {row["op"] for row in told["rows"]} < set(OPS) | {"memory"}
 
 
+def test_a_check_that_is_interrupted_says_so(bench):
+    pytest.importorskip("scipy")
+    bench.run("bench", "record", "-n", "2", "--ops", "all_reduce", "--sizes", "1K", "--time", "0.01", "--rounds", "4")
+    process = bench.start("bench", "check")
+    ender = threading.Timer(600, process.kill)
+    ender.start()
+    # One round decides nothing.
+    for line in process.stderr:
+        if "2/4 " in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    ender.cancel()
+    assert process.returncode == 130 and not living(bench.mark)
+    assert "interrupted: the rest was not measured" in err and "cannot tell yet" in out
+
+
 def test_a_link_that_has_become_slower_is_found_and_the_doctor_knows(bench):
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--net", "true"], check=False).returncode:
         pytest.skip("namespaces are refused here")

@@ -24,6 +24,7 @@ ASKED = Asked(
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
+    (tmp_path / "batch.py").write_text("")
     (tmp_path / "bench").mkdir()
     language.chosen(None)
     return tmp_path
@@ -56,6 +57,8 @@ def folder(tmp_path, monkeypatch):
         ("--budget 5m batch -- train.py", "batch: the command does not say how large the batch is now"),
         ("workers --a none --b detail=on train.py", "workers has arms of its own: it goes neither with --a nor with --arg"),
         ("bucket --steps 50", "no command to run"),
+        ("wokers -n 2 train.py", "there is no ready-made comparison wokers"),
+        ("batch.py", "there is nothing to compare: --a and --b are needed, or --arg"),
         ("--resume nowhere", "nowhere is not a directory of unhang bench: it has no bench.json"),
         ("--resume bench --steps 50", "--steps cannot be changed: bench goes on as it began"),
         ("--resume bench", "bench was started in /elsewhere"),
@@ -94,6 +97,15 @@ def test_margins_are_percentages(typed, margin):
     assert context.params["margin"] == pytest.approx(margin) and context.params["budget"] == 1200
     if typed:
         assert verbs.whole("bench").commands["check"].make_context("check", typed).params["margin"] == pytest.approx(margin)
+
+
+def test_why_no_ready_made_comparison_applies_is_said(folder):
+    command = commands.resolve(["train.py"], nproc_per_node=2, python=sys.executable)
+    with pytest.raises(
+        UnhangError, match=r"applies here: batch: the command does not say .*; amp: precision: only the script can do this"
+    ) as refused:
+        bench_compare._with_ready_made(command, replace(ASKED, arms={}, verb="priorities"), ["batch", "amp"])
+    assert "；" not in str(refused.value) and "amp" in refused.value.says_zh
 
 
 def arms(words=(), **asked):

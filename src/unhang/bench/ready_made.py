@@ -47,7 +47,7 @@ def arms(name: str, here: Here, *, batch: int | None) -> tuple[str, ...]:
     if gpus < 2 <= _GPUS.get(name, 0):
         raise UnhangError(f"{name}: NCCL uses it between the GPUs of a host, and this one has {gpus}")
     if not gpus and name in (*_GPUS, "ib"):
-        raise UnhangError(f"{name}: there is no GPU here, so nothing talks over NCCL or computes with cuDNN")
+        raise UnhangError(f"{name}: there is no GPU here, so nothing {'computes with cuDNN' if name == 'cudnn' else 'communicates over NCCL'}")
     if name == "batch":
         if batch is None:
             raise UnhangError(

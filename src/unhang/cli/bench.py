@@ -95,9 +95,9 @@ def compare(
     ] = None,
     ready_made: Annotated[str | None, typer.Option("--ready-made", hidden=True)] = None,
     a: Annotated[str | None, typer.Option("--a", metavar="ARM", help=f"What the others are compared with. {_ARM}")] = None,
-    b: Annotated[str | None, typer.Option("--b", metavar="ARM", help=_ARM)] = None,
-    c: Annotated[str | None, typer.Option("--c", metavar="ARM", help=_ARM)] = None,
-    d: Annotated[str | None, typer.Option("--d", metavar="ARM", help=_ARM)] = None,
+    b: Annotated[str | None, typer.Option("--b", metavar="ARM", help="Compared with --a; written in the same way.")] = None,
+    c: Annotated[str | None, typer.Option("--c", metavar="ARM", help="A third arm.")] = None,
+    d: Annotated[str | None, typer.Option("--d", metavar="ARM", help="A fourth arm.")] = None,
     argument: Annotated[
         str | None, typer.Option("--arg", metavar="NAME=V1,V2,...", help="In place of --a and --b: an argument of the script, an arm for each value.")
     ] = None,

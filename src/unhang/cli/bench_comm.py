@@ -17,9 +17,10 @@ from unhang.cli.bench import LEAST_ROUNDS, need_scipy
 from unhang.errors import UnhangError
 from unhang.facts.speed import FILE
 from unhang.facts.units import size
+from unhang.knowledge.settings.installed import installed
 from unhang.probes import live
-from unhang.report import screen
-from unhang.report.comm import Report, check_table
+from unhang.report import language, screen
+from unhang.report.comm import INTERRUPTED, Report, check_table
 
 
 def comm(options: SimpleNamespace) -> None:
@@ -65,10 +66,12 @@ def check(options: SimpleNamespace) -> None:
         found = baseline.judge(before, seconds, margin=options.margin)
         if all(one.outcome != "undecided" for one in found):
             break
+    if not rows:
+        typer.echo(f"unhang: {INTERRUPTED.of(language.spoken())}", err=True)
     if not found:
         raise typer.Exit(1)
     store.keep_check(found)
-    document = {"schema": "unhang/bench-check/1", "recorded": before.recorded, "margin": options.margin}
+    document = {"schema": "unhang/bench-check/1", "recorded": before.recorded, "margin": options.margin, "interrupted": not rows}
     document["measured"] = msgspec.to_builtins(found)
     refused.answer(document, lambda console: console.print(check_table(before, seconds, found, options.margin)), as_json=options.as_json)
     raise typer.Exit(1 if any(one.outcome == "slower" for one in found) else 0)
@@ -82,6 +85,9 @@ def _asked(options: SimpleNamespace) -> Asked:
     named = tuple((options.ops or ",".join(("memory", *OPS))).split(","))
     if backend not in ("nccl", "gloo"):
         raise typer.BadParameter(f"{backend}: it is nccl or gloo", param_hint="--backend")
+    # Of another launcher's ranks the Python is not known.
+    if backend == "nccl" and not words and (found_here := installed(chosen)).torch and found_here.nccl is None:
+        raise UnhangError("--backend nccl: this torch is built without NCCL", says_zh="--backend nccl：这个 torch 不含 NCCL", hint="--backend gloo")
     if unknown := [op for op in named if op not in (*OPS, *LOCAL)]:
         raise typer.BadParameter(f"{unknown[0]}: it is one of {', '.join((*OPS, *LOCAL))}", param_hint="--ops")
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
 import secrets
 import shlex
+import shutil
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +110,9 @@ def _asked(verb: Literal["compare", "priorities"], options: SimpleNamespace) -> 
             hint=f"unhang bench compare {options.ready_made} -- COMMAND",
         )
     is_chosen = options.ready_made is None and verb == "compare"
+    is_like_one = is_chosen and not arms and words and difflib.get_close_matches(words[0], READY_MADE, 1)
+    if is_like_one and not (Path(words[0]).exists() or shutil.which(words[0])):
+        _named(words[0])
     if is_chosen and (list(arms) != list(_LETTERS[: len(arms)]) or len(arms) < 2):
         raise UnhangError(
             "there is nothing to compare: --a and --b are needed, or --arg",
@@ -143,7 +148,8 @@ def _with_ready_made(command: Command, asked: Asked, names: Iterable[str] = READ
         except UnhangError as e:
             left_out[name] = (str(e), e.says_zh or language.refusal(str(e), "zh"))
     if len(arms) == 1:
-        raise UnhangError("none of the ready-made comparisons applies here", hint="unhang bench compare NAME -- COMMAND says why")
+        en, zh = ("; ".join(whys) for whys in zip(*left_out.values(), strict=True))
+        raise UnhangError(f"none of the ready-made comparisons applies here: {en}", says_zh=f"现成的比较在此都不适用：{zh}")
     return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)), left_out=left_out)
 
 

@@ -16,12 +16,13 @@ from unhang.bench.baseline import Baseline, named
 from unhang.bench.comm import Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.bench.hardware import Limit
-from unhang.facts.units import size
+from unhang.facts.units import counted, size
 from unhang.report import language
 from unhang.report.bench import OUTCOMES, duration, interval, percent, table
 from unhang.text import NOTHING, Text, same
 
 _BAR_CELLS = 20
+INTERRUPTED = Text("interrupted: the rest was not measured", "已中断：其余未测量")
 _HEADS = (
     *(Text("operation", "操作"), Text("size", "大小"), Text("calls", "次数"), same("p50"), same("p95"), same("p99")),
     *(Text("algorithm GB/s", "算法 GB/s"), Text("bus GB/s", "总线 GB/s"), Text("of the link", "占链路"), NOTHING),
@@ -42,10 +43,9 @@ class Report:
 
     def print(self, console: Console) -> None:
         rows = self.result.rows
-        most = max((row.busbw_gbps or 0.0 for row in rows), default=0.0) or 1.0
         if rows:
             plain = [row for row in rows if row.pair is None]
-            console.print(table([head.of(self.lang) for head in _HEADS], [self._cells(row, most) for row in plain], left=(0, 9)))
+            console.print(table([head.of(self.lang) for head in _HEADS], [self._cells(row) for row in plain], left=(0, 9)))
             if pairs := {row.pair: row for row in rows if row.pair is not None}:
                 console.print(self._matrix(pairs))
         for says in self.says():
@@ -54,10 +54,11 @@ class Report:
     def says(self) -> Iterable[Text]:
         group, result = self.result.group, self.result
         if group is not None:
+            n, m = len(group.hosts), len(set(group.hosts))
             library = f"NCCL {group.nccl}" if group.nccl else group.backend
-            yield Text(
-                "{n} ranks on {hosts} host(s), {library}, torch {torch}, {device}", "{n} 个 rank，{hosts} 台主机，{library}，torch {torch}，{device}"
-            ).fill(n=len(group.hosts), hosts=len(set(group.hosts)), library=library, torch=group.torch, device=group.device)
+            yield Text("{ranks} on {hosts}, {library}, torch {torch}, {device}", "{n} 个 rank，{m} 台主机，{library}，torch {torch}，{device}").fill(
+                ranks=counted(n, "rank"), hosts=counted(m, "host"), n=n, m=m, library=library, torch=group.torch, device=group.device
+            )
         if self.limit is not None:
             yield Text("the link: {what}, {gbps} GB/s", "链路：{what}，{gbps} GB/s").fill(what=self.limit.what, gbps=f"{self.limit.gbps:.4g}")
         for row in result.rows:
@@ -69,16 +70,16 @@ class Report:
                 why=result.failure, log=result.log
             )
         if result.stopped == "interrupted":
-            yield Text("interrupted: the rest was not measured", "已中断：其余未测量")
+            yield INTERRUPTED
 
     def _ratio(self, row: Row) -> float | None:
         of_links = row.op not in ("memory", "gpu memory", "host to gpu")
         return row.busbw_gbps / self.limit.gbps if self.limit is not None and row.busbw_gbps is not None and of_links else None
 
-    def _cells(self, row: Row, most: float) -> list[str]:
+    def _cells(self, row: Row) -> list[str]:
         ratio = self._ratio(row)
         speeds = ["" if value is None else f"{value:.3g}" for value in (row.algbw_gbps, row.busbw_gbps)]
-        bar = "█" * round(_BAR_CELLS * (row.busbw_gbps or 0.0) / most)
+        bar = "█" * round(_BAR_CELLS * min(ratio or 0.0, 1.0))
         times = [duration(value) for value in (row.p50_s, row.p95_s, row.p99_s)] if row.calls else [""] * 3
         return [
             row.op,
@@ -114,7 +115,8 @@ def check_table(baseline: Baseline, measured: dict[str, list[float]], found: Seq
     lang = language.spoken()
     lines = []
     for one in found:
-        times = (duration(statistics.median(values)) for values in (baseline.seconds[one.arm], measured[one.arm]))
+        # Of the rounds that were compared: their ratio is the mean of the ratios, which the verdict is on.
+        times = (duration(statistics.geometric_mean(seconds[one.arm][: one.rounds])) for seconds in (baseline.seconds, measured))
         verdict = OUTCOMES[one.outcome].fill(margin=f"{margin * 100:g} %").of(lang)
         lines.append([one.arm, *times, percent(one.change), interval(one.low, one.high), verdict])
     return table([head.of(lang) for head in _CHECK_HEADS], lines, left=(0, 5))

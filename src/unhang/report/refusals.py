@@ -592,7 +592,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
         "在两组中都关闭排在前面的方式：--a 'p2p=off shm=on' --b 'p2p=off shm=off'",
     ),
     ("let the script keep a value that is already set: os.environ.setdefault(NAME, VALUE)", "让脚本保留已有的值：os.environ.setdefault(NAME, VALUE)"),
-    ("{}: there is no GPU here, so nothing talks over NCCL or computes with cuDNN", "{}：这里没有 GPU，因此没有程序使用 NCCL 通信或 cuDNN 计算"),
+    ("{}: there is no GPU here, so nothing communicates over NCCL", "{}：这里没有 GPU，因此没有程序使用 NCCL 通信"),
+    ("{}: there is no GPU here, so nothing computes with cuDNN", "{}：这里没有 GPU，因此没有程序使用 cuDNN 计算"),
     ("{}: NCCL uses it between the GPUs of a host, and this one has {}", "{}：NCCL 在同一主机的 GPU 之间使用它，而本机有 {} 块"),
     ("{}: no adapter here has an active InfiniBand or RoCE port", "{}：本机没有处于活动状态的 InfiniBand/RoCE 端口"),
     ("batch: the command does not say how large the batch is now", "batch：命令没有写明现在的批量大小"),
@@ -608,8 +609,6 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{}: the command is started with these settings already", "{}：该命令已经带有这些设置"),
     ("there is no ready-made comparison {}", "没有现成的比较 {}"),
     ("there are {}", "可用的有 {}"),
-    ("none of the ready-made comparisons applies here", "现成的比较在此都不适用"),
-    ("unhang bench compare NAME -- COMMAND says why", "unhang bench compare 名称 -- 命令 会说明原因"),
     ("{} has arms of its own: it goes neither with --a nor with --arg", "{} 自带各组：不能与 --a 或 --arg 一起使用"),
     (
         "unhang bench compare --a shm=on --b shm=off -- COMMAND, or one of {} in their place",
