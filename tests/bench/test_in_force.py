@@ -70,6 +70,16 @@ def test_a_setting_of_the_hook_counts_where_it_changed_something():
     ]
 
 
+def test_torch_compile_is_no_difference_where_nothing_was_compiled():
+    off = {"TORCH_COMPILE_DISABLE": "1"}
+    used, unused, without = (
+        run(name, rank(0, own, **{"torch.compile": how})) for name, own, how in (("a", {}, "used"), ("a", {}, "not used"), ("b", off, "not used"))
+    )
+    with pytest.raises(EqualArms, match=r"torch\.compile=not used in both"):
+        proven(unused, without, "torch.compile")
+    assert [(d.name, d.is_asked) for d in proven(used, without, "torch.compile").differences] == [("torch.compile", True)]
+
+
 def test_more_than_was_asked_for_and_less_are_reported():
     a, b = run("a", rank(0, {"NCCL_ALGO": "Ring"})), run("b", rank(0, {"NCCL_ALGO": "Tree", "OMP_NUM_THREADS": "4"}))
     found = proven(a, b, "NCCL_ALGO", "NCCL_PROTO")

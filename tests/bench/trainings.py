@@ -16,6 +16,7 @@ from unhang.bench.records import Asked, BenchDir
 from unhang.launch import events
 from unhang.launch.command import Command
 from unhang.launch.supervise import Outcome
+from unhang.model import Verdict
 
 COMMAND = Command(argv=("train.py",), python="python", name="train", world_size=2, port=None)
 OFF = "NCCL_SHM_DISABLE"
@@ -39,6 +40,7 @@ class Trainings:
         self.noise = 0.0001
         self.exits: dict[int, tuple[int, bool]] = {}
         self.fails: set[str] = set()
+        self.verdict: Verdict | None = None
         self.elapsed_s = 1.0
         self.started: list[tuple[str, str]] = []
         self.commands: list[tuple[str, ...]] = []
@@ -103,12 +105,18 @@ class Trainings:
                 Path(name).write_text(self.nccl[arm])
         exitcode, interrupted = self.exits.get(len(self.started), (143, True) if self.stopped else (int(arm in self.fails), False))
         return Outcome(
-            exitcode=exitcode, attempts=1, incidents=0, elapsed_s=self.elapsed_s, interrupted=interrupted, run_dir=str(rundir.path), verdict=None
+            exitcode=exitcode,
+            attempts=1,
+            incidents=0,
+            elapsed_s=self.elapsed_s,
+            interrupted=interrupted,
+            run_dir=str(rundir.path),
+            verdict=self.verdict,
         )
 
     def parts(self, step: int, arm: str) -> tuple[float, float, float]:
         loader_s, calls_s, ddp_s = self.parts_s.get(arm, (math.nan,) * 3)
-        return loader_s * step, calls_s * step, ddp_s if step % 10 == 0 else math.nan
+        return loader_s * step, calls_s * step, ddp_s
 
 
 class _Supervisor:

@@ -13,6 +13,7 @@ from unhang import encoding
 from unhang.bench.arms import Rules
 from unhang.bench.comparison import Comparison
 from unhang.bench.rounds import RoundView
+from unhang.model import Finding, Verdict
 from unhang.report import bench_plot
 from unhang.report.bench import ProgressLine, Report
 from unhang.report.bench_ranking import Ranking
@@ -55,6 +56,23 @@ def test_undecided(trainings):
     assert "the budget of 100 s is spent; AGAIN goes on" in said
 
 
+def test_runs_that_were_too_few_or_too_short_are_named(trainings):
+    trainings.elapsed_s, trainings.steps_of = 30.0, {"b": 30}
+    said = printed(report(trainings))
+    assert (
+        "3 rounds are the least that can decide, and a round takes about 60 s" in said
+        and "how b (shm=off) compares with a (shm=on) after 1 round\n" in said
+    )
+    assert "note: runs of b ended by themselves before step 40 (--steps)" in said
+
+
+def test_a_training_that_failed_is_named_with_what_unhang_why_says_first(trainings):
+    trainings.fails = {"b"}
+    primary = Finding(cause="exception", says="rank 1 raised KeyError", standing="established")
+    trainings.verdict = Verdict(primary=primary)
+    assert "the training failed in arm b (shm=off): rank 1 raised KeyError; unhang why " in " ".join(printed(report(trainings)).split())
+
+
 def test_files_and_json_agree(trainings):
     trainings.step_s["b"] = 0.09
     made = report(trainings)
@@ -94,7 +112,7 @@ def compared(arm, change, low=None, high=None, outcome="undecided"):
         (compared("b", 0.9, 0.05, None, "slower"), "b is slower than a: 90.0 % more time per step, at least 5.0 % (95 % confidence, 5 rounds)"),
         (compared("b", -0.9, None, -0.05, "faster"), "b is faster than a: 90.0 % less time per step, at least 5.0 % (95 % confidence, 5 rounds)"),
         (compared("b", -0.9, None, 0.5), "cannot tell yet whether b and a differ by more than 1 %: the time per step differs by ? to +50.0 % (95"),
-        (compared("b", 0.9), "cannot tell yet how b compares with a: 5 rounds are too few"),
+        (compared("b", 0.9), "cannot tell yet how b compares with a after 5 rounds"),
     ],
 )
 def test_ends_that_are_not_known_are_none(trainings, one, says):

@@ -50,7 +50,7 @@ def test_all_forms_say_the_same(trainings):
     assert [arm["exposed_s"] for arm in told["arms"]] == pytest.approx([0.02, 0.03]) and told["arms"][0]["energy_j"] is None
     assert told["in_force"]["b"]["NCCL transports"] == "NET/Socket"
     assert "NCCL transports: NET/Socket, SHM/direct/direct in a, NET/Socket in b" in told["explains"]
-    assert told["explains"][-1].startswith("the mean step of b differs from that of a by +10 ms")
+    assert told["explains"][-1].startswith("the mean step of b differs from that of a by +10.00 ms: data loader +0.00 ms, ")
     row = list(csv.DictReader(io.StringIO(made.csv())))[1]
     assert (float(row["exposed_s"]), row["energy_j"]) == (pytest.approx(0.03), "")
     said, markdown = " ".join(printed(made).split()), made.markdown()

@@ -16,9 +16,9 @@ _ALL = Text("{value} in all arms", "各组均为 {value}")
 _ONE = Text("{value} in {arm}", "{arm} 中为 {value}")
 _LINKS = Text("the GPUs of this host are joined by {links}", "本机 GPU 之间的连接：{links}")
 _SHARES = Text(
-    "a step of {arm} takes {step}: {loader}{exposed} in communication that computation does not hide, {rest} in the rest; "
+    "the mean step of {arm} takes {step}: {loader}{exposed} in communication that computation does not hide, {rest} in the rest; "
     "so a faster transport can shorten a step of {arm} by at most about {exposed}",
-    "{arm} 的一步用时 {step}：{loader}{exposed} 为未被计算掩盖的通信，{rest} 为其余部分；因此无论传输多快，{arm} 的一步最多约缩短 {exposed}",
+    "{arm} 的平均一步用时 {step}：{loader}{exposed} 为未被计算掩盖的通信，{rest} 为其余部分；因此无论传输多快，{arm} 的一步最多约缩短 {exposed}",
 )
 _LOADER = Text("{share} waiting for the data loader, ", "{share} 等待数据加载，")
 _CHANGE = Text("the mean step of {arm} differs from that of {baseline} by {step}: {parts}", "{arm} 与 {baseline} 的平均每步相差 {step}：{parts}")
@@ -65,16 +65,12 @@ def _shares(arm: str, step_s: float, parts: Mapping[str, float | None]) -> Itera
     loader_s, exposed_s, rest_s = (parts[name] for name in _PARTS)
     if exposed_s is None or rest_s is None:
         return
-    loader = NOTHING if loader_s is None else _LOADER.fill(share=_percent(loader_s, step_s))
-    exposed, rest = (_percent(value, step_s) for value in (exposed_s, rest_s))
-    yield _SHARES.fill(arm=arm, step=f"{step_s * 1000:.4g} ms", loader=loader, exposed=exposed, rest=rest)
-
-
-def _percent(part_s: float, step_s: float) -> str:
-    share = part_s / step_s * 100
-    return f"{share:.0f} %" if share > 9.9 else f"{share:.1f} %"
+    waiting, exposed = (round((value or 0.0) / step_s * 100, 1) for value in (loader_s, exposed_s))
+    loader = NOTHING if loader_s is None else _LOADER.fill(share=f"{waiting:.1f} %")
+    rest = f"{max(0.0, 100 - waiting - exposed):.1f} %"
+    yield _SHARES.fill(arm=arm, step=f"{step_s * 1000:.4g} ms", loader=loader, exposed=f"{exposed:.1f} %", rest=rest)
 
 
 def _milliseconds(seconds: float) -> str:
     # No minus before nothing.
-    return f"{round(seconds * 1000, 3) + 0.0:+.3g} ms"
+    return f"{round(seconds * 1000, 2) + 0.0:+.2f} ms"

@@ -16,6 +16,7 @@ from unhang.bench.records import Run
 from unhang.bench.step_times import RankFile
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
+from unhang.knowledge.settings.runtime import COMPILE_DISABLE
 from unhang.knowledge.text import Text
 from unhang.launch import events
 from unhang.records.logs import nccl_used
@@ -30,7 +31,7 @@ VERSIONS = frozenset({"torch version", "CUDA version", "NCCL version"})
 RUN_DIR = "{run_dir}"
 # All that these do is to change which transports and networks NCCL uses, and its log tells those.
 _CHOOSES_TRANSPORT = re.compile(r"NCCL_(?:SHM_DISABLE|P2P_DISABLE|P2P_LEVEL|IB_DISABLE|IB_HCA|NET|NET_GDR_LEVEL|SOCKET_IFNAME)")
-# The variable that each change by the hook stands for.
+# What the hook sees of what each variable is to change.
 BY_HOOK = {
     protocol.ENV_BACKEND: "backend",
     protocol.ENV_TIMEOUT: "timeout",
@@ -41,10 +42,11 @@ BY_HOOK = {
     protocol.ENV_PREFETCH: "loader prefetch_factor",
     protocol.ENV_BUCKET: "DDP bucket_cap_mb",
     protocol.ENV_CUDNN_BENCHMARK: "cuDNN benchmark",
+    COMPILE_DISABLE: "torch.compile",
 }
-# These differ between processes or starts by themselves.
+# These differ between processes or starts by themselves, or BY_HOOK has what they do.
 _OF_ONE_START = re.compile(
-    r"TORCHELASTIC_\w+|TORCH_FR_DUMP_TEMP_FILE|TORCH_NCCL_DEBUG_INFO_TEMP_FILE|TORCH_NCCL_ASYNC_ERROR_HANDLING|NCCL_DEBUG_FILE"
+    rf"{COMPILE_DISABLE}|TORCHELASTIC_\w+|TORCH_FR_DUMP_TEMP_FILE|TORCH_NCCL_DEBUG_INFO_TEMP_FILE|TORCH_NCCL_ASYNC_ERROR_HANDLING|NCCL_DEBUG_FILE"
     # Open MPI passes names, ranks and addresses on in variables; those of its components are settings.
     r"|OMPI_(?!MCA_(?:btl|pml|coll))\w+"
 )

@@ -13,6 +13,9 @@ from unhang.bench.step_times import RankFile, Steps
 if TYPE_CHECKING:
     from unhang.bench.records import Run
 
+# Fewer steps that DDP has timed do not stand for a run.
+LEAST_TIMED = 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankMeasures:
@@ -64,9 +67,9 @@ def _exposed(one: RankFile, first: int, last: int) -> float | None:
     # With CUDA a call returns at once.
     in_calls_s = _gained(one.calls_s, first, last) if one.torch.get("device") == "cpu" else None
     is_ddp = not all(map(math.isnan, one.ddp_s))
-    if not timed and (is_ddp or in_calls_s is None):
+    if (is_ddp and len(timed) < LEAST_TIMED) or (in_calls_s is None and not is_ddp):
         return None
-    return (statistics.fmean(timed) if timed else 0.0) + (in_calls_s or 0.0)
+    return (statistics.fmean(timed) if is_ddp else 0.0) + (in_calls_s or 0.0)
 
 
 def _gained(so_far_s: Sequence[float], first: int, last: int) -> float | None:
@@ -75,6 +78,7 @@ def _gained(so_far_s: Sequence[float], first: int, last: int) -> float | None:
     return None if math.isnan(gained) else gained
 
 
+_PARTS = ("loader_s", "exposed_s", "compute_s")
 # How the ranks of a run are put together: the mean of all ranks, the one with the most, or each GPU once.
 _OF_RANKS: Mapping[str, Callable[[Iterable[Any]], float]] = {
     "loader_s": statistics.fmean,
@@ -87,12 +91,13 @@ _OF_RANKS: Mapping[str, Callable[[Iterable[Any]], float]] = {
 
 
 def summarize(runs: Sequence[Run]) -> dict[str, float | None]:
-    """Of an arm: medians over its runs, by the names of RankMeasures. None if a rank was not measured."""
+    """Of an arm, by the names of RankMeasures: medians over its runs, of times means, which add up. None if a rank was not measured."""
     found: dict[str, float | None] = {}
     for name, together in _OF_RANKS.items():
         # Ranks may share a GPU.
         ranks = [{one.gpu: one for one in run.ranks}.values() if name == "energy_j" else run.ranks for run in runs]
         each = [[getattr(one, name) for one in of_run] for of_run in ranks]
         is_whole = each and all(values and None not in values for values in each)
-        found[name] = statistics.median(map(together, each)) if is_whole else None
+        over_runs = statistics.fmean if name in _PARTS else statistics.median
+        found[name] = over_runs(map(together, each)) if is_whole else None
     return found

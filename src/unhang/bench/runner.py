@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from unhang.bench import gpu_counters, in_force, measures, nccl_log, step_times
 from unhang.bench.arms import Arm, Rules, order
@@ -46,7 +46,7 @@ Progress = RunProgress | RaceState
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The `state` after all complete rounds. `failed` is the run directory of a training that failed, with the verdict on it.
+    """The `state` after all complete rounds. `failed` is the run directory of a training that failed, with its arm and the verdict on it.
 
     `failures` are the arms of a race that were left out because they failed.
     """
@@ -56,6 +56,7 @@ class Result:
     elapsed_s: float
     state: RaceState
     failed: str | None = None
+    failed_arm: str | None = None
     verdict: Verdict | None = None
     failures: tuple[Failure, ...] = ()
 
@@ -170,7 +171,7 @@ class Benchmark:
         if outcome.interrupted:
             return self._result("interrupted", outcome.exitcode)
         if outcome.exitcode != 0:
-            return self._result("failed", EXIT_FOUND, failed=str(rundir.path), verdict=outcome.verdict)
+            return self._result("failed", EXIT_FOUND, failed=str(rundir.path), failed_arm=arm.name, verdict=outcome.verdict)
         try:
             steps = self._steps(arm, rundir.path, ranks)
         except UnhangError as e:
@@ -217,13 +218,12 @@ class Benchmark:
     def _left_s(self) -> float:
         return self._rules.budget_s - (time.monotonic() - self._began)
 
-    def _result(self, stopped: Stopped, exitcode: int, *, failed: str | None = None, verdict: Verdict | None = None) -> Result:
+    def _result(self, stopped: Stopped, exitcode: int, **failed: Any) -> Result:
         return Result(
             stopped=stopped,
             exitcode=exitcode,
             elapsed_s=round(time.monotonic() - self._began, 3),
             state=self._evaluate(),
             failures=tuple(self._failures),
-            failed=failed,
-            verdict=verdict,
+            **failed,
         )

@@ -17,12 +17,13 @@ from rich.status import Status
 from rich.table import Table
 
 from unhang.bench.arms import Arm, Rules
-from unhang.bench.comparison import CONFIDENCE, Comparison, Outcome
+from unhang.bench.comparison import CONFIDENCE, LEAST_DECIDING, Comparison, Outcome
 from unhang.bench.explanation import explain
 from unhang.bench.in_force import OBSERVED, WORLD_SIZE, Difference, find_changes
 from unhang.bench.measures import summarize
 from unhang.bench.rounds import RaceState
 from unhang.bench.runner import Progress, Result, RunProgress
+from unhang.facts.units import counted
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.report import bench_metrics, bench_plot, language, screen
 from unhang.report.folding import fold
@@ -53,8 +54,8 @@ _SENTENCES: dict[Outcome, Text] = {
 }
 BETWEEN = Text("between {low} and {high}", "在 {low} 到 {high} 之间")
 AT_LEAST = Text("at least {low}", "至少 {low}")
-CERTAINTY = Text(" ({confidence} confidence, {n} rounds)", "（置信度 {confidence}，{n} 轮）")
-_UNBOUNDED = Text("cannot tell yet how {arm} compares with {baseline}: {n} rounds are too few", "尚无法比较 {arm} 与 {baseline}：{n} 轮太少")
+CERTAINTY = Text(" ({confidence} confidence, {rounds})", "（置信度 {confidence}，{n} 轮）")
+_UNBOUNDED = Text("cannot tell yet how {arm} compares with {baseline} after {rounds}", "尚无法比较 {arm} 与 {baseline}：{n} 轮太少")
 _WITHOUT_EFFECT = Text("note: {name} was requested for {arm} but is the same in both arms", "注意：为 {arm} 要求了 {name}，但它在两组中相同")
 _EQUAL = Text(
     "left out, since they change nothing here: {arms} run with what {baseline} runs with",
@@ -68,7 +69,9 @@ _UNSTEADY = Text(
     "note: no steady rhythm within the first half of {runs}; more steps (--steps) make the numbers safer",
     "注意：{runs} 的前一半步数内节奏没有稳定；增加步数（--steps）可使数字更可靠",
 )
-_DROPPED = Text("warm-up dropped: {steps} steps of each run; records in {path}", "每次运行去掉预热的 {steps} 步；记录在 {path}")
+_DROPPED = Text("warm-up steps dropped from each run: {steps}; records in {path}", "每次运行去掉的预热步数：{steps}；记录在 {path}")
+_SHORT = Text("note: runs of {arms} ended by themselves before step {steps} (--steps)", "注意：{arms} 的运行在第 {steps} 步（--steps）之前自行结束")
+_TOO_FEW = Text("{least} rounds are the least that can decide, and a round takes about {seconds} s", "至少 {least} 轮才能判断，每轮约需 {seconds} 秒")
 _ROUND = Text("round {round}: {measured}{so_far}", "第 {round} 轮：{measured}{so_far}")
 _LEFT = Text("not measured any more: {arms}", "不再测量：{arms}")
 _RUNNING = Text(
@@ -78,7 +81,10 @@ _RUNNING = Text(
 _STOPPED = {
     "budget": Text("the budget of {budget} s is spent; {again} goes on", "{budget} 秒的预算已用完；可用 {again} 继续"),
     "interrupted": Text("interrupted; {again} goes on", "已中断；可用 {again} 继续"),
-    "failed": Text("the training failed: unhang why {failed}; {again} goes on", "训练失败：unhang why {failed}；可用 {again} 继续"),
+    "failed": Text(
+        "the training failed in arm {arm}{why}; unhang why {failed} says more; {again} goes on",
+        "{arm} 组的训练失败{why}；详见 unhang why {failed}；可用 {again} 继续",
+    ),
     "decided": NOTHING,
 }
 HEADS = {
@@ -166,12 +172,20 @@ class Report:
                 yield _CHANGED.fill(arm=arm.name, names=", ".join(changed))
         if unsteady := [run.run_dir for run in self.state.runs if not run.steps.is_steady]:
             yield _UNSTEADY.fill(runs=", ".join(unsteady))
+        if short := sorted({run.arm for run in self.state.runs if len(run.steps.times_s) + 1 < self.rules.steps}):
+            yield _SHORT.fill(arms=", ".join(short), steps=self.rules.steps)
         if self.state.runs:
             low, *_, high = sorted(run.steps.dropped for run in self.state.runs)
             steps = same(str(low)) if low == high else Text("{low} to {high}", "{low} 到 {high}").fill(low=low, high=high)
             yield _DROPPED.fill(steps=steps, path=str(self.run_dir))
         if says := _STOPPED[self.result.stopped]:
-            yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "")
+            primary = self.result.verdict.primary if self.result.verdict is not None else None
+            why = NOTHING if primary is None else Text(f": {primary.says}", f"：{primary.says_zh or primary.says}")
+            arm_name = next((f"{arm.name} ({arm.asked})" for arm in self.arms if arm.name == self.result.failed_arm), "")
+            yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "", arm=arm_name, why=why)
+        if self.result.stopped == "budget" and 0 < self.state.rounds < LEAST_DECIDING:
+            spent = sum(run.elapsed_s for run in self.state.runs) / self.state.rounds
+            yield _TOO_FEW.fill(least=LEAST_DECIDING, seconds=f"{spent:.0f}")
 
     def rows(self) -> Iterator[list[Text]]:
         """The heads of the table, and a row for each arm that was started."""
@@ -199,18 +213,20 @@ class Report:
         return NOTHING if one is None else OUTCOMES[one.outcome].fill(margin=margin_of(self.rules))
 
     def numbers(self, arm: Arm) -> dict[str, Any]:
-        """Medians over the runs of an arm."""
+        """Of an arm, over its runs: means of what adds up, medians of the rest."""
         runs = [run for run in self.state.runs if run.arm == arm.name]
         steps = [run.steps for run in runs]
         if not steps:
             return {"runs": 0}
-        typical = statistics.median(s.typical_s for s in steps)
+        # The ratio of two of these is the mean of the ratios.
+        typical = statistics.geometric_mean(s.typical_s for s in steps)
         world = runs[0].in_force.get(WORLD_SIZE, "")
         each = None if arm.samples is None else arm.samples / typical
         return {
             "runs": len(steps),
             "step_s": typical,
-            **{name: statistics.median(getattr(s, name) for s in steps) for name in ("mean_s", "median_s", "p95_s")},
+            "mean_s": statistics.fmean(s.mean_s for s in steps),
+            **{name: statistics.median(getattr(s, name) for s in steps) for name in ("median_s", "p95_s")},
             "steps_per_s": 1 / typical,
             "samples_per_s": each,
             "samples_per_s_total": each * int(world) if each is not None and world.isdecimal() else None,
@@ -259,6 +275,7 @@ class Report:
             "notes": [says.en for says in self.notes()],
             "run_dir": str(self.run_dir),
             "failed": result.failed,
+            "failed_arm": result.failed_arm,
             "verdict": msgspec.to_builtins(result.verdict),
         }
 
@@ -301,7 +318,7 @@ def _so_far(one: Comparison) -> Text:
 def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
     names = {arm.name: f"{arm.name} ({arm.asked})" for arm in arms}
     if one.low is None and one.high is None:
-        return _UNBOUNDED.fill(arm=names[one.arm], baseline=names[one.baseline], n=one.rounds)
+        return _UNBOUNDED.fill(arm=names[one.arm], baseline=names[one.baseline], n=one.rounds, rounds=counted(one.rounds, "round"))
     ends = [f"{value * 100:.1f} %" for value in sorted(abs(end) for end in (one.low, one.high) if end is not None)]
     says = _SENTENCES[one.outcome].fill(
         arm=names[one.arm],
@@ -313,7 +330,7 @@ def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
         margin=margin_of(rules),
         unit=_SAMPLE if rules.is_per_sample else _STEP,
     )
-    return says + CERTAINTY.fill(confidence=f"{CONFIDENCE * 100:g} %", n=one.rounds)
+    return says + CERTAINTY.fill(confidence=f"{CONFIDENCE * 100:g} %", n=one.rounds, rounds=counted(one.rounds, "round"))
 
 
 def _difference(one: Difference) -> Text:

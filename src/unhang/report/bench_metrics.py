@@ -9,7 +9,7 @@ from unhang.facts.units import size
 from unhang.text import Text, same
 
 _NOT_MEASURED = Text("not measured", "未测量")
-_HEAD = Text("per step, medians of the runs", "每步，各次运行的中位数")
+_HEAD = Text("per step, of all runs", "每步，所有运行")
 
 
 def _ms(value: float) -> str:

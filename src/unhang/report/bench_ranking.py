@@ -9,6 +9,7 @@ from typing import Any
 from unhang.bench.arms import Arm
 from unhang.bench.comparison import CONFIDENCE, Comparison
 from unhang.bench.explanation import explain
+from unhang.facts.units import counted
 from unhang.report import language
 from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, Report, margin_of, percent
 from unhang.text import NOTHING, Text
@@ -74,7 +75,8 @@ class Ranking(Report):
             gain, low, high = self._changes(racing[0])
             between = AT_LEAST.fill(low=percent(low)) if high is None else BETWEEN.fill(low=percent(low), high=percent(high))
             says = _BEST.fill(arm=names[racing[0].arm], gain=percent(gain), between=between)
-            yield says + CERTAINTY.fill(confidence=f"{CONFIDENCE * 100:g} %", n=racing[0].rounds)
+            n = racing[0].rounds
+            yield says + CERTAINTY.fill(confidence=f"{CONFIDENCE * 100:g} %", n=n, rounds=counted(n, "round"))
         elif racing:
             yield _OPEN.fill(arms=", ".join(names[one.arm] for one in racing))
         elif self.result.stopped == "decided":

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import session
 
-# DDP times its first ten iterations and every so many that follow; torch's own number is 100.
+# With CUDA DDP times its first ten iterations and every so many that follow; torch's own number is 100. On the CPU its timers wait for nothing.
 DDP_EVERY = 10
 # Those of objects are made of these.
 _CALLS = (
@@ -60,8 +60,8 @@ class _Clock:
 
 
 loader, calls = _Clock(), _Clock()
-# Each DistributedDataParallel, with the last of its iterations that was read.
-_models: list[tuple[weakref.ref[Any], dict[str, int]]] = []
+# Each DistributedDataParallel, with how often it is timed, and the last of its iterations that was read.
+_models: list[tuple[weakref.ref[Any], int, dict[str, int]]] = []
 
 
 def patch_loader(module: ModuleType) -> None:
@@ -86,8 +86,9 @@ def patch_ddp(module: ModuleType) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         initialise(self, *args, **kwargs)
         with contextlib.suppress(Exception):  # a torch that times otherwise: nothing is measured
-            self._set_ddp_runtime_logging_sample_rate(DDP_EVERY)
-            _models.append((weakref.ref(self), {}))
+            every = 1 if self.device_type == "cpu" else DDP_EVERY
+            self._set_ddp_runtime_logging_sample_rate(every)
+            _models.append((weakref.ref(self), every, {}))
 
     kind.__init__ = __init__
 
@@ -95,9 +96,9 @@ def patch_ddp(module: ModuleType) -> None:
 def ddp_exposed_s(step: int) -> float:
     """Seconds by which the communication of one earlier backward pass ended later than its computation; NaN where there is none to tell of."""
     found_s = math.nan
-    if step % DDP_EVERY != 1:
-        return found_s
-    for reference, seen in _models:
+    for reference, every, seen in _models:
+        if step % every != 1 % every:
+            continue
         with contextlib.suppress(Exception):
             told = reference()._get_ddp_logging_data()  # type: ignore[union-attr]
             iteration = told["iteration"]

@@ -74,6 +74,8 @@ def _in_force(device: str | None) -> dict[str, Any]:
             "backend": str(distributed.get_backend()) if joined else "none",
             "world size": str(distributed.get_world_size() if joined else 1),
             "device": str(device),
+            # Optimizers load torch._dynamo as well: only frames that it was given count.
+            "torch.compile": "used" if getattr(sys.modules.get("torch._dynamo.utils"), "counters", {}).get("frames") else "not used",
             **_settings(torch),
         },
     }
