@@ -125,7 +125,8 @@ def test_the_budget_also_ends_a_training_that_takes_no_step(bench):
 def test_a_training_that_fails_is_reported(bench):
     bench.script('sys.exit("no data") if pause > 0.1 else None')
     out, _ = bench.run("--arg", "pause=0.01,0.2", "--steps", "24", "-n", "2", "train.py", code=1)
-    assert "the training failed: unhang why " in out.replace("\n", " ") and "-b" in out
+    said = " ".join(out.split())
+    assert "the training failed in arm b (pause=0.2): rank " in said and "; unhang why /" in said and "-b says more" in said
 
 
 def test_priorities_find_what_gains_most(bench):
