@@ -39,6 +39,9 @@ def test_of_the_steps_after_the_warm_up_alone():
     # A sample is of an earlier step: the one that is read right after the warm-up belongs to it.
     (one,) = measured(rank(ddp={1: 5.0, DROPPED + 1: 5.0, **dict.fromkeys((10, 15, 20, 25), 0.01), 30: 0.06}))
     assert (one.exposed_s, one.loader_s) == (pytest.approx(0.02), None)
+    # A first call after the warm-up counts as well.
+    late = replace(rank(), calls_s=(*[NAN] * (DROPPED + 1), *(0.02 * i for i in range(1, STEPS - DROPPED))))
+    assert measured(late)[0].exposed_s == pytest.approx(0.02)
     # One long sample among a few would stand for the run.
     assert measured(rank(ddp=dict.fromkeys((10, 20, 30, 35), 0.01)))[0].exposed_s is None
 

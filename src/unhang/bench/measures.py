@@ -74,7 +74,8 @@ def _exposed(one: RankFile, first: int, last: int) -> float | None:
 
 def _gained(so_far_s: Sequence[float], first: int, last: int) -> float | None:
     """Per step, of what grows from step to step."""
-    gained = (so_far_s[last] - so_far_s[first]) / (last - first)
+    # Nothing was spent before the first call.
+    gained = (so_far_s[last] - (0.0 if math.isnan(so_far_s[first]) else so_far_s[first])) / (last - first)
     return None if math.isnan(gained) else gained
 
 
