@@ -21,7 +21,7 @@ from unhang.launch import ending
 from unhang.probes import live
 from unhang.runtime.attach import protocol
 
-# What all ranks do together, and what one rank does by itself.
+# Operations of all ranks together, and those that one rank measures by itself.
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "broadcast", "reduce", "send_recv", "pairs", "barrier")
 LOCAL = ("memory", "loader")
 # Launchers may write the rank in front of a line.

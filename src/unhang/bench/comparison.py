@@ -11,7 +11,7 @@ from unhang.bench.confidence_sequence import interval
 
 CONFIDENCE = 0.95
 MARGIN = 0.01
-# Of fewer the interval is unbounded or too wide to decide anything.
+# With fewer rounds the interval is unbounded or too wide to decide anything.
 LEAST_DECIDING = 3
 
 Outcome = Literal["faster", "slower", "same", "undecided"]

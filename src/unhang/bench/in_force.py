@@ -31,7 +31,7 @@ VERSIONS = frozenset({"torch version", "CUDA version", "NCCL version"})
 RUN_DIR = "{run_dir}"
 # All that these do is to change which transports and networks NCCL uses, and its log tells those.
 _CHOOSES_TRANSPORT = re.compile(r"NCCL_(?:SHM_DISABLE|P2P_DISABLE|P2P_LEVEL|IB_DISABLE|IB_HCA|NET|NET_GDR_LEVEL|SOCKET_IFNAME)")
-# What the hook sees of what each variable is to change.
+# The effect of each variable, as the hook reports it.
 BY_HOOK = {
     protocol.ENV_BACKEND: "backend",
     protocol.ENV_TIMEOUT: "timeout",

@@ -85,7 +85,7 @@ def _asked(options: SimpleNamespace) -> Asked:
     named = tuple((options.ops or ",".join(("memory", *OPS))).split(","))
     if backend not in ("nccl", "gloo"):
         raise typer.BadParameter(f"{backend}: it is nccl or gloo", param_hint="--backend")
-    # Of another launcher's ranks the Python is not known.
+    # Another launcher's ranks may use another Python, which is not known here.
     if backend == "nccl" and not words and (found_here := installed(chosen)).torch and found_here.nccl is None:
         raise UnhangError("--backend nccl: this torch is built without NCCL", says_zh="--backend nccl：这个 torch 不含 NCCL", hint="--backend gloo")
     if unknown := [op for op in named if op not in (*OPS, *LOCAL)]:

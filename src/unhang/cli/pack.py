@@ -68,8 +68,10 @@ def save(
     from unhang.report import language, pack, progress
 
     chosen = language.chosen(lang)
-    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as tell:
-        manifest, digest = packer.save(env, file, projects=project or (), requirements=with_wheels, level=level, replace=replace, tell=tell)
+    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
+        manifest, digest = packer.save(
+            env, file, projects=project or (), requirements=with_wheels, level=level, replace=replace, on_progress=on_progress
+        )
     written = file.stat().st_size
     if as_json:
         head = {"schema": "unhang/pack-save/1", "file": str(file), "bytes": written, "digest": digest}
@@ -100,8 +102,8 @@ def load(
     from unhang.report import language, pack, progress, screen
 
     chosen = language.chosen(lang)
-    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as tell:
-        loaded = loader.load(file, dest, replace=replace, tell=tell)
+    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
+        loaded = loader.load(file, dest, replace=replace, on_progress=on_progress)
     if as_json:
         head = {"schema": "unhang/pack-load/1", "state": loaded.state, "dest": loaded.dest, "digest": loaded.digest}
         _print_json(head | {"findings": loaded.findings, "manifest": _without_entries(loaded.manifest)})

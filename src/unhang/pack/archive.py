@@ -23,7 +23,7 @@ import zstandard
 from unhang.errors import UnhangError
 from unhang.pack import manifest as manifests
 from unhang.pack import placement
-from unhang.pack.contents import Item, Tell, changed, counted, is_as_seen, untold
+from unhang.pack.contents import Item, OnProgress, changed, counted, is_as_seen, no_progress
 from unhang.pack.manifest import Entry, Manifest
 from unhang.pack.placement import THREADS
 
@@ -43,7 +43,7 @@ class Sink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-def write(path: Path, manifest: Manifest, items: Sequence[Item], *, level: int, tell: Tell) -> str:
+def write(path: Path, manifest: Manifest, items: Sequence[Item], *, level: int, on_progress: OnProgress) -> str:
     """Write the archive beside `path`, and put it there when it is complete. Returns the digest of its manifest. Raises UnhangError."""
     encoded = manifests.encode(manifest)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -53,7 +53,7 @@ def write(path: Path, manifest: Manifest, items: Sequence[Item], *, level: int, 
             with zstandard.ZstdCompressor(compression_params=settings).stream_writer(file, closefd=False) as packed:
                 for own, data in ((placement.MANIFEST, encoded), (placement.SCRIPT, Path(placement.__file__).read_bytes())):
                     packed.write(_header(Entry(own, "file", 0o644, len(data))) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
-                write_members(packed, counted(items, tell))
+                write_members(packed, counted(items, on_progress))
                 packed.write(bytes(2 * tarfile.BLOCKSIZE))
             file.flush()
             os.fsync(file.fileno())
@@ -119,13 +119,13 @@ class Opened:
     name: str
     tar: tarfile.TarFile
 
-    def extract(self, root: Path, tell: Tell = untold) -> None:
+    def extract(self, root: Path, on_progress: OnProgress = no_progress) -> None:
         """Write everything below `root`, which is empty. Raises UnhangError if anything differs from the manifest; what was written stays."""
         with _refused(self.name), ThreadPoolExecutor(THREADS) as pool:
             if (script := self.tar.next()) is None or script.name != placement.SCRIPT:
                 raise UnhangError(f"{self.name} is refused: it ends before {placement.SCRIPT}", cause="it was cut short")
             written: deque[Future[None]] = deque()
-            for entry in counted(self.manifest.entries, tell):
+            for entry in counted(self.manifest.entries, on_progress):
                 # Hard links come last, after what they share.
                 while len(written) > (0 if entry.kind == "hard" else _AHEAD):
                     written.popleft().result()

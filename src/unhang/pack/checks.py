@@ -188,7 +188,7 @@ def examine(limit_s: float) -> dict[str, Any]:
         failed = [f for found in pool.map(lambda f: imports([f["module"]], limit_s), failed) for f in found]
     told: dict[str, Any] = {"prefix": sys.prefix, "base": sys.base_prefix, "imports": {"tried": len(names), "failed": failed}, "modules": known}
     pip = [sys.executable, "-I", "-m", "pip", "check"]
-    # What runs at every start, and no installation has brought.
+    # Files that Python runs at every start and that no distribution installed.
     brought = {str(f) for d in importlib.metadata.distributions(path=places) for f in d.files or ()}
     tops = {os.path.realpath(place) for place in places if os.path.isdir(place)}
     hooks = (os.path.join(top, n) for top in tops for n in os.listdir(top) if _HOOK.fullmatch(n) and n not in brought)

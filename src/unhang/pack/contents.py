@@ -19,8 +19,8 @@ from unhang.facts.host import Host
 from unhang.pack.manifest import Entry, Kind, LeftOut, Source
 from unhang.pack.placement import THREADS, How, batches
 
-# Is told the bytes that are done, and all of them.
-Tell = Callable[[int, int], None]
+# Called with the bytes that are done and the total.
+OnProgress = Callable[[int, int], None]
 _CHUNK_BYTES = 1 << 20
 _TEXT_BYTES = 8192
 _GIT_S = 120.0
@@ -173,15 +173,15 @@ def complete(items: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(sorted(ordered, key=lambda i: i.kind == "hard"))
 
 
-def summed(items: Sequence[Item], paths: Sequence[str], tell: Tell) -> Summed:
+def summed(items: Sequence[Item], paths: Sequence[str], on_progress: OnProgress) -> Summed:
     """Read every file once: its sum, and whether it names one of `paths`. Raises UnhangError for one that changes meanwhile."""
     needles = tuple(map(os.fsencode, sorted(paths, key=len)))
-    # What holds another one is found with it.
+    # A path that contains another one is found with it.
     needles = tuple(n for i, n in enumerate(needles) if not any(other in n for other in needles[:i]))
     files = [i for i in items if i.kind == "file"]
     with ThreadPoolExecutor(THREADS) as pool:
         read = chain.from_iterable(pool.map(lambda batch: [_read(i, needles) for i in batch], batches(files)))
-        found = {i.path: said for i, said in zip(counted(files, tell), read, strict=True)}
+        found = {i.path: said for i, said in zip(counted(files, on_progress), read, strict=True)}
     entries, binaries = list[Entry](), list[str]()
     places: dict[str, How] = {}
     for item in items:
@@ -196,17 +196,17 @@ def summed(items: Sequence[Item], paths: Sequence[str], tell: Tell) -> Summed:
     return Summed(entries=tuple(entries), items=tuple(items), places=places, binaries=tuple(binaries))
 
 
-def untold(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """Whom nobody watches."""
 
 
-def counted(items: Sequence[_Sized], tell: Tell) -> Iterator[_Sized]:
-    """Each in turn; when it is done with, `tell` is told."""
+def counted(items: Sequence[_Sized], on_progress: OnProgress) -> Iterator[_Sized]:
+    """Each in turn; `on_progress` is called after it."""
     done, total = 0, sum(i.size for i in items)
     for item in items:
         yield item
         done += item.size
-        tell(done, total)
+        on_progress(done, total)
 
 
 def _read(item: Item, needles: Sequence[bytes]) -> tuple[str, How | None]:

@@ -14,7 +14,7 @@ import msgspec
 from unhang.errors import UnhangError
 from unhang.model import HostFinding
 from unhang.pack import archive, manifest, placement
-from unhang.pack.contents import Tell, untold
+from unhang.pack.contents import OnProgress, no_progress
 from unhang.pack.manifest import Manifest
 from unhang.pack.preflight import preflight, this_host
 
@@ -30,7 +30,7 @@ class Loaded:
     findings: tuple[HostFinding, ...]
 
 
-def load(file: Path, given: Path, *, replace: bool = False, tell: Tell = untold) -> Loaded:
+def load(file: Path, given: Path, *, replace: bool = False, on_progress: OnProgress = no_progress) -> Loaded:
     """Raises UnhangError for archives that are damaged or hostile, and for a place that is taken; then nothing is left of it."""
     dest = given.absolute()
     dest = dest.parent.resolve() / dest.name
@@ -55,16 +55,16 @@ def load(file: Path, given: Path, *, replace: bool = False, tell: Tell = untold)
         if any(f.severity == "error" for f in findings):
             state = "refused"
         else:
-            _write(opened, dest, replace=taken, tell=tell)
+            _write(opened, dest, replace=taken, on_progress=on_progress)
         return Loaded(state=state, dest=str(dest), digest=digest, manifest=opened.manifest, findings=findings)
 
 
-def _write(opened: archive.Opened, dest: Path, *, replace: bool, tell: Tell) -> None:
+def _write(opened: archive.Opened, dest: Path, *, replace: bool, on_progress: OnProgress) -> None:
     missing = [p for p in dest.parents if not p.exists()]
     try:
         dest.parent.mkdir(parents=True, exist_ok=True)
         with placement.beside(dest) as new:
-            opened.extract(new, tell)
+            opened.extract(new, on_progress)
             placement.place(new, str(dest), opened.encoded)
             placement.exchange(new, dest, replace=replace)
     finally:

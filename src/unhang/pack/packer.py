@@ -19,7 +19,7 @@ from unhang.errors import UnhangError
 from unhang.facts import elf
 from unhang.facts.host import Host
 from unhang.pack import archive, interpreter
-from unhang.pack.contents import Item, Tell, complete, sources, summed, untold, walk
+from unhang.pack.contents import Item, OnProgress, complete, no_progress, sources, summed, walk
 from unhang.pack.environment import Environment, examine
 from unhang.pack.manifest import LeftOut, Manifest, Python, Source, Torch
 from unhang.pack.placement import OWN, PYTHON, THREADS, How
@@ -45,18 +45,23 @@ class Stock:
 
 @contextlib.contextmanager
 def stock(
-    prefix: Path, *, projects: Sequence[Path] = (), requirements: Path | None = None, without: Path | None = None, tell: Tell = untold
+    prefix: Path,
+    *,
+    projects: Sequence[Path] = (),
+    requirements: Path | None = None,
+    without: Path | None = None,
+    on_progress: OnProgress = no_progress,
 ) -> Iterator[Stock]:
     """Read the whole environment, and the projects without one file. What is made for it is there until the context ends. Raises UnhangError."""
     with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
         try:
-            taken = _taken(prefix, projects, requirements, without, Path(directory), tell)
+            taken = _taken(prefix, projects, requirements, without, Path(directory), on_progress)
         except OSError as e:
             raise UnhangError(f"cannot read {e.filename or prefix}: {e.strerror or e}") from e
         yield taken
 
 
-def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, without: Path | None, workshop: Path, tell: Tell) -> Stock:
+def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, without: Path | None, workshop: Path, on_progress: OnProgress) -> Stock:
     host = Host()
     env = examine(prefix, host)
     left: list[LeftOut] = list(env.strays)
@@ -83,18 +88,25 @@ def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, wi
             for i in items
         ]
         items += interpreter.collect(env.python, host, workshop)
-    return _with_sums(env, complete(items), host, sources=taken, left=left, program=program, tell=tell)
+    return _with_sums(env, complete(items), host, sources=taken, left=left, program=program, on_progress=on_progress)
 
 
 def _with_sums(
-    env: Environment, items: tuple[Item, ...], host: Host, *, sources: Sequence[Source], left: Sequence[LeftOut], program: str | None, tell: Tell
+    env: Environment,
+    items: tuple[Item, ...],
+    host: Host,
+    *,
+    sources: Sequence[Source],
+    left: Sequence[LeftOut],
+    program: str | None,
+    on_progress: OnProgress,
 ) -> Stock:
     outside = {s.origin: s.path for s in sources if not s.origin.startswith(f"{env.prefix}/")}
     recorded = {e.recorded: outside[str(e.path)] for e in env.editables if str(e.path) in outside}
     moves = dict.fromkeys((str(env.prefix), *env.recorded), "") | outside | recorded
     # As in direct_url.json.
     moves |= {quote(old): new for old, new in moves.items()}
-    read = summed(items, tuple(moves), tell)
+    read = summed(items, tuple(moves), on_progress)
     declared = _declared(env.prefix) if env.kind == "conda" else frozenset()
     places: dict[str, How] = {**read.places, **{p: "binary" for p in read.binaries if p in declared}}
     named = (LeftOut(path=p, why=f"binary, and names {env.prefix}: it is taken along as it is") for p in read.binaries if p not in declared)
@@ -124,7 +136,7 @@ def save(
     requirements: Path | None = None,
     level: int = 3,
     replace: bool = False,
-    tell: Tell = untold,
+    on_progress: OnProgress = no_progress,
 ) -> tuple[Manifest, str]:
     """Pack an environment. Returns its manifest and the manifest's digest. Raises UnhangError, also if `file` exists, unless `replace`."""
     if not file.absolute().parent.is_dir():
@@ -138,8 +150,10 @@ def save(
         raise UnhangError(f"{file} exists already", hint=f"unhang pack save {words}, or another file")
     archive.remove_parts(file)
     # It may lie in a project.
-    with stock(prefix, projects=projects, requirements=requirements, without=file.resolve(), tell=lambda done, total: tell(done, 2 * total)) as taken:
-        digest = archive.write(file, taken.manifest, taken.items, level=level, tell=lambda done, total: tell(total + done, 2 * total))
+    with stock(
+        prefix, projects=projects, requirements=requirements, without=file.resolve(), on_progress=lambda done, total: on_progress(done, 2 * total)
+    ) as taken:
+        digest = archive.write(file, taken.manifest, taken.items, level=level, on_progress=lambda done, total: on_progress(total + done, 2 * total))
         return taken.manifest, digest
 
 
