@@ -123,22 +123,23 @@ def _cell(value: object) -> str:
 
 
 def _table(rows: Sequence[tuple[str, dict[str, str]]]) -> str:
-    """Rows with the same columns make one table; one row by itself stands upright."""
-    lines: list[str] = []
-    before: list[str] = []
-    for i, (name, cells) in enumerate(rows):
-        alike = [other for _, other in (*rows[:i], *rows[i + 1 :]) if other.keys() == cells.keys()]
-        if not alike:
-            if before != ["value"]:
-                before = ["value"]
-                lines += ["", "| what | value |", "|---|---|"]
-            lines += [f"| {f'{name}, {key}'.removeprefix(', ')} | {cell} |" for key, cell in cells.items()]
-            continue
-        if before != list(cells):
-            before = list(cells)
-            lines += ["", f"| what | {' | '.join(before)} |", "|---" * (len(before) + 1) + "|"]
-        lines.append(f"| {name} | {' | '.join(cells.values())} |")
-    return "\n".join(line.replace("_", " ") for line in lines[1:]) + "\n"
+    """Rows with the same columns make one table; those that have theirs alone stand upright, in one table of their own."""
+    alike: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for name, cells in rows:
+        alike.setdefault(tuple(cells), []).append((name, *cells.values()))
+    upright = [
+        (f"{name}, {key}".removeprefix(", "), cell)
+        for columns, ((name, *cells), *more) in alike.items()
+        if not more
+        for key, cell in zip(columns, cells, strict=True)
+    ]
+    tables = [(("value",), upright), *((columns, lines) for columns, lines in alike.items() if len(lines) > 1)]
+    return "\n".join(_lines(("what", *columns), lines) for columns, lines in tables if lines).replace("_", " ")
+
+
+def _lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    first, *others = (f"| {' | '.join(cells)} |\n" for cells in (heads, *rows))
+    return first + "|---" * len(heads) + "|\n" + "".join(others)
 
 
 def main(arguments: Sequence[str]) -> int:
