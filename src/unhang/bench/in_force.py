@@ -152,7 +152,8 @@ def _why_equal(one: Arm, other: Arm, runs: Mapping[str, Run]) -> EqualArms | Non
     # A difference that was not asked for (a temporary directory, a port) does not count.
     if not (asked.intersection(differing) if asked else differing):
         values = ", ".join(f"{name}={a.in_force[name]}" if name in a.in_force else f"{name} not applied" for name in sorted(asked))
-        says, cause = Text("{values} in both", "两组中都是 {values}").fill(values=values), "nothing in the training uses it"
+        says = Text("{values} in both", "两组中都是 {values}").fill(values=values)
+        cause = "nothing in the training uses it, or it has that value already"
         # An arm that was started with the script's own value shows no change.
         if own := sorted(asked & (a.set_by_script.keys() | b.set_by_script.keys())):
             cause = f"the script sets {', '.join(own)} itself, whatever it was started with"

@@ -582,7 +582,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("without the warm-up, {} have to be left", "去掉预热后至少要有 {} 步"),
     ("let the training take more steps, and raise --steps", "让训练多走几步，并增大 --steps"),
     ("the script sets {} itself, whatever it was started with", "脚本自行设置了 {}，不管启动时是什么值"),
-    ("nothing in the training uses it", "训练中没有用到它"),
+    ("nothing in the training uses it, or it has that value already", "训练中没有用到它，或者它本来就是这个值"),
     (
         "NCCL takes the first transport that works between two GPUs: P2P (NVLink, then PCIe), shared memory, the network",
         "NCCL 采用两块 GPU 之间第一个可用的传输方式：依次为 P2P（先 NVLink 后 PCIe）、共享内存、网络",
