@@ -133,7 +133,8 @@ def _table(rows: Sequence[tuple[str, dict[str, str]]]) -> str:
         if not more
         for key, cell in zip(columns, cells, strict=True)
     ]
-    tables = [(("value",), upright), *((columns, lines) for columns, lines in alike.items() if len(lines) > 1)]
+    tables: list[tuple[tuple[str, ...], Sequence[tuple[str, ...]]]] = [(("value",), upright)]
+    tables += [(columns, lines) for columns, lines in alike.items() if len(lines) > 1]
     return "\n".join(_lines(("what", *columns), lines) for columns, lines in tables if lines).replace("_", " ")
 
 

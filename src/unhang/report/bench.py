@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ _EQUAL = Text(
     "left out, since they change nothing here: {arms} run with what {baseline} runs with",
     "已略去，因为在此不改变任何东西：{arms} 与 {baseline} 运行时完全相同",
 )
+_DIFFERS = Text("{arm} differs from {baseline} in {what}", "{arm} 与 {baseline} 的差别：{what}")
 _PLOT = Text("time against {baseline}: * mean, = interval, : margin", "与 {baseline} 相比的时间：* 平均，= 区间，: 界限")
 _MORE = Text("note: the arms also differ in {names}, which was not requested", "注意：各组在 {names} 上也有差别，而这并未要求")
 _CHANGED = Text("note: {names} changed between the runs of {arm}", "注意：{names} 在 {arm} 的各次运行之间有变化")
@@ -130,7 +132,7 @@ class Report:
             if not self.rules.is_race:
                 console.print(table(*in_language(self.metric_rows(), self.lang), left=(0,)))
                 console.print()
-        for says in (*self.verdicts(), *self.explanation(), *self.notes()):
+        for says in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes()):
             for line in fold(says.of(self.lang), screen.width(console)):
                 console.print(line, markup=False, soft_wrap=True)
 
@@ -149,20 +151,20 @@ class Report:
         ran = [arm for arm in self.arms if self.numbers(arm)["runs"]]
         return bench_metrics.rows(ran, [self.numbers(arm) for arm in ran], on_gpus=on_gpus)
 
+    def differences(self) -> Iterator[Text]:
+        """What each arm differed in from the first."""
+        found = self.state.proof.differences if self.state.proof is not None else ()
+        for name, of_arm in itertools.groupby(found, key=lambda one: one.arm):
+            yield _DIFFERS.fill(arm=name, baseline=self.arms[0].name, what=joined(map(_difference, of_arm), COMMA))
+
     def notes(self) -> Iterator[Text]:
-        """What the arms differed in, what else is worth knowing, and how to go on."""
+        """What else is worth knowing, and how to go on."""
         proof, first = self.state.proof, self.arms[0].name
         if self.rules.is_per_sample:
             yield _SAMPLES.fill(samples=", ".join(f"{arm.name} {arm.samples}" for arm in self.arms))
-        for arm in self.arms[1:] if proof is not None else ():
-            found = [d for d in proof.differences if d.arm == arm.name]  # type: ignore[union-attr]
-            if not found:
-                continue
-            yield Text("{arm} differs from {baseline} in {what}", "{arm} 与 {baseline} 的差别：{what}").fill(
-                arm=arm.name, baseline=first, what=joined(map(_difference, found), COMMA)
-            )
-            if more := [d.name for d in found if not (d.is_asked or d.name in OBSERVED)]:
-                yield _MORE.fill(names=", ".join(more))
+        found = proof.differences if proof is not None else ()
+        if more := sorted({one.name for one in found if not (one.is_asked or one.name in OBSERVED)}):
+            yield _MORE.fill(names=", ".join(more))
         if equal := [f"{arm.name} ({arm.asked})" for arm in self.arms if self.state.out.get(arm.name) == "equal"]:
             yield _EQUAL.fill(arms=", ".join(equal), baseline=first)
         for arm_name, name in proof.without_effect if proof is not None else ():
@@ -236,7 +238,7 @@ class Report:
     def markdown(self) -> str:
         """The table and the sentences."""
         tables = (self.rows(), self.metric_rows()) if self.state.runs else ()
-        says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.explanation(), *self.notes())]
+        says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes())]
         return "\n".join((*(_markdown(*in_language(rows, self.lang)) for rows in tables), *says))
 
     def csv(self) -> str:

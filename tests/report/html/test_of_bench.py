@@ -45,6 +45,8 @@ def test_all_of_it_is_there_without_a_script(compared):
     assert len(read.attribute("rect", **{"class": "interval"})) == sum(view.after.low is not None for view in views) == 10
     assert all(f"{view.change * 100:+.1f} %" in read.text for view in views)
     assert "NCCL_SHM_DISABLE" in read.text and "Did the arms differ?" in read.text and "cores" in read.text
+    # Told once, in the table.
+    assert not any(says.en in read.text for says in compared.differences())
     assert not {name for _, attributes in read.elements for name in attributes if name in ("src", "href", "style") or name[:2] == "on"}
 
 
@@ -52,6 +54,8 @@ def test_a_ranking_has_a_chart_of_each_arm_that_was_compared_and_no_text_becomes
     made = ranking(trainings)
     read = Read(of_bench.render(replace(made, again=HOSTILE, arms=[replace(arm, asked=HOSTILE) for arm in made.arms]), (HOSTILE,)))
     assert [one["id"] for one in read.attribute("section") if one["id"].startswith("rounds-")] == ["rounds-b", "rounds-c", "rounds-d"]
+    # A column for each of many arms would not fit.
+    assert "Where the time goes" not in read.text
     assert "ib: no adapter" in read.text and read.open == [] and not read.scripts and not read.attribute("img") and HOSTILE[:40] in read.text
 
 

@@ -51,7 +51,8 @@ def render(report: Report, command: Sequence[str]) -> str:
     parts: list[Child] = [_verdict(report, verdicts)]
     if runs:
         parts.append(sections.section("result", _RESULT.of(lang), table(*in_language(report.rows(), lang)), class_="card"))
-        parts.append(sections.section("parts", _PARTS.of(lang), table(*in_language(report.metric_rows(), lang)), class_="card"))
+        if not report.rules.is_race:
+            parts.append(sections.section("parts", _PARTS.of(lang), table(*in_language(report.metric_rows(), lang)), class_="card"))
         about = element("p", _TIMES_ABOUT.of(lang), class_="quiet")
         parts.append(sections.section("times", _TIMES.of(lang), about, _histograms(report), class_="card"))
         parts += [_rounds(report, arm, views) for arm, views in report.state.views.items()]
