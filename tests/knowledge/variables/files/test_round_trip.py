@@ -272,7 +272,7 @@ python $m
     "redirections": """export NCCL_TIMEOUT=1 > /dev/null
 export NCCL_RINGS=1 2>/dev/null && python a
 diff <(NCCL_TIMEOUT=1 python x) <(export NCCL_TIMEOUT=1; python x) && echo same
-python > >(cat) b; wait
+( python > >(cat) b ) | cat
 (NCCL_TIMEOUT=1 python c)
 ( NCCL_RINGS=1 python d ) 2>&1 | cat; wait
 { export NCCL_TIMEOUT=1; } >/dev/null
