@@ -158,6 +158,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     results: dict[str, Any] = json.loads(at.read_text()) if at.is_file() and not asked.quick else {}
     failed = []
+    at.parent.mkdir(exist_ok=True)
     for name in () if asked.docs or asked.check else asked.names or BENCHMARKS:
         sys.stderr.write(f"--- {name}\n")
         try:
@@ -165,7 +166,6 @@ def main(arguments: Sequence[str]) -> int:
         except ValueError as e:
             failed.append(str(e))
             continue
-        at.parent.mkdir(exist_ok=True)
         at.write_text(json.dumps({known: results[known] for known in BENCHMARKS if known in results}, indent=1) + "\n")
     text = tables(source.read_text("utf-8"), results)
     if asked.check:

@@ -55,7 +55,7 @@ class StepClock:
     def results(self, *, images: int, skip: int) -> dict[str, float | None]:
         """Of all steps but the first `skip`; a step takes as long as on its slowest rank. `images`: of all ranks in a step. All ranks call it."""
         self.collect()
-        times = torch.tensor([self._took_ms, self._waited_ms], dtype=torch.float64, device=self._device)[:, skip:]
+        times = torch.tensor([self._took_ms, self._waited_ms], dtype=torch.float64, device=self._device)[:, skip:].contiguous()
         if not times.numel():
             return {"steps": 0, **dict.fromkeys(NAMES)}
         dist.all_reduce(times, dist.ReduceOp.MAX)

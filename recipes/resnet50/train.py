@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
     add("--compile", choices=("on", "off"), default="off", help="torch.compile")
     add("--cudnn-benchmark", choices=("on", "off"), default="on", help="let cuDNN choose its algorithms by trying them")
     add("--seed", type=at_least(0), default=0)
-    add("--output", type=Path, help="metrics.jsonl and checkpoints, of which the newest is gone on from; nothing is written without it")
+    add("--output", type=Path, help="metrics.jsonl and checkpoints; training resumes from the newest. Nothing is written without it")
     add("--save-every", type=at_least(0), default=0, help="steps between checkpoints; 0: one at the end")
     add("--eval-every", type=at_least(0), default=0, help="steps between evaluations; 0: none")
     add("--log-every", type=at_least(1), default=50, help="steps between log lines, which wait for the device")

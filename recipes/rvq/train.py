@@ -45,7 +45,7 @@ class Training:
         std, mean = torch.std_mean(torch.cat([self.sequences.whole(int(i)) for i in self.training_numbers[:MEASURED]]), dim=0)
         # A channel that never moves has no scale of its own.
         self.model = Autoencoder(mean, std.clamp(min=1e-3), width=options.width, quantizers=options.quantizers, codes=options.codes).to(device)
-        # Rank 0's buffers in every step would hide codebooks that part; `sync_check` compares them. torch 2.13 renamed the option.
+        # Rank 0's buffers in every step would hide codebooks that differ between ranks; `sync_check` compares them. torch 2.13 renamed the option.
         renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
         unsent: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         self.ddp = DistributedDataParallel(self.model, device_ids=[device] if device.type == "cuda" else None, **unsent)
@@ -76,11 +76,11 @@ class Training:
             faults.tap("train.codebook", self.watched["codebooks"]["layers_0__codebook_embed_avg"], step=step)
             stopped = stop.agreed()
             saves = bool(stopped) or step % options.save_every == 0 or step == options.steps
-            # Ranks that have parted get into no checkpoint.
+            # No checkpoint of ranks that differ.
             unhang.sync_check(step, model=self.watched, loss=loss, every=1 if saves else options.sync_check_every)
             if step % options.log_every == 0 or step == options.steps:
                 self._report(error.item(), commitment.item())
-            if not stopped and (step % options.eval_every == 0 or step == options.steps):
+            if step == options.steps or (not stopped and step % options.eval_every == 0):
                 self._evaluate()
             if saves:
                 self._save()

@@ -78,6 +78,12 @@ def test_slower_same_and_undecided(machine):
     assert [one.outcome for one in early] == ["undecided"]
 
 
+def test_sizes_with_the_same_part_for_a_rank_are_one_measurement():
+    seconds = {}
+    baseline.add(seconds, [comm.Row(op="all_gather", size_bytes=32, p50_s=1.0), comm.Row(op="all_gather", size_bytes=32, p50_s=2.0)])
+    assert seconds == {"all_gather, 32 B": [2.0]}
+
+
 def test_a_baseline_is_for_one_machine(tmp_path):
     store = Store(tmp_path / "deep" / "bench.sqlite")
     with pytest.raises(UnhangError, match="no baseline is in"):

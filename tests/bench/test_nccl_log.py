@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.bench.trainings import Trainings
 
@@ -53,6 +55,15 @@ def test_a_variable_that_changes_no_transport_makes_no_difference(trainings):
     with pytest.raises(EqualArms, match=r"do not differ in anything effective: by its own log, NCCL uses NET/Socket, P2P/CUMEM in both") as refused:
         trainings.run()
     assert refused.value.says_zh and "p2p=off" in refused.value.hint and len(trainings.started) == 2
+
+
+def test_an_interface_that_nccl_does_not_use_makes_no_difference(trainings):
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    trainings.nccl = dict.fromkeys("ab", LOG.format(off=0, via="P2P/CUMEM"))
+    trainings.variables = {"a": dict.fromkeys(names, "eth0"), "b": dict.fromkeys(names, "eth1")}
+    trainings.arms = [replace(arm, changes=frozenset(names)) for arm in trainings.arms]
+    with pytest.raises(EqualArms, match="by its own log"):
+        trainings.run()
 
 
 def test_without_a_log_of_every_rank_nothing_is_concluded(trainings):

@@ -92,6 +92,16 @@ def test_a_training_that_fails_without_any_setting_fails_soon(trainings):
     assert (result.stopped, result.exitcode) == ("failed", 1) and len(trainings.started) <= 2
 
 
+def test_a_failure_beside_that_of_the_script_itself_says_nothing_about_a_setting(trainings):
+    of_many(trainings)
+    trainings.fails = {"a", "c"}
+    first = next(seed for seed in range(1000) if order(list("abcdefg"), seed=seed, round=1)[0] == "c")
+    assert trainings.run(budget_s=1000.0, seed=first, **RACE).stopped == "failed"
+    trainings.fails = set()
+    result = trainings.run(budget_s=1000.0, seed=first, **RACE)
+    assert result.stopped == "decided" and "c" not in result.state.out and not result.failures
+
+
 def test_arms_of_a_ready_made_comparison_that_change_nothing_are_left_out(trainings):
     trainings.step_s["b"] = 0.11
     trainings.more(c=0.1)

@@ -62,10 +62,9 @@ def named(row: Row) -> str:
 
 
 def add(seconds: dict[str, list[float]], rows: Sequence[Row]) -> None:
-    """One more round."""
-    for row in rows:
-        if not row.lacking:
-            seconds.setdefault(named(row), []).append(row.p50_s)
+    """One more round. Sizes of which a rank's part is the same are one measurement."""
+    for name, row in {named(row): row for row in rows if not row.lacking}.items():
+        seconds.setdefault(name, []).append(row.p50_s)
 
 
 def judge(baseline: Baseline, seconds: Mapping[str, Sequence[float]], *, margin: float) -> tuple[Comparison, ...]:
@@ -95,10 +94,8 @@ class Store:
                 return msgspec.json.decode(data, type=Baseline)
         if not rows:
             raise UnhangError(f"no baseline is in {self.path}", says_zh=f"{self.path} 中没有基线", hint="unhang bench record")
-        others = [msgspec.json.decode(data, type=Baseline) for _, data in rows]
-        # Most likely recorded here, before something was changed.
-        nearest = max(others, key=lambda one: sum(one.machine.get(k) == v for k, v in here.items()))
-        differs = ", ".join(f"{k} was {nearest.machine.get(k)}, is {v}" for k, v in here.items() if nearest.machine.get(k) != v)
+        newest = msgspec.json.decode(rows[0][1], type=Baseline)
+        differs = ", ".join(f"{k} was {newest.machine.get(k)}, is {v}" for k, v in here.items() if newest.machine.get(k) != v)
         raise UnhangError(
             f"the baseline is of another machine, or this one has changed: {differs}",
             says_zh=f"基线属于另一台机器，或者本机已改变：{differs}",

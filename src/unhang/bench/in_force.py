@@ -29,9 +29,9 @@ OBSERVED = frozenset({"TCP addresses", nccl_used.TRANSPORTS, nccl_used.NETWORK, 
 UNKNOWN = "not known"
 VERSIONS = frozenset({"torch version", "CUDA version", "NCCL version"})
 RUN_DIR = "{run_dir}"
-# All that these do is to change which transports and networks NCCL uses, and its log tells those.
+# These only change which transports and networks NCCL uses, and its log tells those.
 _CHOOSES_TRANSPORT = re.compile(r"NCCL_(?:SHM_DISABLE|P2P_DISABLE|P2P_LEVEL|IB_DISABLE|IB_HCA|NET|NET_GDR_LEVEL|SOCKET_IFNAME)")
-# The effect of each variable, as the hook reports it.
+# The effect of each variable, as the hook reports it; of a launcher's option, the variable that it becomes.
 BY_HOOK = {
     protocol.ENV_BACKEND: "backend",
     protocol.ENV_TIMEOUT: "timeout",
@@ -43,6 +43,7 @@ BY_HOOK = {
     protocol.ENV_BUCKET: "DDP bucket_cap_mb",
     protocol.ENV_CUDNN_BENCHMARK: "cuDNN benchmark",
     COMPILE_DISABLE: "torch.compile",
+    "--mixed_precision": "ACCELERATE_MIXED_PRECISION",
 }
 # These differ between processes or starts by themselves, or BY_HOOK has what they do.
 _OF_ONE_START = re.compile(
@@ -148,6 +149,8 @@ def _differing(one: Run, other: Run) -> list[str]:
 def _why_equal(one: Arm, other: Arm, runs: Mapping[str, Run]) -> EqualArms | None:
     a, b = runs[one.name], runs[other.name]
     asked, differing = one.changes | other.changes, _differing(a, b)
+    if a.in_force.get("backend") == b.in_force.get("backend") == "nccl":
+        asked -= {"GLOO_SOCKET_IFNAME"}  # Gloo that is used beside NCCL shows in the TCP addresses
     cause = hint = None
     # A difference that was not asked for (a temporary directory, a port) does not count.
     if not (asked.intersection(differing) if asked else differing):

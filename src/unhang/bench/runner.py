@@ -70,7 +70,9 @@ class Benchmark:
         self._directory = directory
         self._on_progress = on_progress
         self._runs = list(directory.runs())
-        self._failures = list(directory.failures())
+        # Where the baseline did not run either, the setting may not be the reason.
+        ran = {run.round for run in self._runs if run.arm == arms[0].name}
+        self._failures = [one for one in directory.failures() if one.round in ran]
         self._longest_s = max((run.elapsed_s for run in self._runs), default=0.0)
 
     def run(self) -> Result:

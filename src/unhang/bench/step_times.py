@@ -18,7 +18,8 @@ import msgspec
 WINDOW = 5
 # In robust standard deviations (1.4826 times the median absolute deviation).
 USUAL = 2.0
-BLOCKS = 20
+# Of so many steps each that a pause at every twentieth one falls into most of them.
+BLOCKS = 5
 LEAST_STEPS = 10
 
 
@@ -113,7 +114,7 @@ def warmup(times_s: Sequence[float]) -> tuple[int, bool]:
     if len(second) < WINDOW:
         return half, False
     usual = statistics.median(second)
-    # Steps that sleep are alike to the microsecond: a thousandth is no change of rhythm.
+    # Very regular steps have almost no spread: changes below a thousandth are ignored.
     sigma = max(1.4826 * statistics.median(abs(t - usual) for t in second), usual / 1000)
     middle = len(second) // 2
     # Three standard errors of a difference of two medians of normal values.

@@ -14,6 +14,7 @@ from unhang.bench.comm import LOCAL, OPS, Asked, Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.cli import caches, refused
 from unhang.cli.bench import LEAST_ROUNDS, need_scipy
+from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts.speed import FILE
 from unhang.facts.units import size
@@ -38,6 +39,12 @@ def comm(options: SimpleNamespace) -> None:
 def record(options: SimpleNamespace) -> None:
     """Keep a round for each start of the ranks, and at the end the baseline."""
     store, asked, seconds = _store(), _asked(options), dict[str, list[float]]()
+    if redact_command(asked.launcher) != asked.launcher:
+        raise UnhangError(
+            "the launcher's command holds a credential, and a baseline keeps the command",
+            says_zh="启动命令中含有凭据，而基线会保存该命令",
+            hint="export it, and leave it out of the command",
+        )
     machine = baseline.machine(asked.python)
     for round in range(1, options.rounds + 1):
         if not (rows := _sound(asked, f"{round}/{options.rounds} ", as_json=options.as_json)):
@@ -46,6 +53,8 @@ def record(options: SimpleNamespace) -> None:
                 raise typer.Exit(1)
             break
         baseline.add(seconds, rows)
+    if not seconds:
+        raise UnhangError("nothing was measured: this backend has none of these operations", says_zh="没有测得任何数据：该后端不支持这些操作")
     kept = baseline.Baseline(recorded=baseline.now(), machine=machine, asked=asked, seconds={key: tuple(values) for key, values in seconds.items()})
     store.keep(kept)
     document = {"schema": "unhang/bench-baseline/1", "file": str(store.path), **msgspec.to_builtins(kept)}
@@ -94,7 +103,7 @@ def _asked(options: SimpleNamespace) -> Asked:
         found = measuring.parse_sizes(options.sizes)
     except ValueError:
         raise typer.BadParameter(f"{options.sizes}: it is LOW..HIGH or a list such as 1M,16M", param_hint="--sizes") from None
-    started = measuring.launcher(words[1:] if words[:1] == ("--",) else words, ranks=options.ranks, python=chosen)
+    started = measuring.launcher(words, ranks=options.ranks, python=chosen)
     return Asked(launcher=started, backend=backend, ops=named, sizes=found, time_s=options.time_s, python=chosen)
 
 

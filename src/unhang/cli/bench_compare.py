@@ -102,7 +102,6 @@ def _asked(verb: Literal["compare", "priorities"], options: SimpleNamespace) -> 
     if options.argument is not None and arms:
         raise UnhangError("--arg and --a: choose one", hint="--arg makes an arm of each value")
     words = tuple(options.command or ())
-    words = words[1:] if words[:1] == ("--",) else words
     arms = arms if options.argument is None else _of_argument(options.argument)
     if options.ready_made is not None and arms:
         raise UnhangError(
@@ -297,5 +296,6 @@ def _changes(plan: Plan) -> set[str]:
         if spelled is None or not (one.is_typed or one.origin.startswith("preset ")):
             continue
         found |= {BY_HOOK.get(variable, variable) for variable in spelled.env if variable in BY_HOOK or is_of_interest(variable)}
+        found |= {BY_HOOK[option] for option, _ in spelled.options if option in BY_HOOK}
         found |= {WORLD_SIZE} if one.key == "processes" else {ARGUMENTS} if spelled.arguments else set()
     return found

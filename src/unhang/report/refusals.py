@@ -579,6 +579,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{} was {} in the first run of {}, and is {} now", "{} 在第一次运行中为 {}（{} 组），现在为 {}"),
     ("the machine, its software or the script was changed during the comparison", "机器、软件或脚本在比较期间被改动"),
     ("start a new comparison", "重新开始一次比较"),
+    ("export it, and leave it out of the command", "用 export 设置它，不要写在命令里"),
     ("without the warm-up, {} have to be left", "去掉预热后至少要有 {} 步"),
     ("let the training take more steps, and raise --steps", "让训练多走几步，并增大 --steps"),
     ("the script sets {} itself, whatever it was started with", "脚本自行设置了 {}，不管启动时是什么值"),

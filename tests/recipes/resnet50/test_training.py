@@ -84,6 +84,22 @@ def test_it_learns_and_says_how_fast(undisturbed):
     assert 0 < said["median_ms"] <= said["p95_ms"] and 0 < said["loader_wait_ms"] < said["mean_ms"]
 
 
+def test_times_are_reduced_from_contiguous_memory(monkeypatch):
+    """NCCL refuses any other, and Gloo reduces what lies between."""
+    monkeypatch.syspath_prepend(str(RECIPE))
+    import step_clock
+
+    seen = []
+    monkeypatch.setattr(step_clock.dist, "all_reduce", lambda tensor, op: seen.append((tuple(tensor.shape), tensor.is_contiguous())))
+    monkeypatch.setattr(step_clock.dist, "get_world_size", lambda: 2)
+    clock = step_clock.StepClock(torch.device("cpu"))
+    for batch in range(5):
+        assert clock.next(iter([batch])) == batch
+        clock.end()
+    clock.results(images=8, skip=2)
+    assert seen == [((2, 3), True)]
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("fault", "cause", "attempts", "tries"),
