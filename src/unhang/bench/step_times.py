@@ -18,7 +18,7 @@ import msgspec
 WINDOW = 5
 # In robust standard deviations (1.4826 times the median absolute deviation).
 USUAL = 2.0
-# Of so many steps each that a pause at every twentieth one falls into most of them.
+# Few and long, so that most blocks contain a pause that comes every twenty steps.
 BLOCKS = 5
 LEAST_STEPS = 10
 
