@@ -172,11 +172,18 @@ def goes_on(rank: int) -> list[float]:
 
 
 def test_the_first_rank_is_named_where_it_does_not_come(fresh):
-    world = fresh(3)
-    late, *found = world.try_(waits_for_the_first, "barrier")
-    assert all(isinstance(one, Raised) and one.kind == "CollectiveTimeout" and one.missing == (0,) for one in found), found
-    assert late.kind == "LatePeer" and late.closed == found[0].closed == found[1].closed
-    assert world(goes_on) == [[3.0] * 4] * 3
+    for _ in range(3):
+        world = fresh(3)
+        found = world.try_(waits_for_the_first, "barrier")
+        missing = found[0].closed.missing
+        assert missing[0] == 0 and len(missing) < 3, found
+        assert [one.kind for one in found] == ["LatePeer" if rank in missing else "CollectiveTimeout" for rank in range(3)], found
+        assert all(one.closed == found[0].closed for one in found), found
+        assert world(goes_on) == [[3.0] * 4] * 3
+        # On a busy machine another one may stand still for longer than reports are waited for, and is late as well.
+        if missing == (0,):
+            return
+    pytest.fail("another rank than the first was late three times")
 
 
 def test_nor_does_a_decision_wait_for_it_and_it_obeys(fresh):
