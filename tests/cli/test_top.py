@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import importlib.util
 import json
@@ -179,17 +178,20 @@ class Terminal:
             assert time.monotonic() < deadline, self.seen[-2000:]
             self._read(0.2)
 
-    def _read(self, wait_s: float) -> None:
-        if select.select([self.master], [], [], wait_s)[0]:
-            with contextlib.suppress(OSError):
-                self.seen += os.read(self.master, 1 << 16)
+    def _read(self, wait_s: float) -> bool:
+        """Take what comes next, which may be a part of what was written; whether anything came."""
+        if not select.select([self.master], [], [], wait_s)[0]:
+            return False
+        self.seen += os.read(self.master, 1 << 16)
+        return True
 
     def end(self) -> int:
         deadline = time.monotonic() + 15
         while self.process.poll() is None:
             assert time.monotonic() < deadline, "it does not end"
             self._read(0.05)
-        self._read(0.2)
+        while self._read(0.2):
+            pass
         return self.process.returncode
 
     def close(self) -> None:
