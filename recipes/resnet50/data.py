@@ -6,6 +6,7 @@ resumed training sees what an undisturbed one does.
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 # An index, and the number that its crop is drawn from.
 Place = tuple[int, int]
+# A worker that takes longer for a batch has hung, and the rank raises.
+_TIMEOUT_S = 300
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 
 
@@ -89,4 +92,10 @@ def batches(count: int, *, batch: int, rank: int, ranks: int, seed: int, start: 
 
 def load(data: Dataset[Any], *, workers: int, **order: Any) -> DataLoader[Any]:
     """Batches in the order of a `batch_sampler`, or of `sampler` and `batch_size`. Its own generator: it would draw from the global one."""
-    return DataLoader(data, num_workers=workers, pin_memory=torch.cuda.is_available(), generator=torch.Generator(), **order)
+    of_workers: dict[str, Any] = {}
+    if workers:
+        # A rank has threads, of torch, Gloo or NCCL: what is forked from it may wait for ever for a lock that one of them held.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        of_workers = {"multiprocessing_context": context, "timeout": _TIMEOUT_S}
+    return DataLoader(data, num_workers=workers, pin_memory=torch.cuda.is_available(), generator=torch.Generator(), **of_workers, **order)
