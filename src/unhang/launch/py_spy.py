@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -21,8 +22,10 @@ async def dump(tool: str, pid: int, *options: str) -> bytes:
     It pauses what it reads. A process that is stopped would be continued by that: give `--nonblocking`.
     """
     argv = [tool, "dump", "--json", *options, "--pid", str(pid)]
+    # Its last line is to be the reason, not the end of its own backtrace.
+    environ = {**os.environ, "RUST_BACKTRACE": "0"}
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environ
     )
     try:
         out, err = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
