@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.runtime.collectives import world as of_ranks
-from tests.runtime.collectives.world import Raised, reads_its_keys
+from tests.runtime.collectives.world import reads_its_keys
 
 import unhang
 from unhang.runtime.collectives.board import Board
