@@ -63,7 +63,6 @@ def unhang_as_user(place, *words):
         ("why", "--ras", "locked/ras.json"),
         ("vars", "locked/train.sh"),
         ("vars", "--libs", "locked/site-packages", "NCCL_DEBUG"),
-        ("vars", "--rewrite", "locked/train.sh"),
         ("run", "locked/train.py"),
         ("run", "locked/start"),
     ],

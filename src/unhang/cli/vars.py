@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from unhang.knowledge.variables.judge import Judged
     from unhang.knowledge.variables.readers import Scan
     from unhang.model import NotExamined
-    from unhang.report.language import Language
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]+")
 _SETTING = re.compile(r"[A-Z][A-Z0-9_]+=[^\n]*")
@@ -41,9 +40,6 @@ def vars(
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="All variables that are known, set or not.")] = False,
     libs: Annotated[Path | None, typer.Option(metavar="PATH", help="Judge for this site-packages, for example another machine's.")] = None,
-    correct: Annotated[
-        bool, typer.Option("--rewrite", help="Print the file corrected: what does nothing commented out, old names replaced.")
-    ] = False,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,
 ) -> None:
@@ -53,7 +49,6 @@ def vars(
 
     Exit code: 0 if nothing is wrong, 1 if something is, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     A variable in a form that is not understood counts as bad input: what the file makes of it is not known.
-    With --rewrite: 0 if nothing that is wrong is left in what was printed, 1 if something is, 2 if part of it was not understood; stderr says what.
     """
     from dataclasses import replace
 
@@ -67,8 +62,6 @@ def vars(
     from unhang.report import language, screen
 
     chosen = language.chosen(lang)
-    if correct and (as_json or show_all):
-        raise UnhangError(f"--rewrite prints a corrected file: it goes with no {'--json' if as_json else '--all'}")
     if libs is not None and not named.is_dir(libs):
         raise UnhangError(f"there is no directory {libs}", hint="unhang vars --libs /path/to/lib/python3.11/site-packages")
     host = Host()
@@ -82,10 +75,6 @@ def vars(
     reader = Reader(caches.folder())
     plugins = variable_readers.plugins(host) if libs is None else None
     scan = examining.scanner(found if plugins is None else (*found, plugins), reader)
-    if correct:
-        exit_code = _rewrite(what or [], seen, scan, chosen)
-        reader.save()
-        raise typer.Exit(exit_code)
     if show_all and what:
         raise UnhangError("--all lists every variable that is known: it takes no names and files")
     judged, missed = _judged(what or [], show_all, seen, scan)
@@ -124,21 +113,21 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
                 judged += examining.of_names([one], seen, scan)
                 continue
             given = _SETTING.fullmatch(one) is not None and not is_file
-            parsed = opening.parse("settings.env", one) if given else _read(one)[1]
+            parsed = opening.parse("settings.env", one) if given else _read(one)
         except UnhangError as e:
             if len(what) == 1:
                 raise
             missed.append(NotExamined(what=one, why=str(e), unread=True))
             unread += 1
             continue
-        judged += [j for _, j in examining.in_file(parsed, "command line" if given else one, seen, scan)]
+        judged += examining.in_file(parsed, "command line" if given else one, seen, scan)
         missed += _not_followed(one, parsed)
     if unread == len(what):
         raise UnhangError(f"none of the files could be read: {missed[0].why}")
     return tuple(judged), missed
 
 
-def _read(name: str) -> tuple[str, Parsed]:
+def _read(name: str) -> Parsed:
     from unhang.errors import UnhangError
     from unhang.knowledge.variables.files import opening
     from unhang.records import named, piped
@@ -155,8 +144,7 @@ def _read(name: str) -> tuple[str, Parsed]:
         raise UnhangError(f"{name} is larger than {_MAX_BYTES >> 20} MiB: no script")
     if b"\0" in data:
         raise UnhangError(f"{name} is no text")
-    text = data.decode("utf-8", errors="surrogateescape")
-    return text, opening.parse(name, text)
+    return opening.parse(name, data.decode("utf-8", errors="surrogateescape"))
 
 
 def _of_file(path: Path) -> bytes:
@@ -167,49 +155,6 @@ def _of_file(path: Path) -> bytes:
         raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {path}")
     with path.open("rb") as f:
         return f.read(_MAX_BYTES + 1)
-
-
-def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -> int:
-    """Print the corrected file, and say on stderr what is left in it; the exit code that follows from that."""
-    from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
-    from unhang.knowledge.variables import examining
-    from unhang.knowledge.variables.files import opening, rewriting
-    from unhang.records import named
-    from unhang.report.language import LABELS
-    from unhang.report.vars import redacted
-
-    if len(what) != 1:
-        raise UnhangError("--rewrite takes one file", hint="unhang vars --rewrite train.sh > corrected.sh")
-    name = what[0]
-    if _SETTING.fullmatch(name) is not None and not named.exists(name):
-        raise UnhangError(f"--rewrite takes a file, and {name} is none", hint=f"unhang vars {named.again(name)}")
-    text, parsed = _read(name)
-    if not parsed.comments:
-        raise UnhangError(f"{name} is JSON, which has no comments: nothing can be commented out", hint=f"unhang vars {named.again(name)}")
-    done = rewriting.corrected(text, parsed, examining.in_file(parsed, name, seen, scan), lang)
-    # A corrected file that is none any more must not be handed out.
-    corrected = opening.parse(name, done.text)
-    sys.stdout.flush()
-    sys.stdout.buffer.write(done.text.encode("utf-8", errors="surrogateescape"))
-    sys.stdout.buffer.flush()
-    judged = tuple(j for _, j in examining.in_file(corrected, name, seen, scan))
-    left = redacted(examining.Examined(libraries=seen.libraries, variables=judged))
-    labels = LABELS[lang]
-    kept = {one.name: one for one in done.left}
-    for one in left.variables:
-        where, but = f"{labels['corrected'].format(name=name)}:{one.line}: {labels['left_as_it_is'].format(name=one.name)}", ""
-        if one.name in kept:
-            reason = next((k for k in done.left if (k.name, k.line + 1) == (one.name, one.line)), kept[one.name])
-            but = labels[f"left_for_{reason.why}"].format(line=reason.line + 1)
-        for remark in one.remarks:
-            if remark.severity != "note" or remark.kind in ("typo", "not-read", "renamed"):
-                typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
-        if one.state == "unknown" and one.what is None and not one.remarks:
-            typer.echo(f"unhang: {where}: {labels['readers_unknown']}", err=True)
-    unread = list(_not_followed(name, corrected))
-    for missed in unread:
-        typer.echo(f"unhang: {labels['corrected_not_followed'].format(what=missed.what, why=missed.why)}", err=True)
-    return EXIT_USER if unread else EXIT_FOUND if left.something_is_wrong else EXIT_OK
 
 
 def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:

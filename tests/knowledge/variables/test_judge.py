@@ -563,7 +563,7 @@ def test_the_new_name_of_the_allocators_options():
 def test_a_list_of_adapters_in_a_pod_is_one_of_prefixes(value, words, host_has):
     text = f'spec:\n  containers:\n  - name: a\n    env:\n    - name: NCCL_IB_HCA\n      value: "{value}"\n'
     seen = variables.Variables(settings=(), names=(), libraries=HERE, interfaces=None, adapters=host_has, gpus=None)
-    ((_, judged),) = in_file(parse("pod.yaml", text), "pod.yaml", seen, nothing)
+    (judged,) = in_file(parse("pod.yaml", text), "pod.yaml", seen, nothing)
     assert (words in said(judged)) if words else "prefix" not in said(judged), said(judged)
 
 
@@ -581,7 +581,7 @@ def test_a_list_of_adapters_in_a_pod_is_one_of_prefixes(value, words, host_has):
 def test_a_world_size_that_slurm_counts_hosts_for(head, value, command, hosts):
     parsed = parse("a.sbatch", f"#!/bin/bash\n{head}\nexport WORLD_SIZE={value}\n{command}\n")
     seen = variables.Variables(settings=(), names=(), libraries=HERE, interfaces=None, adapters=None, gpus=None)
-    ((_, judged),) = in_file(parsed, "a.sbatch", seen, nothing)
+    (judged,) = in_file(parsed, "a.sbatch", seen, nothing)
     assert ("it counts hosts" in said(judged, "error")) is hosts
 
 

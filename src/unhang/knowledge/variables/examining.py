@@ -71,11 +71,11 @@ def of_environment(seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
     return (*judge(settings, place(seen), scan), *(s for s in slips if s is not None))
 
 
-def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) -> tuple[tuple[int, Judged], ...]:
-    """What a file sets that touches communication, with its index there."""
+def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
+    """What a file sets that touches communication, in its order there."""
     chosen = [i for i, s in enumerate(parsed.settings) if variables.touches(s.name) or s.name in entries()]
     settings = [
-        Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build)
+        Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build)
         for s in (parsed.settings[i] for i in chosen)
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
@@ -91,9 +91,9 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
         for i, s in enumerate(parsed.settings)
         if i not in known
         and misspelt(s.name)
-        and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.first + 1))) is not None
+        and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.line + 1))) is not None
     ]
-    return tuple(sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))
+    return tuple(one for _, one in sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))
 
 
 _NCCL = ("nccl", "rccl")

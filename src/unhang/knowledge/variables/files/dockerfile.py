@@ -15,9 +15,7 @@ _HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)"
 _ALL_HEREDOC = re.compile(r"<<-?(?P<quote>['\"]?)\w+(?P=quote)[ \t\r]*\n")
 _EXEC = re.compile(r"\[\s*\"")
 _JSON_WORD = re.compile(r'"(?P<word>[^"\\\n]*)"')
-_PAIR = re.compile(
-    r"(?P<space>(?:[ \t]|\\\r?\n(?:[ \t]*#.*\n)*)*)(?P<name>[A-Za-z_][\w.-]*)=(?P<value>(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\[^\n\r]|[^\s\\\"'])*)"
-)
+_PAIR = re.compile(r"(?:[ \t]|\\\r?\n(?:[ \t]*#.*\n)*)*(?P<name>[A-Za-z_][\w.-]*)=(?P<value>(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\[^\n\r]|[^\s\\\"'])*)")
 _OLD = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]+(?P<value>.*)")
 
 
@@ -41,32 +39,25 @@ def parse(text: str) -> Parsed:
             end = lines.starts[row] + len(rows[row])
             name = instruction["name"].upper()
             if name == "ENV":
-                settings += _of_env(text, begin, end, first, row)
+                settings += _of_env(text, begin, end, first)
             elif name == "ARG":
                 # `ENV A=$A` hands it on.
-                settings += [
-                    replace(one, only_in_build=re.search(rf"\$\{{?{one.name}\b", text) is None) for one in _of_arg(text, begin, end, first, row)
-                ]
+                settings += [replace(one, only_in_build=re.search(rf"\$\{{?{one.name}\b", text) is None) for one in _of_arg(text, begin, end, first)]
                 understood.append((begin, end))
             else:
                 script = _of_command(text, begin, end, lines)
                 scripts.append(script)
                 # `RUN A=b make` is meant for that command.
-                settings += [
-                    replace(one, alone=False, block=None, by_line=True, only_in_build=name == "RUN" and one.statement is not None)
-                    for one in script.settings
-                ]
+                settings += [replace(one, only_in_build=name == "RUN" and one.alone) for one in script.settings]
                 # A script says itself what it does not understand.
                 understood += script.understood if _EXEC.match(text, begin, end) else [(begin, end)]
         row += 1
-    commented = sorted({*lines_of_comments(text), *(span for script in scripts for span in script.commented)})
     return Parsed(
         settings=tuple(settings),
         options=tuple(o for script in scripts for o in script.options),
-        commented=tuple(commented),
         unclosed=tuple(one for script in scripts for one in script.unclosed),
         mentioned=(
-            *mentions(text, 0, len(text), lines, settings, [*commented, *understood]),
+            *mentions(text, 0, len(text), lines, settings, [*lines_of_comments(text), *understood]),
             *(one for script in scripts for one in script.mentioned),
         ),
     )
@@ -87,34 +78,17 @@ def _of_command(text: str, begin: int, end: int, lines: Lines) -> Parsed:
     return shell.of_words(words, lines) if words else Parsed()
 
 
-def _of_arg(text: str, begin: int, end: int, first: int, last: int) -> list[Found]:
+def _of_arg(text: str, begin: int, end: int, line: int) -> list[Found]:
     """`ARG A=b`; without a value it is told by who builds."""
-    return [] if "=" not in text[begin:end] else _of_env(text, begin, end, first, last)
+    return [] if "=" not in text[begin:end] else _of_env(text, begin, end, line)
 
 
-def _of_env(text: str, begin: int, end: int, first: int, last: int) -> list[Found]:
+def _of_env(text: str, begin: int, end: int, line: int) -> list[Found]:
     found = []
     at = begin
     while pair := _PAIR.match(text, at, end):
-        start, stop = pair.start(), pair.end()
-        if start == begin:
-            # The first one takes the space behind it along.
-            start = pair.start("name")
-            stop = after.end() if (after := re.compile(r"[ \t]+").match(text, stop, end)) else stop
-        found.append(
-            Found(
-                name=pair["name"],
-                value=unquoted(pair["value"]),
-                name_at=pair.start("name"),
-                start=start,
-                end=stop,
-                first=first,
-                last=last,
-                alone=True,
-            )
-        )
         at = pair.end()
+        found.append(Found(name=pair["name"], value=unquoted(pair["value"]), line=line, span=(pair.start("name"), at)))
     if not found and (old := _OLD.match(text, begin, end)):
-        value = old["value"].strip()
-        found.append(Found(name=old["name"], value=value, name_at=old.start(), start=old.start(), end=end, first=first, last=last, alone=True))
+        found.append(Found(name=old["name"], value=old["value"].strip(), line=line, span=(begin, end)))
     return found

@@ -27,17 +27,16 @@ def mentions(
     text: str, begin: int, finish: int, lines: Lines, settings: Iterable[Found] = (), understood: Iterable[tuple[int, int]] = ()
 ) -> Iterator[Mention]:
     """Where known names stand from `begin` to `finish` outside of `settings` and of stretches that are `understood`; one for each line and name."""
-    own: dict[int, Found] = {s.name_at: s for s in settings}
     # What a setting that nothing is known of holds may be handed on: ARGS="-x A=b".
-    covered = [(s.name_at, s.end) for s in own.values() if is_known(s.name) and not s.acts]
-    spans = _joined([*covered, *understood])
+    own = ((begin, end if is_known(s.name) else begin + 1) for s in settings for begin, end in [s.span])
+    spans = _joined([*own, *understood])
     said: set[tuple[int, str]] = set()
     n = 0
     for m in _NAME.finditer(text, begin, finish):
         at, name = m.start("name"), m["name"]
         while n < len(spans) and spans[n][1] <= at:
             n += 1
-        if (n < len(spans) and spans[n][0] <= at) or at in own or not is_known(name):
+        if (n < len(spans) and spans[n][0] <= at) or not is_known(name):
             continue
         if m["used"] and not (m["used"].startswith("${") and m["sets"]):
             continue

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 
-from unhang.knowledge.variables.files.found import Found, Lines, Mention
+from unhang.knowledge.variables.files.found import Mention
 from unhang.knowledge.variables.files.mentions import is_known
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]+")
@@ -16,15 +16,14 @@ _LOOKS = frozenset(("get", "getenv", "pop", "unsetenv", "delenv", "getenvb", "ha
 _SHOWS = frozenset(("print", "warn", "warning", "info", "debug", "error", "exception", "critical", "log", "echo", "add_argument"))
 
 
-def mentioned_in(tree: ast.AST, settings: Iterable[Found], lines: Lines) -> Iterator[Mention]:
-    """One for each line and name; `settings` are those that were found."""
+def mentioned_in(tree: ast.AST, settings: Container[tuple[str, int]]) -> Iterator[Mention]:
+    """One for each line and name; `settings` are names that were found to be set, with the line from 0."""
     looked_at = {id(one) for node in ast.walk(tree) for one in _harmless(node)}
-    own = {(s.name, lines.of(s.name_at)) for s in settings}
     said: set[tuple[str, int]] = set()
     for node in ast.walk(tree):
         if id(node) not in looked_at:
             for name, line in _named(node):
-                if is_known(name) and (name, line) not in own and (name, line) not in said:
+                if is_known(name) and (name, line) not in settings and (name, line) not in said:
                     said.add((name, line))
                     yield Mention(name=name, line=line)
 

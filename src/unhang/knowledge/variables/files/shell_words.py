@@ -37,15 +37,13 @@ class Word:
 class Cutter:
     """One script: `text` up to `finish`, of which each line begins with `indent` spaces that are not its own.
 
-    As `commands` goes on, `comments` and `unclosed` (what is open at the end, and where it began) fill, and `inside`: stretches in which no comment
-    can stand, that is behind the first character up to and with the last one.
+    As `commands` goes on, `comments` and `unclosed` (what is open at the end, and where it began) fill.
     """
 
     def __init__(self, text: str, finish: int, indent: int = 0) -> None:
         self.text, self.finish, self.indent = text, finish, indent
         self.comments: list[tuple[int, int]] = []
         self.unclosed: list[tuple[Literal["quote", "bracket", "here-document"], int]] = []
-        self.inside: list[tuple[int, int]] = []
         self._ends: dict[tuple[int, bool], int] = {}
         self._depth = 0
         self._in_vain = 0
@@ -61,7 +59,6 @@ class Cutter:
         while i < finish:
             c = text[i]
             if width := self._continued(i):
-                self.inside.append((i, i + width))
                 i += width
             elif c == "#" and (i == begin or text[i - 1] in _BEFORE_COMMENTS):
                 stop = self._line_end(i)
@@ -108,10 +105,7 @@ class Cutter:
 
     def _word(self, start: int, end: int) -> Word:
         end = min(end, self.finish)
-        raw = self.text[start:end]
-        if "\n" in raw:
-            self.inside.append((start, end))
-        return Word(raw=raw, start=start, end=end)
+        return Word(raw=self.text[start:end], start=start, end=end)
 
     def _array(self, start: int, bracket: int) -> tuple[Word, int]:
         """The word, and where it ends: behind `finish` where nothing closes it."""
@@ -121,7 +115,6 @@ class Cutter:
         while i < finish:
             c = text[i]
             if width := self._continued(i):
-                self.inside.append((i, i + width))
                 i += width
             elif c == "#" and text[i - 1] in _BEFORE_COMMENTS:
                 stop = self._line_end(i)
@@ -174,7 +167,6 @@ class Cutter:
         return self._behind_heredocs(at + 1, waiting)
 
     def _behind_heredocs(self, at: int, heredocs: list[tuple[str, bool, int]]) -> int:
-        begin = at
         for delimiter, dashed, began in heredocs:
             while at < self.finish:
                 stop = self._line_end(at)
@@ -185,7 +177,6 @@ class Cutter:
                     break
             else:
                 self.unclosed.append(("here-document", began))
-        self.inside.append((begin - 1, at - 1))
         return at
 
     def _end_of_word(self, at: int) -> int:
@@ -339,11 +330,11 @@ class Cutter:
 
 def unquoted(raw: str) -> str:
     """The value as the shell gives it; substitutions stand as they are."""
-    return "".join(piece for _, _, _, piece in pieces(raw))
+    return "".join(piece for _, _, piece in pieces(raw))
 
 
-def pieces(raw: str, quote: str = "") -> Iterator[tuple[int, int, str, str]]:
-    """Each character that the shell gives, or substitution as it stands: where it begins and ends in `raw`, the quote that it stands in, and it.
+def pieces(raw: str, quote: str = "") -> Iterator[tuple[int, int, str]]:
+    """Each character that the shell gives, or substitution as it stands: where it begins and ends in `raw`, and it.
 
     `quote` is the one that is open already.
     """
@@ -380,13 +371,13 @@ def pieces(raw: str, quote: str = "") -> Iterator[tuple[int, int, str, str]]:
         elif c == "\\" and following and (not quote or (quote == '"' and following in '"\\$`\n')):
             end = i + 2
             given = "" if following == "\n" else following
-        yield i, end, quote, given
+        yield i, end, given
         i = end
 
 
 def acts(raw: str) -> bool:
     """Whether something happens when the shell expands it: a command runs, or a variable is set."""
-    for _, _, _, given in pieces(raw):
+    for _, _, given in pieces(raw):
         if given[:1] == "`" and len(given) > 1:
             return True
         if given.startswith("$((") and given.endswith("))"):

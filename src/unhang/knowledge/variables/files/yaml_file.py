@@ -6,9 +6,8 @@ Scripts stand in blocks or on one line.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
@@ -61,19 +60,11 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
         raise UnhangError(
             f"{name}{at} is no {'JSON' if is_json else 'YAML'}: {getattr(e, 'problem', None) or e}", cause="a template that is not filled in yet"
         ) from e
-    begins = [script.begin for script in scripts]
-    commented = [span for script in scripts for span in script.parsed.commented]
-    for start, end in () if is_json else lines_of_comments(text):
-        # In a script # may stand in a here-document.
-        before = bisect_right(begins, start) - 1
-        if before < 0 or scripts[before].finish <= start:
-            commented.append((start, end))
+    commented = () if is_json else lines_of_comments(text)
     understood = [*commented, *((script.begin, script.finish) for script in scripts), *(m.span("name") for m in _HANDED_ON.finditer(text))]
     return Parsed(
         settings=tuple(settings),
         options=tuple(options),
-        comments=not is_json,
-        commented=tuple(sorted(commented)),
         unclosed=tuple(one for script in scripts for one in script.parsed.unclosed),
         mentioned=(*mentions(text, 0, len(text), lines, settings, understood), *(one for script in scripts for one in script.parsed.mentioned)),
     )
@@ -115,8 +106,7 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
             is_script, before = _SCRIPT_FLAG.fullmatch(before) is not None, item.value if isinstance(item, yaml.ScalarNode) else ""
             if isinstance(item, yaml.ScalarNode) and not is_script and (found := _ITEM.fullmatch(item.value)):
                 seen.add(id(item))
-                start = item.start_mark.index
-                yield _found(found["name"], found["value"], lines.text.find(found["name"], start), item, item, node, lines)
+                yield _found(found["name"], found["value"], item, item, item, lines)
             yield from _walk(item, lines, seen, depth + 1)
     elif isinstance(node, yaml.MappingNode):
         pairs = {k.value: (k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode)}
@@ -127,7 +117,7 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
                 value = last[1].value if isinstance(last[1], yaml.ScalarNode) and "value" in pairs else None
                 end = last[1] if last[1].end_mark.index > called.end_mark.index else called
                 begin = key if key.start_mark.index < last[0].start_mark.index else last[0]
-                yield _found(called.value, value, lines.text.find(called.value, called.start_mark.index), begin, end, node, lines)
+                yield _found(called.value, value, called, begin, end, lines)
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
                 if key.value == "ddp_timeout" and value.value.isdigit():
@@ -135,7 +125,7 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
                 elif _NAME.fullmatch(key.value):
                     seen.add(id(value))
                     given = None if value.tag.endswith(":null") and not value.value else value.value
-                    yield _found(key.value, given, lines.text.find(key.value, key.start_mark.index), key, value, node, lines)
+                    yield _found(key.value, given, key, key, value, lines)
             yield from _walk(value, lines, seen, depth + 1)
     elif isinstance(node, yaml.ScalarNode) and node.style == "|":
         script = lines.text.find("\n", node.start_mark.index) + 1
@@ -158,23 +148,10 @@ def _on_one_line(node: yaml.ScalarNode, lines: Lines) -> _Script | None:
     inside = shell.parse(lines.text, begin=begin, finish=finish, lines=lines)
     if not any(is_known(one.name) for one in inside.settings) or inside.unclosed:
         return None
-    settings = tuple(replace(one, alone=False, block=None, by_line=True) for one in inside.settings)
-    return _Script(begin=begin, finish=finish, parsed=replace(inside, settings=settings))
+    return _Script(begin=begin, finish=finish, parsed=inside)
 
 
-def _found(name: str, value: str | None, name_at: int, begin: yaml.Node, end: yaml.Node, parent: yaml.CollectionNode, lines: Lines) -> Found:
-    first, last = begin.start_mark.line, end.end_mark.line
-    if end.end_mark.column == 0 and last > first:
-        last -= 1
-    before = lines.text[lines.starts[first] : begin.start_mark.index].strip()
-    return Found(
-        name=name,
-        value=value,
-        name_at=name_at,
-        start=begin.start_mark.index,
-        end=end.end_mark.index,
-        first=first,
-        last=last,
-        alone=not parent.flow_style and before in ("", "-"),
-        by_line=True,
-    )
+def _found(name: str, value: str | None, at: yaml.Node, begin: yaml.Node, end: yaml.Node, lines: Lines) -> Found:
+    """`at` is where the name stands."""
+    span = (lines.text.find(name, at.start_mark.index), end.end_mark.index)
+    return Found(name=name, value=value, line=begin.start_mark.line, span=span)

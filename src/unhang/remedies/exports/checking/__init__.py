@@ -215,8 +215,7 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     suffix = {"dockerfile": ".dockerfile", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
     parsed = opening.parse(name if name.endswith(suffix) else f"{name}{suffix}", text)
     settings = [
-        Setting(name=s.name, value=s.value, source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build)
-        for s in parsed.settings
+        Setting(name=s.name, value=s.value, source=name, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build) for s in parsed.settings
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
     judged = judge(settings, Place(libraries=_RELEASES, is_this_host=False), nothing_to_scan, options)

@@ -123,7 +123,7 @@ def read(text: str, variables: Mapping[str, str] | None = None) -> Script:
 
 def host_and_port(endpoint: Value) -> tuple[Value, Value | None]:
     """Of HOST:PORT, where a colon within `${PORT:-1}` divides nothing."""
-    colons = [begin for begin, _, _, given in pieces(endpoint.text) if given == ":"]
+    colons = [begin for begin, _, given in pieces(endpoint.text) if given == ":"]
     if not colons or endpoint.text.endswith("]"):
         return endpoint, None
     return replace(endpoint, text=endpoint.text[: colons[-1]]), replace(endpoint, text=endpoint.text[colons[-1] + 1 :])
@@ -224,7 +224,7 @@ def _split(text: str) -> Sequence[str]:
     if "$" not in text and "`" not in text:
         return text.split()
     found, start = [], 0
-    for begin, end, _, given in pieces(text):
+    for begin, end, given in pieces(text):
         if given.isspace():
             found.append(text[start:begin])
             start = end
