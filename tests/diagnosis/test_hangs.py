@@ -90,6 +90,18 @@ def test_a_slow_rank_is_a_straggler_with_its_function(build, lab, backend, kind)
     assert "alive and executing tokenise() (train.py:33 in tokenise) for 21 s while rank 0 waits in all_reduce" in v.primary.says
 
 
+@pytest.mark.parametrize("kind", ["straggler", "hang", "interrupted"])
+@pytest.mark.parametrize(("endless", "cause"), [(True, "process-stuck"), (False, "straggler-timeout")])
+def test_a_loop_has_one_cause_from_the_first_look_to_the_last(build, lab, kind, endless, cause):
+    """What is seen is the same: the source tells whether anything leaves the loop."""
+    line = lab.dataclasses.replace(lab.user(33, "body"), endless=endless)
+    b = waiter(build(), lab).rank(1, frames=(line,), entries=lab.steps(12), activity=lab.dataclasses.replace(lab.BUSY, places=1, tree_cpu_share=0.97))
+    p = b.judge(kind, stalled_for_s=21.0, bound_s=300.0).primary
+    assert (p.cause, p.standing, p.ranks) == (cause, "likely", (1,))
+    assert ("endless" in p.says) == endless and {"end-the-loop", "meant-to-sleep"} <= {r.id for r in p.remedies}
+    assert [r.command for r in p.remedies if r.id == "meant-to-sleep"] == ["unhang run --hang-after 600 -- COMMAND"]
+
+
 def test_an_idle_rank_in_user_code_is_stuck(build, lab):
     b = waiter(build(), lab).rank(1, frames=(lab.user(40, "main"), lab.user(33, "wait_for_file")), entries=lab.steps(12))
     v = b.judge()
@@ -106,6 +118,10 @@ def test_a_held_gil_is_said(build, lab):
     b = waiter(build(), lab).rank(1, frames=(lab.user(33, "compress"),), enqueued=12, activity=lab.BUSY, answered=False)
     v = b.judge()
     assert v.primary.cause == "process-stuck" and "holds the GIL" in v.primary.says
+    ids = [r.id for r in v.primary.remedies]
+    assert ids.index("bound-the-call") < ids.index("release-the-gil")
+    first = b.judge("straggler").primary
+    assert (first.cause, first.standing) == ("process-stuck", "likely")
 
 
 def test_one_of_eight(build, lab):
@@ -181,16 +197,30 @@ def test_damaged_files_are_named_and_the_rest_is_used(build, lab):
 
 
 @pytest.mark.parametrize(
-    ("code", "wchan", "longer_s"),
-    [("time.sleep(600)", None, 660), ("sleep(0.5)", None, 120), ("time.sleep(pause)", None, 1800), ("", "hrtimer_nanosleep", 1800)],
+    ("code", "wchan", "bound_s", "timeout_s", "longer_s"),
+    [
+        ("time.sleep(3600)", None, 900.0, None, 3660),
+        ("sleep(0.5)", None, 900.0, None, 1800),
+        ("time.sleep(pause)", None, 900.0, None, 1800),
+        ("", "hrtimer_nanosleep", 900.0, None, 1800),
+        # At the first look, long before it is ended.
+        ("time.sleep(pause)", None, 1200.0, None, 2400),
+        # Never beyond what the collective itself allows: then only that helps.
+        ("sleep(0.5)", None, 1200.0, 1800.0, 1740),
+        ("sleep(0.5)", None, 1790.0, 1800.0, None),
+        ("time.sleep(3600)", None, 300.0, 1800.0, None),
+    ],
 )
-def test_a_sleep_may_end(build, lab, code, wchan, longer_s):
+def test_a_sleep_may_end(build, lab, code, wchan, bound_s, timeout_s, longer_s):
     activity = lab.dataclasses.replace(lab.IDLE, wchan=wchan)
     b = waiter(build(), lab).rank(1, frames=(lab.user(33, "throttle", code=code),), entries=lab.steps(12), activity=activity)
-    p = b.judge(stalled_for_s=900.0, threshold_s=15.0).primary
+    b.ranks = [lab.dataclasses.replace(r, timeout_s=timeout_s) for r in b.ranks]
+    p = b.judge(stalled_for_s=min(bound_s, 900.0), bound_s=bound_s, threshold_s=15.0).primary
     assert (p.cause, p.standing, p.ranks, p.where) == ("process-stuck", "likely", (1,), "train.py:33 in throttle")
     assert "alive, outside any collective, asleep (time.sleep)" in p.says
-    assert any("this pause is meant" in r.says and r.command == f"unhang run --hang-after {longer_s} -- COMMAND" for r in p.remedies)
+    told = [r.command for r in p.remedies if r.command and "--hang-after" in r.command]
+    assert told == ([f"unhang run --hang-after {longer_s} -- COMMAND"] if longer_s else [])
+    assert longer_s or p.remedies[0].id == "raise-the-timeout"
 
 
 def test_several_that_stand_alike_are_told_in_one_sentence(build, lab):

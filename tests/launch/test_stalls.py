@@ -10,6 +10,7 @@ import pytest
 
 from unhang.launch import events
 from unhang.launch.alarm import Alarm
+from unhang.launch.evidence import Taken
 from unhang.launch.patience import LIMIT_S, Patience
 from unhang.launch.watch import RankState, Stall
 from unhang.model import Wait
@@ -29,7 +30,18 @@ class Training:
     """Rank 0 has waited since 0 s; rank 1 is absent until `comes_s`, and does what `doing(t)` says. It plays all partners of an alarm."""
 
     def __init__(
-        self, doing, *, comes_s=None, complete=True, absent=(1,), timeout_s=1800.0, patience=None, leave_hung=False, in_collective=False, beats=True
+        self,
+        doing,
+        *,
+        comes_s=None,
+        complete=True,
+        absent=(1,),
+        timeout_s=1800.0,
+        patience=None,
+        leave_hung=False,
+        in_collective=False,
+        beats=True,
+        evidence=None,
     ):
         self.doing, self.comes_s, self.is_complete = doing, comes_s, complete
         self.stall = Stall(since_s=0.0, threshold_s=8.0, waiting=(0,) if absent else (0, 1), absent=absent)
@@ -38,7 +50,7 @@ class Training:
         self.ranks[1].place = Frame(file="/a/train.py", line=7, name="save")
         if in_collective:
             self.ranks[1].groups = {"1": Counters(enqueued=5, completed=4)}
-        self.beats = beats
+        self.beats, self.evidence = beats, evidence
         self.now, self.told, self.drawn, self.ended_s = 0.0, [], [], None
         self.patience = patience or Patience()
         self.alarm = Alarm(
@@ -72,7 +84,9 @@ class Training:
     def open(self, kind, stall, *, told=True):
         return SimpleNamespace(kind=kind, stall=stall, taker=self.taker, taken={}, number=len(self.drawn) + 1, spares=False)
 
-    async def gather(self, opened, asked): ...
+    async def gather(self, opened, asked):
+        if self.evidence:
+            opened.taken = {1: Taken(activity=LOOPS, place=self.evidence)}
 
     async def parted(self, opened, situation):
         return False
@@ -103,7 +117,7 @@ class Training:
             while self.now < until_s and self.ended_s is None:
                 self.now = round(self.now + 0.5, 1)
                 for state in self.ranks.values():
-                    state.last_beat_s = self.now if self.beats else None
+                    state.last_beat_s = self.now if self.beats else -1.0 if self.evidence else None
                 await self.alarm.look(self.now)
 
         asyncio.run(looks())
@@ -180,7 +194,15 @@ def test_a_place_that_ended_the_training_is_given_more_time():
     Training(lambda t: (QUIET, SLEEPS), patience=patience).run()
     again = Training(lambda t: (QUIET, SLEEPS), patience=patience).run()
     assert again.ended_s == pytest.approx(4 * LIMIT_S, abs=2.0)
-    assert {e.met_before for _, e in again.told if isinstance(e, events.Stalled)} == {1}
+    told = [e for _, e in again.told if isinstance(e, events.Stalled)]
+    assert {(e.met_before, e.longer_s) for e in told} == {(1, 1740)}
+
+
+def test_a_rank_whose_heartbeats_have_stopped_is_placed_by_its_evidence():
+    """As one that a regular expression holds: its last heartbeat came from another line."""
+    run = Training(lambda t: (LOOPS, None), beats=False, evidence=Frame(file="/a/train.py", line=6, name="parse")).run()
+    assert {e.place for _, e in run.told if isinstance(e, events.Stalled)} == {"train.py:6"}
+    assert run.patience.pauses.ended == {"/a/train.py:6": 1}
 
 
 @pytest.mark.parametrize("doing", [lambda t: (QUIET, SLEEPS), lambda t: (QUIET, LOCKED), lambda t: (LOOPS, None)])

@@ -14,7 +14,7 @@ from unhang.errors import RecordError
 from unhang.records import stacks
 from unhang.records.frames import Frame, place, user_frame, without_hook
 from unhang.records.incident import Stacks, ThreadStack
-from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, main_thread, worker_of_pyspy
+from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, is_endless, main_thread, worker_of_pyspy
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
@@ -169,6 +169,30 @@ def test_guards(tmp_path, call, guards):
     path.write_text(SOURCE)
     line = next(i for i, text in enumerate(SOURCE.splitlines(), 1) if call in text)
     assert guards_of(str(path), line) == guards
+
+
+@pytest.mark.parametrize(
+    ("source", "endless"),
+    [
+        ("while True: pass", True),
+        ("while 1:\n    n = n + 1", True),
+        ("for e in range(3):\n    while True:\n        x = x @ x", True),
+        ("while True:\n    for i in data: work(i)", False),
+        ("for i in range(9): work(i)", False),
+        ("while time.monotonic() < end: work()", False),
+        ("while True:\n    if done(): break", False),
+        ("def f():\n    while True:\n        if x: return", False),
+        ("while True:\n    batch = next(data)", False),
+        ("while True:\n    if x: sys.exit()", False),
+        ("while True:\n    def inner():\n        work()", False),
+        ("work()", False),
+        ("while True: (", False),
+    ],
+)
+def test_a_loop_without_a_way_out(tmp_path, source, endless):
+    path = tmp_path / "m.py"
+    path.write_text(source + "\n")
+    assert is_endless(str(path), len(source.splitlines())) == endless
 
 
 def test_guards_of_what_cannot_be_read(tmp_path):

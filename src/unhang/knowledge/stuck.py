@@ -36,10 +36,10 @@ def state_of(picture: Picture, rank: RankView) -> State:
     if rank.uninterruptible:
         return "uninterruptible"
     if rank.busy and not (polls_a_lock(rank) and not rank.activity.computes):
-        silent = not rank.record.answered and rank.record.last_beat_s is not None
-        if picture.incident.kind in ("straggler", "interrupted"):
-            return "busy"
-        return "gil" if silent else "repeats" if rank.activity.repeats and picture.incident.kind == "hang" else "busy"
+        # Neither depends on how long it lasts: what is said at the first look still holds at the last.
+        if rank.record.silent(picture.incident.at_s):
+            return "gil"
+        return "repeats" if rank.activity.repeats and rank.place is not None and rank.place.endless else "busy"
     return "loader" if in_loader(rank) else "idle"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
@@ -35,6 +36,32 @@ RELEASE_THE_LOCK = Remedy(
     ),
     says_zh="在每条路径上都释放锁（with lock: ...），同一线程只获取一次（或用 threading.RLock），不要在其他线程可能持有它时 fork。",
 )
+WAIT_LONGER = Remedy(
+    id="meant-to-sleep",
+    says="If this pause is meant, let unhang wait longer than it lasts (--hang-after in seconds, or as 90s, 30m, 2h).",
+    says_zh="如果这段停顿是有意的，让 unhang 的等待时间超过它（--hang-after 以秒为单位，也可写作 90s、30m、2h）。",
+    command="unhang run --hang-after 1h -- COMMAND",
+)
+END_THE_LOOP = Remedy(
+    id="end-the-loop",
+    says="Give the loop in the named line a limit (a count or a deadline) and raise when it is reached.",
+    says_zh="给所指行的循环设置上限（次数或截止时间），达到时抛出异常。",
+)
+MORE_TIME = Remedy(
+    id="raise-the-timeout",
+    says=(
+        "If the work is meant to take this long, give the group more time: init_process_group(timeout=timedelta(hours=2)), "
+        "InitProcessGroupKwargs in accelerate, ddp_timeout in transformers' TrainingArguments."
+    ),
+    says_zh=(
+        "如果这项工作本来就需要这么久，给进程组更长的超时时间：init_process_group(timeout=timedelta(hours=2))，accelerate 用 "
+        "InitProcessGroupKwargs，transformers 的 TrainingArguments 用 ddp_timeout。"
+    ),
+    verify="TORCH_CPP_LOG_LEVEL=INFO COMMAND 2>&1 | grep -o 'TIMEOUT(ms): [0-9]*' | sort | uniq -c",
+)
+# The evidence of all ranks has to be complete before their collective times out: it takes a second or two, of slow ones up to ten.
+_MARGIN_S = 10.0
+_MARGIN_SHARE = 0.1
 REMEDIES = (SEE_THE_HOLDER, BOUND_THE_CHILD, SERVE_THE_PIPE, RELEASE_THE_LOCK)
 
 
@@ -76,6 +103,28 @@ _PLAIN = {
     "terminal": Text("waiting for input at the terminal{path}", "在终端{path}上等待输入"),
     "file": Text("waiting for the file{path}", "在等待文件{path}"),
 }
+
+
+def most_s(timeout_s: float | None) -> float:
+    """How long a collective with this timeout may be waited for; infinite if the timeout is not known."""
+    return math.inf if timeout_s is None else timeout_s - min(_MARGIN_S, _MARGIN_SHARE * timeout_s)
+
+
+def longer_s(bound_s: float, *, lasts_s: float = 0.0, timeout_s: float | None = None) -> int | None:
+    """A --hang-after, in whole minutes, that is longer than `bound_s` and than a pause of `lasts_s`, within the collective's own timeout; None where
+    that leaves no room.
+    """
+    wanted_s = min(60 * math.ceil(max(lasts_s + 60, 2 * bound_s) / 60), 60 * (most // 60) if (most := most_s(timeout_s)) < math.inf else math.inf)
+    return int(wanted_s) if wanted_s > max(bound_s, lasts_s) else None
+
+
+def longer(picture: Picture, *, lasts_s: float = 0.0) -> tuple[str, dict[str, str]]:
+    """The remedy for a pause that is meant, and its command: --hang-after, or the collective's own timeout where that comes first."""
+    incident = picture.incident
+    bound_s = max(incident.bound_s or 0.0, incident.stalled_for_s or 0.0, incident.threshold_s or 0.0)
+    timeout_s = min((t for r in picture.ranks if (t := r.record.timeout_s) is not None), default=None)
+    seconds = longer_s(bound_s, lasts_s=lasts_s, timeout_s=timeout_s)
+    return (MORE_TIME.id, {}) if seconds is None else (WAIT_LONGER.id, {WAIT_LONGER.id: f"unhang run --hang-after {seconds} -- COMMAND"})
 
 
 def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:

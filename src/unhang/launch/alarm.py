@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from unhang.knowledge import waits
 from unhang.launch import events
 from unhang.launch.evidence import Taken
 from unhang.launch.incidents import Asked, Incidents, Open, Situation
@@ -21,6 +22,7 @@ from unhang.launch.patience import Kind, Patience, kind_of, place_of
 from unhang.launch.sampling import MIN_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Wait
+from unhang.records.frames import Frame
 from unhang.records.incident import Activity
 from unhang.text import Text
 
@@ -71,12 +73,13 @@ class _Named:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reason:
-    """The rank for which the others may wait for the shortest time, and until when."""
+    """The rank for which the others may wait for the shortest time, until when, and the timeout of their collective."""
 
     rank: int
     kind: Kind
     wait: Wait | None
     until_s: float
+    timeout_s: float | None
 
 
 class Ground(Protocol):
@@ -160,7 +163,7 @@ class Alarm:
     async def _reason(self, stall: Stall, seen: Mapping[int, Activity], now: float) -> _Reason | None:
         """Who keeps the others waiting; None if a rank executes that nobody waits for, or all of them wait under deadlines of the user's own."""
         starting = self._watch.rhythm.usual_gap_s is None
-        timeouts = [t for rank in stall.waiting if (t := self._watch.ranks[rank].timeout_s) is not None]
+        timeout_s = min((t for rank in stall.waiting if (t := self._watch.ranks[rank].timeout_s) is not None), default=None)
         taken = self._named.taken if self._named is not None else {}
         reasons: dict[int, _Reason] = {}
         for rank, activity in seen.items():
@@ -182,11 +185,11 @@ class Alarm:
                 kind = "remote" if not self._watch.complete() else "works" if kind in ("works", "repeats") else "joined"
                 if kind == "works" and now - stall.since_s < JOINED_GRACE_S:
                     return None
-            limit_s = self._patience.limit_s(kind, place_of(state), starting=starting, timeout_s=min(timeouts, default=None))
+            limit_s = self._patience.limit_s(kind, place_of(_stands(state, now, taken)), starting=starting, timeout_s=timeout_s)
             if kind != "stuck" and not stall.waiting:
                 # Nobody's collective times out: a rank may be uploading, and the last one more than others.
                 limit_s = max(limit_s, stall.threshold_s)
-            reasons[state.pid] = _Reason(rank=rank, kind=kind, wait=wait, until_s=stall.since_s + limit_s)
+            reasons[state.pid] = _Reason(rank=rank, kind=kind, wait=wait, until_s=stall.since_s + limit_s, timeout_s=timeout_s)
         # Who waits for another of them is waited for as long as that one is.
         own = [r for r in reasons.values() if r.kind == "stuck" or r.wait is None or r.wait.holder not in reasons] or list(reasons.values())
         return min(own, key=lambda r: (r.until_s, r.rank), default=None)
@@ -246,16 +249,16 @@ class Alarm:
 
     def _is_worth_evidence(self, stall: Stall, kind: Kind, now: float) -> bool:
         """Of a pause that the script survived before at this place, a line is enough; and a rank of another host leaves no evidence here."""
-        usual_s = max((self._patience.usual_s(place_of(self._watch.ranks[rank])) for rank in stall.absent), default=0.0)
+        usual_s = max((self._patience.usual_s(place_of(_stands(self._watch.ranks[rank], now, {}))) for rank in stall.absent), default=0.0)
         return kind != "remote" and now - stall.since_s >= min(LONGER * usual_s, usual_s + LONGER_S)
 
     async def _name(self, stall: Stall, reason: _Reason, now: float) -> None:
         """Take evidence of a stall and draw its verdict, whatever becomes of it. One that ends the training right now is left to `_end`."""
-        named = _Named(stall=stall, place=place_of(self._watch.ranks[reason.rank]), kind=reason.kind, until_s=reason.until_s)
+        named = _Named(stall=stall, place=None, kind=reason.kind, until_s=reason.until_s)
         if (now < reason.until_s or self._leave_hung) and self._is_worth_evidence(stall, reason.kind, now):
             busy = bool(stall.absent) and reason.kind in ("works", "repeats")
             opened = self._incidents.open("straggler" if busy else "hang", stall)
-            opened.spares = True
+            opened.spares, opened.bound_s = True, _bound_s(named)
             concerned = (*stall.absent, *stall.waiting) if busy else None
             await self._incidents.gather(opened, [a for a in self._ground.everybody(stall) if concerned is None or a.state.rank in concerned])
             seen = opened.taken[reason.rank].activity if reason.rank in opened.taken else None
@@ -269,6 +272,7 @@ class Alarm:
                 return
             await self._ground.draw(opened)
             named.incident, named.taken = opened.number, opened.taken
+        named.place = place_of(_stands(self._watch.ranks[reason.rank], now, named.taken))
         self._named = named
 
     async def _wait_on(self, stall: Stall, named: _Named, reason: _Reason) -> None:
@@ -286,7 +290,7 @@ class Alarm:
             await self._end(stall, named, reason)
         elif is_new or now >= named.report_s:
             named.report_s, named.interval_s = now + named.interval_s, 2 * named.interval_s
-            place = self._watch.ranks[reason.rank].place
+            place = _stands(self._watch.ranks[reason.rank], now, named.taken)
             self._tell(
                 events.Stalled(
                     ranks=(reason.rank,) if stall.absent else stall.waiting,
@@ -297,6 +301,7 @@ class Alarm:
                     wait=reason.wait,
                     left_s=None if self._leave_hung or math.isinf(named.until_s) else round(named.until_s - now, 1),
                     met_before=self._patience.pauses.ended.get(named.place or "", 0),
+                    longer_s=waits.longer_s(_bound_s(named) or 0.0, timeout_s=reason.timeout_s),
                     incident=named.incident,
                 )
             )
@@ -304,6 +309,7 @@ class Alarm:
     async def _end(self, stall: Stall, named: _Named, reason: _Reason) -> None:
         """Take the last evidence, and end the training unless it has gone on meanwhile."""
         opened = self._incidents.open("hang", stall)
+        opened.bound_s = _bound_s(named)
         await self._incidents.gather(opened, self._ground.everybody(stall))
         if reason.kind == "stuck" and self._watch.ranks[reason.rank].is_in_collective:
             # Its evidence is newer than its heartbeats: it has come.
@@ -357,3 +363,15 @@ class Alarm:
             self._tell(events.CaughtUp(after_s=round(for_s, 1)))
             if named.kind in LEARNED:
                 self._patience.survived(named.place, for_s)
+
+
+def _stands(state: RankState, now: float, taken: Mapping[int, Taken]) -> Frame | None:
+    """Where a rank stands. The last heartbeat of a silent one is of another moment: its evidence tells, if there is any."""
+    if not state.silent(now):
+        return state.place
+    return taken[state.rank].place if state.rank in taken else None
+
+
+def _bound_s(named: _Named) -> float | None:
+    """How long the others wait in all; None for without end."""
+    return None if math.isinf(named.until_s) else round(named.until_s - named.stall.since_s, 1)

@@ -83,7 +83,7 @@ class Stalled:
     """The others wait for `ranks`, which get time; again at growing intervals. Where nobody waits for anybody, `waiting` is empty.
 
     `kind` is a word of `launch/patience`; `wait` what the first of them waits in. `left_s` is None if nothing will be ended for this stall.
-    `met_before` counts how often the training was ended for a stall at this place.
+    `met_before` counts how often the training was ended for a stall at this place, `longer_s` is a --hang-after that would leave it more time.
     """
 
     ranks: tuple[int, ...]
@@ -94,6 +94,7 @@ class Stalled:
     wait: Wait | None = None
     left_s: float | None = None
     met_before: int = 0
+    longer_s: int | None = None
     incident: int | None = None
 
 

@@ -26,7 +26,7 @@ from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights
 from unhang.records import stacks as stacks_of
-from unhang.records.frames import LOADER, Frame, inside
+from unhang.records.frames import LOADER, Frame, inside, user_frame
 from unhang.records.incident import Activity, ChildRecord, Counters, GuardedLine, Missed, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 from unhang.user_files import is_user_file
@@ -43,7 +43,9 @@ GUARDED_CALLS = 64
 
 @dataclass(kw_only=True)
 class Taken:
-    """What was got from one rank. Paths are relative to the run directory; `idle` are threads that release no lock (see `stacks.idle_threads`)."""
+    """What was got from one rank. Paths are relative to the run directory; `idle` are threads that release no lock (see `stacks.idle_threads`),
+    `place` is the user's line.
+    """
 
     answered: bool = False
     stacks: str | None = None
@@ -51,6 +53,7 @@ class Taken:
     activity: Activity | None = None
     idle: set[int] = field(default_factory=set)
     in_loader: bool = False
+    place: Frame | None = None
     children: list[ChildRecord] = field(default_factory=list)
 
     @property
@@ -220,7 +223,9 @@ class Taker:
     def _keep(self, incident: int, state: RankState, found: Stacks, taken: Taken) -> None:
         taken.stacks = self._write_stacks(self._rundir.stacks(incident, state.rank), found) or taken.stacks
         taken.idle |= stacks_of.idle_threads(found)
-        taken.in_loader = any(inside(f, LOADER) for f in stacks_of.main_thread(found))
+        main = stacks_of.main_thread(found)
+        taken.in_loader = any(inside(f, LOADER) for f in main)
+        taken.place = user_frame(main)
 
     def _write_stacks(self, path: Path, found: Stacks) -> str | None:
         return self._rundir.relative(path) if self._write(path, with_guards(found)) else None
@@ -266,4 +271,5 @@ def guarded(frame: Frame) -> Frame:
     if not is_user_file(frame.file):
         return frame
     code = frame.code or linecache.getline(frame.file, frame.line).strip()
-    return dataclasses.replace(frame, code=code, guards=stacks_of.guards_of(frame.file, frame.line))
+    at = frame.file, frame.line
+    return dataclasses.replace(frame, code=code, guards=stacks_of.guards_of(*at), endless=stacks_of.is_endless(*at))

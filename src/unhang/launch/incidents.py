@@ -56,6 +56,7 @@ class Open:
     stall: Stall | None
     taker: Taker
     interrupted_by: str | None = None
+    bound_s: float | None = None
     told: bool = False
     spares: bool = False
     taken: dict[int, Taken] = field(default_factory=dict)
@@ -277,6 +278,7 @@ class Incidents:
             expected_world=situation.promised,
             stalled_for_s=round(opened.at_s - stall.since_s, 3) if stall else None,
             threshold_s=round(stall.threshold_s, 3) if stall else None,
+            bound_s=opened.bound_s,
             usual_gap_s=None if situation.usual_gap_s is None else round(situation.usual_gap_s, 3),
             interrupted_by=opened.interrupted_by,
             exitcode=situation.exitcode,

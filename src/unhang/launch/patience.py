@@ -8,7 +8,6 @@ than the collective's own timeout allows, so that the evidence is complete and t
 from __future__ import annotations
 
 import copy
-import math
 import os
 import threading
 from collections.abc import Callable
@@ -19,9 +18,10 @@ from typing import Literal
 import msgspec
 
 from unhang import encoding
+from unhang.knowledge import waits
 from unhang.launch.rhythm import STARTUP_S
-from unhang.launch.watch import RankState
 from unhang.model import Wait
+from unhang.records.frames import Frame
 from unhang.records.incident import Activity
 
 # "stuck" cannot come back; "stopped" by a signal; "waits" for something outside the process; "repeats" the same few lines; "works"; "user": at a
@@ -37,9 +37,6 @@ SURVIVED_FACTOR = 2.0
 LEARNED_MOST_S = 1800.0
 RAISED_FACTOR = 4.0
 RAISED_MOST = 2
-# Evidence of all ranks takes a second or two, of slow ones up to ten.
-MARGIN_S = 10.0
-MARGIN_SHARE = 0.1
 FILE = "pauses.json"
 _SCRIPTS_KEPT = 200
 
@@ -56,9 +53,9 @@ def kind_of(activity: Activity, wait: Wait | None, *, busy: bool) -> Kind:
     return "stuck" if wait is not None and not wait.ends else "waits"
 
 
-def place_of(state: RankState) -> str | None:
-    """The line of the user's code at which a rank stands."""
-    return None if state.place is None else f"{state.place.file}:{state.place.line}"
+def place_of(at: Frame | None) -> str | None:
+    """A line of the user's code as pauses are remembered by it."""
+    return None if at is None else f"{at.file}:{at.line}"
 
 
 @dataclass
@@ -96,7 +93,7 @@ class Patience:
         if self._fixed is not None:
             # Who still executes at the start may be downloading, preprocessing or compiling.
             return max(self._fixed, self._startup) if starting and kind in ("works", "repeats", "user") else self._fixed
-        most = math.inf if timeout_s is None else timeout_s - min(MARGIN_S, MARGIN_SHARE * timeout_s)
+        most = waits.most_s(timeout_s)
         if kind in ("works", "user", "remote"):
             return most
         limit = STOPPED_S if kind == "stopped" else LIMIT_S * (STARTUP_FACTOR if starting else 1.0)

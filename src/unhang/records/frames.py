@@ -17,13 +17,16 @@ _GUARDED = ("unhang/runtime/collectives", "unhang/runtime/evaluation", "unhang/r
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One Python frame. `code` is the source line where it could be read; `guards` are the `if` tests around it."""
+    """One Python frame. `code` is the source line where it could be read; `guards` are the `if` tests around it; `endless` if its innermost loop is a
+    `while True` that no statement in it leaves.
+    """
 
     file: str
     line: int
     name: str
     code: str = ""
     guards: tuple[str, ...] = ()
+    endless: bool = False
 
 
 _TO_PACKAGE = lazily(r".*/(?:site|dist)-packages/")

@@ -247,7 +247,8 @@ class Missed:
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """One thing that went wrong. `stalled_for_s` and `threshold_s` belong to hangs and stragglers; `exitcode` is the command's own.
+    """One thing that went wrong. `stalled_for_s`, `threshold_s` and `bound_s` belong to hangs and stragglers: the last is how long the others wait
+    before the training is ended, None where nothing but the collective's timeout is known to bound it. `exitcode` is the command's own.
 
     "interrupted": somebody ended a training that stood still (`interrupted_by`: "SIGINT"), it may be before the threshold of a hang.
 
@@ -267,6 +268,7 @@ class Incident:
     expected_world: int | None = None
     stalled_for_s: float | None = None
     threshold_s: float | None = None
+    bound_s: float | None = None
     usual_gap_s: float | None = None
     interrupted_by: str | None = None
     exitcode: int | None = None

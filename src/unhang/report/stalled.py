@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from unhang.launch import events
 from unhang.model import Wait
 from unhang.text import NOTHING, Text, same
@@ -26,7 +24,7 @@ _DOES = {
     "stopped": Text("is stopped by a signal", "被信号暂停"),
     "waits": Text("does not execute", "没有在执行"),
     "repeats": Text(
-        "executes the same few lines; that looks like an endless loop or one very long call", "反复执行同样的几行；像是死循环，或一次极长的调用"
+        "executes the same few lines (a very long call or loop, or one without end)", "反复执行同样的几行（极长的调用或循环，或没有尽头）"
     ),
     "works": Text("works", "在工作"),
     "user": Text("is held by a debugger or waits at a terminal", "被调试器暂停，或在等待终端输入"),
@@ -77,11 +75,10 @@ def _fate(event: events.Stalled) -> Text:
     said = Text("; the training is ended in {left} unless it goes on (--hang-after)", "；若无进展，{left} 后结束训练（--hang-after）")
     said = said.fill(left=clock(event.left_s))
     if event.met_before:
-        met = Text(
-            "; unhang ended it here before: if this pause is intended, use --hang-after {minutes}m",
-            "；此前曾在此处被结束：若这段停顿是有意的，请用 --hang-after {minutes}m",
-        )
-        said += met.fill(minutes=math.ceil((event.for_s + event.left_s) / 15))
+        said += Text("; unhang ended it here before", "；此前曾在此处被结束")
+    if event.met_before and event.longer_s is not None:
+        meant = Text(": if this pause is intended, use --hang-after {minutes}m", "：若这段停顿是有意的，请用 --hang-after {minutes}m")
+        said += meant.fill(minutes=event.longer_s // 60)
     return said
 
 

@@ -167,9 +167,10 @@ def _barrier(injection: Injection) -> None:
 
 
 def _slow(injection: Injection) -> None:
-    until = time.monotonic() + injection.seconds
+    # CPU time, so that other load lengthens this as it lengthens the training's steps.
+    until = time.thread_time() + injection.seconds
     total = 0
-    while time.monotonic() < until:
+    while time.thread_time() < until:
         for i in range(10_000):
             total = (total * 31 + i) % 1_000_003
 
@@ -244,7 +245,7 @@ FAULTS: dict[str, Fault] = {
         Fault(name="mismatch", says="brings a tensor with one element too many into a collective"),
         Fault(name="drift", says="changes one number of a tensor a little, as hardware that computes wrongly does"),
         Fault(name="barrier", says="enters a barrier that the other ranks do not enter"),
-        Fault(name="slow", says="computes in Python for some seconds, then goes on"),
+        Fault(name="slow", says="computes in Python for some seconds of CPU time, then goes on"),
         Fault(name="exit", says="leaves the training early with exit code 0"),
         Fault(name="gil", says="holds the GIL for some seconds inside one C call, then goes on"),
         Fault(name="burst", says="sleeps for some seconds, then goes on"),

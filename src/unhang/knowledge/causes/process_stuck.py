@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -131,7 +130,7 @@ def _in_run(picture: Picture) -> Finding | None:
             "continue-it": f"kill -CONT {first.record.pid}",
             "look-inside": f"py-spy dump --native --pid {first.record.pid}",
             "look-at-io": f"cat /proc/{first.record.pid}/stack",
-            "meant-to-sleep": f"unhang run --hang-after {_longer_than_its_sleep(picture, first)} -- COMMAND",
+            **waits.longer(picture, lasts_s=_sleep_s(first))[1],
         },
     )
 
@@ -166,17 +165,18 @@ def _uninterruptible(picture: Picture, rank: RankView) -> tuple[Standing, Text, 
 
 def _gil(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     share = f"{rank.activity.tree_cpu_share:.0%} CPU" if rank.activity else "CPU"
-    standing: Standing = "established" if rank.stacks is not None else "likely"
+    # At first its heartbeats may only be late.
+    standing: Standing = "established" if rank.stacks is not None and picture.incident.kind == "hang" else "likely"
     doing = Text(
         "computing ({share}) without letting any Python thread run: a native call holds the GIL",
         "正在计算（{share}），但不让任何 Python 线程运行：某个原生调用占着 GIL",
     )
-    return standing, doing.fill(share=share), ("look-inside", "release-the-gil")
+    return standing, doing.fill(share=share), ("bound-the-call", "look-inside", "release-the-gil")
 
 
 def _repeats(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
-    doing = Text("executing the same few lines, as an endless loop or one very long call does,", "反复执行同样的几行（像死循环或一次很长的调用）")
-    return "likely", doing, ("end-the-loop", "meant-to-sleep")
+    doing = Text("executing an endless loop (a `while True` that nothing in it leaves)", "在执行死循环（`while True`，循环体内没有任何出口）")
+    return "likely", doing, (waits.END_THE_LOOP.id, waits.longer(picture)[0])
 
 
 def _sleeps(rank: RankView) -> bool:
@@ -187,12 +187,10 @@ def _sleeps(rank: RankView) -> bool:
     )
 
 
-def _longer_than_its_sleep(picture: Picture, rank: RankView) -> int:
-    """In seconds, whole minutes: a minute more than the line says, else twice what it has slept, or what it was allowed to."""
+def _sleep_s(rank: RankView) -> float:
+    """How long its line says that it sleeps, 0 if that cannot be told."""
     found = _SLEEP.search(rank.frames[-1].code) if rank.frames else None
-    incident = picture.incident
-    told = float(found["seconds"]) + 60 if found and found["seconds"] else 2 * max(incident.stalled_for_s or 0.0, incident.threshold_s or 0.0)
-    return 60 * max(1, math.ceil(told / 60))
+    return float(found["seconds"] or 0) if found else 0.0
 
 
 def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
@@ -204,7 +202,7 @@ def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, 
         return standing, doing + Text(",", ""), waits.remedies(rank.wait)
     if _sleeps(rank):
         asleep = Text("alive, outside any collective, asleep (time.sleep)", "还活着，在集合通信之外睡眠（time.sleep）")
-        return "likely", asleep, ("meant-to-sleep", "bound-the-wait")
+        return "likely", asleep, (waits.longer(picture, lasts_s=_sleep_s(rank))[0], "bound-the-wait")
     idle = Text("alive, outside any collective, without using any CPU", "还活着，在集合通信之外，不占用 CPU")
     return standing, idle, ("look-inside", "bound-the-wait")
 
@@ -302,16 +300,16 @@ CAUSE = Cause(
             says_zh="在进程停住时查看它的本地（C/C++）调用栈；unhang run --on-failure report 会保留现场。",
             command="py-spy dump --native --pid PID",
         ),
+        waits.END_THE_LOOP,
+        waits.WAIT_LONGER,
+        waits.MORE_TIME,
         Remedy(
-            id="end-the-loop",
-            says="Give the loop in the named line a limit (a count or a deadline) and raise when it is reached; bound the repeats of a regex.",
-            says_zh="给所指行的循环设置上限（次数或截止时间），超过时抛出异常；限制正则表达式的重复次数。",
-        ),
-        Remedy(
-            id="meant-to-sleep",
-            says="If this pause is meant, let unhang wait longer than it lasts (--hang-after in seconds, or as 90s, 30m, 2h).",
-            says_zh="如果这段停顿是有意的，让 unhang 的等待时间超过它（--hang-after 以秒为单位，也可写作 90s、30m、2h）。",
-            command="unhang run --hang-after 1h -- COMMAND",
+            id="bound-the-call",
+            says=(
+                "Bound what the named call works on: the repeats of a regular expression (nested ones such as (a+)+ take exponential time), "
+                "a range, the length of its input."
+            ),
+            says_zh="限制所指调用的工作量：正则表达式的重复次数（(a+)+ 这样的嵌套重复需要指数时间）、range 的范围、输入的长度。",
         ),
         Remedy(
             id="release-the-gil",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, text, words
+from unhang.knowledge import stacked, text, waits, words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
@@ -61,6 +61,8 @@ def _in_run(picture: Picture) -> Finding | None:
     first, numbers = slow[0], [r.number for r in slow]
     workers = workers_at_work(first)
     at = picture.place(workers[0].place) if workers and workers[0].place else picture.where(first)
+    # It may be any long call or loop, also one that does not end.
+    loops = first.activity is not None and first.activity.repeats
     what = Text("executing", "正在执行")
     if workers and workers[0].place:
         what = Text(
@@ -69,9 +71,10 @@ def _in_run(picture: Picture) -> Finding | None:
         ).fill(name=workers[0].place.name, at=str(at), n=str(workers[0].record.worker), pid=workers[0].record.pid)
     elif first.place is not None:
         seen = Text("last seen at ", "最后见于 ") if first.only_last_seen else NOTHING
-        what = Text("executing {name}() ({seen}{at})", "正在执行 {name}()（{seen}{at}）").fill(name=first.place.name, seen=seen, at=str(at))
-    # An endless loop looks the same at first.
-    loops = first.activity is not None and first.activity.repeats
+        what = Text("executing {lines}{name}() ({seen}{at})", "正在执行 {name}() {lines}（{seen}{at}）").fill(
+            name=first.place.name, seen=seen, at=str(at), lines=Text("the same few lines of ", "中同样的几行") if loops else NOTHING
+        )
+    meant, commands = waits.longer(picture) if loops else (waits.MORE_TIME.id, None)
     certain = first.busy and not loops and bool(first.frames) and picture.front is not None
     return CAUSE.finding(
         standing="established" if certain else "likely",
@@ -88,7 +91,8 @@ def _in_run(picture: Picture) -> Finding | None:
             *words.waiting_evidence(picture, at_most=1),
             *words.absence_evidence(picture, first),
         ),
-        remedies=("feed-the-loader", "raise-the-timeout") if in_loader(first) else ("share-the-work", "raise-the-timeout"),
+        remedies=("feed-the-loader", meant) if in_loader(first) else ("share-the-work", *((waits.END_THE_LOOP.id,) if loops else ()), meant),
+        commands=commands,
     )
 
 
@@ -327,18 +331,9 @@ CAUSE = Cause(
             says="The time goes into loading data: raise num_workers and prefetch_factor, or prepare the data once and keep it on a local disk.",
             says_zh="时间花在加载数据上：调大 num_workers 和 prefetch_factor，或预先处理好数据并放在本地磁盘上。",
         ),
-        Remedy(
-            id="raise-the-timeout",
-            says=(
-                "If the work is meant to take this long, give the group more time: init_process_group(timeout=timedelta(hours=2)), "
-                "InitProcessGroupKwargs in accelerate, ddp_timeout in transformers' TrainingArguments."
-            ),
-            says_zh=(
-                "如果这项工作本来就需要这么久，给进程组更长的超时时间：init_process_group(timeout=timedelta(hours=2))，accelerate 用 "
-                "InitProcessGroupKwargs，transformers 的 TrainingArguments 用 ddp_timeout。"
-            ),
-            verify="TORCH_CPP_LOG_LEVEL=INFO COMMAND 2>&1 | grep -o 'TIMEOUT(ms): [0-9]*' | sort | uniq -c",
-        ),
+        waits.END_THE_LOOP,
+        waits.WAIT_LONGER,
+        waits.MORE_TIME,
     ),
     leads_to=("rank-exception",),
     mistaken_for={
