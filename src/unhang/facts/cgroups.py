@@ -36,9 +36,7 @@ def directories(host: Host, controller: str, *, holding: Collection[str]) -> tup
 def number(host: Host, *paths: str) -> int | None:
     """The whole number that the first of these files holds that can be read; None where it holds a word, as "max" is."""
     for path in paths:
-        try:
-            text = host.read(path).strip()
-        except OSError:
+        if (text := host.text(path)) is None:
             continue
         return int(text) if re.fullmatch(r"-?[0-9]{1,30}", text) else None
     return None

@@ -45,10 +45,7 @@ def collect(host: Host) -> Clock:
     except OSError:
         unread.append("whether the kernel's clock is synchronised")
     keepers = _keepers(host)
-    try:
-        source: str | None = host.read("/sys/devices/system/clocksource/clocksource0/current_clocksource").strip()
-    except OSError:
-        source = None
+    source = host.text("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     return Clock(
         now_s=host.now_s(),
         synchronised=synchronised,

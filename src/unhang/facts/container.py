@@ -81,7 +81,7 @@ def collect(host: Host) -> Container:
         own_namespaces=namespaces,
         devices=tuple(_devices(host)),
         nvidia_gpus_on_bus=_gpus_on_bus(host),
-        infiniband_on_bus=len(_names(host, "/sys/class/infiniband")),
+        infiniband_on_bus=len(host.listed("/sys/class/infiniband")),
         nvidia_driver_capabilities=host.environ.get("NVIDIA_DRIVER_CAPABILITIES"),
         kernel=_line(host, "/proc/sys/kernel/osrelease"),
         unread=tuple(unread),
@@ -141,13 +141,6 @@ def _line(host: Host, path: str, *, whole: bool = False) -> str | None:
     return text if whole else text.strip()
 
 
-def _names(host: Host, path: str) -> tuple[str, ...]:
-    try:
-        return host.names(path)
-    except OSError:
-        return ()
-
-
 def _status(host: Host) -> dict[str, str]:
     text = _line(host, "/proc/self/status", whole=True) or ""
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
@@ -173,8 +166,8 @@ def _own_namespaces(host: Host) -> tuple[str, ...] | None:
 
 
 def _devices(host: Host) -> Iterator[Device]:
-    names = [f"/dev/{name}" for name in _names(host, "/dev")]
-    names += [f"/dev/{folder}/{name}" for folder in ("infiniband", "dri", "nvidia-caps") for name in _names(host, f"/dev/{folder}")]
+    names = [f"/dev/{name}" for name in host.listed("/dev")]
+    names += [f"/dev/{folder}/{name}" for folder in ("infiniband", "dri", "nvidia-caps") for name in host.listed(f"/dev/{folder}")]
     for path in names:
         if path.startswith(_DEVICES) and not host.path(path).is_dir():
             yield Device(path=path, usable=os.access(host.path(path), os.R_OK | os.W_OK))
@@ -185,7 +178,7 @@ def _gpus_on_bus(host: Host) -> int:
         return _line(host, f"/sys/bus/pci/devices/{device}/{name}") or ""
 
     # Classes 0x0300 (VGA) and 0x0302 (3D controller); NVIDIA's NVSwitches and audio are others.
-    return sum(said(d, "vendor") == "0x10de" and said(d, "class").startswith(("0x0300", "0x0302")) for d in _names(host, "/sys/bus/pci/devices"))
+    return sum(said(d, "vendor") == "0x10de" and said(d, "class").startswith(("0x0300", "0x0302")) for d in host.listed("/sys/bus/pci/devices"))
 
 
 def _summary(container: Container) -> Text:

@@ -199,10 +199,7 @@ def _module(host: Host) -> tuple[str, bool | None] | None:
 
 
 def _without_nvml(host: Host, on_bus: tuple[str, ...], devices: Mapping[str, pcie.Device]) -> Iterator[Gpu]:
-    try:
-        listed = tuple(n for n in host.names("/proc/driver/nvidia/gpus") if n.count(":") == 2)
-    except OSError:
-        listed = ()
+    listed = tuple(n for n in host.listed("/proc/driver/nvidia/gpus") if n.count(":") == 2)
     bare_metal = pcie.virtual(host) == ""
     for index, address in enumerate(listed or on_bus):
         said = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in _lines(host, f"/proc/driver/nvidia/gpus/{address}/information"))}
@@ -254,11 +251,7 @@ def _nvlinks_between(a: Gpu, b: Gpu) -> int:
 def _libraries(host: Host) -> Iterator[Library]:
     seen = set()
     for directory in _LIBRARY_DIRECTORIES:
-        try:
-            names = host.names(directory)
-        except OSError:
-            continue
-        for name in names:
+        for name in host.listed(directory):
             found = _LIBRARY.fullmatch(name)
             # /usr/lib64 is a link to another of them on some systems.
             if found and (name, real := os.path.realpath(host.path(f"{directory}/{name}"))) not in seen:

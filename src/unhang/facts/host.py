@@ -14,10 +14,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 _CHUNK_BYTES = 16 * 1024**2
 _START_S = 2.0
@@ -80,7 +83,9 @@ class Space:
 
 
 class Host:
-    """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one)."""
+    """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one); `text`, `listed` and
+    `link_name` return nothing instead.
+    """
 
     def __init__(
         self, root: Path = Path("/"), *, environ: Mapping[str, str] | None = None, places: Sequence[str] = (), writes_are_timed: bool = False
@@ -111,6 +116,24 @@ class Host:
     def link(self, path: str) -> str:
         """Where a symbolic link points to, as it is written. Raises OSError."""
         return str(self.path(path).readlink())
+
+    def text(self, path: str) -> str | None:
+        """The text of a file without blanks around it."""
+        return self._had(lambda: self.read(path).strip(), None)
+
+    def listed(self, path: str) -> tuple[str, ...]:
+        return self._had(lambda: self.names(path), ())
+
+    def link_name(self, path: str) -> str | None:
+        """The name of what a symbolic link points to."""
+        return self._had(lambda: PurePosixPath(self.link(path)).name, None)
+
+    @staticmethod
+    def _had(ask: Callable[[], T], otherwise: U) -> T | U:
+        try:
+            return ask()
+        except OSError:
+            return otherwise
 
     def which(self, command: str) -> str | None:
         """Where the PATH of this environment finds a command, as seen on the machine."""

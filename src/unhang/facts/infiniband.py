@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from unhang.facts import job
 from unhang.facts.host import Host
@@ -162,18 +161,12 @@ def active(seen: Infiniband) -> tuple[tuple[Device, Port], ...]:
 
 def _device(host: Host, name: str) -> Device:
     base = f"{_BASE}/{name}"
-    try:
-        numbers = sorted(int(n) for n in host.names(f"{base}/ports") if n.isdigit())
-    except OSError:
-        numbers = []
-    bus = _last(host, f"{base}/device")
-    try:
-        net = host.names(f"{base}/device/net")
-    except OSError:
-        net = ()
+    numbers = sorted(int(n) for n in host.listed(f"{base}/ports") if n.isdigit())
+    bus = host.link_name(f"{base}/device")
+    net = host.listed(f"{base}/device/net")
     return Device(
         name=name,
-        driver=_last(host, f"{base}/device/driver"),
+        driver=host.link_name(f"{base}/device/driver"),
         board_id=_line(host, f"{base}/board_id"),
         firmware=_line(host, f"{base}/fw_ver"),
         slot=bus.rpartition(".")[0] if bus and "." in bus else None,
@@ -226,19 +219,13 @@ def _ipv4(address: str) -> str | None:
 
 
 def _pkeys(host: Host, base: str) -> Mapping[str, str]:
-    try:
-        indices = sorted((n for n in host.names(f"{base}/pkeys") if n.isdigit()), key=int)[:_MAX_GIDS]
-    except OSError:
-        return {}
+    indices = sorted((n for n in host.listed(f"{base}/pkeys") if n.isdigit()), key=int)[:_MAX_GIDS]
     read = {n: _line(host, f"{base}/pkeys/{n}") for n in indices}
     return {n: key for n, key in read.items() if key and key != "0x0000"}
 
 
 def _verbs(host: Host) -> tuple[str, ...]:
-    try:
-        return tuple(f"/dev/infiniband/{n}" for n in host.names("/dev/infiniband") if n.startswith("uverbs"))
-    except OSError:
-        return ()
+    return tuple(f"/dev/infiniband/{n}" for n in host.listed("/dev/infiniband") if n.startswith("uverbs"))
 
 
 def _dmabuf(kernel: str | None, driver: str | None) -> bool | None:
@@ -254,19 +241,12 @@ def _gpus(host: Host) -> tuple[str, ...] | None:
         gpus = host.names("/proc/driver/nvidia/gpus")
     except OSError:
         return None
-    texts = (_text(host, f"/proc/driver/nvidia/gpus/{g}/information") or "" for g in gpus)
+    texts = (host.text(f"/proc/driver/nvidia/gpus/{g}/information") or "" for g in gpus)
     return tuple(line.partition(":")[2].strip() for text in texts for line in text.splitlines() if line.startswith("Model:"))
 
 
-def _text(host: Host, path: str) -> str | None:
-    try:
-        return host.read(path).strip()
-    except OSError:
-        return None
-
-
 def _line(host: Host, path: str) -> str | None:
-    return next(iter((_text(host, path) or "").splitlines()), None)
+    return next(iter((host.text(path) or "").splitlines()), None)
 
 
 def _word(text: str | None) -> str | None:
@@ -283,13 +263,6 @@ def _float(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        return None
-
-
-def _last(host: Host, path: str) -> str | None:
-    try:
-        return PurePosixPath(host.link(path)).name
-    except OSError:
         return None
 
 

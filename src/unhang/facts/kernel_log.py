@@ -75,7 +75,7 @@ class KernelLog:
 def collect(host: Host) -> KernelLog:
     """Raises OSError where nothing lets us read it, or shows one record of it: an empty log is no healthy machine."""
     refused: list[str] = []
-    now, uptime = host.now_s(), _uptime(host)
+    now, uptime = host.now_s(), uptime_s(host)
     for source, lines in _sources(host, refused, now=now, uptime=uptime):
         events, left_out = _together(_events(lines, now=now, uptime=uptime))
         return KernelLog(
@@ -271,7 +271,7 @@ def _bare(text: str) -> str:
     return found["text"] if (found := SINCE_BOOT.match(text)) else text
 
 
-def _uptime(host: Host) -> float | None:
+def uptime_s(host: Host) -> float | None:
     try:
         return float(host.read("/proc/uptime").split()[0])
     except (OSError, ValueError, IndexError):

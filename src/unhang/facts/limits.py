@@ -197,14 +197,11 @@ def _infiniband(host: Host, unread: list[str]) -> tuple[str, ...]:
     except OSError as e:
         unread.append(f"InfiniBand adapters: {e.strerror or e}")
         return ()
-    return tuple(d for d in devices if any("ACTIVE" in _text(host, f"/sys/class/infiniband/{d}/ports/{p}/state") for p in _ports(host, d)))
-
-
-def _ports(host: Host, device: str) -> tuple[str, ...]:
-    try:
-        return host.names(f"/sys/class/infiniband/{device}/ports")
-    except OSError:
-        return ()
+    return tuple(
+        d
+        for d in devices
+        if any("ACTIVE" in _text(host, f"/sys/class/infiniband/{d}/ports/{p}/state") for p in host.listed(f"/sys/class/infiniband/{d}/ports"))
+    )
 
 
 def _count(text: str) -> int | None:

@@ -127,10 +127,7 @@ def _reclaimable(host: Host, directory: str) -> int | None:
 
 def _chosen(host: Host, path: str) -> str | None:
     """The word in brackets of a setting like "always [madvise] never"."""
-    try:
-        found = re.search(r"\[(\w+)\]", host.read(path))
-    except OSError:
-        return None
+    found = re.search(r"\[(\w+)\]", host.text(path) or "")
     return found[1] if found else None
 
 

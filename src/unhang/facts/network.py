@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import job, names
@@ -161,10 +160,10 @@ def usable(interface: Interface) -> bool:
 
 def _interface(host: Host, name: str, addresses: tuple[str, ...]) -> Interface:
     base = f"/sys/class/net/{name}"
-    state, flags = _text(host, f"{base}/operstate"), _text(host, f"{base}/flags")
+    state, flags = host.text(f"{base}/operstate"), host.text(f"{base}/flags")
     up = None if flags is None else bool(_number(flags, 16) & _UP)
-    speed = _text(host, f"{base}/speed")
-    duplex = _text(host, f"{base}/duplex")
+    speed = host.text(f"{base}/speed")
+    duplex = host.text(f"{base}/duplex")
     virtual = not host.path(f"{base}/device").exists()
     return Interface(
         name=name,
@@ -177,16 +176,16 @@ def _interface(host: Host, name: str, addresses: tuple[str, ...]) -> Interface:
         # The kernel writes -1, or 2^32 - 1, where the driver does not know.
         speed_mbps=int(speed) if speed and speed.isascii() and speed.isdigit() and 0 < int(speed) < 1 << 31 else None,
         duplex=duplex if duplex in ("full", "half") else None,
-        mtu_bytes=_number(_text(host, f"{base}/mtu") or "") or None,
-        driver=_last(host, f"{base}/device/driver"),
-        member_of=_last(host, f"{base}/master"),
+        mtu_bytes=_number(host.text(f"{base}/mtu") or "") or None,
+        driver=host.link_name(f"{base}/device/driver"),
+        member_of=host.link_name(f"{base}/master"),
         addresses=addresses,
     )
 
 
 def _kind(host: Host, name: str, base: str, virtual: bool) -> Kind:
-    number = _text(host, f"{base}/type")
-    devtype = next((line[8:] for line in (_text(host, f"{base}/uevent") or "").splitlines() if line.startswith("DEVTYPE=")), "")
+    number = host.text(f"{base}/type")
+    devtype = next((line[8:] for line in (host.text(f"{base}/uevent") or "").splitlines() if line.startswith("DEVTYPE=")), "")
     if number == _LOOPBACK:
         return "loopback"
     if number == _INFINIBAND:
@@ -201,7 +200,7 @@ def _kind(host: Host, name: str, base: str, virtual: bool) -> Kind:
     if not virtual:
         return "ethernet"
     # A veth's other end is another interface, in this namespace or in another.
-    index, link = _text(host, f"{base}/ifindex"), _text(host, f"{base}/iflink")
+    index, link = host.text(f"{base}/ifindex"), host.text(f"{base}/iflink")
     return "veth" if index and link and index != link else "virtual"
 
 
@@ -342,26 +341,11 @@ def _is(version: int, address: str) -> bool:
     return (":" in address) == (version == 6)
 
 
-def _text(host: Host, path: str) -> str | None:
-    """Many of these files cannot be read while the interface is down (EINVAL)."""
-    try:
-        return host.read(path).strip()
-    except OSError:
-        return None
-
-
 def _number(text: str, base: int = 10) -> int:
     try:
         return int(text, base)
     except ValueError:
         return 0
-
-
-def _last(host: Host, path: str) -> str | None:
-    try:
-        return PurePosixPath(host.link(path)).name
-    except OSError:
-        return None
 
 
 def _summary(network: Network) -> Text:

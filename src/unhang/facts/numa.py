@@ -164,7 +164,7 @@ def _devices(host: Host, unread: list[str]) -> tuple[Device, ...]:
             continue
         if kind is None:
             continue
-        names = tuple(name for of in ("net", "infiniband") for name in _names(host, f"{directory}/{of}"))
+        names = tuple(name for of in ("net", "infiniband") for name in host.listed(f"{directory}/{of}"))
         # Of adapters without a driver, virtual functions that are lent to others among them, nothing here makes use.
         if kind == "network" and not names:
             continue
@@ -178,13 +178,6 @@ def _kind(host: Host, directory: str) -> Literal["gpu", "network"] | None:
     if pci.startswith(_GPU):
         return "gpu" if host.read(f"{directory}/vendor").strip() == _NVIDIA else None
     return "network" if pci.startswith(_NETWORK) else None
-
-
-def _names(host: Host, directory: str) -> tuple[str, ...]:
-    try:
-        return host.names(directory)
-    except OSError:
-        return ()
 
 
 def _summary(numa: Numa) -> Text:

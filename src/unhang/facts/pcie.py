@@ -120,11 +120,11 @@ def collect(host: Host) -> Pcie:
 
 def gpus(host: Host) -> tuple[str, ...]:
     """The addresses of NVIDIA's GPUs on the bus, in its order; () without a bus."""
-    return tuple(name for name in _names(host, DEVICES) if _kind(host, name) == "gpu")
+    return tuple(name for name in host.listed(DEVICES) if _kind(host, name) == "gpu")
 
 
 def nvswitches(host: Host) -> tuple[str, ...]:
-    return tuple(name for name in _names(host, DEVICES) if _kind(host, name) == "nvswitch")
+    return tuple(name for name in host.listed(DEVICES) if _kind(host, name) == "nvswitch")
 
 
 def distance(first: Device, second: Device) -> Distance:
@@ -154,8 +154,8 @@ _UNNAMED = "a virtual machine"
 
 def virtual(host: Host) -> str | None:
     """The name of the virtual machine that this is; "" on bare metal; None where nothing tells."""
-    vendor = " ".join(text for name in ("sys_vendor", "product_name") if (text := _text(host, f"/sys/class/dmi/id/{name}")))
-    flags = next((line.split() for line in (_text(host, "/proc/cpuinfo") or "").splitlines() if line.startswith("flags")), None)
+    vendor = " ".join(text for name in ("sys_vendor", "product_name") if (text := host.text(f"/sys/class/dmi/id/{name}")))
+    flags = next((line.split() for line in (host.text("/proc/cpuinfo") or "").splitlines() if line.startswith("flags")), None)
     if flags is not None:
         return (vendor or _UNNAMED) if "hypervisor" in flags else ""
     # ARM has no such flag.
@@ -163,7 +163,7 @@ def virtual(host: Host) -> str | None:
 
 
 def _kind(host: Host, name: str) -> Kind | None:
-    kind, vendor = _text(host, f"{DEVICES}/{name}/class") or "", _text(host, f"{DEVICES}/{name}/vendor")
+    kind, vendor = host.text(f"{DEVICES}/{name}/class") or "", host.text(f"{DEVICES}/{name}/vendor")
     # 0x0300 is a VGA controller, 0x0302 a 3D controller: NVIDIA's data centre GPUs are the latter.
     if vendor == NVIDIA and kind.startswith(("0x0300", "0x0302")):
         return "gpu"
@@ -179,14 +179,14 @@ def _device(host: Host, name: str, kind: Kind, unread: list[str]) -> Iterator[De
     except OSError:
         unread.append(f"where {name} is on the PCI bus")
         return
-    group = _last(host, f"{at}/iommu_group")
+    group = host.link_name(f"{at}/iommu_group")
     config = _config(host, f"{at}/config")
     yield Device(
         address=name,
         kind=kind,
-        vendor=_text(host, f"{at}/vendor") or "",
-        device=_text(host, f"{at}/device") or "",
-        driver=_last(host, f"{at}/driver"),
+        vendor=host.text(f"{at}/vendor") or "",
+        device=host.text(f"{at}/device") or "",
+        driver=host.link_name(f"{at}/driver"),
         path=(*[p for p in where if _HOST_BRIDGE.fullmatch(p)][:1], *[p for p in where[:-1] if _ADDRESS.fullmatch(p)]),
         numa_node=_number(host, f"{at}/numa_node", least=0),
         # A device that sleeps or is gone reads as 0 or 255 lanes.
@@ -195,13 +195,13 @@ def _device(host: Host, name: str, kind: Kind, unread: list[str]) -> Iterator[De
         speed_gt_s=_speed(host, f"{at}/current_link_speed"),
         speed_max_gt_s=_speed(host, f"{at}/max_link_speed"),
         iommu_group=group,
-        iommu_type=_text(host, f"/sys/kernel/iommu_groups/{group}/type") if group else None,
+        iommu_type=host.text(f"/sys/kernel/iommu_groups/{group}/type") if group else None,
         acs=_acs(config) if kind == "bridge" else (),
         aer_correctable=_errors(host, f"{at}/aer_dev_correctable"),
         aer_nonfatal=_errors(host, f"{at}/aer_dev_nonfatal"),
         aer_fatal=_errors(host, f"{at}/aer_dev_fatal"),
         # A sleeping device may read so, too.
-        answers=None if not config or _text(host, f"{at}/power_state") == "D3cold" else config[:4] != b"\xff\xff\xff\xff",
+        answers=None if not config or host.text(f"{at}/power_state") == "D3cold" else config[:4] != b"\xff\xff\xff\xff",
     )
 
 
@@ -237,12 +237,12 @@ def _between(devices: list[Device]) -> Iterator[Between]:
 
 
 def _options(host: Host) -> tuple[str, ...]:
-    return tuple(o for o in (_text(host, "/proc/cmdline") or "").split() if "iommu" in o.partition("=")[0])
+    return tuple(o for o in (host.text("/proc/cmdline") or "").split() if "iommu" in o.partition("=")[0])
 
 
 def _errors(host: Host, path: str) -> int | None:
     """The kinds of one file added up: the total in it counts messages, not errors."""
-    text = _text(host, path)
+    text = host.text(path)
     if text is None:
         return None
     rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("TOTAL_")]
@@ -250,38 +250,17 @@ def _errors(host: Host, path: str) -> int | None:
 
 
 def _speed(host: Host, path: str) -> float | None:
-    found = re.match(r"(\d+(?:\.\d+)?) GT/s", _text(host, path) or "")
+    found = re.match(r"(\d+(?:\.\d+)?) GT/s", host.text(path) or "")
     return float(found[1]) if found else None
 
 
 def _number(host: Host, path: str, *, least: int, most: int = 1 << 20) -> int | None:
-    text = _text(host, path) or ""
+    text = host.text(path) or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 8 and least <= int(text) <= most else None
 
 
-def _text(host: Host, path: str) -> str | None:
-    try:
-        return host.read(path).strip()
-    except OSError:
-        return None
-
-
-def _last(host: Host, path: str) -> str | None:
-    try:
-        return host.link(path).rpartition("/")[2]
-    except OSError:
-        return None
-
-
-def _names(host: Host, path: str) -> tuple[str, ...]:
-    try:
-        return host.names(path)
-    except OSError:
-        return ()
-
-
 def _count(host: Host, path: str) -> int:
-    return len(_names(host, path))
+    return len(host.listed(path))
 
 
 def _summary(pcie: Pcie) -> Text:

@@ -156,11 +156,7 @@ def _named(host: Host, sockets: list[tuple[str, Holder]], unread: list[str]) -> 
     owners: dict[str, int] = {}
     blind = False
     until = time.monotonic() + _PATIENCE_S
-    try:
-        pids = sorted(int(n) for n in host.names("/proc") if n.isdigit())
-    except OSError:
-        pids = []
-    for pid in pids:
+    for pid in sorted(int(n) for n in host.listed("/proc") if n.isdigit()):
         if len(owners) == len(wanted):
             break
         if time.monotonic() > until:
@@ -228,11 +224,7 @@ def _range(host: Host, unread: list[str]) -> tuple[int, int] | None:
 
 
 def _reserved(host: Host) -> tuple[str, ...]:
-    try:
-        text = host.read("/proc/sys/net/ipv4/ip_local_reserved_ports").strip()
-    except OSError:
-        return ()
-    return tuple(entry for entry in text.split(",") if entry)
+    return tuple(entry for entry in (host.text("/proc/sys/net/ipv4/ip_local_reserved_ports") or "").split(",") if entry)
 
 
 def _summary(ports: Ports) -> Text:

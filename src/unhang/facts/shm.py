@@ -180,10 +180,7 @@ def _limit_from(host: Host, mount: _Mount | None, space: Space | None) -> LimitF
 
 def _root_of_mount(host: Host) -> str:
     """Which directory of its file system stands at /dev/shm: of a volume on disk that tells whose it is."""
-    try:
-        rows = [line.split() for line in host.read("/proc/self/mountinfo").splitlines()]
-    except OSError:
-        return ""
+    rows = [line.split() for line in (host.text("/proc/self/mountinfo") or "").splitlines()]
     return next((row[3] for row in reversed(rows) if len(row) > 4 and row[4] == "/dev/shm"), "")
 
 
@@ -242,10 +239,7 @@ def _hidden(host: Host) -> str:
 
 
 def _owners(host: Host) -> dict[int, str]:
-    try:
-        rows = [line.split(":") for line in host.read("/etc/passwd").splitlines()]
-    except OSError:
-        return {}
+    rows = [line.split(":") for line in (host.text("/etc/passwd") or "").splitlines()]
     return {int(row[2]): row[0] for row in reversed(rows) if len(row) > 2 and row[2].isdecimal()}
 
 

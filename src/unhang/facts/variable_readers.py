@@ -96,22 +96,15 @@ def _sites(host: Host) -> Iterator[str]:
         prefixes.append(str(PurePosixPath(python).parent.parent))
     for prefix in dict.fromkeys(p for p in prefixes if p):
         for lib in ("lib", "lib64", "local/lib"):
-            for name in _names(host, f"{prefix}/{lib}"):
+            for name in host.listed(f"{prefix}/{lib}"):
                 if re.fullmatch(r"python3(?:\.\d+)?", name):
                     yield from (f"{prefix}/{lib}/{name}/{folder}" for folder in ("site-packages", "dist-packages"))
     if host.is_live:
         yield from dict.fromkeys([*sysconfig.get_paths().values(), *(p for p in sys.path if p.endswith("-packages"))])
 
 
-def _names(host: Host, path: str) -> tuple[str, ...]:
-    try:
-        return host.names(path)
-    except OSError:
-        return ()
-
-
 def _in(host: Host, site: str) -> Iterator[Library]:
-    for name in _names(host, site):
+    for name in host.listed(site):
         found = _METADATA.fullmatch(name)
         kind = _DISTRIBUTIONS.get(re.sub(r"[-.]+", "_", found["name"]).lower()) if found is not None else None
         if found is None or kind is None:
@@ -123,9 +116,9 @@ def _in(host: Host, site: str) -> Iterator[Library]:
         binaries: tuple[str, ...] = ()
         if id == "torch":
             folders_of_torch = which_nccl.torch_folders(host, site)
-            binaries = tuple(f"{d}/{f}" for d in folders_of_torch for f in _names(host, d) if _OF_TORCH.fullmatch(f))
+            binaries = tuple(f"{d}/{f}" for d in folders_of_torch for f in host.listed(d) if _OF_TORCH.fullmatch(f))
         elif id == "nccl":
-            binaries = tuple(f"{site}/nvidia/nccl/lib/{f}" for f in _names(host, f"{site}/nvidia/nccl/lib") if _OF_NCCL.fullmatch(f))
+            binaries = tuple(f"{site}/nvidia/nccl/lib/{f}" for f in host.listed(f"{site}/nvidia/nccl/lib") if _OF_NCCL.fullmatch(f))
         yield Library(id=id, version=found["version"], binaries=binaries, sources=sources)
 
 
