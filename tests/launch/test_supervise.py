@@ -29,9 +29,21 @@ def failed(
     exitcode: int = 1,
     standing: Standing = "established",
     text: str = "",
+    where: str | None = None,
+    ended: int | None = None,
 ) -> Result:
-    verdict = Verdict(primary=Finding(cause=cause, standing=standing, says="", ranks=ranks, evidence=(Evidence(source="err", text=text),)))
-    return Result(exitcode=exitcode, ended_by_us=False, interrupted=False, steps=steps, pace=pace, incident=None, verdict=verdict)
+    """`ended`: the exit code of the blamed ranks themselves."""
+    told = (Evidence(source="err", text=text),)
+    verdict = Verdict(primary=Finding(cause=cause, standing=standing, says="", ranks=ranks, where=where, evidence=told))
+    incident = None
+    if ended is not None:
+        records = tuple(RankRecord(rank=r, pid=r + 10, host="h", ended=Ended(at_s=9.0, exitcode=ended)) for r in ranks)
+        incident = Incident(number=1, attempt=0, kind="failure", at_s=9.0, at="", cwd="", command=(), ranks=records)
+    return Result(exitcode=exitcode, ended_by_us=False, interrupted=False, steps=steps, pace=pace, incident=incident, verdict=verdict)
+
+
+def fell(ended: int, *, where: str | None = "train.py:9 in step", steps: int = 12) -> Result:
+    return failed(steps, cause="unknown", ended=ended, where=where)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +69,17 @@ def failed(
         # Killed for its memory every 500 steps: with checkpoints that is progress, at first.
         ([failed(500, cause="host-oom-or-killed")] * 2, False),
         ([failed(500, cause="host-oom-or-killed")] * 3, True),
+        # A deliberate exit and a crash of its own, at the same line: that is not chance.
+        ([fell(3)] * 2, True),
+        ([fell(-11)] * 2, True),
+        ([fell(-6, steps=0)] * 2, True),
+        ([fell(3), fell(4)], False),
+        ([fell(3), fell(3, where="train.py:10 in step")], False),
+        ([fell(3, where=None)] * 2, False),
+        ([fell(3), fell(3, steps=40)], False),
+        # Somebody else's signal may not come again.
+        ([fell(-9)] * 2, False),
+        ([fell(-15)] * 2, False),
     ],
 )
 def test_no_progress(failures, stop):

@@ -36,6 +36,7 @@ from unhang.launch.attempt import Attempt, Options, Result
 from unhang.launch.command import Command
 from unhang.launch.output import Sink
 from unhang.model import Verdict
+from unhang.records.incident import FROM_OUTSIDE
 from unhang.records.rundir import RUN_SCHEMA, RunDir
 
 OnFailure = Literal["restart", "abort", "report"]
@@ -398,7 +399,7 @@ class Supervisor:
         except OSError as e:
             if not self._log_broken:
                 self._log_broken = True
-                self._told(events.Note(text=f"cannot write {self._rundir.events}: {e.strerror}; the training goes on"))
+                self._told(events.Note(text=f"cannot write {self._rundir.events}: {e.strerror}; only unhang's own records lack it"))
 
 
 def _redacted(typed: Typed) -> Typed:
@@ -426,12 +427,23 @@ def _own_codes(result: Result, command: Command) -> set[int]:
 def no_progress(failures: Sequence[Result]) -> bool:
     """Whether the newest failures are one and the same: same cause, same ranks, same exit code, same number of steps in each attempt.
 
-    A deterministic cause needs two of them. Others need three: a job that is killed for its memory every 500 steps may well get on.
+    A deterministic cause needs two of them, and so does a rank that ends itself in the same way at the same line. Others need three: a job that is
+    killed for its memory every 500 steps may well get on.
     """
     result = failures[-1]
     cause = result.verdict.primary.cause if result.verdict and result.verdict.primary else None
-    needed = 2 if cause in DETERMINISTIC else 3
+    again = len(failures) > 1 and _own_end(result) is not None and _own_end(failures[-2]) == _own_end(result)
+    needed = 2 if cause in DETERMINISTIC or again else 3
     return len(failures) >= needed and all(_alike(earlier, result) for earlier in failures[-needed:-1])
+
+
+def _own_end(result: Result) -> tuple[object, ...] | None:
+    """How and where the ranks that are blamed ended by themselves; None where something outside ended one, or may not be there the next time."""
+    primary, incident = result.verdict.primary if result.verdict else None, result.incident
+    blamed = [r for r in incident.ranks if r.rank in primary.ranks] if incident is not None and primary is not None and primary.where else []
+    codes = [0 if r.ended is None or r.ended.by_launcher or (r.raised and not result.steps) else r.ended.exitcode or 0 for r in blamed]
+    own = all(code and -code not in (*FROM_OUTSIDE, signal.SIGKILL) for code in codes)
+    return (primary.where, *codes) if primary is not None and blamed and own else None
 
 
 def _alike(before: Result, now: Result) -> bool:
