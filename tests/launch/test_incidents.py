@@ -14,7 +14,7 @@ from unhang.diagnosis import why
 from unhang.facts.host import Host
 from unhang.launch import events
 from unhang.launch.evidence import Taken
-from unhang.launch.incidents import Asked, Incidents, Situation, _host_pids, _uptime, in_a_circle
+from unhang.launch.incidents import Asked, Incidents, Situation, _host_pids, in_a_circle
 from unhang.launch.watch import RankState
 from unhang.model import Finding, Remedy, Verdict
 from unhang.records import match
@@ -32,12 +32,12 @@ def test_whether_pids_are_the_hosts(tmp_path, namespace, ours):
     assert _host_pids(Host(root=tmp_path)) is ours
 
 
-@pytest.mark.parametrize(("text", "uptime_s"), [("90000.25 719000.10\n", 90000.25), ("", None), ("up\n", None), (None, None)])
-def test_how_long_the_machine_is_up(tmp_path, text, uptime_s):
+@pytest.mark.parametrize(("text", "up_s"), [("90000.25 719000.10\n", 90000.25), ("", None), ("up\n", None), (None, None)])
+def test_how_long_the_machine_is_up(tmp_path, text, up_s):
     (tmp_path / "proc").mkdir()
     if text is not None:
         (tmp_path / "proc/uptime").write_text(text)
-    assert _uptime(Host(root=tmp_path)) == uptime_s
+    assert uptime_s(Host(root=tmp_path)) == up_s
 
 
 TRAIN, TORCH = "/home/user/train.py", "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

@@ -467,7 +467,7 @@ class Fallback:
             text = solution.render(outcome, lang=language.from_locale(os.environ), command=redact_command(self._typed))
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
-            self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
+            self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; only unhang's own records lack it"))
 
 
 def _event(rung: str, title: Text, tried: Trial | None, skipped: Text = NOTHING) -> events.RungTried:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import errno
 import os
-import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +18,7 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts import memory, processes
 from unhang.facts.host import Host
+from unhang.facts.kernel_log import uptime_s
 from unhang.facts.processes import FIRST_PID_NAMESPACE
 from unhang.launch import events, ras
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
@@ -33,6 +34,8 @@ from unhang.records.incident import Activity, Incident, IncidentKind, LogRef, Mi
 from unhang.records.rundir import RunDir
 
 KERNEL_LINES = 400
+# What a run directory that is made elsewhere has from the full one, beside incidents.
+_SHARED = ("run.json", "host.json", "events.jsonl", "logs", "fatal", "flight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +287,7 @@ class Incidents:
             exitcode=situation.exitcode,
             oom_kills=None if oom is None or self._oom_before is None else oom - self._oom_before,
             kernel=kernel,
-            uptime_s=_uptime(self._host),
+            uptime_s=uptime_s(self._host),
             host_pids=_host_pids(self._host),
             ras=opened.ras,
             ranks=tuple(_identified(_record(state, opened, situation), self._host) for state in situation.states),
@@ -310,13 +313,6 @@ class Incidents:
             missed.append(Missed(what="kernel log", why=f"{path}: {e.strerror}"))
             return None
         return self._rundir.relative(path)
-
-
-def _uptime(host: Host) -> float | None:
-    try:
-        return float(host.read("/proc/uptime").split()[0])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _host_pids(host: Host) -> bool | None:
@@ -367,15 +363,16 @@ def _is_held(wait: match.Wait | None, activity: Activity | None) -> bool:
 
 def _spare(rundir: RunDir) -> RunDir:
     """A run directory elsewhere that shares what the full one has. Raises OSError."""
-    shm = Path("/dev/shm")
-    path = Path(tempfile.mkdtemp(prefix="unhang-run-", dir=shm if os.access(shm, os.W_OK) else None))
-    for name in ("run.json", "host.json", "logs", "fatal", "flight"):
-        (path / name).symlink_to(rundir.path / name)
-    for kept in (rundir.path / "incidents").glob("*/*"):
-        if kept.is_dir():
-            (path / kept.parent.relative_to(rundir.path)).mkdir(parents=True, exist_ok=True)
-            (path / kept.relative_to(rundir.path)).symlink_to(kept)
-    return RunDir(path)
+    spare = RunDir(rundir.elsewhere)
+    spare.path.mkdir(mode=0o700, exist_ok=True)
+    if spare.path.is_symlink() or spare.path.stat().st_uid != os.geteuid():
+        raise FileExistsError(errno.EEXIST, "it belongs to somebody else", str(spare.path))
+    for kept in (*map(rundir.path.joinpath, _SHARED), *(rundir.path / "incidents").glob("*/*")):
+        link = spare.path / kept.relative_to(rundir.path)
+        if not os.path.lexists(link):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(kept)
+    return spare
 
 
 def logs_so_far(rundir: RunDir, attempt: int, channels: Sequence[tuple[int | None, str]]) -> tuple[LogRef, ...]:

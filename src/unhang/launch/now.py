@@ -103,7 +103,7 @@ class Onlookers:
                 self._rundir.path.stat()
                 self._rundir.write_bytes(self._rundir.now, encoded(taken))
             except OSError as e:
-                self._failed = f"cannot write {self._rundir.now}: {e.strerror or e}; the training goes on"
+                self._failed = f"cannot write {self._rundir.now}: {e.strerror or e}; only unhang's own records lack it"
 
     def _taken(self, now: float, *, last: bool = False) -> Now:
         stall = self._watch.stands(now)
