@@ -108,6 +108,23 @@ def test_an_idle_rank_in_user_code_is_stuck(build, lab):
     assert (v.primary.cause, v.primary.standing, v.primary.where) == ("process-stuck", "likely", "train.py:33 in wait_for_file")
 
 
+def test_a_thread_that_keeps_a_finished_process_alive_is_named(build, lab):
+    main = (lab.Frame(file="/usr/lib/python3.11/threading.py", line=1590, name="_shutdown"),)
+    b = build().rank(0, frames=main, enqueued=12).rank(1, frames=main, enqueued=12)
+    uploads = lab.user(60, "upload")
+    threads = [
+        lab.ThreadStack(name="MainThread", main=True, frames=main),
+        lab.ThreadStack(name="heartbeat", main=False, frames=(lab.user(50, "beat"),), started=lab.user(8, "main")),
+        lab.ThreadStack(name="uploader", main=False, frames=(uploads,), keeps=True, started=lab.user(9, "main")),
+    ]
+    b.ranks = b.ranks[1:]
+    b.rundir.write(b.rundir.stacks(1, 1), lab.Stacks(source="process", threads=tuple(threads)))
+    p = b.judge().primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("process-stuck", "established", (1,), "train.py:9 in main")
+    assert "uploader" in p.says and "heartbeat" not in p.says and [r.id for r in p.remedies] == ["end-the-thread"]
+    assert any("thread uploader" in e.text and e.source.endswith("rank1.json") for e in p.evidence)
+
+
 def test_uninterruptible_io_is_said(build, lab):
     b = waiter(build(), lab).rank(1, frames=(lab.user(33, "save"),), entries=lab.steps(12), activity=lab.IN_IO)
     v = b.judge()
@@ -119,7 +136,7 @@ def test_a_held_gil_is_said(build, lab):
     v = b.judge()
     assert v.primary.cause == "process-stuck" and "holds the GIL" in v.primary.says
     ids = [r.id for r in v.primary.remedies]
-    assert ids.index("bound-the-call") < ids.index("release-the-gil")
+    assert ids.index("end-the-loop") < ids.index("release-the-gil")
     first = b.judge("straggler").primary
     assert (first.cause, first.standing) == ("process-stuck", "likely")
 

@@ -610,6 +610,21 @@ dist.destroy_process_group()
 
 
 @pytest.mark.integration
+def test_a_thread_that_keeps_a_finished_script_alive(launcher):
+    body = """
+dist.init_process_group("gloo")
+train(30)
+if rank == 1:
+    threading.Thread(target=threading.Event().wait, name="uploader").start()
+dist.destroy_process_group()
+"""
+    run = launcher.train(body, "--hang-after", "4")
+    assert (run.primary["cause"], run.primary["ranks"], run.outcome["attempts"]) == ("process-stuck", [1], 1)
+    line = next(i for i, text in enumerate((launcher.tmp_path / "train.py").read_text().splitlines(), 1) if "uploader" in text)
+    assert "thread uploader" in run.primary["says"] and f"train.py:{line} in " in run.primary["where"]
+
+
+@pytest.mark.integration
 def test_a_rank_that_an_evaluation_at_the_end_went_on_without(launcher):
     """Nobody is left that waits for it: without being told, silence would be given ten minutes."""
     body = """
@@ -789,8 +804,9 @@ def test_a_full_disk_costs_neither_verdict_nor_restart(launcher):
             stdin=subprocess.DEVNULL,
         )
         assert process.returncode == 0, process.stderr[-3000:]
-        assert "rank-exception" in process.stderr
+        assert "rank-exception" in process.stderr and "the training goes on" not in process.stderr
         assert "starting again (restart 1 of 3)" in process.stderr
+        assert judge(RunDir.open(mount / "run")).primary.cause == "rank-exception"
     finally:
         subprocess.run(["umount", str(mount)], check=True)
         for spare in Path("/dev/shm").glob("unhang-run-*"):

@@ -8,9 +8,10 @@ from unhang.records.frames import LOADER, Frame, inside, user_frame
 from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
+    from unhang.records.incident import ThreadStack
     from unhang.records.picture import ChildView, Picture, RankView
 
-State = Literal["stopped", "uninterruptible", "gil", "loader", "repeats", "busy", "idle", "unknown"]
+State = Literal["stopped", "uninterruptible", "kept", "gil", "loader", "repeats", "busy", "idle", "unknown"]
 
 _WAIT_FOR_PROCESSES = ("multiprocessing", "concurrent/futures", "subprocess")
 
@@ -31,6 +32,8 @@ def held_back(picture: Picture) -> tuple[tuple[RankView, State], ...]:
 def state_of(picture: Picture, rank: RankView) -> State:
     if rank.stopped:
         return "stopped"
+    if keeping(rank):
+        return "kept"
     if rank.activity is None:
         return "loader" if in_loader(rank) else "unknown"
     if rank.uninterruptible:
@@ -41,6 +44,12 @@ def state_of(picture: Picture, rank: RankView) -> State:
             return "gil"
         return "repeats" if rank.activity.repeats and rank.place is not None and rank.place.endless else "busy"
     return "loader" if in_loader(rank) else "idle"
+
+
+def keeping(rank: RankView) -> tuple[ThreadStack, ...]:
+    """The threads without whose end the process of a script that is over does not end."""
+    over = any(f.name == "_shutdown" and inside(f, "threading") for f in rank.captured)
+    return tuple(t for t in rank.stacks.threads if t.keeps and not t.main) if over and rank.stacks is not None else ()
 
 
 def in_loader(rank: RankView) -> bool:

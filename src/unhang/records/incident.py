@@ -46,12 +46,17 @@ EXIT_UNFLUSHED = 120
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadStack:
-    """One thread's Python stack, innermost frame last (as a traceback prints it). `tid` is the kernel's number for it, None if it is not known."""
+    """One thread's Python stack, innermost frame last (as a traceback prints it). `tid` is the kernel's number for it, None if it is not known.
+
+    `keeps`: its process does not end before it (no daemon thread); `started` is the user's line that started it, where that is known.
+    """
 
     name: str
     main: bool
     frames: tuple[Frame, ...]
     tid: int | None = None
+    keeps: bool = False
+    started: Frame | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

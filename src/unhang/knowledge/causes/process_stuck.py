@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import stacked, text, waits, words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.knowledge.stuck import children_waited_for, held_back
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.stuck import children_waited_for, held_back, keeping
+from unhang.knowledge.text import NOTHING, Text, joined
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.snapshot import Snapshot
+    from unhang.records.incident import ThreadStack
     from unhang.records.picture import ChildView, Picture, RankView
 
 _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 # Ranks and child processes that the evidence names.
 _SHOWN = 3
-_STATES = ("stopped", "uninterruptible", "gil", "repeats", "idle", "unknown")
+_STATES = ("stopped", "uninterruptible", "kept", "gil", "repeats", "idle", "unknown")
 
 
 # A rank that was held up longer ago has found its end, or its time-out.
@@ -103,6 +104,7 @@ def _in_run(picture: Picture) -> Finding | None:
     chosen = [r for r, s in found if s == state]
     first, numbers = chosen[0], [r.number for r in chosen]
     standing, doing, remedies = _DESCRIBE[state](picture, first)
+    started = next((t.started for t in keeping(first)), None)
     children = children_waited_for(first) if state in ("idle", "unknown") else ()
     return CAUSE.finding(
         standing=standing,
@@ -115,8 +117,9 @@ def _in_run(picture: Picture) -> Finding | None:
         ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
-        where=picture.where(first),
+        where=picture.where(first) if started is None else picture.place(started),
         evidence=(
+            *(words.stated(first.record.stacks or "", words.of_rank(first.number, _thread(picture, t))) for t in keeping(first)[:_SHOWN]),
             *(words.child_evidence(picture, first, child) for child in children[:_SHOWN]),
             *(waits.evidence(picture, r.number, r.wait) for r in chosen[:_SHOWN] if waits.described(picture, r.wait)),
             *words.activity_evidence(picture, first),
@@ -171,12 +174,23 @@ def _gil(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, .
         "computing ({share}) without letting any Python thread run: a native call holds the GIL",
         "正在计算（{share}），但不让任何 Python 线程运行：某个原生调用占着 GIL",
     )
-    return standing, doing.fill(share=share), ("bound-the-call", "look-inside", "release-the-gil")
+    return standing, doing.fill(share=share), (waits.SET_A_LIMIT.id, "look-inside", "release-the-gil")
+
+
+def _kept(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+    threads = joined([_thread(picture, t) for t in keeping(rank)[:_SHOWN]], Text(", ", "、"))
+    doing = Text("done with its script, and kept alive by its {threads},", "脚本已执行完，但进程仍被{threads}占着，无法结束")
+    return "established", doing.fill(threads=threads), ("end-the-thread",)
+
+
+def _thread(picture: Picture, thread: ThreadStack) -> Text:
+    started = Text(" (started at {at})", "（启动于 {at}）").fill(at=picture.place(thread.started)) if thread.started is not None else NOTHING
+    return Text("thread {name}{started}", "线程 {name}{started}").fill(name=thread.name, started=started)
 
 
 def _repeats(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     doing = Text("executing an endless loop (a `while True` that nothing in it leaves)", "在执行死循环（`while True`，循环体内没有任何出口）")
-    return "likely", doing, (waits.END_THE_LOOP.id, waits.longer(picture)[0])
+    return "likely", doing, (waits.SET_A_LIMIT.id, waits.longer(picture)[0])
 
 
 def _sleeps(rank: RankView) -> bool:
@@ -214,7 +228,15 @@ def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[st
     return "likely" if rank.frames else "possible", outside, ("look-inside", "bound-the-wait")
 
 
-_DESCRIBE = {"stopped": _stopped, "uninterruptible": _uninterruptible, "gil": _gil, "repeats": _repeats, "idle": _idle, "unknown": _unknown}
+_DESCRIBE = {
+    "stopped": _stopped,
+    "uninterruptible": _uninterruptible,
+    "kept": _kept,
+    "gil": _gil,
+    "repeats": _repeats,
+    "idle": _idle,
+    "unknown": _unknown,
+}
 
 _HEARTBEAT = (
     # torch 2.3 and later; other accelerators' process groups (ECCL, CNCL, XCCL) were made after it.
@@ -300,21 +322,18 @@ CAUSE = Cause(
             says_zh="在进程停住时查看它的本地（C/C++）调用栈；unhang run --on-failure report 会保留现场。",
             command="py-spy dump --native --pid PID",
         ),
-        waits.END_THE_LOOP,
+        waits.SET_A_LIMIT,
         waits.WAIT_LONGER,
         waits.MORE_TIME,
-        Remedy(
-            id="bound-the-call",
-            says=(
-                "Bound what the named call works on: the repeats of a regular expression (nested ones such as (a+)+ take exponential time), "
-                "a range, the length of its input."
-            ),
-            says_zh="限制所指调用的工作量：正则表达式的重复次数（(a+)+ 这样的嵌套重复需要指数时间）、range 的范围、输入的长度。",
-        ),
         Remedy(
             id="release-the-gil",
             says="Move the native call to a child process, or use a version of the library that releases the GIL.",
             says_zh="把这个本地调用移到子进程里，或换用会释放 GIL 的版本。",
+        ),
+        Remedy(
+            id="end-the-thread",
+            says="Tell the thread to end (an Event that it checks) and join it before the script ends, or start it with daemon=True.",
+            says_zh="在脚本结束前通知该线程退出（让它检查一个 Event）并 join 它，或以 daemon=True 启动它。",
         ),
         Remedy(
             id="bound-the-wait",

@@ -29,6 +29,8 @@ POLLS_A_LOCK = "file_baton"
 _GUARDED = ("/unhang/runtime/collectives/", "/unhang/runtime/evaluation/", "/unhang/runtime/sync_check.py")
 _BETWEEN = ("/unhang/runtime/attach/", "/torch/distributed/", "/contextlib.py", "/threading.py")
 
+# On a thread of Python's: where it was started.
+STARTED = "_unhang_started"
 # Before the name of a function of unhang's library.
 OURS = "unhang."
 _USER, _LIBRARY, _NEITHER, _WAITS, _PASSES = range(5)
@@ -75,6 +77,17 @@ def glance(ident: int) -> tuple[Place | None, int, str | None]:
     return place or second, hash(tuple(steps)) & 0xFFFFFFFF, inside
 
 
+def remember_starts() -> None:
+    """From now on, keep with each thread the place that started it."""
+    start = threading.Thread.start
+
+    def remembering(self: threading.Thread) -> None:
+        setattr(self, STARTED, glance(threading.get_ident())[0])
+        start(self)
+
+    threading.Thread.start = remembering  # type: ignore[method-assign]
+
+
 def stacks(*, main_ident: int, without: int) -> list[dict[str, object]]:
     """All threads but `without`, the main one first; frames innermost last."""
     sources = Sources()
@@ -87,7 +100,9 @@ def stacks(*, main_ident: int, without: int) -> list[dict[str, object]]:
             thread = known.get(ident)
             name = getattr(thread, "name", None) or f"thread {ident}"
             tid = getattr(thread, "native_id", None)
-            threads.append({"name": name, "main": ident == main_ident, "frames": call_stack(snapshot[ident], sources), "tid": tid})
+            keeps, started = not getattr(thread, "daemon", True), getattr(thread, STARTED, None)
+            frames = call_stack(snapshot[ident], sources)
+            threads.append({"name": name, "main": ident == main_ident, "frames": frames, "tid": tid, "keeps": keeps, "started": started})
     snapshot.clear()
     return threads
 

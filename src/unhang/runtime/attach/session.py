@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from . import fatal, heartbeat, last_words, script_end
-from .frames import glance, stacks
+from .frames import glance, remember_starts, stacks
 from .link import Link
 from .protocol import ENV_RANK_PID, ENV_SOCKET, ENV_STDIO, ENV_SUPERVISOR, ENV_TOKEN, MAX_MESSAGE_BYTES, VERSION
 from .recorder import Recorders
@@ -135,6 +135,7 @@ def attach(*, rank_process: bool = False, rank: int | None = None) -> Session | 
     if rank_process:
         fatal.arrange()
     _admit_supervisor()
+    remember_starts()
     _current = Session(link)
     _current.start_heartbeat()
     return _current
