@@ -124,7 +124,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer to "why did it fail?". `primary` is None where nothing is wrong.
+    """The answer to "why did it fail?". `primary` is None where nothing is wrong; `recovered`: the training went on after it, and finished.
 
     A finding that rests on one side of a contradiction is one standing below what that side alone would give.
     """
@@ -136,6 +136,7 @@ class Verdict:
     contradictions: tuple[Contradiction, ...] = ()
     not_examined: tuple[NotExamined, ...] = ()
     inputs: tuple[Input, ...] = ()
+    recovered: bool = False
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def test_a_verdict_is_exit_code_1_and_json_is_the_interface(app, rundir):
     verdict = msgspec.json.decode(ran.stdout, type=Verdict)
     assert verdict.primary.cause == "process-stuck" and verdict.schema == "unhang/verdict/1"
     raw = json.loads(ran.stdout)
-    assert list(raw) == ["schema", "primary", "contributing", "symptoms", "contradictions", "not_examined", "inputs"]
+    assert list(raw) == ["schema", "primary", "contributing", "symptoms", "contradictions", "not_examined", "inputs", "recovered"]
     assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies", "says_zh"]
     assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line", "text_zh"]
     assert list(raw["primary"]["remedies"][0]) == ["id", "says", "says_zh", "env", "command", "verify", "trial"]
@@ -213,6 +214,33 @@ def test_the_newest_of_several_runs(app, rundir, tmp_path):
     assert ran.exit_code == 1 and "exit code 3" in verdict.primary.says
     assert any("2 other runs" in n.what and n.why.endswith("runs/b") for n in verdict.not_examined)
     assert "runs/b, the newest of 3 runs" in ran.stderr
+
+
+def test_a_run_that_was_started_again_and_finished_is_well(app, rundir):
+    events = ('{"event":"Started","attempt":0}', '{"event":"Opened","incident":1,"kind":"hang"}', '{"event":"Started","attempt":1}')
+    rundir.events.write_text("\n".join((*events, '{"s":9.0,"event":"Finished","exitcode":0}', "")))
+    ran = run(app, rundir.path, "--lang", "en")
+    assert ran.exit_code == 0 and ran.stdout.startswith("✓ process-stuck") and "✗" not in ran.stdout
+    assert msgspec.json.decode(run(app, rundir.path, "--json").stdout)["recovered"] is True
+    assert run(app, rundir.path, "--incident", "1").exit_code == 1
+
+
+def test_what_a_full_disk_refused_is_judged_from_where_it_was_kept(app, rundir, monkeypatch):
+    # Named after its run.json, which no other run has.
+    rundir.write(rundir.run, {"schema": "unhang/run/1", "started": str(rundir.path)})
+    there = RunDir(rundir.elsewhere)
+    try:
+        shutil.copytree(rundir.path, there.path)
+        for number in (1, 2):
+            rundir.incident(number).unlink()
+        ran = run(app, rundir.path, "--lang", "en")
+        assert ran.exit_code == 1 and "process-stuck" in ran.stdout and str(there.path) in ran.stderr
+        # Anybody may make a directory of that name.
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        os.chown(there.path, 4712, -1)
+        assert "process-stuck" not in run(app, rundir.path, "--lang", "en").stdout
+    finally:
+        shutil.rmtree(there.path)
 
 
 def test_the_newest_of_several_runs_went_well(app, tmp_path):

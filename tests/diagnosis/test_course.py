@@ -137,6 +137,9 @@ def test_a_live_verdict_asks_for_no_end(build, lab):
 
 GOT_OVER = "the training was started again after that, and the run ended with exit code 0", "此后训练重新启动，运行以退出码 0 结束"
 ALL_THE_SAME = "the command ended with exit code 0 all the same", "尽管如此，命令仍以退出码 0 结束"
+MOVED_ON = "the training went on after that, and the run ended with exit code 0", "此后训练继续进行，运行以退出码 0 结束"
+MOVES = '{"s":40.0,"event":"CaughtUp","after_s":9.0}\n'
+JOINED = '{"s":3.0,"event":"Joined","rank":1,"world_size":2,"backend":"gloo"}\n'
 AGAIN = STARTED.replace('"attempt":0', '"attempt":1')
 
 
@@ -144,6 +147,11 @@ AGAIN = STARTED.replace('"attempt":0', '"attempt":1')
     ("end", "says"),
     [
         (AGAIN + finished(0), GOT_OVER),
+        (MOVES + finished(0), MOVED_ON),
+        (MOVES + finished(1), None),
+        (MOVES + OPENED + finished(0), ALL_THE_SAME),
+        # The launcher started its ranks again by itself: no other attempt, but the same rank once more.
+        (JOINED + finished(0), GOT_OVER),
         # `train | tee log` ends with 0 whatever became of the training.
         (finished(0), ALL_THE_SAME),
         (AGAIN + OPENED + finished(0), ALL_THE_SAME),
@@ -154,7 +162,10 @@ AGAIN = STARTED.replace('"attempt":0', '"attempt":1')
 )
 def test_a_failure_is_told_with_the_end_of_its_run(build, lab, end, says):
     rundir = build().rank(0, frames=(lab.user(20, "step"),)).rank(1, ended=lab.Ended(at_s=20.0, exitcode=-9)).write("failure")
-    rundir.events.write_text(STARTED + OPENED + end)
-    primary = lab.judge(rundir).primary
-    for one in (GOT_OVER, ALL_THE_SAME):
+    rundir.events.write_text(STARTED + JOINED + OPENED + end)
+    verdict = lab.judge(rundir)
+    primary = verdict.primary
+    # Who asks for the run is told that it is over and well; who asks for the incident, of that.
+    assert verdict.recovered == (says in (GOT_OVER, MOVED_ON)) and not lab.judge(rundir, number=1).recovered
+    for one in (GOT_OVER, MOVED_ON, ALL_THE_SAME):
         assert [text in told for text, told in zip(one, (primary.says, primary.says_zh), strict=True)] == [one == says] * 2

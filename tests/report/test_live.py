@@ -103,7 +103,7 @@ def test_ours_begin_on_a_line_of_their_own(shown):
                 left_s=1.0,
                 met_before=1,
             ),
-            "waits for the file lock /data/lock, which pid 7, sleep 9 holds for 0:12; rank 0 waits",
+            "is waiting for a file lock on /data/lock that process 7 (sleep 9) holds for 0:12; rank 0 waits",
         ),
         (events.CaughtUp(after_s=15.0), "moving again after 15 s"),
         (events.GaveUp(why="because"), "not starting again: because"),

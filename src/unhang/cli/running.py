@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -172,7 +172,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
             try:
                 rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode("utf-8", "replace"))
             except OSError as e:
-                live.tell(events.Note(text=f"cannot write {rundir.report}: {e.strerror}; the training goes on"))
+                live.tell(events.Note(text=f"cannot write {rundir.report}: {e.strerror}; only unhang's own records lack it"))
 
     supervisor = supervise.Supervisor(
         command,
@@ -270,9 +270,11 @@ def _by_its_path(request: Request, words: tuple[str, ...]) -> str:
 def _write_report(rundir: RunDir, verdict: Verdict) -> None:
     """The page for a browser. The training is over and its exit code known: nothing that goes wrong here may change that."""
     try:
+        from unhang.diagnosis import course
         from unhang.report import html
         from unhang.report.html.of_run import gather
 
+        verdict = replace(verdict, recovered=course.read(rundir.events, source="").recovered)
         rundir.write_bytes(rundir.report_html, html.render(verdict, gather(rundir)).encode("utf-8", "replace"))
     except KeyboardInterrupt:
         return

@@ -79,8 +79,9 @@ def why(
 
     Needs no GPU, no torch and no network; a run directory and logs can be judged on another machine.
 
-    Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input (also where nothing was found and a part of it could not be read, or
-    no log was in it), 3 for our own failure, 130 if interrupted (143 by SIGTERM). A reader that goes early (| head) changes none of them.
+    Exit code: 0 if nothing was found, or the run went on after it and finished, 1 if something was found, 2 for bad input (also where nothing was
+    found and a part of it could not be read, or no log was in it), 3 for our own failure, 130 if interrupted (143 by SIGTERM). A reader that goes
+    early (| head) changes none of them.
     """
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.records import named
@@ -140,7 +141,7 @@ def why(
         raise beside.failed
     # What could not be read is not called healthy.
     unread = any(n.unread for n in verdict.not_examined)
-    raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
+    raise typer.Exit(EXIT_FOUND if verdict.primary is not None and not verdict.recovered else EXIT_USER if unread else EXIT_OK)
 
 
 def _refuse_no_logs(verdict: Verdict) -> None:
@@ -210,6 +211,9 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         from unhang.diagnosis.why import judge
 
         rundir = RunDir.open(Path(rundirs[0]))
+        if rundir.path != Path(rundirs[0]):
+            kept = Text("{run} was full: judging what was kept in {there}", "{run} 已写满：正在判断保存在 {there} 的记录")
+            say(kept.fill(run=shown(rundirs[0]), there=shown(str(rundir.path))))
         verdict = judge(rundir, number=incident)
         beside.take_run(rundir, verdict, incident)
         return verdict, None

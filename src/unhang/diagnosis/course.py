@@ -74,13 +74,19 @@ class Course:
     was_interrupted: bool | None = None
     last_seen: LastSeen | None = None
     forced: tuple[Forced, ...] = ()
-    # An attempt began after the last incident was opened.
+    # After the last incident was opened its ranks were started again, or what it stalled in was over.
     restarted: bool = False
+    resumed: bool = False
 
     @property
     def well(self) -> bool:
         """The training ended by itself, with exit code 0, and nothing was ever found wrong with it."""
         return self.exitcode == EXIT_OK and not self.opened
+
+    @property
+    def recovered(self) -> bool:
+        """The training ended with exit code 0, and had gone on after all that was found wrong with it."""
+        return self.exitcode == EXIT_OK and (self.restarted or self.resumed)
 
     @property
     def interrupted(self) -> bool:
@@ -116,6 +122,7 @@ class _Event(msgspec.Struct):
     exitcode: int | None = None
     elapsed_s: float | None = None
     incident: int | None = None
+    rank: int | None = None
     interrupted: bool | None = None
     attempt: int | None = None
     kind: str = ""
@@ -156,7 +163,8 @@ def read(path: Path, *, source: str) -> Course:
     """The course of a run from its events.jsonl. A line that was cut off is counted, not raised. Raises OSError where it cannot be read at all."""
     finished: tuple[int, _Event] | None = None
     opened: list[int] = []
-    damaged, restarted = 0, False
+    damaged, restarted, resumed = 0, False, False
+    joined: set[int | None] = set()
     cut, last_s = False, 0.0
     last_seen: LastSeen | None = None
     forced: list[Forced] = []
@@ -176,9 +184,16 @@ def read(path: Path, *, source: str) -> Course:
                     finished = (number, event)
                 elif event.event == "Opened" and event.incident is not None:
                     opened.append(event.incident)
-                    restarted = False
+                    restarted = resumed = False
                 elif event.event == "Started":
                     restarted = bool(opened)
+                    joined.clear()
+                elif event.event == "Joined":
+                    # A launcher that starts its ranks again tells nobody.
+                    restarted = restarted or (bool(opened) and event.rank in joined)
+                    joined.add(event.rank)
+                elif event.event == "CaughtUp":
+                    resumed = True
                 elif event.event == "Abandoned" and event.incident in opened:
                     opened.remove(event.incident)
                 elif event.event == "LastSeen":
@@ -200,6 +215,7 @@ def read(path: Path, *, source: str) -> Course:
         damaged=damaged,
         was_interrupted=end.interrupted,
         restarted=restarted,
+        resumed=resumed,
         last_seen=last_seen,
         forced=tuple(forced),
     )

@@ -25,6 +25,7 @@ from unhang.records.rundir import RunDir
 
 # Whoever reads of a failure thinks of its end. A pipe (`| tee`) or `|| true` ends with 0 whatever became of the training.
 _WENT_ON = Text("; the training was started again after that, and the run ended with exit code 0", "；此后训练重新启动，运行以退出码 0 结束")
+_MOVED_ON = Text("; the training went on after that, and the run ended with exit code 0", "；此后训练继续进行，运行以退出码 0 结束")
 _ALL_THE_SAME = Text("; the command ended with exit code 0 all the same", "；尽管如此，命令仍以退出码 0 结束")
 
 
@@ -137,7 +138,8 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
             del unreadable[number]
             found = then
         if found.primary is not None and went.exitcode == EXIT_OK:
-            found = replace(found, primary=continued(found.primary, _WENT_ON if went.restarted else _ALL_THE_SAME))
+            more = _WENT_ON if went.restarted else _MOVED_ON if went.resumed else _ALL_THE_SAME
+            found = replace(found, primary=continued(found.primary, more), recovered=went.recovered)
         if found.primary is not None and went.forced:
             found = replace(found, primary=continued(found.primary, THEN + joined(course.asked(replace(went, last_seen=None)))))
         return replace(found, not_examined=(*course.not_examined(went, unreadable, unfinished=unfinished, judged=True), *found.not_examined))

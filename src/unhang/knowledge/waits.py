@@ -42,10 +42,13 @@ WAIT_LONGER = Remedy(
     says_zh="如果这段停顿是有意的，让 unhang 的等待时间超过它（--hang-after 以秒为单位，也可写作 90s、30m、2h）。",
     command="unhang run --hang-after 1h -- COMMAND",
 )
-END_THE_LOOP = Remedy(
+SET_A_LIMIT = Remedy(
     id="end-the-loop",
-    says="Give the loop in the named line a limit (a count or a deadline) and raise when it is reached.",
-    says_zh="给所指行的循环设置上限（次数或截止时间），达到时抛出异常。",
+    says=(
+        "Give the loop or call in the named line a limit, and raise when it is reached: a count, a deadline, bounded repeats of a regular expression "
+        "(nested ones such as (a+)+ take exponential time)."
+    ),
+    says_zh="给所指行的循环或调用设置上限，达到时抛出异常：次数、截止时间、正则表达式的重复次数（(a+)+ 这样的嵌套重复需要指数时间）。",
 )
 MORE_TIME = Remedy(
     id="raise-the-timeout",
@@ -65,7 +68,7 @@ _MARGIN_SHARE = 0.1
 REMEDIES = (SEE_THE_HOLDER, BOUND_THE_CHILD, SERVE_THE_PIPE, RELEASE_THE_LOCK)
 
 
-def described(picture: Picture, wait: Wait | None) -> Text:
+def described(picture: Picture | None, wait: Wait | None) -> Text:
     """ "waiting for a file lock on /data/cache.lock that process 4711 (python build.py) holds"; NOTHING if it is not known, or says nothing."""
     if wait is None:
         return NOTHING
@@ -114,8 +117,8 @@ def longer_s(bound_s: float, *, lasts_s: float = 0.0, timeout_s: float | None = 
     """A --hang-after, in whole minutes, that is longer than `bound_s` and than a pause of `lasts_s`, within the collective's own timeout; None where
     that leaves no room.
     """
-    wanted_s = min(60 * math.ceil(max(lasts_s + 60, 2 * bound_s) / 60), 60 * (most // 60) if (most := most_s(timeout_s)) < math.inf else math.inf)
-    return int(wanted_s) if wanted_s > max(bound_s, lasts_s) else None
+    minutes = min(math.ceil(max(lasts_s + 60, 2 * bound_s) / 60), most_s(timeout_s) // 60)
+    return int(60 * minutes) if 60 * minutes > max(bound_s, lasts_s) else None
 
 
 def longer(picture: Picture, *, lasts_s: float = 0.0) -> tuple[str, dict[str, str]]:
@@ -150,11 +153,11 @@ def commands(wait: Wait | None) -> dict[str, str]:
     return {SEE_THE_HOLDER.id: f"ps -o pid,stat,etime,args -p {wait.holder}"} if wait is not None and wait.holder is not None else {}
 
 
-def _process(picture: Picture, wait: Wait) -> Text:
+def _process(picture: Picture | None, wait: Wait) -> Text:
     """ "process 4711 (python build.py)", "rank 0 (pid 4700)"; NOTHING if nobody is known."""
     if wait.holder is None:
         return NOTHING
-    rank = next((r.number for r in picture.ranks if r.record.pid == wait.holder), None)
+    rank = next((r.number for r in (picture.ranks if picture is not None else ()) if r.record.pid == wait.holder), None)
     if rank is not None:
         return Text("rank {rank} (pid {pid})", " rank {rank}（pid {pid}）").fill(rank=rank, pid=wait.holder)
     command = Text(" ({command})", "（{command}）").fill(command=wait.command) if wait.command else NOTHING

@@ -22,9 +22,8 @@ _OURS = "unhang-"
 _EXIT = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Assert, ast.Yield, ast.YieldFrom, ast.Await)
 # An exhausted iterator and the end of the process leave a loop as well.
-_LEAVING_CALLS = ("next", "exit", "_exit", "abort", "kill", "throw")
-_LOOPS = (ast.While, ast.For, ast.AsyncFor)
-_DEFS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_LEAVING_CALL = lazily(r"(?:^|\.)(?:next|_?exit|abort|kill)$")
+_LOOPS_AND_SCOPES = (ast.While, ast.For, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def main_thread(stacks: Stacks) -> tuple[Frame, ...]:
@@ -153,35 +152,27 @@ def guards_of(path: str, line: int) -> tuple[str, ...]:
     Within one function; () where the source cannot be read or parsed.
     """
     guards: list[str] = []
-    if (tree := _parsed(path)) is not None:
-        _descend(tree.body, line, guards)
+    _descend(_parsed(path).body, line, guards)
     return tuple(guards)
 
 
 @lru_cache(maxsize=4096)
 def is_endless(path: str, line: int) -> bool:
     """Whether the innermost loop around `line`, within its function, is a `while True` that no statement in it leaves (an exception may)."""
-    around = [
-        node
-        for node in ast.walk(_parsed(path) or ast.Module([], []))
-        if isinstance(node, (*_LOOPS, *_DEFS)) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
-    loop = max(around, key=lambda node: node.lineno, default=None)
+    around = [n for n in ast.walk(_parsed(path)) if isinstance(n, _LOOPS_AND_SCOPES) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+    loop = max(around, key=lambda n: n.lineno, default=None)
     if not isinstance(loop, ast.While) or not isinstance(loop.test, ast.Constant) or not loop.test.value:
         return False
-    called = [node.func for node in ast.walk(loop) if isinstance(node, ast.Call)]
-    return not any(isinstance(node, _LEAVES) for node in ast.walk(loop)) and not any(
-        (f.id if isinstance(f, ast.Name) else f.attr if isinstance(f, ast.Attribute) else "") in _LEAVING_CALLS for f in called
-    )
+    return not any(isinstance(n, _LEAVES) or (isinstance(n, ast.Call) and _LEAVING_CALL.search(ast.unparse(n.func))) for n in ast.walk(loop))
 
 
 @lru_cache(maxsize=8)
-def _parsed(path: str) -> ast.Module | None:
-    """None where the source cannot be read or parsed."""
+def _parsed(path: str) -> ast.Module:
+    """Empty where the source cannot be read or parsed."""
     try:
         return ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return ast.Module(body=[], type_ignores=[])
 
 
 def _descend(body: Sequence[ast.stmt], line: int, guards: list[str]) -> None:

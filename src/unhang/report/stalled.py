@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import waits
 from unhang.launch import events
-from unhang.model import Wait
 from unhang.text import NOTHING, Text, same
 
-_WAITS = {
-    "sleep": Text("sleeps", "在睡眠"),
-    "socket": Text("waits for the network{of_what}", "在等待网络{of_what}"),
-    "pipe": Text("waits for a pipe{of_what}{from_whom}", "在等待管道{of_what}{from_whom}"),
-    "fifo": Text("waits for somebody to open the FIFO{of_what}", "在等待别的进程打开 FIFO{of_what}"),
-    "file-lock": Text("waits for the file lock{of_what}{held}", "在等待文件锁{of_what}{held}"),
-    "mutex": Text("waits for a lock or queue of its own process", "在等待自身进程内的锁或队列"),
-    "semaphore": Text("waits for a lock or queue that it shares with other processes", "在等待与其他进程共享的锁或队列"),
-    "child": Text("waits for its child process{from_whom}", "在等待子进程{from_whom}"),
-    "terminal": Text("waits for input at a terminal", "在等待终端输入"),
-    "file": Text("waits for the file system{of_what}", "在等待文件系统{of_what}"),
-    "poll": Text("waits for an event", "在等待某个事件"),
-}
 _DOES = {
     "stuck": Text("waits for something that nothing can release any more", "在等待再也没有什么能够释放的东西"),
     "stopped": Text("is stopped by a signal", "被信号暂停"),
+    "sleep": Text("sleeps", "在睡眠"),
     "waits": Text("does not execute", "没有在执行"),
     "repeats": Text(
         "executes the same few lines (a very long call or loop, or one without end)", "反复执行同样的几行（极长的调用或循环，或没有尽头）"
@@ -38,7 +26,8 @@ def says(event: events.Stalled) -> Text:
     one = len(event.ranks) == 1
     doing = _DOES[event.kind]
     if event.wait is not None and event.kind in ("stuck", "waits", "user"):
-        doing = _of(event.wait)
+        waits_in = waits.described(None, event.wait)
+        doing = Text("is {it}", "{it}").fill(it=waits_in) if waits_in else _DOES.get(event.wait.kind, doing)
     said = Text("{who} {doing}{place}{for_s}{others}{fate}", "{who} {doing}{place}{for_s}{others}{fate}")
     return said.fill(
         who=_ranks(event.ranks),
@@ -57,16 +46,6 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def _of(wait: Wait) -> Text:
-    holder = Text("pid {pid}", "pid {pid}") if wait.command is None else Text("pid {pid}, {command}", "pid {pid}，{command}")
-    holder = NOTHING if wait.holder is None else holder.fill(pid=wait.holder, command=wait.command or "")
-    return _WAITS[wait.kind].fill(
-        of_what=Text(" {what}", " {what}").fill(what=wait.what) if wait.what else NOTHING,
-        from_whom=Text(" ({holder})", "（{holder}）").fill(holder=holder) if holder else NOTHING,
-        held=Text(", which {holder} holds", "，持有者为 {holder}").fill(holder=holder) if holder else NOTHING,
-    )
 
 
 def _fate(event: events.Stalled) -> Text:

@@ -118,7 +118,7 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: b
         mark, style = ("✓", "green") if went_well(verdict) else ("?", "yellow")
         said = [Text(line, style=style) for line in fold(nothing(verdict, lang), width, first=f"{mark} ", deeper=" " * _INDENT)]
         return [*said, *_rest(verdict, lang, width, whole=whole, unexamined=MAX_NOT_EXAMINED + 1, again=again)]
-    head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4))
+    head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4, recovered=verdict.recovered))
     evidence = (0 if not finding.evidence else 1) + min(len(finding.evidence), MAX_EVIDENCE)
     # What has to be left out is: first what was not examined, then remedies.
     for shown, unexamined in _FITS:
@@ -170,9 +170,9 @@ def _contradictions(verdict: Verdict, lang: Language, width: int, *, whole: bool
                 yield from (Text(line, style="dim") for line in _evidence_lines(_source(statement), stood(statement, lang), width))
 
 
-def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iterator[Text]:
+def _head(finding: Finding, lang: Language, width: int, *, at_most: int, recovered: bool = False) -> Iterator[Text]:
     labels = LABELS[lang]
-    head = Text("✗ ", style="bold red")
+    head = Text("✓ ", style="green") if recovered else Text("✗ ", style="bold red")
     head.append(finding.cause, style="bold")
     head.append(f"  {STANDINGS[lang][finding.standing]}", style=_COLOURS[finding.standing])
     yield head

@@ -91,7 +91,7 @@ def _in_run(picture: Picture) -> Finding | None:
             *words.waiting_evidence(picture, at_most=1),
             *words.absence_evidence(picture, first),
         ),
-        remedies=("feed-the-loader", meant) if in_loader(first) else ("share-the-work", *((waits.END_THE_LOOP.id,) if loops else ()), meant),
+        remedies=("feed-the-loader", meant) if in_loader(first) else ("share-the-work", *((waits.SET_A_LIMIT.id,) if loops else ()), meant),
         commands=commands,
     )
 
@@ -331,7 +331,7 @@ CAUSE = Cause(
             says="The time goes into loading data: raise num_workers and prefetch_factor, or prepare the data once and keep it on a local disk.",
             says_zh="时间花在加载数据上：调大 num_workers 和 prefetch_factor，或预先处理好数据并放在本地磁盘上。",
         ),
-        waits.END_THE_LOOP,
+        waits.SET_A_LIMIT,
         waits.WAIT_LONGER,
         waits.MORE_TIME,
     ),

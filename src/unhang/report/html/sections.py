@@ -42,7 +42,7 @@ def verdict_section(verdict: Verdict, lang: Language) -> Markup:
         "section",
         element(
             "p",
-            element("span", "✗", class_="mark", aria_hidden="true"),
+            element("span", "✓" if verdict.recovered else "✗", class_="mark", aria_hidden="true"),
             element("code", finding.cause),
             element("span", STANDINGS[lang][finding.standing], class_="chip"),
             class_="standing",
@@ -53,7 +53,7 @@ def verdict_section(verdict: Verdict, lang: Language) -> Markup:
         _remedies(finding.remedies, lang, heading="h2"),
         _evidence(finding.evidence, lang, heading="h2"),
         _explained(finding, lang),
-        class_=f"card verdict {finding.standing}",
+        class_=f"card verdict {'fine' if verdict.recovered else finding.standing}",
         id="verdict",
         aria_labelledby="verdict-title",
     )
