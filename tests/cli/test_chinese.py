@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 UNHANG = (sys.executable, "-m", "unhang")
 TRAIN = """\

@@ -282,7 +282,7 @@ def test_a_file_that_is_there_is_not_overwritten_by_yes(tmp_path, monkeypatch, c
     assert Path("unhang.env").read_text() == "mine\n"
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_a_pipe_of_that_name_is_left_as_it_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("unhang.env")

@@ -311,7 +311,7 @@ def test_what_is_piped_in(run):
     assert "UTF-16" in str(run("--check", "-", input="a: 1\n".encode("utf-16")).exception)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_a_pipe_that_nobody_writes_is_not_waited_for_without_end(run, tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "_PATIENCE_S", 0.2)
     os.mkfifo(tmp_path / "pipe")

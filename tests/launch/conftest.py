@@ -94,7 +94,7 @@ class Launcher:
         return living(self.mark)
 
     @staticmethod
-    def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+    def until(condition: Callable[[], Any], timeout_s: float = 300.0) -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             assert time.monotonic() < deadline, "this did not happen in time"
@@ -138,7 +138,7 @@ class Launcher:
         self.processes.append(process)
         return process, run_dir
 
-    def finish(self, process: subprocess.Popen[bytes], run_dir: Path, timeout_s: float = 100.0) -> Run:
+    def finish(self, process: subprocess.Popen[bytes], run_dir: Path, timeout_s: float = 500.0) -> Run:
         out, _ = process.communicate(timeout=timeout_s)
         err = (self.tmp_path / f"err{self.count}").read_text(errors="replace")
         run = Run(exitcode=process.returncode, out=out.decode(), err=err, path=run_dir)
@@ -147,7 +147,7 @@ class Launcher:
         assert not self.living(), "processes were left behind"
         return run
 
-    def run(self, *argv: str, env: dict[str, str] | None = None, timeout_s: float = 100.0, within: Sequence[str] = ()) -> Run:
+    def run(self, *argv: str, env: dict[str, str] | None = None, timeout_s: float = 500.0, within: Sequence[str] = ()) -> Run:
         return self.finish(*self.start(*argv, env=env, within=within), timeout_s=timeout_s)
 
     def train(self, body: str, *options: str, ranks: int = 2, compiler: bool = False, **more: Any) -> Run:

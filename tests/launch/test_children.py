@@ -131,7 +131,7 @@ def line_of(launcher, body: str, text: str) -> int:
 
 @pytest.mark.torch
 @pytest.mark.integration
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("fault", "standing"),
     [
@@ -163,7 +163,7 @@ def test_a_worker_that_blocks_is_named(launcher, fault, standing):
 
 @pytest.mark.torch
 @pytest.mark.integration
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_a_rank_names_its_child_and_who_holds_its_file(launcher):
     """Rank 1 waits for a lock that another program holds, rank 2 for a child; both are named with pid and command."""
     body = """
@@ -191,7 +191,7 @@ dist.destroy_process_group()
 
 @pytest.mark.torch
 @pytest.mark.integration
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("fault", "cause", "standing", "how"),
     [

@@ -16,7 +16,7 @@ import pytest
 from unhang.diagnosis.why import judge
 from unhang.records.rundir import RunDir
 
-pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
 
 CONNECT = """
 dist.init_process_group("gloo")

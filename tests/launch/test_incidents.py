@@ -12,6 +12,7 @@ import pytest
 
 from unhang.diagnosis import why
 from unhang.facts.host import Host
+from unhang.facts.kernel_log import uptime_s
 from unhang.launch import events
 from unhang.launch.evidence import Taken
 from unhang.launch.incidents import Asked, Incidents, Situation, _host_pids, in_a_circle

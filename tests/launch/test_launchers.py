@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(3600)]
 
 
 def test_ten_undisturbed_runs_raise_no_alarm(launcher):
@@ -22,16 +22,18 @@ def test_ten_undisturbed_runs_raise_no_alarm(launcher):
 def test_the_demo(tmp_path):
     """All faults detected, right cause, rank and line, training finished, loss equal; and `why` says the same again."""
     done = subprocess.run(
-        [sys.executable, "-m", "unhang", "demo", "--json", "--dir", str(tmp_path / "demo")], capture_output=True, text=True, timeout=850, check=False
+        [sys.executable, "-m", "unhang", "demo", "--json", "--dir", str(tmp_path / "demo")], capture_output=True, text=True, timeout=3000, check=False
     )
     assert done.returncode == 0, done.stderr[-5000:]
     rows = json.loads(done.stdout)
     assert len(rows) == 8
     for row in rows:
         again = subprocess.run(
-            [sys.executable, "-m", "unhang", "why", "--json", row["run_dir"]], capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, "-m", "unhang", "why", "--json", row["run_dir"]], capture_output=True, text=True, check=False, timeout=300
         )
-        primary = json.loads(again.stdout)["primary"]
-        assert again.returncode == (1 if row["cause"] else 0)
+        verdict = json.loads(again.stdout)
+        primary = verdict["primary"]
+        # All of them went on, and finished.
+        assert again.returncode == 0 and verdict["recovered"] == bool(row["cause"])
         assert (primary and primary["cause"]) == row["cause"]
         assert Path(row["run_dir"], "run.json").is_file()
