@@ -156,7 +156,7 @@ own_steps.runner({f"{tmp_path}/stubborn.py {pid_file}"!r}, python=sys.executable
     trying = subprocess.Popen([sys.executable, "-c", tries], env=environ, start_new_session=True, stderr=subprocess.DEVNULL)
     stubborn = None
     try:
-        until = time.monotonic() + 90
+        until = time.monotonic() + 300
         while not (pid_file.exists() and pid_file.read_text()):
             assert trying.poll() is None and time.monotonic() < until
             time.sleep(0.1)

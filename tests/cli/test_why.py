@@ -368,13 +368,13 @@ def test_an_interrupt_ends_it(tmp_path):
     process = subprocess.Popen([sys.executable, "-m", "unhang", "why", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         waiting = psutil.Process(process.pid)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         # Its threads are there once it reads.
         while waiting.num_threads() < 2 and time.monotonic() < deadline:
             process.poll()
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130, process.stderr.read()
+        assert process.wait(300) == 130, process.stderr.read()
     finally:
         process.kill()
         process.wait()
@@ -388,13 +388,13 @@ def interrupted(*argv, number=signal.SIGINT, times=1, when=None):
     """The exit code and what was said, after that many signals, the first once `when` is true of the process."""
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while not when(psutil.Process(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.002)
         for _ in range(times):
             process.send_signal(number)
             time.sleep(0.05)
-        said = process.communicate(timeout=20)[1]
+        said = process.communicate(timeout=300)[1]
         assert not [p for p in psutil.process_iter(["status"]) if os.getpgid(p.pid) == process.pid and p.info["status"] != "zombie"]
         return process.returncode, said
     finally:

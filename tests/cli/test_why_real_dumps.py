@@ -135,7 +135,7 @@ def dumps(tmp_path: Path, mode: str, world: int, backend: str = "gloo") -> list[
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "TORCH_", "GLOO_"))} | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, str(script), mode, str(tmp_path), str(world), backend], env=environment, start_new_session=True)
     try:
-        process.wait(timeout=100)
+        process.wait(timeout=300)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -52,13 +52,13 @@ def family(tmp_path):
     try:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         states = dict(zip(pids, "STZZS", strict=True))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while {pid: getattr(child(Host(), pid), "state", None) for pid in pids} != states:
             assert time.monotonic() < deadline, "the children did not come to where they belong"
             time.sleep(0.02)
         yield parent.pid, pids
     finally:
-        parent.communicate(b"\n", timeout=60)
+        parent.communicate(b"\n", timeout=300)
 
 
 def read(pid):

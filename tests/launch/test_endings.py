@@ -29,7 +29,7 @@ while time.time() < until:
 print("exported", flush=True)
 os._exit(0)
 """
-    run = launcher.train(body, timeout_s=250.0)
+    run = launcher.train(body, timeout_s=800)
     assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"], run.outcome["verdict"]) == (0, 1, 0, None)
     assert "exported" in run.log("rank0.out")
     assert [e["incident"] for e in run.happened("Opened")] == [e["incident"] for e in run.happened("Abandoned")]
@@ -80,7 +80,7 @@ if len(sys.argv) == 1:
     os.execv(sys.executable, [sys.executable, __file__, "again"])
 dist.destroy_process_group()
 """
-    run = launcher.train(body, timeout_s=250.0)
+    run = launcher.train(body, timeout_s=800)
     assert (run.exitcode, run.outcome["incidents"]) == (0, 0)
 
 
@@ -97,7 +97,7 @@ print("survived", flush=True)
 """
     script = launcher.script(body)
     run = launcher.run(
-        "--on-failure", "report", "bash", "-c", f"{sys.executable} {script} fails & {sys.executable} {script} works; wait", timeout_s=250.0
+        "--on-failure", "report", "bash", "-c", f"{sys.executable} {script} fails & {sys.executable} {script} works; wait", timeout_s=800
     )
     assert "survived" in run.log("launcher.out")
     assert run.primary["cause"] == "rank-exception"

@@ -89,7 +89,7 @@ BROKEN = {
 def test_a_broken_machine(launcher, name):
     script, prelude, env, smallest = BROKEN[name]
     command = [*ON_LOOPBACK, str(launcher.script(script))]
-    first = launcher.run(*command, within=machine(prelude), env=env, timeout_s=200)
+    first = launcher.run(*command, within=machine(prelude), env=env, timeout_s=800)
     assert first.exitcode == 0, first.err[-4000:]
     found = first.outcome["fallback"]
     assert (found["chosen"], found["confirmed"], found["remembered"]) == (smallest, True, False)
@@ -111,7 +111,7 @@ def test_a_broken_machine(launcher, name):
 def test_an_interface_that_swallows_everything(launcher):
     """Nobody is refused: each stage of each trial waits for its bound."""
     command = ["--startup", "20", *ON_LOOPBACK, str(launcher.script(CONNECT))]
-    first = launcher.run(*command, within=machine(BLOCKED.format(kind="blackhole")), timeout_s=220)
+    first = launcher.run(*command, within=machine(BLOCKED.format(kind="blackhole")), timeout_s=800)
     assert first.exitcode == 0, first.err[-4000:]
     assert first.outcome["fallback"]["chosen"] == {"interface": "lo"}
 

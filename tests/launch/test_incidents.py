@@ -104,7 +104,7 @@ def test_what_has_come_stays_when_it_is_enough(tmp_path):
             await asyncio.sleep(0)
         assert not gathering.done()
         enough.set()
-        await asyncio.wait_for(gathering, 10)
+        await asyncio.wait_for(gathering, 100)
         return opened
 
     opened = asyncio.run(gather())
@@ -123,7 +123,7 @@ def test_a_look_that_is_cancelled_is_not_taken_for_enough(tmp_path):
             await asyncio.sleep(0)
             gathering.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(gathering, 10)
+                await asyncio.wait_for(gathering, 100)
         return opened
 
     assert not asyncio.run(gather()).gathered.is_set()
@@ -146,7 +146,7 @@ def test_what_a_rank_gave_stays_until_it_gives_anything_again(tmp_path):
             await asyncio.sleep(0)
         meanwhile = opened.taken[0]
         enough.set()
-        await asyncio.wait_for(gathering, 10)
+        await asyncio.wait_for(gathering, 100)
         return meanwhile, opened.taken[0]
 
     assert asyncio.run(again(False)) == (earlier, earlier)

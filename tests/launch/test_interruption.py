@@ -114,7 +114,7 @@ def interrupt(monkeypatch):
                 it.arrive(number)
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-            await asyncio.wait_for(it.over(), 10)
+            await asyncio.wait_for(it.over(), 100)
             assert it.count == len(numbers or (0,))
 
         asyncio.run(interrupt())

@@ -35,14 +35,14 @@ class Handler:
     async def until(self, what: str) -> None:
         while what not in [w for w, _ in self.seen]:
             self.changed.clear()
-            await asyncio.wait_for(self.changed.wait(), 5)
+            await asyncio.wait_for(self.changed.wait(), 100)
 
 
 def serve(scenario, handler=None):
     async def main():
         refused = []
         async with Listener(handler, refused.append) as listener:
-            await asyncio.wait_for(scenario(listener, handler, refused), 10)
+            await asyncio.wait_for(scenario(listener, handler, refused), 100)
         return handler, refused, listener
 
     handler = handler or Handler()

@@ -274,7 +274,7 @@ def test_an_interrupted_follower_leaves_the_training_alone(launcher):
     assert follower.stdout is not None and follower.stdout.readline()
     os.kill(follower.pid, signal.SIGINT)
     follower.stdout.close()
-    assert follower.wait(timeout=100) == 130
+    assert follower.wait(timeout=300) == 130
     assert launcher.finish(process, path).exitcode == 0
 
 

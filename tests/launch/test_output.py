@@ -19,7 +19,7 @@ def through(tmp_path, scenario, *, log=None, terminal=False):
         channel = Channel(
             rank=3, stream="out", log=path, sink=lambda rank, stream, data: passed.append(data), trouble=troubles.append, terminal=terminal
         )
-        await asyncio.wait_for(scenario(channel), 10)
+        await asyncio.wait_for(scenario(channel), 100)
         channel.close()
 
     asyncio.run(main())
@@ -157,7 +157,7 @@ def test_a_prompt_is_passed_on_without_its_end(tmp_path):
 
     async def main():
         channel = Channel(rank=0, stream="out", log=tmp_path / "log", sink=lambda *a: passed.append(a[2]), trouble=pytest.fail, terminal=False)
-        await asyncio.wait_for(scenario(channel), 10)
+        await asyncio.wait_for(scenario(channel), 100)
         channel.close()
 
     asyncio.run(main())
