@@ -69,17 +69,17 @@ def save(
 
     chosen = language.chosen(lang)
     with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
-        manifest, digest = packer.save(
+        manifest, digest, total = packer.save(
             env, file, projects=project or (), requirements=with_wheels, level=level, replace=replace, on_progress=on_progress
         )
     written = file.stat().st_size
     if as_json:
-        head = {"schema": "unhang/pack-save/1", "file": str(file), "bytes": written, "digest": digest}
+        head = {"schema": "unhang/pack-save/1", "file": str(file), "bytes": written, "sha256": total, "digest": digest}
         _print_json(head | {"manifest": _without_entries(manifest)})
         return
     for says in pack.packed(manifest):
         typer.echo(says.of(chosen))
-    typer.echo(f"{file}: {written / 1e6:.0f} MB, sha256:{digest}")
+    typer.echo(f"{file}: {written / 1e6:.0f} MB, sha256:{total}")
 
 
 def load(

@@ -40,15 +40,15 @@ class Item:
     mode: int = 0
     size: int = 0
     target: str = ""
-    source: Path | None = None
+    source: str | None = None
     modified_ns: int = 0
     inode: tuple[int, int] | None = None
 
     @classmethod
-    def of_file(cls, path: str, source: Path) -> Item:
-        seen = source.stat()
+    def of_file(cls, path: str, source: Path | os.DirEntry[str]) -> Item:
+        seen, at = source.stat(), os.fspath(source)
         inode = (seen.st_dev, seen.st_ino) if seen.st_nlink > 1 else None
-        return cls(path=path, kind="file", mode=seen.st_mode & 0o777, size=seen.st_size, source=source, modified_ns=seen.st_mtime_ns, inode=inode)
+        return cls(path=path, kind="file", mode=seen.st_mode & 0o777, size=seen.st_size, source=at, modified_ns=seen.st_mtime_ns, inode=inode)
 
 
 _Sized = TypeVar("_Sized", Item, Entry)
@@ -70,15 +70,20 @@ def walk(
     *,
     inside: Path,
     without: frozenset[str] = frozenset(),
-    skip: Callable[[Path], object] = lambda path: None,
+    skip: Callable[[str], object] = lambda path: None,
     leave: Callable[[LeftOut], None] = lambda left: None,
     within: tuple[Path, ...] = (),
 ) -> Iterator[Item]:
     """All below `top`, as paths below `below`. Links that lead out of `inside` become what they lead to (uv can link packages from its cache)."""
     for found in sorted(os.scandir(top), key=lambda e: e.name):
-        path, at = f"{below}/{found.name}".lstrip("/"), Path(found.path)
-        if found.name in without or skip(at):
+        path = f"{below}/{found.name}".lstrip("/")
+        if found.name in without or skip(found.path):
             continue
+        # Nearly all are files, and a Path takes longer to make than all else here.
+        if found.is_file(follow_symlinks=False):
+            yield Item.of_file(path, found)
+            continue
+        at = Path(found.path)
         if found.is_symlink():
             # Not resolve, which raises for links that go round.
             real = Path(os.path.realpath(at))
@@ -123,7 +128,7 @@ def sources(name: str, top: Path, below: str, *, host: Host, without: Path | Non
     ]
     listed = _git(host, top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *wanted)
     if listed is None:
-        items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=lambda p: p == without or _is_environment(p)))
+        items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=lambda p: p == str(without) or _is_environment(Path(p))))
         return Source(name=name, path=below, origin=str(top)), items
     ignored = _git(host, top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *_IGNORED_AND_NEEDED) or ""
     is_environment = cache(lambda path: _is_environment(top / path))
@@ -146,7 +151,7 @@ def _of_names(top: Path, below: str, names: Sequence[str]) -> Iterator[Item]:
             yield Item.of_file(f"{below}/{name}", at.resolve())
         elif at.is_dir():
             # A submodule or a link to a directory elsewhere.
-            yield from walk(at.resolve(), f"{below}/{name}", inside=at.resolve(), without=_VERSION_CONTROL, skip=_is_environment)
+            yield from walk(at.resolve(), f"{below}/{name}", inside=at.resolve(), without=_VERSION_CONTROL, skip=lambda p: _is_environment(Path(p)))
 
 
 def _git(host: Host, top: Path, *words: str) -> str | None:
@@ -216,12 +221,13 @@ def _read(item: Item, needles: Sequence[bytes]) -> tuple[str, How | None]:
     shared = os.path.commonprefix(needles) or b""  # noqa: RUF071  # Any bytes will do, whole components or not.
     longest = max(map(len, needles), default=1)
     size = 0
-    with item.source.open("rb") as file:
+    with open(item.source, "rb") as file:  # noqa: PTH123  # As in archive._member.
         while chunk := file.read(_CHUNK_BYTES):
             start = start or chunk[:_TEXT_BYTES]
             total.update(chunk)
-            window = tail + chunk
-            hit = hit or (shared in window and any(n in window for n in needles))
+            # What lies across two chunks: to put all of them together takes longer than to search.
+            for window in (tail + chunk[:longest], chunk):
+                hit = hit or (shared in window and any(n in window for n in needles))
             tail = chunk[-longest:]
             size += len(chunk)
         if size != item.size:

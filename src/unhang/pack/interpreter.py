@@ -51,7 +51,11 @@ def collect(python: BasePython, host: Host, workshop: Path) -> Iterator[Item]:
         if tree.is_dir() and python.prefix in tree.parents:
             without = frozenset(("__pycache__",)) if tree in python.shared else _DIRECTORIES
             yield from walk(
-                tree, f"{PYTHON}/{tree.relative_to(python.prefix)}", inside=python.prefix, without=without, skip=lambda p: _WITHOUT.fullmatch(p.name)
+                tree,
+                f"{PYTHON}/{tree.relative_to(python.prefix)}",
+                inside=python.prefix,
+                without=without,
+                skip=lambda p: _WITHOUT.fullmatch(p.rpartition("/")[2]),
             )
 
 

@@ -65,7 +65,7 @@ def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, wi
     host = Host()
     env = examine(prefix, host)
     left: list[LeftOut] = list(env.strays)
-    items = [*walk(env.prefix, "", inside=env.prefix, without=_WITHOUT, skip=lambda p: p == env.prefix / PYTHON, leave=left.append)]
+    items = [*walk(env.prefix, "", inside=env.prefix, without=_WITHOUT, skip=f"{env.prefix}/{PYTHON}".__eq__, leave=left.append)]
     taken: list[Source] = []
     for below, name, top in (*((EDITABLE, e.name, e.path) for e in env.editables), *((PROJECT, p.resolve().name, p.resolve()) for p in projects)):
         if not top.is_dir():
@@ -137,8 +137,8 @@ def save(
     level: int = 3,
     replace: bool = False,
     on_progress: OnProgress = no_progress,
-) -> tuple[Manifest, str]:
-    """Pack an environment. Returns its manifest and the manifest's digest. Raises UnhangError, also if `file` exists, unless `replace`."""
+) -> tuple[Manifest, str, str]:
+    """Pack an environment. Returns its manifest, its digest, and the archive's. Raises UnhangError, also if `file` exists, unless `replace`."""
     if not file.absolute().parent.is_dir():
         raise UnhangError(f"cannot write {file}: there is no directory {file.absolute().parent}")
     if prefix.resolve() in file.resolve().parents:
@@ -153,8 +153,8 @@ def save(
     with stock(
         prefix, projects=projects, requirements=requirements, without=file.resolve(), on_progress=lambda done, total: on_progress(done, 2 * total)
     ) as taken:
-        digest = archive.write(file, taken.manifest, taken.items, level=level, on_progress=lambda done, total: on_progress(total + done, 2 * total))
-        return taken.manifest, digest
+        sums = archive.write(file, taken.manifest, taken.items, level=level, on_progress=lambda done, total: on_progress(total + done, 2 * total))
+        return taken.manifest, *sums
 
 
 def cpu_flags(cpuinfo: str) -> tuple[str, ...]:
@@ -164,9 +164,9 @@ def cpu_flags(cpuinfo: str) -> tuple[str, ...]:
 
 
 def _glibc(items: Sequence[Item], host: Host) -> str | None:
-    def needs(path: Path) -> tuple[int, int]:
+    def needs(path: str) -> tuple[int, int]:
         with contextlib.suppress(OSError, ValueError):
-            return elf.glibc(host, str(path)) or (0, 0)
+            return elf.glibc(host, path) or (0, 0)
         return (0, 0)
 
     libraries = [i.source for i in items if i.kind == "file" and i.source is not None and _LIBRARY.fullmatch(i.path)]
