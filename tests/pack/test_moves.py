@@ -18,7 +18,9 @@ import pytest
 import zstandard
 from tests.pack.conftest import package, run, unhang
 
-from unhang.pack import checks, placement
+from unhang.errors import UnhangError
+from unhang.facts.host import Host
+from unhang.pack import archive, checks, contents, placement
 
 HIDE = """
 set -e
@@ -75,6 +77,44 @@ def test_stays_editable_and_names_its_new_place_only(env, packed, tmp_path):
         f"{site.relative_to(dest)}/{n}" for n in ("plain.pc", "one.bin", "two.bin")
     }
     assert [left["path"].rpartition("/")[2] for left in manifest["left_out"]] == ["one.bin", "two.bin"]
+
+
+def test_what_git_ignores_is_listed_and_taken_if_asked_for(env, packed, tmp_path):
+    log, file = env.parent / "project" / "train.log", tmp_path / "env.tar.zst"
+    at, before = ".editable/demo-pkg/train.log", log.read_text()
+    log.write_text(before * 2)
+    try:
+        *_, note, how, last = unhang("save", env, file).splitlines()
+        assert note == f"note: {at}: git ignores it (1 file, {2 * len(before)} B)" and "--include PATTERN" in how
+        # What stays behind changes nothing of what travels, and the sum is that of the file.
+        assert file.read_bytes() == packed.read_bytes() and last.endswith(f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}")
+        told = json.loads(unhang("save", "--json", "--replace", "--all-files", env, file))
+        assert told["ignored"] == [] and told["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest() != told["digest"]
+        with archive.opened(file) as opened:
+            assert at in {e.path for e in opened.manifest.entries}
+    finally:
+        log.write_text(before)
+
+
+def test_patterns_name_what_git_ignores(tmp_path):
+    top = tmp_path / "project"
+    for path in (".venv/pyvenv.cfg", "data/a.bin", "data/deep/b.json", "node_modules/c.js", "src/__pycache__/d.pyc", "src/e.py", "f.log"):
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / path).write_bytes(b"12345")
+    (top / ".gitignore").write_text(".venv\ndata/\nnode_modules\n*.log\n")
+    run("git", "-C", top, "init", "-q")
+
+    def found(*include):
+        _, items, left = contents.sources("project", top, "p", host=Host(), without=top / "g.log", include=include)
+        return {i.path.removeprefix("p/") for i in items}, {one.path.removeprefix("p/"): one.why for one in left}
+
+    (top / "g.log").write_text("the archive itself")
+    assert found() == ({".gitignore", "src/e.py"}, {"data": "git ignores it (2 files, 10 B)", "f.log": "git ignores it (1 file, 5 B)"})
+    assert found("*.json")[0] - found()[0] == {"data/deep/b.json"} and found("*.json")[1]["data"] == "git ignores it (1 file, 5 B)"
+    assert found("data", "f.log")[1] == {} and found(".")[0] == found("data", "f.log", "node_modules")[0] > found()[0]
+    assert not any(".venv" in path or "__pycache__" in path or path == "g.log" for path in found(".")[0])
+    with pytest.raises(UnhangError, match=r"--include \.\./else"):
+        found("../else")
 
 
 def test_is_placed_without_unhang(packed, tmp_path):
@@ -286,7 +326,20 @@ def test_diff_shows_what_changed(env, packed, tmp_path):
     dest = tmp_path / "place"
     unhang("load", packed, dest)
     site = next((dest / "lib").glob("python3*")) / "site-packages"
+    # As it is, not as it was packed; that it lies elsewhere is no difference.
+    same = {"facts": {}, "distributions": {}, "files": []}
+    assert {name: json.loads(unhang("diff", "--json", packed, dest))[name] for name in same} == same
     package(site, "newer", "")
+    (site / "own.pth").write_text("import sys\n")
+    (site / "plain.pc").unlink()
+    changed = dest / ".editable" / "demo-pkg" / "src" / "demo_pkg" / "__init__.py"
+    before = changed.read_text()
+    changed.write_text(before + "# changed\n")
+    found = json.loads(unhang("diff", "--json", packed, dest, code=1))
+    assert (found["facts"], found["distributions"]) == ({}, {"newer": [None, "1.0"]})
+    names = {path.rpartition("/")[2] for path in found["files"]}
+    assert names == {"newer.py", "newer-1.0.dist-info", "METADATA", "top_level.txt", "RECORD", "own.pth", "plain.pc", "__init__.py"}
+    changed.write_text(before)
     unhang("save", dest, tmp_path / "second.tar.zst")
     found = json.loads(unhang("diff", "--json", packed, tmp_path / "second.tar.zst", code=1))
     assert found["facts"]["source demo-pkg"][1] == f"path .editable/demo-pkg, origin {dest}/.editable/demo-pkg, changed False"

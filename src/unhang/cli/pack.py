@@ -24,6 +24,11 @@ _Projects = Annotated[list[Path] | None, typer.Option("--project", metavar="DIR"
 _Wheels = Annotated[
     Path | None, typer.Option("--with-wheels", metavar="REQUIREMENTS", help="Download what this file lists, for an installation without internet.")
 ]
+_Include = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="PATTERN", help="Take files of projects along that git ignores: data/*.json; may be given several times."),
+]
+_All = Annotated[bool, typer.Option("--all-files", help="Take all of them along, apart from other environments and __pycache__.")]
 _Limit = Annotated[
     float, typer.Option("--limit", parser=duration(1), metavar="TIME", help="How long one import or one script may take.", show_default="2m")
 ]
@@ -47,6 +52,8 @@ def save(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write, for example env.tar.zst.")],
     project: _Projects = None,
     with_wheels: _Wheels = None,
+    include: _Include = None,
+    all_files: _All = False,
     level: Annotated[int, typer.Option(min=1, max=19, help="Of zstd: higher is smaller and slower.")] = 3,
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE, if that exists.")] = False,
     as_json: _Json = False,
@@ -59,8 +66,8 @@ def save(
         unhang pack save .venv env.tar.zst
         unhang pack save .venv env.tar.zst --project . --with-wheels requirements.txt
 
-    Sources of editable installs are taken as git has them, or would take them. What can be made again (__pycache__) stays behind. The same
-    environment gives the same bytes.
+    Sources of editable installs are taken as git has them, or would take them; what git ignores is listed, and --include or --all-files takes it
+    along. What can be made again (__pycache__) stays behind. The same environment gives the same bytes, and sha256sum FILE the sum that is printed.
 
     Exit code: 0 if it was packed, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM); then there is no new FILE.
     """
@@ -68,16 +75,15 @@ def save(
     from unhang.report import language, pack, progress
 
     chosen = language.chosen(lang)
+    along = packer.Along(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
     with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
-        manifest, digest, total = packer.save(
-            env, file, projects=project or (), requirements=with_wheels, level=level, replace=replace, on_progress=on_progress
-        )
+        taken, digest, total = packer.save(env, file, along, level=level, replace=replace, on_progress=on_progress)
     written = file.stat().st_size
     if as_json:
         head = {"schema": "unhang/pack-save/1", "file": str(file), "bytes": written, "sha256": total, "digest": digest}
-        _print_json(head | {"manifest": _without_entries(manifest)})
+        _print_json(head | {"ignored": taken.ignored, "manifest": _without_entries(taken.manifest)})
         return
-    for says in pack.packed(manifest):
+    for says in (*pack.packed(taken.manifest), *pack.ignored(taken.ignored)):
         typer.echo(says.of(chosen))
     typer.echo(f"{file}: {written / 1e6:.0f} MB, sha256:{total}")
 
@@ -160,7 +166,7 @@ def diff(
 ) -> None:
     """Show what differs between two environments: packages, Python, sources, files.
 
-    A loaded environment is compared as it was packed; unhang pack verify says what was changed since.
+    Each is compared as it is now: of one that was loaded, what was installed, changed or removed since counts, and that it lies elsewhere does not.
 
     Exit code: 0 if nothing differs, 1 if something does, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
@@ -187,6 +193,8 @@ def send(
     at_once: Annotated[int, typer.Option("--at-once", min=1, help="So many hosts at a time.")] = 8,
     project: _Projects = None,
     with_wheels: _Wheels = None,
+    include: _Include = None,
+    all_files: _All = False,
     limit: _Limit = 120.0,
     as_json: _Json = False,
     lang: _Lang = None,
@@ -212,7 +220,10 @@ def send(
     if wrong := next((h for h in hosts if h.startswith("-")), None):
         raise UnhangError(f"{wrong} is no host", hint=f"--ssh '{wrong} ...' passes options to ssh")
     words = [word for given in option or () for word in shlex.split(given)]
-    with _interruptible(_GOES_ON), packer.stock(env, projects=project or (), requirements=with_wheels) as taken:
+    along = packer.Along(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
+    with _interruptible(_GOES_ON), packer.stock(env, along) as taken:
+        for says in pack.ignored(taken.ignored):
+            say(says)
         results = transfer.send(
             taken,
             tuple(dict.fromkeys(hosts)),

@@ -18,14 +18,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import zstandard
 
 from unhang.errors import UnhangError
 from unhang.pack import manifest as manifests
 from unhang.pack import placement
-from unhang.pack.contents import Item, OnProgress, changed, counted, is_as_seen, no_progress
+from unhang.pack.contents import Item, OnProgress, changed, counted, no_progress
 from unhang.pack.manifest import Entry, Manifest
 from unhang.pack.placement import THREADS
 
@@ -37,23 +37,18 @@ _MTIME = 315532800
 _TYPES = {"file": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "dir": tarfile.DIRTYPE}
 # A header, one for a long name and one for a long link, each with its blocks, and what rounds up.
 _PER_ENTRY_BYTES = 16384
+# Of a tar.
+END = bytes(2 * tarfile.BLOCKSIZE)
 # Small files that are read ahead of those who write them: 64 MiB at most.
 _AHEAD = 64
-
-
 # An item, where in it to begin, and how many bytes of it to take.
 _Part = tuple[Item, int, int]
-
-
-class Sink(Protocol):
-    def write(self, data: bytes, /) -> object: ...
 
 
 def write(path: Path, manifest: Manifest, items: Sequence[Item], *, level: int, on_progress: OnProgress) -> tuple[str, str]:
     """Write the archive beside `path`, and put it there when it is complete. Returns the SHA-256 of its manifest and its own. Raises UnhangError."""
     encoded = manifests.encode(manifest)
-    head = ((placement.MANIFEST, encoded), (placement.SCRIPT, Path(placement.__file__).read_bytes()))
-    own = b"".join(_header(Entry(name, "file", 0o644, len(data))) + data + bytes(-len(data) % tarfile.BLOCKSIZE) for name, data in head)
+    own = of_bytes(placement.MANIFEST, encoded) + of_bytes(placement.SCRIPT, Path(placement.__file__).read_bytes())
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     of_thread = threading.local()
 
@@ -80,7 +75,7 @@ def write(path: Path, manifest: Manifest, items: Sequence[Item], *, level: int, 
                     add(under_way.popleft().result())
             for frame in under_way:
                 add(frame.result())
-            add(zstandard.compress(bytes(2 * tarfile.BLOCKSIZE), level))
+            add(zstandard.compress(END, level))
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
@@ -98,10 +93,14 @@ def remove_parts(path: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def write_members(out: Sink, items: Iterable[Item]) -> None:
-    for piece in _pieces(items):
-        for part in piece:
-            out.write(_member(*part))
+def members(items: Iterable[Item]) -> Iterator[bytes]:
+    """A stream of tar in pieces, without its end."""
+    return (_member(*part) for piece in _pieces(items) for part in piece)
+
+
+def of_bytes(path: str, data: bytes) -> bytes:
+    """A file of our own, as tar has it."""
+    return _header(Entry(path, "file", 0o644, len(data))) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
 
 
 def _pieces(items: Iterable[Item]) -> Iterator[list[_Part]]:
@@ -127,9 +126,9 @@ def _member(item: Item, start: int, size: int) -> bytes:
     assert item.source is not None
     with open(item.source, "rb") as file:  # noqa: PTH123  # A path takes as long to make as a small file to read.
         file.seek(start)
-        data = file.read(size)
-        if len(data) != size or not is_as_seen(item, os.fstat(file.fileno())):
-            raise changed(item)
+        data, seen = file.read(size), os.fstat(file.fileno())
+    if (len(data), seen.st_size, seen.st_mtime_ns) != (size, item.size, item.modified_ns):
+        raise changed(item)
     return head + data + bytes(-item.size % tarfile.BLOCKSIZE if start + size == item.size else 0)
 
 

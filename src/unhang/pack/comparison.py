@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 
 from unhang.pack import archive, packer, placement
 from unhang.pack import manifest as manifests
+from unhang.pack.contents import walk
 from unhang.pack.manifest import Entry, Manifest
 
 SCHEMA = "unhang/pack-diff/1"
@@ -50,9 +52,26 @@ def _manifest(path: Path) -> Manifest:
         with archive.opened(path) as opened:
             return opened.manifest
     if (path / placement.MANIFEST).is_file():
-        return manifests.read_placed(path)[0]
-    with packer.stock(path) as taken:
+        return _as_it_is(path.resolve())
+    with packer.stock(path, packer.Along()) as taken:
         return taken.manifest
+
+
+def _as_it_is(root: Path) -> Manifest:
+    """The manifest of an environment that was loaded, with what was added, changed and removed since it was put in its place."""
+    known, _, placed = manifests.read_placed(root)
+    wrong = {path for path, _ in placement.differences(root, msgspec.to_builtins(known.entries), placed["changed"])}
+    same = {e.path: e for e in known.entries if e.path not in wrong}
+    new = [i for i in walk(root, "", inside=root, without=packer.WITHOUT) if i.path not in same]
+    sums = {i.path: placement.sum_of(Path(i.source)) for i in new if i.source is not None}
+    packages = sorted(root.glob("lib/python3*/site-packages"))
+    installed = sorted((d.metadata["Name"] or "", d.version or "") for d in importlib.metadata.distributions(path=list(map(str, packages))))
+    return replace(
+        known,
+        torch=packer.torch(packages),
+        distributions={name: version for name, version in installed if name},
+        entries=(*same.values(), *(Entry(i.path, i.kind, i.mode, i.size, sums.get(i.path, ""), i.target) for i in new)),
+    )
 
 
 def _facts(manifest: Manifest) -> dict[str, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from unhang.errors import UnhangError
+from unhang.facts import units
 from unhang.facts.host import Host
 from unhang.pack.manifest import Entry, Kind, LeftOut, Source
 from unhang.pack.placement import THREADS, How, batches
@@ -56,10 +57,9 @@ _Sized = TypeVar("_Sized", Item, Entry)
 
 @dataclass(frozen=True, kw_only=True)
 class Summed:
-    """The entries in their order, where each file comes from, and the files that name one of the paths that were looked for."""
+    """The entries in their order, and the files that name one of the paths that were looked for."""
 
     entries: tuple[Entry, ...]
-    items: tuple[Item, ...]
     places: dict[str, How]
     binaries: tuple[str, ...]
 
@@ -70,14 +70,14 @@ def walk(
     *,
     inside: Path,
     without: frozenset[str] = frozenset(),
-    skip: Callable[[str], object] = lambda path: None,
+    skip: Callable[[os.DirEntry[str]], object] = lambda found: None,
     leave: Callable[[LeftOut], None] = lambda left: None,
     within: tuple[Path, ...] = (),
 ) -> Iterator[Item]:
     """All below `top`, as paths below `below`. Links that lead out of `inside` become what they lead to (uv can link packages from its cache)."""
     for found in sorted(os.scandir(top), key=lambda e: e.name):
         path = f"{below}/{found.name}".lstrip("/")
-        if found.name in without or skip(found.path):
+        if found.name in without or skip(found):
             continue
         # Nearly all are files, and a Path takes longer to make than all else here.
         if found.is_file(follow_symlinks=False):
@@ -117,29 +117,47 @@ def _target(link: Path, inside: Path) -> str | None:
     return os.path.relpath(at if inside in (at, *at.parents) else real, own)
 
 
-def sources(name: str, top: Path, below: str, *, host: Host, without: Path | None) -> tuple[Source, tuple[Item, ...]]:
-    """A project: what git has or would take, and what builds left that it needs; outside a checkout all but other environments and one file."""
+def sources(
+    name: str, top: Path, below: str, *, host: Host, without: Path | None, include: Sequence[str] = ()
+) -> tuple[Source, tuple[Item, ...], tuple[LeftOut, ...]]:
+    """A project: what git has or would take, what builds left that it needs, and what `include` (pathspecs of git) names of the files that git
+    ignores; then those that it leaves out. Outside a checkout all but other environments and one file. Raises UnhangError.
+    """
     commit = _git(host, top, "rev-parse", "HEAD")
-    wanted = [
-        "--",
-        ".",
-        ":(exclude,glob)**/__pycache__/**",
-        *([f":(exclude,literal){without.relative_to(top)}"] if without is not None and top in without.parents else ()),
-    ]
-    listed = _git(host, top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *wanted)
+    no_caches = ":(exclude,glob)**/__pycache__/**"
+    excluded = (no_caches, *([f":(exclude,literal){without.relative_to(top)}"] if without is not None and top in without.parents else ()))
+    listed = _git(host, top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ".", *excluded)
     if listed is None:
-        items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=lambda p: p == str(without) or _is_environment(Path(p))))
-        return Source(name=name, path=below, origin=str(top)), items
-    ignored = _git(host, top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--", *_IGNORED_AND_NEEDED) or ""
+        items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=lambda e: e.path == str(without) or _is_environment(e)))
+        return Source(name=name, path=below, origin=str(top)), items, ()
+    ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+    taken = _git(host, top, *ignored, "--", *_IGNORED_AND_NEEDED, *include, *excluded)
+    if taken is None:
+        raise UnhangError(
+            f"git does not take --include {shlex.join(include)} in {top}", hint="name files as in .gitignore, from the top of the project"
+        )
     is_environment = cache(lambda path: _is_environment(top / path))
-    names = [n for n in sorted({*listed.split("\0"), *ignored.split("\0")} - {""}) if not any(map(is_environment, Path(n).parents[:-1]))]
+    names = [n for n in sorted({*listed.split("\0"), *taken.split("\0")} - {""}) if not any(map(is_environment, Path(n).parents[:-1]))]
     items = tuple(_of_names(top, below, names))
-    changed = bool(_git(host, top, "status", "--porcelain", *wanted))
-    return Source(name=name, path=below, origin=str(top), commit=commit.strip() if commit else None, changed=changed), items
+    changed = bool(_git(host, top, "status", "--porcelain", "--", ".", *excluded))
+    # With --directory, so that an environment of the project's own is one name.
+    others = (_git(host, top, *ignored, "--directory", "--", ".", *excluded) or "").split("\0")
+    left = filter(None, (_left_out(top, below, n, frozenset(names)) for n in sorted({*others} - {"", *names})))
+    return Source(name=name, path=below, origin=str(top), commit=commit.strip() if commit else None, changed=changed), items, tuple(left)
 
 
-def _is_environment(path: Path) -> bool:
-    return (path / "pyvenv.cfg").is_file() or (path / "conda-meta").is_dir()
+def _left_out(top: Path, below: str, name: str, taken: Collection[str]) -> LeftOut | None:
+    """What git ignores under a name, with its size; None for what can be made again, for environments, and if all of it is taken."""
+    at, name = top / name, name.rstrip("/")
+    if at.name in _VERSION_CONTROL or _is_environment(at):
+        return None
+    found = walk(at, name, inside=at, without=_VERSION_CONTROL, skip=_is_environment) if at.is_dir() else _of_names(top, "", [name])
+    sizes = [i.size for i in found if i.kind == "file" and i.path.lstrip("/") not in taken]
+    return LeftOut(path=f"{below}/{name}", why=f"git ignores it ({units.counted(len(sizes), 'file')}, {units.size(sum(sizes))})") if sizes else None
+
+
+def _is_environment(at: Path | os.DirEntry[str]) -> bool:
+    return at.is_dir() and ((Path(at) / "pyvenv.cfg").is_file() or (Path(at) / "conda-meta").is_dir())
 
 
 def _of_names(top: Path, below: str, names: Sequence[str]) -> Iterator[Item]:
@@ -151,7 +169,7 @@ def _of_names(top: Path, below: str, names: Sequence[str]) -> Iterator[Item]:
             yield Item.of_file(f"{below}/{name}", at.resolve())
         elif at.is_dir():
             # A submodule or a link to a directory elsewhere.
-            yield from walk(at.resolve(), f"{below}/{name}", inside=at.resolve(), without=_VERSION_CONTROL, skip=lambda p: _is_environment(Path(p)))
+            yield from walk(at.resolve(), f"{below}/{name}", inside=at.resolve(), without=_VERSION_CONTROL, skip=_is_environment)
 
 
 def _git(host: Host, top: Path, *words: str) -> str | None:
@@ -198,7 +216,7 @@ def summed(items: Sequence[Item], paths: Sequence[str], on_progress: OnProgress)
             binaries.append(item.path)
         elif how is not None and not item.path.startswith((".editable/", ".project/", ".wheels/")):
             places[item.path] = how
-    return Summed(entries=tuple(entries), items=tuple(items), places=places, binaries=tuple(binaries))
+    return Summed(entries=tuple(entries), places=places, binaries=tuple(binaries))
 
 
 def no_progress(done: int, total: int) -> None:
@@ -243,7 +261,3 @@ def changed(item: Item) -> UnhangError:
     return UnhangError(
         f"{item.source} changed while it was packed", cause="something is installed or trained there", hint="pack it again once that is done"
     )
-
-
-def is_as_seen(item: Item, seen: os.stat_result) -> bool:
-    return stat.S_ISREG(seen.st_mode) and seen.st_size == item.size and seen.st_mtime_ns == item.modified_ns

@@ -51,11 +51,7 @@ def collect(python: BasePython, host: Host, workshop: Path) -> Iterator[Item]:
         if tree.is_dir() and python.prefix in tree.parents:
             without = frozenset(("__pycache__",)) if tree in python.shared else _DIRECTORIES
             yield from walk(
-                tree,
-                f"{PYTHON}/{tree.relative_to(python.prefix)}",
-                inside=python.prefix,
-                without=without,
-                skip=lambda p: _WITHOUT.fullmatch(p.rpartition("/")[2]),
+                tree, f"{PYTHON}/{tree.relative_to(python.prefix)}", inside=python.prefix, without=without, skip=lambda e: _WITHOUT.fullmatch(e.name)
             )
 
 

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -119,13 +119,17 @@ def decode(encoded: bytes, *, name: str) -> Manifest:
     return found
 
 
-def read_placed(root: Path) -> tuple[Manifest, bytes]:
-    """The manifest of an environment that was loaded. Raises UnhangError if there is none."""
+def read_placed(root: Path) -> tuple[Manifest, bytes, dict[str, Any]]:
+    """The manifest of an environment that was loaded, and how it was placed (`placement.read_placed`). Raises UnhangError if it was not."""
     try:
         encoded = (root / placement.MANIFEST).read_bytes()
     except OSError as e:
         raise UnhangError(f"{root} was not loaded from an archive: {e.strerror} ({placement.MANIFEST})", hint="unhang pack load FILE DEST") from e
-    return decode(encoded, name=str(root)), encoded
+    known = decode(encoded, name=str(root))
+    try:
+        return known, encoded, placement.read_placed(root)
+    except (OSError, ValueError) as e:
+        raise UnhangError(f"{root} was not loaded to its end: {e}", hint="unhang pack load --replace FILE DEST") from e
 
 
 def _wrong(manifest: Manifest) -> Iterator[str]:

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from unhang.pack.manifest import LeftOut, Manifest, Python, Source, Torch
 from unhang.pack.placement import OWN, PYTHON, THREADS, How
 
 EDITABLE, PROJECT, WHEELS = ".editable", ".project", ".wheels"
-_WITHOUT = frozenset(("__pycache__", OWN))
+WITHOUT = frozenset(("__pycache__", OWN))
 _LIBRARY = re.compile(r".*\.so(?:\.[\d.]+)?|.*/bin/python[\d.]*t?")
 _PROGRAM = re.compile(r"bin/python[\d.]*t?")
 # Extensions that somebody compiled for their own machine may need them.
@@ -37,48 +37,58 @@ _DOWNLOAD_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """An environment as it can be packed or sent: `items` are the sources of the manifest's entries, in the same order."""
+    """An environment as it can be packed or sent: `items` are the sources of the manifest's entries, in the same order.
+
+    `ignored` are files of projects that git ignores and that stay here. The manifest, which only changes with what travels, does not have them.
+    """
 
     manifest: Manifest
     items: tuple[Item, ...]
+    ignored: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Along:
+    """What travels beside an environment: projects, wheels of `requirements`, and what `include` (pathspecs) names of what git ignores in sources."""
+
+    projects: Sequence[Path] = ()
+    requirements: Path | None = None
+    include: Sequence[str] = ()
 
 
 @contextlib.contextmanager
-def stock(
-    prefix: Path,
-    *,
-    projects: Sequence[Path] = (),
-    requirements: Path | None = None,
-    without: Path | None = None,
-    on_progress: OnProgress = no_progress,
-) -> Iterator[Stock]:
-    """Read the whole environment, and the projects without one file. What is made for it is there until the context ends. Raises UnhangError."""
+def stock(prefix: Path, along: Along, *, without: Path | None = None, on_progress: OnProgress = no_progress) -> Iterator[Stock]:
+    """Read it all, projects without one file. What is made for it is there until the context ends. Raises UnhangError."""
     with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
         try:
-            taken = _taken(prefix, projects, requirements, without, Path(directory), on_progress)
+            taken = _taken(prefix, along, without, Path(directory), on_progress)
         except OSError as e:
             raise UnhangError(f"cannot read {e.filename or prefix}: {e.strerror or e}") from e
         yield taken
 
 
-def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, without: Path | None, workshop: Path, on_progress: OnProgress) -> Stock:
+def _taken(prefix: Path, along: Along, without: Path | None, workshop: Path, on_progress: OnProgress) -> Stock:
     host = Host()
     env = examine(prefix, host)
     left: list[LeftOut] = list(env.strays)
-    items = [*walk(env.prefix, "", inside=env.prefix, without=_WITHOUT, skip=f"{env.prefix}/{PYTHON}".__eq__, leave=left.append)]
-    taken: list[Source] = []
-    for below, name, top in (*((EDITABLE, e.name, e.path) for e in env.editables), *((PROJECT, p.resolve().name, p.resolve()) for p in projects)):
+    items = [*walk(env.prefix, "", inside=env.prefix, without=WITHOUT, skip=lambda e: e.path == f"{env.prefix}/{PYTHON}", leave=left.append)]
+    taken, ignored = list[Source](), list[LeftOut]()
+    for below, name, top in (
+        *((EDITABLE, e.name, e.path) for e in env.editables),
+        *((PROJECT, p.resolve().name, p.resolve()) for p in along.projects),
+    ):
         if not top.is_dir():
             raise UnhangError(f"{top} is no directory")
         # pip's own checkouts lie in the environment.
         at = str(top.relative_to(env.prefix)) if env.prefix in top.parents else f"{below}/{name}"
-        source, found = sources(name, top, at, host=host, without=without)
+        source, found, stays = sources(name, top, at, host=host, without=without, include=along.include)
         if any(source.path == other.path for other in taken):
             raise UnhangError(f"two of the directories that are taken along are called {name}", hint="rename one of them")
         taken.append(source)
         items += found
-    if requirements is not None:
-        items += _wheels(env, requirements, workshop / WHEELS, host)
+        ignored += stays
+    if along.requirements is not None:
+        items += _wheels(env, along.requirements, workshop / WHEELS, host)
     program = None
     if env.kind == "venv":
         program = f"{PYTHON}/bin/{env.python.executable.name}"
@@ -88,7 +98,8 @@ def _taken(prefix: Path, projects: Sequence[Path], requirements: Path | None, wi
             for i in items
         ]
         items += interpreter.collect(env.python, host, workshop)
-    return _with_sums(env, complete(items), host, sources=taken, left=left, program=program, on_progress=on_progress)
+    whole = _with_sums(env, complete(items), host, sources=taken, left=left, program=program, on_progress=on_progress)
+    return replace(whole, ignored=tuple(ignored))
 
 
 def _with_sums(
@@ -117,7 +128,7 @@ def _with_sums(
         glibc=_glibc(items, host),
         cpu_flags=cpu_flags(host.read("/proc/cpuinfo")),
         python=Python(version=env.python.version, abi=env.python.abi, interpreter=program),
-        torch=_torch(env),
+        torch=torch(env.packages),
         distributions=env.distributions,
         sources=tuple(sources),
         moves=tuple(sorted(moves.items(), key=lambda m: (-len(m[0]), m[0]))),
@@ -125,20 +136,13 @@ def _with_sums(
         left_out=(*left, *named),
         entries=read.entries,
     )
-    return Stock(manifest=manifest, items=read.items)
+    return Stock(manifest=manifest, items=items)
 
 
 def save(
-    prefix: Path,
-    file: Path,
-    *,
-    projects: Sequence[Path] = (),
-    requirements: Path | None = None,
-    level: int = 3,
-    replace: bool = False,
-    on_progress: OnProgress = no_progress,
-) -> tuple[Manifest, str, str]:
-    """Pack an environment. Returns its manifest, its digest, and the archive's. Raises UnhangError, also if `file` exists, unless `replace`."""
+    prefix: Path, file: Path, along: Along, *, level: int = 3, replace: bool = False, on_progress: OnProgress = no_progress
+) -> tuple[Stock, str, str]:
+    """Pack an environment. Returns it, the digest of its manifest, and the archive's. Raises UnhangError, also if `file` exists, unless `replace`."""
     if not file.absolute().parent.is_dir():
         raise UnhangError(f"cannot write {file}: there is no directory {file.absolute().parent}")
     if prefix.resolve() in file.resolve().parents:
@@ -150,11 +154,9 @@ def save(
         raise UnhangError(f"{file} exists already", hint=f"unhang pack save {words}, or another file")
     archive.remove_parts(file)
     # It may lie in a project.
-    with stock(
-        prefix, projects=projects, requirements=requirements, without=file.resolve(), on_progress=lambda done, total: on_progress(done, 2 * total)
-    ) as taken:
+    with stock(prefix, along, without=file.resolve(), on_progress=lambda done, total: on_progress(done, 2 * total)) as taken:
         sums = archive.write(file, taken.manifest, taken.items, level=level, on_progress=lambda done, total: on_progress(total + done, 2 * total))
-        return taken.manifest, *sums
+        return taken, *sums
 
 
 def cpu_flags(cpuinfo: str) -> tuple[str, ...]:
@@ -175,8 +177,9 @@ def _glibc(items: Sequence[Item], host: Host) -> str | None:
     return f"{newest[0]}.{newest[1]}" if newest > (0, 0) else None
 
 
-def _torch(env: Environment) -> Torch | None:
-    for place in env.packages:
+def torch(packages: Iterable[Path]) -> Torch | None:
+    """The one in these directories, by its own version.py."""
+    for place in packages:
         with contextlib.suppress(OSError):
             said = (place / "torch" / "version.py").read_text()
             found = dict(re.findall(r"^(__version__|cuda)(?: *: *[^=\n]+)? *= *['\"]([^'\"\n]+)['\"]", said, re.MULTILINE))

@@ -13,7 +13,6 @@ import os
 import posixpath
 import shlex
 import subprocess
-import tarfile
 import tempfile
 import threading
 import time
@@ -21,6 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -221,18 +221,11 @@ class _Send:
         command = f"mkdir -p {incoming} && cd {incoming} && rm -f {last} && tar -xf - && [ -f {last} ]"
         with self._started(command) as (process, errors):
             assert process.stdin is not None
-            counted = _Counted(process.stdin)
-            try:
-                archive.write_members(counted, items)
-                for path, data in own.items():
-                    info = tarfile.TarInfo(path)
-                    info.size = len(data)
-                    counted.write(info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
-                counted.write(bytes(2 * tarfile.BLOCKSIZE))
-            except BrokenPipeError:
-                pass
-            finally:
-                self._sent_bytes += counted.size
+            stream = chain(archive.members(items), starmap(archive.of_bytes, own.items()), (archive.END,))
+            with contextlib.suppress(BrokenPipeError):
+                for data in stream:
+                    process.stdin.write(data)
+                    self._sent_bytes += len(data)
             process.communicate()
             said = _last(errors)
         if process.returncode:
@@ -303,15 +296,6 @@ class _Send:
                     yield process, errors
                 finally:
                     self._running.discard(process)
-
-
-class _Counted:
-    def __init__(self, stream: Any) -> None:
-        self._stream, self.size = stream, 0
-
-    def write(self, data: bytes) -> None:
-        self._stream.write(data)
-        self.size += len(data)
 
 
 def _last(errors: BinaryIO) -> str:

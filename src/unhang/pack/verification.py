@@ -68,12 +68,8 @@ class Verification:
 def verify(given: Path, *, limit_s: float) -> Verification:
     """Check an environment that was loaded; each import and each script may take `limit_s` seconds. Raises UnhangError if it was not loaded."""
     dest = given.resolve()
-    known, encoded = manifests.read_placed(dest)
+    known, encoded, placed = manifests.read_placed(dest)
     digest = manifests.digest(encoded)
-    try:
-        placed = placement.read_placed(dest)
-    except (OSError, ValueError) as e:
-        raise UnhangError(f"{dest} was not loaded to its end: {e}", hint="unhang pack load --replace FILE DEST") from e
     areas, findings = [], []
     wrong = placement.differences(dest, msgspec.to_builtins(known.entries), placed["changed"])
     told = _ask(dest, limit_s)
@@ -90,10 +86,10 @@ def verify(given: Path, *, limit_s: float) -> Verification:
 def repair(given: Path) -> bool:
     """Rewrite what names an earlier place of an environment that was moved since. Returns whether it was. Raises UnhangError."""
     dest = given.resolve()
-    _, encoded = manifests.read_placed(dest)
+    _, encoded, placed = manifests.read_placed(dest)
+    if not _is_moved(dest, placed):
+        return False
     try:
-        if not _is_moved(dest, placement.read_placed(dest)):
-            return False
         placement.move(dest, str(dest), encoded)
     except (OSError, ValueError) as e:
         raise UnhangError(f"cannot repair {dest}: {e}", hint="unhang pack load --replace FILE DEST") from e

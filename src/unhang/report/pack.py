@@ -11,7 +11,7 @@ from unhang.facts.units import size
 from unhang.model import Area, Examination, HostFinding, NotExamined
 from unhang.pack import verification
 from unhang.pack.comparison import Comparison
-from unhang.pack.manifest import Manifest
+from unhang.pack.manifest import LeftOut, Manifest
 from unhang.pack.transfer import Sent
 from unhang.pack.verification import Verification
 from unhang.report import doctor
@@ -19,6 +19,7 @@ from unhang.report.language import Language
 from unhang.text import Text
 
 _MOST = 20
+_MORE = Text("  … {more} more: --json has all", "  … 还有 {more} 个：--json 列出全部")
 _STATES = {
     "sent": Text("sent", "已发送"),
     "unchanged": Text("unchanged", "无变化"),
@@ -47,8 +48,23 @@ def packed(manifest: Manifest) -> Iterator[Text]:
         at = f", commit {s.commit[:12]}{' with changes' if s.changed else ''}" if s.commit is not None else ""
         at_zh = f"，提交 {s.commit[:12]}{'（有改动）' if s.changed else ''}" if s.commit is not None else ""
         yield Text(f"taken along: {s.origin} as {s.path}{at}", f"一并带上：{s.origin} -> {s.path}{at_zh}")
-    for left in manifest.left_out[:_MOST]:
-        yield Text(f"note: {left.path}: {left.why}", f"注意：{left.path}：{left.why}")
+    yield from _left(manifest.left_out)
+
+
+def ignored(left: Sequence[LeftOut]) -> Iterator[Text]:
+    """What git ignores, and how to take it along."""
+    yield from _left(left)
+    if left:
+        yield Text(
+            "left out; --include PATTERN takes some of these along, --all-files all",
+            "以上未打包；--include PATTERN 带上其中一些，--all-files 全部带上",
+        )
+
+
+def _left(left: Sequence[LeftOut]) -> Iterator[Text]:
+    yield from (Text(f"note: {one.path}: {one.why}", f"注意：{one.path}：{one.why}") for one in left[:_MOST])
+    if len(left) > _MOST:
+        yield _MORE.fill(more=len(left) - _MOST)
 
 
 def verified(found: Verification, console: Console, lang: Language) -> None:
@@ -75,8 +91,7 @@ def compared(found: Comparison, lang: Language) -> Iterator[str]:
         yield Text(f"{len(found.files)} paths differ:", f"{len(found.files)} 个路径不同：").of(lang)
         yield from (f"  {path}" for path in found.files[:_MOST])
         if len(found.files) > _MOST:
-            more = len(found.files) - _MOST
-            yield Text(f"  … {more} more: --json has all", f"  … 还有 {more} 个：--json 列出全部").of(lang)
+            yield _MORE.fill(more=len(found.files) - _MOST).of(lang)
 
 
 def sent(results: Sequence[Sent], console: Console, lang: Language) -> None:
