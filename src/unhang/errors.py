@@ -16,7 +16,8 @@
       EvaluationFailed          an evaluation ended without a result, on all ranks alike
       StoreLost                 the store of torch.distributed does not answer: nothing can be agreed on any more
 
-A finding, or a training that failed, is not an error: exit 1. Interrupted: 128 and the signal's number, as shells say it (`interrupted_by`).
+A finding, or a training that failed, is not an error: exit 1. Nor is a comparison that cannot tell yet: exit 4. Interrupted: 128 and the signal's
+number, as shells say it (`interrupted_by`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ EXIT_OK = 0
 EXIT_FOUND = 1
 EXIT_USER = 2
 EXIT_OURS = 3
+# The budget is spent, or the rounds are used up, and not all that was compared has a verdict.
+EXIT_UNDECIDED = 4
 EXIT_INTERRUPTED = 130
 # By SIGHUP, SIGINT, SIGTERM.
 EXITS_INTERRUPTED = (129, EXIT_INTERRUPTED, 143)

@@ -41,6 +41,7 @@ for step in range(100_000):
 class Bench:
     def __init__(self, folder):
         self.folder = folder
+        self.began = time.monotonic()
         self.mark = f"UNHANG_TEST_MARK={uuid.uuid4().hex}"
 
     def script(self, before=""):
@@ -72,6 +73,9 @@ class Bench:
         (path,) = self.folder.glob("runs/bench-train-*")
         return before, path
 
+    def elapsed_s(self):
+        return time.monotonic() - self.began
+
     def runs(self):
         return [json.loads(line) for path in self.folder.glob("runs/*/runs.jsonl") for line in path.read_text().splitlines()]
 
@@ -99,25 +103,36 @@ def test_a_real_difference_is_found_also_after_an_interruption(bench):
     assert err.count("unhang: round ") == told["rounds"]
 
 
-def test_a_script_that_overrides_the_variable_is_refused(bench):
-    bench.script('os.environ["TORCH_DISTRIBUTED_DEBUG"] = "OFF"')
-    out, _ = bench.run("--a", "detail=off", "--b", "detail=on", "--steps", "24", "-n", "2", "--json", "train.py", code=2)
+@pytest.mark.parametrize(
+    ("name", "arms"),
+    [("TORCH_DISTRIBUTED_DEBUG", ("detail=off", "detail=on")), ("READ_AHEAD", ("env.READ_AHEAD=1", "env.READ_AHEAD=2"))],
+)
+def test_a_script_that_overrides_the_variable_is_refused(bench, name, arms):
+    bench.script(f'os.environ["{name}"] = "OFF"')
+    out, _ = bench.run("--a", arms[0], "--b", arms[1], "--steps", "24", "-n", "2", "--json", "train.py", code=2)
     told = json.loads(out)
-    assert told["error"] == "arms a and b do not differ in anything effective: TORCH_DISTRIBUTED_DEBUG=OFF in both"
-    assert told["cause"] == "the script sets TORCH_DISTRIBUTED_DEBUG itself, whatever it was started with" and told["error_zh"]
+    assert told["error"] == f"arms a and b do not differ in anything effective: {name}=OFF in both"
+    assert told["cause"] == f"the script sets {name} itself, whatever it was started with" and told["error_zh"]
     assert len(bench.runs()) == 2
 
 
 def test_what_else_differs_is_reported_and_the_budget_holds(bench):
-    bench.script('os.environ["OMP_MAX_ACTIVE_LEVELS"] = "2" if "TORCH_DISTRIBUTED_DEBUG" in os.environ else "1"')
-    out, _ = bench.run("--a", "none", "--b", "detail=on", "--steps", "24", "--budget", "1m", "-n", "2", "train.py")
-    assert "b differs from a in OMP_MAX_ACTIVE_LEVELS (1; in b 2), TORCH_DISTRIBUTED_DEBUG (not set; in b INFO)" in out
+    # A variable of the script's own.
+    bench.script('os.environ["OMP_MAX_ACTIVE_LEVELS"] = os.environ.get("READ_AHEAD", "1")')
+    words = ["--a", "none", "--b", "env.READ_AHEAD=2", "--steps", "24", "--budget", "1m", "-n", "2", "train.py"]
+    # A machine that others keep busy may need longer for a round.
+    while "differs from" not in (out := bench.run(*words, code=4)[0]):
+        assert "arm  setting" in out and bench.elapsed_s() < 600
+        (path,) = bench.folder.glob("runs/bench-train-*")
+        words = ["--resume", str(path)]
+    assert "b differs from a in OMP_MAX_ACTIVE_LEVELS (1; in b 2), READ_AHEAD (not set; in b 2)" in out
+    assert {run["arm"]: run["in_force"].get("READ_AHEAD") for run in bench.runs()} == {"a": None, "b": "2"}
     assert "note: the arms also differ in OMP_MAX_ACTIVE_LEVELS, which was not requested" in out and "the budget of 60 s is spent" in out
 
 
 def test_the_budget_also_ends_a_training_that_takes_no_step(bench):
     bench.script("time.sleep(1000)")
-    out, _ = bench.run("--arg", "pause=0.01,0.2", "--budget", "10s", "-n", "2", "--json", "train.py")
+    out, _ = bench.run("--arg", "pause=0.01,0.2", "--budget", "10s", "-n", "2", "--json", "train.py", code=4)
     told = json.loads(out)
     assert (told["stopped"], told["rounds"]) == ("budget", 0) and told["elapsed_s"] >= 10
 
@@ -126,7 +141,7 @@ def test_a_training_that_fails_is_reported(bench):
     bench.script('sys.exit("no data") if pause > 0.1 else None')
     out, _ = bench.run("--arg", "pause=0.01,0.2", "--steps", "24", "-n", "2", "train.py", code=1)
     said = " ".join(out.split())
-    assert "the training failed in arm b (pause=0.2): rank " in said and "; unhang why /" in said and "-b says more" in said
+    assert "the training failed in arm b (pause=0.2): rank " in said and "; it said: no data; unhang why /" in said and "-b says more" in said
 
 
 def test_priorities_find_what_gains_most(bench):

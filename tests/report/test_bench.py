@@ -13,7 +13,7 @@ from unhang import encoding
 from unhang.bench.arms import Rules
 from unhang.bench.comparison import Comparison
 from unhang.bench.rounds import RoundView
-from unhang.model import Finding, Verdict
+from unhang.model import Evidence, Finding, Verdict
 from unhang.report import bench_plot
 from unhang.report.bench import ProgressLine, Report
 from unhang.report.bench_ranking import Ranking
@@ -25,9 +25,9 @@ def trainings(tmp_path, monkeypatch):
     return Trainings(tmp_path, monkeypatch)
 
 
-def report(trainings, lang="en", **options):
+def report(trainings, kind=Report, lang="en", **options):
     rules = Rules(seed=4, margin=0.01, budget_s=100.0, steps=40)
-    return Report(arms=trainings.arms, rules=rules, run_dir=trainings.directory.path, again="AGAIN", result=trainings.run(**options), lang=lang)
+    return kind(arms=trainings.arms, rules=rules, run_dir=trainings.directory.path, again="AGAIN", result=trainings.run(**options), lang=lang)
 
 
 def printed(made):
@@ -52,7 +52,7 @@ def test_same(trainings):
 def test_undecided(trainings):
     trainings.noise, trainings.elapsed_s = 0.3, 12.0
     said = printed(report(trainings))
-    assert "cannot tell yet whether b (shm=off) and a (shm=on) differ by more than 1 %" in said
+    assert "no useful interval yet: cannot tell how b (shm=off) compares with a (shm=on) after 4 rounds" in said and "= interval" not in said
     assert "the budget of 100 s is spent; AGAIN goes on" in said
 
 
@@ -71,6 +71,11 @@ def test_a_training_that_failed_is_named_with_what_unhang_why_says_first(trainin
     primary = Finding(cause="exception", says="rank 1 raised KeyError", standing="established")
     trainings.verdict = Verdict(primary=primary)
     assert "the training failed in arm b (shm=off): rank 1 raised KeyError; unhang why " in " ".join(printed(report(trainings)).split())
+    # What a script gave to sys.exit is in its log only.
+    said = Evidence(source="logs/attempt-0/rank1.err", line=7, text="no data in /data\n")
+    trainings.verdict = Verdict(primary=replace(primary, evidence=(said,)))
+    for kind in ({}, {"is_race": True}):
+        assert "; it said: no data in /data" in " ".join(printed(report(trainings, Ranking if kind else Report, **kind)).split())
 
 
 def test_files_and_json_agree(trainings):
@@ -106,13 +111,22 @@ def compared(arm, change, low=None, high=None, outcome="undecided"):
     return Comparison(arm=arm, baseline="a", rounds=5, change=change, low=low, high=high, outcome=outcome)
 
 
+NOT_USEFUL = "no useful interval yet: cannot tell how b compares with a after 5 rounds"
+
+
 @pytest.mark.parametrize(
     ("one", "says"),
     [
         (compared("b", 0.9, 0.05, None, "slower"), "b is slower than a: 90.0 % more time per step, at least 5.0 % (95 % confidence, 5 rounds)"),
         (compared("b", -0.9, None, -0.05, "faster"), "b is faster than a: 90.0 % less time per step, at least 5.0 % (95 % confidence, 5 rounds)"),
-        (compared("b", -0.9, None, 0.5), "cannot tell yet whether b and a differ by more than 1 %: the time per step differs by ? to +50.0 % (95"),
-        (compared("b", 0.9), "cannot tell yet how b compares with a after 5 rounds"),
+        (
+            compared("b", 0.1, -0.4, 0.6),
+            "cannot tell yet whether b and a differ by more than 1 %: the time per step differs by -40.0 % to +60.0 % (95",
+        ),
+        # Wider than ±50 %.
+        (compared("b", 0.1, -0.4, 0.61), NOT_USEFUL),
+        (compared("b", -0.9, None, 0.5), NOT_USEFUL),
+        (compared("b", 0.9), NOT_USEFUL),
     ],
 )
 def test_ends_that_are_not_known_are_none(trainings, one, says):
@@ -124,6 +138,10 @@ def test_ends_that_are_not_known_are_none(trainings, one, says):
         assert printed(shown) and shown.markdown() and of_bench.render(shown, ("train.py",)) and encoding.encode(shown.json())
         if kind is Report:
             assert next(shown.verdicts()).en.replace(" (x)", "").startswith(says)
+            # A plot, and a section of the page.
+            is_drawn = says is not NOT_USEFUL
+            assert ("time against a: " in printed(shown), 'id="rounds-b"' in of_bench.render(shown, ("train.py",))) == (is_drawn, is_drawn)
+            assert ("no useful interval yet" in next(line for line in printed(shown).splitlines() if line.startswith("b "))) != is_drawn
 
 
 def ranking(trainings, **options):
@@ -175,6 +193,12 @@ def test_nothing_to_show_yet(trainings):
     made = report(trainings)
     assert "the budget of 100 s is spent" in printed(made) and "the budget" in made.markdown() and made.csv().count("\n") == 1
     assert json.loads(encoding.encode(made.json()))["arms"][0]["runs"] == 0
+    # The table stands there all the same, with what was measured: nothing, or one run.
+    assert [line.split()[:3] for line in printed(made).splitlines()[1:3]] == [["a", "shm=on", "0"], ["b", "shm=off", "0"]]
+    assert "cannot tell yet" in printed(made) and "| b | shm=off | 0 |" in made.markdown()
+    trainings.elapsed_s, trainings.stopped = 60.0, 0
+    lines = printed(report(trainings)).splitlines()
+    assert sorted(line.split()[2] for line in lines[1:3]) == ["0", "1"] and any("100 ms" in line for line in lines[1:3])
 
 
 def test_progress_is_a_line_for_each_round(trainings):

@@ -27,6 +27,20 @@ def test_a_bar_is_the_share_of_the_link_and_absent_without_one():
     assert not any("█" in line[-1] for line in shown)
 
 
+def test_the_time_that_a_bandwidth_rests_on_is_shown():
+    mean = {"calls": 5, "p50_s": 0.001, "p95_s": 0.002, "p99_s": 0.003}
+    rows = (
+        Row(op="all_reduce", size_bytes=1 << 20, algbw_gbps=1.05, mean_s=0.004, **mean),
+        *(
+            Row(op="pairs", size_bytes=1 << 20, busbw_gbps=1.0, mean_s=mean_s, pair=pair, **mean)
+            for pair, mean_s in (((0, 1), 0.005), ((1, 0), 0.006))
+        ),
+    )
+    heads, reduced, *_, pairs = printed(Report(result=Result(stopped="complete", rows=rows, group=None), limit=None, lang="en").print)
+    assert heads[3:5] == ["mean", "p50"] and reduced[4:8] == ["4", "ms", "1", "ms"]
+    assert " ".join(pairs) == "pairs: 1 MiB in 5 ms to 6 ms (mean of each pair)"
+
+
 def test_the_columns_of_a_check_agree():
     pytest.importorskip("scipy")
     # The medians say -12 %.

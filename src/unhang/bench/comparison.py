@@ -32,6 +32,11 @@ class Comparison:
     high: float | None
     outcome: Outcome
 
+    @property
+    def is_useful(self) -> bool:
+        """Whether the interval says something: it decides, or is no wider than ±50 %."""
+        return self.outcome != "undecided" or (self.low is not None and self.high is not None and self.high - self.low <= 1)
+
 
 def compare(first: Sequence[float], times: Sequence[float], *, arm: str, baseline: str, alpha: float, margin: float = MARGIN) -> Comparison:
     """The times of an arm against `first`, those of the baseline, in seconds, round by round; rounds that the arm was not in are left out.

@@ -32,7 +32,7 @@ _PARTS = {
 def explain(arms: Sequence[Arm], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Iterator[Text]:
     """Sentences for a result: transports and topology, what a step is made of, and where the difference of an arm lies."""
     by_arm = {arm.name: own for arm in arms if (own := [run for run in runs if run.arm == arm.name])}
-    if len(by_arm) < 2:
+    if len(by_arm) < 2 or arms[0].name not in by_arm:
         return
     for name in sorted(OBSERVED):
         values = {arm: own[0].in_force.get(name, UNKNOWN) for arm, own in by_arm.items()}

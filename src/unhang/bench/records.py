@@ -22,8 +22,10 @@ import msgspec
 from unhang import encoding
 from unhang.bench.measures import RankMeasures
 from unhang.bench.step_times import Steps
+from unhang.diagnosis.redact import redact
 from unhang.errors import RecordError, RunDirError
 from unhang.launch.supervise import run_path
+from unhang.model import Verdict
 from unhang.records.rundir import RunDir, new_directory
 
 
@@ -74,12 +76,20 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An arm of a race that failed in `round`. `why` is a sentence, "" if the training itself failed."""
+    """An arm of a race that failed in `round`. `why` is a sentence, "" if the training itself failed; `said` are the `last_words` of that."""
 
     round: int
     arm: str
     run_dir: str
     why: str = ""
+    said: str = ""
+
+
+def last_words(verdict: Verdict | None) -> str:
+    """The line of a rank's log that is evidence for how it ended, such as what it gave to sys.exit; "" if the verdict says it already."""
+    primary = verdict.primary if verdict is not None else None
+    lines = [e.text.strip() for e in primary.evidence if e.source.startswith("logs/")] if primary is not None else []
+    return redact(next((line for line in reversed(lines) if primary is not None and line not in primary.says), ""))
 
 
 _Line = TypeVar("_Line", Run, Failure)

@@ -35,7 +35,8 @@ class RoundView:
 class RaceState:
     """`racing` are the arms of the next round, the baseline first; `out` says why each other one is left out.
 
-    `runs` are those of complete rounds; `views` has the rounds of each arm that was compared. `is_decided`: nothing is left to be measured.
+    `runs` are those of complete rounds, of the first one also before; `views` has the rounds of each arm that was compared. `is_decided`: nothing is
+    left to be measured.
     """
 
     rounds: int
@@ -90,7 +91,7 @@ def evaluate_rounds(arms: Sequence[Arm], runs: Sequence[Run], rules: Rules, fail
         rounds=rounds,
         racing=(baseline, *racing),
         out=out,
-        runs=tuple(whole),
+        runs=tuple(whole or find_round(runs, 1).values()),
         views={name: tuple(views[name]) for name in others if name in views},
         proof=proof,
         is_decided=not is_open,

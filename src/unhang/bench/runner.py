@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from unhang.bench import gpu_counters, in_force, measures, nccl_log, step_times
 from unhang.bench.arms import Arm, Rules, order
-from unhang.bench.records import BenchDir, Failure, Run
+from unhang.bench.records import BenchDir, Failure, Run, last_words
 from unhang.bench.rounds import RaceState, evaluate_rounds, find_round
-from unhang.errors import EXIT_FOUND, EXIT_OK, RunDirError, UnhangError
+from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, RunDirError, UnhangError
 from unhang.facts.host import Host
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
@@ -108,12 +108,12 @@ class Benchmark:
             name = names.pop(0)
             # A run that would be cut off tells nothing.
             if round > 1 and self._left_s() < self._longest_s:
-                return self._result("budget", EXIT_OK)
+                return self._result("budget", EXIT_UNDECIDED)
             ended = self._measure(self._arms[name], RunProgress(round=round, arm=name, position=of - len(names), of=of))
             if isinstance(ended, Result):
                 if ended.stopped != "failed" or not self._rules.is_race or name == baseline:
                     return ended
-                ended = Failure(round=round, arm=name, run_dir=str(ended.failed))
+                ended = Failure(round=round, arm=name, run_dir=str(ended.failed), said=last_words(ended.verdict))
             if isinstance(ended, Failure):
                 self._directory.add(ended)
                 self._failures.append(ended)
@@ -141,6 +141,7 @@ class Benchmark:
             supervisor.stop()
 
         asked = {protocol.ENV_STEP_TIMES: str(files), protocol.ENV_STEP_LIMIT: str(self._rules.steps)}
+        asked[protocol.ENV_STEP_VARIABLES] = ",".join(sorted({name for one in self._arms.values() for name in one.changes}))
         asked |= nccl_log.settings(self._arms.values(), nccl, os.environ)
         supervisor = supervise.Supervisor(
             replace(arm.command, argv=tuple(word.replace(in_force.RUN_DIR, str(rundir.path)) for word in arm.command.argv)),
@@ -169,7 +170,7 @@ class Benchmark:
         finally:
             timer.cancel()
         if is_over.is_set() and outcome.interrupted:
-            return self._result("budget", EXIT_OK)
+            return self._result("budget", EXIT_UNDECIDED)
         if outcome.interrupted:
             return self._result("interrupted", outcome.exitcode)
         if outcome.exitcode != 0:

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from unhang.cli.options import NoColor, duration, percentage
 from unhang.errors import MissingExtra
 
-_ARM = "Settings as --set of unhang run takes them, or a preset, or none."
+_ARM = "Settings as --set of unhang run takes them, env.NAME=VALUE, a preset, or none."
 
 
 _PRIORITIES = """Which setting gains most? Every ready-made comparison that applies here, measured against the script as it is.
@@ -125,6 +125,7 @@ def compare(
     \b
         unhang bench compare --a shm=on --b shm=off -- torchrun --nproc-per-node 8 train.py
         unhang bench compare --a none --b detail=on -n 2 train.py
+        unhang bench compare --a none --b env.OMP_NUM_THREADS=4 -n 2 train.py
         unhang bench compare --arg batch=64,128 -n 2 train.py
         unhang bench compare workers -n 2 train.py
 
@@ -133,8 +134,8 @@ def compare(
     margin, or the same within it. Ready-made, in place of --a and --b: shm, p2p, ib, backend, batch, amp, workers, cudnn, bucket, compile,
     interface. Arms that do not differ in what their ranks run with are refused. Needs the extra bench.
 
-    Exit code: 0 if all runs went well, with or without a verdict; 1 if the training failed; 2 for bad input, equal arms included; 3 for our own
-    failure; 130 if interrupted by Ctrl-C (143 by SIGTERM). What was measured is kept: --resume DIR goes on.
+    Exit code: 0 if every arm has a verdict; 4 if the budget was spent before; 1 if the training failed; 2 for bad input, equal arms included; 3 for
+    our own failure; 130 if interrupted by Ctrl-C (143 by SIGTERM). What was measured is kept: --resume DIR goes on.
     """
     options = SimpleNamespace(**locals())
     from unhang.cli import again, bench_compare
@@ -205,7 +206,8 @@ def check(
 ) -> None:
     """Measure what unhang bench record has measured, and say what has become slower. Needs the extra bench.
 
-    Exit code: 0 if nothing is slower or it cannot be told, 1 if something is, 2 without a baseline of this machine, 130 for Ctrl-C.
+    Exit code: 0 if nothing is slower, 1 if something is, 4 if nothing is and of something it cannot be told, 2 without a baseline of this machine,
+    130 for Ctrl-C.
     """
     options = SimpleNamespace(**locals())
     from unhang.cli import bench_comm

@@ -15,7 +15,7 @@ from unhang.bench.comparison import Comparison
 from unhang.cli import caches, refused
 from unhang.cli.bench import LEAST_ROUNDS, need_scipy
 from unhang.diagnosis.redact import redact_command
-from unhang.errors import UnhangError
+from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, UnhangError
 from unhang.facts.speed import FILE
 from unhang.facts.units import size
 from unhang.knowledge.settings.installed import installed
@@ -83,7 +83,8 @@ def check(options: SimpleNamespace) -> None:
     document = {"schema": "unhang/bench-check/1", "recorded": before.recorded, "margin": options.margin, "interrupted": not rows}
     document["measured"] = msgspec.to_builtins(found)
     refused.answer(document, lambda console: console.print(check_table(before, seconds, found, options.margin)), as_json=options.as_json)
-    raise typer.Exit(1 if any(one.outcome == "slower" for one in found) else 0)
+    outcomes = {one.outcome for one in found}
+    raise typer.Exit(EXIT_FOUND if "slower" in outcomes else EXIT_UNDECIDED if "undecided" in outcomes else EXIT_OK)
 
 
 def _asked(options: SimpleNamespace) -> Asked:

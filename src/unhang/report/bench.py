@@ -22,6 +22,7 @@ from unhang.bench.comparison import CONFIDENCE, LEAST_DECIDING, Comparison, Outc
 from unhang.bench.explanation import explain
 from unhang.bench.in_force import OBSERVED, WORLD_SIZE, Difference, find_changes
 from unhang.bench.measures import summarize
+from unhang.bench.records import last_words
 from unhang.bench.rounds import RaceState
 from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.facts.units import counted
@@ -53,10 +54,12 @@ _SENTENCES: dict[Outcome, Text] = {
         "尚无法判断 {arm} 与 {baseline} 每{unit}的时间是否相差超过 {margin}：差别在 {low} 到 {high} 之间",
     ),
 }
+SAID = Text("; it said: {said}", "；它说：{said}")
 BETWEEN = Text("between {low} and {high}", "在 {low} 到 {high} 之间")
 AT_LEAST = Text("at least {low}", "至少 {low}")
 CERTAINTY = Text(" ({confidence} confidence, {rounds})", "（置信度 {confidence}，{n} 轮）")
-_UNBOUNDED = Text("cannot tell yet how {arm} compares with {baseline} after {rounds}", "尚无法比较 {arm} 与 {baseline}：{n} 轮太少")
+NOT_USEFUL = Text("no useful interval yet", "尚无有用的区间")
+_UNBOUNDED = Text(": cannot tell how {arm} compares with {baseline} after {rounds}", "：{n} 轮之后无法比较 {arm} 与 {baseline}")
 _WITHOUT_EFFECT = Text("note: {name} was requested for {arm} but is the same in both arms", "注意：为 {arm} 要求了 {name}，但它在两组中相同")
 _EQUAL = Text(
     "left out, since they change nothing here: {arms} run with what {baseline} runs with",
@@ -73,7 +76,9 @@ _UNSTEADY = Text(
 )
 _DROPPED = Text("warm-up steps dropped from each run: {steps}; records in {path}", "每次运行去掉的预热步数：{steps}；记录在 {path}")
 _SHORT = Text("note: runs of {arms} ended by themselves before step {steps} (--steps)", "注意：{arms} 的运行在第 {steps} 步（--steps）之前自行结束")
-_TOO_FEW = Text("{least} rounds are the least that can decide, and a round takes about {seconds} s", "至少 {least} 轮才能判断，每轮约需 {seconds} 秒")
+_TOO_FEW = Text("{least} rounds are the least that can decide, and {rest}", "至少 {least} 轮才能判断，{rest}")
+_TAKES = Text("a round takes about {seconds} s", "每轮约需 {seconds} 秒")
+_NONE_YET = Text("not even one was over by then", "而到那时连一轮也没有完成")
 _ROUND = Text("round {round}: {measured}{so_far}", "第 {round} 轮：{measured}{so_far}")
 _LEFT = Text("not measured any more: {arms}", "不再测量：{arms}")
 _RUNNING = Text(
@@ -84,8 +89,8 @@ _STOPPED = {
     "budget": Text("the budget of {budget} s is spent; {again} goes on", "{budget} 秒的预算已用完；可用 {again} 继续"),
     "interrupted": Text("interrupted; {again} goes on", "已中断；可用 {again} 继续"),
     "failed": Text(
-        "the training failed in arm {arm}{why}; unhang why {failed} says more; {again} goes on",
-        "{arm} 组的训练失败{why}；详见 unhang why {failed}；可用 {again} 继续",
+        "the training failed in arm {arm}{why}{said}; unhang why {failed} says more; {again} goes on",
+        "{arm} 组的训练失败{why}{said}；详见 unhang why {failed}；可用 {again} 继续",
     ),
     "decided": NOTHING,
 }
@@ -122,16 +127,15 @@ class Report:
 
     def print(self, console: Console) -> None:
         """The table, the sentence of each verdict, and what should be known about it."""
-        if self.state.runs or self.result.failures:
-            console.print(table(*in_language(self.rows(), self.lang), left=(0, 1, 7, 8)))
-            if compared := sorted(self.state.comparisons, key=lambda one: one.change):
-                console.print(_PLOT.fill(baseline=self.arms[0].name).of(self.lang), markup=False, soft_wrap=True)
-                for line in bench_plot.lines(compared, self.rules.margin, width=screen.width(console)):
-                    console.print(line, markup=False, soft_wrap=True)
+        console.print(table(*in_language(self.rows(), self.lang), left=(0, 1, 7, 8)))
+        if compared := sorted((one for one in self.state.comparisons if one.is_useful), key=lambda one: one.change):
+            console.print(_PLOT.fill(baseline=self.arms[0].name).of(self.lang), markup=False, soft_wrap=True)
+            for line in bench_plot.lines(compared, self.rules.margin, width=screen.width(console)):
+                console.print(line, markup=False, soft_wrap=True)
+        console.print()
+        if self.state.runs and not self.rules.is_race:
+            console.print(table(*in_language(self.metric_rows(), self.lang), left=(0,)))
             console.print()
-            if not self.rules.is_race:
-                console.print(table(*in_language(self.metric_rows(), self.lang), left=(0,)))
-                console.print()
         for says in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes()):
             for line in fold(says.of(self.lang), screen.width(console)):
                 console.print(line, markup=False, soft_wrap=True)
@@ -177,20 +181,22 @@ class Report:
         if short := sorted({run.arm for run in self.state.runs if len(run.steps.times_s) + 1 < self.rules.steps}):
             yield _SHORT.fill(arms=", ".join(short), steps=self.rules.steps)
         if self.state.runs:
-            low, *_, high = sorted(run.steps.dropped for run in self.state.runs)
+            dropped = [run.steps.dropped for run in self.state.runs]
+            low, high = min(dropped), max(dropped)
             steps = same(str(low)) if low == high else Text("{low} to {high}", "{low} 到 {high}").fill(low=low, high=high)
             yield _DROPPED.fill(steps=steps, path=str(self.run_dir))
         if says := _STOPPED[self.result.stopped]:
             primary = self.result.verdict.primary if self.result.verdict is not None else None
             why = NOTHING if primary is None else Text(f": {primary.says}", f"：{primary.says_zh or primary.says}")
             arm_name = next((f"{arm.name} ({arm.asked})" for arm in self.arms if arm.name == self.result.failed_arm), "")
-            yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "", arm=arm_name, why=why)
-        if self.result.stopped == "budget" and 0 < self.state.rounds < LEAST_DECIDING:
-            spent = sum(run.elapsed_s for run in self.state.runs) / self.state.rounds
-            yield _TOO_FEW.fill(least=LEAST_DECIDING, seconds=f"{spent:.0f}")
+            said = SAID.fill(said=line) if (line := last_words(self.result.verdict)) else NOTHING
+            yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "", arm=arm_name, why=why, said=said)
+        if self.result.stopped == "budget" and self.state.rounds < LEAST_DECIDING:
+            spent_s = sum(run.elapsed_s for run in self.state.runs) / (self.state.rounds or 1)
+            yield _TOO_FEW.fill(least=LEAST_DECIDING, rest=_TAKES.fill(seconds=f"{spent_s:.0f}") if self.state.rounds else _NONE_YET)
 
     def rows(self) -> Iterator[list[Text]]:
-        """The heads of the table, and a row for each arm that was started."""
+        """The heads of the table, and a row for each arm, whatever is known of it."""
         rate, unit = ("samples", _SAMPLE) if self.rules.is_per_sample else ("rate", _STEP)
         heads = [HEADS[name] for name in ("arm", "asked", "runs", "step", "p95", rate, self._change, "interval", "outcome")]
         yield [head.fill(unit=unit, confidence=f"{CONFIDENCE * 100:g} %") for head in heads]
@@ -201,18 +207,19 @@ class Report:
             times = [duration(numbers[name]) if name in numbers else "" for name in ("step_s", "p95_s")]
             change, low, high = (None, None, None) if one is None else self._changes(one)
             cells = (arm.name, arm.asked, str(numbers["runs"]), *times, "" if speed is None else f"{speed:.4g}")
-            yield [*map(same, (*cells, "" if change is None else percent(change), interval(low, high))), self._outcome(arm.name, one)]
+            of_one = same(interval(low, high)) if one is None or one.is_useful else NOT_USEFUL
+            yield [*map(same, (*cells, "" if change is None else percent(change))), of_one, self._outcome(arm.name, one)]
 
     _change = "change"
 
     def _order(self) -> Iterable[Arm]:
-        return (arm for arm in self.arms if self.numbers(arm)["runs"])
+        return self.arms
 
     def _changes(self, one: Comparison) -> tuple[float, float | None, float | None]:
         return one.change, one.low, one.high
 
     def _outcome(self, name: str, one: Comparison | None) -> Text:
-        return NOTHING if one is None else OUTCOMES[one.outcome].fill(margin=margin_of(self.rules))
+        return NOTHING if name == self.arms[0].name else OUTCOMES["undecided" if one is None else one.outcome].fill(margin=margin_of(self.rules))
 
     def numbers(self, arm: Arm) -> dict[str, Any]:
         """Of an arm, over its runs: means of what adds up, medians of the rest."""
@@ -237,7 +244,7 @@ class Report:
 
     def markdown(self) -> str:
         """The table and the sentences."""
-        tables = (self.rows(), self.metric_rows()) if self.state.runs else ()
+        tables = (self.rows(), *([self.metric_rows()] if self.state.runs else ()))
         says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes())]
         return "\n".join((*(_markdown(*in_language(rows, self.lang)) for rows in tables), *says))
 
@@ -313,14 +320,14 @@ class ProgressLine:
 
 
 def _so_far(one: Comparison) -> Text:
-    between = interval(one.low, one.high)
+    between = interval(one.low, one.high) if one.is_useful else ""
     return Text("; {arm} {change}", "；{arm} {change}").fill(arm=one.arm, change=percent(one.change) + (f", {between}" if between else ""))
 
 
 def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
     names = {arm.name: f"{arm.name} ({arm.asked})" for arm in arms}
-    if one.low is None and one.high is None:
-        return _UNBOUNDED.fill(arm=names[one.arm], baseline=names[one.baseline], n=one.rounds, rounds=counted(one.rounds, "round"))
+    if not one.is_useful:
+        return NOT_USEFUL + _UNBOUNDED.fill(arm=names[one.arm], baseline=names[one.baseline], n=one.rounds, rounds=counted(one.rounds, "round"))
     ends = [f"{value * 100:.1f} %" for value in sorted(abs(end) for end in (one.low, one.high) if end is not None)]
     says = _SENTENCES[one.outcome].fill(
         arm=names[one.arm],

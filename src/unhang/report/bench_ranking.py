@@ -11,7 +11,7 @@ from unhang.bench.comparison import CONFIDENCE, Comparison
 from unhang.bench.explanation import explain
 from unhang.facts.units import counted
 from unhang.report import language
-from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, Report, margin_of, percent
+from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, SAID, Report, margin_of, percent
 from unhang.text import NOTHING, Text
 
 _BEATEN = {
@@ -19,7 +19,7 @@ _BEATEN = {
     "undecided": Text("cannot win by more than {margin}", "不可能胜出超过 {margin}"),
 }
 _EQUAL = Text("changes nothing here", "在此不改变任何东西")
-_FAILED = Text("its training fails: unhang why {path}", "它的训练失败：unhang why {path}")
+_FAILED = Text("its training fails{said}: unhang why {path}", "它的训练失败{said}：unhang why {path}")
 _BEST = Text("{arm} gains most: {gain} throughput, {between}", "{arm} 收益最大：吞吐 {gain}，{between}")
 _NONE = Text(
     "nothing that was compared is faster than the script as it is by more than {margin}",
@@ -59,9 +59,13 @@ class Ranking(Report):
         out = self.state.out.get(name)
         failure = next((failure for failure in self.result.failures if failure.arm == name), None)
         if failure is not None:
-            return Text(failure.why, language.refusal(failure.why, "zh")) if failure.why else _FAILED.fill(path=failure.run_dir)
+            return (
+                Text(failure.why, language.refusal(failure.why, "zh"))
+                if failure.why
+                else _FAILED.fill(path=failure.run_dir, said=SAID.fill(said=failure.said) if failure.said else NOTHING)
+            )
         if out == "equal" or one is None:
-            return _EQUAL if out == "equal" else NOTHING
+            return _EQUAL if out == "equal" else super()._outcome(name, one)
         says = OUTCOMES[one.outcome]
         return (_BEATEN.get(one.outcome, says) if out == "beaten" else says).fill(margin=margin_of(self.rules))
 

@@ -18,13 +18,13 @@ from unhang.bench.comparison import Comparison
 from unhang.bench.hardware import Limit
 from unhang.facts.units import counted, size
 from unhang.report import language
-from unhang.report.bench import OUTCOMES, duration, interval, percent, table
+from unhang.report.bench import NOT_USEFUL, OUTCOMES, duration, interval, percent, table
 from unhang.text import NOTHING, Text, same
 
 _BAR_CELLS = 20
 INTERRUPTED = Text("interrupted: the rest was not measured", "已中断：其余未测量")
 _HEADS = (
-    *(Text("operation", "操作"), Text("size", "大小"), Text("calls", "次数"), same("p50"), same("p95"), same("p99")),
+    *(Text("operation", "操作"), Text("size", "大小"), Text("calls", "次数"), Text("mean", "平均"), same("p50"), same("p95"), same("p99")),
     *(Text("algorithm GB/s", "算法 GB/s"), Text("bus GB/s", "总线 GB/s"), Text("of the link", "占链路"), NOTHING),
 )
 _CHECK_HEADS = (
@@ -45,7 +45,7 @@ class Report:
         rows = self.result.rows
         if rows:
             plain = [row for row in rows if row.pair is None]
-            console.print(table([head.of(self.lang) for head in _HEADS], [self._cells(row) for row in plain], left=(0, 9)))
+            console.print(table([head.of(self.lang) for head in _HEADS], [self._cells(row) for row in plain], left=(0, 10)))
             if pairs := {row.pair: row for row in rows if row.pair is not None}:
                 console.print(self._matrix(pairs))
         for says in self.says():
@@ -61,6 +61,10 @@ class Report:
             )
         if self.limit is not None:
             yield Text("the link: {what}, {gbps} GB/s", "链路：{what}，{gbps} GB/s").fill(what=self.limit.what, gbps=f"{self.limit.gbps:.4g}")
+        if of_pairs := list({row.pair: row for row in result.rows if row.pair is not None and row.calls}.values()):
+            low, high = (duration(of(row.mean_s for row in of_pairs)) for of in (min, max))
+            says = Text("pairs: {size} in {low} to {high} (mean of each pair)", "成对：{size} 用时 {low} 到 {high}（每对的平均）")
+            yield says.fill(size=size(of_pairs[0].size_bytes), low=low, high=high)
         for row in result.rows:
             if row.wrong or row.lacking:
                 how = Text("wrong result: {why}", "结果错误：{why}") if row.wrong else Text("not in this backend: {why}", "该后端不支持：{why}")
@@ -80,7 +84,7 @@ class Report:
         ratio = self._ratio(row)
         speeds = ["" if value is None else f"{value:.3g}" for value in (row.algbw_gbps, row.busbw_gbps)]
         bar = "█" * round(_BAR_CELLS * min(ratio or 0.0, 1.0))
-        times = [duration(value) for value in (row.p50_s, row.p95_s, row.p99_s)] if row.calls else [""] * 3
+        times = [duration(value) for value in (row.mean_s, row.p50_s, row.p95_s, row.p99_s)] if row.calls else [""] * 4
         return [
             row.op,
             size(row.size_bytes),
@@ -118,5 +122,5 @@ def check_table(baseline: Baseline, measured: dict[str, list[float]], found: Seq
         # Of the rounds that were compared: their ratio is the mean of the ratios, which the verdict is on.
         times = (duration(statistics.geometric_mean(seconds[one.arm][: one.rounds])) for seconds in (baseline.seconds, measured))
         verdict = OUTCOMES[one.outcome].fill(margin=f"{margin * 100:g} %").of(lang)
-        lines.append([one.arm, *times, percent(one.change), interval(one.low, one.high), verdict])
+        lines.append([one.arm, *times, percent(one.change), interval(one.low, one.high) if one.is_useful else NOT_USEFUL.of(lang), verdict])
     return table([head.of(lang) for head in _CHECK_HEADS], lines, left=(0, 5))

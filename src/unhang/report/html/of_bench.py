@@ -55,7 +55,7 @@ def render(report: Report, command: Sequence[str]) -> str:
             parts.append(sections.section("parts", _PARTS.of(lang), table(*in_language(report.metric_rows(), lang)), class_="card"))
         about = element("p", _TIMES_ABOUT.of(lang), class_="quiet")
         parts.append(sections.section("times", _TIMES.of(lang), about, _histograms(report), class_="card"))
-        parts += [_rounds(report, arm, views) for arm, views in report.state.views.items()]
+        parts += [_rounds(report, arm, views) for arm, views in report.state.views.items() if views[-1].after.is_useful]
         parts.append(_differences(report))
     parts.append(_facts(report, command))
     return without_script(verdicts[0], report.run_dir.name, runs[-1].ended.replace("T", " ") if runs else "", *parts, style="bench.css", lang=lang)

@@ -59,6 +59,7 @@ ENV_STDIO = "UNHANG_STDIO"  # "dev:ino,dev:ino" of the supervisor's own stdout a
 ENV_ATTEMPT = "UNHANG_ATTEMPT"  # 0, 1, ...: how often this run was restarted
 ENV_RANK_PID = "UNHANG_RANK_PID"  # set by the hook: the pid of the rank's main process, so that its children are not taken for it
 ENV_STEP_TIMES = "UNHANG_STEP_TIMES_DIR"  # where each process writes when its optimizer steps ended; only `unhang bench` sets it
+ENV_STEP_VARIABLES = "UNHANG_STEP_VARIABLES"  # with it: names of variables to record beside those of FAMILIES
 ENV_STEP_LIMIT = "UNHANG_STEP_LIMIT"  # with it: the step at which every rank ends
 
 # What the user of unhang asks for over the script's head: applied by the hook, in every rank alike.
