@@ -50,6 +50,12 @@ def folder(tmp_path, monkeypatch):
         ("--a none --b auto,detail=on train.py", "there is no setting 'auto,detail'"),
         ("--a none --b detail=maybe train.py", "detail=maybe: "),
         ("--a shm=on --b shm=off train.py", "--a shm: "),
+        ("--a none --b env.FROM_OUTSIDE=1 train.py", "arms a and b are the same: none, env.FROM_OUTSIDE=1"),
+        ("--a none --b env.OMP_NUM_THREADS train.py", "--b env.OMP_NUM_THREADS: it is a variable and its value"),
+        ("--a none --b env.9=1 train.py", "--b env.9=1: it is a variable and its value"),
+        ("--a none --b env.OMP_NUM_THREADS=many train.py", "--b env.OMP_NUM_THREADS=many: it takes "),
+        ("--a none --b env.OMP_NUM_THREAD=4 train.py", "--b env.OMP_NUM_THREAD: no such variable is known"),
+        ("--a none --b env.HF_TOKEN=hf_0123456789abcdef train.py", "--b env.HF_TOKEN: its name suggests a credential"),
         ("--a none --b detail=on --margin 0% train.py", "Invalid value for '--margin': 0%: it is a percentage above 0 and below 100, such as 1%"),
         ("--a none --b detail=on --csv nowhere/x.csv train.py", "cannot write nowhere/x.csv: there is no directory nowhere"),
         ("--a none --b detail=on other.py", "other.py: no such file"),
@@ -68,6 +74,7 @@ def test_bad_input_is_refused_before_anything_is_started(folder, monkeypatch, ca
     (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED).replace(b'"cwd":""', b'"cwd":"/elsewhere"'))
     if "batch=" in words or "accumulation=" in words:
         (folder / "unhang.toml").write_text('[arguments]\nbatch = "--batch"\naccumulation = "--accumulation"\n')
+    monkeypatch.setenv("FROM_OUTSIDE", "1")
     monkeypatch.setattr(sys, "argv", ["unhang", "bench", "compare", "--json", *words.split()])
     with pytest.raises(SystemExit) as left:
         app._answer()
@@ -144,6 +151,12 @@ def test_arms_of_settings_know_what_they_change(folder):
     assert (a.settings, a.changes) == ({}, frozenset())
     assert b.settings == {"TORCH_DISTRIBUTED_DEBUG": b.settings["TORCH_DISTRIBUTED_DEBUG"]} and b.changes == {"TORCH_DISTRIBUTED_DEBUG"}
     assert c.changes >= {"loader num_workers", "timeout"} and not any(name.startswith("UNHANG") for name in c.changes)
+
+
+def test_arms_of_variables_go_with_settings_and_know_what_torch_makes_of_them(folder):
+    a, b, c = arms(arms={"a": "none", "b": "env.OMP_NUM_THREADS=4", "c": "detail=on 'env.MINE=a b'"})
+    assert (a.settings, a.changes, b.settings, b.changes) == ({}, frozenset(), {"OMP_NUM_THREADS": "4"}, {"OMP_NUM_THREADS", "threads"})
+    assert c.settings["MINE"] == "a b" and c.changes == {"MINE", "TORCH_DISTRIBUTED_DEBUG"} and c.settings.keys() == c.changes
 
 
 def test_ready_made_comparisons_know_the_command(folder):

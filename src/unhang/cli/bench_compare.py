@@ -19,7 +19,7 @@ import typer
 
 from unhang.bench import ready_made
 from unhang.bench.arms import Arm, Rules
-from unhang.bench.in_force import ARGUMENTS, BY_HOOK, WORLD_SIZE
+from unhang.bench.in_force import ARGUMENTS, BRINGS, BY_HOOK, WORLD_SIZE
 from unhang.bench.ready_made import NONE, READY_MADE
 from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
@@ -36,7 +36,7 @@ from unhang.records import named
 from unhang.report import bench, language, screen, settings
 from unhang.report.bench_ranking import Ranking
 from unhang.report.html import of_bench
-from unhang.runtime.attach.step_times import is_of_interest
+from unhang.runtime.attach.step_times import is_of_interest, is_secret
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Flags by which scripts take what makes up the work of a rank in a step, if [arguments] of unhang.toml does not name them.
@@ -44,6 +44,8 @@ _WORK = {
     "batch": ("per-device-train-batch-size", "train-batch-size", "micro-batch-size", "batch-size", "batch"),
     "accumulation": ("gradient-accumulation-steps", "accumulation"),
 }
+# In front of a variable that an arm sets, whoever reads it.
+_VARIABLE = "env."
 # Options of a comparison that goes on: the others are those that it began with.
 _ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--html", "--json", "--no-color"})
 
@@ -239,7 +241,7 @@ def _arms(command: Command, asked: Asked) -> list[Arm]:
     arms = [make(command, name, text) for name, text in asked.arms.items()]
     for i, one in enumerate(arms):
         for other in arms[:i]:
-            if (one.settings, one.command.argv) == (other.settings, other.command.argv):
+            if ({**os.environ, **one.settings}, one.command.argv) == ({**os.environ, **other.settings}, other.command.argv):
                 raise UnhangError(
                     f"arms {other.name} and {one.name} are the same: {other.asked}, {one.asked}",
                     cause="they set the same variables, options and arguments here",
@@ -263,29 +265,49 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
         words = shlex.split(text)
     except ValueError as e:
         raise UnhangError(f"--{name} {text}: {e}") from e
+    variables = dict(_variable(name, word) for word in words if word.startswith(_VARIABLE))
     presets = [word for word in words if "=" not in word and word != NONE]
-    typed = [word for word in words if "=" in word]
+    typed = [word for word in words if "=" in word and not word.startswith(_VARIABLE)]
     if not words or len(presets) > 1 or (NONE in words and len(words) > 1):
         raise UnhangError(
             f"--{name} {text!r}: it is one preset, or settings, or {NONE}",
-            hint=f"--{name} shm=off, --{name} 'shm=off p2p=off', --{name} conservative, --{name} {NONE}",
+            hint=f"--{name} shm=off, --{name} 'shm=off p2p=off', --{name} env.OMP_NUM_THREADS=4, --{name} conservative, --{name} {NONE}",
         )
     configured = configuration.load(Path.cwd())
     plan = of_settings.plan(command, configured, preset=presets[0] if presets else None, settings=typed, timeout=None, option=f"--{name}")
+    changes = frozenset({*variables, *(BRINGS[one] for one in variables if one in BRINGS)})
     if plan is None:
-        return Arm(name=name, asked=text, command=command)
+        return Arm(name=name, asked=text, command=command, settings=variables, changes=changes)
     started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
-    commands.check_reach(started, {**os.environ, **plan.applied.env})
+    commands.check_reach(started, {**os.environ, **plan.applied.env, **variables})
     for said in settings.notes(plan, language.spoken()) if reports else ():
         typer.echo(f"unhang: {name}: {said}", err=True)
     return Arm(
         name=name,
         asked=text,
         command=started,
-        settings=plan.applied.env,
+        settings={**plan.applied.env, **variables},
         described=settings.described(plan),
-        changes=frozenset(_changes(plan)),
+        changes=changes | _changes(plan),
     )
+
+
+def _variable(arm: str, word: str) -> tuple[str, str]:
+    """Raises UnhangError for a name or a value that cannot be meant, and for what must not be recorded."""
+    from unhang.knowledge.variables import known, readers, values
+
+    name, joined, value = word.removeprefix(_VARIABLE).partition("=")
+    said = f"--{arm} {_VARIABLE}{name}"
+    if not joined or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise UnhangError(f"--{arm} {word}: it is a variable and its value", hint=f"--{arm} env.OMP_NUM_THREADS=4")
+    if is_secret(name.upper()) or redact_command((f"{name}={value}",)) != (f"{name}={value}",):
+        raise UnhangError(f"{said}: its name suggests a credential, and arms are written down", hint="export it, and leave it out of the arms")
+    entry = known.entries().get(name)
+    if entry is None and known.owned(name) and not readers.table().ever(name) and (meant := known.misspelt(name)) is not None:
+        raise UnhangError(f"{said}: no such variable is known", cause=f"did you mean {meant}?", hint=f"--{arm} {_VARIABLE}{meant}={value}")
+    if entry is not None and not values.is_legal(entry.kind, value):
+        raise UnhangError(f"{said}={value}: it takes {entry.kind.text()}")
+    return name, value
 
 
 def _changes(plan: Plan) -> set[str]:

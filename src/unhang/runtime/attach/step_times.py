@@ -22,7 +22,7 @@ from typing import Any
 
 from . import step_parts
 from .device import gpu
-from .protocol import ENV_STEP_LIMIT, ENV_STEP_TIMES
+from .protocol import ENV_STEP_LIMIT, ENV_STEP_TIMES, ENV_STEP_VARIABLES
 
 # Families of variables that training libraries read. The values of others are none of a benchmark's business.
 FAMILIES = re.compile(
@@ -36,8 +36,13 @@ _limit = 0
 
 
 def is_of_interest(name: str) -> bool:
-    """Whether a variable may be recorded with its value."""
-    return FAMILIES.fullmatch(name) is not None and _SECRET.search(name) is None
+    """Whether a variable is recorded with its value."""
+    return FAMILIES.fullmatch(name) is not None and not is_secret(name)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the name of a variable suggests a credential."""
+    return _SECRET.search(name) is not None
 
 
 def record(step: int, device: Callable[[], str | None]) -> None:
@@ -63,11 +68,12 @@ def _in_force(device: str | None) -> dict[str, Any]:
     distributed: Any = sys.modules.get("torch.distributed")
     joined = bool(distributed and distributed.is_available() and distributed.is_initialized())
     rank = os.environ.get("RANK", "")
+    asked = os.environ.get(ENV_STEP_VARIABLES, "").split(",")
     return {
         "rank": distributed.get_rank() if joined else int(rank) if rank.isdecimal() else 0,
         "argv": sys.argv,
-        "started_with": {name: value for name, value in _started_with().items() if is_of_interest(name)},
-        "variables": {name: value for name, value in os.environ.items() if is_of_interest(name)},
+        "started_with": {name: value for name, value in _started_with().items() if name in asked or is_of_interest(name)},
+        "variables": {name: value for name, value in os.environ.items() if name in asked or is_of_interest(name)},
         "gpu": gpu(torch, device),
         "observed": {"TCP addresses": found} if os.path.isdir("/proc/self/fd") and (found := _addresses()) else {},
         "torch": {
