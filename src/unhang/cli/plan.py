@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +14,13 @@ import typer
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from unhang.bench.hardware import Limit
     from unhang.launch.command import Command
     from unhang.planning.choice import Machine, Plan, Row
     from unhang.planning.formula import Tracked
-    from unhang.planning.shape import Shape
+    from unhang.planning.shape import Shape, Unshaped
     from unhang.planning.training import Strategy, Training
     from unhang.report.plan import Calibration
     from unhang.text import Text
@@ -52,7 +54,7 @@ def plan(
     ] = None,
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of one host.", show_default="free here, if without --gpu-memory")] = None,
     cpus: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of one host.", show_default="of here, if without --gpu-memory")] = None,
-    batch: Annotated[int, typer.Option(metavar="N", help="Sequences in one forward pass of a rank.")] = 1,
+    batch: Annotated[int, typer.Option(metavar="N", help="Samples (sequences, images) in one forward pass of a rank.")] = 1,
     sequence: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default="2048, or the model's if less")] = None,
     accumulation: Annotated[int, typer.Option(metavar="N", help="Forward passes for one step.")] = 1,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16 (mixed), pure-bf16.", show_default="bf16; fp32 without GPUs")] = None,
@@ -98,6 +100,7 @@ def plan(
     from unhang.remedies.exports.exported import Exported
     from unhang.report import language, screen
     from unhang.report import plan as report
+    from unhang.text import Text
 
     chosen = language.chosen(lang)
     if calibrate and model is not None and (params is not None or layers is not None):
@@ -106,7 +109,9 @@ def plan(
     if bool(command) != calibrate:
         raise UnhangError("--calibrate and a command behind -- go together", says_zh="--calibrate 与 -- 后面的命令必须一起使用")
     numbers = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "vocab": vocab, "intermediate": intermediate}
-    shape, callable_name = _model(model, params, {name: value for name, value in numbers.items() if value is not None})
+    shape, problem, callable_name = _model(model, params, {name: value for name, value in numbers.items() if value is not None})
+    if problem is not None and closed_form:
+        raise problem
     gpus = _gpus() if gpu_memory is None else ()
     is_cuda = gpu_memory is not None or bool(gpus)
     ranks, run = world_size or max(1, len(gpus)), None
@@ -134,8 +139,14 @@ def plan(
     strategies = training.strategies(asked, offload, strategy)
     training.check_word("--form", form, exported.FORMS)
     machine = _machine(asked, _size("--gpu-memory", gpu_memory), _size("--host-memory", host_memory), cpus, gpus)
-    tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, asked, strategies, run.python if run is not None else python)
-    name = callable_name or (shape.name if shape is not None else "")
+    with _progress(chosen, Text("building the model and counting it on fake tensors (not with --closed-form)",
+                                "正在构建模型并在假张量上统计（--closed-form 不做）")):  # fmt: skip
+        python = run.python if run is not None else python
+        tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, asked, strategies, python, problem)
+    if tracked is not None and tracked.activations and shape is not None and not shape.is_known:
+        # What the nearest family would need is no better than what was counted.
+        shape = None
+    name = callable_name or str(model or (shape.name if shape is not None else ""))
     made = choice.plan(shape, asked, strategies, machine, name=name, tracked=tracked, data_rows=data_rows, notes=notes)
     if not as_json:
         report.show(made, screen.console(), lang=chosen, explain=explain)
@@ -153,7 +164,8 @@ def plan(
         said.append(report.WRITTEN.fill(names=html.name))
     for text in said:
         typer.echo(f"unhang: {text.of(chosen)}", err=True)
-    measured = _measured(made, made.row(strategy), run) if run is not None else None
+    with _progress(chosen, Text("running three steps of the command", "正在运行命令的三步")):
+        measured = _measured(made, made.row(strategy), run) if run is not None else None
     if as_json:
         export.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
     elif measured is not None:
@@ -162,8 +174,20 @@ def plan(
     raise typer.Exit(EXIT_OK if is_fine and (output is None or row is not None) else EXIT_FOUND)
 
 
-def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) -> tuple[Shape | None, str | None]:
-    """The shape, or what is to be called for the model."""
+@contextmanager
+def _progress(lang: str, doing: Text) -> Iterator[None]:
+    """Says what takes long on standard error, after two seconds of it."""
+    timer = threading.Timer(2, typer.echo, [f"unhang: {doing.of(lang)} ..."], {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) -> tuple[Shape | None, Unshaped | None, str | None]:
+    """The shape, or why there is none, or what is to be called for the model."""
     from unhang.errors import UnhangError
     from unhang.planning import model_file, shape
 
@@ -174,9 +198,9 @@ def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) ->
             if not 1 <= count <= 10**15:
                 raise UnhangError(f"--params {params}: it is a number such as 7B, 350M or 7e9, and at most 1e15",
                                   says_zh=f"--params {params}：应为 7B、350M 或 7e9 这样的数，最多 1e15")  # fmt: skip
-            return shape.from_count(count, numbers), None
+            return shape.from_count(count, numbers), None, None
         if numbers:
-            return shape.from_numbers("these numbers", numbers), None
+            return shape.from_numbers("these numbers", numbers), None, None
         raise UnhangError(
             "name a model, or give its numbers", says_zh="请指定模型，或给出它的规模", hint="unhang plan config.json, or unhang plan --params 7e9"
         )
@@ -185,9 +209,12 @@ def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) ->
             f"{model} has its own numbers: --params, --layers and the like go without it", says_zh=f"{model} 自带规模，不能再用 --params、--layers 等"
         )
     if Path(model).exists():
-        return model_file.read(Path(model)), None
+        try:
+            return model_file.read(Path(model)), None, None
+        except shape.Unshaped as e:
+            return None, e, None
     if _CALLABLE.fullmatch(model):
-        return None, model
+        return None, None, model
     raise UnhangError(
         f"there is no {model}", says_zh=f"没有 {model}", hint="unhang plan config.json; nothing is downloaded: give the file of a model that is here"
     )
@@ -259,9 +286,9 @@ def _links(asked: Training) -> Limit | None:
 
 
 def _tracked(
-    model: str | None, callable_name: str | None, asked: Training, strategies: Sequence[Strategy], python: str | None
+    model: str | None, callable_name: str | None, asked: Training, strategies: Sequence[Strategy], python: str | None, problem: Unshaped | None
 ) -> tuple[Tracked | None, list[Text]]:
-    """What torch counted, and a note if it could not and the closed form stands in. Raises UnhangError for a callable that could not be counted."""
+    """What torch counted, and a note for what it could not, where the closed form stands in. Raises UnhangError if that has a `problem`, too."""
     from unhang.errors import UnhangError
     from unhang.launch import command as commands
     from unhang.planning import model_file, tracked
@@ -269,6 +296,8 @@ def _tracked(
 
     config = model_file.config(Path(model)) if model is not None and callable_name is None else None
     if callable_name is None and config is None:
+        if problem is not None:
+            raise problem
         return None, []
     request = {"callable": callable_name} if callable_name is not None else {"config": config}
     try:
@@ -278,12 +307,25 @@ def _tracked(
     except UnhangError as e:
         if callable_name is not None:
             raise
+        if problem is not None:
+            raise UnhangError(f"{problem}; {e}", says_zh=f"{problem.says_zh}；{e.says_zh}", hint=problem.hint) from e
         return None, [Text(f"{e}: closed form", f"{e.says_zh}：改用闭式公式")]
-    notes = [] if found.failed is None else [Text(f"FSDP2 by closed form: {found.failed}", f"FSDP2 改用闭式公式：{found.failed}")]
+    is_text = bool(found.sample) and all(kind == "tokens" for kind, _ in found.sample)
+    if not found.activations and (callable_name is not None or problem is not None or not is_text):
+        raise UnhangError(
+            f"the model has {found.counts.parameters:,} parameters, but torch could not count its activations: {found.failed}",
+            says_zh=f"模型有 {found.counts.parameters:,} 个参数，但 torch 无法统计其激活值：{found.failed}",
+            hint="unhang plan MODULE:CALLABLE, which returns the model and its inputs",
+        )
+    what = Text("FSDP2", "FSDP2") if found.activations else Text("activations", "激活值")
+    notes = [] if found.failed is None else [what + Text(f" by closed form: {found.failed}", f"改用闭式公式：{found.failed}")]
     if found.dropped:
         dropped = ", ".join(found.dropped)
         notes.append(Text(f"{dropped}: counted as 0, since {asked.attention} attention on GPUs keeps no scores for it; --attention eager counts it",
                           f"{dropped}：按 0 统计，因为 GPU 上的 {asked.attention} 注意力不为它保留分数；--attention eager 会计入"))  # fmt: skip
+    if found.attention == "eager" and asked.attention != "eager":
+        notes.append(Text(f"this model has no sdpa attention in transformers: counted with its own, which keeps more than {asked.attention}",
+                          f"transformers 中该模型没有 sdpa 注意力：按其自身的实现统计，比 {asked.attention} 保留更多"))  # fmt: skip
     if callable_name is not None and (asked.checkpointing or asked.attention != "sdpa"):
         notes.append(Text("--checkpointing and --attention are left to the code of the model", "--checkpointing 与 --attention 由模型自身的代码决定"))
     return found, notes

@@ -9,7 +9,7 @@ from unhang.facts.units import size
 from unhang.planning.formula import GIB, Counts, Estimate, Tracked, Widths, counts, estimate
 from unhang.planning.shape import Shape
 from unhang.planning.training import Strategy, Training
-from unhang.text import Text
+from unhang.text import Text, joined
 
 MOST_BATCH = 4096
 FITS = {"fits": Text("fits", "放得下"), "tight": Text("tight", "勉强"), "no": Text("does not fit", "放不下"), "unknown": Text("not known", "未知")}
@@ -65,7 +65,7 @@ class Preparation:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All of it. `notes` are what was assumed or could not be found out."""
+    """All of it. `base` is what counted activations, `sample` what one of a batch is; `notes` are what was assumed or could not be found out."""
 
     name: str
     counts: Counts
@@ -76,6 +76,7 @@ class Plan:
     why: Text
     preparation: Preparation
     base: str
+    sample: Text
     notes: tuple[Text, ...]
 
     def row(self, name: str | None) -> Row:
@@ -107,8 +108,18 @@ def plan(
         recommended=chosen,
         why=why,
         preparation=prepare(training, machine, data_rows),
-        base="tracker" if tracked is not None else "closed form",
+        base="closed form" if tracked is None else "tracker" if tracked.activations else "built",
+        sample=joined(
+            [_of_sample(*one) for one in (tracked.sample if tracked is not None else [("tokens", [training.sequence])])], Text(" and ", " 与 ")
+        ),
         notes=(*notes, *(Text(f"assumed: {one}", f"假定：{one}") for one in (shape.assumed if shape is not None else ()))),
+    )
+
+
+def _of_sample(kind: str, sides: Sequence[int]) -> Text:
+    shape = " x ".join(map(str, sides))
+    return {"tokens": Text(f"{shape} tokens", f"{shape} 个 token"), "image": Text(f"an image of {shape}", f"{shape} 的图像")}.get(
+        kind, Text(f"{shape} numbers", f"{shape} 个数")
     )
 
 

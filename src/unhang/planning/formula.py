@@ -58,13 +58,17 @@ States = Sequence[Mapping[str, tuple[float, float]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """What torch's tracker counted, in bytes that are always there and of each sequence: activations by the library that trains ("torch", "deepspeed"
-    if it differs), and parts of a rank's memory under FSDP2. `dropped` are attention dropouts that were left out, `failed` is what did not work.
+    """What torch built, and what its tracker counted, in bytes that are always there and of each sample: activations by the library that trains
+    ("torch", "deepspeed" if it differs; none if the tracker failed), and parts of a rank's memory under FSDP2. `sample` has kind ("tokens", "image",
+    "numbers") and shape of each input, `attention` is the model's, `dropped` are attention dropouts that were left out, `failed` what did not work.
     """
 
     counts: Counts
     activations: Mapping[str, States]
     fsdp2: States | None = None
+    sample: Sequence[tuple[str, Sequence[int]]] = ()
+    sample_bytes: float = 0
+    attention: str | None = None
     dropped: Sequence[str] = ()
     failed: str | None = None
 
@@ -114,17 +118,18 @@ def counts(shape: Shape | None, training: Training, tracked: Tracked | None = No
 
 
 def estimate(shape: Shape | None, training: Training, strategy: Strategy, *, tracked: Tracked | None = None) -> Estimate:
-    """The terms of one rank. One of `shape` and `tracked` is needed; what torch's tracker counted at the loss replaces the closed form's."""
+    """The terms of one rank. A `shape` or activations of `tracked` are needed; what the tracker counted at the loss replaces the closed form's."""
     made = _Terms(counts(shape, training, tracked), training, strategy)
+    is_tracked = tracked is not None and bool(tracked.activations)
     made.add_states()
-    made.add_exchange(casts=tracked is None)
+    made.add_exchange(casts=not is_tracked)
     if shape is not None:
         made.add_activations(shape)
-    if tracked is not None:
+    if tracked is not None and is_tracked:
         made.add_tracked_activations(tracked, has_last=shape is not None)
     if tracked is not None and tracked.fsdp2 is not None and strategy.name == "fsdp2":
         made.add_tracked_fsdp2(tracked.fsdp2)
-    made.add_overheads()
+    made.add_overheads(training.sequence * 8 if tracked is None else tracked.sample_bytes)
     return total(strategy, made.terms)
 
 
@@ -336,7 +341,7 @@ class _Terms:
             most = found * (3 if id == "All Gather" and self.training.device == "cuda" else 1)
             self.add(id, found, most, fixed=fixed, batch=batch, each=each)
 
-    def add_overheads(self) -> None:
+    def add_overheads(self, sample_bytes: float) -> None:
         """Of the device, and of all ranks of one host together."""
         training, strategy, here = self.training, self.strategy, self.training.ranks_here
         is_cuda = training.device == "cuda"
@@ -350,7 +355,7 @@ class _Terms:
         self.add("processes", here * low * GIB, here * high * GIB, ranks=here, low=low, high=high)
         workers = here * training.loader_workers
         self.add("workers", workers * 0.1 * GIB, workers * 0.5 * GIB, ranks=here, workers=training.loader_workers)
-        self.add("pinned", 0, max(workers, here) * 2 * training.tokens * 3 * 8, ranks=here, tokens=training.tokens)
+        self.add("pinned", 0, max(workers, here) * 2 * training.batch * 3 * sample_bytes, ranks=here, batch=training.batch, each=sample_bytes)
         if strategy.offload:
             # Master weights and float32 gradients beside the optimizer's states.
             each, gathered = 8 + self._optimizer_bytes(), self.found.parameters if strategy.offload == "all" else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unhang.errors import UnhangError
 
@@ -14,6 +14,7 @@ class Family:
 
     `activations` are tensors of the MLP's width that one token keeps for the backward pass: inputs of the activation function, its intermediate
     results, and the input of the last linear layer. `fused`: q, k and v are one linear layer. `transformed`: linear layer and norm before the head.
+    `shared_gate`: what shared experts add is weighted.
     """
 
     gated: bool = True
@@ -25,6 +26,11 @@ class Family:
     fused: bool = False
     tied: bool = False
     transformed: bool = False
+    shared_gate: bool = False
+
+
+class Unshaped(UnhangError):
+    """No decoder's shape follows from a configuration. What torch can build may be counted all the same."""
 
 
 _LLAMA = Family()
@@ -35,6 +41,7 @@ FAMILIES: Mapping[str, Family] = {
     "mixtral": _LLAMA,
     "olmo2": Family(head_norms=True),
     "qwen2": Family(biases="qkv"),
+    "qwen2_moe": Family(biases="qkv", shared_gate=True),
     "qwen3": Family(head_norms=True),
     "qwen3_moe": Family(head_norms=True),
     "gpt2": Family(gated=False, biases="all", rms_norm=False, positions=0, activations=5, tied=True, fused=True),
@@ -47,6 +54,8 @@ FAMILIES: Mapping[str, Family] = {
 }
 # Encoder-decoders whose config.json may leave `is_encoder_decoder` to their class.
 _ENCODER_DECODERS = ("num_decoder_layers", "decoder_layers")
+# Of heads whose width does not follow from their number.
+_OWN_WIDTHS = ("head_dim", "d_kv", "d_head", "kv_channels")
 MLP = ("gate_proj", "up_proj", "down_proj")
 # Each of what the shape needs, by the names that config.json has for it.
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -59,6 +68,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "vocab": ("vocab_size",),
     "positions": ("max_position_embeddings", "n_positions"),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "shared_experts": ("n_shared_experts",),
+    "shared_intermediate": ("shared_expert_intermediate_size",),
     "active_experts": ("num_experts_per_tok",),
     "expert_intermediate": ("moe_intermediate_size",),
 }
@@ -66,7 +77,10 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A decoder. `counted` is the number of parameters if a file has it, `longest` the most tokens of a sequence; `assumed`: what was not given."""
+    """A decoder. `counted` is the number of parameters if a file has it, `longest` the most tokens of a sequence; `assumed`: what was not given.
+
+    `shared` is the width of the experts that every token passes; `is_known`: the architecture is in our table.
+    """
 
     name: str
     layers: int
@@ -81,6 +95,8 @@ class Shape:
     positions: int = 0
     experts: int = 1
     active_experts: int = 1
+    shared: int = 0
+    is_known: bool = True
     counted: int | None = None
     longest: int | None = None
     assumed: tuple[str, ...] = ()
@@ -116,7 +132,8 @@ class Shape:
             has_bias = family.biases == "all" or (family.biases == "qkv" and name in ("q_proj", "k_proj", "v_proj"))
             total += (inputs * outputs + (outputs if has_bias else 0)) * (self.experts if name in MLP else 1)
         norms = 2 * self.hidden * (1 if family.rms_norm else 2) + (2 * self.head_dim if family.head_norms else 0)
-        return total + norms + (self.hidden * self.experts if self.experts > 1 else 0)
+        shared = self.hidden * ((3 if family.gated else 2) * self.shared + family.shared_gate)
+        return total + norms + (self.hidden * self.experts + shared if self.experts > 1 else 0)
 
     @property
     def embedding_parameters(self) -> int:
@@ -137,15 +154,20 @@ class Shape:
 
 
 def from_config(name: str, config: Mapping[str, object]) -> Shape:
-    """From the fields of a Hugging Face config.json. Raises UnhangError for what is no decoder, and names a field that is missing."""
+    """From the fields of a Hugging Face config.json. Raises Unshaped for what is no decoder, UnhangError for heads that do not divide its width."""
+    for part in (config, *config.values()):
+        if isinstance(part, Mapping):
+            _check_heads(name, part)
     if isinstance(inner := config.get("text_config"), Mapping):
         config = {**config, **inner}
     kind = str(config.get("model_type", ""))
-    if config.get("is_encoder_decoder", any(key in config for key in _ENCODER_DECODERS) or "t5" in kind):
-        raise UnhangError(
-            f"{name} is an encoder-decoder ({kind}): the closed form knows decoders only",
-            says_zh=f"{name} 是编码器-解码器（{kind}）：闭式公式只适用于解码器",
-            hint="unhang plan MODULE:CALLABLE counts any model that torch can build",
+    is_double = config.get("is_encoder_decoder", any(key in config for key in _ENCODER_DECODERS) or "t5" in kind)
+    if is_double or ("vocab_size" not in config and any(key in config for key in ("image_size", "num_channels", "vision_config"))):
+        what, what_zh = ("an encoder-decoder", "编码器-解码器") if is_double else ("a vision model", "视觉模型")
+        raise Unshaped(
+            f"{name} is {what} ({kind}): the closed form knows decoders only",
+            says_zh=f"{name} 是{what_zh}（{kind}）：闭式公式只适用于解码器",
+            hint="a Python with torch and transformers counts it (--python); unhang plan MODULE:CALLABLE counts any model that torch can build",
         )
     found = {field: value for field, names in _NAMES.items() if (value := _number(name, config, names)) is not None}
     activation = str(config.get("hidden_act") or config.get("activation_function") or "")
@@ -157,16 +179,17 @@ def from_config(name: str, config: Mapping[str, object]) -> Shape:
         assumed.append(f"model_type {kind or 'missing'} is not in our table: counted as {'LLaMA' if gated else 'GPT-NeoX'}")
     # transformers ties them by default (PretrainedConfig), LLaMA's relatives do not.
     tied = bool(config.get("tie_word_embeddings", family.tied or kind not in FAMILIES))
-    return from_numbers(name, found, family=family, tied=tied, assumed=assumed)
+    return replace(from_numbers(name, found, family=family, tied=tied, assumed=assumed), is_known=kind in FAMILIES)
 
 
 def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA, tied: bool = False, assumed: list[str] | None = None) -> Shape:
     """From numbers by the names of `Shape`. What is missing and has a usual value is assumed; raises UnhangError for the rest."""
     assumed = assumed if assumed is not None else []
+    _check_heads(name, found)
     for needed in ("layers", "hidden", "vocab"):
         if needed not in found:
             lacks = f"{needed} ({_NAMES[needed][0]} in config.json)"
-            raise UnhangError(f"{name}: {lacks} is missing", says_zh=f"{name}：缺少 {lacks}", hint="unhang plan --layers N --hidden N --vocab N")
+            raise Unshaped(f"{name}: {lacks} is missing", says_zh=f"{name}：缺少 {lacks}", hint="unhang plan --layers N --hidden N --vocab N")
     if wrong := next((key for key, value in found.items() if not 1 <= value <= 10**15), None):
         raise UnhangError(
             f"{name}: {wrong} is {found[wrong]}: it is at least 1, and at most 1e15", says_zh=f"{name}：{wrong} 为 {found[wrong]}，应为 1 到 1e15"
@@ -195,15 +218,30 @@ def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA
         longest=found.get("positions"),
         experts=found.get("experts", 1),
         active_experts=min(found.get("active_experts", 1), found.get("experts", 1)),
+        shared=found.get("shared_intermediate") or found.get("shared_experts", 0) * intermediate,
         counted=found.get("parameters"),
         assumed=tuple(assumed),
     )
 
 
+def _check_heads(name: str, fields: Mapping[str, object]) -> None:
+    """Raises UnhangError where heads do not divide the width, or those of keys the heads; fields by the names of `Shape` or of config.json."""
+    found = ((fields.get(key) for key in (field, *_NAMES[field])) for field in ("kv_heads", "heads", "hidden"))
+    of_keys, heads, hidden = (next((n for n in numbers if isinstance(n, int) and n > 0), None) for numbers in found)
+    has_width = any(own in key for key in fields for own in _OWN_WIDTHS)
+    for part, whole, what, what_zh in (
+        (heads, None if has_width else hidden, "heads do not divide the hidden size", "个头不能整除隐藏层大小"),
+        (of_keys, heads, "heads of keys and values do not divide the number of heads", "个键值头不能整除头数"),
+    ):
+        if part and whole and whole % part:
+            raise UnhangError(f"{name}: {part} {what} {whole}", says_zh=f"{name}：{part} {what_zh} {whole}", hint="head_dim gives another width")
+
+
 def from_count(parameters: int, found: Mapping[str, int]) -> Shape:
     """A decoder of so many parameters: 12 * layers * hidden^2 of them with hidden = 128 * layers (Kaplan et al. 2020, arXiv:2001.08361, 2.1)."""
     layers = found.get("layers") or max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
-    hidden = found.get("hidden") or max(64, round((parameters / (12 * layers)) ** 0.5 / 64) * 64)
+    unit = found.get("heads", 64)
+    hidden = found.get("hidden") or max(unit, round((parameters / (12 * layers)) ** 0.5 / unit) * unit)
     vocab = found.get("vocab", 32000)
     assumed = [f"{field} {value}" for field, value in {"layers": layers, "hidden": hidden, "vocab": vocab}.items() if field not in found]
     return from_numbers(
@@ -219,5 +257,5 @@ def _number(name: str, config: Mapping[str, object], names: tuple[str, ...]) -> 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UnhangError(f"{name}: {key} is {value!r}, and no whole number", says_zh=f"{name}：{key} 为 {value!r}，不是整数")
+        raise Unshaped(f"{name}: {key} is {value!r}, and no whole number", says_zh=f"{name}：{key} 为 {value!r}，不是整数")
     return value

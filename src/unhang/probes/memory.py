@@ -1,6 +1,7 @@
 """What a training step of one rank needs, by torch's own memory tracker on fake tensors: nothing is allocated, no rank is started.
 
-Run by path, with the training's own Python; the request is JSON on standard input, the answer one line of JSON. The trackers are private
+Run by path, with the training's own Python; the request is JSON on standard input, the answer lines of JSON, each with all that is known by then:
+whoever reads is not bound to wait for the last. The trackers are private
 (torch.distributed._tools, since torch 2.5): all that is used of them stands in `_recorded`, `trace` and `trace_fsdp2`. Optimizer steps are not
 traced: the trackers count fused and foreach ones wrongly.
 """
@@ -17,8 +18,9 @@ import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 MARK = "unhang-plan "
 # Sequences of the two traces. A batch of 1 makes some copies needless.
@@ -26,6 +28,8 @@ BATCHES = (2, 4)
 _ATTENTION_DROPOUT = ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")
 # What the trackers call parts that grow with the batch.
 _GROWING = ("Activation", "Temp", "Inputs")
+# Where `architectures` of config.json names no class of transformers.
+_CLASSES = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageClassification", "AutoModel")
 
 
 def configured(request: Mapping[str, Any]) -> tuple[Any, list[str]]:
@@ -33,7 +37,8 @@ def configured(request: Mapping[str, Any]) -> tuple[Any, list[str]]:
     import transformers
 
     # The precision of the file is that of the checkpoint; releases of transformers name it differently.
-    config = transformers.AutoConfig.for_model(**{key: value for key, value in request["config"].items() if key not in ("dtype", "torch_dtype")})
+    fields = json.loads(json.dumps(request["config"]), object_hook=lambda one: {k: v for k, v in one.items() if k not in ("dtype", "torch_dtype")})
+    config = transformers.AutoConfig.for_model(**fields)
     is_fused = request["attention"] != "eager" and request["device"] == "cuda"
     dropped = [name for name in _ATTENTION_DROPOUT if is_fused and getattr(config, name, 0)]
     for name in dropped:
@@ -41,8 +46,45 @@ def configured(request: Mapping[str, Any]) -> tuple[Any, list[str]]:
     return config, dropped
 
 
-def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Callable[[], Any], list[Any]]:
-    """The model, what computes its loss, and its blocks.
+def _configured_model(request: Mapping[str, Any]) -> Any:
+    """Of the class that config.json names. With the attention that was asked for, or the model's own if it has no other."""
+    import transformers
+
+    config = configured(request)[0]
+    named = [getattr(transformers, name, None) for name in request["config"].get("architectures") or ()]
+    autos = [auto for auto in (getattr(transformers, name) for name in _CLASSES) if type(config) in auto._model_mapping]
+    make = next((one._from_config for one in named if hasattr(one, "_from_config")), (autos or [transformers.AutoModel])[0].from_config)
+    try:
+        model = make(config, attn_implementation="eager" if request["attention"] == "eager" else "sdpa")
+    except ValueError:
+        model = make(configured(request)[0])
+    model.config.use_cache = False
+    if request["checkpointing"]:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def _inputs(model: Any, batch: int, sequence: int) -> Any:
+    """Tokens, images, or both for a model that compares them; nothing for a model of transformers that takes something else."""
+    import torch
+
+    tokens, config = torch.zeros(batch, sequence, dtype=torch.long), getattr(model, "config", model)
+    config = getattr(config, "vision_config", config)
+    size = getattr(config, "image_size", None) or 224
+    sides = size if isinstance(size, (list, tuple)) else (size, size)
+    if not hasattr(model, "main_input_name"):
+        has_words = any(isinstance(module, torch.nn.Embedding) for module in model.modules())
+        first = next((module for module in model.modules() if isinstance(module, torch.nn.Conv2d) and not has_words), None)
+        return tokens if first is None else torch.zeros(batch, first.in_channels, *sides)
+    found = {"input_ids": tokens} if model.main_input_name == "input_ids" else {}
+    if found and model.get_output_embeddings() is not None:
+        return {**found, "labels": tokens}
+    is_of_images = "pixel_values" in inspect.signature(model.forward).parameters
+    return {**found, "pixel_values": torch.zeros(batch, getattr(config, "num_channels", 3), *sides)} if is_of_images else found
+
+
+def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, functools.partial[Any], list[Any]]:
+    """The model, what computes its loss (its arguments: the model and its inputs), and its blocks.
 
     Request: `config` (fields of config.json) or `callable` ("module:name": returns a module, or a module and its inputs; is given `batch` and
     `sequence` if it takes them), and fields of `unhang.planning.training.Training`. DeepSpeed keeps weights in half precision, autocast in float32;
@@ -51,22 +93,14 @@ def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Call
     import torch
 
     batch, sequence = int(request["batch"]), int(request["sequence"])
-    inputs: Any = None
     mixed = request["precision"] in ("bf16", "fp16")
     # bfloat16 in place of float16, which has as many bytes: not every kernel of the processor has the latter.
     half = request["precision"] == "pure-bf16" or (mixed and (runs_on == "deepspeed" or bool(request.get("lora"))))
     before, dtype = torch.get_default_dtype(), torch.bfloat16 if half else torch.float32
     torch.set_default_dtype(dtype)
     if "config" in request:
-        import transformers
-
-        attention = "eager" if request["attention"] == "eager" else "sdpa"
-        model: Any = transformers.AutoModelForCausalLM.from_config(configured(request)[0], attn_implementation=attention)
-        model.config.use_cache = False
-        if request["checkpointing"]:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        tokens = torch.zeros(batch, sequence, dtype=torch.long)
-        inputs = {"input_ids": tokens, "labels": tokens}
+        model: Any = _configured_model(request)
+        inputs: Any = None
     else:
         module, _, name = request["callable"].partition(":")
         make = importlib.import_module(module)
@@ -74,12 +108,10 @@ def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Call
             make = getattr(make, part)
         known: Any = inspect.signature(make).parameters  # type: ignore[arg-type]
         model = make(**{key: value for key, value in (("batch", batch), ("sequence", sequence)) if key in known})  # type: ignore[operator]
-        if isinstance(model, tuple):
-            model, inputs = model
+        model, inputs = model if isinstance(model, tuple) else (model, None)
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"{request['callable']} returned {type(model).__name__}, and no torch.nn.Module")
-        if inputs is None:
-            inputs = (torch.zeros(batch, sequence, dtype=torch.long),)
+    inputs = _inputs(model, batch, sequence) if inputs is None else inputs
     torch.set_default_dtype(torch.float32 if mixed and runs_on == "torch" else dtype)
     lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList) and len(module) > 1]
     blocks = list(max(lists, key=_size)) if lists else []
@@ -92,15 +124,19 @@ def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, Call
             module.requires_grad_(False)
     torch.set_default_dtype(before)
     model.train()
+    return model, functools.partial(_loss, model, inputs), blocks
 
-    def loss() -> Any:
-        out = model(**inputs) if isinstance(inputs, dict) else model(*(inputs if isinstance(inputs, tuple) else (inputs,)))
-        found = getattr(out, "loss", None) if not isinstance(out, torch.Tensor) else out
-        if found is None:
-            found = next(value for value in (out.values() if isinstance(out, dict) else out) if isinstance(value, torch.Tensor))
-        return found if found.dim() == 0 else found.float().sum()
 
-    return model, loss, blocks
+def _loss(model: Any, inputs: Any) -> Any:
+    import torch
+
+    if not isinstance(inputs, torch.Tensor) and not inputs:
+        raise ValueError(f"what {type(model).__name__} takes as {model.main_input_name} is not known here")
+    out = model(**inputs) if isinstance(inputs, dict) else model(*(inputs if isinstance(inputs, tuple) else (inputs,)))
+    found = getattr(out, "loss", None) if not isinstance(out, torch.Tensor) else out
+    if found is None:
+        found = next(value for value in (out.values() if isinstance(out, dict) else out) if isinstance(value, torch.Tensor))
+    return found if found.dim() == 0 else found.float().sum()
 
 
 def _size(module: Any) -> int:
@@ -137,6 +173,46 @@ def computing(precision: str, runs_on: str) -> Any:
     return torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def _faked() -> Iterator[None]:
+    """FakeTensorMode. Truncated normal weights would be drawn until they fit, and one of transformers' kernels of experts takes bfloat16 alone."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor, create=True))
+        with contextlib.suppress(ImportError):
+            moe = importlib.import_module("transformers.integrations.moe")
+            stack.enter_context(mock.patch.object(moe, "_can_use_grouped_mm", lambda *_, **__: False, create=True))
+        stack.enter_context(FakeTensorMode())
+        yield
+
+
+def described(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of parameters as built, what a sample is (kind and shape of each input), its bytes, and the attention that the model really has."""
+    import torch
+
+    with _faked():
+        model, loss, blocks = built(request)
+    everything, given = _size(model), loss.args[1]
+    named = given.items() if isinstance(given, dict) else enumerate(given if isinstance(given, tuple) else (given,))
+    inputs = [one for name, one in named if isinstance(one, torch.Tensor) and name != "labels"]
+    kinds = {(False, 2): "tokens", (True, 4): "image"}
+    return {
+        "counts": {
+            "parameters": everything,
+            "trained": sum(int(p.numel()) for p in model.parameters() if p.requires_grad),
+            "largest_tensor": max(int(p.numel()) for p in model.parameters()),
+            "layer": max(map(_size, blocks), default=everything),
+            "outside": everything - sum(map(_size, blocks)),
+            "layers": max(len(blocks), 1),
+        },
+        "sample": [(kinds.get((one.is_floating_point(), one.dim()), "numbers"), list(one.shape[1:])) for one in inputs],
+        "sample_bytes": sum(one.numel() * one.element_size() for one in inputs) / request["batch"],
+        "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
+    }
+
+
 def _recorded(tracker: Any) -> list[dict[str, int]]:
     """Filled with the bytes of each part after each operation. Replaces the tracker's search for each module's peak, which takes most of its time."""
     states: list[dict[str, int]] = []
@@ -164,26 +240,16 @@ def worst_states(trace: Callable[[Mapping[str, Any]], list[dict[str, int]]], req
     return [{name: part for name, part in found[i].items() if any(part)} for i in sorted(worst)]
 
 
-def trace(request: Mapping[str, Any], runs_on: str, numbers: dict[str, int]) -> list[dict[str, int]]:
-    """Bytes beside weights after each operation of forward and backward if no gradient stays. Fills `numbers` of parameters."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+def trace(request: Mapping[str, Any], runs_on: str) -> list[dict[str, int]]:
+    """Bytes beside weights after each operation of forward and backward if no gradient stays."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
     def drop(parameter: Any) -> None:
         parameter.grad = None
 
-    with FakeTensorMode():
-        model, loss, blocks = built(request, runs_on)
+    with _faked():
+        model, loss, _ = built(request, runs_on)
         trained = [p for p in model.parameters() if p.requires_grad]
-        everything, inside = _size(model), sum(map(_size, blocks))
-        numbers |= {
-            "parameters": everything,
-            "trained": sum(int(p.numel()) for p in trained),
-            "largest_tensor": max(int(p.numel()) for p in model.parameters()),
-            "layer": max(map(_size, blocks), default=everything),
-            "outside": everything - inside,
-            "layers": max(len(blocks), 1),
-        }
         for p in trained:
             p.register_post_accumulate_grad_hook(drop)
         # The tracker hooks every parameter's gradient, and torch refuses that for frozen ones.
@@ -206,7 +272,6 @@ def trace_fsdp2(request: Mapping[str, Any]) -> list[dict[str, int]]:
     """Bytes by what torch's tracker calls their parts, under `fully_shard` of each block and the whole, without optimizer states."""
     import torch
     import torch.distributed as dist
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -216,7 +281,7 @@ def trace_fsdp2(request: Mapping[str, Any]) -> list[dict[str, int]]:
     mesh = init_device_mesh("cpu", (request["world_size"],))
     mixed = request["precision"] in ("bf16", "fp16")
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if mixed else MixedPrecisionPolicy()
-    with FakeTensorMode():
+    with _faked():
         model, loss, blocks = built(request)
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -239,21 +304,19 @@ def _place(e: Exception) -> str:
 
 
 def main() -> None:
-    """Answers one request. What fails is said in `failed`, with what could be counted beside it. `progress` is a descriptor for lines of text."""
+    """Answers one request: first what was built, then more with each kind that was counted. What fails is said in `failed`."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     warnings.simplefilter("ignore")
-    request, told = json.loads(sys.stdin.read()), dict[str, Any]()
+    request, told, out = json.loads(sys.stdin.read()), dict[str, Any](), sys.stdout
     sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    kinds, numbers = request["kinds"], dict[str, int]()
     try:
         # Whatever a model prints.
         with contextlib.redirect_stdout(sys.stderr):
-            told |= {"dropped": configured(request)[1] if "config" in request else [], "states": {}}
-            for number, kind in enumerate(kinds, 1):
-                name = request.get("callable") or request["config"].get("model_type")
-                os.write(request["progress"], f"unhang: counting {name} on fake tensors: {kind}, {number} of {len(kinds)} ...\n".encode())
-                way = trace_fsdp2 if kind == "FSDP2" else functools.partial(trace, runs_on=kind, numbers=numbers)
-                told["states"][kind], told["counts"] = worst_states(way, request), numbers
+            told |= {"dropped": configured(request)[1] if "config" in request else [], "states": {}, **described(request)}
+            for kind in request["kinds"]:
+                way = trace_fsdp2 if kind == "FSDP2" else functools.partial(trace, runs_on=kind)
+                print(MARK + json.dumps(told), file=out, flush=True)
+                told["states"][kind] = worst_states(way, request)
     except Exception as e:
         told["failed"] = f"{textwrap.shorten(f'{type(e).__name__}: {e}', 300, placeholder=' ...')}{_place(e)}"
     print(MARK + json.dumps(told), flush=True)  # noqa: T201

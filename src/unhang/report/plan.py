@@ -37,6 +37,7 @@ _UNKNOWN_LINKS = Text("how fast the links are is not known", "链路速度未知
 _LINKS = Text("links: {what}, {gbps} GB/s one way", "链路：{what}，单向 {gbps} GB/s")
 _BASE = {
     "tracker": Text("activations counted by torch's own tracker on fake tensors", "激活值由 torch 自带的统计器在假张量上得出"),
+    "built": Text("parameters counted as torch builds them, activations by closed form", "参数按 torch 构建的模型统计，激活值按闭式公式计算"),
     "closed form": Text("activations by closed form", "激活值按闭式公式计算"),
 }
 
@@ -92,8 +93,9 @@ def facts(plan: Plan) -> list[Text]:
              f"{t.attention} attention{', checkpointing' if t.checkpointing else ''}",
              f"{plan.name}：{plan.counts.parameters / 1e6:,.1f} M 参数，其中 {trained} 可训练；{t.precision}，{t.optimizer}，{t.attention} 注意力"
              f"{'，重计算' if t.checkpointing else ''}"),
-        Text(f"{counted(t.world_size, 'rank')}, {t.ranks_here} on each host; {t.batch} x {t.sequence} tokens on each rank; {room} for each rank (",
-             f"{t.world_size} 个 rank，每台主机 {t.ranks_here} 个；每个 rank {t.batch} x {t.sequence} 个 token；每个 rank 有 {room}（")
+        Text(f"{counted(t.world_size, 'rank')}, {t.ranks_here} on each host; {counted(t.batch, 'sample')} on each rank, each {plan.sample.en}; "
+             f"{room} for each rank (",
+             f"{t.world_size} 个 rank，每台主机 {t.ranks_here} 个；每个 rank {t.batch} 个样本，每个为{plan.sample.zh}；每个 rank 有 {room}（")
         + machine.origin + Text(")", "）"),
         _BASE[plan.base],
         *((_NOT_KNOWN.fill(what=joined(unknown, COMMA)),) if unknown else ()),
