@@ -56,9 +56,8 @@ def of_loss(found):
 def test_activations(name):
     config, options = CASES[name]
     asked, shape = training(**options), from_config(name, config)
-    numbers = {}
-    counted = counted_for(asked.batch, memory.worst_states(partial(memory.trace, runs_on="torch", numbers=numbers), request(config, asked)))
-    assert numbers == dataclasses.asdict(counts(shape, asked))
+    counted = counted_for(asked.batch, memory.worst_states(partial(memory.trace, runs_on="torch"), request(config, asked)))
+    assert memory.described(request(config, asked))["counts"] == dataclasses.asdict(counts(shape, asked))
     low, high = of_loss(estimate(shape, asked, BY_NAME["ddp"]))
     assert 0.9 * counted <= low <= high * 1.001 and low <= 1.1 * counted, (counted, low, high)
 
@@ -163,7 +162,7 @@ def test_a_callable_is_counted_through_the_command(tmp_path, monkeypatch):
     assert term["low"] == pytest.approx((7 * 64 + 512) * 512 * 4, rel=0.01)
     # Inputs that the model brings are those of --batch sequences.
     monkeypatch.syspath_prepend(tmp_path)
-    asked, trace = dataclasses.asdict(training(batch=64)), partial(memory.trace, runs_on="torch", numbers={})
+    asked, trace = dataclasses.asdict(training(batch=64)), partial(memory.trace, runs_on="torch")
     (state,) = memory.worst_states(trace, {"callable": "mine:own", **asked})
     assert state == {"Activation": (0, pytest.approx(term["low"] / 64))}
     with pytest.raises(TypeError, match=r"mine:number returned int, and no torch\.nn\.Module"):

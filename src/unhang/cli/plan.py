@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unhang.launch.command import Command
     from unhang.planning.choice import Machine, Plan, Row
     from unhang.planning.formula import Tracked
-    from unhang.planning.shape import Shape, Unshaped
+    from unhang.planning.shape import Shape
     from unhang.planning.training import Strategy, Training
     from unhang.report.plan import Calibration
     from unhang.text import Text
@@ -97,6 +97,7 @@ def plan(
     from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
     from unhang.launch import command as commands
     from unhang.planning import choice, exported, training
+    from unhang.planning.shape import Unshaped
     from unhang.remedies.exports.exported import Exported
     from unhang.report import language, screen
     from unhang.report import plan as report
@@ -109,9 +110,11 @@ def plan(
     if bool(command) != calibrate:
         raise UnhangError("--calibrate and a command behind -- go together", says_zh="--calibrate 与 -- 后面的命令必须一起使用")
     numbers = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "vocab": vocab, "intermediate": intermediate}
-    shape, problem, callable_name = _model(model, params, {name: value for name, value in numbers.items() if value is not None})
-    if problem is not None and closed_form:
-        raise problem
+    shape, callable_name, problem = None, None, None
+    try:
+        shape, callable_name = _model(model, params, {name: value for name, value in numbers.items() if value is not None})
+    except Unshaped as e:
+        problem = e
     gpus = _gpus() if gpu_memory is None else ()
     is_cuda = gpu_memory is not None or bool(gpus)
     ranks, run = world_size or max(1, len(gpus)), None
@@ -142,11 +145,13 @@ def plan(
     with _progress(chosen, Text("building the model and counting it on fake tensors (not with --closed-form)",
                                 "正在构建模型并在假张量上统计（--closed-form 不做）")):  # fmt: skip
         python = run.python if run is not None else python
-        tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, asked, strategies, python, problem)
+        tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, shape, asked, strategies, python)
+    name = model or (shape.name if shape is not None else "")
+    if tracked is None and shape is None:
+        raise problem or UnhangError(f"{name} has no closed form", says_zh=f"{name} 没有闭式公式")
     if tracked is not None and tracked.activations and shape is not None and not shape.is_known:
         # What the nearest family would need is no better than what was counted.
         shape = None
-    name = callable_name or str(model or (shape.name if shape is not None else ""))
     made = choice.plan(shape, asked, strategies, machine, name=name, tracked=tracked, data_rows=data_rows, notes=notes)
     if not as_json:
         report.show(made, screen.console(), lang=chosen, explain=explain)
@@ -164,8 +169,7 @@ def plan(
         said.append(report.WRITTEN.fill(names=html.name))
     for text in said:
         typer.echo(f"unhang: {text.of(chosen)}", err=True)
-    with _progress(chosen, Text("running three steps of the command", "正在运行命令的三步")):
-        measured = _measured(made, made.row(strategy), run) if run is not None else None
+    measured = _measured(made, made.row(strategy), run) if run is not None else None
     if as_json:
         export.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
     elif measured is not None:
@@ -186,8 +190,8 @@ def _progress(lang: str, doing: Text) -> Iterator[None]:
         timer.cancel()
 
 
-def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) -> tuple[Shape | None, Unshaped | None, str | None]:
-    """The shape, or why there is none, or what is to be called for the model."""
+def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) -> tuple[Shape | None, str | None]:
+    """The shape, or what is to be called for the model. Raises Unshaped if there is none, UnhangError for bad input."""
     from unhang.errors import UnhangError
     from unhang.planning import model_file, shape
 
@@ -198,9 +202,9 @@ def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) ->
             if not 1 <= count <= 10**15:
                 raise UnhangError(f"--params {params}: it is a number such as 7B, 350M or 7e9, and at most 1e15",
                                   says_zh=f"--params {params}：应为 7B、350M 或 7e9 这样的数，最多 1e15")  # fmt: skip
-            return shape.from_count(count, numbers), None, None
+            return shape.from_count(count, numbers), None
         if numbers:
-            return shape.from_numbers("these numbers", numbers), None, None
+            return shape.from_numbers("these numbers", numbers), None
         raise UnhangError(
             "name a model, or give its numbers", says_zh="请指定模型，或给出它的规模", hint="unhang plan config.json, or unhang plan --params 7e9"
         )
@@ -209,12 +213,9 @@ def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) ->
             f"{model} has its own numbers: --params, --layers and the like go without it", says_zh=f"{model} 自带规模，不能再用 --params、--layers 等"
         )
     if Path(model).exists():
-        try:
-            return model_file.read(Path(model)), None, None
-        except shape.Unshaped as e:
-            return None, e, None
+        return model_file.read(Path(model)), None
     if _CALLABLE.fullmatch(model):
-        return None, None, model
+        return None, model
     raise UnhangError(
         f"there is no {model}", says_zh=f"没有 {model}", hint="unhang plan config.json; nothing is downloaded: give the file of a model that is here"
     )
@@ -286,9 +287,9 @@ def _links(asked: Training) -> Limit | None:
 
 
 def _tracked(
-    model: str | None, callable_name: str | None, asked: Training, strategies: Sequence[Strategy], python: str | None, problem: Unshaped | None
+    model: str | None, callable_name: str | None, shape: Shape | None, asked: Training, strategies: Sequence[Strategy], python: str | None
 ) -> tuple[Tracked | None, list[Text]]:
-    """What torch counted, and a note for what it could not, where the closed form stands in. Raises UnhangError if that has a `problem`, too."""
+    """What torch counted, and a note for what it could not, where the closed form stands in. Raises UnhangError where that cannot."""
     from unhang.errors import UnhangError
     from unhang.launch import command as commands
     from unhang.planning import model_file, tracked
@@ -296,8 +297,6 @@ def _tracked(
 
     config = model_file.config(Path(model)) if model is not None and callable_name is None else None
     if callable_name is None and config is None:
-        if problem is not None:
-            raise problem
         return None, []
     request = {"callable": callable_name} if callable_name is not None else {"config": config}
     try:
@@ -305,13 +304,11 @@ def _tracked(
         names = {one.name for one in strategies} | {one.runs_on for one in strategies}
         found = tracked.ask(request, asked, python=python, fsdp2="fsdp2" in names, deepspeed="deepspeed" in names)
     except UnhangError as e:
-        if callable_name is not None:
+        if shape is None:
             raise
-        if problem is not None:
-            raise UnhangError(f"{problem}; {e}", says_zh=f"{problem.says_zh}；{e.says_zh}", hint=problem.hint) from e
         return None, [Text(f"{e}: closed form", f"{e.says_zh}：改用闭式公式")]
     is_text = bool(found.sample) and all(kind == "tokens" for kind, _ in found.sample)
-    if not found.activations and (callable_name is not None or problem is not None or not is_text):
+    if not found.activations and not (shape is not None and is_text):
         raise UnhangError(
             f"the model has {found.counts.parameters:,} parameters, but torch could not count its activations: {found.failed}",
             says_zh=f"模型有 {found.counts.parameters:,} 个参数，但 torch 无法统计其激活值：{found.failed}",

@@ -109,18 +109,17 @@ def plan(
         why=why,
         preparation=prepare(training, machine, data_rows),
         base="closed form" if tracked is None else "tracker" if tracked.activations else "built",
-        sample=joined(
-            [_of_sample(*one) for one in (tracked.sample if tracked is not None else [("tokens", [training.sequence])])], Text(" and ", " 与 ")
-        ),
+        sample=_sample([("tokens", [training.sequence])] if tracked is None else tracked.sample),
         notes=(*notes, *(Text(f"assumed: {one}", f"假定：{one}") for one in (shape.assumed if shape is not None else ()))),
     )
 
 
-def _of_sample(kind: str, sides: Sequence[int]) -> Text:
-    shape = " x ".join(map(str, sides))
-    return {"tokens": Text(f"{shape} tokens", f"{shape} 个 token"), "image": Text(f"an image of {shape}", f"{shape} 的图像")}.get(
-        kind, Text(f"{shape} numbers", f"{shape} 个数")
-    )
+_SAMPLES = {"tokens": Text("{shape} tokens", "{shape} 个 token"), "image": Text("an image of {shape}", "{shape} 的图像")}
+
+
+def _sample(inputs: Sequence[tuple[str, Sequence[int]]]) -> Text:
+    numbers = Text("{shape} numbers", "{shape} 个数")
+    return joined((_SAMPLES.get(kind, numbers).fill(shape=" x ".join(map(str, sides))) for kind, sides in inputs), Text(" and ", " 与 "))
 
 
 def _row(shape: Shape | None, training: Training, strategy: Strategy, machine: Machine, tracked: Tracked | None) -> Row:

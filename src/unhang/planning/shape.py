@@ -14,7 +14,6 @@ class Family:
 
     `activations` are tensors of the MLP's width that one token keeps for the backward pass: inputs of the activation function, its intermediate
     results, and the input of the last linear layer. `fused`: q, k and v are one linear layer. `transformed`: linear layer and norm before the head.
-    `shared_gate`: what shared experts add is weighted.
     """
 
     gated: bool = True
@@ -26,7 +25,6 @@ class Family:
     fused: bool = False
     tied: bool = False
     transformed: bool = False
-    shared_gate: bool = False
 
 
 class Unshaped(UnhangError):
@@ -41,7 +39,7 @@ FAMILIES: Mapping[str, Family] = {
     "mixtral": _LLAMA,
     "olmo2": Family(head_norms=True),
     "qwen2": Family(biases="qkv"),
-    "qwen2_moe": Family(biases="qkv", shared_gate=True),
+    "qwen2_moe": Family(biases="qkv"),
     "qwen3": Family(head_norms=True),
     "qwen3_moe": Family(head_norms=True),
     "gpt2": Family(gated=False, biases="all", rms_norm=False, positions=0, activations=5, tied=True, fused=True),
@@ -111,6 +109,11 @@ class Shape:
         """Width of all key heads together, which is that of the values."""
         return self.kv_heads * self.head_dim
 
+    @property
+    def active(self) -> int:
+        """Width of all experts that a token passes."""
+        return self.intermediate * self.active_experts + self.shared
+
     def linear_layers(self) -> Mapping[str, tuple[int, int]]:
         """Inputs and outputs of each linear layer of a block, by what PEFT calls it; MLPs of experts count once."""
         mlp = {"gate_proj": (self.hidden, self.intermediate)} if self.family.gated else {}
@@ -132,8 +135,8 @@ class Shape:
             has_bias = family.biases == "all" or (family.biases == "qkv" and name in ("q_proj", "k_proj", "v_proj"))
             total += (inputs * outputs + (outputs if has_bias else 0)) * (self.experts if name in MLP else 1)
         norms = 2 * self.hidden * (1 if family.rms_norm else 2) + (2 * self.head_dim if family.head_norms else 0)
-        shared = self.hidden * ((3 if family.gated else 2) * self.shared + family.shared_gate)
-        return total + norms + (self.hidden * self.experts + shared if self.experts > 1 else 0)
+        shared = (3 if family.gated else 2) * self.shared
+        return total + norms + (self.hidden * (self.experts + shared) if self.experts > 1 else 0)
 
     @property
     def embedding_parameters(self) -> int:

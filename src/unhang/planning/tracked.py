@@ -34,7 +34,7 @@ def ask(model: Mapping[str, Any], training: Training, *, python: str, fsdp2: boo
     lines = [line.removeprefix(_MARK) for line in out.splitlines() if line.startswith(_MARK)]
     told: dict[str, Any] = {"failed": last, **(json.loads(lines[-1]) if lines else {})}
     if "counts" not in told:
-        raise UnhangError(f"torch could not build the model: {told['failed']}", says_zh=f"torch 无法构建该模型：{told['failed']}")
+        raise UnhangError(f"torch could not count the model: {told['failed']}", says_zh=f"torch 无法统计该模型：{told['failed']}")
     return Tracked(
         counts=Counts(**told["counts"]),
         sample=told["sample"],

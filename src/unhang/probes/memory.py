@@ -51,7 +51,7 @@ def _configured_model(request: Mapping[str, Any]) -> Any:
     import transformers
 
     config = configured(request)[0]
-    named = [getattr(transformers, name, None) for name in request["config"].get("architectures") or ()]
+    named: list[Any] = [getattr(transformers, name, None) for name in request["config"].get("architectures") or ()]
     autos = [auto for auto in (getattr(transformers, name) for name in _CLASSES) if type(config) in auto._model_mapping]
     make = next((one._from_config for one in named if hasattr(one, "_from_config")), (autos or [transformers.AutoModel])[0].from_config)
     try:
@@ -194,7 +194,7 @@ def described(request: Mapping[str, Any]) -> dict[str, Any]:
 
     with _faked():
         model, loss, blocks = built(request)
-    everything, given = _size(model), loss.args[1]
+    everything, given, config = _size(model), loss.args[1], getattr(model, "config", None)
     named = given.items() if isinstance(given, dict) else enumerate(given if isinstance(given, tuple) else (given,))
     inputs = [one for name, one in named if isinstance(one, torch.Tensor) and name != "labels"]
     kinds = {(False, 2): "tokens", (True, 4): "image"}
@@ -209,7 +209,7 @@ def described(request: Mapping[str, Any]) -> dict[str, Any]:
         },
         "sample": [(kinds.get((one.is_floating_point(), one.dim()), "numbers"), list(one.shape[1:])) for one in inputs],
         "sample_bytes": sum(one.numel() * one.element_size() for one in inputs) / request["batch"],
-        "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
+        "attention": getattr(config, "_attn_implementation", None) if getattr(config, "num_attention_heads", 0) else None,
     }
 
 
