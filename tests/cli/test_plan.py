@@ -109,6 +109,8 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
         (["--params", "7 x"], "such as 7B, 350M or 7e9"),
         (["--layers", 2], "hidden (hidden_size in config.json) is missing"),
         *((["--params", "1e9", "--gpu-memory", size], "such as 80GiB, from 1 MiB to") for size in ("80", "0GiB", "1e9GiB")),
+        (["--layers", 2, "--hidden", 4096, "--heads", 30, "--vocab", 100], "30 heads do not divide the hidden size 4096"),
+        (["--layers", 2, "--hidden", 4096, "--heads", 32, "--kv-heads", 5, "--vocab", 100], "5 heads of keys and values do not divide"),
         (["--params", "1e9", "--batch", 0], "--batch 0: it is 1 or more"),
         (["--params", "1e9", "--sequence", 10**400], "at most 1e9"),
         (["--params", "1e9", "--world-size", 12, "--per-node", 8], "do not fill hosts"),
@@ -175,7 +177,7 @@ def config(tmp_path):
         ("accelerate", "zero-2", ["distributed_type: DEEPSPEED", "zero_stage: 2"]),
         ("accelerate", "fsdp2", ["distributed_type: FSDP", "fsdp_version: 2", "fsdp_activation_checkpointing: true"]),
         ("accelerate", "ddp", ["distributed_type: MULTI_GPU", "num_processes: 16"]),
-        ("llamafactory", "zero-2", ["finetuning_type: \"lora\"", "lora_rank: 16", "deepspeed: \"out.yaml.deepspeed.json\"", "cutoff_len: 4096"]),
+        ("llamafactory", "zero-2", ["template: null", "finetuning_type: \"lora\"", "lora_rank: 16", "deepspeed: \"out.yaml.deepspeed.json\"", "cutoff_len: 4096"]),
         ("trainer", "fsdp2", ['"version": 2', '"full_shard auto_wrap"', '"gradient_checkpointing": true', '"ddp_timeout": 10800']),
     ],
 )  # fmt: skip
@@ -189,6 +191,8 @@ def test_what_is_written_says_what_was_planned_and_passes_our_own_check(run, con
     assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
     for text in holds:
         assert text in out.read_text(), out.read_text()
+    if form == "llamafactory":
+        assert f'model_name_or_path: "{config.parent}"' in out.read_text(), "the model that was planned"
     if form != "trainer":
         files = [out, *tmp_path.glob("*.deepspeed.json")]
         assert [p.code for p in checking.check([str(f) for f in files], form=None, nodes=2, processes=8)] == [0] * len(files)
@@ -223,3 +227,40 @@ def test_the_page_holds_every_number_and_needs_nothing_from_elsewhere(run, tmp_p
 def test_the_closed_form_stands_in_where_torch_cannot_count_and_says_so(run, config):
     _, found = told(run, config, "--python", "/bin/false")
     assert found["base"] == "closed form" and "torch could not count the model" in found["notes"][0]["en"]
+
+
+def test_no_model_is_written_where_none_was_planned(run, tmp_path):
+    run("--params", "1e9", "--world-size", 2, "--gpu-memory", "80GiB", "--strategy", "zero-2", "-o", tmp_path / "out.yaml", "--form", "llamafactory")
+    assert "model_name_or_path: null" in (tmp_path / "out.yaml").read_text()
+
+
+def test_zero_1_says_why_it_is_not_zero_2(run):
+    assert "ZeRO-2" in told(run, *SEVEN, "--gpu-memory", "48GiB")[1]["why"]["en"]
+
+
+BUILT = {
+    "counts": {"parameters": 7, "trained": 7, "largest_tensor": 3, "layer": 2, "outside": 3, "layers": 2},
+    "sample": [["tokens", [2048]]], "sample_bytes": 16384, "attention": "sdpa", "dropped": [], "states": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("after", "says"), [("exec sleep 60", "not done within"), ("kill -9 $$", "exit code -9")])
+def test_a_count_that_takes_long_or_dies_keeps_what_was_built_and_says_what_it_does(run, config, tmp_path, monkeypatch, after, says):
+    from unhang.planning import tracked
+
+    monkeypatch.setattr(tracked, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(plan, "_QUIET_S", 0.0)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho 'unhang-plan {json.dumps(BUILT)}'\n{after}\n")
+    python.chmod(0o755)
+    ran = run(config, "--gpu-memory", "80GiB", "--python", python, "--json")
+    found = json.loads(ran.stdout)
+    assert (found["counts"]["parameters"], found["base"]) == (7, "built") and says in found["notes"][0]["en"]
+    assert ran.stderr.startswith("unhang: building the model")
+
+
+def test_what_the_closed_form_does_not_know_is_counted_by_torch_or_refused(run, tmp_path):
+    (tmp_path / "vit.json").write_text(json.dumps({"model_type": "vit", "hidden_size": 64, "num_hidden_layers": 2, "image_size": 32}))
+    for words, says in ((["--closed-form"], "is a vision model"), (["--python", "/bin/false"], "torch could not count the model")):
+        error = run("vit.json", *words).exception
+        assert isinstance(error, UnhangError) and says in str(error) and error.says_zh

@@ -39,6 +39,12 @@ PUBLISHED = {
         {**LLAMA_7B, "model_type": "mixtral", "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2},
         46_702_792_704,
     ),
+    # But for the weights of the shared expert's gate, 2048 in each of 24 blocks.
+    "Qwen1.5-MoE-A2.7B": (
+        {"model_type": "qwen2_moe", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 5632,
+         "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4, "vocab_size": 151936},
+        14_315_784_192 - 2048 * 24,
+    ),
     "OPT-125M": (
         {"model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072, "vocab_size": 50272,
          "max_position_embeddings": 2048},
@@ -182,3 +188,16 @@ def test_adafactor_factors_no_flat_partition():
 def test_one_rank_has_nothing_to_share():
     assert [s.name for s in strategies(Training())] == ["ddp", "zero-2-offload", "zero-3-offload"]
     assert not {"ddp-buckets", "communicator"} & {t.id for t in estimate(from_count(10**9, {}), Training(), BY_NAME["ddp"]).terms}
+
+
+def test_a_width_of_its_own_needs_no_division_and_shared_experts_are_passed_by_every_token():
+    assert from_config("own", {**LLAMA_7B, "num_attention_heads": 30, "num_key_value_heads": 10, "head_dim": 128}).query == 30 * 128
+    shape = from_config("V3", {**LLAMA_7B, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 512})
+    assert (shape.shared, shape.active) == (512, 3 * 512)
+
+
+@pytest.mark.parametrize(("device", "name", "most"), [("cpu", "ddp", 0.25), ("cpu", "fsdp2", 0.8), ("cuda", "ddp", None)])
+def test_what_malloc_keeps_is_in_the_range_of_processors(device, name, most):
+    found = estimate(from_config("7B", LLAMA_7B), Training(world_size=2, per_node=2, device=device), BY_NAME[name])
+    kept = [t for t in found.terms if t.id == "malloc"]
+    assert len(kept) == (most is not None) and all(found.high == pytest.approx(kept[0].high * (1 + 1 / most)) for _ in kept)

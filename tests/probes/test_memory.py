@@ -169,3 +169,66 @@ def test_a_callable_is_counted_through_the_command(tmp_path, monkeypatch):
         trace({"callable": "mine:number", **asked})
     assert f"RuntimeError: no such weights ({tmp_path / 'mine.py'}:18)" in str(plan("mine:broken").exception)
     assert f"No module named 'nowhere' (looked for in {tmp_path}" in str(plan("nowhere:build").exception)
+
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 500}
+EXPERTS = {**SMALL, "num_key_value_heads": 4, "moe_intermediate_size": 48, "num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 2,
+           "first_k_dense_replace": 1, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_group": 2,
+           "topk_group": 1}  # fmt: skip
+IMAGES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "image_size": 32, "patch_size": 8}
+TEXT = [("tokens", [16])]
+# By model_type: the class, the fields, and what a sample is.
+BUILT = {
+    "qwen2_moe": ("Qwen2MoeForCausalLM", {**SMALL, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 96, "num_experts": 8}, TEXT),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", {**EXPERTS, "q_lora_rank": None, "topk_method": "greedy"}, TEXT),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", {**EXPERTS, "q_lora_rank": 32, "torch_dtype": "bfloat16"}, TEXT),
+    "gemma2": ("Gemma2ForCausalLM", {**SMALL, "head_dim": 16}, TEXT),
+    "t5": ("T5ForConditionalGeneration", {"d_model": 64, "d_ff": 96, "d_kv": 16, "num_layers": 2, "num_heads": 4, "vocab_size": 500,
+                                          "decoder_start_token_id": 0}, TEXT),
+    "bert": ("BertForSequenceClassification", {**SMALL, "max_position_embeddings": 64}, TEXT),
+    "vit": ("ViTForImageClassification", IMAGES, [("image", [3, 32, 32])]),
+    "dinov2": ("Dinov2Model", IMAGES, [("image", [3, 32, 32])]),
+    "clip": ("CLIPModel", {"text_config": {**SMALL, "max_position_embeddings": 77}, "vision_config": IMAGES}, [*TEXT, ("image", [3, 32, 32])]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", BUILT)
+@pytest.mark.filterwarnings("ignore")
+def test_models_of_every_kind_are_counted_as_they_are_built(kind, precision):
+    import torch
+    import transformers
+
+    name, fields, sample = BUILT[kind]
+    config = {**fields, "model_type": kind}
+    with torch.device("meta"):
+        built = getattr(transformers, name)(transformers.AutoConfig.for_model(**config))
+    asked = request({**config, "architectures": [name]}, training(batch=2, sequence=16, precision=precision))
+    found = memory.described(asked)
+    assert (found["counts"]["parameters"], found["sample"]) == (sum(p.numel() for p in built.parameters()), sample)
+    assert found["attention"] == ("eager" if kind == "gemma2" else "sdpa")
+    (state, *_) = memory.worst_states(partial(memory.trace, runs_on="torch"), asked)
+    assert state["Activation"][1] > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_images_are_made_up_for_a_callable_without_words(tmp_path, monkeypatch):
+    """torchvision's, timm's and transformers' vision transformers alike."""
+    (tmp_path / "vision.py").write_text(
+        "import torch, transformers\n"
+        "class Net(torch.nn.Module):\n"
+        "    image_size = 32\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.patches, self.head = torch.nn.Conv2d(3, 8, 8, 8), torch.nn.Linear(8, 4)\n"
+        "        torch.nn.init.trunc_normal_(self.head.weight)\n"
+        "    def forward(self, x):\n"
+        "        return self.head(self.patches(x).flatten(2).mean(2))\n"
+        "def of_transformers():\n"
+        f"    return transformers.ViTForImageClassification(transformers.ViTConfig(**{IMAGES!r}))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("Net", "of_transformers"):
+        asked = {"callable": f"vision:{name}", **dataclasses.asdict(training(batch=2))}
+        assert memory.described(asked)["sample"] == [("image", [3, 32, 32])]
+        assert memory.worst_states(partial(memory.trace, runs_on="torch"), asked)[0]["Activation"][1] > 0

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 SCHEMA = "unhang/plan/1"
+_QUIET_S = 2.0
 _COUNT = re.compile(r"(\d{1,16}(?:\.\d{1,9})?(?:e\+?\d{1,2})?)([mbt]?)", re.IGNORECASE)
 _TIMES = {"": 1, "m": 1e6, "b": 1e9, "t": 1e12}
 
@@ -180,8 +181,8 @@ def plan(
 
 @contextmanager
 def _progress(lang: str, doing: Text) -> Iterator[None]:
-    """Says what takes long on standard error, after two seconds of it."""
-    timer = threading.Timer(2, typer.echo, [f"unhang: {doing.of(lang)} ..."], {"err": True})
+    """Says on standard error what takes longer than two seconds."""
+    timer = threading.Timer(_QUIET_S, typer.echo, [f"unhang: {doing.of(lang)} ..."], {"err": True})
     timer.daemon = True
     timer.start()
     try:

@@ -195,6 +195,10 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
     if before:
         listed = ", ".join(f"{row.strategy.title.en} ({_range(row.estimate)})" for row in before)
         why += Text(f"; not enough room for {listed}", f"；放不下 {listed}")
+    second = next((row for row in rows if row.strategy.name == "zero-2"), chosen)
+    if chosen.strategy.name == "zero-1" and second is not chosen:
+        why += Text(f"; ZeRO-2 ({_range(second.estimate)}) sends no less, and with --accumulation more: it reduces after every forward pass",
+                    f"；ZeRO-2（{_range(second.estimate)}）的通信量并不更少，使用 --accumulation 时更多：每次前向之后都要归约")  # fmt: skip
     others = [row for row in rows[rows.index(chosen) + 1 :] if row.strategy.stage == 3]
     later = next((row for row in others if row.sent_bytes > chosen.sent_bytes * 1.05), None)
     if later is not None and chosen.sent_bytes and chosen.fits == "fits":

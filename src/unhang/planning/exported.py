@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnhangError
@@ -56,6 +57,9 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
         fields |= {"per_device_train_batch_size": training.batch, "gradient_accumulation_steps": training.accumulation}
         fields |= {"bf16": half == "bf16", "fp16": half == "fp16", "gradient_checkpointing": training.checkpointing}
         return Exported(text=json.dumps(fields, indent=2) + "\n", companions=beside)
+    at = Path(made.name).resolve()
+    # Nothing trains a model that was not planned: without one, or without a template, LLaMA-Factory asks, or takes the tokenizer's (data/template.py).
+    fields |= {"model_name_or_path": at if at.is_dir() else at.parent if at.is_file() else "null", "template": "null"}
     if made.preparation.processes is not None:
         fields["preprocessing_num_workers"] = made.preparation.processes
     fields["cutoff_len"] = training.sequence
