@@ -177,7 +177,8 @@ def config(tmp_path):
         ("accelerate", "zero-2", ["distributed_type: DEEPSPEED", "zero_stage: 2"]),
         ("accelerate", "fsdp2", ["distributed_type: FSDP", "fsdp_version: 2", "fsdp_activation_checkpointing: true"]),
         ("accelerate", "ddp", ["distributed_type: MULTI_GPU", "num_processes: 16"]),
-        ("llamafactory", "zero-2", ["template: null", "finetuning_type: \"lora\"", "lora_rank: 16", "deepspeed: \"out.yaml.deepspeed.json\"", "cutoff_len: 4096"]),
+        ("llamafactory", "zero-2",
+         ["template: null", "finetuning_type: \"lora\"", "lora_rank: 16", "deepspeed: \"out.yaml.deepspeed.json\"", "cutoff_len: 4096"]),
         ("trainer", "fsdp2", ['"version": 2', '"full_shard auto_wrap"', '"gradient_checkpointing": true', '"ddp_timeout": 10800']),
     ],
 )  # fmt: skip

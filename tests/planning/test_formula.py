@@ -196,7 +196,7 @@ def test_a_width_of_its_own_needs_no_division_and_shared_experts_are_passed_by_e
     assert (shape.shared, shape.active) == (512, 3 * 512)
 
 
-@pytest.mark.parametrize(("device", "name", "most"), [("cpu", "ddp", 0.25), ("cpu", "fsdp2", 0.8), ("cuda", "ddp", None)])
+@pytest.mark.parametrize(("device", "name", "most"), [("cpu", "ddp", 0.4), ("cpu", "fsdp2", 0.8), ("cuda", "ddp", None)])
 def test_what_malloc_keeps_is_in_the_range_of_processors(device, name, most):
     found = estimate(from_config("7B", LLAMA_7B), Training(world_size=2, per_node=2, device=device), BY_NAME[name])
     kept = [t for t in found.terms if t.id == "malloc"]

@@ -68,7 +68,11 @@ def test_weights_that_lie_in_a_directory_twice_or_packed_are_not_counted(tmp_pat
         ("config.json", b'{"model_type": "llama", "num_hidden_layers": 0, "hidden_size": 8, "vocab_size": 8}', "at least 1"),
         ("config.json", b'{"model_type": "t5", "is_encoder_decoder": true}', "encoder-decoder"),
         ("config.json", b'{"model_type": "t5", "num_layers": 12, "d_model": 768, "vocab_size": 32128}', "encoder-decoder"),
-        ("config.json", b'{"model_type": "gpt2", "n_embd": 768, "n_head": 10, "n_layer": 12, "vocab_size": 9}', "10 heads do not divide the hidden size 768"),
+        (
+            "config.json",
+            b'{"model_type": "gpt2", "n_embd": 768, "n_head": 10, "n_layer": 12, "vocab_size": 9}',
+            "10 heads do not divide the hidden size 768",
+        ),
         ("config.json", b'{"model_type": "vit", "hidden_size": 768, "num_attention_heads": 10, "image_size": 224}', "10 heads do not divide"),
         ("config.json", b'{"model_type": "x", "vision_config": {"hidden_size": 768, "num_attention_heads": 10}}', "10 heads do not divide"),
         ("config.json", b'{"model_type": "llama", "hidden_size": 768, "num_attention_heads": 12, "num_key_value_heads": 5}', "5 heads of keys"),

@@ -192,8 +192,9 @@ BUILT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("kind", BUILT)
+# Whether autocast reaches experts is the only thing that precision decides here.
+@pytest.mark.parametrize(("kind", "precision"), [*((kind, "fp32") for kind in BUILT), ("qwen2_moe", "bf16")])
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")
 def test_models_of_every_kind_are_counted_as_they_are_built(kind, precision):
     import torch
@@ -211,6 +212,7 @@ def test_models_of_every_kind_are_counted_as_they_are_built(kind, precision):
     assert state["Activation"][1] > 0
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")
 def test_images_are_made_up_for_a_callable_without_words(tmp_path, monkeypatch):
     """torchvision's, timm's and transformers' vision transformers alike."""

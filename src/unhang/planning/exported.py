@@ -58,7 +58,7 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
         fields |= {"bf16": half == "bf16", "fp16": half == "fp16", "gradient_checkpointing": training.checkpointing}
         return Exported(text=json.dumps(fields, indent=2) + "\n", companions=beside)
     at = Path(made.name).resolve()
-    # Nothing trains a model that was not planned: without one, or without a template, LLaMA-Factory asks, or takes the tokenizer's (data/template.py).
+    # No other model than the planned one. Without a template LLaMA-Factory takes the tokenizer's (data/template.py).
     fields |= {"model_name_or_path": at if at.is_dir() else at.parent if at.is_file() else "null", "template": "null"}
     if made.preparation.processes is not None:
         fields["preprocessing_num_workers"] = made.preparation.processes

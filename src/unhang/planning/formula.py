@@ -353,7 +353,7 @@ class _Terms:
                 self.add("communicator", 0.2 * GIB, 0.8 * GIB)
         else:
             # FSDP2 allocates and frees what it gathers, in sizes below those that malloc maps by themselves.
-            self.add("malloc", 0, (0.8 if self.on_torch and strategy.stage == 3 else 0.25) * total(strategy, self.terms).high)
+            self.add("malloc", 0, (0.8 if self.on_torch and strategy.stage == 3 else 0.4) * total(strategy, self.terms).high)
         low, high = (1.5, 3.5) if is_cuda else (0.3, 0.8)
         self.add("processes", here * low * GIB, here * high * GIB, ranks=here, low=low, high=high)
         workers = here * training.loader_workers
