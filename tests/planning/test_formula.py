@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unhang.errors import UnhangError
-from unhang.planning.formula import MOMENTS, counts, estimate
+from unhang.planning.formula import MOMENTS, counts, estimate, layer_activations
 from unhang.planning.shape import FAMILIES, from_config, from_count
 from unhang.planning.training import STRATEGIES, Lora, Training, check_shape, strategies
 
@@ -192,8 +192,10 @@ def test_one_rank_has_nothing_to_share():
 
 def test_a_width_of_its_own_needs_no_division_and_shared_experts_are_passed_by_every_token():
     assert from_config("own", {**LLAMA_7B, "num_attention_heads": 30, "num_key_value_heads": 10, "head_dim": 128}).query == 30 * 128
-    shape = from_config("V3", {**LLAMA_7B, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 512})
-    assert (shape.shared, shape.active) == (512, 3 * 512)
+    experts = {**LLAMA_7B, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 512}
+    shapes = [from_config("V3", {**experts, "n_shared_experts": shared}) for shared in (1, 2)]
+    more = [layer_activations(shape, Training(precision="fp32"), "torch") for shape in shapes]
+    assert shapes[1].layer_parameters - shapes[0].layer_parameters == 3 * 4096 * 512 and more[1] - more[0] == 4 * 512 * 4 * 2048
 
 
 @pytest.mark.parametrize(("device", "name", "most"), [("cpu", "ddp", 0.4), ("cpu", "fsdp2", 0.8), ("cuda", "ddp", None)])

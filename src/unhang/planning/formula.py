@@ -180,7 +180,7 @@ def layer_activations(shape: Shape, training: Training, runs_on: str) -> float:
         # Softmax in float32, its cast for the product with the values, and keys and values repeated for each head.
         attention += shape.heads * training.sequence * (4 + widths.compute % 4) + 2 * (shape.query - shape.key) * widths.compute
     kept = family.activations - ("down_proj" not in targets)
-    mlp = kept * shape.active * widths.compute
+    mlp = kept * (shape.intermediate * shape.active_experts + shape.shared) * widths.compute
     if shape.experts > 1:
         # Each expert's input, result, and result times its weight: transformers' own loop; its grouped kernels keep two of the three.
         mlp += 3 * shape.hidden * shape.active_experts * widths.compute
@@ -299,7 +299,7 @@ class _Terms:
         training, widths, tokens = self.training, self.widths, self.training.tokens
         kept = shape.layers - min(training.frozen, shape.layers)
         one = layer_activations(shape, training, self.strategy.runs_on)
-        mlp = shape.active * widths.compute
+        mlp = (shape.intermediate * shape.active_experts + shape.shared) * widths.compute
         # Softmax's two gradients in float32; the MLP's activations and the scores' cast are gone by then.
         scores = shape.heads * training.sequence * (8 - widths.compute % 4) - shape.family.activations * mlp if training.attention == "eager" else 0
         flowing = tokens * max(2 * mlp + shape.hidden * widths.compute, scores)

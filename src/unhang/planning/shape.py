@@ -109,11 +109,6 @@ class Shape:
         """Width of all key heads together, which is that of the values."""
         return self.kv_heads * self.head_dim
 
-    @property
-    def active(self) -> int:
-        """Width of all experts that a token passes."""
-        return self.intermediate * self.active_experts + self.shared
-
     def linear_layers(self) -> Mapping[str, tuple[int, int]]:
         """Inputs and outputs of each linear layer of a block, by what PEFT calls it; MLPs of experts count once."""
         mlp = {"gate_proj": (self.hidden, self.intermediate)} if self.family.gated else {}
