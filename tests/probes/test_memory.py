@@ -124,6 +124,7 @@ def test_kernels_of_gpus_keep_no_scores_for_dropout(options, left):
     assert (config.attn_pdrop, config.resid_pdrop, dropped) == (left, 0.1, [] if left else ["attn_pdrop"])
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")
 def test_a_callable_is_counted_through_the_command(tmp_path, monkeypatch):
     from typer.testing import CliRunner
