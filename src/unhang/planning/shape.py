@@ -232,7 +232,8 @@ def _check_heads(name: str, fields: Mapping[str, object]) -> None:
         (of_keys, heads, "heads of keys and values do not divide the number of heads", "个键值头不能整除头数"),
     ):
         if part and whole and whole % part:
-            raise UnhangError(f"{name}: {part} {what} {whole}", says_zh=f"{name}：{part} {what_zh} {whole}", hint="head_dim gives another width")
+            hint = "head_dim gives heads a width of their own" if "hidden" in what else None
+            raise UnhangError(f"{name}: {part} {what} {whole}", says_zh=f"{name}：{part} {what_zh} {whole}", hint=hint)
 
 
 def from_count(parameters: int, found: Mapping[str, int]) -> Shape:
