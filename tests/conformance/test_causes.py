@@ -97,6 +97,37 @@ def test_remedies_can_be_followed_and_verified(cause):
     assert {id for ids in cause.instead.values() for pair in ids.items() for id in pair} <= {r.id for r in cause.remedies}
 
 
+# What starts ranks, or reads such variables itself; torchrun gives its ranks these, whatever stood in front of it.
+READS = re.compile(r"(?:env )?(?:\S*/)?(?:torchrun|python|mpirun|srun|bash|enroot|pdsh|hf|ucx_info|all_reduce_perf|COMMAND|IMAGE|unhang|accelerate)\b")
+BY_TORCHRUN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
+SET_BEFORE = re.compile(r"(?<![\w$.{'-])(?<!-[ex] )(?P<names>(?:[A-Z][A-Z0-9_]{2,}=(?:'[^']*'|[^\s;&|$()'\"]+) +)+)(?P<program>(?![A-Z][A-Z0-9_]*=)[^\s;#]+)")
+
+
+def remedies():
+    """Every remedy of the package that is written down, as (place, settings, command, check)."""
+    for path in sorted((ROOT / "src" / "unhang").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Remedy":
+                given = {k.arg: ast.literal_eval(k.value) for k in node.keywords if isinstance(k.value, ast.Constant | ast.Dict | ast.BinOp)}
+                yield f"{path.name}:{node.lineno}", given.get("env") or {}, given.get("command") or "", given.get("verify") or ""
+    for number, line in enumerate((ROOT / "src/unhang/knowledge/exceptions.tsv").read_text("utf-8").splitlines(), 1):
+        if not line.startswith("#"):
+            yield f"exceptions.tsv:{number}", {}, line.split("\t")[5], ""
+
+
+def test_a_variable_stands_before_a_command_that_reads_it():
+    found = list(remedies())
+    assert len(found) > 300
+    for place, env, command, verify in found:
+        shown = " ".join([*(f"{name}={value}" for name, value in env.items()), command]) if env and command else command
+        for text in (shown, verify):
+            for set_before in SET_BEFORE.finditer(text):
+                program = set_before["program"]
+                assert READS.match(program), f"{place}: {set_before[0]}"
+                names = set(re.findall(r"(\w+)=", set_before["names"]))
+                assert program != "torchrun" or not names & BY_TORCHRUN, f"{place}: torchrun sets {names & BY_TORCHRUN} itself"
+
+
 @pytest.mark.parametrize("cause", BY_ID)
 def test_sentences_name_what_is_captured(cause):
     for signature in cause.signatures:

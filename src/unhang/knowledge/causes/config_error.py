@@ -752,8 +752,7 @@ CAUSE = Cause(
             id="see-the-cluster",
             says="See what the cluster has free and what ScalingConfig asks for, or give slow starts more time.",
             says_zh="查看集群的空闲资源与 ScalingConfig 的要求；启动慢就延长等待时间。",
-            env={"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300"},
-            command="ray status",
+            command="ray status; export RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S=300",
             verify="ray status   # Total Usage while the training starts",
         ),
         Remedy(

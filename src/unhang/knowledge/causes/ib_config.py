@@ -378,13 +378,12 @@ CAUSE = Cause(
             id="gid-index",
             says=(
                 "For RoCE use the GID of type RoCE v2 with the port's IPv4 address, the same on all hosts: NCCL 2.21 and later finds it, so unset "
-                "a forced index there first; earlier ones want the index from show_gids, often 3."
+                "a forced index there first; earlier ones want NCCL_IB_GID_INDEX from show_gids, often 3."
             ),
             says_zh=(
                 "RoCE 应使用类型为 RoCE v2、带端口 IPv4 地址的 GID，且所有主机一致：NCCL 2.21 及以上会自动选择，请先取消强制指定；更早的版本按 "
-                "show_gids 的结果指定，通常是 3。"
+                "show_gids 的结果指定 NCCL_IB_GID_INDEX，通常是 3。"
             ),
-            env={"NCCL_IB_GID_INDEX": "3"},
             command=(
                 "show_gids || for g in /sys/class/infiniband/*/ports/1/gids/*; do echo $g $(cat $g) $(cat ${g/gids/gid_attrs\\/types} "
                 "2>/dev/null); done | grep -v 0000:0000:0000:0000$"
@@ -402,8 +401,7 @@ CAUSE = Cause(
             id="one-link-layer",
             says="Name the adapters of one link layer only, the same set on every host (exact names after =).",
             says_zh="只列出同一种链路层的网卡，所有主机使用相同的集合（= 后面为精确名称）。",
-            env={"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"},
-            command='ibstat | grep -E "^CA|Link layer|State"',
+            command='ibstat | grep -E "^CA|Link layer|State"; export NCCL_IB_HCA==mlx5_0:1,mlx5_1:1',
             verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NET/IB : Using'",
         ),
         Remedy(

@@ -435,8 +435,7 @@ CAUSE = Cause(
             id="ucx-device",
             says="Name the devices that UCX may use: the one of the cluster's network, or the adapters (mlx5_0:1).",
             says_zh="指定 UCX 可用的设备：集群网络的网卡，或 RDMA 网卡（mlx5_0:1）。",
-            env={"UCX_NET_DEVICES": "eth0"},
-            command="ucx_info -d | grep -A2 Transport; ip -4 addr",
+            command="ucx_info -d | grep -A2 Transport; ip -4 addr; export UCX_NET_DEVICES=eth0",
             verify="UCX_LOG_LEVEL=info ucx_info -e -u t -D tcp | grep lane",
         ),
         Remedy(

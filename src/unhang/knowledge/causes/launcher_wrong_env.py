@@ -298,8 +298,7 @@ CAUSE = Cause(
             id="no-user-site",
             says="Keep the user site out, and remove launchers that were once installed with pip --user.",
             says_zh="排除用户目录中的包，并删除以前用 pip --user 安装的启动器。",
-            command="type -a torchrun accelerate deepspeed; ls ~/.local/bin",
-            env={"PYTHONNOUSERSITE": "1"},
+            command="type -a torchrun accelerate deepspeed; ls ~/.local/bin; export PYTHONNOUSERSITE=1",
             verify="PYTHONNOUSERSITE=1 python -c 'import site; print(site.ENABLE_USER_SITE)'",
         ),
         Remedy(

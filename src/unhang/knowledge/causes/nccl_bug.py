@@ -255,8 +255,7 @@ CAUSE = Cause(
             id="name-the-gid",
             says="Until then name an entry of the GID table that the container shows: RoCE v2 with an IPv4 address.",
             says_zh="在升级之前，指定一个容器内可见的 GID 表项：带 IPv4 地址的 RoCE v2。",
-            env={"NCCL_IB_GID_INDEX": "3"},
-            command="grep -H . /sys/class/infiniband/*/ports/1/gid_attrs/types/* 2>/dev/null",
+            command="grep -H . /sys/class/infiniband/*/ports/1/gid_attrs/types/* 2>/dev/null; export NCCL_IB_GID_INDEX=3",
             verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep 'NCCL_IB_GID_INDEX set by environment'",
         ),
         Remedy(

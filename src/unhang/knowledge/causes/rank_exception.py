@@ -330,9 +330,7 @@ CAUSE = Cause(
             id="same-on-all",
             says="All ranks raise alike, so one process shows it too: run the script alone to debug it.",
             says_zh="所有进程抛出同样的异常，单个进程也能复现：单独运行脚本来调试。",
-            env={"WORLD_SIZE": "1", "RANK": "0"},
             command="torchrun --standalone --nproc-per-node 1 train.py",
-            verify="python -c \"import os; print(os.environ['WORLD_SIZE'], os.environ['RANK'])\"",
         ),
     ),
     mistaken_for={

@@ -521,7 +521,6 @@ CAUSE = Cause(
             id="higher-port",
             says="Choose a port from 1024 on that is free, the same on all hosts.",
             says_zh="选用 1024 及以上的空闲端口，所有主机相同。",
-            env={"MASTER_PORT": "29500"},
             command="torchrun --master-port 29500 ...",
             verify="ss -ltn 'sport = :29500'",
         ),
