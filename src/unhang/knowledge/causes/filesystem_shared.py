@@ -23,6 +23,16 @@ _QUOTED = lazily(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
 _MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")
 _NOT_HERE = ("compare-nodes", "same-path-everywhere")
 _RACE = ("one-writer", "node-local-cache")
+# What compilers keep: all in these directories, and files that nothing else makes (Triton's backends for NVIDIA, AMD, Intel and Ascend).
+_COMPILED = (
+    r"[^']{0,300}(?:\.triton/|triton_cache|triton/cache|torchinductor|inductor_cache|torch_compile_cache|torch_extensions|ComputeCache"
+    r"|\.tilelang/|\.cache/flashinfer|\.deep_gemm/)[^']{1,300}|[^']{1,400}\.(?:cubin|hsaco|amdgcn|ptx|ttir|ttgir|llir|spv|zebin|npubin|ttadapter)"
+)
+# Of other caches only what several processes write at once.
+_CACHED = (
+    r"[^']{0,300}(?:transformers_modules|huggingface/datasets|\.cache/)[^']{0,300}"
+    r"\.(?:tmp\.pid[\w.-]{0,60}|lock|incomplete[^']{0,60}|json|so|arrow)"
+)
 _MOUNT = ("look-at-mount",)
 # pdsh and ssh put the host in front of what a node printed. Without one it is the user's own shell, and a mistyped path.
 _SCRIPT = "can't open file '/"
@@ -344,18 +354,24 @@ CAUSE = Cause(
             says_zh="数据集的索引 {path} 不在本节点上：它由一个 rank 构建，而所在路径并非所有节点共享",
             remedies=_NOT_HERE,
         ),
+        *(
+            Signature(
+                needle=needle,
+                pattern=rf"\[Errno \d+\] {needle}b?'(?P<path>{_COMPILED}{more})'",
+                standing="likely",
+                says="{path} is in a cache that several processes or nodes share, and another one replaced or removed it",
+                says_zh="{path} 位于多个进程或节点共用的缓存中，被另一个进程替换或删除了",
+                remedies=("node-local-cache", "one-writer"),
+            )
+            for needle, more in (("No such file or directory: ", f"|{_CACHED}"), ("Device or resource busy: ", ""), ("Text file busy: ", ""))
+        ),
         Signature(
-            needle="No such file or directory: '",
-            pattern=(
-                r"\[Errno 2\] No such file or directory: '(?P<path>[^']{0,300}(?:\.triton/|triton_cache|torchinductor|transformers_modules"
-                r"|torch_extensions|"
-                r"huggingface/datasets|\.cache/)[^']{0,300}\.(?:tmp\.pid[\w.-]{0,60}|lock|incomplete[^']{0,60}|json|so|cubin|ptx|llir|ttir"
-                r"|ttgir|arrow))'"
-            ),
+            needle="[Errno 16] Device or resource busy: '",
+            pattern=rf"\[Errno 16\] Device or resource busy: '(?P<path>(?!{_COMPILED}')[^']{{1,400}})' -> '(?P<target>[^']{{1,400}})'",
             standing="likely",
-            says="{path} vanished from a cache that several processes or nodes share",
-            says_zh="{path} 从多个进程或节点共用的缓存中消失了",
-            remedies=("node-local-cache", "one-writer"),
+            says="{path} could not be renamed to {target}: on a shared file system another process or node still has it open",
+            says_zh="无法把 {path} 重命名为 {target}：在共享文件系统上，另一个进程或节点仍打开着它",
+            remedies=_RACE,
         ),
         Signature(
             needle="could not access or execute an executable",
@@ -511,6 +527,10 @@ CAUSE = Cause(
         "[rank8]: FileNotFoundError: [Errno 2] No such file or directory: 'out/tmp-checkpoint-49' -> 'out/checkpoint-49'",
         "OSError: [Errno 39] Directory not empty: 'out/tmp-checkpoint-49'",
         "OSError: [Errno 16] Device or resource busy: '/srv/shared/tmp/pymp-1a2b/.nfs000000000a41c2f7000003c1'",
+        "OSError: [Errno 16] Device or resource busy: '/srv/shared/.triton/cache/U4/tmp.pid_4_8/utils.so' -> '/srv/shared/.triton/cache/U4/utils.so'",
+        "OSError: [Errno 16] Device or resource busy: '/srv/shared/out/tmp-checkpoint-49' -> '/srv/shared/out/checkpoint-49'",
+        "OSError: [Errno 26] Text file busy: '/srv/shared/torch_extensions/py311/fused/fused.so'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/srv/kernels/1c9a77/attention.hsaco'",
         (
             "[2026-11-03 10:00:01,120] [WARNING] [engine.py:2836:_get_all_zero_checkpoints] The following zero checkpoints paths are missing: "
             "['out/step_5/zero_pp_rank_8_mp_rank_00_optim_states.pt', 'out/step_5/zero_pp_rank_9_mp_rank_00_optim_states.pt']"
@@ -533,6 +553,7 @@ CAUSE = Cause(
         "slurmstepd: error: execve(): accelerate: No such file or directory",
         "slurmstepd: error: execve(): /scratch/51/env/bin/python3.11: No such file or directory",
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
+        "OSError: [Errno 16] Device or resource busy: '/dev/nvidia0'",
         "Warning: The cache directory for DeepSpeed Triton autotune, /home/u/.triton/autotune, appears to be on an NFS system.",
         "FileNotFoundError: [Errno 2] No such file or directory: '/psm_5a1f20cc'",
         "libibverbs: Warning: couldn't open config directory '/etc/libibverbs.d': No such file or directory",

@@ -422,8 +422,9 @@ CAUSE = Cause(
             remedies=("pids-limit",),
         ),
         Signature(
-            needle="from file </torch_",
-            pattern=r"unable to mmap (?P<size_bytes>\d+) bytes from file <(?P<path>/torch_[^>]{1,120})>: Cannot allocate memory",
+            needle="unable to mmap ",
+            # A receiver has the file handle alone (torch/MapAllocator.cpp).
+            pattern=r"unable to mmap (?P<size_bytes>\d+) bytes from file <(?P<path>/torch_[^>]{1,120}|filename not specified)>: Cannot allocate memory",
             standing="likely",
             says=(
                 "the shared tensor {path} ({size_bytes} bytes) could not be mapped: most often the number of mappings of one process "
@@ -660,6 +661,7 @@ CAUSE = Cause(
         "F tensorflow/core/platform/default/env.cc:72] Check failed: ret == 0 (11 vs. 0)Thread creation via pthread_create() failed.",
         "[88123.41] cgroup: fork rejected by pids controller in /kubepods/burstable/pod7c1e/4f1c22ab",
         "RuntimeError: unable to mmap 4096 bytes from file </torch_4711_2093847561_31998>: Cannot allocate memory (12)",
+        "RuntimeError: unable to mmap 512 bytes from file <filename not specified>: Cannot allocate memory (12)",
         "io_setup failed with error: -11",
         ("[1730628001.120] [node7:812  :0]          ib_device.c:1201 UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory"),
         ("ERROR mlx5_1: ibv_create_cq() failed: Cannot allocate memory."),

@@ -193,15 +193,15 @@ CAUSE = Cause(
         ),
         # The text reached torch's "Last error" without a size where NCCL's buffer was cut.
         Signature(
-            needle="unable to write to file </torch_",
-            pattern=r"unable to write to file <(?P<path>/torch_\w+)>: No space left on device",
+            needle="unable to write to file <",
+            pattern=r"unable to write to file <(?P<path>/torch_\w+|filename not specified)>: No space left on device",
             says="torch could not write the shared tensor {path}: no space left in /dev/shm",
             says_zh="torch 无法写入共享张量 {path}：/dev/shm 没有剩余空间",
             remedies=_LOADER,
         ),
         Signature(
-            needle="unable to write to file </torch_",
-            pattern=r"unable to write to file <(?P<path>/torch_\w+)>(?!: )",
+            needle="unable to write to file <",
+            pattern=r"unable to write to file <(?P<path>/torch_\w+|filename not specified)>(?!: )",
             standing="likely",
             says="torch could not write the shared tensor {path}: /dev/shm is full",
             says_zh="torch 无法写入共享张量 {path}：/dev/shm 已满",
@@ -220,7 +220,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="> to the right size",
-            pattern=r"unable to (?:resize|stretch) file <(?P<path>/?torch_[^>]{1,120})> to the right size",
+            pattern=r"unable to (?:resize|stretch) file <(?P<path>/?torch_[^>]{1,120}|filename not specified)> to the right size",
             standing="likely",
             says="torch could not size the shared tensor {path}: /dev/shm has no room for it",
             says_zh="torch 无法设定共享张量 {path} 的大小：/dev/shm 放不下它",
