@@ -98,9 +98,13 @@ def test_remedies_can_be_followed_and_verified(cause):
 
 
 # What starts ranks, or reads such variables itself; torchrun gives its ranks these, whatever stood in front of it.
-READS = re.compile(r"(?:env )?(?:\S*/)?(?:torchrun|python|mpirun|srun|bash|enroot|pdsh|hf|ucx_info|all_reduce_perf|COMMAND|IMAGE|unhang|accelerate)\b")
+READS = re.compile(
+    r"(?:env )?(?:\S*/)?(?:torchrun|python|mpirun|srun|bash|enroot|pdsh|hf|ucx_info|all_reduce_perf|COMMAND|IMAGE|unhang|accelerate)\b"
+)
 BY_TORCHRUN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
-SET_BEFORE = re.compile(r"(?<![\w$.{'-])(?<!-[ex] )(?P<names>(?:[A-Z][A-Z0-9_]{2,}=(?:'[^']*'|[^\s;&|$()'\"]+) +)+)(?P<program>(?![A-Z][A-Z0-9_]*=)[^\s;#]+)")
+SET_BEFORE = re.compile(
+    r"(?<![\w$.{'-])(?<!-[ex] )(?P<names>(?:[A-Z][A-Z0-9_]{2,}=(?:'[^']*'|[^\s;&|$()'\"]+) +)+)(?P<program>(?![A-Z][A-Z0-9_]*=)[^\s;#]+)"
+)
 
 
 def remedies():

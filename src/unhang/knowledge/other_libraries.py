@@ -35,7 +35,9 @@ class Library:
 LIBRARIES = (
     Library(name="DeepEP", own=r"DeepEP\b", traps=_LAUNCH_FAILURE, talk={"NVSHMEM_DEBUG": "INFO"}),
     Library(name="NVSHMEM", own=r"NVSHMEM(?! (?:INFO|TRACE))\b|nvshmem", traps=_LAUNCH_FAILURE, talk={"NVSHMEM_DEBUG": "INFO"}),
-    Library(name="HCCL", own=r"EI000[26]\b|HCCL\b|Hccl|hccl", talk={"ASCEND_GLOBAL_LOG_LEVEL": "1", "ASCEND_SLOG_PRINT_TO_STDOUT": "1"}),
+    Library(
+        name="HCCL", own=r"EI00(?:02|06|15)\b|EE1002\b|HCCL\b|[Hh]ccl", talk={"ASCEND_GLOBAL_LOG_LEVEL": "1", "ASCEND_SLOG_PRINT_TO_STDOUT": "1"}
+    ),
     Library(name="UCC", own=r"UCC {1,4}(?:ERROR|WARN|FATAL)\b|UCC_ERR_", talk={"UCC_LOG_LEVEL": "info"}),
     Library(name="UCX", own=r"UCX {1,4}(?:ERROR|WARN|FATAL)\b|UCS_ERR_|UCX\w*(?:Error|Exception)\b|ucp\._libs\b", talk={"UCX_LOG_LEVEL": "info"}),
     Library(name="NIXL", own=r"NIXL(?! (?:INFO|DEBUG|TRACE)\b)|nixl", talk={"NIXL_LOG_LEVEL": "INFO"}),
@@ -57,13 +59,13 @@ LIBRARIES = (
 _GAVE_UP = (
     r"(?:\b[Tt]im(?:ed|es)[ _-]?out\b|TIMED_?OUT\b|ERR_TIMEOUT\b|ERROR: TIMEOUT\b"
     r"|\b(?:[Tt]imeout|TIMEOUT)(?=\s*(?:$|[,;!()\]'\"]|\.(?:\s|$)|: ?[A-Za-z]"
-    r"|(?:waiting|while|after|expired|exceeded|occurred|reached|for|during|error|detected|check|has|at|polling)\b)))"
+    r"|(?:waiting|while|after|expired|exceeded|occur(?:red|s)|reached|for|during|error|detected|check|has|at|polling)\b)))"
     rf"{NOT_INSTEAD}"
 )
 _ANY = rf"(?:{'|'.join(one.own for one in LIBRARIES)})[^\n]{{0,400}}?{_GAVE_UP}"
 _TIMEOUT_ERROR = rf"TimeoutError: [^\n]{{0,400}}?(?:{'|'.join(one.own for one in LIBRARIES)})"
 # HCCL's exception names the call, and only its further lines say that another rank did not come.
-_HCCL_WAITED = r"EI000[26]\b|hccl fftsplus task timeout"
+_HCCL_WAITED = r"EI00(?:02|06|09|12|15)\b|EE1002\b|hccl fftsplus task timeout"
 
 
 def _symptom(needle: str, pattern: str = "", near: str = "") -> Signature:
@@ -77,6 +79,7 @@ _WORDS: dict[Signature, str] = {
         for needle in ("function error: Hccl", "NPU function error: ", "stream synchronize failed", "NPU error, error code is")
     },
     _symptom(", RankID:", r"\(PID:(?P<pid>\d{1,8}), Device:\d{1,4}, RankID:(?P<rank>\d{1,7})\)", _HCCL_WAITED): "HCCL",
+    _symptom("based on rootInfo detection"): "HCCL",
     _symptom("sec has expired on task", r"timeout [\d.]+ sec has expired on task"): "UCC",
     _symptom("Assertion `", r"(?:mscclpp|poll_device\.hpp)[^\s:]{0,200}:\d+[^\n]{0,600}Assertion `"): "MSCCL++",
     _symptom("A request has timed out and will therefore fail"): "MPI",
@@ -107,7 +110,7 @@ _TORCHS = {
 # DeepEP numbers the GPUs of a node (NVL) and the nodes (RDMA); in its barrier each thread waits for one GPU of the node.
 _PEER = lazily(
     r"(?:src|dst) (?P<net>NVL|RDMA|IB)(?: lane)?: (?P<of_net>\d{1,5})\b|thread = (?P<thread>\d{1,5}), value = [1-9]"
-    r"|(?:\bpeer|\b(?:from|for)(?: remote)? rank|[Rr]emote [Rr]ank)(?:[ :=]| \[|\[)*(?P<rank>\d{1,7})\b"
+    r"|(?:\b[Pp]eer(?: rank)?|\b(?:from|for)(?: remote)? rank|[Rr]emote [Rr]ank)(?:[ :=]| \[|\[)*(?P<rank>\d{1,7})\b"
 )
 _JOINTS = lazily(r"[-_ ]")
 _SHOWN = 4

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import fingerprints, guarded, text, words
+from unhang.knowledge import cann, fingerprints, guarded, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
@@ -581,6 +581,7 @@ CAUSE = Cause(
         "caught exception on one rank."
     ),
     signatures=(
+        cann.message("inconsistent between ranks", standing="established", remedies=("compare-calls", "check-each-call")),
         SIZE_MISMATCH,
         _REFUSED,
         Signature(
@@ -836,6 +837,7 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/pull/79901",
     ),
     hits=(
+        "EI0005: [PID: 812] 2026-01-08 The parameters of operator HcclAllReduce are inconsistent between ranks, count is 8",
         "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=21, Op",
         "world size: 8\nerror msg: Culprit rank 3; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: all_reduce",
         (

@@ -268,6 +268,7 @@ CAUSE = Cause(
         "DeepEP timeout check failed: rank = 6, thread = 5, value = 1024)",
         "node7:812:830 [3] NVSHMEM ERROR proxy Timeout waiting for the completion of a put",
         "RuntimeError: HCCL function error: HcclAllreduce, error code is 9",
+        "EI0015: [PID: 812] Failed to collect cluster information of the communicator based on rootInfo detection. Reason: timeout.",
         (
             "RuntimeError: OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6\n[ERROR] 2026-11-03-10:00:01 (PID:812, Device:5, "
             "RankID:5) ERR01100 OPS call acl api failed.\nEI0006: [PID: 812] Getting socket times out. Reason: Remote Rank did not send the data"

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import starting, text, words
+from unhang.knowledge import cann, starting, text, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.knowledge.text import NOTHING, Text
@@ -194,6 +194,14 @@ CAUSE = Cause(
         "fill in ('auto')."
     ),
     signatures=(
+        *(
+            cann.message(needle, standing="established", remedies=("correct-variable",))
+            for needle in (" for environment variable ", "nvironment variable [")
+        ),
+        *(
+            cann.message(n, codes="00(?:03|04|14|16|17)", standing="established", remedies=("correct-option",))
+            for n in ("ranktable", "parameters of operator", " for config ")
+        ),
         *starting.BY_PYTHON,
         *starting.BY_OTHERS,
         # torch.distributed.launch passes it; since torch 2.0 with a dash.
@@ -946,6 +954,11 @@ CAUSE = Cause(
         "https://www.deepspeed.ai/docs/config-json/",
     ),
     hits=(
+        "EI0003: [PID: 812] 2026-01-08 Failed to verify parameters of operator HcclAllReduce. Value 17 for parameter dataType is invalid.",
+        "EI0016: [PID: 812] 2026-01-08 Value 8 for config hcclBufferSize is invalid. Expected value: 1.",
+        "EI0001: [PID: 812] 2026-01-08 Value 9 for environment variable HCCL_CONNECT_TIMEOUT is invalid. Expected value: 120 to 7200.",
+        "EI0001: 2026-01-08-11:02:13.441.302 Environment variable [HCCL_IF_IP] is invalid. Reason: it should be an available ip.",
+        "EI0004: [PID: 812] 2026-01-08-11:02:13.441.302 The ranktable or rank is invalid. Reason: [The ranktable config is invalid].",
         "[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (/app/tensorrt_llm/cpp/tensorrt_llm/runtime/worldConfig.cpp:80)",
         "ValueError: Weight input_size_per_partition = 10944 is not divisible by min_thread_k = 128.",
         "ValueError: Too large swap space. 16.00 GiB out of the 15.01 GiB total CPU memory is allocated for the swap space.",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import serving, words
+from unhang.knowledge import cann, serving, words
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.knowledge.text import NOTHING, Text, continued, joined
@@ -255,6 +255,7 @@ CAUSE = Cause(
     ),
     why="The step needs more than fits, the memory is fragmented, another process holds it, or nothing was left for NCCL's own buffers.",
     signatures=(
+        cann.message("Failed to allocate ", codes="(?:0007|0011|0004)", remedies=("free-the-gpu", "smaller-step", "shard")),
         Signature(
             needle="out of memory. Tried to allocate",
             pattern=r"(?P<platform>CUDA|HIP|XPU|NPU|MPS|MLU|MUSA|backend) out of memory\. Tried to allocate (?P<wanted>\d+(?:\.\d+)? ?[KMGT]?i?B)",
@@ -596,6 +597,7 @@ CAUSE = Cause(
         "https://docs.vllm.ai/en/latest/configuration/conserving_memory.html",
     ),
     hits=(
+        "[PID: 812] 2026-01-08-11:02:13.441.302 Resource_Error_Insufficient_Device_Memory(EI0011): Failed to allocate 209715200 bytes of NPU memory.",
         "|CCL_ERROR| EXCEPTION: ze error at zeCommandQueueExecuteCommandLists, code: ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
         "Exception in device=TPU:6: RESOURCE_EXHAUSTED: Attempting to reserve 10.51G at the bottom of memory.",
         (

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import srun, text, words
+from unhang.knowledge import cann, srun, text, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
@@ -316,6 +316,7 @@ CAUSE = Cause(
     what="A process of the training was ended from outside, with no chance to say anything. The others lose their peer.",
     why="The kernel's OOM killer, the memory limit of a container or a job, Ray's memory monitor, or a person.",
     signatures=(
+        cann.message("bytes host memory for Runtime", remedies=("less-memory", "more-memory")),
         # Python cannot fork: overcommit is off, or the limit of the container leaves no room for the copy of a large process.
         Signature(
             needle="OSError: [Errno 12] Cannot allocate memory",
@@ -647,6 +648,7 @@ CAUSE = Cause(
         "https://slurm.schedmd.com/sbatch.html",
     ),
     hits=(
+        "EE1013: [PID: 812] 2026-01-08-11:02:13.441.302 Failed to allocate 4096 bytes host memory for Runtime.",
         "    self.pid = os.fork()\n               ^^^^^^^^^\nOSError: [Errno 12] Cannot allocate memory",
         "[88123.41] Memory cgroup out of memory: Killed process 4720 (python3) total-vm:91234567kB, anon-rss:65012345kB, file-rss:1024kB",
         "kernel: Out of memory: Kill process 4720 (python) score 901 or sacrifice child",

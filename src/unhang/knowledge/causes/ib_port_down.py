@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from unhang.knowledge import cann
 from unhang.knowledge.cause import Cause, Signature
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
@@ -195,6 +196,7 @@ CAUSE = Cause(
     what="A port that the job uses is not Active, or its link went down while the job ran. Transfers over it run into their retries.",
     why="A cable or transceiver that is loose or dying, a switch port that is off or flaps, no subnet manager (the port stays in Initializing).",
     signatures=(
+        cann.message("The network port is down", standing="established", remedies=("npu-link",)),
         Signature(
             needle=": port error",
             pattern=rf"{_EVENT}async (?:error |fatal )?event ?: port error",
@@ -279,6 +281,7 @@ CAUSE = Cause(
     ),
     on_host=_on_host,
     remedies=(
+        cann.NPU_LINK,
         Remedy(
             id="see-the-ports",
             says="Look at the ports of every host: State must be Active, and the counters of link errors must not grow.",
@@ -339,6 +342,7 @@ CAUSE = Cause(
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#infiniband",
     ),
     hits=(
+        "EJ0002: [PID: 812] 2026-01-08-11:02:13.441.302 The network port is down.",
         "node48:34050:34121 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
         "node48:34050:34121 [0] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error",
         "[2026-11-03 10:00:01] node48:34050:34121 [0] transport/net_ib.cc:152 NCCL WARN NET/IB : mlx5_3:1 Got async error event: port error",

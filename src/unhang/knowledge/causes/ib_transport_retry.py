@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from unhang.knowledge import cann
 from unhang.knowledge.cause import Cause, Signature
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
@@ -70,6 +71,7 @@ CAUSE = Cause(
     what="The other side of an RDMA connection did not acknowledge for all retries (completion status 12), or was never ready to receive (13).",
     why="A link that drops packets, a RoCE fabric that loses or misroutes them (GID, traffic class, flow control, MTU), or a peer that died.",
     signatures=(
+        cann.message("An error CQE occurred", remedies=("who-died-first", "npu-link")),
         Signature(
             needle="Got completion from peer",
             pattern=rf"Got completion from peer (?P<peer>\S+) with {_GAVE_UP.format(12)}{_HCA}",
@@ -171,6 +173,7 @@ CAUSE = Cause(
     ),
     on_host=_on_host,
     remedies=(
+        cann.NPU_LINK,
         Remedy(
             id="who-died-first",
             says="Look at the peer that is named: if its process ended before (out of memory, exception, SIGKILL), this is only the consequence.",
@@ -234,6 +237,7 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/905",
     ),
     hits=(
+        "EI0013: [PID: 812] 2026-01-08 An error CQE occurred during operator execution. Local information: server 10.0.0.1, device ID 2",
         "(RayWorkerWrapper pid=812) mlx5: node7: got completion with error:",
         (
             "node7:815:864 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node8<37948> with error 12, opcode 2, len 1, "

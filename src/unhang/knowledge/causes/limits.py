@@ -424,13 +424,13 @@ CAUSE = Cause(
         Signature(
             needle="unable to mmap ",
             # A receiver has the file handle alone (torch/MapAllocator.cpp).
-            pattern=r"unable to mmap (?P<size_bytes>\d+) bytes from file <(?P<path>/torch_[^>]{1,120}|filename not specified)>: Cannot allocate memory",
+            pattern=r"unable to mmap (?P<size_bytes>\d+) bytes from file <(?:/torch_[^>]{1,120}|filename not specified)>: Cannot allocate memory",
             standing="likely",
             says=(
-                "the shared tensor {path} ({size_bytes} bytes) could not be mapped: most often the number of mappings of one process "
+                "a shared tensor ({size_bytes} bytes) could not be mapped: most often the number of mappings of one process "
                 "(vm.max_map_count) is reached"
             ),
-            says_zh="无法映射共享张量 {path}（{size_bytes} 字节）：最常见的是达到了单个进程的映射数上限（vm.max_map_count）",
+            says_zh="无法映射共享张量（{size_bytes} 字节）：最常见的是达到了单个进程的映射数上限（vm.max_map_count）",
             remedies=("mappings", "file-system-sharing"),
         ),
         Signature(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from unhang.knowledge import cann
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.causes.device_mapping import PEERS_HIDDEN
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
@@ -234,6 +235,7 @@ CAUSE = Cause(
         "virtual machines, too many peers."
     ),
     signatures=(
+        cann.message("P2P communication failed", remedies=("npu-by-roce",)),
         # NCCL_RUN_DIAGNOSTICS=1, of 2.31 on: it tries each direction between GPUs before the application does.
         Signature(
             needle="NCCL DIAG [INFO] p2p: ",
@@ -415,6 +417,13 @@ CAUSE = Cause(
     on_host=_on_host,
     remedies=(
         Remedy(
+            id="npu-by-roce",
+            says="Let HCCL reach the NPUs of the same host through their network ports.",
+            says_zh="让 HCCL 通过网口访问同一主机内的 NPU。",
+            env={"HCCL_INTRA_ROCE_ENABLE": "1"},
+            verify="npu-smi info; npu-smi info -t topo",
+        ),
+        Remedy(
             id="host-memory",
             says=(
                 "Let NCCL go through host memory instead of P2P; slower, and right on every machine. NCCL_P2P_LEVEL=PIX or NVL keeps P2P for the "
@@ -500,6 +509,7 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/631",
     ),
     hits=(
+        "EI0010: [PID: 812] 2026-01-08-11:02:13.441.302 P2P communication failed. Reason: device 3 has no peer access",
         "node7:4711 NCCL DIAG [INFO] p2p: write mismatch srcRank=2 dstRank=5 path=NVL expected=0x4000000200000001 got=0x0; inspect the link",
         "node7:4711 NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed verification",
         (

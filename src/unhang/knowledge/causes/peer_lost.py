@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import cann
 from unhang.knowledge.cause import Cause, Signature
 
 LEFT_AT_BARRIER = Signature(
@@ -30,6 +31,7 @@ CAUSE = Cause(
     what="A rank noticed, inside a collective, that its peer closed the connection, ended, or aborted the communicator.",
     why="The peer failed, was killed or left first; only rarely the network itself.",
     signatures=(
+        *(cann.message(needle, role="symptom") for needle in ("ransport init error", "SDMA memory copy task exception occurred")),
         Signature(
             needle="Connection closed by peer [",
             pattern=r"Connection closed by peer \[(?P<address>[^\]]{1,100})\]",
@@ -99,6 +101,8 @@ CAUSE = Cause(
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html",
     ),
     hits=(
+        "EI0009: [PID: 812] 2026-01-08 Transport init error. Reason: [Create][DestLink]Create Dest error! dst_rank[0]-remoteUserrank[0]",
+        "EI0012: [PID: 812] 2026-01-08 SDMA memory copy task exception occurred. Remote rank: 4. Base information: x.",
         "The node with node id: 5c21e0f4aa93 and address: 10.0.0.8 and node name: 10.0.0.8 has been marked dead because the detector.",
         (
             "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:47492. This is "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import text, words
+from unhang.knowledge import cann, text, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import NOTHING, Text
@@ -139,6 +139,7 @@ CAUSE = Cause(
     what="The rendezvous, the store or a server of the job could not listen on its port, because another process does.",
     why="A job on the same host with the same MASTER_PORT (29500 is everybody's default), or a process that an earlier run left behind.",
     signatures=(
+        cann.message("Failed to enable listening for the ", remedies=("who-has-it", "another-port")),
         Signature(needle="EADDRINUSE", pattern=r"port: (?P<port>\d+), useIpv6: \w+, code: -98, name: EADDRINUSE"),
         Signature(needle="The server socket has failed to bind to", pattern=r"failed to bind to \[?[^\]\s]*\]?:(?P<port>\d+) \(errno: 98"),
         Signature(needle="[Errno 98]", pattern=r"\[Errno 98\](?! .{0,200}bind on address).{0,300}?[Aa]ddress already in use"),
@@ -223,6 +224,7 @@ CAUSE = Cause(
         "https://man7.org/linux/man-pages/man2/bind.2.html",
     ),
     hits=(
+        "EI0019: [PID: 812] 2026-01-08-11:02:13.441.302 Failed to enable listening for the host network adapter socket. Reason: port 60000 is bound",
         (
             "[ERROR] HCCL(5122,python3):2026-11-03-09:10:02.118.301 [hccl_socket.cc:100] [5122][HcclSocket][Listen] socket type[1], listen on "
             "ip[10.0.0.8] and specific port[16666] fail. Please check the port status and whether the port is been using by other process."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from unhang.knowledge import cann
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
@@ -188,6 +189,8 @@ CAUSE = Cause(
         "another one than torch was built with."
     ),
     signatures=(
+        cann.message("driver version capacity is insufficient", remedies=("matching-packages",)),
+        cann.message(" versions are inconsistent", standing="established", remedies=("same-everywhere",)),
         Signature(
             needle="Mismatched NCCL version detected",
             pattern=r"Mismatched NCCL version detected : rank (?P<first>\d+) version (?P<first_version>\d+) "
@@ -408,6 +411,8 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/cpp_extension.html",
     ),
     hits=(
+        "EE1015: [PID: 812] 2026-01-08 rtMemcpyBatch failed. Reason: The driver version capacity is insufficient. Feature 7 is missing",
+        "EI0008: [PID: 812] 2026-01-08 The CANN versions are inconsistent: tag [x], local_version [1.83], remote_version [1.84]",
         "nvcc fatal   : Value 'c++17' is not defined for option 'std'",
         "[rank0]: AssertionError: CublasLt version 12.1.3.x or higher required for FP8 execution on Ada.",
         "node7:4711 NCCL DIAG [INFO] CUDA driver version: mismatch across 16 ranks in comm 0x5581, rank(s) 8-15 differ from rank 0 (13000)",
