@@ -50,6 +50,8 @@ def _device(name: str, backend: str, visible: str, shows: str) -> tuple[tuple[st
 
 _OTHERS = r"CUDA|NVIDIA|nvidia|NVLink|NVML|Blackwell|Hopper|cuobjdump|nvcc|NVCC|libcuda|Xid|compute-sanitizer|dcgmi"
 _TORCH = r"\b[Tt]orch|TORCH|CUDA build|train\.py|Trainer|DataLoader|init_process_group|micro batch|ZeRO|FSDP|vLLM|set_device|unhang run|\bmodel\b"
+_RAY_TRAINERS = ("verl/", "nemo_rl", "openrlhf", "placement group", "Ray ")
+_HOW_MANY = "--nproc-per-node, --num_processes, tensor_parallel_size"
 _BY_TORCHRUN = ("torchrun", "torch/distributed/run", "torch/distributed/elastic", "torch/distributed/launcher", "torch.distributed.")
 
 ENVIRONMENTS = (
@@ -104,6 +106,8 @@ ENVIRONMENTS = (
             "/hipify/",
             "+rocm",
             "amdgpu",
+            "Memory access fault by GPU",
+            "HSA_STATUS_ERROR",
         ),
         words=(
             ("nvidia-smi --query-gpu=index,memory.used,memory.free,memory.total --format=csv -l 1", "watch -n 1 rocm-smi --showmeminfo vram"),
@@ -154,6 +158,32 @@ ENVIRONMENTS = (
         ),
         lacks=r"torchrun|--nproc-per-node",
     ),
+    # An engine starts its ranks itself; inside of a training (TRL, verl) the training's own words hold.
+    Environment(
+        id="engine",
+        marks=("/vllm/", "vLLM", "/sglang/", "SGLang", "ServerArgs("),
+        unless=(*_RAY_TRAINERS, "/trl/", "train.py", "torchrun", "accelerate launch"),
+        words=((_HOW_MANY, "--tensor-parallel-size, --tp-size"),),
+        lacks=r"torchrun|--nproc-per-node|LOCAL_RANK|set_device|init_process_group|DataLoader|[Mm]icro batch|gradient|Trainer|FSDP|ZeRO",
+        no_command=r"train\.py|accelerate",
+    ),
+    Environment(id="ray", marks=_RAY_TRAINERS, unless=("torchrun",), lacks=r"torchrun|--nproc-per-node", no_command=r"train\.py|accelerate"),
+    # accelerate's launcher runs torch's, whose frames prove nothing.
+    Environment(
+        id="accelerate",
+        marks=("accelerate/commands/launch", "accelerate launch", "/trl/"),
+        unless=(*_RAY_TRAINERS, "torchrun"),
+        words=(
+            ("torchrun --standalone --nproc-per-node gpu ", "accelerate launch --multi_gpu "),
+            ("torchrun --standalone --nproc-per-node ", "accelerate launch --num_processes "),
+            ("torchrun --nnodes 2 --nproc-per-node 8 ", "accelerate launch --num_machines 2 --num_processes 16 "),
+            *((f"torchrun {rest} ", f"accelerate launch {rest} ") for rest in ("ARGS", "...")),
+            (_HOW_MANY, "--num_processes"),
+        ),
+        no_command=r"torchrun",
+    ),
+    # GPUs that a driver and an NCCL of some months ago do not know well.
+    Environment(id="new-gpu", marks=("RTX 50", "RTX PRO", "NVIDIA B200", "NVIDIA B300", "NVIDIA GB10", "NVIDIA GB200", "NVIDIA GB300", "sm_12")),
     Environment(id="srun", marks=("srun: ", "slurmstepd", "SLURM_PROCID"), unless=_BY_TORCHRUN),
     Environment(id="enroot", marks=("pyxis", "enroot"), no_command=r"\bdocker\b"),
     Environment(id="apptainer", marks=("apptainer", "singularity"), no_command=r"\bdocker\b"),
@@ -168,7 +198,10 @@ ENVIRONMENTS = (
 # Lines that say it and nothing else.
 SIGNATURES = tuple(
     Signature(needle=needle, role="context", keep=2)
-    for needle in ("pyxis", "enroot", "apptainer", "singularity", "mpirun", "OMPI_COMM_WORLD", "# nThread ", "kubelet", "/opt/rocm", "RCCL version")
+    for needle in (
+        *("pyxis", "enroot", "apptainer", "singularity", "mpirun", "OMPI_COMM_WORLD", "# nThread ", "kubelet", "/opt/rocm", "RCCL version"),
+        *("vLLM API server", "=ServerArgs("),
+    )
 )
 
 

@@ -141,12 +141,12 @@ CAUSE = Cause(
         Remedy(
             id="end-in-order",
             says=(
-                "End the script of every rank with torch.distributed.barrier() once all is saved, then destroy_process_group(), after dropping what "
-                "holds the group (del model, optimizer; gc.collect()). More time to wait does not help."
+                "End the script of every rank with destroy_process_group(), after dropping what holds the group (del model, optimizer; gc.collect());"
+                " call no barrier or other collective that some ranks have already left behind. More time to wait does not help."
             ),
             says_zh=(
-                "全部保存之后，在每个 rank 的脚本末尾先 torch.distributed.barrier()，再 destroy_process_group()，此前先释放持有进程组的对象"
-                "（del model, optimizer；gc.collect()）。延长等待时间没有用。"
+                "在每个 rank 的脚本末尾调用 destroy_process_group()，此前先释放持有进程组的对象（del model, optimizer；gc.collect()），"
+                "不要再调用有的 rank 已经离开的 barrier 或其他集合通信。延长等待时间没有用。"
             ),
             verify="PYTHONFAULTHANDLER=1 COMMAND; echo $?",
         ),

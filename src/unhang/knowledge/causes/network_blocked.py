@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
@@ -27,6 +28,13 @@ _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 # torch 2.13 prints an address that it has already freed in "The client socket has failed to connect to".
 _GARBAGE = lazily(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
+
+# Of a link that was seen to go, and of nothing else.
+_STEADY = Remedy(
+    id="steady-the-link",
+    says="See how often the link of the interface went, and exchange its cable, transceiver or switch port.",
+    says_zh="查看该网卡链路断开的次数，并更换线缆、光模块或交换机端口。",
+)
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -163,7 +171,7 @@ def _fell(seen: Network, log: KernelLog, *, several: bool) -> Iterable[HostFindi
     if towards is None or not towards.running:
         return
     for event in (e for e in log.events if e.kind == "link-down" and e.interface == towards.name and kernel_log.recent(e)):
-        yield CAUSE.host_finding(
+        found = CAUSE.host_finding(
             area="kernel",
             severity="warning" if several else "note",
             says=Text(
@@ -175,9 +183,10 @@ def _fell(seen: Network, log: KernelLog, *, several: bool) -> Iterable[HostFindi
                 "期间到其他主机的连接停住：超时、失去同伴、rendezvous 结束",
             ),
             evidence=(Evidence(source="kernel log", text=event.text),),
-            remedies=("steady-the-link",),
-            commands={"steady-the-link": f"ip -s -s link show {towards.name}; ethtool {towards.name}; dmesg -T | grep -i '{towards.name}.*link'"},
+            remedies=(),
         )
+        look = f"ip -s -s link show {towards.name}; ethtool {towards.name}; dmesg -T | grep -i '{towards.name}.*link'"
+        yield replace(found, remedies=(replace(_STEADY, command=look),))
 
 
 def _from_peers(host: Snapshot, seen: Network) -> Iterable[tuple[Packet, str]]:
@@ -480,12 +489,6 @@ CAUSE = Cause(
             says="Try the connection by hand, in both directions: nc -l 12345 on one host, this on the other.",
             says_zh="手工双向试连：一台主机执行 nc -l 12345，另一台执行下面的命令。",
             command="nc -vz -w 5 PEER_IP 12345; ip route get PEER_IP",
-        ),
-        Remedy(
-            id="steady-the-link",
-            says="See how often the link of the interface went, and exchange its cable, transceiver or switch port.",
-            says_zh="查看该网卡链路断开的次数，并更换线缆、光模块或交换机端口。",
-            command="ip -s -s link show INTERFACE; ethtool INTERFACE; dmesg -T | grep -i 'INTERFACE.*link'",
         ),
         Remedy(
             id="open-between-hosts",

@@ -83,11 +83,19 @@ CAUSE = Cause(
         ),
         Signature(
             needle="appears not to match ",
-            pattern=r"(?:params|replicas)\[(?P<index>\d+)\].* in this process with (?P<what>sizes|strides) (?P<mine_shape>\[[\d, ]*\]) appears "
-            r"not to match",
-            says="DDP: parameter {index} has {what} {mine_shape} on one rank and others on rank 0",
-            says_zh="DDP：参数 {index} 的 {what} 在某个 rank 上是 {mine_shape}，在 rank 0 上则不同",
+            pattern=r"(?:params|replicas)\[(?P<index>\d+)\].* in this process with (?:sizes|strides) (?P<mine_shape>\[[\d, ]*\]) appears "
+            r"not to match (?!strides)",
+            says="DDP: parameter {index} has sizes {mine_shape} on one rank and others on rank 0",
+            says_zh="DDP：参数 {index} 的 sizes 在某个 rank 上是 {mine_shape}，在 rank 0 上则不同",
             remedies=("same-model",),
+        ),
+        # The sizes stand in this line, and are those of all ranks.
+        Signature(
+            needle="appears not to match strides ",
+            pattern=r"(?:params|replicas)\[(?P<index>\d+)\].* in this process with sizes \[[\d, ]*\] appears not to match strides",
+            says="DDP: parameter {index} lies in another order of memory (strides) than on rank 0, with the same sizes",
+            says_zh="DDP：参数 {index} 的内存布局（strides）与 rank 0 不同，大小相同",
+            remedies=("same-strides",),
         ),
     ),
     in_run=_found,
@@ -99,6 +107,11 @@ CAUSE = Cause(
                 "Build the same model on every rank: same configuration, same checkpoint, same frozen layers; print its number of parameters on each."
             ),
             says_zh="在每个进程上构造完全相同的模型：同样的配置、同样的检查点、同样的冻结层；在每个进程上打印参数个数来核对。",
+        ),
+        Remedy(
+            id="same-strides",
+            says="Lay the parameters out alike on all ranks before DDP: channels_last and .contiguous() everywhere or nowhere.",
+            says_zh="在构造 DDP 之前让所有 rank 的参数布局一致：channels_last 和 .contiguous() 要么都用，要么都不用。",
         ),
         Remedy(
             id="test-the-exchange",
@@ -132,6 +145,7 @@ CAUSE = Cause(
     mistaken_for={"rank-exception": "all ranks raise it alike, and one process alone has nobody to differ from"},
     sources=("https://docs.pytorch.org/docs/stable/notes/ddp.html", "https://arxiv.org/abs/2102.11245"),
     hits=(
+        "RuntimeError: [2]: params[7] in this process with sizes [256, 256, 1, 1] appears not to match strides of the same param in process 0.",
         "unhang.errors.OutOfSync: the ranks are out of sync at step 300. parameters: layer.0.weight (rank 2) differs. Rank 2 differs from most",
         (
             "[rank1]: unhang.errors.OutOfSync: the ranks are out of sync at step 7-8. steps: rank 0 is at 7; rank 1 is at 8. "
