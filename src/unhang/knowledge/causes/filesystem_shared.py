@@ -180,17 +180,14 @@ CAUSE = Cause(
             says_zh="{path} 的句柄已失效（stale）：本机打开它期间，另一台主机在共享文件系统上替换或删除了它",
             remedies=(*_RACE, "look-at-mount"),
         ),
-        Signature(
-            needle="Stale file handle",
-            says="a file handle is stale: another host replaced or removed the file on the shared file system while this one had it open",
-            says_zh="有文件句柄已失效（stale）：本机打开该文件期间，另一台主机在共享文件系统上替换或删除了它",
-            remedies=(*_RACE, "look-at-mount"),
-        ),
-        Signature(
-            needle="Stale NFS file handle",
-            says="a file handle is stale: another host replaced or removed the file on the shared file system while this one had it open",
-            says_zh="有文件句柄已失效（stale）：本机打开该文件期间，另一台主机在共享文件系统上替换或删除了它",
-            remedies=(*_RACE, "look-at-mount"),
+        *(
+            Signature(
+                needle=needle,
+                says="a file handle is stale: another host replaced or removed the file on the shared file system while this one had it open",
+                says_zh="有文件句柄已失效（stale）：本机打开该文件期间，另一台主机在共享文件系统上替换或删除了它",
+                remedies=(*_RACE, "look-at-mount"),
+            )
+            for needle in ("Stale file handle", "Stale NFS file handle")
         ),
         Signature(
             needle="Transport endpoint is not connected",

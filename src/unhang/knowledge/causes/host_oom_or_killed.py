@@ -534,25 +534,19 @@ CAUSE = Cause(
             says_zh="shell：进程 {pid} 被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,
         ),
-        Signature(
-            needle="code 137",
-            pattern=r"(?:exit(?:ed)?|terminated)\b.{0,20}\bcode 137\b",
-            says="a container ended with code 137 (SIGKILL)",
-            says_zh="某个容器以退出码 137（SIGKILL）结束",
-            remedies=_KILLED,
-        ),
-        Signature(
-            needle="code (137)",
-            pattern=r"(?:exit(?:ed)?|terminated)\b.{0,20}\bcode \(137\)",
-            says="a container ended with code 137 (SIGKILL)",
-            says_zh="某个容器以退出码 137（SIGKILL）结束",
-            remedies=_KILLED,
-        ),
-        Signature(
-            needle="Exit Code:    137",
-            says="a container ended with code 137 (SIGKILL)",
-            says_zh="某个容器以退出码 137（SIGKILL）结束",
-            remedies=_KILLED,
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                says="a container ended with code 137 (SIGKILL)",
+                says_zh="某个容器以退出码 137（SIGKILL）结束",
+                remedies=_KILLED,
+            )
+            for needle, pattern in (
+                ("code 137", r"(?:exit(?:ed)?|terminated)\b.{0,20}\bcode 137\b"),
+                ("code (137)", r"(?:exit(?:ed)?|terminated)\b.{0,20}\bcode \(137\)"),
+                ("Exit Code:    137", ""),
+            )
         ),
         Signature(
             needle="xit code: -9",

@@ -276,17 +276,14 @@ CAUSE = Cause(
             says_zh="NCCL 把 {local}（{layer}）与 {remote}（{other}）配成一对：链路层不同",
             remedies=("one-link-layer",),
         ),
-        Signature(
-            needle="device is incompatible with the local",
-            says="NCCL paired adapters of different link layers (InfiniBand and RoCE)",
-            says_zh="NCCL 把链路层不同的网卡（InfiniBand 与 RoCE）配成一对",
-            remedies=("one-link-layer",),
-        ),
-        Signature(
-            needle="Can't merge net devices with different link_layer",
-            says="NCCL paired adapters of different link layers (InfiniBand and RoCE)",
-            says_zh="NCCL 把链路层不同的网卡（InfiniBand 与 RoCE）配成一对",
-            remedies=("one-link-layer",),
+        *(
+            Signature(
+                needle=needle,
+                says="NCCL paired adapters of different link layers (InfiniBand and RoCE)",
+                says_zh="NCCL 把链路层不同的网卡（InfiniBand 与 RoCE）配成一对",
+                remedies=("one-link-layer",),
+            )
+            for needle in ("device is incompatible with the local", "Can't merge net devices with different link_layer")
         ),
         Signature(
             needle="has a different number of devices=",

@@ -181,6 +181,8 @@ def _shadows(seen: PythonEnv) -> Iterable[HostFinding]:
             )
 
 
+_IN_OTHER_LANGUAGES = "未找到命令|找不到命令|Kommando nicht gefunden|commande introuvable|orden no encontrada"
+
 CAUSE = Cause(
     id="launcher-wrong-env",
     role="root",
@@ -192,35 +194,21 @@ CAUSE = Cause(
         "environment is not activated on that host."
     ),
     signatures=(
-        Signature(
-            needle="command not found",
-            pattern=rf"(?:^|[\s:'\"])(?<![/\w.-]){_PYTHON_AND}: command not found",
-            says="{program} is not on the PATH of the shell that was to start it",
-            says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
-            remedies=("through-the-interpreter", "activate-everywhere"),
-        ),
-        Signature(
-            needle=": not found",
-            pattern=rf"sh: (?:line )?(?:\d+: )?{_PYTHON_AND}: not found",
-            says="{program} is not on the PATH of the shell that was to start it",
-            says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
-            remedies=("through-the-interpreter", "activate-everywhere"),
-        ),
-        # zsh turns it round; other languages have their own words.
-        Signature(
-            needle="command not found: ",
-            pattern=rf"command not found: {_PYTHON_AND}\b",
-            says="{program} is not on the PATH of the shell that was to start it",
-            says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
-            remedies=("through-the-interpreter", "activate-everywhere"),
-        ),
-        Signature(
-            needle="torchrun",
-            pattern=r"(?<![/\w.-])(?P<program>torchrun)\s?[:：]\s?"
-            r"(?:未找到命令|找不到命令|Kommando nicht gefunden|commande introuvable|orden no encontrada)",
-            says="{program} is not on the PATH of the shell that was to start it",
-            says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
-            remedies=("through-the-interpreter", "activate-everywhere"),
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                says="{program} is not on the PATH of the shell that was to start it",
+                says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
+                remedies=("through-the-interpreter", "activate-everywhere"),
+            )
+            for needle, pattern in (
+                ("command not found", rf"(?:^|[\s:'\"])(?<![/\w.-]){_PYTHON_AND}: command not found"),
+                (": not found", rf"sh: (?:line )?(?:\d+: )?{_PYTHON_AND}: not found"),
+                # zsh turns it round; other languages have their own words.
+                ("command not found: ", rf"command not found: {_PYTHON_AND}\b"),
+                ("torchrun", rf"(?<![/\w.-])(?P<program>torchrun)\s?[:：]\s?(?:{_IN_OTHER_LANGUAGES})"),
+            )
         ),
         Signature(
             needle="executable file not found in ",

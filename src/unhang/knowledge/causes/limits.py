@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
 from unhang.knowledge.text import Text
-from unhang.model import Evidence, HostFinding, Remedy
+from unhang.model import Evidence, HostFinding, Remedy, Standing
 
 if TYPE_CHECKING:
     from unhang.facts.container import Kind
@@ -21,6 +21,16 @@ _FILES = ("open-files", "file-system-sharing", "fewer-sockets")
 _LOADER_FILES = ("open-files", "file-system-sharing")
 _MEMLOCK = ("locked-memory", "adapter-limits")
 _PROCESSES = ("processes", "fewer-threads")
+_UNAVAILABLE = "Resource temporarily unavailable"
+_THREAD, _PROCESS = ("thread", "线程"), ("process", "进程")
+_NOT_STARTED: tuple[tuple[str, str, Standing, tuple[str, str]], ...] = (
+    (_UNAVAILABLE, rf"(?:pthread_create|[Tt]hread creation|blas_thread_init)[^\n]{{0,160}}?{_UNAVAILABLE}", "established", _THREAD),
+    (_UNAVAILABLE, rf"fork: (?:retry: )?{_UNAVAILABLE}|fork failed[^\n]{{0,60}}{_UNAVAILABLE}", "established", _PROCESS),
+    (f"[Errno 11] {_UNAVAILABLE}", rf"BlockingIOError: \[Errno 11\] {_UNAVAILABLE}", "established", _PROCESS),
+    (_UNAVAILABLE, rf"(?:what\(\): +|thread: ){_UNAVAILABLE}", "likely", _THREAD),
+    ("can't start new thread", "", "likely", _THREAD),
+    ("Thread creation via pthread_create() failed", "", "established", _THREAD),
+)
 _NO_MEMORY = r"(?:Cannot allocate memory|ENOMEM)"
 
 _MIB = 1024 * 1024
@@ -371,48 +381,17 @@ CAUSE = Cause(
             says_zh="Open MPI 无法为 InfiniBand 锁定内存：锁定内存上限（ulimit -l）太小",
             remedies=_MEMLOCK,
         ),
-        Signature(
-            needle="Resource temporarily unavailable",
-            pattern=r"(?:pthread_create|[Tt]hread creation|blas_thread_init)[^\n]{0,160}?Resource temporarily unavailable",
-            says="no further thread could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
-            says_zh="无法再启动线程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
-            remedies=_PROCESSES,
-        ),
-        Signature(
-            needle="Resource temporarily unavailable",
-            pattern=r"fork: (?:retry: )?Resource temporarily unavailable|fork failed[^\n]{0,60}Resource temporarily unavailable",
-            says="no further process could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
-            says_zh="无法再启动进程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
-            remedies=_PROCESSES,
-        ),
-        Signature(
-            needle="[Errno 11] Resource temporarily unavailable",
-            pattern=r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
-            near=r"os\.fork\(|fork_exec|popen_fork|subprocess\.py|multiprocessing/process\.py",
-            says="no further process could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
-            says_zh="无法再启动进程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
-            remedies=_PROCESSES,
-        ),
-        Signature(
-            needle="Resource temporarily unavailable",
-            pattern=r"(?:what\(\): +|thread: )Resource temporarily unavailable",
-            says="no further thread could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
-            says_zh="无法再启动线程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
-            standing="likely",
-            remedies=_PROCESSES,
-        ),
-        Signature(
-            needle="can't start new thread",
-            says="no further thread could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
-            says_zh="无法再启动线程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
-            standing="likely",
-            remedies=_PROCESSES,
-        ),
-        Signature(
-            needle="Thread creation via pthread_create() failed",
-            says="no further thread could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
-            says_zh="无法再启动线程：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
-            remedies=_PROCESSES,
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                near=r"os\.fork\(|fork_exec|popen_fork|subprocess\.py|multiprocessing/process\.py" if needle.startswith("[Errno") else "",
+                standing=standing,
+                says=f"no further {what} could be started: the limit of processes (ulimit -u, or the container's pids limit) is reached",
+                says_zh=f"无法再启动{what_zh}：已达到进程数上限（ulimit -u，或容器的 pids 限制）",
+                remedies=_PROCESSES,
+            )
+            for needle, pattern, standing, (what, what_zh) in _NOT_STARTED
         ),
         Signature(
             needle="fork rejected by pids controller",

@@ -273,34 +273,19 @@ CAUSE = Cause(
             says_zh="某个 rank 因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
             remedies=_ANY,
         ),
-        Signature(
-            needle="signal 7",
-            pattern=r"(?:exited on|signaled to shutdown with|[Cc]aught|terminated by|died (?:on|with)) signal 7\b",
-            standing="likely",
-            says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
-            says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
-            remedies=_ANY,
-        ),
-        Signature(
-            needle="Fatal Python error: Bus error",
-            standing="likely",
-            says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
-            says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
-            remedies=_ANY,
-        ),
-        Signature(
-            needle="Signal: Bus error (7)",
-            standing="likely",
-            says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
-            says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
-            remedies=_ANY,
-        ),
-        Signature(
-            needle="Bus error (core dumped)",
-            standing="likely",
-            says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
-            says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
-            remedies=_ANY,
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                standing="likely",
+                says="a process ended with SIGBUS, which is what writing to a full /dev/shm gives",
+                says_zh="某个进程因 SIGBUS 结束，向已满的 /dev/shm 写入就会这样",
+                remedies=_ANY,
+            )
+            for needle, pattern in (
+                ("signal 7", r"(?:exited on|signaled to shutdown with|[Cc]aught|terminated by|died (?:on|with)) signal 7\b"),
+                *((words, "") for words in ("Fatal Python error: Bus error", "Signal: Bus error (7)", "Bus error (core dumped)")),
+            )
         ),
         Signature(
             needle="No space left on device: '/",
