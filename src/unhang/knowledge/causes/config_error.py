@@ -267,6 +267,16 @@ CAUSE = Cause(
             says_zh="mpirun 要启动 {slots} 个进程，多于它的各主机提供的 slots",
             remedies=("slots",),
         ),
+        # Earlier releases, and those that do not find their help.
+        *(
+            Signature(
+                needle=needle,
+                says="mpirun was to start more processes than its hosts have slots for",
+                says_zh="mpirun 要启动的进程多于它的各主机提供的 slots",
+                remedies=("slots",),
+            )
+            for needle in ("All nodes which are allocated for this job are already filled", "te-rmaps-base:alloc-error")
+        ),
         Signature(
             needle="Cannot re-initialize CUDA in forked subprocess",
             pattern=r"Error: Cannot re-initialize CUDA in forked subprocess",
@@ -1110,6 +1120,8 @@ CAUSE = Cause(
         "yaml.constructor.ConstructorError: could not determine a constructor for the tag '!env'",
         "sbatch: error: Batch job submission failed: Requested node configuration is not available",
         "srun: error: Unable to create step for job 8123: More processors requested than permitted",
+        "All nodes which are allocated for this job are already filled.",
+        "Sorry!  You were supposed to get help about:\n    prte-rmaps-base:alloc-error\nBut I couldn't open the help file:",
         "There are not enough slots available in the system to satisfy the 16\nslots that were requested by the application:\n\n  python",
         ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"),
         'Error from server (BadRequest): strict decoding error: unknown field "spec.template.gpus"',

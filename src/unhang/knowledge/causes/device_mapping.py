@@ -206,13 +206,23 @@ CAUSE = Cause(
             says_zh="请求了 {wanted} 个 rank，而可见的 GPU 有 {count} 块",
             remedies=("fewer-ranks",),
         ),
-        # Ray deals the GPUs out (verl, vLLM). That one node has fewer than the engine wants is usual, and no error.
-        Signature(
-            needle="is less than total desired GPUs",
-            pattern=r"Total available GPUs (?P<count>[\d.]+) is less than total desired GPUs (?P<wanted>[\d.]+)",
-            says="{wanted} GPUs were asked for and Ray has {count}",
-            says_zh="请求了 {wanted} 块 GPU，而 Ray 有 {count} 块",
-            remedies=("gpus-of-ray", "fewer-ranks"),
+        # Ray deals the GPUs out (verl, NeMo-RL, vLLM). That one node has fewer than the engine wants is usual, and no error.
+        *(
+            Signature(
+                needle=needle,
+                pattern=rf"(?P<said>{pattern})",
+                standing="likely" if "may" in pattern else "established",
+                says="more was asked for than the Ray cluster has: {said}",
+                says_zh="请求的资源多于 Ray 集群所有：{said}",
+                remedies=("gpus-of-ray", "fit-the-cluster"),
+            )
+            for needle, pattern in (
+                ("is less than total desired GPUs", r"Total available GPUs [\d.]+ is less than total desired GPUs [\d.]*\d"),
+                ("cannot be satisfied in this ray cluster", r"Resource pool .{1,200}?cannot be satisfied in this ray cluster"),
+                (" are available in the cluster", r"Not enough [GC]PUs available\. Requested \d+ .{1,40} are available in the cluster"),
+                ("Cluster resources may be insufficient", r"Maximum number of retries reached \(\d+\)\. Cluster resources may be insufficient"),
+                ("waiting for placement groups to be ready", r"Timed out waiting for placement groups to be ready\. The cluster may not have"),
+            )
         ),
         Signature(
             needle="required GPUs exceeds the total number of available GPUs in the placement group",
@@ -394,6 +404,11 @@ CAUSE = Cause(
             verify="python -c 'import os, torch; print(os.environ.get(\"CUDA_VISIBLE_DEVICES\"), torch.cuda.device_count())'",
         ),
         Remedy(
+            id="fit-the-cluster",
+            says="Ask for what it has: trainer.nnodes and n_gpus_per_node in verl, cluster.num_nodes and gpus_per_node in NeMo-RL.",
+            says_zh="按集群实有数量请求：verl 用 trainer.nnodes 和 n_gpus_per_node，NeMo-RL 用 cluster.num_nodes 和 gpus_per_node。",
+        ),
+        Remedy(
             id="gpus-of-ray",
             says=(
                 "See what Ray has to give: every host has joined, each with its GPUs, no earlier job holds them, and the address of a host is the "
@@ -441,6 +456,10 @@ CAUSE = Cause(
     hits=(
         "node7:5120:5341 [1] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'",
         "(TaskRunner pid=4711) ValueError: Total available GPUs 6.0 is less than total desired GPUs 8",
+        "ValueError: Resource pool global_pool: 8*1cannot be satisfied in this ray cluster",
+        "Not enough CPUs available. Requested 64 CPUs, but only 32 are available in the cluster.",
+        "ResourceInsufficientError: Maximum number of retries reached (6). Cluster resources may be insufficient or cluster itself is unstable.",
+        "TimeoutError: Timed out waiting for placement groups to be ready. The cluster may not have enough resources to satisfy the request",
         "(EngineCore_DP0 pid=812) ValueError: The number of required GPUs exceeds the total number of available GPUs in the placement group.",
         (
             "ValueError: Cannot provide a placement group of placement_group_specs=[{'node:10.0.0.7': 0.001, 'GPU': 1.0}, {'GPU': 1.0}] within 1800 "

@@ -354,13 +354,13 @@ CAUSE = Cause(
         *(
             Signature(
                 needle=needle,
-                pattern=rf"\[Errno \d+\] {needle}b?'(?P<path>{_COMPILED}{more})'",
+                pattern=rf"\[Errno \d+\] {needle}(?P<path>{_COMPILED}{more})'",
                 standing="likely",
                 says="{path} is in a cache that several processes or nodes share, and another one replaced or removed it",
                 says_zh="{path} 位于多个进程或节点共用的缓存中，被另一个进程替换或删除了",
                 remedies=("node-local-cache", "one-writer"),
             )
-            for needle, more in (("No such file or directory: ", f"|{_CACHED}"), ("Device or resource busy: ", ""), ("Text file busy: ", ""))
+            for needle, more in (("No such file or directory: '", f"|{_CACHED}"), ("Device or resource busy: '", ""), ("Text file busy: '", ""))
         ),
         Signature(
             needle="[Errno 16] Device or resource busy: '",

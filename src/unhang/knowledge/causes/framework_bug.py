@@ -123,6 +123,14 @@ CAUSE = Cause(
             says_zh=_AT_DDP.zh,
             remedies=("detail-off", "upgrade-torch"),
         ),
+        # NVSHMEM up to 3.4.5 (NVIDIA/nvshmem issue 21).
+        Signature(
+            needle="NULL value Unable to create ah",
+            standing="likely",
+            says="NVSHMEM handed an address handle over that it had not filled in, as up to 3.4.5 on RoCE: newer adapter drivers refuse that",
+            says_zh="NVSHMEM（3.4.5 及以下，RoCE）传出了未初始化的 address handle，新的网卡驱动会拒绝它",
+            remedies=("newer-nvshmem",),
+        ),
         # Triton's compiler.
         Signature(
             needle="Assertion `",
@@ -234,6 +242,12 @@ CAUSE = Cause(
             command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
         ),
         Remedy(
+            id="newer-nvshmem",
+            says="Take an NVSHMEM after 3.4.5 and build DeepEP against it; if the call still fails, compare the ports (ibv_devinfo -v).",
+            says_zh="使用 3.4.5 之后的 NVSHMEM，并用它重新编译 DeepEP；如果仍然失败，再对比各端口（ibv_devinfo -v）。",
+            command="python -m pip list | grep -i nvshmem; nvshmem-info -v",
+        ),
+        Remedy(
             id="other-triton",
             says="Take the Triton that belongs to the installed torch, or a newer pair; until then choose another attention backend.",
             says_zh="使用与已安装 torch 配套的 Triton，或同时升级两者；在此之前关闭该内核（换用别的 attention 后端）。",
@@ -267,6 +281,7 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/issues/148976",
     ),
     hits=(
+        "/dvs/p4/main_nvshmem/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.",
         "ptxas fatal   : Ptx assembly aborted due to errors",
         "LLVM ERROR: Cannot select: t12: f16 = fp_round t11",
         "python: /project/lib/Analysis/Allocation.cpp:43: mlir::triton::getCvtOrder(mlir::Attribute): Assertion `src.isAmpere()' failed.",

@@ -363,7 +363,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="ibgda.cpp",
-            pattern=r"ibgda\.cpp:\d+: NULL value (?P<what>Unable to create ah|cannot allocate mlx5dv_devx_uar)",
+            pattern=r"ibgda\.cpp:\d+: NULL value (?P<what>cannot allocate mlx5dv_devx_uar)",
             says="NVSHMEM could not use the adapter from the GPU: {what}",
             says_zh="NVSHMEM 无法从 GPU 使用网卡：{what}",
             remedies=("gid-index", "give-the-device", "compare-ports"),
@@ -579,9 +579,10 @@ CAUSE = Cause(
         "node7:815:864 [0] nccl_net_ofi_domain_get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9b failed: Invalid argument",
         "node7:815:864 [0] ofi_init:1136 NCCL WARN NET/OFI Only EFA provider is supported",
         "node7:815:864 [0] nccl_net_ofi_create_plugin:214 NCCL WARN NET/OFI No eligible providers were found",
-        "/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.",
+        "/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value cannot allocate mlx5dv_devx_uar",
     ),
     near_misses=(
+        "/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.",
         "node7:815:864 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr failed with error Operation not permitted",
         "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.",
         (

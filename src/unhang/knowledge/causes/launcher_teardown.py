@@ -81,7 +81,14 @@ CAUSE = Cause(
             needle=" CANCELLED AT ", pattern=r"\*\*\* (?:STEP|JOB) \S+ (?:STEPD TERMINATED )?ON \S+ CANCELLED AT [\dT:-]+ \*\*\*", role="symptom"
         ),
         # MPI
+        # Open MPI in full, and as it counts what others said alike; MPICH and Intel's MPI with and without their head.
         Signature(needle="MPI_ABORT was invoked on rank", pattern=r"MPI_ABORT was invoked on rank (?P<rank>\d+)", role="symptom"),
+        Signature(needle="help-mpi-api.txt / mpi-abort", role="symptom"),
+        Signature(
+            needle="application called MPI_Abort(",
+            pattern=r"(?:\(rank |application called MPI_Abort\([^)]{1,80}\) - process )(?P<rank>\d{1,9})",
+            role="symptom",
+        ),
         Signature(
             needle="noticed that process rank",
             pattern=r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)",
@@ -158,6 +165,8 @@ CAUSE = Cause(
         "srun: StepId=4711.0 aborted before step completely launched.",
         "slurmstepd: error: *** STEP 4711.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***",
         "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD",
+        "[node7:812] 7 more processes have sent help message help-mpi-api.txt / mpi-abort",
+        "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
         "mpirun noticed that process rank 1 with PID 4720 on node node7 exited on signal 6 (Aborted).",
         "mpirun detected that one or more processes exited with non-zero status, thus causing",
         "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",

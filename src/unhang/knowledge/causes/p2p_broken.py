@@ -417,6 +417,12 @@ CAUSE = Cause(
     on_host=_on_host,
     remedies=(
         Remedy(
+            id="driver-and-nccl",
+            says="This GPU is new: first take the newest driver and an NCCL of 2.26.2 or later; earlier ones fail or hang on it.",
+            says_zh="这是新款 GPU：先升级到最新的驱动和 2.26.2 或更新的 NCCL；更早的版本在它上面会失败或挂起。",
+            command="nvidia-smi --query-gpu=name,driver_version --format=csv; python -c 'import torch; print(torch.cuda.nccl.version())'",
+        ),
+        Remedy(
             id="npu-by-roce",
             says="Let HCCL reach the NPUs of the same host through their network ports.",
             says_zh="让 HCCL 通过网口访问同一主机内的 NPU。",
@@ -493,6 +499,7 @@ CAUSE = Cause(
             command="vllm serve MODEL --tensor-parallel-size 2 --disable-custom-all-reduce",
         ),
     ),
+    instead={"new-gpu": {"see-all-gpus": "driver-and-nccl", "prove-it": "driver-and-nccl"}},
     leads_to=("rank-exception",),
     mistaken_for={
         "nvlink-nvswitch-fabric": "GPUs that NVLink connects fail for other reasons: links that are down, or a fabric manager that does not run",
