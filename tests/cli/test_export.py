@@ -266,6 +266,30 @@ def test_what_was_not_checked_is_not_called_right(run, tmp_path, name, text, fil
     assert ", ".join(json.loads(run("--check", tmp_path / name, "--json").stdout)["not_checked"]) == files
 
 
+# What the file alone lacks, a command may give; what each has alone, both together may have not.
+TWO_HOSTS = "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 16\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--main_process_ip node0 --machine_rank 1", None),
+        ("--num_machines 1 --num_processes 8", None),
+        ("", "acc.yaml:2: 2 machines, and no main_process_ip"),
+        ("--main_process_ip node0 --num_processes 7", "7 does not divide by 2"),
+        ("--main_process_ip node0 --machine_rank 2", "machine_rank is 2"),
+        ("--main_process_ip $HOST0 --num_processes $N", None),
+    ],
+)
+def test_a_command_of_accelerate_and_its_file(run, tmp_path, options, says):
+    (tmp_path / "acc.yaml").write_text(TWO_HOSTS)
+    (tmp_path / "start.sh").write_text(f"#!/bin/bash\naccelerate launch --config_file acc.yaml {options} train.py\n")
+    for named in (("start.sh",), ("start.sh", "acc.yaml"), ("acc.yaml", "start.sh")):
+        ran = run("--check", *(tmp_path / name for name in named))
+        assert ran.exit_code == (says is not None) and (says or "nothing wrong") in ran.stdout
+        assert "torchrun" not in ran.stdout and "not checked" not in ran.stdout
+
+
 def test_a_note_is_no_fault(run, tmp_path):
     (tmp_path / "ds.json").write_text('{"train_batch_size": "auto"}')
     ran = run("--check", tmp_path / "ds.json", "--form", "deepspeed")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import typer
 
@@ -47,16 +48,31 @@ class Checked:
 
 
 def check(names: Sequence[str], *, form: str | None, nodes: int | None, processes: int | None) -> list[Checked]:
-    """Each of them, whatever is wrong with the others; `-` is what is piped in."""
+    """Each of them, whatever is wrong with the others; `-` is what is piped in. Behind them come the files that their commands read."""
     if names.count(_STDIN) > 1:
         raise UnhangError("- is what is piped in, and can be read once")
-    found = []
-    for name in names:
+    found, asked = [], list(names)
+    texts, given, read = dict[str, str](), dict[str, Mapping[str, str]](), set[str]()
+    for name in asked:
         try:
-            text = _text(name)
-            recognised, problems = checking.check(name, text, form=form, nodes=nodes, processes=processes)
+            texts[name] = text = _text(name)
+            commands = list(checking.named_by(text))
+        except UnhangError as e:
+            found.append(Checked(name=name, refused=e))
+            texts.pop(name, None)
+            continue
+        for file, options in commands:
+            path = next((str(p) for p in (Path(name).parent / file, Path(file)) if p.is_file()), None)
+            if path is not None:
+                given[path] = options
+                read.add(file)
+                asked += [] if path in asked else [path]
+    for name, text in texts.items():
+        try:
+            own = form if name in names else None
+            recognised, problems = checking.check(name, text, form=own, nodes=nodes, processes=processes, options=given.get(name, {}))
             starts_nothing = checking.starts_nothing(recognised, text)
-            unseen = checking.unseen(recognised, name, text)
+            unseen = tuple(one for one in checking.unseen(recognised, name, text) if one.en not in read)
             found.append(Checked(name=name, form=recognised, problems=problems, starts_nothing=starts_nothing, unseen=unseen))
         except UnhangError as e:
             found.append(Checked(name=name, refused=e))

@@ -113,25 +113,19 @@ CAUSE = Cause(
         "cluster's own NCCL was built for its first GPUs only."
     ),
     signatures=(
-        Signature(
-            needle="no kernel image is available for execution",
-            says="CUDA found no kernel for this GPU in the library that was called",
-            says_zh="在被调用的库中，CUDA 找不到适用于该 GPU 的核函数",
-            remedies=("torch-for-this-gpu", "rebuild-the-extension"),
-        ),
-        Signature(
-            needle="NoKernelImageForDevice",
-            pattern=r"cudaErrorNoKernelImageForDevice",
-            says="CUDA found no kernel for this GPU in the library that was called",
-            says_zh="在被调用的库中，CUDA 找不到适用于该 GPU 的核函数",
-            remedies=("torch-for-this-gpu", "rebuild-the-extension"),
-        ),
-        Signature(
-            needle="NO_BINARY_FOR_GPU",
-            pattern=r"CUDA_ERROR_NO_BINARY_FOR_GPU",
-            says="CUDA found no kernel for this GPU in the library that was called",
-            says_zh="在被调用的库中，CUDA 找不到适用于该 GPU 的核函数",
-            remedies=("torch-for-this-gpu", "rebuild-the-extension"),
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                says="CUDA found no kernel for this GPU in the library that was called",
+                says_zh="在被调用的库中，CUDA 找不到适用于该 GPU 的核函数",
+                remedies=("torch-for-this-gpu", "rebuild-the-extension"),
+            )
+            for needle, pattern in (
+                ("no kernel image is available for execution", ""),
+                ("NoKernelImageForDevice", r"cudaErrorNoKernelImageForDevice"),
+                ("NO_BINARY_FOR_GPU", r"CUDA_ERROR_NO_BINARY_FOR_GPU"),
+            )
         ),
         # A warning at start-up: a job that never uses that card runs on.
         Signature(
@@ -156,21 +150,19 @@ CAUSE = Cause(
             remedies=("torch-for-this-gpu",),
         ),
         # NCCL asks for each of its kernels at initialisation: a build without this architecture fails once per kernel.
-        Signature(
-            needle="'named symbol not found'",
-            pattern=r"NCCL WARN Cuda failure (?:\d+ )?'named symbol not found'",
-            standing="likely",
-            says="the NCCL library that is loaded holds no kernels for this GPU",
-            says_zh="所加载的 NCCL 库不包含适用于该 GPU 的核函数",
-            remedies=("nccl-for-this-gpu",),
-        ),
-        Signature(
-            needle="'invalid device function'",
-            pattern=r"NCCL WARN Cuda failure (?:\d+ )?'invalid device function'",
-            standing="likely",
-            says="the NCCL library that is loaded holds no kernels for this GPU",
-            says_zh="所加载的 NCCL 库不包含适用于该 GPU 的核函数",
-            remedies=("nccl-for-this-gpu",),
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                standing="likely",
+                says="the NCCL library that is loaded holds no kernels for this GPU",
+                says_zh="所加载的 NCCL 库不包含适用于该 GPU 的核函数",
+                remedies=("nccl-for-this-gpu",),
+            )
+            for needle, pattern in (
+                ("'named symbol not found'", r"NCCL WARN Cuda failure (?:\d+ )?'named symbol not found'"),
+                ("'invalid device function'", r"NCCL WARN Cuda failure (?:\d+ )?'invalid device function'"),
+            )
         ),
         Signature(
             needle="invalid device function",
@@ -188,19 +180,18 @@ CAUSE = Cause(
             remedies=("kernels-of-cann",),
         ),
         # ROCm translates nothing: code for one gfx target runs on no other.
-        Signature(
-            needle="invalid device function",
-            pattern=r"HIP error: (?:invalid device function)",
-            says="HIP found no code for this GPU in the library that was called",
-            says_zh="在被调用的库中，HIP 找不到适用于该 GPU 的代码",
-            remedies=("torch-for-this-amd-gpu", "rebuild-the-rocm-extension"),
-        ),
-        Signature(
-            needle="hipErrorNoBinaryForGpu",
-            pattern=r"hipErrorNoBinaryForGpu(?! : continue)",
-            says="HIP found no code for this GPU in the library that was called",
-            says_zh="在被调用的库中，HIP 找不到适用于该 GPU 的代码",
-            remedies=("torch-for-this-amd-gpu", "rebuild-the-rocm-extension"),
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                says="HIP found no code for this GPU in the library that was called",
+                says_zh="在被调用的库中，HIP 找不到适用于该 GPU 的代码",
+                remedies=("torch-for-this-amd-gpu", "rebuild-the-rocm-extension"),
+            )
+            for needle, pattern in (
+                ("invalid device function", r"HIP error: (?:invalid device function)"),
+                ("hipErrorNoBinaryForGpu", r"hipErrorNoBinaryForGpu(?! : continue)"),
+            )
         ),
         Signature(
             needle="device kernel image is invalid",

@@ -49,26 +49,19 @@ CAUSE = Cause(
             says_zh="集合通信收到的张量在内存中不连续",
             remedies=("make-contiguous",),
         ),
-        Signature(
-            needle=" does not support ",
-            pattern=rf"ProcessGroup(?P<backend>NCCL|Gloo|MPI|UCC|XCCL|HCCL) does not support (?P<op>{_OPS})",
-            says="{backend} does not implement {op}",
-            says_zh="{backend} 没有实现 {op}",
-            remedies=("another-operation", "another-backend"),
-        ),
-        Signature(
-            needle=" does not support ",
-            pattern=rf"[Bb]ackend (?P<backend>nccl|gloo|mpi|ucc|xccl|hccl) does not support (?P<op>{_OPS})",
-            says="{backend} does not implement {op}",
-            says_zh="{backend} 没有实现 {op}",
-            remedies=("another-operation", "another-backend"),
-        ),
-        Signature(
-            needle=" is not supported with ",
-            pattern=r"(?P<op>(?<!\w)\w{1,80}) is not supported with (?P<backend>gloo|nccl|mpi) backend",
-            says="{backend} does not implement {op}",
-            says_zh="{backend} 没有实现 {op}",
-            remedies=("another-operation", "another-backend"),
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                says="{backend} does not implement {op}",
+                says_zh="{backend} 没有实现 {op}",
+                remedies=("another-operation", "another-backend"),
+            )
+            for needle, pattern in (
+                (" does not support ", rf"ProcessGroup(?P<backend>NCCL|Gloo|MPI|UCC|XCCL|HCCL) does not support (?P<op>{_OPS})"),
+                (" does not support ", rf"[Bb]ackend (?P<backend>nccl|gloo|mpi|ucc|xccl|hccl) does not support (?P<op>{_OPS})"),
+                (" is not supported with ", r"(?P<op>(?<!\w)\w{1,80}) is not supported with (?P<backend>gloo|nccl|mpi) backend"),
+            )
         ),
         Signature(
             needle="unsupported device type ",
@@ -86,19 +79,18 @@ CAUSE = Cause(
             says_zh="gloo 不能归约这种类型的张量（16 位整数和 8 位浮点数也在此列）",
             remedies=("another-dtype", "another-backend"),
         ),
-        Signature(
-            needle="for NCCL process group",
-            pattern=r"Input tensor data type is not supported for NCCL process group: (?P<dtype>\w+)",
-            says="NCCL does not carry tensors of type {dtype}",
-            says_zh="NCCL 不传输 {dtype} 类型的张量",
-            remedies=("another-dtype",),
-        ),
-        Signature(
-            needle="Unconvertible NCCL type",
-            pattern=r"Unconvertible NCCL type (?P<dtype>\w+)",
-            says="NCCL does not carry tensors of type {dtype}",
-            says_zh="NCCL 不传输 {dtype} 类型的张量",
-            remedies=("another-dtype",),
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                says="NCCL does not carry tensors of type {dtype}",
+                says_zh="NCCL 不传输 {dtype} 类型的张量",
+                remedies=("another-dtype",),
+            )
+            for needle, pattern in (
+                ("for NCCL process group", r"Input tensor data type is not supported for NCCL process group: (?P<dtype>\w+)"),
+                ("Unconvertible NCCL type", r"Unconvertible NCCL type (?P<dtype>\w+)"),
+            )
         ),
         Signature(
             needle="AVG is only available with the NCCL backend",

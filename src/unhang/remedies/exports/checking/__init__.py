@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from unhang.errors import UnhangError
@@ -33,14 +33,14 @@ _MORE = Text(f"these are {_MOST_TOLD} problems; what else is wrong is not shown"
 
 
 def check(
-    name: str, text: str, *, form: str | None = None, nodes: int | None = None, processes: int | None = None
+    name: str, text: str, *, form: str | None = None, nodes: int | None = None, processes: int | None = None, options: Mapping[str, str] | None = None
 ) -> tuple[str, tuple[Problem, ...]]:
     """Its form and what is wrong: faults, then notes, each in the order of lines. Raises UnhangError for what is not understood."""
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     if not text.strip():
         raise UnhangError(f"{name} is empty: there is nothing to check", hint="unhang export FORM -o FILE writes one")
     found = _form(form) if form is not None else recognise(name, text)
-    layout = Layout(nodes=nodes, processes=processes)
+    layout = Layout(nodes=nodes, processes=processes, options=options)
     problems = dict.fromkeys(
         [*_characters(found, text, marked), *islice(_of_form(found, name, text, layout), _MOST_TOLD), *_variables(found, name, text)]
     )
@@ -121,7 +121,16 @@ def recognise(name: str, text: str) -> str:
 
 
 def _of_shell(text: str) -> str:
-    return "bash" if re.search(r"^case ", text, re.MULTILINE) else "torchrun"
+    launchers = {one.names[0] for one in starts.read(text).starts}
+    others = launchers and not any(name.startswith("torch") for name in launchers)
+    return "bash" if others or re.search(r"^case ", text, re.MULTILINE) else "torchrun"
+
+
+def named_by(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The files that commands of accelerate read, each with the command's own options."""
+    for one in starts.read(text).starts if "--config" in text else ():
+        if one.names[0] == "accelerate launch" and (file := one.option("--config-file")) is not None:
+            yield one.filled(file).text, {name: one.filled(value).text for name, value in one.options.items()}
 
 
 def starts_nothing(found: str, text: str) -> bool:

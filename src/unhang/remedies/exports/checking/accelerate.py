@@ -47,6 +47,7 @@ _NUMBERS = {"num_processes": (1, None), "num_machines": (1, None), "machine_rank
 
 
 def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
+    keys = _with_options(keys, layout.options or {})
     by_path = {_whole(k.path): k for k in keys}
     top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
     sagemaker = top.get("compute_environment")
@@ -58,6 +59,15 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
     yield from _sections(by_path, top)
     yield from _kind(top, "mpirun_hostfile" in {path[-1] for path in by_path})
     yield from _hosts(top, layout)
+
+
+def _with_options(keys: tuple[Key, ...], options: Mapping[str, str]) -> tuple[Key, ...]:
+    """The command's options come before the keys of the file that it reads."""
+    lines = {str(k.path[0]): k.line for k in keys if len(k.path) == 1}
+    given = {name: text for option, text in options.items() if (name := option.strip("-").replace("-", "_")) in known("accelerate")["top"] - {"rdzv_backend"}}
+    values = {name: int(text) if text.isdecimal() else None if "$" in text and name in _NUMBERS else text for name, text in given.items()}
+    more = (Key(path=(name,), line=lines.get(name, 1), value=value) for name, value in values.items())
+    return (*(k for k in keys if k.path[0] not in given), *more)
 
 
 def _whole(path: tuple[str | int, ...]) -> tuple[str, ...]:

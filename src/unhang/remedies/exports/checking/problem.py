@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unhang.knowledge.text import NOTHING, Text
@@ -19,10 +20,11 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the user said of the job; None where nothing was."""
+    """What the user said of the job, and the options of the command that reads the file (`named_by`); None where nothing was."""
 
     nodes: int | None = None
     processes: int | None = None
+    options: Mapping[str, str] | None = None
 
     @property
     def world(self) -> int | None:
