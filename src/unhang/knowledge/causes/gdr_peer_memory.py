@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import Cause, Signature
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
@@ -152,7 +153,7 @@ CAUSE = Cause(
             pattern=r"NET/OFI Unable to register memory \(type = (?!1\))(?P<type>\d+)\)[^\n]{0,40}RC: -?(?P<code>\d+)",
             says="libfabric could not register memory of type {type} with the adapter (error {code})",
             says_zh="libfabric 无法向网卡注册类型为 {type} 的内存（错误 {code}）",
-            remedies=("load-the-module", "dmabuf-instead", "locked-memory"),
+            remedies=("upgrade-the-plugin", "dmabuf-instead", "locked-memory"),
         ),
         Signature(
             needle="Bad address",
@@ -208,6 +209,7 @@ CAUSE = Cause(
     ),
     on_host=_on_host,
     remedies=(
+        other_libraries.EFA_PLUGIN,
         Remedy(
             id="load-the-module",
             says="Load nvidia_peermem on every host (on the host, not in the container), also after a reboot.",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import Cause, Signature
 from unhang.knowledge.text import COMMA, Text, joined, same
 from unhang.model import Evidence, HostFinding, Remedy
@@ -330,7 +331,7 @@ CAUSE = Cause(
             standing="likely",
             says="the network plugin for libfabric (EFA) could not {what}",
             says_zh="libfabric（EFA）网络插件做不到：{what}",
-            remedies=("give-efa", "locked-memory"),
+            remedies=("give-efa", "upgrade-the-plugin", "locked-memory"),
         ),
         Signature(
             needle="NET/OFI Creating new endpoint for domain",
@@ -338,7 +339,7 @@ CAUSE = Cause(
             standing="likely",
             says="the network plugin for libfabric (EFA) could not create an endpoint: {error}",
             says_zh="libfabric（EFA）网络插件无法创建 endpoint：{error}",
-            remedies=("give-efa", "locked-memory"),
+            remedies=("give-efa", "upgrade-the-plugin", "locked-memory"),
         ),
         Signature(
             needle="NET/OFI Only EFA provider is supported",
@@ -371,6 +372,7 @@ CAUSE = Cause(
     ),
     on_host=_on_host,
     remedies=(
+        other_libraries.EFA_PLUGIN,
         Remedy(
             id="gid-index",
             says=(

@@ -11,6 +11,7 @@ from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.records.logs import Traceback
     from unhang.records.picture import Picture
 
 # What a rank raises that asks a worker for a tensor in shared memory, and finds nobody.
@@ -31,7 +32,14 @@ def _in_logs(view: LogView) -> Finding | None:
 
 
 def _worker_gone(view: LogView) -> Finding | None:
-    """A worker that was killed leaves no word, and its tensors are asked for in vain. Workers of a rank that is ended go the same way."""
+    """A worker that was killed leaves no word, and its tensors are asked for in vain. Workers of a rank that is ended go the same way.
+
+    What the thread that pins batches raises ends nobody else: the rank waits for the next batch.
+    """
+    known = {(h.source, h.line) for hits in view.hits.values() for h in hits if h.signature.role == "root"}
+    pinning = [t for t in view.tracebacks if t.ignored and not t.steps and any(f.name == "_pin_memory_loop" for f in t.frames)]
+    if pinning and (pinning[0].source, pinning[0].end) not in known:
+        return _thread_ended(pinning[0])
     gone = [t for t in view.tracebacks if t.type.rpartition(".")[2] in _GONE and any(f.name == "rebuild_storage_fd" for f in t.frames)]
     if not gone:
         return None
@@ -48,6 +56,20 @@ def _worker_gone(view: LogView) -> Finding | None:
         hosts=tuple(dict.fromkeys(t.host for t in gone if t.host is not None)),
         evidence=(Evidence(source=first.source, line=first.end, text=first.says),),
         remedies=("no-workers", "watch-shm", "start-method"),
+    )
+
+
+def _thread_ended(back: Traceback) -> Finding:
+    says = Text(
+        "the thread that pins batches ended, so that no batch comes any more: {error}", "把批次放入锁页内存的线程结束了，不会再有批次到来：{error}"
+    )
+    return CAUSE.finding(
+        standing="likely",
+        says=says.fill(error=back.says),
+        ranks=() if back.rank is None else (back.rank,),
+        hosts=() if back.host is None else (back.host,),
+        evidence=(Evidence(source=back.source, line=back.end, text=back.says),),
+        remedies=("no-pinning", "no-workers"),
     )
 
 

@@ -62,6 +62,17 @@ _BAD = r"(?:[Ff]ailed|[Tt]imed? ?out|[Aa]bort|[Tt]erminat|[Cc]rash|[Bb]roken|res
 _TORCH = r"(?:\d{3,4} [\d:.]+)?(?: +\d+)? [\w./+-]{1,300}:\d+\]"
 _IN_LIBRARY = {"near": crashed_in(r"lib[\w+-]+"), "says": "the process crashed inside {library}", "says_zh": "进程在 {library} 内部崩溃"}
 
+# "Segmentation fault" as glibc and bash say it in other languages: on a line of its own, or behind the process.
+_SEGFAULTS = (
+    "Speicherzugriffsfehler", "Adressierungsfehler", "Erreur de segmentation", "Violación de segmento", "Fallo de segmentación",
+    "Errore di segmentazione", "Falha de segmentação", "Falta de segmentação", "段错误", "程式記憶體區段錯誤", "セグメンテーションフォルト",
+    "セグメンテーション違反です", "세그멘테이션 오류", "세그먼테이션 오류", "Ошибка сегментирования", "Ошибка сегментации", "Помилка адресування",
+    "Naruszenie ochrony pamięci", "Segmentatiefout", "Segmenteringsfel", "Segmentfejl", "Minnesegmentsfeil", "Muistialueen ylitys",
+    "Violació de segment", "Fallo de segmento", "Lỗi phân đoạn", "Parçalama arızası", "Bölünme hatası", "Neoprávněný přístup do paměti",
+    "Chyba segmentace", "Chyba segmentácie", "Szegmentálási hiba", "Szegmenshiba", "Σφάλμα κατάτμησης", "Kerusakan segmentasi",
+    "Kesalahan segmentasi", "Segmentacijska greška", "Napaka segmentacije", "Segmentavimo klaida", "Segmentacijos klaida", "Eroare de segmentare",
+    "Неуспех сегментације", "Грешка в разделянето", "Нарушение на разделянето", "Збой сэгмэнтацыі", "Adres-eraro", "Adreseraro", "Fabht deighilte",
+)  # fmt: skip
 TRACEBACK_CUT = _alarm(
     'File "',
     r'(?<!\S)File "(?P<file>[^"\n]{1,400})", line (?P<at>\d{1,9}), in (?P<name>\S.{0,100})',
@@ -81,6 +92,7 @@ CRASHES = (
     _crash("Signal: ", rf"\] Signal: {_HOW} \(\d+\)"),
     _crash("*** SIG", r"\*\*\* SIG[A-Z]+ "),
     _crash("Segmentation fault"),
+    *(_crash(words, rf"(?:[:：] *\d{{1,9}} +|^(?={words} *(?:$|[(（])))(?P<what>{words})") for words in _SEGFAULTS),
     _crash("core dumped", rf"(?:{_HOW} +\()?core dumped"),
     _crash("Fatal Python error", r"Fatal Python error(?:: (?P<what>\S.{0,100}))?"),
     _crash("Bus error"),

@@ -64,7 +64,11 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
 def _with_options(keys: tuple[Key, ...], options: Mapping[str, str]) -> tuple[Key, ...]:
     """The command's options come before the keys of the file that it reads."""
     lines = {str(k.path[0]): k.line for k in keys if len(k.path) == 1}
-    given = {name: text for option, text in options.items() if (name := option.strip("-").replace("-", "_")) in known("accelerate")["top"] - {"rdzv_backend"}}
+    given = {
+        name: text
+        for option, text in options.items()
+        if (name := option.strip("-").replace("-", "_")) in known("accelerate")["top"] - {"rdzv_backend"}
+    }
     values = {name: int(text) if text.isdecimal() else None if "$" in text and name in _NUMBERS else text for name, text in given.items()}
     more = (Key(path=(name,), line=lines.get(name, 1), value=value) for name, value in values.items())
     return (*(k for k in keys if k.path[0] not in given), *more)
