@@ -113,6 +113,52 @@ PLACES = {
         "NVCC_GENCODE",
         "torch|python",
     ),
+    "SGLang starts its ranks itself": (
+        '  File "/sgl/python/sglang/srt/managers/scheduler.py", line 2215, in run_scheduler_process\n    scheduler = Scheduler(port_args)\n'
+        "RuntimeError: CUDA error: invalid device ordinal\n",
+        "device-mapping",
+        "--tp-size",
+        "torchrun|nproc|LOCAL_RANK|train.py",
+    ),
+    "vLLM by its first line": (
+        "INFO 11-03 10:00:01 [api_server.py:1839] vLLM API server version 0.11.0\nRuntimeError: CUDA error: invalid device ordinal\n",
+        "device-mapping",
+        "--tensor-parallel-size",
+        "torchrun|nproc|LOCAL_RANK",
+    ),
+    "TRL by accelerate": (
+        RAISED.replace("/srv/job/train.py", "/opt/venv/lib/trl/trainer/grpo_trainer.py")
+        + "[rank3]: RuntimeError: CUDA error: invalid device ordinal\n",
+        "device-mapping",
+        "accelerate launch",
+        "torchrun|nproc",
+    ),
+    "verl by Ray": (
+        "(TaskRunner pid=4711) ValueError: Total available GPUs 6.0 is less than total desired GPUs 8\n",
+        "device-mapping",
+        "ray status",
+        "torchrun|nproc|train.py",
+    ),
+    "a fault that ROCm prints": (
+        "Memory access fault by GPU node-4 (Agent handle: 0x55d1c0a1b2c0) on address 0x7f3c80000000. Reason: Page not present\n",
+        "illegal-memory-access",
+        "HIP_LAUNCH_BLOCKING",
+        "CUDA",
+    ),
+    "no route to a host": (
+        "node7:2144:2201 [3] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : No route to host\n",
+        "network-blocked",
+        "ip route get",
+        "cable",
+    ),
+    "a wait after the end": (
+        "{'train_runtime': 812.1, 'train_loss': 1.2, 'epoch': 3.0}\n[rank3]:[E1103 10:10:01.8 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600041 "
+        "milliseconds before timing out.\n",
+        "crash-at-exit",
+        "destroy_process_group",
+        "distributed.barrier|timeout",
+    ),
     "PTX of an extension": (
         RAISED + f"[rank3]: torch.AcceleratorError: CUDA error: {PTX}\n",
         "driver-too-old",

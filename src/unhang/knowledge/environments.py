@@ -200,7 +200,7 @@ SIGNATURES = tuple(
     Signature(needle=needle, role="context", keep=2)
     for needle in (
         *("pyxis", "enroot", "apptainer", "singularity", "mpirun", "OMPI_COMM_WORLD", "# nThread ", "kubelet", "/opt/rocm", "RCCL version"),
-        *("vLLM API server", "=ServerArgs("),
+        *("vLLM API server", "=ServerArgs(", "GeForce RTX 50", "RTX PRO 6000", "NVIDIA B200", "NVIDIA B300", "NVIDIA GB10"),
     )
 )
 
