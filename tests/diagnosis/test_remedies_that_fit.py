@@ -114,8 +114,10 @@ PLACES = {
         "torch|python",
     ),
     "SGLang starts its ranks itself": (
-        '  File "/sgl/python/sglang/srt/managers/scheduler.py", line 2215, in run_scheduler_process\n    scheduler = Scheduler(port_args)\n'
-        "RuntimeError: CUDA error: invalid device ordinal\n",
+        (
+            '  File "/sgl/python/sglang/srt/managers/scheduler.py", line 2215, in run_scheduler_process\n    scheduler = Scheduler(port_args)\n'
+            "RuntimeError: CUDA error: invalid device ordinal\n"
+        ),
         "device-mapping",
         "--tp-size",
         "torchrun|nproc|LOCAL_RANK|train.py",
@@ -152,9 +154,11 @@ PLACES = {
         "cable",
     ),
     "a wait after the end": (
-        "{'train_runtime': 812.1, 'train_loss': 1.2, 'epoch': 3.0}\n[rank3]:[E1103 10:10:01.8 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught "
-        "collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600041 "
-        "milliseconds before timing out.\n",
+        (
+            "{'train_runtime': 812.1, 'train_loss': 1.2, 'epoch': 3.0}\n[rank3]:[E1103 10:10:01.8 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600041 "
+            "milliseconds before timing out.\n"
+        ),
         "crash-at-exit",
         "destroy_process_group",
         "distributed.barrier|timeout",
