@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.causes import crash_at_exit
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -223,11 +224,7 @@ CAUSE = Cause(
             says="Before destroy_process_group(), drop what holds the group (del model, del optimizer) and collect: import gc; gc.collect().",
             says_zh="在 destroy_process_group() 之前释放持有进程组的对象（del model、del optimizer）并回收：import gc; gc.collect()。",
         ),
-        Remedy(
-            id="skip-the-teardown",
-            says="Where everything is saved, leave without the interpreter's teardown: sys.stdout.flush(); os._exit(0).",
-            says_zh="在一切都已保存之后，跳过解释器的收尾直接退出：sys.stdout.flush(); os._exit(0)。",
-        ),
+        crash_at_exit.CAUSE.remedy("skip-the-teardown"),
         Remedy(
             id="no-libuv",
             says="Tell torch not to use libuv (or pass use_libuv=False to TCPStore); on Windows several ranks are best run under WSL2.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.causes import limits
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -261,13 +262,7 @@ CAUSE = Cause(
             says_zh="升级 NCCL：2.14 之后的版本在更多情况下能自动回退到该模块。",
             command='python -c "import torch; print(torch.cuda.nccl.version())"',
         ),
-        Remedy(
-            id="locked-memory",
-            says="Raise the limit of locked memory for the processes that run.",
-            says_zh="为实际运行的进程提高锁定内存上限。",
-            command="docker run --ulimit memlock=-1 --gpus all IMAGE",
-            verify="mpirun -np 2 bash -c 'hostname; ulimit -l'",
-        ),
+        limits.CAUSE.remedy("locked-memory"),
     ),
     leads_to=("rank-exception", "ib-transport-retry"),
     mistaken_for={

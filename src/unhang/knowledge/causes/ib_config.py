@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.causes import limits
 from unhang.knowledge.text import COMMA, Text, joined, same
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -415,31 +416,8 @@ CAUSE = Cause(
             says_zh="不经过 NCCL，直接在这两块网卡之间用相同的 GID 索引验证路径。",
             command="ib_write_bw -d mlx5_0 -x 3 -F   # on one host; on the other: ib_write_bw -d mlx5_0 -x 3 -F FIRST_HOST",
         ),
-        Remedy(
-            id="locked-memory",
-            says=(
-                "Raise the limit of locked memory to unlimited for the processes that run, not only for a login shell: LimitMEMLOCK=infinity for "
-                "slurmd and containerd, --ulimit memlock=-1 for docker."
-            ),
-            says_zh=(
-                "把锁定内存上限设为 unlimited，且要对实际运行的进程生效，而不只是登录 shell：slurmd、containerd 用 LimitMEMLOCK=infinity，docker "
-                "用 --ulimit memlock=-1。"
-            ),
-            command="docker run --ulimit memlock=-1 --ulimit stack=67108864 --gpus all IMAGE",
-            verify="mpirun -np 2 bash -c 'hostname; ulimit -l'",
-        ),
-        Remedy(
-            id="adapter-limits",
-            says=(
-                "Where the limit is already unlimited, the adapter has no queues left: fewer connections (NCCL_IB_QPS_PER_CONNECTION, fewer "
-                "channels), or larger limits of its driver; the kernel log names them."
-            ),
-            says_zh=(
-                "如果上限已经是 unlimited，说明网卡的队列资源耗尽：减少连接数（NCCL_IB_QPS_PER_CONNECTION、减少 channel），或调大驱动限制；内核日"
-                "志会写明。"
-            ),
-            command="dmesg -T | grep -E 'mlx5_cmd|limits exceeded|syndrome'; ibv_devinfo -v | grep -E 'max_(qp|cq|mr)'",
-        ),
+        limits.CAUSE.remedy("locked-memory"),
+        limits.CAUSE.remedy("adapter-limits"),
         Remedy(
             id="partition-key",
             says="Use a partition key that the port has (NCCL_IB_PKEY is an index into this table), or have the subnet manager add it.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.causes import ib_config
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -314,16 +315,7 @@ CAUSE = Cause(
             command="sudo systemctl start opensm || sudo systemctl start opensmd; sudo sminfo",
             verify="ibstat | grep -E 'State|SM lid'",
         ),
-        Remedy(
-            id="without-ib",
-            says="Run over TCP sockets to prove that InfiniBand is at fault; slow.",
-            says_zh="改走 TCP 套接字，以验证问题出在 InfiniBand；速度较慢。",
-            env={"NCCL_IB_DISABLE": "1"},
-            verify=(
-                "NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep -E 'NCCL_IB_DISABLE set by environment to|Using "
-                "network Socket'"
-            ),
-        ),
+        ib_config.CAUSE.remedy("without-ib"),
         Remedy(
             id="name-good-ports",
             says="Until it is mended, name the active ports exactly, on every host alike.",

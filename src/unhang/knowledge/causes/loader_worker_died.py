@@ -11,7 +11,6 @@ from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Traceback
     from unhang.records.picture import Picture
 
 # What a rank raises that asks a worker for a tensor in shared memory, and finds nobody.
@@ -21,6 +20,11 @@ _GONE = frozenset(("ConnectionResetError", "ConnectionRefusedError", "BrokenPipe
 _TOLD_ELSEWHERE = (
     r"killed by signal|[Bb]us error|shared memory|No space left|[Oo]ut of memory|oom[-_]kill|Too many open files|Caught \w+ in DataLoader worker"
 )
+_ASKED_IN_VAIN = Text(
+    "a worker of a data loader was gone when its batch was asked for ({error}): look whether it was killed, and for its memory",
+    "向 DataLoader 的一个 worker 取 batch 时，它已经不在了（{error}）：请查看它是否被杀死，以及它用了多少内存",
+)
+_NOT_PINNED = Text("the thread that pins batches ended, so that no more come: {error}", "把批次放入锁页内存的线程结束了，不会再有批次：{error}")
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -34,42 +38,25 @@ def _in_logs(view: LogView) -> Finding | None:
 def _worker_gone(view: LogView) -> Finding | None:
     """A worker that was killed leaves no word, and its tensors are asked for in vain. Workers of a rank that is ended go the same way.
 
-    What the thread that pins batches raises ends nobody else: the rank waits for the next batch.
+    What the thread that pins batches raises ends nobody else: its rank waits for the next batch.
     """
     known = {(h.source, h.line) for hits in view.hits.values() for h in hits if h.signature.role == "root"}
-    pinning = [t for t in view.tracebacks if t.ignored and not t.steps and any(f.name == "_pin_memory_loop" for f in t.frames)]
-    if pinning and (pinning[0].source, pinning[0].end) not in known:
-        return _thread_ended(pinning[0])
-    gone = [t for t in view.tracebacks if t.type.rpartition(".")[2] in _GONE and any(f.name == "rebuild_storage_fd" for f in t.frames)]
+    own = [t for t in view.tracebacks if t.ignored and not t.steps and (t.source, t.end) not in known]
+    pinning = [t for t in own if any(f.name == "_pin_memory_loop" for f in t.frames)]
+    gone = [t for t in view.tracebacks if t.type.rpartition(".")[2] in _GONE and any(f.name == "rebuild_storage_fd" for f in t.frames)] or pinning
     if not gone:
         return None
     others = any(t not in gone for t in view.tracebacks) or view.timeouts or any(e.code in (-9, -15, 137, 143) for e in view.exits)
     first, numbers = gone[0], tuple(sorted({t.rank for t in gone if t.rank is not None}))
     who = Text("{who}: ", "{who}：").fill(who=text.ranks(numbers)) if numbers else NOTHING
+    says = _NOT_PINNED if gone is pinning else _ASKED_IN_VAIN
     return CAUSE.finding(
-        standing="possible" if others or first.ignored else "likely",
-        says=Text(
-            "{who}a worker of a data loader was gone when its batch was asked for ({error}): look whether it was killed, and for its memory",
-            "{who}向 DataLoader 的一个 worker 取 batch 时，它已经不在了（{error}）：请查看它是否被杀死，以及它用了多少内存",
-        ).fill(who=who, error=first.says),
+        standing="likely" if gone is pinning or not (others or first.ignored) else "possible",
+        says=who + says.fill(error=first.says),
         ranks=numbers,
         hosts=tuple(dict.fromkeys(t.host for t in gone if t.host is not None)),
         evidence=(Evidence(source=first.source, line=first.end, text=first.says),),
-        remedies=("no-workers", "watch-shm", "start-method"),
-    )
-
-
-def _thread_ended(back: Traceback) -> Finding:
-    says = Text(
-        "the thread that pins batches ended, so that no batch comes any more: {error}", "把批次放入锁页内存的线程结束了，不会再有批次到来：{error}"
-    )
-    return CAUSE.finding(
-        standing="likely",
-        says=says.fill(error=back.says),
-        ranks=() if back.rank is None else (back.rank,),
-        hosts=() if back.host is None else (back.host,),
-        evidence=(Evidence(source=back.source, line=back.end, text=back.says),),
-        remedies=("no-pinning", "no-workers"),
+        remedies=("no-pinning", "no-workers") if gone is pinning else ("no-workers", "watch-shm", "start-method"),
     )
 
 

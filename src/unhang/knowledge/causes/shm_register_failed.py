@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.causes import shm_permission
 from unhang.model import Remedy
 
 # The only CUDA calls in these files are cudaHostRegister and what belongs to it. An error left over from a kernel (illegal memory access, launch
@@ -68,16 +69,7 @@ CAUSE = Cause(
                 "nvidia-smi"
             ),
         ),
-        Remedy(
-            id="without-shm",
-            says="Let NCCL do without shared memory: this works at once, and is slower where GPUs have no direct path.",
-            says_zh="让 NCCL 不使用共享内存：立即可用，但 GPU 之间没有直连时会变慢。",
-            env={"NCCL_SHM_DISABLE": "1"},
-            verify=(
-                "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV torchrun --nproc-per-node N train.py 2>&1 | grep 'NCCL_SHM_DISABLE set by environment "
-                "to 1'"
-            ),
-        ),
+        shm_permission.CAUSE.remedy("without-shm"),
         Remedy(
             id="cumem-host",
             says="With NCCL 2.24 and newer and a driver of CUDA 12.6 or newer, host memory can come from CUDA itself, which registers nothing.",

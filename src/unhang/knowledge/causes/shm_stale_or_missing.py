@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.causes import shm_permission
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -186,16 +187,7 @@ CAUSE = Cause(
             says_zh="对 MosaicML streaming：在创建数据集之前调用此函数，并给每个数据集单独的本地目录。",
             command='python -c "import streaming.base.util as u; u.clean_stale_shared_memory()"',
         ),
-        Remedy(
-            id="without-shm",
-            says="To go on meanwhile, let NCCL do without shared memory; slower where GPUs have no direct path.",
-            says_zh="临时办法：让 NCCL 不使用共享内存；GPU 之间没有直连时会变慢。",
-            env={"NCCL_SHM_DISABLE": "1"},
-            verify=(
-                "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV torchrun --nproc-per-node N train.py 2>&1 | grep 'NCCL_SHM_DISABLE set by environment "
-                "to 1'"
-            ),
-        ),
+        shm_permission.CAUSE.remedy("without-shm"),
     ),
     leads_to=("rank-exception",),
     mistaken_for={
