@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.causes import ib_config
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -190,19 +191,7 @@ CAUSE = Cause(
                 "/sys/class/infiniband/*/ports/*/hw_counters/{out_of_sequence,local_ack_timeout_err,packet_seq_err,roce_adp_retrans}"
             ),
         ),
-        Remedy(
-            id="gid-index",
-            says=(
-                "Where it fails at once on RoCE, the packets never arrive: use the GID of type RoCE v2 on all hosts (NCCL before 2.21 does not "
-                "find it by itself; show_gids lists it)."
-            ),
-            says_zh=(
-                "如果 RoCE 上一开始就失败，说明数据包根本没有到达：所有主机都使用类型为 RoCE v2 的 GID（NCCL 2.21 之前不会自动选择；用 show_gids "
-                "查看）。"
-            ),
-            env={"NCCL_IB_GID_INDEX": "3"},
-            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NCCL_IB_GID_INDEX set by environment to'",
-        ),
+        ib_config.CAUSE.remedy("gid-index"),
         Remedy(
             id="wait-longer",
             says=(
