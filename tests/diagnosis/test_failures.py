@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from unhang.records.frames import Frame
@@ -128,6 +130,28 @@ def test_a_rank_that_left_in_order(build, lab):
     b = build().rank(1, ended=lab.Ended(at_s=28.0, exitcode=0, announced=True), last_place=lab.user(90, "main"))
     v = survivor(b, lab).judge("failure")
     assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("premature-exit", "established", (1,))
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"exitcode": 0, "announced": True},
+        {"announced": True, "by_launcher": True, "finished": True},
+        {"by_launcher": True, "finished": True},
+        {"exitcode": -15, "by_launcher": True},
+    ],
+)
+@pytest.mark.parametrize("at_s", [28.0, 33.0])
+def test_uneven_batches_are_told_by_the_call_and_not_by_the_clock(build, lab, ended, at_s):
+    """Rank 0 raised in its backward pass at 30.5 s; rank 1 had come to the end of its script, or left its group, and its process ended when it did."""
+    back = (lab.user(40, "main"), lab.user(20, "step"), lab.torch("_tensor.py", 623, "backward"), lab.torch("autograd/graph.py", 979, "_engine"))
+    entries = [dataclasses.replace(e, frames=back) for e in lab.steps(13)]
+    b = build().rank(0, raised=lab.Raised(type="RuntimeError", text=lab.PEER_CLOSED, frames=back, at_s=30.5), entries=entries)
+    b.rank(1, ended=lab.Ended(at_s=at_s, **ended), enqueued=12, last_place=lab.user(6, "main"))
+    b.ranks[1] = dataclasses.replace(b.ranks[1], done=True)
+    p = b.judge("failure").primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("premature-exit", "established", (1,), None)
+    assert "rank 0 waits in all_reduce" in p.says and "even-batches" in [r.id for r in p.remedies]
 
 
 def test_os_exit_announces_nothing(build, lab):
@@ -311,7 +335,7 @@ def left_early(b, lab, *, raised_at=30.0, by_launcher=False, exitcode=0, entries
     hook = (lab.torch("distributed/distributed_c10d.py", 1928, "_distributed_excepthook"), HOOK, WAIT)
     b.rank(0, raised=raised, frames=hook, entries=[*lab.steps(12), lab.Entry(seq=13, frames=frames)], ended=ended)
     gone = lab.Ended(at_s=30.4, exitcode=exitcode, announced=True, by_launcher=by_launcher)
-    return b.rank(1, ended=gone, entries=entries, last_place=lab.user(22, "main"))
+    return b.rank(1, ended=gone, entries=entries, last_place=lab.user(22, "main"), last_beat_s=30.2)
 
 
 HOOK = Frame(file="/opt/venv/lib/python3.11/site-packages/unhang/runtime/attach/session.py", line=76, name="wait_for_go")

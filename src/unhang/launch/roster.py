@@ -152,7 +152,7 @@ class Roster:
         self._tell_changes(until=now - TOGETHER_S)
         for state in [s for s in self._lingering if not exists(s.pid)]:
             self._lingering.remove(state)
-            state.ended = Ended(at_s=now, announced=True, by_launcher=False)
+            state.ended = Ended(at_s=now, announced=True, by_launcher=False, finished=state.finished)
         if alone := [s for s in self.states() if s.alone_s is not None and s.ended is None and now - s.alone_s > ALONE_S]:
             self._alone(alone)
 

@@ -9,6 +9,7 @@ from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.guards import guard_of_wait
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
+from unhang.records.incident import silent
 
 if TYPE_CHECKING:
     from unhang.records.picture import Picture, RankView
@@ -28,6 +29,8 @@ def _in_run(picture: Picture) -> Finding | None:
     waits = any(r.number in picture.waits for r in harmed)
     lost = Text("{who} lost {their} peer", "{who} 失去了同伴").fill(who=text.ranks(others), their=words.verb(others, "its", "their"))
     ended = Text("ended in order", "正常结束") if first.ended.announced else Text("ended with exit code 0", "以退出码 0 结束")
+    if first.ended.by_launcher and not first.ended.finished and first.record.done:
+        ended = Text("left its process group before it was ended", "先离开进程组，之后被结束：")
     if first.record.exit_frames and first.place is not None and first.place.code:
         ended = Text("ended itself by `{code}`", "通过 `{code}` 自行结束").fill(code=first.place.code)
     return CAUSE.finding(
@@ -37,7 +40,7 @@ def _in_run(picture: Picture) -> Finding | None:
         ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
-        where=picture.where(first),
+        where=None if first.only_last_seen and silent(first.record.last_beat_s, when) else picture.where(first),
         evidence=(
             words.stated(
                 picture.incident_source,
@@ -83,14 +86,18 @@ def _in_logs(view: LogView) -> Finding | None:
 
 
 def _left_in_order(picture: Picture, rank: RankView) -> bool:
-    """Whether a rank ended by itself with exit code 0. What a launcher is blamed for happens only after another process has ended."""
-    # os._exit(0) announces nothing: there the exit code itself has to be known.
-    if rank.ended is None or rank.raised is not None or not (rank.ended.exitcode == 0 or (rank.ended.announced and rank.ended.exitcode is None)):
+    """Whether a rank came to the end of its script, left its process group, or ended by itself with exit code 0, whatever ended it then."""
+    ended = rank.ended
+    if ended is None or rank.raised is not None or (ended.exitcode and not ended.by_launcher):
         return False
-    if not rank.ended.by_launcher:
+    if rank.record.done:
         return True
+    # os._exit(0) announces nothing: there the exit code itself has to be known.
+    if not (ended.exitcode == 0 or (ended.announced and ended.exitcode is None)):
+        return False
+    # What a launcher is blamed for happens only after another process has ended.
     others = [r.ended.at_s for r in picture.ranks if r.ended and (r.raised is not None or r.ended.exitcode not in (0, None))]
-    return bool(others) and rank.ended.at_s <= min(others)
+    return not ended.by_launcher or (bool(others) and ended.at_s <= min(others))
 
 
 def _needed(picture: Picture, rank: RankView, left: list[RankView]) -> bool:
@@ -99,16 +106,10 @@ def _needed(picture: Picture, rank: RankView, left: list[RankView]) -> bool:
         return rank.number in picture.waits
     if not rank.raised_symptom:
         return False
-    if any(r.ended is not None and rank.raised.at_s >= r.ended.at_s for r in left):
-        return True
-    # destroy_process_group() closes the connections some time before the process ends, and its peer notices at once.
+    # A process may end seconds after its connections, on a busy machine even after its peers have failed: the call says for whom they waited.
     front = picture.front
-    return (
-        "peer-lost" in picture.raised_as(rank)
-        and front is not None
-        and rank.number in front.waiting
-        and set(front.absent) == {r.number for r in left}
-    )
+    absent = set(front.absent) if front is not None and rank.number in front.waiting else set()
+    return (bool(absent) and absent <= {r.number for r in left}) or any(r.ended is not None and rank.raised.at_s >= r.ended.at_s for r in left)
 
 
 CAUSE = Cause(

@@ -125,6 +125,7 @@ class _Watched:
         self.frames = {r: tuple(frames.get(r, ())) for r in records}
         self.messages = counting_messages(self.flights)
         self.recordings: dict[int, Recording] = {}
+        self.alive = frozenset(alive)
         gone = {r for r in records if r not in alive}
         for rank, record in self.records.items():
             if rank in dumps:
@@ -135,7 +136,6 @@ class _Watched:
                 self.recordings[rank] = self._of_counters(record)
             if rank in dumps and not _pending(self.recordings[rank]):
                 gone.add(rank)
-        self.alive = frozenset(alive)
         self.judge = Judge(align(self.recordings, world_size=self._world_size()), gone=gone)
 
     def standstill(self) -> Standstill:
@@ -190,7 +190,8 @@ class _Watched:
         )
         if last is None or last.backend == "nccl" or _pending(recording):
             return recording
-        op = op_of_stack(self.frames[rank])
+        # What autograd reduces has no Python frame: whoever raised because of others was in its newest call.
+        op = op_of_stack(self.frames[rank]) or (last.op if self.records[rank].raised is not None and rank in self.alive else "")
         if not op or op.startswith(_P2P) or not _same_line(last.frames, self.frames[rank]):
             return recording
         return replace(recording, tracks=tuple(_still_in(t, last) if t.group.name == last.group else t for t in recording.tracks))
