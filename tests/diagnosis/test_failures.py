@@ -143,7 +143,7 @@ def test_a_rank_that_left_in_order(build, lab):
 )
 @pytest.mark.parametrize("at_s", [28.0, 33.0])
 def test_uneven_batches_are_told_by_the_call_and_not_by_the_clock(build, lab, ended, at_s):
-    """Rank 0 raised in its backward pass at 30.5 s; rank 1 had come to the end of its script, or left its group, and its process ended when it did."""
+    """Rank 0 raised in its backward pass at 30.5 s; rank 1 had come to the end of its script, or left its group, whenever its process ended."""
     back = (lab.user(40, "main"), lab.user(20, "step"), lab.torch("_tensor.py", 623, "backward"), lab.torch("autograd/graph.py", 979, "_engine"))
     entries = [dataclasses.replace(e, frames=back) for e in lab.steps(13)]
     b = build().rank(0, raised=lab.Raised(type="RuntimeError", text=lab.PEER_CLOSED, frames=back, at_s=30.5), entries=entries)
@@ -175,6 +175,15 @@ def test_a_guarded_wait_for_ranks_that_left(build, lab):
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="barrier", sizes=(), done=False, frames=frames)])
     v = b.rank(1, ended=lab.Ended(at_s=28.0, exitcode=0, announced=True), enqueued=12).judge("hang")
     assert (v.primary.cause, v.primary.ranks, v.primary.where) == ("rank0-guarded-collective", (0,), "train.py:52 in save")
+
+
+def test_a_test_of_the_rank_that_others_passed_by_a_branch_of_their_own_keeps_nobody_away(build, lab):
+    """`if rank == 0: broadcast(x) else: broadcast(y)`: rank 0 stands under the test in every step, and rank 1 had fewer batches."""
+    frames = lab.in_collective("broadcast", lab.user(10, "main", guards=("rank == 0",)))
+    entries = [e for n in range(1, 12, 2) for e in (lab.Entry(seq=n, op="broadcast", frames=frames), dataclasses.replace(lab.steps(1)[0], seq=n + 1))]
+    b = build().rank(0, frames=frames, entries=[*entries, lab.Entry(seq=13, op="broadcast", done=False, frames=frames)])
+    p = b.rank(1, ended=lab.Ended(at_s=28.0, exitcode=0, announced=True), enqueued=12).judge("hang").primary
+    assert (p.cause, p.standing, p.ranks) == ("premature-exit", "established", (1,))
 
 
 def test_an_exit_after_an_exception_is_not_premature(build, lab):

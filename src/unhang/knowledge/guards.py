@@ -161,12 +161,14 @@ def _came_before(picture: Picture, rank: int, line: Frame, seq: int | None) -> b
 
 
 def _joined_before(picture: Picture, rank: int) -> bool:
-    """Whether the line that a rank waits at has finished collectives before that none of the ranks can finish alone."""
+    """Whether the others came to the line that a rank waits at before: no rank can finish alone what its group has done there, or later on."""
     wait, flight = picture.waits[rank], picture.rank(rank).flight
     if wait.call is None or wait.seq is None or wait.place is None or flight is None:
         return False
-    earlier = (c for c in flight.calls.get(wait.call.group, ()) if c.done and c.seq < wait.seq and c.op.startswith(_NEEDS_ALL))
-    return any((u := user_frame(c.frames)) is not None and (u.file, u.line) == (wait.place.file, wait.place.line) for c in earlier)
+    earlier = [c for c in flight.calls.get(wait.call.group, ()) if c.done and c.seq < wait.seq]
+    joined = max((c.seq for c in earlier if c.op.startswith(_NEEDS_ALL)), default=-1)
+    places = (user_frame(c.frames) for c in earlier if c.seq <= joined)
+    return any(u is not None and (u.file, u.line) == (wait.place.file, wait.place.line) for u in places)
 
 
 def guard_of_wait(picture: Picture) -> Guarded | None:

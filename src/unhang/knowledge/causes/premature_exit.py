@@ -9,13 +9,14 @@ from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.guards import guard_of_wait
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.incident import silent
 
 if TYPE_CHECKING:
     from unhang.records.picture import Picture, RankView
 
 
 def _in_run(picture: Picture) -> Finding | None:
+    from unhang.records.incident import silent
+
     left = sorted((r for r in picture.ranks if _left_in_order(picture, r)), key=picture.onset)
     if not left or guard_of_wait(picture) is not None:
         return None
@@ -28,9 +29,7 @@ def _in_run(picture: Picture) -> Finding | None:
     numbers, others = [r.number for r in left], [r.number for r in harmed]
     waits = any(r.number in picture.waits for r in harmed)
     lost = Text("{who} lost {their} peer", "{who} 失去了同伴").fill(who=text.ranks(others), their=words.verb(others, "its", "their"))
-    ended = Text("ended in order", "正常结束") if first.ended.announced else Text("ended with exit code 0", "以退出码 0 结束")
-    if first.ended.by_launcher and not first.ended.finished and first.record.done:
-        ended = Text("left its process group before it was ended", "先离开进程组，之后被结束：")
+    ended = Text("ended in order", "正常结束") if first.ended.announced or first.record.done else Text("ended with exit code 0", "以退出码 0 结束")
     if first.record.exit_frames and first.place is not None and first.place.code:
         ended = Text("ended itself by `{code}`", "通过 `{code}` 自行结束").fill(code=first.place.code)
     return CAUSE.finding(
