@@ -79,6 +79,16 @@ def test_another_training_beside_it_is_none_of_its(scene):
     assert len([e for e in scene.told if isinstance(e, events.Note)]) == 1
 
 
+@pytest.mark.parametrize(
+    ("rank", "world", "elsewhere"), [(1, 2, {0: "h:1", 1: "h:2"}), (0, 2, {}), (1, 4, {})], ids=["lacking", "complete", "another-world"]
+)
+def test_a_rank_that_the_watched_ones_lack_is_missing(scene, rank, world, elsewhere):
+    """Two launchers were given different ports: the rank that came second is of the same training, and meets elsewhere."""
+    scene.arrive(11, rank=0, world_size=2, job="h:1")
+    scene.arrive(12, rank=rank, world_size=world, job="h:2")
+    assert scene.roster.elsewhere() == elsewhere
+
+
 def test_one_training_after_the_other(scene):
     first = scene.arrive(11, job="a:1")
     scene.join(first)

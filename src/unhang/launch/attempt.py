@@ -587,6 +587,7 @@ class Attempt:
             activities={s.rank: self._sampler.activity(s, window_s=window, since_s=since_s) for s in states},
             exitcodes=codes,
             exitcode=exitcode,
+            elsewhere=self._roster.elsewhere(),
             logs=logs_so_far(self._rundir, self._number, [(c.rank, c.stream) for c in self._channels]),
         )
 

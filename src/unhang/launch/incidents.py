@@ -80,6 +80,7 @@ class Situation:
     exitcodes: dict[int, int]
     exitcode: int | None
     logs: tuple[LogRef, ...]
+    elsewhere: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -290,6 +291,7 @@ class Incidents:
             uptime_s=uptime_s(self._host),
             host_pids=_host_pids(self._host),
             ras=opened.ras,
+            elsewhere=situation.elsewhere,
             ranks=tuple(_identified(_record(state, opened, situation), self._host) for state in situation.states),
             logs=situation.logs,
             guards=guarded_lines(self._rundir.path / t.flight for t in opened.taken.values() if t.flight),
@@ -402,7 +404,7 @@ def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:
         pid=state.pid,
         host=state.host,
         local_rank=state.local_rank,
-        world_size=state.world_size,
+        world_size=state.world_size or state.told_world,
         backend=state.backend,
         device=state.device,
         gpu=state.gpu,

@@ -50,6 +50,7 @@ class Roster:
         self._lingering: list[RankState] = []
         self._job: str | None = None
         self._others: set[Peer] = set()
+        self._strangers: list[dict[str, Any]] = []
         self._promised = promised
         self._clock = clock
         self._tell = tell
@@ -62,6 +63,12 @@ class Roster:
         extra = [s for s in self._former if s.ended is None] if former else []
         return sorted([*self.watch.ranks.values(), *extra], key=lambda s: (s.rank, s.since_s))
 
+    def elsewhere(self) -> dict[int, str]:
+        """Where each rank meets, if some that are not watched meet elsewhere: of as many as the watched ones by their own word, which lack them."""
+        worlds = {s.told_world for s in self.watch.ranks.values()}
+        lacking = {int(h["rank"]): str(h["job"]) for h in self._strangers if h.get("world_size") in worlds} | dict.fromkeys(self.watch.ranks, "")
+        return {r: place or str(self._job) for r, place in lacking.items()} if any(lacking.values()) else {}
+
     def arrived(self, peer: Peer) -> None:
         """A process has said hello."""
         self.ever = True
@@ -72,6 +79,7 @@ class Roster:
             if not self._others:
                 self._tell(events.Note(text="another training runs under the same command; it is not watched"))
             self._others.add(peer)
+            self._strangers.append(peer.hello)
             return
         state = self._enter(peer, int(rank))
         self._tell(events.Attached(rank=state.rank, pid=peer.pid, host=state.host))
@@ -287,4 +295,4 @@ class Roster:
 
 
 def _frames(message: dict[str, Any]) -> tuple[Frame, ...]:
-    return tuple(guarded(Frame(file=f, line=n, name=name, code=code)) for f, n, name, code in message["frames"])
+    return tuple(guarded(Frame(file=f, line=n, name=name, code=code, given=given)) for f, n, name, code, given in message["frames"])

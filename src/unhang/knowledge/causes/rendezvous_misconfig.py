@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 def _in_run(picture: Picture) -> Finding | None:
+    if picture.incident.elsewhere and not any(r.record.backend for r in picture.ranks):
+        return _of_two_places(picture)
     if picture.incident.kind != "world-size":
         return _of_hits(picture.hits_of(CAUSE.id))
     records = [r.record for r in picture.ranks]
@@ -56,6 +58,20 @@ def _in_run(picture: Picture) -> Finding | None:
             for r in records[:4]
         ),
         remedies=("let-a-launcher-start-them", "read-the-environment") if alone else ("same-world", "read-the-environment"),
+    )
+
+
+def _of_two_places(picture: Picture) -> Finding:
+    numbers = tuple(sorted(picture.incident.elsewhere))
+    said = [words.of_rank(n, same(picture.incident.elsewhere[n])) for n in numbers]
+    return CAUSE.finding(
+        standing="established" if numbers == tuple(range(max(r.record.world_size or 1 for r in picture.ranks))) else "likely",
+        says=Text("ranks of one training meet at different places: {said}", "同一个训练的各 rank 在不同的地方会合：{said}").fill(
+            said=joined(said[:8])
+        ),
+        ranks=numbers,
+        evidence=tuple(words.stated(picture.incident_source, told) for told in said[:4]),
+        remedies=("same-meeting-point", "read-the-environment"),
     )
 
 
