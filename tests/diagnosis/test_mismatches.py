@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import pytest
@@ -176,29 +177,96 @@ def test_only_stacks_still_tell_guard_and_mismatch(build, lab):
     assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("collective-mismatch", "likely", (0, 1))
 
 
-def crash(b, lab, *, dead, survivor, survivor_sizes, fatal_line=20, log_rank=True):
+def crash(b, lab, *, dead, survivor, survivor_sizes, fatal_line=20, log_rank=True, before=((4,),)):
     main = (lab.user(40, "main"), lab.user(fatal_line, "step"))
     text = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
     text += "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(lab.in_collective("all_reduce", *main)))
     b.rank(dead, ended=lab.Ended(at_s=30.0, exitcode=-6), enqueued=12).fatal(dead, text)
     b.log(dead if log_rank else None, lab.GLOO_SIZE)
     last = lab.Entry(seq=13, sizes=survivor_sizes, frames=lab.lost().frames)
-    b.rank(survivor, raised=lab.lost(), entries=[*lab.steps(12), last])
+    b.rank(survivor, raised=lab.lost(), entries=[*lab.steps(12, sizes=before), last])
     return b
 
 
 @pytest.mark.parametrize("log_rank", [True, False])
-@pytest.mark.parametrize(("sizes", "odd"), [(((8,),), "survivor"), (((4,),), "dead")])
+@pytest.mark.parametrize(("before", "odd"), [(((4,),), "survivor"), (((8,),), "dead")])
 @pytest.mark.parametrize("dead", [0, 1])
-def test_gloo_kills_the_smaller_side(build, lab, dead, sizes, odd, log_rank):
+def test_gloo_kills_the_smaller_side(build, lab, dead, before, odd, log_rank):
     survivor = 1 - dead
-    v = crash(build(), lab, dead=dead, survivor=survivor, survivor_sizes=sizes, log_rank=log_rank).judge("failure")
+    v = crash(build(), lab, dead=dead, survivor=survivor, survivor_sizes=((8,),), log_rank=log_rank, before=before).judge("failure")
     p = v.primary
     assert (p.cause, p.standing, p.where) == ("collective-mismatch", "established", "train.py:20 in step")
     assert p.ranks == ((survivor,) if odd == "survivor" else (dead,))
     assert "8 bytes arrived where 4 were expected" in p.says
     assert any("op.preamble.length" in e.text and e.line == 2 for e in p.evidence)
     assert "peer-lost" in [s.cause for s in v.symptoms] and not v.contributing
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "dtype", "sent", "advised"),
+    [
+        # 8 doubles met as many floats, or half as many doubles: their bytes are the same.
+        ("all_reduce", 8, "Double", "16 vs 8", ("same-dtype", "same-size")),
+        ("all_reduce", 3, "Double", "8 vs 4", ("same-dtype",)),
+        ("all_reduce", 9, "Float", "12 vs 8", ("same-size",)),
+        ("broadcast", 9, "Long", "72 vs 36", ("same-dtype",)),
+        ("all_gather", 7, "Half", "8 vs 6", ("same-size",)),
+    ],
+)
+@pytest.mark.parametrize("before", [((272,),), ((4,),)])
+def test_gloo_crash_is_of_the_call_that_is_sent_in_such_pieces(build, lab, op, size, dtype, sent, advised, before):
+    """Both ranks stand at line 20 for the first time; DDP's call at line 19 came before it, and went well."""
+    b = crash(build(), lab, dead=0, survivor=1, survivor_sizes=((size,),), log_rank=False)
+    frames = lab.in_collective(op, lab.user(40, "main"), lab.user(20, "step"))
+    entries = [*lab.steps(12, line=19, sizes=before), lab.Entry(seq=13, op=op, sizes=((size,),), dtype=dtype, frames=frames)]
+    b.ranks.clear()
+    b.logs.clear()
+    b.rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), enqueued=1).log(0, lab.GLOO_SIZE.replace("8 vs 4", sent))
+    text = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    b.fatal(0, text + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(frames)))
+    p = b.rank(1, raised=dataclasses.replace(lab.lost(), frames=frames), entries=entries).judge("failure").primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("collective-mismatch", "established", (0, 1), "train.py:20 in step")
+    assert f"{op} of [{size}] {dtype}" in p.says and any("rank 1: #13" in e.text and "line 20" in e.text for e in p.evidence)
+    assert tuple(r.id for r in p.remedies) == (*advised, "check-each-call")
+
+
+@pytest.mark.parametrize(
+    ("op", "one", "other", "advised"),
+    [
+        ("all_reduce", {}, {"dtype": "Double"}, ("same-dtype", "check-each-call")),
+        ("all_reduce", {}, {"sizes": ((8,),)}, ("same-size", "check-each-call")),
+        ("broadcast", {}, {"sizes": ((8,),), "dtype": "Double"}, ("same-size", "same-dtype", "check-each-call")),
+        ("broadcast", {"given": "group_src=0"}, {"given": "group_src=1"}, ("same-root",)),
+        ("gather", {"given": "group_dst=0"}, {"given": "group_dst=1"}, ("same-root",)),
+        ("reduce", {"given": "group_dst=0 op=SUM"}, {"given": "group_dst=1 op=MAX"}, ("same-root", "same-reduction")),
+        ("all_reduce", {"given": "op=SUM"}, {"given": "op=MAX"}, ("same-reduction",)),
+    ],
+)
+@pytest.mark.parametrize("world", [2, 3])
+def test_each_thing_in_which_calls_differ_has_its_own_advice(build, lab, op, one, other, advised, world):
+    b = build()
+    for r in range(world):
+        how = dict(other if r == 1 else one)
+        *way, inner = lab.in_collective(op, lab.user(40, "main"), lab.user(20, "step"))
+        frames = (*way, dataclasses.replace(inner, given=how.pop("given", "")))
+        b.rank(r, frames=frames, entries=[*lab.steps(12, line=19), lab.Entry(seq=13, op=op, done=False, frames=frames, **how)], world=world)
+    p = b.judge().primary
+    standing = "established" if world == 3 or "given" in one else "likely"
+    assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", standing, (1,) if world == 3 else (0, 1))
+    assert p.where == "train.py:20 in step" and tuple(r.id for r in p.remedies) == advised
+    assert other.get("given", "") in p.says and other.get("dtype", "") in p.says
+
+
+@pytest.mark.parametrize("given", ["group_src=0", ""])
+def test_equal_roots_or_roots_that_nobody_tells_are_no_mismatch(build, lab, given):
+    b = build()
+    *way, inner = lab.in_collective("broadcast", lab.user(20, "step"))
+    frames = (*way, dataclasses.replace(inner, given=given))
+    for r in range(2):
+        b.rank(r, frames=frames, entries=[*lab.steps(12, line=19), lab.Entry(seq=13, op="broadcast", done=False, frames=frames)])
+    p = b.judge().primary
+    assert (p.cause, p.standing) == ("unknown", "not-established")
+    assert ("collective-mismatch" in p.says) is not bool(given)
 
 
 def test_gloo_crash_without_a_recorder_names_both(build, lab):
@@ -448,8 +516,8 @@ def test_gloo_crash_without_a_majority_of_all_goes_by_the_line(build, lab):
     assert b.rank(3, raised=lab.lost(), entries=lab.steps(13)).judge("failure").primary.ranks == (1, 2)
 
 
-@pytest.mark.parametrize("size", [3, 1])
-def test_gloo_crash_a_call_before_the_newest_one_of_the_survivor(build, lab, size):
+@pytest.mark.parametrize(("size", "standing"), [(3, "established"), (9, "likely")])
+def test_gloo_crash_a_call_before_the_newest_one_of_the_survivor(build, lab, size, standing):
     """Rank 1 alone gathers at line 25. What rank 0 sends at line 29 is enough for it, and it goes on to line 29 itself."""
 
     def gather(seq, line, size=1):
@@ -462,6 +530,9 @@ def test_gloo_crash_a_call_before_the_newest_one_of_the_survivor(build, lab, siz
     entries = [*(gather(n, 29) for n in range(1, 13)), gather(13, 25, size), gather(14, 29)]
     raised = lab.Raised(type="RuntimeError", text=lab.PEER_RESET, frames=entries[-1].frames, at_s=30.5)
     p = b.rank(1, raised=raised, entries=entries).judge("failure").primary
-    assert (p.cause, p.ranks, p.where) == ("collective-mismatch", (0, 1), None)
+    assert (p.cause, p.standing, p.ranks, p.where) == ("collective-mismatch", standing, (0, 1), None)
+    if standing == "likely":
+        # None of its calls is sent in pieces as large as the one that arrived.
+        return
     assert "(rank 0 at train.py:29 in step, rank 1 at train.py:25 in step)" in p.says
     assert any("rank 1: #13 all_gather" in e.text and "line 25" in e.text for e in p.evidence)

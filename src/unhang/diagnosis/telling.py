@@ -15,8 +15,10 @@ from unhang.diagnosis.quoted import Quoted
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRANSPORT, WAITING
 from unhang.diagnosis.untold import Untold
 from unhang.knowledge import catalogue, text, words
+from unhang.knowledge.causes.collective_mismatch import advice
 from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, crossed_by, edited, joined, possible, ranks, same, sized, sums
 from unhang.model import Evidence, Finding, Standing
+from unhang.records.flight import operations
 from unhang.records.flight.recordings import Recorded
 from unhang.records.frames import Frame, place, user_frame
 from unhang.records.match.outcome import Outcome
@@ -24,8 +26,6 @@ from unhang.records.match.partings import Parting, parting_of, slipped
 
 # What keeps others waiting, and is told beside another one that does.
 ROOTS = (*phrases.MISMATCHES, "missing", "p2p-alone")
-# Calls of which each rank gives a root: of reduce and gather it alone gets anything, of broadcast and scatter it alone sends.
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _MORE_RANKS = Text("; whether more ranks belong to the group is not in the dumps", "；转储中没有该组是否还有别的 rank")
 
 
@@ -152,9 +152,8 @@ class Teller:
             says += THEN + earlier[0]
             evidence.append(earlier[1])
             shown = place(earlier[2], "")
-        remedy = {"shape": "same-size", "p2p-size": "same-size", "dtype": "same-dtype"}.get(o.kind, "same-order")
         return catalogue.load()["collective-mismatch"].finding(
-            standing=standing, says=says, ranks=odd, where=shown, evidence=tuple(evidence), remedies=(remedy, "check-each-call")
+            standing=standing, says=says, ranks=odd, where=shown, evidence=tuple(evidence), remedies=advice(sides[0].call, sides[1].call, kind=o.kind)
         )
 
     def _sized(self, n: int) -> Text:
@@ -320,7 +319,7 @@ class Teller:
             ).fill(its=Text(words.verb(o.waiting, "its dump was", "their dumps were"), "它的转储"))
         if not o.known:
             says += _MORE_RANKS
-        rooted = o.call.split(" ")[0].split("+")[0] in _ROOTED
+        rooted = o.call.split(" ")[0].split("+")[0] in operations.ROOTED
         if rooted and not o.unstarted:
             says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
         causes = ("collective-mismatch", *TRANSPORT) if rooted else TRANSPORT

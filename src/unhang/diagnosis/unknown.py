@@ -347,10 +347,13 @@ def _left(picture: Picture, rank: RankView) -> Finding:
 
 
 def _all_joined(picture: Picture) -> Finding:
+    from unhang.records.flight.operations import ROOTED
+
     assert picture.front is not None
     waiting = picture.front.waiting
     first = picture.waits[waiting[0]]
-    says, remains = text.waiting(picture) + text.stall(picture), WAITING
+    says = text.waiting(picture) + text.stall(picture)
+    remains: tuple[str, ...] = WAITING
     if picture.front.finished:
         remains = TRANSPORT
         says += Text(
@@ -365,6 +368,9 @@ def _all_joined(picture: Picture) -> Finding:
         says += _elsewhere(picture, waiting) if not_seen else NOTHING
         says += Text("; whether anybody is missing is not in evidence", "；是否有缺席者，证据中没有")
         says += Text(": {not_seen}", "：{not_seen}").fill(not_seen=not_seen) if not_seen else NOTHING
+    if remains is TRANSPORT and first.op in ROOTED and not all(any(f.given for f in picture.waits[r].frames) for r in waiting):
+        remains = ("collective-mismatch", *TRANSPORT)
+        says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
     says += text.possible(remains)
     return Finding(
         cause="unknown",
@@ -385,6 +391,10 @@ def _not_seen(picture: Picture) -> Text:
     if front is None:
         return NOTHING
     parts = []
+    here = {r.number for r in picture.ranks}
+    world = max((r.record.world_size or 1 for r in picture.ranks), default=1)
+    if elsewhere := [n for n in range(world) if n not in here]:
+        parts.append(Text("no process of {who} reports here", "这里没有 {who} 的进程").fill(who=text.ranks(elsewhere)))
     if front.unseen:
         parts.append(Text("of {who} there is no record of it", "没有 {who} 的相关记录").fill(who=text.ranks(front.unseen)))
     if front.disputed:

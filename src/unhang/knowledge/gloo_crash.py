@@ -6,8 +6,9 @@ With more than two ranks the crash travels around the ring, so that several may 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
@@ -35,6 +36,11 @@ SIZE_MISMATCH = Signature(
     remedies=("same-size", "check-each-call"),
 )
 _SIGABRT = -6
+# The bytes of one element, by the names that recorders have for types.
+_WIDTHS = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Byte": 1, "Char": 1, "Bool": 1, "ComplexFloat": 8}
+# In how many parts Gloo sends what goes through no ring; those that are not named, in one for each rank. Rings: two for each, of so much at most.
+_PARTS = {"broadcast": 1, "gather": 1, "all_gather": 2, "all_gather_into_tensor": 2}
+_SEGMENT_BYTES = 1024 * 1024
 
 
 def ended_of(view: LogView) -> Text:
@@ -55,7 +61,7 @@ class Crash:
     """`odd`: the ranks whose size was not meant, () where that cannot be told. `place`, `call`: what an odd rank called, else any.
 
     `lines`: where each rank stood, as far as that is certain; `place` is None where these differ and nobody can tell which was meant. `slip`: as of a
-    parting.
+    parting. `certain`: it is known in which call of the survivors the sizes met; `differs`: in what that and the one of the dead differ.
     """
 
     dead: tuple[int, ...]
@@ -65,6 +71,8 @@ class Crash:
     call: Call | None
     lines: dict[int, Frame]
     slip: tuple[Call, Call] | None
+    certain: bool
+    differs: tuple[str, ...]
     received: str
     expected: str
     hits: tuple[Hit, ...]
@@ -86,12 +94,17 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     dead = [r for r in picture.gone if r.ended and (r.ended.exitcode == _SIGABRT or r.number in speakers)]
     dead = dead or [r for r in picture.ranks if r.number in speakers or r.fatal is not None]
     recent = {r.number: calls for r in picture.ranks if r not in dead and (calls := _recent(r, dead))}
-    last = _met(recent, dead, len(picture.ranks))
-    odd, reason = _odd(dead, last, recent, picture)
+    received, expected = (int(said[0].groups.get(name) or 0) for name in ("received", "expected"))
+    world = len(picture.ranks)
+    sizes = {g.name: len(g.members) or world for r in picture.ranks if r.flight is not None for g in r.flight.groups.values()}
+    met = {r: [c for c in calls if _piece(c, sizes.get(c.group, world), _width(c)) == received] for r, calls in recent.items()}
+    last, certain = _met(recent, met)
+    perhaps = list(last.values()) if certain else [c for calls in recent.values() for c in calls]
+    odd, reason = _odd(dead, last, perhaps, picture)
     shown = next((picture.rank(n) for n in odd), dead[0] if dead else None)
     call = last.get(shown.number) if shown is not None else None
     place = user_frame(call.frames) if call is not None and call.frames else shown.place if shown is not None else None
-    slip = None
+    sent, slip = next(iter(last.values()), None), None
     if call is not None and shown is not None and shown.number in odd:
         usual = next((picture.rank(n).flight for n in last if n not in odd), None)
         slip = slipped_of(call.group, shown.flight, usual, until=call.seq)
@@ -116,9 +129,14 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         odd=odd,
         involved=tuple(r.number for r in picture.ranks),
         # Nobody tells what a rank that Gloo ended had issued before: at a line of its own it may have strayed long since.
-        place=place if (odd and call is not None) or len({(f.file, f.line) for f in lines.values()}) < 2 else None,
+        place=place
+        if (odd and call is not None)
+        or len({(f.file, f.line) for f in (*lines.values(), *map(user_frame, (c.frames for c in perhaps))) if f is not None}) < 2
+        else None,
         slip=slip,
-        call=call,
+        certain=certain,
+        differs=("shape",) if sent is None else _differs(sent, expected, sizes.get(sent.group, world), _before(picture, last)),
+        call=call or sent,
         lines=lines,
         received=said[0].groups.get("received", ""),
         expected=said[0].groups.get("expected", ""),
@@ -142,22 +160,41 @@ def _recent(rank: RankView, dead: Sequence[RankView]) -> list[Call]:
     return [c for c in found if operations.spelling(c.op) in ops] or found
 
 
-def _met(recent: Mapping[int, Sequence[Call]], dead: Sequence[RankView], world: int) -> dict[int, Call]:
-    """The call of each survivor in which sizes met: the first in which survivors differ, else one at another line than the dead, else the newest."""
+def _piece(call: Call, ranks: int, width: int) -> int:
+    """The bytes that Gloo sends of a call at once, if its elements are so wide: `segmentBytes` in its allreduce.cc."""
+    from unhang.records.flight import operations
+
+    op, elements = operations.spelling(call.op), operations.elements(call.input_sizes)
+    ring = ranks * max(ceil(elements * width / ranks / _SEGMENT_BYTES), 2)
+    return ceil(elements * width / (ring if op.startswith(("all_reduce", "reduce")) else _PARTS.get(op, ranks)) / width) * width
+
+
+def _width(call: Call) -> int:
+    return _WIDTHS.get(next(iter(call.dtypes), ""), 1)
+
+
+def _differs(call: Call, expected: int, ranks: int, before: Collection[Call]) -> tuple[str, ...]:
+    """What differs between a call and that of the rank that Gloo ended: "dtype", "shape", or both if its bytes tell no more."""
+    if usual := next((c for c in before if _piece(c, ranks, _width(c)) == expected), None):
+        return ("dtype",) if usual.dtypes != call.dtypes else ("shape",)
+    as_many = any(_piece(call, ranks, width) == expected for width in _WIDTHS.values() if width != _width(call))
+    return (*(("dtype",) if as_many else ()), *(() if as_many and expected % _width(call) else ("shape",)))
+
+
+def _met(recent: Mapping[int, Sequence[Call]], sent: Mapping[int, Sequence[Call]]) -> tuple[dict[int, Call], bool]:
+    """The call of each survivor in which sizes met, and whether that is certain: the first in which survivors differ, else the only one whose pieces
+    are as large as the one that arrived (`sent`), else the newest."""
     from unhang.records.match.partings import key_of, way_to
 
-    for number in sorted({c.seq for calls in recent.values() for c in calls}):
-        here = {r: c for r, calls in recent.items() for c in calls if c.seq == number}
+    for number in sorted({(c.seq, c.group) for calls in recent.values() for c in calls}):
+        here = {r: c for r, calls in recent.items() for c in calls if (c.seq, c.group) == number}
         if len({key_of(c) for c in here.values()}) > 1:
-            return here
-    newest = {r: calls[-1] for r, calls in recent.items()}
-    if 2 * len(newest) > world:
-        return newest
-    fell = {way_to(r.frames) for r in dead if r.frames}
-    return {r: next((c for c in reversed(calls) if fell and way_to(c.frames) not in fell), calls[-1]) for r, calls in recent.items()}
+            return here, True
+    found = {(way_to(c.frames), key_of(c)) for calls in sent.values() for c in calls}
+    return {r: (sent[r] or calls)[-1] for r, calls in recent.items()}, len(found) == 1
 
 
-def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int, Sequence[Call]], picture: Picture) -> tuple[tuple[int, ...], Text]:
+def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Collection[Call], picture: Picture) -> tuple[tuple[int, ...], Text]:
     from unhang.records.match.partings import key_of, way_to
 
     if not dead or not last:
@@ -175,10 +212,10 @@ def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int
         if others:
             return others, Text("differs from the majority", "与多数不同")
         return tuple(r.number for r in dead), Text("the survivors agree", "存活的 rank 一致")
-    if len({way_to(c.frames) for calls in recent.values() for c in calls} | {way_to(r.frames) for r in dead if r.frames}) > 1:
+    if len({way_to(c.frames) for c in recent} | {way_to(r.frames) for r in dead if r.frames}) > 1:
         # At two lines both sizes may be what they always were, and either rank may be the one that went astray.
         return (), NOTHING
-    before = {key for n, c in here.items() for key in _before(picture.rank(n), c)}
+    before = {key_of(c) for c in _before(picture, here)}
     if len(before) != 1:
         return (), NOTHING
     unusual = tuple(n for n, c in here.items() if key_of(c) not in before)
@@ -189,9 +226,9 @@ def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Mapping[int
     return tuple(r.number for r in dead), Text("the survivor did as before", "存活的 rank 与此前一样")
 
 
-def _before(rank: RankView, call: Call) -> set[tuple[object, ...]]:
-    from unhang.records.match.partings import key_of, way_to
+def _before(picture: Picture, here: Mapping[int, Call]) -> list[Call]:
+    """What the survivors issued by the same way before."""
+    from unhang.records.match.partings import way_to
 
-    calls = rank.flight.calls.get(call.group, ()) if rank.flight is not None else ()
-    way = way_to(call.frames)
-    return {key_of(c) for c in calls if way and c.seq < call.seq and not c.is_p2p and way_to(c.frames) == way}
+    calls = [(c, way_to(of.frames), of) for r, of in here.items() if (f := picture.rank(r).flight) is not None for c in f.calls.get(of.group, ())]
+    return [c for c, way, of in calls if way and c.seq < of.seq and not c.is_p2p and way_to(c.frames) == way]

@@ -126,4 +126,27 @@ def test_tracebacks():
     with pytest.raises(ValueError) as error:
         fail()
     found = frames.traceback_frames(error.tb)
-    assert found[-1][0] == __file__ and found[-1][2:] == ("fail", "raise ValueError")
+    assert found[-1][0] == __file__ and found[-1][2:] == ("fail", "raise ValueError", "")
+
+
+@pytest.mark.parametrize(
+    ("call", "given"),
+    [
+        ("broadcast('x', 3, group_src=1)", "group_src=1"),
+        ("reduce('x', 1, Sum())", "dst=1 op=SUM"),
+        ("reduce('x', 1, object())", "dst=1"),
+        ("barrier()", ""),
+    ],
+)
+def test_roots_and_reductions_of_torchs_functions_are_told(call, given):
+    """No recorder holds them; of a function that counts its root within the group that number counts."""
+    source = "def broadcast(tensor, src=None, group_src=None): fail()\ndef reduce(tensor, dst, op): fail()\ndef barrier(): fail()\n"
+    names = {"fail": fail_in_torch, "Sum": type("Sum", (), {"__str__": lambda self: "RedOpType.SUM"})}
+    exec(compile(source, "/venv/torch/distributed/distributed_c10d.py", "exec"), names)
+    with pytest.raises(ValueError) as error:
+        eval(call, names)
+    assert [f[4] for f in frames.traceback_frames(error.tb)][-2:] == [given, ""]
+
+
+def fail_in_torch():
+    raise ValueError

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from unhang.records.flight import Call
     from unhang.records.logs import Hit
     from unhang.records.match import Front, Parting, Side, Wait
+    from unhang.records.match.outcome import Kind
     from unhang.records.picture import Picture
 
 # Every group begins at 1: two groups meet in small numbers by chance.
@@ -85,7 +86,7 @@ def _of_crossing(picture: Picture, front: Front) -> Finding:
             )
             for w in waits[:3]
         ),
-        remedies=("same-order",),
+        remedies=("same-group", "same-order") if len({w.group for w in waits}) > len({w.op for w in waits}) else ("same-order",),
     )
 
 
@@ -108,7 +109,9 @@ def _calling(wait: Wait, what: Text) -> Text:
 
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
     numbers = parting.odd or tuple(s.rank for s in parting.sides)
-    standing: Standing = "established" if parting.by == "pairs" or (parting.whole and (parting.odd or parting.by == "sums")) else "likely"
+    # What nobody can have meant is proven also of two: one call at one line, to which each gave another root.
+    rooted = "=" in parting.sides[0].says and len({s.place for s in parting.sides}) == 1
+    standing: Standing = "established" if parting.by == "pairs" or (parting.whole and (parting.odd or parting.by == "sums" or rooted)) else "likely"
     kinds = list(dict.fromkeys(s.says for s in parting.sides))
     first_odd = parting.side(numbers[0])
     rest = next(s for s in parting.sides if s.says != first_odd.says)
@@ -143,7 +146,7 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
         hosts=words.hosts(picture, numbers),
         where=where,
         evidence=tuple(_side_evidence(picture, s, parting) for s in shown),
-        remedies=("same-size", "check-each-call") if parting.kind == "p2p-size" or parting.by == "sums" else _remedies(first_odd, rest),
+        remedies=advice(first_odd.says, rest.says, kind=parting.kind, one_line=not other_line(first_odd.place, rest.place)),
     )
 
 
@@ -190,9 +193,10 @@ def _how_known(picture: Picture, parting: Parting) -> Text:
 
 
 def _did(picture: Picture, parting: Parting, side: Side) -> Text:
+    given = " ".join(word for word in side.says.split(" ") if "=" in word)
     return _issued(
         [s.rank for s in parting.sides if s.says == side.says],
-        words.call(side.call) if side.call is not None else side.op,
+        (words.call(side.call) if side.call is not None else side.op) + (f" ({given})" if given else ""),
         picture.place(side.place) if side.place is not None else None,
     )
 
@@ -225,15 +229,30 @@ def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
     return words.stated(source or picture.incident_source, says)
 
 
-def _remedies(one: Side, other: Side) -> tuple[str, ...]:
-    if one.op != other.op:
-        return ("same-order", "check-each-call")
-    if other_line(one.place, other.place):
-        sized = one.call is not None and other.call is not None and one.call.input_sizes != other.call.input_sizes
-        return ("same-order", *(("same-size",) if sized else ()), "check-each-call")
-    if one.call is not None and other.call is not None and one.call.dtypes != other.call.dtypes:
-        return ("same-dtype", "check-each-call")
-    return ("same-size", "check-each-call")
+_ADVICE = {
+    "op": "same-order",
+    "shape": "same-size",
+    "dtype": "same-dtype",
+    "splits": "fitting-splits",
+    "root": "same-root",
+    "reduction": "same-reduction",
+}
+
+
+def advice(one: str, other: str, *, kind: Kind, one_line: bool = True) -> tuple[str, ...]:
+    """A remedy for each thing in which two calls differ, by what was compared of them; at two lines each may be a call of its own."""
+    from unhang.records.flight import operations
+
+    if kind == "p2p-size":
+        one, other = (f"message {call.partition(' ')[2]}" for call in (one, other))
+    differ = ("op",) if kind in ("order", "extra", "lacking") else operations.differences(one, other)
+    return _advised((*(() if one_line else ("op",)), *differ))
+
+
+def _advised(differ: Sequence[str]) -> tuple[str, ...]:
+    """torch's own check compares neither roots, reductions nor splits."""
+    checked = ("check-each-call",) if {"op", "shape", "dtype"} & {*differ} else ()
+    return (*dict.fromkeys(_ADVICE[what] for what in differ), *checked)
 
 
 def _of_crash(picture: Picture, crash: Crash) -> Finding:
@@ -243,20 +262,27 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
     each = Text("rank {n} at {at}", "rank {n} 位于 {at}")
     stood = [each.fill(n=n, at=picture.place(f)) for n, f in sorted(crash.lines.items(), key=lambda at: at[0] not in crash.odd)]
     lines = _in_brackets(text.joined(stood[:2], Text(", ", "，"))) if crash.lines_differ else NOTHING
+    thing = Text(*_THINGS[crash.differs])
+    one_side = NOTHING if crash.odd else Text(" on one side", "，其中一方")
+    what = _in_brackets(_what(words.call(crash.call)) + one_side) if crash.call is not None and (crash.odd or crash.certain) else NOTHING
     if crash.odd:
-        says = Text("{who} called a collective with {size} than {others}{what}{at}", "{who} 在一次集合通信{what}{at}中的大小与其他 rank 不同").fill(
+        says = Text(
+            "{who} called a collective with another {thing} than {others}{what}{at}", "{who} 在一次集合通信{what}{at}中的{thing}与其他不同"
+        ).fill(
             who=text.ranks(crash.odd),
-            size="another size" if len(crash.odd) == 1 else "other sizes",
+            thing=thing,
             others="the other rank" if len(crash.involved) - len(crash.odd) == 1 else "the other ranks",
-            what=_in_brackets(_what(words.call(crash.call))) if crash.call is not None else NOTHING,
+            what=what,
             at=line if at else lines,
         )
     else:
         two = len(crash.involved) == 2
         says = Text(
-            "the ranks called a collective with different sizes{where}; which of them is off {told}",
-            "各 rank 在一次集合通信{where}中的大小不同；{told}",
+            "the ranks differ in the {thing} of a collective{what}{where}; which of them is off {told}",
+            "各 rank 在一次集合通信{what}{where}中的{thing}不同；{told}",
         ).fill(
+            thing=thing,
+            what=what,
             where=lines or line,
             told=Text("cannot be told from two", "只有两个进程，无法判断是哪一个错了")
             if two
@@ -268,18 +294,20 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
             " ({received} bytes arrived where {expected} were expected, of a piece in which Gloo sends)",
             "（Gloo 分块发送，其中一块收到 {received} 字节，而期望的是 {expected} 字节）",
         ).fill(received=crash.received, expected=crash.expected)
+    # At another line it may be a call of its own; what differs does in any case.
+    differ = [*crash.differs, *(("op",) if crash.lines_differ else ())]
     return CAUSE.finding(
-        standing="established",
+        standing="established" if crash.certain else "likely",
         says=says,
         ranks=numbers,
         hosts=words.hosts(picture, numbers),
         where=at,
         evidence=(*words.hit_evidence(crash.hits, at_most=1), *crash.evidence),
-        # At another line it may be a call of its own; its size differs in any case.
-        remedies=("same-size", *(("same-order",) if crash.lines_differ else ()), "check-each-call")
-        if crash.odd or not crash.lines_differ
-        else ("same-order", "same-size", "check-each-call"),
+        remedies=_advised(differ if crash.odd else sorted(differ, key=lambda what: what != "op")),
     )
+
+
+_THINGS = {("dtype",): ("type", "类型"), ("shape",): ("size", "大小"), ("dtype", "shape"): ("type or size", "类型或大小")}
 
 
 def _of_words(picture: Picture) -> Finding | None:
@@ -756,6 +784,29 @@ CAUSE = Cause(
             id="same-dtype",
             says="Use one dtype on every rank: equal bytes of different dtypes give silent garbage, not an error.",
             says_zh="所有进程使用同一种 dtype：字节数相同而 dtype 不同时不会报错，只会得到错误的数据。",
+        ),
+        Remedy(
+            id="same-root",
+            says="Give the same root on every rank: src of broadcast and scatter, dst of reduce and gather, name one rank, not each itself.",
+            says_zh="所有进程给出同一个 root：broadcast 和 scatter 的 src、reduce 和 gather 的 dst 是某一个 rank 的编号，而不是各自的编号。",
+        ),
+        Remedy(
+            id="same-reduction",
+            says="Use one reduction (SUM, MAX, AVG) on every rank: different ones give other results on each rank, and no error.",
+            says_zh="所有进程使用同一种归约（SUM、MAX、AVG）：不同的归约不会报错，只会让各进程得到不同的结果。",
+        ),
+        Remedy(
+            id="same-group",
+            says="Give the same group on every rank, and let all of its members call: a call on one group never meets a call on another one.",
+            says_zh="所有进程传入同一个 group，并让它的全部成员都调用：一个组上的调用永远不会与另一个组上的调用相遇。",
+        ),
+        Remedy(
+            id="fitting-splits",
+            says=(
+                "Let what each rank sends to another in all_to_all (input_split_sizes) be what that one expects of it (output_split_sizes): "
+                "exchange the sizes first."
+            ),
+            says_zh="all_to_all 中每个进程发给对方的数量（input_split_sizes）要等于对方期望收到的数量（output_split_sizes）：先交换大小。",
         ),
         Remedy(
             id="same-order",

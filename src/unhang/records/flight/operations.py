@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from unhang.patterns import lazily
+
+if TYPE_CHECKING:
+    from unhang.records.flight.entries import Call
 
 Rule = Literal["equal", "gathered", "scattered", "rooted", "sums", "free"]
 
@@ -51,6 +54,8 @@ _RULES: dict[str, Rule] = {
     "scatter": "rooted",
     "all_to_all": "sums",
 }
+# Calls of which each rank gives a root: of reduce and gather it alone gets anything, of broadcast and scatter it alone sends.
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
 # No rank can finish these before all have come.
 _NEEDS_ALL = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
 _PEERS = lazily(r"(?:(?:send|recv)(?:AnySource)?)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)")
@@ -114,6 +119,22 @@ def key(
     if how != "free":
         parts.append(dtypes)
     return " ".join(p for p in parts if p)
+
+
+def of(call: Call) -> str:
+    """The key of a call as it was read from a dump."""
+    return key(call.op, call.input_sizes, call.output_sizes, call.dtypes, ())
+
+
+def differences(one: str, other: str) -> tuple[str, ...]:
+    """What two keys differ in: "op" alone, or those of "shape", "dtype", "root" and "reduction" that do; "splits" of operations that tell sums."""
+    if "+" in one + other or one.split(" ")[0] != other.split(" ")[0]:
+        return ("op",)
+    if ">" in one and rule(one.split(" ")[0]) == "sums":
+        return ("splits",)
+    differ = set(one.split(" ")) ^ set(other.split(" "))
+    kinds = {"reduction" if p.startswith("op=") else "root" if "=" in p else "dtype" if p[:1].isalpha() else "shape" for p in differ}
+    return tuple(k for k in ("shape", "dtype", "root", "reduction") if k in kinds)
 
 
 def has_dtypes(key: str) -> bool:

@@ -8,6 +8,7 @@ wait may be known from its stack alone; a rank that has ended waits in nothing, 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -233,7 +234,7 @@ class _Watched:
         there = o.ranks if o.kind == "transport" else o.waiting
         waiting = tuple(r for r in there if r in waits) or tuple(sorted(waits))
         if parting is None and not crossed and o.kind != "p2p-alone":
-            parting = self._parted_stacks(o, waits)
+            parting = self._parted_stacks(o, waits) or _of_given(o, waits)
         here = [r for r in o.members if r in self.records]
         absent = [r for r in (o.ranks if o.kind in ("missing", "p2p-alone") else ()) if r in self.records]
         if not o.known and parting is None and not crossed:
@@ -315,22 +316,30 @@ def _still_waited(parting: Parting | None, waits: Mapping[int, Wait]) -> Parting
     return replace(parting, sides=tuple(replace(s, waiting=s.waiting or s.rank in there) for s in parting.sides))
 
 
+def _of_given(outcome: Outcome, waits: Mapping[int, Wait]) -> Parting | None:
+    """Where ranks wait in one call: its roots and reductions, which their stacks tell and no recorder."""
+    o, sides = outcome, list[Side]()
+    for w in (waits[r] for r in o.waiting if r in waits and o.kind in ("transport", "finished-on-some")):
+        given = next((f.given for f in reversed(w.frames) if f.given), "")
+        if given and w.call is not None and _same_line(w.call.frames, w.frames):
+            says = f"{operations.of(w.call)} {given}"
+            sides.append(Side(rank=w.rank, op=w.call.op, says=says, call=w.call, frames=w.call.frames, waiting=True))
+    return _of_sides(o.group_name, o.number, sides, of=len(o.members), whole=o.known and len(sides) == len(o.members))
+
+
 def _of_stacks(group: str | None, seq: int | None, stacks: Mapping[int, tuple[str, tuple[Frame, ...]]]) -> Parting | None:
     """None where they stand in the same operation, in messages, or in none."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, (op, _) in sorted(stacks.items()):
-        ranks_of.setdefault(op, []).append(rank)
-    if len(ranks_of) < 2 or any(not op or op.startswith(_P2P) for op in ranks_of):
+    if any(not op or op.startswith(_P2P) for op, _ in stacks.values()):
         return None
-    most = max(ranks_of, key=lambda op: len(ranks_of[op]))
-    odd = tuple(r for op, ranks in ranks_of.items() if op != most for r in ranks) if 2 * len(ranks_of[most]) > len(stacks) else ()
-    return Parting(
-        group=group,
-        seq=seq,
-        sides=tuple(Side(rank=r, op=op, says=op, call=None, frames=frames, waiting=True) for r, (op, frames) in sorted(stacks.items())),
-        odd=tuple(sorted(odd)),
-        by="majority" if odd else "nothing",
-    )
+    sides = [Side(rank=r, op=op, says=op, call=None, frames=frames, waiting=True) for r, (op, frames) in sorted(stacks.items())]
+    return _of_sides(group, seq, sides, of=len(stacks))
+
+
+def _of_sides(group: str | None, seq: int | None, sides: Sequence[Side], *, of: int, whole: bool = False) -> Parting | None:
+    """None where they do not differ; those outside the majority of so many are odd."""
+    ((most, count), *others) = Counter(s.says for s in sides).most_common() or [("", 0)]
+    odd = tuple(s.rank for s in sides if s.says != most) if 2 * count > of else ()
+    return Parting(group=group, seq=seq, sides=tuple(sides), odd=odd, by="majority" if odd else "nothing", whole=whole) if others else None
 
 
 def _was_seen(record: RankRecord) -> bool:

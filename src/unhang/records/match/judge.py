@@ -724,13 +724,8 @@ def _never_met(meeting: Meeting) -> tuple[int, ...]:
 
 def _difference(sides: tuple[SideOf, ...]) -> Kind:
     """What two calls differ in: the operation, its sizes, or its dtypes."""
-    one, other = sides[0].call, sides[1].call
-    if "+" in one or "+" in other or one.split(" ")[0] != other.split(" ")[0]:
-        return "op"
-    a, b = one.split(" ")[1:], other.split(" ")[1:]
-    if operations.rule(one.split(" ")[0]) in ("sums", "rooted"):
-        return "dtype"
-    return "dtype" if a[:1] == b[:1] and len(a) > 1 else "shape"
+    differ = operations.differences(sides[0].call, sides[1].call)
+    return "op" if "op" in differ else "shape" if "shape" in differ else "dtype"
 
 
 def _words(message: Message, rank: int, partner: int | None) -> str:

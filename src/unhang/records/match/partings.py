@@ -71,7 +71,7 @@ class Parting:
 
 def key_of(call: Call) -> tuple[object, ...]:
     """What has to be equal on all ranks."""
-    return (operations.key(call.op, call.input_sizes, call.output_sizes, call.dtypes, ()),)
+    return (operations.of(call),)
 
 
 def parting_of(outcome: Outcome, dumps: Mapping[int, Flight]) -> Parting | None:
@@ -166,7 +166,7 @@ def _by_number(group: str, flight: Flight, *, only: int | None = None) -> dict[i
 
 
 def _together(calls: Sequence[Call]) -> Call:
-    op = "+".join(operations.key(c.op, c.input_sizes, c.output_sizes, c.dtypes, ()) for c in calls)
+    op = "+".join(operations.of(c) for c in calls)
     return replace(calls[0], op=op, input_sizes=(), output_sizes=(), dtypes=())
 
 

@@ -20,6 +20,8 @@ else:
 MAX_FRAMES = 400
 _MAX_CODE_CHARS = 300
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
+# What no recorder holds of a call: its root, counted within its group where this torch does (since 2.6), and its reduction.
+_GIVEN = ("group_src", "group_dst", "src", "dst", "op")
 # One process builds an extension, the others look ten times a second whether its lock file is still there, without a limit.
 _LOCKS = "torch/utils/file_baton.py"
 # Part of the protocol: what is told instead of a function of torch.distributed.
@@ -37,7 +39,7 @@ _USER, _LIBRARY, _NEITHER, _WAITS, _PASSES = range(5)
 _kinds: dict[str, int] = {}
 
 Place = tuple[str, int, str]
-CodeFrame = tuple[str, int, str, str]
+CodeFrame = tuple[str, int, str, str, str]
 
 
 def glance(ident: int) -> tuple[Place | None, int, str | None]:
@@ -112,9 +114,7 @@ def traceback_frames(traceback: TracebackType | None) -> list[CodeFrame]:
     sources = Sources()
     frames: list[CodeFrame] = []
     while traceback is not None:
-        code = traceback.tb_frame.f_code
-        line = traceback.tb_lineno or 0
-        frames.append((code.co_filename, line, code.co_name, sources.line(code.co_filename, line)))
+        frames.append(_told(traceback.tb_frame, traceback.tb_lineno or 0, sources))
         traceback = traceback.tb_next
     return frames[-MAX_FRAMES:]
 
@@ -124,11 +124,18 @@ def call_stack(frame: FrameType | None, sources: Sources | None = None) -> list[
     sources = sources or Sources()
     frames: list[CodeFrame] = []
     while frame is not None and len(frames) < MAX_FRAMES:
-        code, line = frame.f_code, frame.f_lineno or 0
-        frames.append((code.co_filename, line, code.co_name, sources.line(code.co_filename, line)))
+        frames.append(_told(frame, frame.f_lineno or 0, sources))
         frame = frame.f_back
     frames.reverse()
     return frames
+
+
+def _told(frame: FrameType, line: int, sources: Sources) -> CodeFrame:
+    code, given = frame.f_code, ""
+    if code.co_filename.endswith(_COLLECTIVES):
+        told = {name: str(frame.f_locals.get(name)).removeprefix("RedOpType.") for name in _GIVEN if name in code.co_varnames[: code.co_argcount]}
+        given = " ".join(f"{name}={value}" for name, value in told.items() if value.isalnum() and value != "None" and f"group_{name}" not in told)
+    return code.co_filename, line, code.co_name, sources.line(code.co_filename, line), given
 
 
 def _kind(path: str) -> int:
