@@ -1,11 +1,13 @@
 """Real Gloo ranks that diverge, and whether `unhang why` is ever wrong while it calls its verdict established.
 
 A seed draws a small training (plain torch, DDP, FSDP2, accelerate, transformers' Trainer), 2 to 4 ranks, and one divergence: a call skipped, one too
-many, two swapped, another size, another operation, another group. The generator knows which ranks deviate and at which lines; the code under test
-only gets what `unhang run` would have kept: stacks, recorders, counters, tracebacks, logs. A case is wrong if an established verdict names a rank or
-a line that did not deviate. Ranks are forked from this process, which has imported torch once: about 2 s a case.
+many, two swapped, another size, type, operation, reduction, root or group, fewer batches. The generator knows which ranks deviate and at which lines;
+the code under test only gets what `unhang run` would have kept: stacks, recorders, counters, tracebacks, logs. A case is wrong if an established
+verdict names a rank or a line that did not deviate, or advises what does not differ. Ranks are forked from this process, which has imported torch
+once: about 2 s a case.
 
     scripts/divergences.py --cases 300   all of them; prints a table, ends with 1 if one is wrong
+    scripts/divergences.py --cases 300 --again 6   every sixth is run twice, and is wrong as well if its verdict changes
     scripts/divergences.py 17 --keep D   case 17 alone; its run directory stays in D/17
 """
 
@@ -39,7 +41,9 @@ from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Counters, Ended, Incident, LogRef, Raised, RankRecord, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 
-KINDS = ("skip", "extra", "swap", "size", "op", "group")
+KINDS = ("skip", "extra", "swap", "size", "op", "group", "dtype", "root", "batches")
+# What may be advised of a call in which one thing differs. Half as many bytes may be half as many elements: there both are.
+ADVISED = {"size": {"same-size", "same-dtype"}, "dtype": {"same-dtype", "same-size"}, "root": {"same-root"}}
 WRAPPERS = ("plain", "ddp", "fsdp2", "accelerate", "trainer")
 # Nothing has changed for so long: the ranks stand. Recorders need four looks to see that a call which was noted out of order is over.
 STANDS_S = 1.2
@@ -104,6 +108,8 @@ ACCELERATE = {
     "acc-broadcast": "broadcast(torch.ones({n}))",
     "gather-object": "gather_object(['x' * {n}])",
 }
+# Calls that are given another type, root or reduction; the last is over before anybody sees that it was another one.
+GIVEN = {"dtype": ("all_reduce", "broadcast", "all_gather", "reduce"), "root": ("broadcast", "reduce"), "reduction": ("all_reduce", "reduce")}
 # Rank 0 and the others come to one call from two lines, as they should.
 PAIRED = ("if rank == 0:", "    dist.broadcast(torch.full((3,), 1.0), 0)", "else:", "    dist.broadcast(torch.empty(3), 0)")
 
@@ -157,6 +163,10 @@ def drawn(seed: int) -> Case:
     at = chance.randrange(len(slots) - (kind == "swap"))
     if kind in ("size", "group") or (kind in ("skip", "extra") and chance.random() < 0.3):
         slots[at] = (chance.choice(("all_reduce", "broadcast")) if kind == "group" else "all_reduce", slots[at][1], slots[at][2])
+    if kind == "op" and chance.random() < 0.3:
+        kind = "reduction"
+    if kind in GIVEN:
+        slots[at] = (chance.choice(GIVEN[kind]), slots[at][1], False)
     if kind == "swap" and slots[at][:2] == slots[at + 1][:2]:
         slots[at + 1] = ("all_gather" if slots[at][0] != "all_gather" else "all_reduce", *slots[at + 1][1:])
     rank = "accelerator.process_index" if wrapper == "accelerate" and chance.random() < 0.5 else "rank"
@@ -169,6 +179,8 @@ def drawn(seed: int) -> Case:
     draft.add(SETUP[wrapper])
     draft.add("rank, world = dist.get_rank(), dist.get_world_size()")
     draft.add(f"steps, dirty = {steps}, json.loads(os.environ['DIRTY'])")
+    if kind == "batches":
+        draft.add(f"steps = steps - 2 * ({test})", "D")
     if kind == "group":
         draft.add("other = dist.new_group(list(range(world)))")
     calls: list[tuple[str, int]] = []
@@ -250,6 +262,19 @@ def drawn(seed: int) -> Case:
         elif kind == "size":
             draft.add(f"n = {slots[at][1]} + ({condition})", "D")
             regular(number, "D", n="n")
+        elif kind == "dtype":
+            draft.add(f"dtype = torch.{chance.choice(('float64', 'float64', 'float16', 'int32'))} if {condition} else torch.float32", "D")
+            regular(number, "D", n=f"{slots[at][1]}, dtype=dtype")
+        elif kind == "root":
+            draft.add(f"root = {chance.choice(('1', 'world - 1'))} if {condition} else 0", "D")
+            calls[at] = (calls[at][0][: -len("0)")] + "root)", 0)
+            regular(number, "D")
+        elif kind == "reduction":
+            draft.add(f"how = dist.ReduceOp.MAX if {condition} else dist.ReduceOp.SUM", "D")
+            calls[at] = (calls[at][0][:-1] + ", op=how)", 0)
+            regular(number, "D")
+        elif kind == "batches":
+            regular(number)
         elif kind == "op":
             draft.add(f"if {condition}:", "D")
             draft.add("    " + other_call(), "D")
@@ -261,15 +286,19 @@ def drawn(seed: int) -> Case:
         number += 1
     draft.indent = 0
     if wrapper == "trainer":
-        draft.add(TRAINER, "S")
+        # At its end it gathers the loss of all ranks.
+        draft.marks[draft.add(TRAINER, "S")] = "N" if kind == "batches" else "S"
     # The line of a helper may issue another size for the first time here, on all ranks.
     helpers = [f"sync_{n}(32)" for n, (name, _, is_helper) in enumerate(slots) if is_helper and "all" in name]
     ends = draft.add(helpers[-1] if helpers and chance.random() < 0.6 else "dist.all_reduce(torch.ones(2))", "S")
+    if kind == "batches" and chance.random() < 0.7:
+        # Nothing makes a rank wait that has come to its end.
+        draft.lines[-1] = "done = True"
     # Behind a skipped call the rank comes to the next one; behind the last of a step to the first of the next step, or to the end.
     if kind == "skip" and "N" not in draft.marks.values():
         after = [n for n, m in draft.marks.items() if m == "S"]
         draft.marks |= dict.fromkeys(after, "N")
-    if form == "early":
+    if form == "early" or kind == "batches":
         draft.marks[ends] = "N"
     lines = frozenset(n for n, m in draft.marks.items() if m in ("D", "N"))
     rest = frozenset(range(world)) - set(deviants)
@@ -455,23 +484,22 @@ def _judged(case: Case, folder: Path, rundir: RunDir, ranks: Sequence[Rank]) -> 
             rank=number, pid=rank.pid, host="node0", local_rank=number, world_size=case.world, backend="gloo", device="cpu", last_beat_s=30.0
         )
         if rank.exitcode is not None:
-            record = replace(record, ended=Ended(at_s=30.0, exitcode=rank.exitcode, announced=bool(told.get("left"))))
+            left = bool(told.get("left"))
+            # A process may end long after its connections, and after those have failed that counted on it.
+            ended = Ended(at_s=33.0 if left else 30.0, exitcode=rank.exitcode, announced=left, finished=left)
+            record = replace(record, ended=ended, done=left)
         elif (given := rank.ask(flight=str(rundir.flight(1, number)))) is not None:
             told = given
             record = replace(record, answered=True, activity=IDLE)
             if rundir.flight(1, number).is_file():
                 record = replace(record, flight=rundir.relative(rundir.flight(1, number)))
             if told["raised"] is None:
-                threads = tuple(
-                    ThreadStack(name=t["name"], main=t["main"], frames=tuple(Frame(file=f, line=n, name=w, code=c) for f, n, w, c in t["frames"]))
-                    for t in told["threads"]
-                )
+                threads = tuple(ThreadStack(name=t["name"], main=t["main"], frames=_frames(t["frames"])) for t in told["threads"])
                 path = rundir.stacks(1, number)
                 rundir.write(path, with_guards(_ours_left_out(Stacks(source="process", threads=threads))))
                 record = replace(record, stacks=rundir.relative(path))
         if raised := told.get("raised"):
-            frames = tuple(Frame(file=f, line=n, name=w, code=c) for f, n, w, c in raised["frames"])
-            record = replace(record, raised=Raised(type=raised["type"], text=raised["text"], frames=frames, at_s=30.0))
+            record = replace(record, raised=Raised(type=raised["type"], text=raised["text"], frames=_frames(raised["frames"]), at_s=30.0))
         groups = {name: Counters(enqueued=e, completed=c) for name, (e, c) in (told.get("groups") or {}).items()}
         records.append(replace(record, groups=groups, last_progress_s=29.0))
         for stream in ("out", "err"):
@@ -498,6 +526,10 @@ def _judged(case: Case, folder: Path, rundir: RunDir, ranks: Sequence[Rank]) -> 
     return judge(rundir)
 
 
+def _frames(told: Sequence[Sequence[Any]]) -> tuple[Frame, ...]:
+    return tuple(Frame(file=f, line=n, name=name, code=code, given=given) for f, n, name, code, given in told)
+
+
 def _ours_left_out(stacks: Stacks) -> Stacks:
     """Without the frames of this script below the training's."""
     return replace(stacks, threads=tuple(replace(t, frames=tuple(f for f in t.frames if f.file != __file__)) for t in stacks.threads))
@@ -516,6 +548,9 @@ def wrong(case: Case, verdict: Verdict | None) -> str | None:
     line = int(found.where.split(":")[1].split(" ")[0]) if found.where is not None and found.where.startswith("train.py:") else None
     if found.where is not None and line not in case.lines:
         return f"names {found.where}, and the lines that deviate are {sorted(case.lines)}"
+    advised = {r.id for r in found.remedies if r.id.startswith("same-") and r.id not in ("same-order", "same-branches")}
+    if found.cause == "collective-mismatch" and case.kind in ADVISED and line in case.lines and not advised <= ADVISED[case.kind]:
+        return f"advises {sorted(advised)}"
     return None
 
 
@@ -530,6 +565,11 @@ def examine(seed: int, keep: Path | None) -> tuple[Case, Verdict | None, str | N
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     return case, verdict, wrong(case, verdict)
+
+
+def _shown(verdict: Verdict | None) -> tuple[object, ...] | None:
+    found = verdict.primary if verdict is not None else None
+    return None if found is None else (found.cause, found.standing, found.ranks, found.where, [r.id for r in found.remedies])
 
 
 def prepare() -> None:
@@ -554,27 +594,34 @@ def main() -> int:
     parser.add_argument("seeds", type=int, nargs="*", help="these cases")
     parser.add_argument("--cases", type=int, default=0, help="the first N cases")
     parser.add_argument("--keep", type=Path, help="keep scripts and run directories in this folder")
+    parser.add_argument("--again", type=int, default=0, metavar="N", help="run every N-th case twice: its verdict has to be the same")
     chosen = parser.parse_args()
     prepare()
     began = time.monotonic()
     standings: Counter[tuple[str, str]] = Counter()
-    mistakes = []
+    mistakes, changed, again = [], [], 0
     seeds = [*chosen.seeds, *range(chosen.cases)]
     for seed in seeds:
         case, verdict, mistake = examine(seed, chosen.keep)
         found = verdict.primary if verdict is not None else None
         standings[case.kind, found.standing if found is not None else "went through"] += 1
         told = "went through" if found is None else f"{found.cause} {found.standing} {list(found.ranks)} {found.where or ''}"
-        said(f"{seed:4} {case.wrapper:10} {case.kind:5} {case.form:6} {list(case.deviants)} of {case.world}: {told}")
+        said(f"{seed:4} {case.wrapper:10} {case.kind:9} {case.form:6} {list(case.deviants)} of {case.world}: {told}")
+        if chosen.again and seed % chosen.again == 0:
+            other = examine(seed, None)[1]
+            again += 1
+            if (once := _shown(verdict)) != (twice := _shown(other)):
+                changed.append(seed)
+                said(f"     CHANGED: {once}\n          to: {twice}")
         if mistake is not None:
             mistakes.append(seed)
             said(f"     WRONG: {mistake}\n     {found.says if found else ''}")
-    for kind in KINDS:
-        said(f"{kind:6} " + ", ".join(f"{n} {standing}" for (k, standing), n in sorted(standings.items()) if k == kind))
+    for kind in (*KINDS, "reduction"):
+        said(f"{kind:9} " + ", ".join(f"{n} {standing}" for (k, standing), n in sorted(standings.items()) if k == kind))
     established = sum(n for (_, standing), n in standings.items() if standing == "established")
     seconds = round(time.monotonic() - began, 1)
-    said(json.dumps({"cases": len(seeds), "established": established, "wrong": mistakes, "seconds": seconds}))
-    return 1 if mistakes else 0
+    said(json.dumps({"cases": len(seeds), "established": established, "wrong": mistakes, "twice": again, "changed": changed, "seconds": seconds}))
+    return 1 if mistakes or changed else 0
 
 
 if __name__ == "__main__":
