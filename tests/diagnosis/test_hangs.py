@@ -298,3 +298,14 @@ def test_a_rank_of_which_nothing_is_known_is_not_the_one_that_never_came(build, 
     p = b.judge().primary
     assert (p.cause, p.ranks) == ("unknown", (0, 1))
     assert "whether anybody is missing is not in evidence: of rank 2 there is no record of it" in p.says
+
+
+@pytest.mark.parametrize(("elsewhere", "standing"), [({0: "10.0.0.1:29500", 1: "10.0.0.1:29501"}, "established"), ({}, None)])
+def test_ranks_of_one_training_that_meet_at_different_places(build, lab, elsewhere, standing):
+    """Two launchers were given different ports: only rank 1 is watched, and waits for rank 0 in vain."""
+    b = build().rank(1, frames=lab.in_collective("init_process_group", lab.user(2, "main")), backend=None)
+    p = b.judge(elsewhere=elsewhere).primary
+    assert "nobody is missing" not in p.says
+    if standing is not None:
+        assert (p.cause, p.standing, p.ranks, p.remedies[0].id) == ("rendezvous-misconfig", standing, (0, 1), "same-meeting-point")
+        assert "rank 0: 10.0.0.1:29500" in p.says and "rank 1: 10.0.0.1:29501" in p.says

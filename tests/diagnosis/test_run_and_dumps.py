@@ -89,7 +89,10 @@ def test_a_rank_that_has_not_come_to_a_group_that_was_made_again(judged, later):
 def test_all_to_all_of_which_more_is_sent_than_received(judged):
     run, alone = judged({r: of(r, last(4, op="all_to_all", outputs=3 if r == 1 else 4)) for r in range(4)})
     assert (run.cause, run.standing, run.ranks) == (alone.cause, alone.standing, alone.ranks) == ("collective-mismatch", "established", (0, 1, 2, 3))
-    assert "ranks 0, 2 and 3 send 4 and receive 4 elements; rank 1 sends 4 and receives 3 elements" in run.says and run.remedies[0].id == "same-size"
+    assert (
+        "ranks 0, 2 and 3 send 4 and receive 4 elements; rank 1 sends 4 and receives 3 elements" in run.says
+        and run.remedies[0].id == "fitting-splits"
+    )
     assert "whose sizes are wrong cannot be told from this" in alone.says and run.where == alone.where is not None
     # Nobody knows which one is wrong.
     pair = {r: of(r, last(4, op="all_to_all", outputs=3 if r == 1 else 4), groups=PAIR) for r in range(2)}

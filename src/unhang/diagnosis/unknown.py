@@ -391,10 +391,6 @@ def _not_seen(picture: Picture) -> Text:
     if front is None:
         return NOTHING
     parts = []
-    here = {r.number for r in picture.ranks}
-    world = max((r.record.world_size or 1 for r in picture.ranks), default=1)
-    if elsewhere := [n for n in range(world) if n not in here]:
-        parts.append(Text("no process of {who} reports here", "这里没有 {who} 的进程").fill(who=text.ranks(elsewhere)))
     if front.unseen:
         parts.append(Text("of {who} there is no record of it", "没有 {who} 的相关记录").fill(who=text.ranks(front.unseen)))
     if front.disputed:
