@@ -176,8 +176,10 @@ def test_what_was_typed_is_not_overruled(here):
     assert not any("interface" in rung.adds for rung in here.rungs) and any("processes" in rung.adds for rung in here.rungs)
 
 
-def test_the_backend_is_the_one_that_the_hook_puts(here):
-    here(environ={"UNHANG_BACKEND": "gloo"}).after(failed(), here.told.append, lambda: False)
+@pytest.mark.parametrize("value", ["gloo", " Gloo ", "nccl"])
+def test_the_backend_is_the_one_that_the_hook_puts(here, value):
+    # It ignores any but Gloo, and what is left decides: there are no GPUs.
+    here(environ={"UNHANG_BACKEND": value}).after(failed(), here.told.append, lambda: False)
     assert here.bench.backend == "gloo"
 
 
@@ -501,10 +503,13 @@ def lacks_nccl():
     return replace(failed(), verdict=Verdict(primary=finding))
 
 
-def test_where_nccl_cannot_be_gloo_is_tried(here):
+@pytest.mark.parametrize("nccl", [None, (2, 27, 3)])
+def test_where_nccl_cannot_be_gloo_is_tried(here, monkeypatch, nccl):
+    # A torch for CUDA has the library on a machine without GPUs, too.
+    monkeypatch.setattr(fallback, "find_installed", lambda python, host: Installed(torch=(2, 13), nccl=nccl))
     here.found = outcome({"backend": "gloo"})
     assert here().after(lacks_nccl(), here.told.append, lambda: False).environ["UNHANG_BACKEND"] == "gloo"
-    assert here.bench.backend == "nccl" and here.rungs[0].id == "prescribed-gloo"
+    assert here.bench.backend == "nccl" and here.bench.installed.nccl is None and here.rungs[0].id == "prescribed-gloo"
 
 
 @pytest.mark.parametrize(("gpus", "environ"), [(8, {}), (0, {"CUDA_VISIBLE_DEVICES": ""})])

@@ -363,6 +363,14 @@ def test_a_script_that_asks_for_an_nccl_that_is_not_there_ends_on_gloo(world, be
     found = climb(bench(bench.no_gpu, backend="nccl", world_size=2), verdict=Verdict(primary=finding))
     assert found.chosen == {"backend": "gloo"} and found.confirmed
     assert [backend for _, _, backend in world.started] == ["gloo", "gloo"]
+    # Nor is it to find out what is needed.
+    world.started.clear()
+    world.works = lambda environ, size, backend: not environ.get("GLOO_SOCKET_IFNAME")
+    environ = {"GLOO_SOCKET_IFNAME": "nope0"}
+    found = climb(bench(bench.no_gpu, backend="nccl", world_size=2, environ=environ), verdict=Verdict(primary=finding))
+    assert found.chosen == {"backend": "gloo", "interface": "auto"} and "smallest change" in found.says
+    assert {backend for _, _, backend in world.started} == {"gloo"}
+    world.works = lambda environ, size, backend: True
     # Nor for somebody to choose among.
     world.started.clear()
     found = climb(bench(bench.no_gpu, backend="nccl", world_size=2), verdict=Verdict(primary=finding), several=True)

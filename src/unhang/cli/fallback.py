@@ -234,10 +234,11 @@ class Fallback:
             return None
         if self._mode == "ask" and not _can_ask():
             return None
-        if rungs.lacks_nccl(verdict):
-            self._backend = "nccl"
         until = time.monotonic() + self._limit_s
         bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
+        if rungs.lacks_nccl(verdict):
+            # Its library may be installed, but the ranks have found it unusable here: no trial has to show that again.
+            bench = replace(bench, backend="nccl", installed=replace(bench.installed, nccl=None))
         asks = self._mode == "ask"
         limit_s = self._limit_s * (1 - _FOR_ANSWER) if asks else self._limit_s
         self._tell(
@@ -402,8 +403,9 @@ class Fallback:
 
     def _backend_here(self) -> str:
         here = self._here()
-        if self._environ.get("UNHANG_BACKEND"):
-            return self._environ["UNHANG_BACKEND"]
+        # Our hook ignores any other value.
+        if self._environ.get("UNHANG_BACKEND", "").strip().lower() == "gloo":
+            return "gloo"
         return self._backend or ("nccl" if here.gpus and here.nccl is not None else "gloo")
 
     def _here(self) -> Installed:

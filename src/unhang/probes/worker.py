@@ -87,7 +87,7 @@ def device(rank: Rank, at: Callable[[str], None]) -> str:
     if not rank.cuda:
         return f"{torch.get_num_threads()} threads"
     if not (torch.version.cuda or torch.version.hip):
-        raise Wrong(f"torch {torch.__version__} is a build for the CPU, and this machine has GPUs: install one for CUDA or ROCm")
+        raise Wrong(f"torch {torch.__version__} is a build for the CPU; NCCL needs one for CUDA or ROCm")
     torch.cuda.set_device(rank.device)
     x = torch.full((1024,), 2.0, device=rank.device)
     if float((x * x).sum()) != 4096.0:

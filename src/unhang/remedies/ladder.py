@@ -190,7 +190,7 @@ class _Climb:
         if self._is_over(self._rungs_until):
             self._ran_out = True
             return Text("no time is left of {time} for it", "{time}中已无时间用于它").fill(time=self._time)
-        if choice.get("backend", self._bench.backend) == "nccl" and self._bench.installed.nccl is None:
+        if self._lacks_nccl(choice):
             return _NO_NCCL
         if choice.get("backend", self._bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
             return Text("only NCCL has it, and the ranks talk over Gloo", "只有 NCCL 有，而这里使用 Gloo")
@@ -204,6 +204,9 @@ class _Climb:
         if same:
             return Text("it changes nothing of what was tried already", "与已经测试过的没有区别")
         return None
+
+    def _lacks_nccl(self, choice: Choice) -> bool:
+        return choice.get("backend", self._bench.backend) == "nccl" and self._bench.installed.nccl is None
 
     def _effect(self, choice: Choice) -> tuple[dict[str, str], Value, Value]:
         """What a trial could tell apart."""
@@ -228,6 +231,8 @@ class _Climb:
         until = self._until - self._proof_s
 
         def passes(part: Choice) -> bool:
+            if self._lacks_nccl(part):
+                return False
             outcome = "" if self._is_over(until) else self._drop(part, until=until).outcome
             if outcome not in ("passed", "failed"):
                 untried.append(part)
