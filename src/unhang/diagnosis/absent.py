@@ -11,7 +11,7 @@ from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.collective_timeout import BARRIER, DESYNC, GLOO_TIMEOUT
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.text import NOTHING, Text, ranks, same
-from unhang.knowledge.watchdogs import Stood, stood
+from unhang.knowledge.watchdogs import Stood, carried, stood
 from unhang.model import Evidence
 from unhang.records.frames import place
 from unhang.records.logs import Hit
@@ -32,7 +32,8 @@ class Absent:
     fewer collectives than those who waited, by NCCL's log of all calls; `silent` printed nothing at all, where most ranks printed something;
     `unheard` printed other things, but nothing about this collective, which half of the ranks reported. `everybody`: all ranks of the job entered
     it. `at_start`: it is one of the first collectives and has one element, as barriers do. `stopped` are the missing ones that a launcher then
-    ended. `on_gloo`: Gloo told it, whose lines name neither collective nor group.
+    ended. `on_gloo`: Gloo told it, whose lines name neither collective nor group. `carries`: what it most likely moved, and whether that is
+    ZeRO's.
     """
 
     op: Text
@@ -51,6 +52,7 @@ class Absent:
     stopped: tuple[int, ...] = ()
     on_gloo: bool = False
     at_start: bool = False
+    carries: tuple[Text, bool] = (NOTHING, False)
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -246,6 +248,7 @@ def _made(
         everybody=view.world_size is not None and len(waiting) >= view.world_size,
         evidence=evidence,
         at_start=first.seq is not None and first.seq <= _FIRST and _has_one_element(first),
+        carries=carried(first),
     )
 
 

@@ -21,7 +21,7 @@ from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.diagnosis.stood import standing_in_stacks
-from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, only_symptoms_in_logs
+from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, ZERO_BUCKETS, only_symptoms_in_logs
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
@@ -334,7 +334,9 @@ class Judge:
             )
             straggler = catalogue.get("straggler-timeout")
             remedies = (straggler.remedy("work-beforehand"), straggler.remedy("raise-the-timeout"), *remedies)
-        says += Text("; why is not in evidence", "；原因不在证据之中") + possible(TRANSPORT if gave_up.everybody else WAITING)
+        carries, of_zero = gave_up.carries
+        remedies += (ZERO_BUCKETS,) if of_zero else ()
+        says += carries + Text("; why is not in evidence", "；原因不在证据之中") + possible(TRANSPORT if gave_up.everybody else WAITING)
         return Finding(
             cause="collective-timeout" if first is None else first.cause,
             standing="not-established",

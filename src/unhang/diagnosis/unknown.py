@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import other_libraries, text, words
 from unhang.knowledge.causes.collective_timeout import NCCL2
 from unhang.knowledge.causes.peer_lost import BROKEN_POOL
-from unhang.knowledge.causes.store_disconnect import is_wait
+from unhang.knowledge.causes.store_disconnect import NOT_ALL_CAME, is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
 from unhang.knowledge.text import NOTHING, THEN, Text, joined
 from unhang.model import Evidence, Finding, Remedy
@@ -35,6 +35,10 @@ WAITING = (
     "network-blocked",
     "network-mtu",
 )
+# Not all ranks came to their first meeting.
+STARTING = ("rendezvous-misconfig", "straggler-timeout", "network-blocked", "interface-selection", "gpu-busy-exclusive", "host-oom-or-killed")
+# A call of CUDA failed inside NCCL.
+CUDA_CALL = ("gpu-oom", "gpu-busy-exclusive", "illegal-memory-access", "driver-too-old", "p2p-broken", "shm-exhausted", "gpu-hardware", "nccl-bug")
 # Somebody is gone, and his own words are not in the log.
 LOST = ("host-oom-or-killed", "rank-exception", "premature-exit", "gpu-hardware", "network-blocked")
 CRASH = ("illegal-memory-access", "library-link", "version-mismatch", "gpu-hardware", "framework-bug")
@@ -107,6 +111,20 @@ TRACE = Remedy(
     says="Run again with the flight recorder on: at the next timeout every rank writes down which collectives it issued, and from which line.",
     says_zh="打开 flight recorder 再运行一次：下次超时时，每个 rank 都会写下自己发起了哪些集合通信、来自哪一行代码。",
     env={"TORCH_FR_BUFFER_SIZE": "20000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
+)
+ZERO_BUCKETS = Remedy(
+    id="zero-buckets",
+    says="Look for a rank that does something else around that step: an evaluation, a checkpoint or a batch that not all have. If it is only slow, "
+    "give DeepSpeed's groups more minutes; smaller buckets (reduce_bucket_size) cure no hang.",
+    says_zh="查找在那一步前后做了别的事的 rank：并非所有 rank 都有的评估、检查点或批次。"
+    "如果它只是较慢，就给 DeepSpeed 的进程组更多分钟；缩小桶（reduce_bucket_size）不能解决挂起。",
+    env={"DEEPSPEED_TIMEOUT": "60"},
+)
+TRY_THE_MACHINE = Remedy(
+    id="try-the-machine",
+    says="Try small trainings with 1, 2, 4 ... ranks on each host: they show whether memory, GPUs and the network let ranks start and meet.",
+    says_zh="在每台主机上用 1、2、4 …… 个 rank 试跑小训练：可看出内存、GPU 和网络是否允许各 rank 启动并会合。",
+    command="unhang doctor --live",
 )
 NATIVE_STACK = Remedy(
     id="native-stack",
@@ -182,9 +200,15 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     more_messages = say_more_in_logs(view)
     # What is there already comes before another run.
     remedies = (more_messages, SUPERVISE) if more_messages is READ_DUMPS else (SUPERVISE, more_messages)
+    if any(h.signature == NOT_ALL_CAME for h in view.hits_of(symptoms[0].cause)):
+        return only_symptoms(symptoms, remains=STARTING, remedies=(TRY_THE_MACHINE, *remedies))
     if "collective-timeout" in told or view.timeouts or is_wait(view.hits_of(symptoms[0].cause)):
         return only_symptoms(symptoms, remains=WAITING, remedies=remedies)
-    return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=remedies)
+    if symptoms[0].cause != "unhandled-generic":
+        return only_symptoms(symptoms, remains=LOST, remedies=remedies)
+    if any("cuda error" in e.text or "UnhandledCuda" in e.text for e in symptoms[0].evidence):
+        return only_symptoms(symptoms, remains=CUDA_CALL, remedies=(more_messages, TRY_THE_MACHINE, SUPERVISE))
+    return only_symptoms(symptoms, remains=TRANSPORT, remedies=remedies)
 
 
 def say_more_in_logs(view: LogView) -> Remedy:

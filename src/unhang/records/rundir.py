@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import RunDirError
-from unhang.model import Verdict
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -281,9 +280,6 @@ class RunDir:
         from unhang.records.incident import Stacks
 
         return self.read(self.path / relative, Stacks)
-
-    def read_verdict(self) -> Verdict:
-        return self.read(self.verdict, Verdict)
 
     def read(self, path: Path, kind: type[T]) -> T:
         """Decode one JSON file. Raises RunDirError where it is missing or damaged."""

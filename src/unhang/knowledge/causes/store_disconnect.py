@@ -17,13 +17,21 @@ if TYPE_CHECKING:
     from unhang.records.logs import Hit
 
 _TIMED_OUT = r"Socket Timeout|[Ww]ait timeout after|[Tt]imed out waiting"
-_WAITED = lazily(rf"{_TIMED_OUT}|waitForInput: |clients joined|in store based barrier on rank")
+_WAITED = lazily(rf"{_TIMED_OUT}|waitForInput: |clients joined|[Tt]imed out initializing process group")
 WAITED = Text(
     "the store is there, and a key that was waited for was not written in time: the rank that writes it was late, stuck or gone",
     "store 仍在，但等待的键没有按时写入：写入它的 rank 迟到、卡住或已经不在",
 )
 # Threads print it whose process leaves in order, but after the one with the store.
 AT_THE_END = lazily(r"(?:recvValue\w*|sendBytes) failed|\"should dump\" flag")
+# Cut off before its numbers.
+NOT_ALL_CAME = Signature(
+    needle="imed out initializing process group",
+    pattern=r"[Tt]imed out initializing process group(?! in store based barrier .*timeout=)",
+    role="symptom",
+    says="not all ranks came to the first barrier of the process group in time",
+    says_zh="并非所有 rank 都按时到达进程组的第一个 barrier",
+)
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -90,6 +98,7 @@ CAUSE = Cause(
             says="{joined} of {expected} ranks came to the first barrier within {timeout}",
             says_zh="{timeout} 内 {expected} 个 rank 中有 {joined} 个到达了第一个 barrier",
         ),
+        NOT_ALL_CAME,
         Signature(
             needle="waitForInput: ",
             pattern=r"waitForInput: .{0,300}?(?:timed out after (?P<timeout_ms>\d+)ms|returned 0, likely a timeout)",
@@ -170,6 +179,7 @@ CAUSE = Cause(
         "[rank2]: . This may indicate a possible application crash on rank 0 or a network set up issue.",
         "[W1103 01:31:40.100 socket.cpp:432] [c10d] While waitForInput, poolFD failed with (errno: 0 - Success).",
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+        "RuntimeError: Timed out initializing process group",
         (
             "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1 "
             "(world_size=8, worker_count=1, timeout=0:30:00)"

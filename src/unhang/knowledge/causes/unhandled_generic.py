@@ -63,7 +63,7 @@ def _in_logs(view: LogView) -> Finding | None:
 def _said(words: str) -> str:
     """The words as NCCL, torch and what else calls NCCL print them, and not as prose about them has them."""
     return (
-        rf"(?:NCCL error in: |NCCL Error \d+|NCCL failure|NCCL WARN |NCCL_ERROR|(?:nccl|NCCL)\w* failed|Error: ).{{0,300}}?{words}"
+        rf"(?:NCCL error in: |NCCL [Ee]rror \d+|NCCL failure|NCCL WARN |NCCL_ERROR|(?:nccl|NCCL)\w* failed|Error: ).{{0,300}}?{words}"
         rf"|'{words}'|{words} ?(?:\(run with NCCL_DEBUG|, ?NCCL version)"
     )
 
@@ -114,6 +114,7 @@ CAUSE = Cause(
         "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
         "horovod.common.exceptions.HorovodInternalError: ncclCommInitRank failed: unhandled cuda error",
         "RuntimeError: NCCL Error 1: unhandled cuda error",
+        "NCCL error 4: unhandled cuda error",
         "cupy_backends.cuda.libs.nccl.NcclError: NCCL_ERROR_SYSTEM_ERROR: unhandled system error",
         "[TC][rank=2][name=0] Aborting process on rank 2 due to error - timeout watchdog detected operation error",
         "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",

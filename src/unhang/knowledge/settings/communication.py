@@ -103,8 +103,6 @@ def _switch(key: str, title: Text, cost: Text, variable: str, worded: Callable[[
     )
 
 
-_NO_COST = Text("none", "无")
-
 SETTINGS = (
     Setting(
         key="backend",

@@ -103,10 +103,6 @@ class Table:
     def ever(self, name: str) -> bool:
         return any(name in one.rows or (one.prefixes and name.startswith(one.prefixes)) for one in self.lists)
 
-    def holds_all_of(self, name: str, library: str) -> bool:
-        """Whether a list of the library's holds every name of this kind, so that what it does not hold is read by no release."""
-        return any(one.library == library and one.all_of is not None and one.all_of.match(name) for one in self.lists)
-
     def decide(self, library: str, version: str, name: str, scan: Scan) -> Reader | bool | None:
         """The reader; False: that library does not read it; None: that could not be found out."""
         answers = [a for one in self.lists if one.library == library and (a := one.at(name, version)) is not None]
