@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ class Cache:
     """Whole sequences on the device, of `budget_bytes` at most; those that were not used for the longest time go first."""
 
     def __init__(self, make: Callable[[int], torch.Tensor], *, budget_bytes: int, device: torch.device) -> None:
-        self._make, self._budget_bytes, self._device = make, budget_bytes, device
+        self.make, self.budget_bytes, self._device = make, budget_bytes, device
         self._kept: OrderedDict[int, torch.Tensor] = OrderedDict()
         self.held_bytes = self.hits = self.misses = 0
 
@@ -96,11 +97,11 @@ class Cache:
             self._kept.move_to_end(index)
             return self._kept[index]
         self.misses += 1
-        made = self._make(index).to(self._device, non_blocking=True)
-        if made.nbytes <= self._budget_bytes:
+        made = self.make(index).to(self._device, non_blocking=True)
+        if made.nbytes <= self.budget_bytes:
             self._kept[index] = made
             self.held_bytes += made.nbytes
-            while self.held_bytes > self._budget_bytes:
+            while self.held_bytes > self.budget_bytes:
                 self.held_bytes -= self._kept.popitem(last=False)[1].nbytes
         return made
 
@@ -113,9 +114,39 @@ def loaded(sequences: Sequences, schedule: Schedule, *, device: torch.device, wo
         yield batch.to(device, non_blocking=True)
 
 
-def cached(cache: Cache, schedule: Schedule) -> Iterator[torch.Tensor]:
-    """The same batches, with only those sequences copied that the cache does not hold."""
+class Read(Dataset[tuple[int, torch.Tensor]]):
+    """Whole sequences with their numbers."""
+
+    def __init__(self, make: Callable[[int], torch.Tensor]) -> None:
+        self._make = make
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        return index, self._make(index)
+
+
+def missing(cache: Cache, schedule: Schedule) -> Iterator[list[int]]:
+    """The sequences that the cache will not hold at each step: a shadow of it, which holds nothing but sizes, goes through the steps first."""
+    frame = cache.make(int(schedule.sequences[0]))[:1].to("meta")
+    wanted: list[int] = []
+
+    def size(index: int) -> torch.Tensor:
+        wanted.append(index)
+        return frame.expand(int(schedule.lengths[index]), -1)
+
+    shadow = Cache(size, budget_bytes=cache.budget_bytes, device=frame.device)
     for windows in schedule:
+        for index, *_ in windows:
+            shadow(index)
+        yield wanted.copy()
+        wanted.clear()
+
+
+def cached(cache: Cache, schedule: Schedule, *, workers: int = 0, pin_memory: bool = False) -> Iterator[torch.Tensor]:
+    """The same batches, with only those sequences read, by `workers` processes, and copied that the cache does not hold."""
+    options: dict[str, Any] = {"num_workers": workers, "pin_memory": pin_memory, "generator": torch.Generator(), "collate_fn": dict}
+    loader = DataLoader(Read(cache.make), batch_sampler=missing(cache, schedule), **options)
+    for windows, read in zip(schedule, loader, strict=True):
+        cache.make = read.__getitem__
         yield torch.stack([cache(index)[first : first + frames] for index, first, frames in windows])
 
 

@@ -106,13 +106,12 @@ class Training:
             f" {' or '.join(map(str, self.buckets))} frames on each rank, {schedule.steps_per_epoch} steps an epoch"
         )
         budget_bytes = int(options.gpu_cache * self.lengths.mean() * len(self.model.mean) * 4)
+        reading = {"workers": options.workers, "pin_memory": options.pin_memory}
         if budget_bytes:
-            if options.workers:
-                self.say(f"--workers {options.workers} does nothing with a cache: what the cache does not hold is read between the steps")
             self.cache = Cache(self.sequences.whole, budget_bytes=budget_bytes, device=self.device)
-            batches = cached(self.cache, schedule)
+            batches = cached(self.cache, schedule, **reading)
         else:
-            batches = loaded(self.sequences, schedule, device=self.device, workers=options.workers, pin_memory=options.pin_memory)
+            batches = loaded(self.sequences, schedule, device=self.device, **reading)
         return ahead(batches, depth=options.prefetch, device=self.device) if options.prefetch else batches
 
     def _report(self, error: float, commitment: float) -> None:
@@ -268,9 +267,12 @@ def options() -> argparse.Namespace:
         ("--prefetch", int, 0, "batches made ahead, on a GPU by a stream of their own"),
         ("--timeout", float, 1800.0, "seconds until a collective gives up"),
     ):
-        parser.add_argument(name, type=kind, default=default, help=says)
+        # Also with underscores, and loader workers by their usual name.
+        spellings = dict.fromkeys((name, "--" + name[2:].replace("-", "_"), *(("--num-workers", "--num_workers") if name == "--workers" else ())))
+        parser.add_argument(*spellings, type=kind, default=default, help=says)
     parser.add_argument("--multi-length-training", "--multi_length_training", action="store_true", help="windows of all --lengths, one length a step")
-    parser.add_argument("--pin-memory", action="store_true", help="page-locked batches, whose copies the host does not wait for")
+    parser.add_argument("--use-gpu-cache", "--use_gpu_cache", dest="gpu_cache", action="store_const", const=5000, help="the same as --gpu-cache 5000")
+    parser.add_argument("--pin-memory", "--pin_memory", action="store_true", help="page-locked batches, whose copies the host does not wait for")
     return parser.parse_args()
 
 

@@ -84,10 +84,16 @@ def test_cache_and_prefetcher_give_the_loaders_batches():
 
     plain = list(load())
     assert len(plain) == 15 and len({batch.shape for batch in plain}) == 3
-    cache = Cache(sequences.whole, budget_bytes=30_000, device=CPU)
-    for other in (cached(cache, schedule), ahead(load(), depth=2, device=CPU), ahead(load(), depth=99, device=CPU)):
+    cache, read_by_others = (Cache(sequences.whole, budget_bytes=30_000, device=CPU) for _ in range(2))
+    for other in (
+        cached(cache, schedule),
+        cached(read_by_others, schedule, workers=2),
+        ahead(load(), depth=2, device=CPU),
+        ahead(load(), depth=99, device=CPU),
+    ):
         assert all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
     assert cache.hits and cache.misses > cache.hits
+    assert (read_by_others.hits, read_by_others.misses) == (cache.hits, cache.misses)
 
 
 def test_the_prefetcher_is_that_many_batches_ahead():

@@ -86,6 +86,7 @@ def test_presets_change_no_bit(recipe, undisturbed):
     for preset in ("gpu_cache", "prefetch"):
         run = recipe.run(name=preset, options=("--preset", preset, "--set", "batch=4"))
         assert run.exitcode == 0, run.err[-4000:]
+        assert "does nothing" not in run.log("rank0.out")
         assert bool(re.search(r"cache: [1-9]\d* hits", run.log("rank0.out"))) == (preset == "gpu_cache")
         assert recipe.state(preset) == undisturbed
 
