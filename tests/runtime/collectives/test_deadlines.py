@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -96,3 +99,25 @@ def test_learned_deadlines_are_used_where_they_were_asked_for_only(monkeypatch):
             assert in_force() == 7
         assert in_force(9) == 9
     assert in_force() == DEFAULT_S
+
+
+# In a process of its own: what watches torch's calls stays. Whoever had imported the name before calls what was there then.
+WRAPS_TORCHS = """
+import torch, torch.distributed as dist, unhang
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+with unhang.deadline(4):
+    unhang.all_reduce(tensor)
+    print("ours", flush=True)
+    dist.all_gather_object([None], 1)
+    dist.all_reduce(tensor)
+dist.broadcast(tensor, src=0)
+"""
+
+
+def test_a_call_of_torchs_inside_is_warned_of_once():
+    done = subprocess.run([sys.executable, "-c", WRAPS_TORCHS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=True)
+    before, _, after = done.stdout.partition("ours")
+    assert "deadline" not in before
+    assert re.findall(r"unhang: unhang\.deadline\(\) does not bound torch\.distributed\.(\w+)", after) == ["all_gather_object"], done.stdout

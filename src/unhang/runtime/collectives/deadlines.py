@@ -8,11 +8,14 @@ Nothing here uses SIGALRM: a signal does not release a collective that waits ins
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
+
+from unhang.runtime import torch_calls
 
 Deadline = float | Literal["tiers"] | None
 
@@ -40,8 +43,13 @@ _around: ContextVar[float | None] = ContextVar("unhang_deadline", default=None)
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Guarded calls inside end when nothing moves for `seconds`. Raises ValueError for what is no time. Nested ones: the shortest counts."""
+    """Guarded calls inside end when nothing moves for `seconds`. Raises ValueError for what is no time. Nested ones: the shortest counts.
+
+    Torch's own calls are not bounded by it; the first that is made inside warns.
+    """
     seconds = checked(seconds)
+    if (dist := sys.modules.get("torch.distributed")) is not None:
+        torch_calls.warn_inside(dist, _around.get)
     outer = _around.get()
     token = _around.set(seconds if outer is None else min(outer, seconds, key=float))
     try:
