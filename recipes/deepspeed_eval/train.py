@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -15,10 +16,13 @@ from typing import Any
 import deepspeed
 import torch
 from data import CLASSES, WORDS, batch, tests
+from stop import Stop
 from torch import nn
 
 import unhang
 from unhang.integrations.deepspeed import evaluate
+
+KEPT = 2  # checkpoints
 
 
 class Classifier(nn.Module):
@@ -93,7 +97,7 @@ def main() -> None:
     log = Log(asked.output / "metrics.jsonl", rank)
     if (asked.output / "checkpoints" / "latest").exists():
         engine.load_checkpoint(str(asked.output / "checkpoints"))
-    data_sets = tests()
+    data_sets, stop = tests(), Stop(engine.device)
     fault = Fault(asked.fault, rank=rank, deadline_s=asked.deadline)
     loss = math.nan
     for step in range(engine.global_steps + 1, asked.steps + 1):
@@ -105,7 +109,8 @@ def main() -> None:
         engine.step()
         loss = unhang.reduce_metrics({"loss": (found.item(), 1)})["loss"]
         log.write({"step": step, "loss": loss})
-        if asked.eval_every and step % asked.eval_every == 0:
+        stopped = stop.agreed()
+        if not stopped and asked.eval_every and step % asked.eval_every == 0:
 
             def one(model: Any, rows: Mapping[str, torch.Tensor], step: int = step) -> dict[str, tuple[float, int]]:
                 fault.point(step, len(rows["labels"]), asked.eval_batch_size)
@@ -119,10 +124,24 @@ def main() -> None:
             for name, data_set in result.data_sets.items():
                 if data_set.why:
                     log.say(f"evaluation after step {step}, {name}: {data_set.why}")
-            engine.save_checkpoint(str(asked.output / "checkpoints"), tag=f"step-{step:06}")
-    log.write({"step": engine.global_steps, "finished": True, "loss": loss})
-    log.say(f"finished at step {engine.global_steps}, loss {loss:.6f}")
+            save(engine, asked.output / "checkpoints", step)
+        if stopped and step < asked.steps:
+            save(engine, asked.output / "checkpoints", step)
+            log.say(f"stopped by {stopped} after step {step}; the same command goes on from there")
+            break
+    else:
+        log.write({"step": engine.global_steps, "finished": True, "loss": loss})
+        log.say(f"finished at step {engine.global_steps}, loss {loss:.6f}")
+    stop.close()
     torch.distributed.destroy_process_group()
+
+
+def save(engine: Any, directory: Path, step: int) -> None:
+    """A checkpoint of all ranks; the newest `KEPT` stay."""
+    engine.save_checkpoint(str(directory), tag=f"step-{step:06}")
+    if torch.distributed.get_rank() == 0:
+        for old in sorted(directory.glob("step-*"))[:-KEPT]:
+            shutil.rmtree(old)
 
 
 class Log:

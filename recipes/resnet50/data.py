@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stop import leave_to_the_rank
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
@@ -98,4 +99,12 @@ def load(data: Dataset[Any], *, workers: int, **order: Any) -> DataLoader[Any]:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         of_workers = {"multiprocessing_context": context, "timeout": _TIMEOUT_S}
-    return DataLoader(data, num_workers=workers, pin_memory=torch.cuda.is_available(), generator=torch.Generator(), **of_workers, **order)
+    return DataLoader(
+        data,
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator(),
+        worker_init_fn=leave_to_the_rank,
+        **of_workers,
+        **order,
+    )

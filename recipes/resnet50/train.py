@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from data import Folder, Place, Synthetic, batches, load
 from step_clock import StepClock
+from stop import Stop
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_state_dict
 from torch.nn.functional import cross_entropy
@@ -140,14 +141,17 @@ class Training:
     def run(self) -> dict[str, Any]:
         """Train to the last step. Returns what was measured, the same on all ranks."""
         asked, source = self.asked, self._batches()
+        # Without --output nothing could be kept.
+        stop = Stop(self.device) if asked.output else None
         self.model.train()
         for step in range(self.start + 1, self.total + 1):
             self.step = step
             faults.point("train.step", step=step)
             self._step(step, *self.clock.next(source))
             self.clock.end()
-            evaluates, logs = self._is_due(step, asked.eval_every), self._is_due(step, asked.log_every)
-            saves = asked.output and (step == self.total or self._is_due(step, asked.save_every))
+            stopped = stop.agreed() if stop else ""
+            evaluates, logs = not stopped and self._is_due(step, asked.eval_every), self._is_due(step, asked.log_every)
+            saves = asked.output and (stopped or step == self.total or self._is_due(step, asked.save_every))
             if logs or evaluates or saves:
                 self._log(step)
             if evaluates or saves:
@@ -156,8 +160,13 @@ class Training:
                 self._evaluate(step)
             if saves:
                 checkpoint.save(asked.output, self.model, self.optimizer, step=step, course=self.course)
+            if stopped and step < self.total:
+                self.say(f"stopped by {stopped} after step {step}; the same command goes on from there")
+                break
+        if stop:
+            stop.close()
         measured = self.clock.results(images=asked.batch * self.ranks, skip=asked.warmup)
-        return {"step": self.total, **self.scores, "chance_loss": math.log(self.train_data.classes), **measured}
+        return {"step": self.step, **self.scores, "chance_loss": math.log(self.train_data.classes), **measured}
 
     def _is_due(self, step: int, every: int) -> bool:
         return every > 0 and (step % every == 0 or step == self.total)

@@ -74,8 +74,9 @@ class Training:
         """Train up to --max-steps, and leave the model in OUTPUT/model."""
         from library import faults, sync_check
         from model import set_training
+        from stop import Stop
 
-        options = self.options
+        options, stop = self.options, Stop(self.world.device)
         batches = self._batches()
         self.logbook.start(step=self.step, total=options.max_steps, resumed_from=self.resumed_from)
         set_training(self.model)
@@ -94,13 +95,18 @@ class Training:
             else:
                 spent += time.perf_counter() - began
             self.logbook.step(step, total=options.max_steps, values=values)
-            if step % options.eval_every == 0:
+            stopped = stop.agreed()
+            if step % options.eval_every == 0 and not stopped:
                 self._evaluate()
                 set_training(self.model)
-            if step % options.save_every == 0 or step == options.max_steps:
+            if stopped or step % options.save_every == 0 or step == options.max_steps:
                 # Raises, and names who differs: ranks that have diverged never get into a checkpoint.
                 sync_check(step, model=self.model, loss=loss, every=1)
                 self.checkpoints.save(step, self._state())
+            if stopped and step < options.max_steps:
+                self.logbook.say(f"stopped by {stopped} after step {step}; the same command goes on from there")
+                break
+        stop.close()
         self._finish()
 
     def _optimizer_step(self, batches: Iterator[dict[str, Any]]) -> tuple[Any, int]:
@@ -131,6 +137,7 @@ class Training:
         """This rank's micro-batches from the next step on."""
         import torch
         from data import Batches
+        from stop import leave_to_the_rank
 
         options = self.options
         sampler = Batches(
@@ -148,6 +155,7 @@ class Training:
                 batch_sampler=sampler,
                 collate_fn=self.collate,
                 num_workers=self.workers,
+                worker_init_fn=leave_to_the_rank,
                 pin_memory=self.world.device.type == "cuda",
                 generator=torch.Generator(),
             )
@@ -160,19 +168,21 @@ class Training:
         self.logbook.evaluation(self.step, score, seconds=time.perf_counter() - began)
 
     def _finish(self) -> None:
-        """The last evaluation and the model, without a barrier: a rank that is done leaves the group and goes."""
+        """The last evaluation and the model, without a barrier: a rank that is done leaves the group and goes. If it was stopped, it only leaves."""
         import world
 
-        if self.scores["eval_step"] != self.step:
+        finished = self.step == self.options.max_steps
+        if finished and self.scores["eval_step"] != self.step:
             self._evaluate()
         if self.monitor is not None:
             self.monitor.close()
         del self.ddp
         world.leave()
-        if self.world.rank == 0:
-            self._export(self.options.output / "model")
-        self.logbook.record(final=True, step=self.step, **{name: self.scores[name] for name in ("loss", "eval_loss", "perplexity")})
-        self.logbook.say(f"final loss {self.scores['loss']!r}, evaluation loss {self.scores['eval_loss']!r} after step {self.step}")
+        if finished:
+            if self.world.rank == 0:
+                self._export(self.options.output / "model")
+            self.logbook.record(final=True, step=self.step, **{name: self.scores[name] for name in ("loss", "eval_loss", "perplexity")})
+            self.logbook.say(f"final loss {self.scores['loss']!r}, evaluation loss {self.scores['eval_loss']!r} after step {self.step}")
         self.logbook.close()
 
     def _export(self, target: Path) -> None:

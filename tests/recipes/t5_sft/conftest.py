@@ -24,6 +24,7 @@ class Recipe:
 
     def __init__(self, data: Path) -> None:
         self.data = data
+        self.processes: list[subprocess.Popen[str]] = []
 
     def train(self, output: Path, *options: str, ranks: int, **env: str) -> subprocess.CompletedProcess[str]:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -36,6 +37,7 @@ class Recipe:
         process = subprocess.Popen(
             [sys.executable, *arguments], env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
+        self.processes.append(process)
         try:
             out, err = process.communicate(timeout=DEADLINE_S)
         except BaseException:

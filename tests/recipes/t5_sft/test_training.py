@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +137,23 @@ def test_a_killed_training_goes_on_exactly(undisturbed: tuple[Path, str], killed
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_a_checkpoint_to_go_on_from(undisturbed: tuple[Path, str], recipe: Any, tmp_path: Path, number: signal.Signals) -> None:
+    # The ranks stand still for some seconds in step 5, in which the signal comes.
+    output = tmp_path / "out"
+    with ThreadPoolExecutor(1) as pool:
+        fault = {"UNHANG_FAULT": "burst@train.step:step=5,seconds=8"}
+        running = pool.submit(recipe.train, output, *STEPS, "--log-every", "1", ranks=RANKS, **fault)
+        while not running.done() and not any('"step": 4' in path.read_text() for path in output.glob("metrics.jsonl")):
+            time.sleep(0.05)
+        recipe.processes[-1].send_signal(number)
+        done = running.result()
+    assert done.returncode == 1 and f"stopped by {number.name} after step" in done.stdout, done.stderr
+    assert not (output / "model").exists() and len(list((output / "checkpoints").glob("step-*"))) <= 3
+    assert recipe.train(output, *STEPS, ranks=RANKS).returncode == 0
+    assert_same(state(output, 7), state(undisturbed[0], 7))
+
+
 def test_a_damaged_checkpoint_is_passed_over(undisturbed: tuple[Path, str], killed: Path, recipe: Any, tmp_path: Path) -> None:
     output = shutil.copytree(killed, tmp_path / "out")
     newest = output / "checkpoints" / "step-00000004" / "state.pt"
