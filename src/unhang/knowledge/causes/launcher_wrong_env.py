@@ -19,6 +19,18 @@ _LAUNCHERS = r"torchrun|accelerate|deepspeed|llamafactory-cli|swift|xtuner|colos
 _PYTHON_AND = rf"(?P<program>{_LAUNCHERS}|python[\d.]*)"
 # What comes with the environment of a training and with no system: its absence says that another environment answers.
 _TRAINING = r"torch|deepspeed|accelerate|lightning|pytorch_lightning|transformers|llamafactory|vllm|megatron|ray"
+# What extensions, torch.compile and Triton build with as the training starts. A shell's line alone may be of a tool that only looks for one.
+_COMPILER = r"(?P<program>(?:[cg]\+\+|gcc|cc|clang(?:\+\+)?|nvcc|hipcc|ninja)(?:-\d{1,2})?)"
+_BUILDING = r"Error building extension|FAILED: |^ninja: "
+_NO_COMPILER = (
+    (": not found", rf"sh: (?:line )?(?:\d+: )?{_COMPILER}: not found", _BUILDING),
+    ("command not found", rf"sh: (?:line )?(?:\d+: )?{_COMPILER}: command not found", _BUILDING),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '", rf"directory: '(?:/[^']{{0,200}}/)?{_COMPILER}'", ""),
+    ("Command '['which', '", rf"\['which', '{_COMPILER}'\]' returned non-zero", ""),
+    ("is required to load C++ extensions", r"Error: (?P<program>Ninja) is required", ""),
+    ("Failed to find C compiler", r"Error: Failed to find (?P<program>C compiler)", ""),
+    ("No working C++ compiler found", r"No working (?P<program>C\+\+ compiler) found", ""),
+)
 
 _MISSING = lazily(r"No module named '?(?P<module>[\w.]+)")
 _PACKAGES = lazily(r"^(?P<prefix>/.{1,160}?)/lib(?:64)?/python3(?:\.\d+)?/(?:site|dist)-packages/")
@@ -224,6 +236,18 @@ CAUSE = Cause(
             says_zh="要启动 {program} 的程序，其 PATH 中没有它",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
+        *(
+            Signature(
+                needle=needle,
+                pattern=pattern,
+                near=near,
+                standing="established" if near else "likely",
+                says="{program} is missing, which builds what the training compiles as it starts (an extension, torch.compile, Triton)",
+                says_zh="缺少 {program}：训练启动时要用它编译（扩展、torch.compile、Triton）",
+                remedies=("install-the-compiler",),
+            )
+            for needle, pattern, near in _NO_COMPILER
+        ),
         Signature(
             needle="/usr/bin/env: ",
             pattern=r"/usr/bin/env: ['‘’“”]?(?P<program>[\w.+-]{1,80})['‘’“”]?: No such file or directory",
@@ -268,6 +292,13 @@ CAUSE = Cause(
                 "/path/to/env/bin/python -m torch.distributed.run --standalone --no-python python -c 'import sys, torch; print(sys.executable, "
                 "torch.__file__)'"
             ),
+        ),
+        Remedy(
+            id="install-the-compiler",
+            says="Install it on every host (for ninja: pip install ninja; for nvcc the CUDA toolkit), and remove what half a build has left.",
+            says_zh="在每台主机上安装它（ninja：pip install ninja；nvcc：CUDA 工具包），并删除未完成的编译留下的文件。",
+            command='sudo apt-get install -y g++; rm -rf "${TORCH_EXTENSIONS_DIR:-$HOME/.cache/torch_extensions}"',
+            verify="command -v c++ ninja",
         ),
         Remedy(
             id="activate-everywhere",
@@ -319,6 +350,13 @@ CAUSE = Cause(
         "https://www.sudo.ws/docs/man/sudoers.man/",
     ),
     hits=(
+        "RuntimeError: Error building extension 'cpu_adam': [1/3] c++ -MMD\n/bin/sh: 1: c++: not found\nninja: build stopped: subcommand failed.",
+        "FAILED: [code=127] shm.o \n/bin/sh: line 1: g++: command not found",
+        "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
+        "subprocess.CalledProcessError: Command '['which', 'c++']' returned non-zero exit status 1.",
+        "RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)",
+        "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.",
+        "InductorError: InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')",
         "/usr/bin/env: ‘python3.11’: No such file or directory",
         "/usr/bin/env: 'python': No such file or directory",
         "bash: line 1: torchrun: command not found",
@@ -340,6 +378,7 @@ CAUSE = Cause(
     near_misses=(
         "ModuleNotFoundError: No module named 'my_project'",
         "bash: line 3: foo: command not found",
+        "sh: 1: nvcc: not found",
         "torchrun --nproc-per-node 8 train.py: configuration not found",
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
         "sh: 1: /srv/env/bin/torchrun: not found",

@@ -23,6 +23,8 @@ _FATAL = lazily(
     r"symbol lookup error|error while loading shared libraries|undefined reference to|cannot find -l|_LIBRARY using the| fatal error: |"
     r"^(?:\([^()]{1,60}\) )?[\w.]{0,60}(?:Error|Exception): "
 )
+# torch.utils.cpp_extension builds NAME/NAME.so; a rank that waited for the one that builds imports it, whether it is there or not.
+_UNBUILT = r"ImportError: /\S{0,300}/(?P<library>\w{1,80})/(?P=library)\.so: cannot open shared object file"
 # Lines that the text of an exception may have.
 _TEXT_LINES = 8
 
@@ -198,9 +200,18 @@ CAUSE = Cause(
             needle=": cannot open shared object file",
             pattern=r"(?:Error|error while loading shared libraries|Exception|native library)(?:: |\(')"
             rf"(?!libcuda\.so|libnvidia-ml|libnccl-(?:net|profiler|tuner|env))(?:/\S{{0,200}}/)?{_LIBRARY}: cannot open shared object file",
+            unless=_UNBUILT,
             says="{library} is not found",
             says_zh="找不到 {library}",
             remedies=("see-what-is-loaded", "one-cuda"),
+        ),
+        Signature(
+            needle=": cannot open shared object file",
+            pattern=_UNBUILT,
+            standing="possible",
+            says="the extension {library} was not built: its build, which another rank may have made, has failed",
+            says_zh="扩展 {library} 没有编译出来：它的编译（可能由另一个 rank 进行）失败了",
+            remedies=("for-the-compiler",),
         ),
         Signature(
             needle=": cannot open shared object",
@@ -411,6 +422,7 @@ CAUSE = Cause(
         ),
         "(Worker pid=812) ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",
         "./build/all_reduce_perf: error while loading shared libraries: libcudart.so.12: cannot open shared object file: No such file or directory",
+        "ImportError: /home/me/.cache/torch_extensions/cpu_adam/cpu_adam.so: cannot open shared object file: No such file or directory",
         "OSError: /opt/tools/libmpi.so.40: cannot open shared object file: No such file or directory",
         "INFO:tensorflow:Error reported to Coordinator: libnccl.so.2: cannot open shared object file: No such file or directory",
         "WARNING:root:Debug message: libnccl.so.2: cannot open shared object file: No such file or directory",
