@@ -22,14 +22,29 @@ _TRAINING = r"torch|deepspeed|accelerate|lightning|pytorch_lightning|transformer
 # What extensions, torch.compile and Triton build with as the training starts. A shell's line alone may be of a tool that only looks for one.
 _COMPILER = r"(?P<program>(?:[cg]\+\+|gcc|cc|clang(?:\+\+)?|nvcc|hipcc|ninja)(?:-\d{1,2})?)"
 _BUILDING = r"Error building extension|FAILED: |^ninja: "
-_NO_COMPILER = (
-    (": not found", rf"sh: (?:line )?(?:\d+: )?{_COMPILER}: not found", _BUILDING),
-    ("command not found", rf"sh: (?:line )?(?:\d+: )?{_COMPILER}: command not found", _BUILDING),
-    ("FileNotFoundError: [Errno 2] No such file or directory: '", rf"directory: '(?:/[^']{{0,200}}/)?{_COMPILER}'", ""),
-    ("Command '['which', '", rf"\['which', '{_COMPILER}'\]' returned non-zero", ""),
-    ("is required to load C++ extensions", r"Error: (?P<program>Ninja) is required", ""),
-    ("Failed to find C compiler", r"Error: Failed to find (?P<program>C compiler)", ""),
-    ("No working C++ compiler found", r"No working (?P<program>C\+\+ compiler) found", ""),
+_SHELL = ("{program} is not on the PATH of the shell that was to start it", "要启动 {program} 的 shell，其 PATH 中没有它")
+_CONTAINER = ("{program} is not on the PATH of the container", "容器的 PATH 中没有 {program}")
+_CALLER = ("{program} is not on the PATH of the program that was to start it", "要启动 {program} 的程序，其 PATH 中没有它")
+_BUILD = (
+    "{program} is missing, which builds what the training compiles as it starts (an extension, torch.compile, Triton)",
+    "缺少 {program}：训练启动时要用它编译（扩展、torch.compile、Triton）",
+)
+_ELSEWHERE = r"(?:未找到命令|找不到命令|Kommando nicht gefunden|commande introuvable|orden no encontrada)"
+# zsh turns it round; other languages have their own words.
+_ABSENT = (
+    ("command not found", rf"(?:^|[\s:'\"])(?<![/\w.-]){_PYTHON_AND}: command not found", "", _SHELL),
+    (": not found", rf"sh: (?:line )?(?:\d+: )?{_PYTHON_AND}: not found", "", _SHELL),
+    ("command not found: ", rf"command not found: {_PYTHON_AND}\b", "", _SHELL),
+    ("torchrun", rf"(?<![/\w.-])(?P<program>torchrun)\s?[:：]\s?{_ELSEWHERE}", "", _SHELL),
+    ("executable file not found in ", rf"exec: \\?\"{_PYTHON_AND}\\?\": executable file not found in \$PATH", "", _CONTAINER),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '", rf"No such file or directory: '{_PYTHON_AND}'", "", _CALLER),
+    (": not found", rf"sh: (?:line )?(?:\d+: )?{_COMPILER}: not found", _BUILDING, _BUILD),
+    ("command not found", rf"sh: (?:line )?(?:\d+: )?{_COMPILER}: command not found", _BUILDING, _BUILD),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '", rf"directory: '(?:/[^']{{0,200}}/)?{_COMPILER}'", "", _BUILD),
+    ("Command '['which', '", rf"\['which', '{_COMPILER}'\]' returned non-zero", "", _BUILD),
+    ("is required to load C++ extensions", r"Error: (?P<program>Ninja) is required", "", _BUILD),
+    ("Failed to find C compiler", r"Error: Failed to find (?P<program>C compiler)", "", _BUILD),
+    ("No working C++ compiler found", r"No working (?P<program>C\+\+ compiler) found", "", _BUILD),
 )
 
 _MISSING = lazily(r"No module named '?(?P<module>[\w.]+)")
@@ -193,8 +208,6 @@ def _shadows(seen: PythonEnv) -> Iterable[HostFinding]:
             )
 
 
-_IN_OTHER_LANGUAGES = "未找到命令|找不到命令|Kommando nicht gefunden|commande introuvable|orden no encontrada"
-
 CAUSE = Cause(
     id="launcher-wrong-env",
     role="root",
@@ -210,43 +223,13 @@ CAUSE = Cause(
             Signature(
                 needle=needle,
                 pattern=pattern,
-                says="{program} is not on the PATH of the shell that was to start it",
-                says_zh="要启动 {program} 的 shell，其 PATH 中没有它",
-                remedies=("through-the-interpreter", "activate-everywhere"),
-            )
-            for needle, pattern in (
-                ("command not found", rf"(?:^|[\s:'\"])(?<![/\w.-]){_PYTHON_AND}: command not found"),
-                (": not found", rf"sh: (?:line )?(?:\d+: )?{_PYTHON_AND}: not found"),
-                # zsh turns it round; other languages have their own words.
-                ("command not found: ", rf"command not found: {_PYTHON_AND}\b"),
-                ("torchrun", rf"(?<![/\w.-])(?P<program>torchrun)\s?[:：]\s?(?:{_IN_OTHER_LANGUAGES})"),
-            )
-        ),
-        Signature(
-            needle="executable file not found in ",
-            pattern=rf"exec: \\?\"{_PYTHON_AND}\\?\": executable file not found in \$PATH",
-            says="{program} is not on the PATH of the container",
-            says_zh="容器的 PATH 中没有 {program}",
-            remedies=("through-the-interpreter", "activate-everywhere"),
-        ),
-        Signature(
-            needle="FileNotFoundError: [Errno 2] No such file or directory: '",
-            pattern=rf"No such file or directory: '{_PYTHON_AND}'",
-            says="{program} is not on the PATH of the program that was to start it",
-            says_zh="要启动 {program} 的程序，其 PATH 中没有它",
-            remedies=("through-the-interpreter", "activate-everywhere"),
-        ),
-        *(
-            Signature(
-                needle=needle,
-                pattern=pattern,
                 near=near,
-                standing="established" if near else "likely",
-                says="{program} is missing, which builds what the training compiles as it starts (an extension, torch.compile, Triton)",
-                says_zh="缺少 {program}：训练启动时要用它编译（扩展、torch.compile、Triton）",
-                remedies=("install-the-compiler",),
+                standing="likely" if says == _BUILD and not near else "established",
+                says=says[0],
+                says_zh=says[1],
+                remedies=("install-the-compiler",) if says == _BUILD else ("through-the-interpreter", "activate-everywhere"),
             )
-            for needle, pattern, near in _NO_COMPILER
+            for needle, pattern, near, says in _ABSENT
         ),
         Signature(
             needle="/usr/bin/env: ",

@@ -250,21 +250,19 @@ CAUSE = Cause(
             says_zh="链接器找不到 lib{library}",
             remedies=("for-the-linker",),
         ),
-        Signature(
-            needle="bitsandbytes CUDA binary at",
-            pattern=r"Could not find the bitsandbytes CUDA binary at .{0,300}?(?P<library>libbitsandbytes\w{1,40}\.\w{1,5})",
-            standing="likely",
-            says="bitsandbytes was not built for this CUDA release: {library} is missing",
-            says_zh="bitsandbytes 没有为该 CUDA 版本编译：缺少 {library}",
-            remedies=("rebuild-the-extension",),
-        ),
-        Signature(
-            needle="Required library version not found: ",
-            pattern=r"Required library version not found: (?P<library>libbitsandbytes\w{1,40}\.\w{1,5})",
-            standing="likely",
-            says="bitsandbytes was not built for this CUDA release: {library} is missing",
-            says_zh="bitsandbytes 没有为该 CUDA 版本编译：缺少 {library}",
-            remedies=("rebuild-the-extension",),
+        *(
+            Signature(
+                needle=needle,
+                pattern=rf"{words}(?P<library>libbitsandbytes\w{{1,40}}\.\w{{1,5}})",
+                standing="likely",
+                says="bitsandbytes was not built for this CUDA release: {library} is missing",
+                says_zh="bitsandbytes 没有为该 CUDA 版本编译：缺少 {library}",
+                remedies=("rebuild-the-extension",),
+            )
+            for needle, words in (
+                ("bitsandbytes CUDA binary at", "Could not find the bitsandbytes CUDA binary at .{0,300}?"),
+                ("Required library version not found: ", "Required library version not found: "),
+            )
         ),
         Signature(
             needle=" fatal error: ",

@@ -79,16 +79,16 @@ CAUSE = Cause(
         Signature(needle="unhandled system error", pattern=_said("unhandled system error"), role="symptom"),
         Signature(needle="unhandled cuda error", pattern=_said("unhandled cuda error"), role="symptom"),
         Signature(needle="internal error - please report this issue to the NCCL developers", role="symptom"),
-        Signature(needle="internal error", pattern=r"NCCL (?:error|Error \d+|failure)\b.{0,200}internal error", role="symptom"),
-        Signature(needle="invalid usage", pattern=r"NCCL (?:error|Error \d+|failure)\b.{0,200}invalid usage", role="symptom"),
-        Signature(needle="invalid argument", pattern=r"NCCL (?:error|Error \d+|failure)\b.{0,200}invalid argument", role="symptom"),
-        Signature(needle="ncclSystemError: ", role="symptom"),
+        *(
+            Signature(needle=words, pattern=rf"NCCL (?:error|Error \d+|failure)\b.{{0,200}}{words}", role="symptom")
+            for words in ("internal error", "invalid usage", "invalid argument")
+        ),
         # nccl2.
         Signature(needle="Aborting process on rank ", pattern=r"Aborting process on rank \d{1,7} due to error\b", role="symptom"),
-        Signature(needle="ncclInternalError: ", role="symptom"),
-        Signature(needle="ncclUnhandledCudaError: ", role="symptom"),
-        Signature(needle="ncclInvalidUsage: ", role="symptom"),
-        Signature(needle="ncclInvalidArgument: ", role="symptom"),
+        *(
+            Signature(needle=f"nccl{kind}: ", role="symptom")
+            for kind in ("SystemError", "InternalError", "UnhandledCudaError", "InvalidUsage", "InvalidArgument")
+        ),
     ),
     in_run=_in_run,
     in_logs=_in_logs,
