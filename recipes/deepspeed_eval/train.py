@@ -113,6 +113,7 @@ def main() -> None:
         if not stopped and asked.eval_every and step % asked.eval_every == 0:
 
             def one(model: Any, rows: Mapping[str, torch.Tensor], step: int = step) -> dict[str, tuple[float, int]]:
+                stop.check()
                 fault.point(step, len(rows["labels"]), asked.eval_batch_size)
                 scores = model(rows["words"]).float()
                 right = int((scores.argmax(1) == rows["labels"]).sum())

@@ -133,6 +133,7 @@ class Training:
         self.scores: dict[str, Any] = {"loss": None}
         self.step = self.start = 0
         self.file = None
+        self.stop: Stop | None = None
         if asked.output:
             asked.output.mkdir(parents=True, exist_ok=True)
             self.file = (asked.output / "metrics.jsonl").open("a", encoding="utf-8") if self.rank == 0 else None
@@ -142,7 +143,7 @@ class Training:
         """Train to the last step. Returns what was measured, the same on all ranks."""
         asked, source = self.asked, self._batches()
         # Without --output nothing could be kept.
-        stop = Stop(self.device) if asked.output else None
+        self.stop = stop = Stop(self.device) if asked.output else None
         self.model.train()
         for step in range(self.start + 1, self.total + 1):
             self.step = step
@@ -235,6 +236,8 @@ class Training:
     def _test(self, places: list[Place], batch: int) -> Iterator[dict[str, tuple[float, int]]]:
         for images, labels in load(self.eval_data, workers=self.asked.workers, sampler=places, batch_size=batch):
             faults.point("evaluate.batch", step=self.step)
+            if self.stop:
+                self.stop.check()
             with torch.no_grad():
                 logits, labels = self._logits(self.whole, images), labels.to(self.device)
                 loss, right = cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) == labels).sum()

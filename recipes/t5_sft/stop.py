@@ -31,6 +31,11 @@ class Stop:
         self._pending = dist.all_reduce(flag, dist.ReduceOp.MAX, async_op=True), flag
         return answer
 
+    def check(self) -> None:
+        """Raise InterruptedError if this rank has got a signal: an evaluation may take longer than a scheduler waits."""
+        if self._asked:
+            raise InterruptedError(f"stopped by {signal.Signals(self._asked).name}")
+
     def close(self) -> str:
         """Wait for what `agreed` has begun."""
         if self._pending is None:
