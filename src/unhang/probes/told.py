@@ -27,10 +27,7 @@ _SENTENCES = (
     (lazily(r"(\d+) pairs?"), "{0} 对"),
     (lazily(r"(\d+) workers, (\d+) batches of (\d+) MiB"), "{0} 个 worker，{1} 批，每批 {2} MiB"),
     (lazily(r"no workers"), "没有 worker"),
-    (
-        lazily(r"Wrong: (torch \S+) is a build for the CPU; NCCL needs one for CUDA or ROCm"),
-        "{0} 是 CPU 版；使用 NCCL 需要 CUDA 版或 ROCm 版",
-    ),
+    (lazily(r"Wrong: (torch \S+) is a build for the CPU; NCCL needs one for CUDA or ROCm"), "{0} 是 CPU 版；使用 NCCL 需要 CUDA 版或 ROCm 版"),
     (lazily(r"Wrong: 2 \* 2 summed 1024 times is not 4096 on this device"), "在该设备上 2 * 2 累加 1024 次不等于 4096"),
     (lazily(r"Wrong: a gradient is not finite"), "有梯度不是有限值"),
     (lazily(r"Wrong: gradients on the device differ from those on the CPU"), "设备上的梯度与 CPU 上的不同"),

@@ -31,5 +31,5 @@ def warn_inside(dist: Any, bound_s: Callable[[], float | None]) -> None:
 
         return call
 
-    for name in _NAMES.split():
+    for name in filter(dist.__dict__.__contains__, _NAMES.split()):
         setattr(dist, name, watched(name, getattr(dist, name)))
