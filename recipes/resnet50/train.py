@@ -157,10 +157,11 @@ class Training:
                 self._log(step)
             if evaluates or saves:
                 self._average_statistics()
+            if saves:
+                # First: a scheduler does not wait for an evaluation.
+                checkpoint.save(asked.output, self.model, self.optimizer, step=step, course=self.course)
             if evaluates:
                 self._evaluate(step)
-            if saves:
-                checkpoint.save(asked.output, self.model, self.optimizer, step=step, course=self.course)
             if stopped and step < self.total:
                 self.say(f"stopped by {stopped} after step {step}; the same command goes on from there")
                 break
@@ -234,6 +235,8 @@ class Training:
         self.say(f"step {step}/{self.total}  evaluation: {', '.join(f'{name[5:]} {value}' for name, value in found.items())}")
 
     def _test(self, places: list[Place], batch: int) -> Iterator[dict[str, tuple[float, int]]]:
+        if self.stop:
+            self.stop.check()
         for images, labels in load(self.eval_data, workers=self.asked.workers, sampler=places, batch_size=batch):
             faults.point("evaluate.batch", step=self.step)
             if self.stop:
