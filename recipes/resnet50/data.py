@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import signal
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,10 @@ def load(data: Dataset[Any], *, workers: int, **order: Any) -> DataLoader[Any]:
         # A rank has threads, of torch, Gloo or NCCL: what is forked from it may wait for ever for a lock that one of them held.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
+        # A signal to all processes of the job must not end the server, and the workers with it: what is ignored here stays so in what is started.
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        forkserver.ensure_running()
+        signal.signal(signal.SIGTERM, before)
         of_workers = {"multiprocessing_context": context, "timeout": _TIMEOUT_S}
     return DataLoader(
         data,
