@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ def train(training, tmp_path) -> Callable[..., tuple[Run, list[dict[str, Any]]]]
         assert run.exitcode == 0, run.err[-4000:]
         return run, [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
+    of.made = made  # type: ignore[attr-defined]
     return of
 
 
@@ -75,3 +78,17 @@ def test_a_rank_that_is_killed_is_named_and_the_training_starts_again(train):
     assert (run.primary["cause"], run.primary["ranks"]) == ("host-oom-or-killed", [1])
     assert killed[-1] == fine[-1]
     assert evaluations(killed) == evaluations(fine)
+
+
+def test_a_signal_leaves_a_checkpoint_and_the_newest_two_stay(train, tmp_path):
+    words = ("--output", str(tmp_path), "--steps", "100000", "--eval-every", "10")
+    launched = train.made.launcher
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(train.made.run, "torchrun", "--standalone", "--nproc-per-node", "2", str(SCRIPT), *words)
+        launched.until(lambda: any('"step": 41,' in path.read_text() for path in tmp_path.glob("metrics.jsonl")), 600)
+        launched.processes[-1].send_signal(signal.SIGTERM)
+        run = running.result()
+    assert run.exitcode == 128 + signal.SIGTERM, run.err[-4000:]
+    last = max(json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert len(kept) == 2 and kept[-1] == f"step-{last:06}" and f"stopped by SIGTERM after step {last}" in run.log("rank0.out")
