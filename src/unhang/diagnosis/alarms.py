@@ -43,14 +43,15 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     elif alarms and not raised and not ended:
         said = words.cut(alarms[0].text.strip(), 200)
         says += Text(": {said}", "：{said}").fill(said=filled(alarms[0]) or said)
-    frames = [Frame(file=h.groups["file"], line=int(h.groups["at"]), name=h.groups["name"]) for h in _in_order(alarms, TRACEBACK_CUT)]
+    cut = _in_order(alarms, TRACEBACK_CUT)
+    frames = [Frame(file=h.groups["file"], line=int(h.groups["at"]), name=h.groups["name"]) for h in cut]
     frame = user_frame(frames)
     return Finding(
         cause="unknown",
         standing="not-established",
         says=says.en,
         says_zh=says.zh,
-        ranks=tuple(sorted({e.at.rank for e in ended if e.at.rank is not None})),
+        ranks=tuple(sorted({rank for rank in (*(e.at.rank for e in ended), *(h.rank for h in cut)) if rank is not None})),
         hosts=(alarms[0].host,) if alarms and alarms[0].host is not None and alarms[0].signature in _CRASHES else (),
         where=None if frame is None else place(frame, ""),
         evidence=tuple({(e.source, e.line): e for e in evidence}.values())[:_SHOWN],

@@ -33,6 +33,7 @@ def _alarm(
     unless: str = "",
     says: str = "",
     says_zh: str = "",
+    then: str = "",
     remedy: str = "supervise",
     newest: bool = True,
 ) -> Signature:
@@ -41,6 +42,7 @@ def _alarm(
         pattern=pattern,
         near=near,
         unless=unless,
+        then=then,
         role="alarm",
         says=says,
         says_zh=says_zh,
@@ -75,9 +77,10 @@ _SEGFAULTS = (
 )  # fmt: skip
 TRACEBACK_CUT = _alarm(
     'File "',
-    r'(?<!\S)File "(?P<file>[^"\n]{1,400})", line (?P<at>\d{1,9}), in (?P<name>\S.{0,100})',
-    says="a traceback is cut off before its exception; the last frame shown is {file}:{at} in {name}",
-    says_zh="一段 traceback 在异常之前被截断；最后显示的一帧是 {file}:{at} in {name}",
+    r'(?<!\S)File "(?P<file>[^"\n]{1,400})", line (?P<at>\d{1,9}), in (?P<name>\S{1,100})',
+    then=r"[^\w\n]*(?P<code>.{0,200})",
+    says="a traceback is cut off before its exception; the last frame shown is {file}:{at} in {name}: {code}",
+    says_zh="一段 traceback 在异常之前被截断；最后显示的一帧是 {file}:{at} in {name}：{code}",
     unless=rf"\b{RETRIED}\b",
     remedy="whole-log",
 )

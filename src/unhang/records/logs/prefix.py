@@ -21,7 +21,7 @@ from unhang.records.logs.stamp import Stamp, counted, glog, wall
 class Said:
     """What the prefixes of one line have told so far. Of ranks, hosts, processes and levels the innermost counts: it is the writer's own."""
 
-    __slots__ = ("host", "label", "launcher", "level", "local_rank", "pid", "rank", "task", "time")
+    __slots__ = ("edge", "host", "label", "launcher", "level", "local_rank", "pid", "rank", "task", "time")
 
     def __init__(self) -> None:
         self.rank: int | None = None
@@ -34,6 +34,8 @@ class Said:
         self.pid: int | None = None
         self.time: Stamp | None = None
         self.level: str | None = None
+        # What closes the column of a table that the line stands in.
+        self.edge = ""
 
     def at(self, time: Stamp | None) -> None:
         """The outermost time counts, for all lines of a file have it; but one with a date does before one without, and a clock before an uptime."""
@@ -59,6 +61,8 @@ def strip(text: str, said: Said) -> str:
         else:
             break
     text = text[start:]
+    if said.edge:
+        text = text.removesuffix(said.edge).rstrip()
     if start and said.level is None and (found := _LEVEL_AHEAD.match(text)):
         said.level = _LEVELS[found[1]]
     return text
@@ -116,6 +120,10 @@ class _Form:
     match: Callable[[str, int], re.Match[str] | None]
     tell: Tell
     stays: bool
+
+
+def _edge(said: Said, found: re.Match[str]) -> None:
+    said.edge = found[0].strip()[-1:]
 
 
 def _torch_rank(said: Said, found: re.Match[str]) -> None:
@@ -312,7 +320,9 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
     # The kernel's own stream marks the level.
     # Quoted in a report.
     ("`", r"`(?=\[rank\d)", _nothing, _PREFIX),
-    (">", r"> (?=[\w\[(/])", _nothing, _PREFIX),
+    (">", r"> (?=[\w\[(/]| +\S)", _nothing, _PREFIX),
+    # Quoted once more, indented, in a column of a table.
+    (" \t>│|", r"[\s>│|]{1,80}(?=\[(?:rank|default)\d{1,7}\]:)", _edge, _PREFIX),
     ("<", r"<\d{1,3}>(?=\[ *\d+\.\d|[A-Z][a-z]{2} [ \d]\d )", _nothing, _PREFIX),
     # `cat -n`, `nl`.
     (_DIGITS + " ", r" {0,6}\d{1,8}\t", _nothing, _PREFIX),

@@ -367,11 +367,11 @@ def _timed(piece: Piece, time: Stamp | None) -> Piece:
 
 
 def _each_once(backs: Iterable[tuple[Traceback, Stamp | None]]) -> list[tuple[Traceback, Stamp | None]]:
-    """The tracebacks that end in different lines: one that is found from its header as well is the longer one."""
+    """The tracebacks that end in different lines: of one that is found twice, the longer."""
     kept: dict[int, tuple[Traceback, Stamp | None]] = {}
     for back, time in backs:
         known = kept.get(back.end)
-        if known is None or back.line < known[0].line:
+        if known is None or back.line < known[0].line or len(back.frames) > len(known[0].frames):
             kept[back.end] = (back, time)
     return sorted(kept.values(), key=lambda f: f[0].place)
 

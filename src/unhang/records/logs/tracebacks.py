@@ -44,7 +44,7 @@ _PLAIN = "Traceback (most recent call last):"
 _FRAME = lazily(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$')
 # Forms, chats and some log shippers take the blanks off the front of lines, and web pages `<module>`.
 _FLAT = lazily(r'^File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in ?(?P<name>.*))?$')
-_RAISES = lazily(r"raise (?P<type>[\w.]*(?:Error|Exception))\b|assert |(?:ray\.exceptions\.)?RayTaskError\((?P<inner>\w+)\): ")
+_OF_TASK = lazily(r"(?:ray\.exceptions\.)?RayTaskError\((?P<inner>\w+)\): ")
 _EXCEPTION = lazily(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 # Names that nothing but exceptions has.
 _ERROR = lazily(r"[\w.]*(?:Error|Exception|Interrupt|SystemExit)")
@@ -53,7 +53,7 @@ _ERROR = lazily(r"[\w.]*(?:Error|Exception|Interrupt|SystemExit)")
 _RAISED_BY = lazily(r"-- Process (\d{1,7}) terminated with the following error|^ {0,8}rank {1,20}: (\d{1,7}) \(local_rank: \d{1,7}\)")
 _OF_CHECKPOINT = lazily(r"\(RANK (\d{1,7})\)$")
 _FAILED_RANK = lazily(r"ranks:dict_keys\(\[(\d{1,7})\]\)")
-_OF_AGENT = lazily(r"( {0,8})traceback {1,20}: Traceback ")
+_OF_AGENT = lazily(r"traceback {1,20}: $")
 # torchrun's error file has the whole traceback in one line.
 _CALL_STACK = lazily(r'"py_callstack": ("(?:[^"\\]|\\.)*")')
 # Ray: the task that raised, and its process; of nested ones the last.
@@ -67,6 +67,8 @@ _ALONE = lazily(
     r"(?!\S*ChildFailedError)(?P<type>(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:Error|Exception)|Exception|StopIteration|TimeoutExpired|BadZipFile|BrokenProcessPool|OutOfResources|ArrowInvalid)|_?queue\.Empty|(?:[A-Za-z_]\w*\.)*(?:exc|errors?|exceptions?)\.[A-Z]\w*)"
     r"(?:\((?P<inner>[A-Z]\w*)\))?(?:: ?(?P<text>.*))?$"
 )
+# What stands in front of every line of a traceback that is indented, quoted, or in a column of a table.
+_MARGINS = " \t>│|"
 # A message that says the rest in its next lines, and lines that belong to a message though they are not indented.
 _ANNOUNCES = lazily(r"(?:.*:|\d+ validation errors? for \S+)?\s*$")
 _GOES_ON = lazily(r"\s+\S|Parameter at index \d|Parameter indices ")
@@ -144,27 +146,30 @@ class Traceback:
 
 def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: str) -> Traceback | None:
     """The traceback that begins at `mark`; None where it does not end in an exception line. Other writers' lines in between are passed over."""
+    top = _TOP.search(mark.text)
+    begin = mark.text.find(_PLAIN) if top is None else top.start()
+    if begin < 0:
+        return None
+    margin = _OF_AGENT.sub("", mark.text[:begin])
     told = [line for line in before if writer(line) == writer(mark)]
     elsewhere = _OF_CHECKPOINT.search(mark.text)
     header = elsewhere or next((found for line in reversed(told) if (found := _RAISED_BY.search(line.text))), None)
     raised_by = next((int(n) for n in header.groups() if n), None) if header is not None else None
-    own = _written(mark, after)
-    top = _TOP.search(mark.text)
-    if top is not None:
-        body = _boxed(own, mark.text[: top.start()])
-    elif _PLAIN in mark.text:
-        if stack := _CALL_STACK.search(mark.text):
-            # Not by a parser of JSON: a path of another system, or a cut, makes no traceback unreadable.
-            whole = stack[1].strip('"').replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
-            own = (replace(mark, text=text) for text in whole.splitlines()[1:])
-        indent = len(block[1]) if (block := _OF_AGENT.match(mark.text)) else 0
-        body = _plain((replace(line, text=line.text[indent:]) for line in own) if indent else own, mark.text.find(_PLAIN), MAX_STRANGERS)
+    own = _within(_written(mark, after), margin)
+    if stack := _CALL_STACK.search(mark.text):
+        # Not by a parser of JSON: a path of another system, or a cut, makes no traceback unreadable.
+        whole = stack[1].strip('"').replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+        own = (replace(mark, text=text) for text in whole.splitlines()[1:])
+    frames: list[_Place] = []
+    body = _plain(own, frames) if top is None else _boxed(own)
+    if body is not None:
+        text, native, own = _message(body.exception["text"] or "", own)
+    elif frames and told and (first := _ALONE.match(_inside(told[-1].text, margin))):
+        # Whoever formats it himself may print the exception before its frames.
+        body, text, native = _Body(frames, first, told[-1].number), first["text"] or "", 0
     else:
         return None
-    if body is None:
-        return None
     # Indented is the box in rich's table of log records.
-    text, native, own = _message(body.exception["text"] or "", own)
     headed = [line for line in told if not _REMOTE.fullmatch(line.text)]
     record = (bool(headed) and headed[-1].level in _OF_ERRORS) or (top is not None and mark.text[:1].isspace())
     return _made(
@@ -188,16 +193,17 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
     `above` are the lines before it, the nearest first. Without frames nothing tells it from an error that a program caught and logged, and whoever
     counts on behind it tells that: its steps are left to the caller.
     """
-    found = _ALONE.match(line.text)
+    margin = line.text[: len(line.text) - len(line.text.lstrip(_MARGINS))]
+    found = _ALONE.match(_inside(line.text, margin))
     if found is None or line.level in PASSED:
         return None
-    frames: list[tuple[str, int, str, str]] = []
+    frames: list[_Place] = []
     if line.label is not None:
         above = list(above)
         if any(MARK in other.text and other.label != line.label for other in above):
             # One traceback, its lines dealt out to several tasks.
             return None
-    own = (other for other in above if writer(other) == writer(line))
+    own = _within((other for other in above if writer(other) == writer(line)), margin)
     first, code, other, over = line, "", next(own, None), None
     while other is not None:
         text, over = other.text, next(own, None)
@@ -213,20 +219,25 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
         else:
             break
         other = over
+    frames.reverse()
     # Without frames only the rest of its message is read.
-    following = _written(line, after if frames else islice(after, ABOVE))
+    following = _within(_written(line, after if frames else islice(after, ABOVE)), margin)
     behind = next(following, None)
-    if behind is not None and not frames and (_frame_of(behind.text) or (found["inner"] and MARK in behind.text)):
+    following = following if behind is None else chain((behind,), following)
+    first_of_all = behind is not None and not frames and _frame_of(behind.text) is not None
+    if (behind is not None and found["inner"] and MARK in behind.text) or (first_of_all and _plain(following, frames) is not None):
         # It announces the traceback of another process, which ends in the exception itself.
         return None
-    text, native, following = _message(found["text"] or "", chain(() if behind is None else (behind,), following))
+    if margin and not frames:
+        return None
+    text, native, following = (found["text"] or "", 0, following) if first_of_all else _message(found["text"] or "", following)
     return Traceback(
         source=source,
         line=first.number,
         end=line.number,
         type=found["inner"] or found["type"],
         text=text,
-        frames=tuple(_frame(*f) for f in reversed(frames)),
+        frames=tuple(_frame(*f) for f in frames),
         rank=line.rank,
         label=line.label,
         local_rank=line.local_rank,
@@ -234,7 +245,7 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
         pid=line.pid,
         # What is tried again ended nothing.
         ignored=any(other is not None and _RETRIED.search(other.text) for other in (other, over)),
-        logged=not frames,
+        logged=first_of_all or not frames,
         steps=steps(following) if frames else (),
         native=native,
     )
@@ -271,8 +282,11 @@ def _frame_of(text: str) -> re.Match[str] | None:
     return _FRAME.match(text) or _FLAT.match(text)
 
 
+_Place = tuple[str, int, str, str]
+
+
 class _Body(NamedTuple):
-    frames: list[tuple[str, int, str, str]]
+    frames: list[_Place]
     exception: re.Match[str]
     end: int
     task: re.Match[str] | None = None
@@ -315,8 +329,29 @@ def _made(
 
 
 def _written(mark: Line, after: Iterable[Line]) -> Iterator[Line]:
-    """The lines behind one that are of the same writer."""
-    return (line for line in islice(after, MAX_LINES) if writer(line) == writer(mark))
+    """The lines behind one that are of the same writer, or of nobody where its own prefix stands in front of the first line only."""
+    lines = islice(after, MAX_LINES)
+    first = next(lines, None)
+    if first is None:
+        return iter(())
+    own = {writer(mark), writer(first)} if not any(x is not None for x in writer(first)) and _frame_of(first.text) else {writer(mark)}
+    return (line for line in chain((first,), lines) if writer(line) in own)
+
+
+def _within(lines: Iterable[Line], margin: str) -> Iterator[Line]:
+    return (replace(line, text=_inside(line.text, margin)) for line in lines) if margin else iter(lines)
+
+
+def _inside(text: str, margin: str) -> str:
+    """A line without what stands in front of the first one, and of all: indentation, quote marks, the edges of a table, a prefix as wide as that."""
+    if text.startswith(margin) or text == margin.rstrip():
+        edge = margin.rstrip()[-1:]
+        text = text[len(margin) :]
+        return text.removesuffix(edge).rstrip() if edge and edge in _SIDES else text
+    rest = text[len(margin) :]
+    if not margin.strip() or text[:1].isspace() or text.startswith((*_SIDES, *_EDGES)) or _FLAT.match(text):
+        return text
+    return rest if _FRAME.match(rest) or (_exception(text) is None and (rest[:1].isspace() or _exception(rest) is not None)) else text
 
 
 @lru_cache(maxsize=4096)
@@ -348,24 +383,20 @@ def steps(lines: Iterable[Line], *, at_most: int = BEHIND) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _plain(lines: Iterable[Line], margin: int, strangers: int) -> _Body | None:
-    """Python's own form. `margin` is what stands in front of its first line, `strangers` the lines of others that are passed over."""
-    frames: list[tuple[str, int, str, str]] = []
-    flat = False
+def _plain(lines: Iterable[Line], frames: list[_Place]) -> _Body | None:
+    """Python's own form, whose frames are added to `frames` whether an exception ends them or not."""
+    strangers, flat = MAX_STRANGERS, False
     task: re.Match[str] | None = None
     for line in lines:
         text = line.text
         task = _RAY_TASK.search(text) or task
-        if strangers and (flat or not frames) and (found := _FLAT.match(text)):
+        if (flat or not frames) and (found := _FLAT.match(text)):
             flat = True
             frames.append((found["file"], int(found["line"]), (found["name"] or "<module>").strip(), ""))
             continue
         if flat and text and not frames[-1][3] and ((exception := _exception(text)) is None or _ERROR.fullmatch(exception["type"]) is None):
             frames[-1] = (*frames[-1][:3], text.strip())
             continue
-        # What a framework puts in front of every line is as wide here as in front of the mark.
-        if margin and text[:1].strip() and _FRAME.match(text) is None and (_FRAME.match(text[margin:]) or _exception(text) is None):
-            text = text[margin:]
         if found := _FRAME.match(text):
             frames.append((found["file"], int(found["line"]), (found["name"] or "<module>").strip(), ""))
         elif _PLAIN in text:
@@ -381,19 +412,19 @@ def _plain(lines: Iterable[Line], margin: int, strangers: int) -> _Body | None:
             strangers -= 1
             if strangers < 0:
                 return None
-    # The log ends in the line that raises, or that tells what another process raised.
-    if frames and (raised := _RAISES.match(last := line.text.strip())):
-        exception = _exception(f"{raised['type'] or raised['inner'] or 'AssertionError'}: {last}")
+    # The log ends in the line that tells what another process raised.
+    if frames and (raised := _OF_TASK.match(last := line.text.strip())):
+        exception = _exception(f"{raised['inner']}: {last}")
         return None if exception is None else _Body(frames, exception, line.number, task)
     return None
 
 
-def _boxed(lines: Iterable[Line], margin: str) -> _Body | None:
+def _boxed(lines: Iterable[Line]) -> _Body | None:
     """rich's box: the places and their lines of code in it, the exception behind its end."""
-    frames: list[tuple[str, int, str, str]] = []
+    frames: list[_Place] = []
     inside, place, strangers = True, "", 0
     for line in lines:
-        text = line.text.removeprefix(margin)
+        text = line.text
         if inside and text.startswith(_SIDES):
             said = text[1:].removesuffix(text[0]).rstrip().removeprefix(" ")
             if not said or said.startswith((*_EDGES, *_SIDES)):
