@@ -283,6 +283,35 @@ def test_what_fits_one_library_is_not_told_of_others(kind, text, has_advice):
     assert (remedy is not None and ("template" in remedy.says or "Sample" in remedy.says)) is has_advice
 
 
+@pytest.mark.parametrize(
+    ("called", "says"),
+    [
+        (("torch/distributed/distributed_c10d.py", "all_gather_object"), "all_gather_object and its like"),
+        (("torch/serialization.py", "save"), "state_dict"),
+        (("torch/distributed/checkpoint/state_dict_saver.py", "save"), "state_dict"),
+        (("torch/utils/data/dataloader.py", "__iter__"), "Workers are started anew"),
+        (("torch/multiprocessing/spawn.py", "start_processes"), "A process that is started anew"),
+        (("/srv/job/cache.py", "keep"), "look at the frames above"),
+    ],
+)
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+        "AttributeError: Can't get local object 'main.<locals>.<lambda>'",
+        "_pickle.PicklingError: Can't pickle <function <lambda> at 0x7f>: attribute lookup <lambda> on __main__ failed",
+        "TypeError: cannot pickle '_thread.lock' object",
+    ],
+)
+def test_what_pickle_does_not_take_depends_on_who_called_it(judge, called, says, raised):
+    file, name = called
+    inner = "".join(
+        f'  File "{f}", line 9, in {n}\n    x()\n' for f, n in ((f"/opt/py/site-packages/{file}", name), ("/usr/lib/popen_spawn_posix.py", "f"))
+    )
+    found = judge(f'Traceback (most recent call last):\n  File "/srv/job/train.py", line 3, in <module>\n    f()\n{inner}{raised}\n')
+    assert found.cause == "rank-exception" and says in found.remedies[0].says
+
+
 def test_a_captured_name_is_no_command():
     remedy = exceptions.remedy("FileNotFoundError", "[Errno 2] No such file or directory: 'a; rm -rf ~'")
     assert remedy.command == "ls -ld 'a; rm -rf ~'"
@@ -292,7 +321,8 @@ def test_the_table_of_exceptions():
     lines = list(exceptions._lines())
     assert len(lines) >= 50 and len({tuple(line[:3]) for line in lines}) == len(lines)
     for kind, needles, pattern, says, says_zh, command in lines:
-        assert kind == "-" or kind.isidentifier()
+        kind, _, caller = kind.partition("@")
+        assert (kind == "-" or kind.isidentifier()) and caller in ("", *exceptions.CALLERS)
         assert kind != "-" or needles != "-"
         assert pattern == "-" or re.compile(pattern)
         assert len(says) < 260 and says.endswith(".") and any("\u4e00" <= c <= "\u9fff" for c in says_zh) and command

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unhang.model import Remedy
+from unhang.patterns import lazily
+from unhang.records.frames import Frame
 
 ID = "for-this-exception"
 # Of the text of an exception, which may hold a whole configuration.
 _MOST_CHARS = 4000
+# What called, by its files: a loader starts processes, and a checkpoint meets in collectives.
+CALLERS = {
+    "checkpoint": lazily(r"torch/(?:serialization|distributed/checkpoint/\w+)\.py$"),
+    "loader": lazily(r"torch/utils/data/"),
+    "collective": lazily(r"torch/distributed/distributed_c10d\.py$"),
+    "start": lazily(r"torch/multiprocessing/spawn\.py$|multiprocessing/(?:process|context|popen_\w+)\.py$"),
+}
 
 
-def remedy(type: str, text: str) -> Remedy | None:
-    """For an exception of this type with this text; None where the table has none."""
+def remedy(type: str, text: str, frames: Sequence[Frame] = ()) -> Remedy | None:
+    """For an exception of this type with this text, raised in these frames; None where the table has none."""
     name, text = type.rpartition(".")[2], text[:_MOST_CHARS]
-    for kind, needles, pattern, says, says_zh, command in _lines():
+    caller = next((caller for caller, files in CALLERS.items() if any(files.search(f.file) for f in frames)), "")
+    for kinds, needles, pattern, says, says_zh, command in _lines():
+        kind, _, called_by = kinds.partition("@")
         # To compile every pattern would take longer than all the rest.
-        if kind not in ("-", name) or (needles != "-" and not any(needle in text for needle in needles.split("|"))):
+        if kind not in ("-", name) or called_by not in ("", caller) or (needles != "-" and not any(needle in text for needle in needles.split("|"))):
             continue
         found = None if pattern == "-" else re.search(pattern, text)
         if pattern != "-" and found is None:
