@@ -26,16 +26,28 @@ _UNMET_ERRORS = ("DistNetworkError", "DistStoreError", "RendezvousConnectionErro
 
 def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
+    # One may be an accident of where the log was cut.
+    last = tuple(h for h in hits if h.signature == _IPV6 and _ends_its_log(h, view))
+    last = last if len(last) > 1 else ()
     if not _unmet(view):
-        hits = tuple(h for h in hits if h.signature not in _HARMLESS_ALONE)
+        hits = tuple(h for h in hits if h.signature not in _HARMLESS_ALONE or h in last)
     name = next((h.groups["name"] for h in hits if h.signature.standing == "established" and "name" in h.groups), None)
     name = name or next((h.groups["name"] for h in hits if "name" in h.groups), None)
     ask = f"getent ahosts {name} || echo {name} does not resolve here"
     commands = {"ask-each-host": ask, "host-file-of-the-launcher": f"cat hostfile /job/hostfile 2>/dev/null; {ask}"} if name else None
     # Hosts without IPv6 addresses print this in every run: it tells something only of a name that was not reached.
-    if hits and all(h.signature in _HARMLESS_ALONE for h in hits) and not any(_not_reached(h, view) for h in hits):
+    if hits and all(h.signature in _HARMLESS_ALONE for h in hits) and not last and not any(_not_reached(h, view) for h in hits):
         return CAUSE.of_hits(hits, view, standing="possible", commands=commands)
     return CAUSE.of_hits(hits, view, commands=commands)
+
+
+def _ends_its_log(hit: Hit, view: LogView) -> bool:
+    """Whether only more of the same stands behind it, up to the end of its log or to where somebody ended the job. Where IPv4 works, it goes on."""
+    last = max(h.line or 0 for h in view.hits_of(CAUSE.id) if h.source == hit.source and h.signature == _IPV6)
+    ends = [h.line or 0 for h in view.hits_of("launcher-teardown") if h.source == hit.source]
+    ends += [t.line for t in view.tracebacks if t.source == hit.source and t.type == "KeyboardInterrupt"]
+    end = min((n for n in ends if n > last), default=view.lines.get(hit.source, last + _LINES_BEHIND) + 1)
+    return end - last <= _LINES_BEHIND and not hit.steps
 
 
 def _not_reached(hit: Hit, view: LogView) -> bool:
@@ -76,6 +88,7 @@ _ONE_BY_ONE = r"\n".join(
     rf"\[W\d{{3,4}} {f'(?!(?P=t{n - 1}))' if n else ''}(?P<t{n}>\d\d:\d\d:\d)\d\.\d{{1,9}} socket\.cpp:\d+\] .{{0,20}}The hostname of the client .*"
     for n in range(4)
 )
+_LINES_BEHIND = 3
 _HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
 
 _CONTAINERS = ("docker", "podman", "kubernetes", "container")
