@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import other_libraries, text, words
-from unhang.knowledge.causes.collective_timeout import NCCL2
+from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
 from unhang.knowledge.causes.peer_lost import BROKEN_POOL
 from unhang.knowledge.causes.store_disconnect import NOT_ALL_CAME, is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
@@ -171,7 +171,7 @@ def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | N
     if kind in ("hang", "straggler", "interrupted") and picture.front is not None and not picture.front.absent:
         return _all_joined(picture)
     if symptoms:
-        return only_symptoms(symptoms, remains=WAITING, remedies=(_say_more(picture),))
+        return only_symptoms(symptoms, remains=WAITING, remedies=(_say_more(picture),), hits=picture.hits_of("collective-timeout"))
     if kind in ("hang", "straggler", "interrupted"):
         return _silent(picture)
     return _command_failed(picture)
@@ -181,8 +181,11 @@ def _say_more(picture: Picture) -> Remedy:
     return NCCL_DEBUG if picture.on_nccl else TORCH_DEBUG
 
 
-def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedies: tuple[Remedy, ...]) -> Finding:
-    """A symptom in the place of a cause: somebody else failed or was late, and nothing says who."""
+def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedies: tuple[Remedy, ...], hits: Sequence[Hit] = ()) -> Finding:
+    """A symptom in the place of a cause: somebody else failed or was late, and nothing says who. `hits` are those of collective-timeout."""
+    if symptoms[0].cause == "collective-timeout" and not any(blamed(h) or other_libraries.library(h) for h in hits):
+        # Who waited is told, and is not to blame; of other libraries the sentence says for whom.
+        symptoms = [replace(symptoms[0], ranks=(), hosts=()), *symptoms[1:]]
     more = Text("; this is a consequence, and its cause is not in evidence", "；这只是后果，原因不在证据之中") + text.possible(remains)
     return replace(text.continued(symptoms[0], more), standing="not-established", remedies=remedies)
 
@@ -203,7 +206,7 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     if any(h.signature == NOT_ALL_CAME for h in view.hits_of(symptoms[0].cause)):
         return only_symptoms(symptoms, remains=STARTING, remedies=(TRY_THE_MACHINE, *remedies))
     if "collective-timeout" in told or view.timeouts or is_wait(view.hits_of(symptoms[0].cause)):
-        return only_symptoms(symptoms, remains=WAITING, remedies=remedies)
+        return only_symptoms(symptoms, remains=WAITING, remedies=remedies, hits=view.hits_of("collective-timeout"))
     if symptoms[0].cause != "unhandled-generic":
         return only_symptoms(symptoms, remains=LOST, remedies=remedies)
     if any("cuda error" in e.text or "UnhandledCuda" in e.text for e in symptoms[0].evidence):

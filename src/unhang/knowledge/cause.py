@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["STANDINGS", "Cause", "LogView", "Signature"]
 
 _RANKS = lazily(r"(?<!\d)(\d{1,9})(?:-(\d{1,9}))?(?!\d)")
+_REPEATED = lazily(r" \[repeated (\d+)x across cluster\]$")
+_WHO = Text("{who}: ", "{who}：")
 # A torn line may name any number.
 _MOST_NAMED = 65_536
 # Patterns bound what they capture: nothing shorter is cut.
@@ -162,16 +164,17 @@ class Cause:
         *,
         standing: Standing | None = None,
         says: Text | None = None,
+        who: Text = _WHO,
         remedies: tuple[str, ...] | None = None,
         commands: Mapping[str, str] | None = None,
     ) -> Finding | None:
-        """What signatures alone say: the best hit speaks (`Signature.standing`, then the order of `hits`); None without hits.
+        """What signatures alone say: the best hit speaks (`Signature.standing`, then one that blames ranks, then the order of `hits`); None without.
 
-        `says`, `standing` and `remedies` replace what the best hit's signature would give.
+        `says`, `standing` and `remedies` replace what the best hit's signature would give; `who` stands in front of it, for whoever printed it.
         """
         if not hits:
             return None
-        ordered = sorted(hits, key=lambda h: STANDINGS.index(h.signature.standing))
+        ordered = sorted(hits, key=lambda h: (STANDINGS.index(h.signature.standing), "ranks" not in h.groups))
         best = ordered[0]
         alike = [h for h in hits if h.signature == best.signature]
         numbers = tuple(sorted({h.rank for h in alike if h.rank is not None}))
@@ -182,12 +185,12 @@ class Cause:
         frame = user_frame(back.frames) if back is not None else None
         sentence = says or filled(best) or Text(self.title, self.title_zh)
         local = {h.local_rank for h in alike if h.local_rank is not None}
-        who = Text("{who}: ", "{who}：").fill(who=ranks(numbers)) if numbers else NOTHING
-        if not numbers and local:
-            who = Text("local {who}: ", "本地 {who}：").fill(who=ranks(local))
+        if (more := _REPEATED.search(best.text)) is not None:
+            sentence += Text("; Ray has left out {n} more of the kind", "；Ray 省略了另外 {n} 条同类消息").fill(n=more[1])
+        writer = ranks(numbers) if numbers else Text("local {who}", "本地 {who}").fill(who=ranks(local)) if local else NOTHING
         return self.finding(
             standing=standing or best.signature.standing,
-            says=who + sentence,
+            says=(who.fill(who=writer) if writer else NOTHING) + sentence,
             ranks=named or numbers,
             hosts=() if named else tuple(dict.fromkeys(h.host for h in alike if h.host is not None)),
             where=place(frame, "") if frame is not None else None,

@@ -71,7 +71,8 @@ _GAVE_UP = (
 _ANY = rf"(?:{'|'.join(one.own for one in LIBRARIES)})[^\n]{{0,400}}?{_GAVE_UP}"
 _TIMEOUT_ERROR = rf"TimeoutError: [^\n]{{0,400}}?(?:{'|'.join(one.own for one in LIBRARIES)})"
 # HCCL's exception names the call, and only its further lines say that another rank did not come.
-_HCCL_WAITED = r"EI00(?:02|06|09|12|15)\b|EE1002\b|hccl fftsplus task timeout"
+# 507046 and 507047: a stream, or an event, was not done in time.
+_HCCL_WAITED = r"EI00(?:02|06|09|12|15)\b|EE1002\b|hccl fftsplus task timeout|error code is 50704[67]\b"
 
 
 def _symptom(needle: str, pattern: str = "", near: str = "") -> Signature:

@@ -9,6 +9,7 @@ from unhang.knowledge import other_libraries, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import COMMA, THEN, Text, joined, ranks
 from unhang.knowledge.watchdogs import behind, collective, evidence_of, first_of_each, ranks_of, silent
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +31,8 @@ BARRIER = Signature(
     needle="failed to pass monitoredBarrier in",
     pattern=r"Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier in (?P<timeout_ms>\d+) ms",
     role="symptom",
-    says="rank(s) {missing} did not come to a monitored barrier within {timeout_ms} ms",
-    says_zh="rank {missing} 在 {timeout_ms} ms 内没有到达 monitored barrier",
+    says="rank(s) {missing} did not come to a monitored barrier of their group within {timeout_ms} ms",
+    says_zh="组内的 rank {missing} 在 {timeout_ms} ms 内没有到达 monitored barrier",
 )
 
 # TORCH_NCCL_DESYNC_DEBUG=1 (TraceUtils.h)
@@ -80,11 +81,22 @@ NCCL2 = (
 )
 
 
+_MISSING = lazily(r"(?m)^(\d{1,9})!?: \[")
+_WAITED = Text("{who} waited: ", "{who} 在等待：")
+
+
+def blamed(hit: Hit) -> str:
+    """The ranks that did not come, as the line names them; "" where it names only who waited. Horovod has a line for each of them."""
+    named = hit.groups.get("ranks", "")
+    return ", ".join(_MISSING.findall(named)) or named
+
+
 def _of_hits(hits: Sequence[Hit], view: LogView | None = None) -> Finding | None:
     own, said = other_libraries.gave_up(hits) or (hits, None)
     # Each rank prints several lines of one timeout.
     own = [replace(h, signature=NCCL2[0]) if h.signature in NCCL2 and h.signature.says == NCCL2[0].says else h for h in own]
-    return CAUSE.of_hits(own, view, says=said)
+    own = [replace(h, groups={**h.groups, "ranks": named}) if (named := blamed(h)) else h for h in own]
+    return CAUSE.of_hits(own, view, says=said, who=_WAITED)
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -201,7 +213,7 @@ CAUSE = Cause(
             says_zh="{host} 上 Slurm 的 PMIx 没有等到其他节点的守护进程",
         ),
         Signature(needle="by subset of ranks and are waiting for remainder of ranks", role="symptom"),
-        # Horovod up to 0.15, up to 0.18 and later; the last names the missing rank as `2: [allreduce.w, allreduce.b ...]`, which reads as a prefix.
+        # Horovod up to 0.15, up to 0.18 and later; the last names each missing rank in a line of its own: `2: [allreduce.w, allreduce.b ...]`.
         Signature(
             needle=" [ready ranks: ",
             pattern=r"(?P<tensor>(?<![\w./:-])[\w./:-]{0,300}[Hh]orovod\w{0,100}) \[ready ranks: (?P<ready>[\d, ]+)\]",
@@ -216,16 +228,12 @@ CAUSE = Cause(
             says="Horovod waits in {tensor} for rank(s) {ranks}",
             says_zh="Horovod 在 {tensor} 中等待 rank {ranks}",
         ),
-        *(
-            Signature(
-                needle=f"[{op}.",
-                pattern=rf"(?:^|> ?|(?P<ranks>(?<!\d)\d{{1,9}}): )\[(?P<tensor>{op}\.[^\],]{{1,200}})[^\]]*\]",
-                near=r"Missing ranks:",
-                role="symptom",
-                says="Horovod waits in {tensor} for ranks that did not come",
-                says_zh="Horovod 在 {tensor} 中等待没有到达的 rank",
-            )
-            for op in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+        Signature(
+            needle="Missing ranks:",
+            near=r"Missing ranks:\n(?P<ranks>(?:\d{1,9}!?: \[.{1,2000}\n?)+)",
+            role="symptom",
+            says="Horovod waits for rank(s) {ranks}, which did not submit a tensor that others did",
+            says_zh="Horovod 在等待 rank {ranks}：其他 rank 已提交某个张量，它们没有",
         ),
         *other_libraries.SIGNATURES,
     ),
@@ -243,7 +251,7 @@ CAUSE = Cause(
         ("slurmstepd: error:  mpi/pmix_v4: pmixp_coll_tree_reset_if_to: node7 [0]: pmixp_coll_tree.c:1314: 0x1488e4003a10: collective timeout seq=1"),
         "HorovodBroadcast_logits_conv2d_weights_0 [ready ranks: 5, 6, 3, 1, 4, 0]",
         "[1,0]<stderr>:[2026-11-03 10:00:01.858119: W horovod/common/operations.cc:588] HorovodBroadcast_dense_kernel_0 [missing ranks: 1]",
-        "[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:0: [broadcast.bool.sz]\n[1,0]<stderr>:1: [allreduce.w, allreduce.b ...]",
+        "Missing ranks:\n0: [broadcast.bool.sz]\n1: [allreduce.w, allreduce.b ...]",
         "Missing ranks:\n2: [allgather.x]\n3: [alltoall.y]\n4: [reducescatter.z]",
         "[Rank 0] Watchdog caught collective operation timeout:\n  WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1,",
         "Watchdog caught collective operation timeout: WorkNCCL(... OpType=BROADCAST ...)",

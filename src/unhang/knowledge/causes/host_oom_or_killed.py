@@ -548,9 +548,11 @@ CAUSE = Cause(
                 ("Exit Code:    137", ""),
             )
         ),
+        # SGLang names the worker in the record before.
         Signature(
             needle="xit code: -9",
             pattern=r"(?i:exit code): -9\b",
+            near=r"\bRank (?P<rank>\d{1,7}) scheduler is dead|\Z",
             says="a worker was killed (SIGKILL); by whom is not in the log",
             says_zh="某个 worker 被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,

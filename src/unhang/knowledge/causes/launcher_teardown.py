@@ -123,7 +123,7 @@ CAUSE = Cause(
         Signature(needle="WorkerProc initialization failed due to an exception in a background process", role="symptom"),
         Signature(needle="fatal signal from worker processes, shutting down", role="symptom"),
         Signature(needle="Received sigquit from a child process", role="symptom"),
-        Signature(needle="scheduler is dead. Please check if there are relevant logs", role="symptom"),
+        Signature(needle="scheduler is dead. Please check", pattern=r"\bRank (?P<ranks>\d{1,7}) scheduler is dead\.", role="symptom"),
     ),
     in_run=_in_run,
     in_logs=_in_logs,

@@ -85,14 +85,14 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
         ),
         **_remedies(raised.type, alike=everyone, frame=user_frame(raised.frames)),
     )
-    found = _with_advice(found, raised.type, raised.text)
+    found = _with_advice(found, raised.type, raised.text, raised.frames)
     python = missing_module.interpreter(raised.frames)
     return _with_the_module(found, raised.type, raised.text, "every rank" if everyone else words.ranks(numbers), python)
 
 
-def _with_advice(found: Finding, type: str, text: str) -> Finding:
+def _with_advice(found: Finding, type: str, text: str, frames: Sequence[Frame]) -> Finding:
     """What to do about this very exception, where that is known: more than to correct a line."""
-    advice = exceptions.remedy(type, text)
+    advice = exceptions.remedy(type, text, frames)
     if advice is None:
         return found
     left = ("correct-the-line",) if type.rpartition(".")[2] in _OF_SAMPLES else ("correct-the-line", "agree-on-failure")
@@ -147,13 +147,14 @@ def _of_logs(picture: Picture) -> Finding | None:
 
 
 def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[Traceback]:
-    """Tracebacks of a process's own failure: none whose last line a signature knows (a symptom, a cause with its own name), none of launchers."""
+    """Tracebacks of a process's own failure: none of whose exceptions a signature knows (a symptom, a cause with its own name), none of launchers."""
     known = {(h.source, h.line) for cause, hits in seen.hits.items() if cause != CAUSE.id for h in hits}
     passed_on = any(t.passed_on for t in found)
     return [
         t
         for t in _unwrapped(found, known)
-        if (t.source, t.end) not in known
+        # What led to it, and the rest of its message.
+        if known.isdisjoint((t.source, n) for n in (*t.led, *range(t.end, t.end + 1 + t.text.count("\n") + t.native)))
         and not t.ignored
         and (_name(t) not in (*_ASKED, *_OF_OTHERS) or _of_a_tool(t))
         and not (passed_on and _name(t) == "CheckpointException")
@@ -193,6 +194,9 @@ def _name(back: Traceback) -> str:
 
 def _in_logs(view: LogView) -> Finding | None:
     own = that_ended_something(own_tracebacks(view.tracebacks, view), view)
+    if view.hits_of("launcher-teardown"):
+        # The launcher's own pipe to a process that is gone.
+        own = [t for t in own if _name(t) not in _WEAK]
     found = _of_tracebacks(own, cwd="", world_size=view.world_size, exits=[e.at.text for e in view.exits])
     return found or CAUSE.of_hits(view.hits_of(CAUSE.id), view)
 
@@ -250,7 +254,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
         ),
         **_remedies(first.type, alike=bool(same), frame=frame),
     )
-    found = _with_advice(found, first.type, first.text)
+    found = _with_advice(found, first.type, first.text, first.frames)
     return _with_the_module(found, first.type, first.text, who.en, missing_module.interpreter(first.frames, exits))
 
 

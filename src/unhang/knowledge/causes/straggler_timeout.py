@@ -11,6 +11,7 @@ from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.causes.store_disconnect import is_wait
+from unhang.knowledge.other_libraries import library
 from unhang.knowledge.stuck import held_back, in_loader, workers_at_work
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import ranks_of
@@ -129,7 +130,7 @@ def _wait(view: LogView) -> _Wait | None:
             waited_s=(first.ran_ms or first.timeout_ms) / 1000,
         )
     hits = [h for h in view.hits_of("store-disconnect") if is_wait((h,))]
-    hits += [h for h in view.hits_of("collective-timeout") if h.groups.get("timeout_ms") and "missing" not in h.groups]
+    hits += [h for h in view.hits_of("collective-timeout") if (h.groups.get("timeout_ms") or library(h) is not None) and "missing" not in h.groups]
     # Other ranks came to a monitored barrier, and rank 0 had given up on one that did not.
     hits += [h for h in view.hits_of("peer-lost") if h.signature == LEFT_AT_BARRIER]
     if not hits:

@@ -15,8 +15,8 @@ _KEEP = 2048
 MAX_TASKS = 65_536
 
 
-def _context(needle: str, pattern: str) -> Signature:
-    return Signature(needle=needle, pattern=pattern, role="context", keep=_KEEP)
+def _context(needle: str, pattern: str, then: str = "") -> Signature:
+    return Signature(needle=needle, pattern=pattern, then=then, role="context", keep=_KEEP)
 
 
 # The block that torchrun ends with names the rank in the line before the exit code, and the host before that.
@@ -56,9 +56,11 @@ MPI = _context(
     "exited on signal ",
     r"process rank (?P<rank>\d{1,9}) with PID (?P<pid>\d{1,9}) on node (?P<host>\S{1,253}) exited on signal (?P<number>\d{1,3})(?!\d)",
 )
+# SGLang: "Rank 0 scheduler is dead. Please check ...", and in the next record "Exit code: -9".
+SGLANG = _context("scheduler is dead. ", r"\bRank (?P<rank>\d{1,9}) scheduler is dead\. ", r"(?:.*\n){0,2}?.*\bExit code: (?P<code>-?\d{1,10})$")
 # The end of a process that somebody ran: a compiler, git, a training. The others are told by launchers, of ranks.
 SUBPROCESS = (CALLED, STATUS)
-SIGNATURES = (HOST, RANK, CODE, FAILED, DEEPSPEED, SPAWN, LAUNCHED, CALLED, STATUS, SRUN, MPI)
+SIGNATURES = (HOST, RANK, CODE, FAILED, DEEPSPEED, SPAWN, LAUNCHED, CALLED, STATUS, SRUN, MPI, SGLANG)
 
 _HOW = {"Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Aborted": -6, "Segmentation fault": -11, "Bus error": -7}
 # A shell, and so srun and accelerate's subprocess, tells a signal as 128 plus its number.

@@ -43,7 +43,7 @@ class Line:
     `number` counts from 1. `rank` is the writer's own (`[rank1]:`, Open MPI's tag, `[Rank 1]` where the line begins with it). `label` is the number
     that srun or mpirun gave the task: the rank where they start one task for each rank, the node where they start launchers. `launcher` is "mpirun"
     where its tag tells. `local_rank` counts on the node. `host` is a name or an address, of the machine or the pod, as printed. `level` is TRACE,
-    DEBUG, INFO, WARNING, ERROR or CRITICAL.
+    DEBUG, INFO, WARNING, ERROR or CRITICAL. `ending`: what Ray puts behind a line that stands for others.
     """
 
     number: int
@@ -56,6 +56,7 @@ class Line:
     pid: int | None = None
     time: Stamp | None = None
     level: str | None = None
+    ending: str | None = None
 
 
 # Colours and titles, of seven bits and of eight, also cut off where the line is; an ESC that is left over is dropped.
@@ -70,6 +71,8 @@ _MAX_BARE_COLOURS_NESTED = 8
 # At the end of a line nothing else looks like this: `[m` and `[K` of grep and gcc, `(B[m` of tput, a colour that goes on in the next line.
 _BARE_AT_END = lazily(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e)|\(B)?\[(?:\d{0,3}(?:;\d{1,3}){0,8}m|[0-2]?K)\Z", re.ASCII | re.IGNORECASE)
 _MAX_BARE_CHARS = 64
+# Ray's end of a line that it shows once for many; with its first one it says how to see them all.
+_REPEATED = lazily(r"( \[repeated \d{1,7}x across cluster\])(?: \(Ray deduplicates logs by default\..*)?$")
 
 
 def parse(raw: bytes | str, *, number: int = 1) -> Line:
@@ -81,11 +84,12 @@ def parse(raw: bytes | str, *, number: int = 1) -> Line:
     said = Said()
     wrapped = unwrapped(text) if text.startswith(JSON_BEGINS) else None
     text = strip(_plain(text if wrapped is None else wrapped.text), said)
+    repeated = _REPEATED.search(text) if " across cluster]" in text else None
     if wrapped is not None and said.host is None:
         said.host = wrapped.host
     return Line(
         number=number,
-        text=text,
+        text=text if repeated is None else text[: repeated.start()],
         rank=said.task if said.rank is None else said.rank,
         label=said.label,
         launcher=said.launcher,
@@ -94,6 +98,7 @@ def parse(raw: bytes | str, *, number: int = 1) -> Line:
         pid=said.pid,
         time=said.time,
         level=said.level,
+        ending=None if repeated is None else repeated[1],
     )
 
 

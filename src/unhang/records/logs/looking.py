@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from unhang.records.logs import tracebacks
+from unhang.records.logs import tracebacks, watchdog
 from unhang.records.logs.alarms import CRASHES, OF_ANY_LEVEL
 from unhang.records.logs.harmless import HARMLESS
 from unhang.records.logs.json_lines import JSON_BEGINS
@@ -120,7 +120,7 @@ class Look:
             return True
         # The rest of what a terminal wrapped is in the next lines.
         width = len(raw)
-        if signature.role == "context" or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
+        if not _may_be_wrapped(signature) or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
             return False
         return pattern.search(decode(self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))) is not None
 
@@ -140,7 +140,7 @@ class Look:
             if line.level == signature.needle and signature.needle not in line.text:
                 # It was taken off with the prefix.
                 line = replace(line, text=f"{line.level} {line.text}")
-        message, is_certain = self._unwrapped(line, start, stop, signature.needle) if signature.role in ("root", "symptom") else ("", False)
+        message, is_certain = self._unwrapped(line, start, stop, signature.needle) if _may_be_wrapped(signature) else ("", False)
         said = [text for text in (line.text, message) if text and (not signature.pattern or compiled(signature.pattern).search(text) is not None)]
         if not said:
             return None
@@ -160,7 +160,7 @@ class Look:
             signature=signature,
             source=self.source,
             line=self._number(at),
-            text=_shown(line.text, position, MAX_CONTEXT_TEXT if signature.role == "context" else MAX_TEXT),
+            text=_shown(line.text + (line.ending or ""), position, MAX_CONTEXT_TEXT if signature.role == "context" else MAX_TEXT),
             groups=groups,
             message=message[:MAX_TEXT],
             rank=_first(told, self.owner.rank, writer.group_rank),
@@ -228,7 +228,7 @@ class Look:
             below = decode(self.window[stop + 1 : next_stop])
             above = before - self._start(before, max(0, before - MAX_LINE_BYTES)) if before > 0 else 0
             in_a_row = len(raw) in (len(below), above)
-            is_full = len(raw) >= MIN_WIDTH and len(raw.rstrip()) >= len(raw) - 1 and (len(raw) in WIDTHS or in_a_row)
+            is_full = len(raw) >= MIN_WIDTH and len(raw.rstrip()) >= len(raw) - 2 and (len(raw) in WIDTHS or in_a_row)
             is_open = text.count("(") > text.count(")") and below.count(")") > below.count("(")
             behind = self._line(stop + 1, next_stop) if (is_full or is_open) and below.strip() else None
             if behind is None or behind.text != below.rstrip() or behind.text.startswith(("[", text[:8])) or needle in below:
@@ -323,6 +323,10 @@ class Look:
 
 # Kept in front of a needle, so that the name stands before a value when secrets are looked for.
 _LEFT_TEXT = 300
+
+
+def _may_be_wrapped(signature: Signature) -> bool:
+    return signature.role in ("root", "symptom") or signature.needle in watchdog.NEEDLES
 
 
 def _shown(text: str, position: int, limit: int) -> str:

@@ -101,6 +101,8 @@ _SURE = (
 )
 # In a group other than the default one torch prints the rank within the group, which names nobody.
 GROUP = r"(?:PG (?:(?:ID )?0 |[^\]\[]{0,200}?\(default_pg\) )[^\]\[]{0,200}?)?"
+# `[Rank 3]`, `[Rank 03/16]`, `[rank=3]`, `[RANK 3 ERROR]`.
+IN_BRACKETS = rf"\[{GROUP}(?:[Rr]ank|RANK)[:=_]? ?(\d{{1,7}})(?:/\d{{1,7}})?(?: (?:{_LEVEL[1:-1]}))?\]"
 # nccl2, torch 2.15: the rank within the group, which for the default group is the job's.
 _NCCL2 = r" (?:\[TC\] ?)?\[rank=(\d{1,7})\]\[name=(?:0|default_pg|nccl2?|)\]"
 # Daemons that act by themselves: their names are part of what they say.
@@ -302,7 +304,7 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
         _glog_torch,
         _MARKER,
     ),
-    ("[", rf"\[{GROUP}[Rr]ank:? ?(\d{{1,7}})\]", _rank_kept, _MARKER),
+    ("[", IN_BRACKETS, _rank_kept, _MARKER),
     ("[", _NCCL2[1:], _rank_kept, _MARKER),
     (" ", rf"  what\(\):  \[{GROUP}Rank (\d{{1,7}})\]", _rank_kept, _MARKER),
     # Open MPI's and UCX's own messages.
@@ -327,7 +329,8 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
     # `cat -n`, `nl`.
     (_DIGITS + " ", r" {0,6}\d{1,8}\t", _nothing, _PREFIX),
     # srun --label, padded to the width of the highest; deeper spaces are indentation.
-    (_DIGITS + " ", rf"(?=.{{1,5}}:) {{0,3}}(\d{{1,5}}):{_END}", _label, _PREFIX),
+    # Horovod lists what a rank did not submit: "3: [grads.w, grads.b ...]".
+    (_DIGITS + " ", rf"(?=.{{1,5}}:) {{0,3}}(\d{{1,5}}):(?! \[[^\[\]]{{1,2000}}\]$){_END}", _label, _PREFIX),
     # oneCCL.
     (_DIGITS, rf"(\d{{4}}):(\d\d):(\d\d)-{_CLOCK}:\((\d{{1,8}})\) (?=\|CCL_)", _date_ccl, _PREFIX),
     (_DIGITS, rf"{_DATE} std(?:out|err) [FP]{_END}()()", _date_bare, _PREFIX),

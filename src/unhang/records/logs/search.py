@@ -385,6 +385,6 @@ def _last_of_chains(found: Sequence[Traceback]) -> tuple[Traceback, ...]:
             if (led := next(near, None)) is not None:
                 # Of a chain only the first one stands behind the logger's record.
                 first = kept.pop(led)
-                back = replace(back, logged=(first.logged and bool(first.frames)) or back.logged)
+                back = replace(back, led=(*first.led, first.end), logged=(first.logged and bool(first.frames)) or back.logged)
         kept.append(back)
     return tuple(kept)

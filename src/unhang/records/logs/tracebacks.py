@@ -107,11 +107,11 @@ _CODE = lazily(r"(?P<here>[❱>?]?) *(?P<line>\d{1,9})(?: (?P<code>.*))?$")
 class Traceback:
     """A Python traceback as it stands in a log. `line` is where it begins, `end` its exception line; frames innermost last.
 
-    `text` has the lines of the message that belong together. Of chained exceptions each is one; `chained` says that an earlier one led to this one.
-    `ignored` ones end no process; `passed_on` ones are printed by another process than raised them, as their header tells; `native` counts the lines
-    of the C++ stack that torch prints after it; `logged` ones stand behind a logger's record of an error. `steps` are those that its writer, or
-    another one that nothing tells apart, counts soon behind it: each once. `by_name`: that the rank is what the file's name says; `host_by_name`:
-    the host.
+    `text` has the lines of the message that belong together. Of chained exceptions each is one; `chained` says that an earlier one led to this one;
+    `led` are the lines of those that did. `ignored` ones end no process; `passed_on` ones are printed by another process than raised them, as their
+    header tells; `native` counts the lines of the C++ stack that torch prints after it; `logged` ones stand behind a logger's record of an error.
+    `steps` are those that its writer, or another one that nothing tells apart, counts soon behind it: each once. `by_name`: that the rank is what the
+    file's name says; `host_by_name`: the host.
     """
 
     source: str
@@ -130,6 +130,7 @@ class Traceback:
     attempt: int = 1
     place: int = 0
     chained: bool = False
+    led: tuple[int, ...] = ()
     ignored: bool = False
     logged: bool = False
     passed_on: bool = False
@@ -166,7 +167,7 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
         text, native, own = _message(body.exception["text"] or "", own)
     elif frames and told and (first := _ALONE.match(_inside(told[-1].text, margin))):
         # Whoever formats it himself may print the exception before its frames.
-        body, text, native = _Body(frames, first, told[-1].number), first["text"] or "", 0
+        body, text, native = _Body(frames, first, told[-1]), first["text"] or "", 0
     else:
         return None
     # Indented is the box in rich's table of log records.
@@ -236,7 +237,7 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
         line=first.number,
         end=line.number,
         type=found["inner"] or found["type"],
-        text=text,
+        text=text + (line.ending or ""),
         frames=tuple(_frame(*f) for f in frames),
         rank=line.rank,
         label=line.label,
@@ -288,7 +289,7 @@ _Place = tuple[str, int, str, str]
 class _Body(NamedTuple):
     frames: list[_Place]
     exception: re.Match[str]
-    end: int
+    last: Line
     task: re.Match[str] | None = None
 
 
@@ -310,9 +311,9 @@ def _made(
     return Traceback(
         source=source,
         line=first.number,
-        end=body.end,
+        end=body.last.number,
         type=body.exception["type"],
-        text=text,
+        text=text + (body.last.ending or ""),
         frames=tuple(_frame(*f) for f in body.frames),
         rank=rank if failed is None else int(failed[1]),
         label=first.label,
@@ -406,7 +407,7 @@ def _plain(lines: Iterable[Line], frames: list[_Place]) -> _Body | None:
             if frames and not frames[-1][3] and set(code) - set("^~"):
                 frames[-1] = (*frames[-1][:3], code)
         elif frames and (exception := _exception(text)) is not None:
-            return _Body(frames, exception, line.number, task)
+            return _Body(frames, exception, line, task)
         elif not _AMID.match(text) and not _RAY_TASK.search(text):
             # Somebody who has no prefix writes into the same file.
             strangers -= 1
@@ -415,7 +416,7 @@ def _plain(lines: Iterable[Line], frames: list[_Place]) -> _Body | None:
     # The log ends in the line that tells what another process raised.
     if frames and (raised := _OF_TASK.match(last := line.text.strip())):
         exception = _exception(f"{raised['inner']}: {last}")
-        return None if exception is None else _Body(frames, exception, line.number, task)
+        return None if exception is None else _Body(frames, exception, line, task)
     return None
 
 
@@ -442,7 +443,7 @@ def _boxed(lines: Iterable[Line]) -> _Body | None:
             # A syntax error has a second box.
             inside = not inside
         elif not inside and frames and (exception := _exception(text)) is not None:
-            return _Body(frames, exception, line.number)
+            return _Body(frames, exception, line)
         elif text:
             strangers += 1
             if strangers > MAX_STRANGERS or _TOP.match(text):

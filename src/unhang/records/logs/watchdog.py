@@ -35,7 +35,9 @@ BLOCKING = Signature(
     role="context",
     keep=_KEEP,
 )
-_GIVEN_UP = (TIMEOUT, BLOCKING)
+# Where a terminal broke the line within the words above, this still stands in its beginning.
+_FILE = "ProcessGroupNCCL.cpp:"
+_GIVEN_UP = (TIMEOUT, BLOCKING, TIMEOUT._replace(needle=_FILE))
 # 2.3 `[PG 1 Rank 1] Timeout at NCCL work: 5, last enqueued NCCL work: 6, ...`; 2.4 `... detected by watchdog at work: 5, ...`; 2.5 names
 # `[PG ID 0 PG GUID 0(default_pg) Rank 0]`; 2.6 `failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: 6, ...`.
 STATUS = Signature(
@@ -46,13 +48,15 @@ STATUS = Signature(
     role="context",
     keep=_KEEP,
 )
-SIGNATURES = (*_GIVEN_UP, STATUS)
+_STATUSES = (STATUS, STATUS._replace(needle=_FILE))
+SIGNATURES = (*_GIVEN_UP, *_STATUSES)
+NEEDLES = frozenset(s.needle for s in SIGNATURES)
 
 
 def timeouts(hits: Iterable[Hit]) -> tuple[Timeout, ...]:
     """The collectives that were given up. The group is that of the status which the same rank prints for the same number."""
     found = tuple(hits)
-    groups = {(h.source, _at(h).rank, h.groups["failed"]): _group(h) for h in found if h.signature == STATUS}
+    groups = {(h.source, _at(h).rank, h.groups["failed"]): _group(h) for h in found if h.signature in _STATUSES}
     return tuple(
         Timeout(
             at=_at(h),
@@ -64,8 +68,7 @@ def timeouts(hits: Iterable[Hit]) -> tuple[Timeout, ...]:
             timeout_ms=int(h.groups["timeout_ms"]),
             ran_ms=_int(h, "ran_ms"),
         )
-        for h in found
-        if h.signature in _GIVEN_UP
+        for h in _each_line(found, _GIVEN_UP)
     )
 
 
@@ -79,9 +82,12 @@ def statuses(hits: Iterable[Hit]) -> tuple[Status, ...]:
             enqueued=int(h.groups["enqueued"]),
             completed=int(h.groups["completed"]),
         )
-        for h in hits
-        if h.signature == STATUS
+        for h in _each_line(hits, _STATUSES)
     )
+
+
+def _each_line(hits: Iterable[Hit], signatures: tuple[Signature, ...]) -> Iterable[Hit]:
+    return {(h.source, h.line): h for h in hits if h.signature in signatures}.values()
 
 
 def _at(hit: Hit) -> At:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from unhang.patterns import lazily
-from unhang.records.logs.prefix import GROUP
+from unhang.records.logs.prefix import IN_BRACKETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Writer:
 
 _MARKER = lazily(
     r"\[rank(\d{1,7})\]:"
-    rf"|\[{GROUP}[Rr]ank:? ?(\d{{1,7}})\]:?"
+    rf"|{IN_BRACKETS}:?"
     # NCCL: host:pid:tid [device]
     r"|(?<![\w.-])([\w.-]{1,253}):(\d{1,8}):\d{1,8} \[-?\d{1,4}\]"
     # Ray and vLLM
