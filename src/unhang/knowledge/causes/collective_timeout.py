@@ -197,7 +197,7 @@ CAUSE = Cause(
             says="SGLang's tensor-parallel rank {waiter} had loaded the model and waited for others that had not",
             says_zh="SGLang 的张量并行 rank {waiter} 已加载完模型，在等待尚未加载完的 rank",
         ),
-        Signature(needle="Watchdog timeout (", pattern=r"Watchdog timeout \((?:self\.)?watchdog", role="symptom"),
+        Signature(needle="atchdog timeout (", pattern=r"\b[Ww]atchdog timeout \((?:self\.)?watchdog", role="symptom"),
         # The watchdog's stack, where its own words were cut off.
         Signature(
             needle="Exception raised from checkTimeout at ",
@@ -340,6 +340,7 @@ CAUSE = Cause(
         "(EngineCore pid=812) TimeoutError: RPC call to execute_model timed out.",
         "ValueError: TP rank 2 could finish the model loading, but there are other ranks that didn't finish loading.",
         "[2026-11-03 10:00:01 TP3] Watchdog timeout (self.watchdog_last_forward_ct=812)",
+        "[2026-11-03 10:00:01 TP3] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
         (
             "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks "
             "for more than 60 seconds."

@@ -263,6 +263,14 @@ CAUSE = Cause(
             says_zh="{platform} 显存不足：需要 {wanted}",
             remedies=("smaller-step", "shard", "expandable-segments", "free-the-gpu"),
         ),
+        # Whatever a vendor's allocator says, the type of the exception names it; Ray's copy has nothing but the type.
+        Signature(
+            needle="OutOfMemoryError",
+            pattern=r"\btorch(?:[._]\w{1,40}){0,3}\.OutOfMemoryError: (?!.{0,60}out of memory)|\bOutOfMemoryError\)?: ray::",
+            says="an allocation on the accelerator failed (OutOfMemoryError); how much was wanted is not in this line",
+            says_zh="在加速器上分配内存失败（OutOfMemoryError）；这一行没有说明需要多少",
+            remedies=("smaller-step", "shard", "free-the-gpu"),
+        ),
         Signature(
             needle="rror: out of memory",
             pattern=r"(?:CUDA|HIP|Triton|Cuda)(?: driver| runtime)? [Ee]rror: out of memory(?! at \S{1,200}cumem_allocator)",
@@ -597,6 +605,11 @@ CAUSE = Cause(
         "https://docs.vllm.ai/en/latest/configuration/conserving_memory.html",
     ),
     hits=(
+        (
+            "torch.OutOfMemoryError: map:../torch_npu/csrc/core/npu/NPUCachingAllocator.cpp:457 NPU function error: aclrtMallocPhysical, error code "
+            "is 507899"
+        ),
+        "ray.exceptions.RayTaskError(OutOfMemoryError): ray::TaskRunner.run() (pid=98005, ip=10.0.0.8, actor_id=bd00, repr=<main.TaskRunner object>)",
         "[PID: 812] 2026-01-08-11:02:13.441.302 Resource_Error_Insufficient_Device_Memory(EI0011): Failed to allocate 209715200 bytes of NPU memory.",
         "|CCL_ERROR| EXCEPTION: ze error at zeCommandQueueExecuteCommandLists, code: ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
         "Exception in device=TPU:6: RESOURCE_EXHAUSTED: Attempting to reserve 10.51G at the bottom of memory.",

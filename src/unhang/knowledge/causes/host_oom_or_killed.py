@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _SIGKILL = -9
 _SHELL = lazily(r"^Killed$|line \d+: +\S{1,20} Killed ")
+# A server that gives up announces it, and then kills all its processes, itself among them.
+_ENDS_ITS_OWN = r"(?i)\bsigquit\b|watchdog timeout|\bkill(?:ing|s|ed)? (?:its |the )?(?:process tree|whole process group|process group|all processes)"
 _MEMORY = ("less-memory", "more-memory", "watch-memory")
 _KILLED = ("find-the-killer", "watch-memory", "less-memory")
 # What a rank of a training is called in a kernel log: 15 characters of the command or of the thread.
@@ -521,8 +523,7 @@ CAUSE = Cause(
         Signature(
             needle="Killed",
             pattern=r"^Killed$",
-            # SGLang ends all of its own.
-            unless=r"Received sigquit from a child",
+            unless=_ENDS_ITS_OWN,
             says="the shell: the command was killed (SIGKILL); by whom is not in the log",
             says_zh="shell：命令被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,
@@ -530,6 +531,7 @@ CAUSE = Cause(
         Signature(
             needle=" Killed     ",
             pattern=r"line \d+: +(?P<pid>\S{1,20}) Killed +\S",
+            unless=_ENDS_ITS_OWN,
             says="the shell: process {pid} was killed (SIGKILL); by whom is not in the log",
             says_zh="shell：进程 {pid} 被杀死（SIGKILL）；日志里没有说明是谁所为",
             remedies=_KILLED,
@@ -727,6 +729,8 @@ CAUSE = Cause(
         '"State": {"Status": "exited", "OOMKilled": false, "ExitCode": 1}',
         "[sample] answer: in Kubernetes such a container is marked OOMKilled and started again",
         "Killed the old process group",
+        "[2026-11-03 10:00:01 TP3] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)\nKilled",
+        "[2026-11-03 10:00:01] SIGQUIT received. signum=None, frame=None. It usually means one child failed.\nKilled",
         "slurmstepd: error: *** JOB 4711 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO TIME LIMIT ***",
         "[2026-11-03 10:00:01] HTTP status code 1370 from the metrics server",
     ),

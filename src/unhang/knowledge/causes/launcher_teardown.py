@@ -122,7 +122,7 @@ CAUSE = Cause(
         Signature(needle="EngineDeadError", role="symptom"),
         Signature(needle="WorkerProc initialization failed due to an exception in a background process", role="symptom"),
         Signature(needle="fatal signal from worker processes, shutting down", role="symptom"),
-        Signature(needle="Received sigquit from a child process", role="symptom"),
+        Signature(needle="It usually means ", pattern=r"(?i)\bsigquit\b.{0,60}It usually means \w+ child failed", role="symptom"),
         Signature(needle="scheduler is dead. Please check", pattern=r"\bRank (?P<ranks>\d{1,7}) scheduler is dead\.", role="symptom"),
     ),
     in_run=_in_run,
@@ -191,6 +191,7 @@ CAUSE = Cause(
             "cause issue."
         ),
         "[2026-11-03 10:00:01] Received sigquit from a child process. It usually means the child failed.",
+        "[2026-11-03 10:00:01] SIGQUIT received. signum=None, frame=None. It usually means one child failed.",
         "[2026-11-03 10:00:01] Rank 0 scheduler is dead. Please check if there are relevant logs.",
     ),
     near_misses=(

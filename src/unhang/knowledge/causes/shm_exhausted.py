@@ -140,6 +140,13 @@ CAUSE = Cause(
     ),
     signatures=(
         Signature(
+            needle=" request exceeds memory available in /dev/shm",
+            pattern=r"/dev/shm\. The request is for (?P<wanted_bytes>\d+) bytes, and the amount available is (?P<free_bytes>\d+)",
+            standing="likely",
+            says="Ray's object store asked for {wanted_bytes} bytes of /dev/shm, and {free_bytes} are there",
+            says_zh="Ray 的对象存储要占用 /dev/shm 的 {wanted_bytes} 字节，而那里只有 {free_bytes} 字节",
+        ),
+        Signature(
             needle="failed to extend /dev/shm/",
             pattern=r"failed to extend (?P<path>/dev/shm/\S{1,80}) to (?P<size_bytes>\d+) bytes, error:? No space left on device",
             says="NCCL could not extend {path} to {size_bytes} bytes: no space left in /dev/shm",
@@ -436,6 +443,10 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/issues/5040",
     ),
     hits=(
+        (
+            "[2026-03-25 05:44:29,435 W 39 39] (raylet) store_runner.cc:83: System memory request exceeds memory available in /dev/shm. The request "
+            "is for 10200547328 bytes, and the amount available is 9663676416 bytes. You may be able to free up space by deleting files in /dev/shm."
+        ),
         (
             "[2026-11-03 10:00:01] node7:812:901 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Qr4tZp to 33030532 bytes, "
             "error: No space left on device (28)\n"
