@@ -11,7 +11,7 @@ from unhang.records.rundir import RunDir
 
 STACKS = {
     "m": "evidence",
-    "threads": [{"name": "MainThread", "main": True, "frames": [["/t/train.py", 7, "train", "step()"]]}],
+    "threads": [{"name": "MainThread", "main": True, "frames": [["/t/train.py", 7, "train", "step()", ""]]}],
     "groups": {"0": [3, 2]},
     "step": 5,
 }

@@ -73,7 +73,7 @@ def test_a_circle_does_not_hold_a_rank_that_may_go_on(changes):
     assert not in_a_circle(*held(**changes))
 
 
-STACKS = {"m": "evidence", "threads": [{"name": "MainThread", "main": True, "frames": [["/t/train.py", 7, "train", "step()"]]}]}
+STACKS = {"m": "evidence", "threads": [{"name": "MainThread", "main": True, "frames": [["/t/train.py", 7, "train", "step()", ""]]}]}
 
 
 class Peer:

@@ -56,4 +56,4 @@ def test_all_forms_say_the_same(trainings):
     said, markdown = " ".join(printed(made).split()), made.markdown()
     assert "| communication not hidden | 20 ms | 30 ms (+50.0 %) |" in markdown and "communication not hidden 20 ms 30 ms (+50.0 %)" in said
     assert all(text in markdown and text in said for text in told["explains"]) and "nobody asked for" not in said
-    assert "未被掩盖的通信" in report(trainings, "zh").markdown()
+    assert "未被掩盖的通信" in report(trainings, lang="zh").markdown()

@@ -74,7 +74,7 @@ def test_is_valid_and_clean(name, choice, nodes):
     for text in (found.text, *found.companions.values()):
         assert parsed(name, text)
         as_form, problems = checking.check("file", text, nodes=nodes, processes=2)
-        assert not problems and as_form == (name if text == found.text else "torchrun")
+        assert not problems and as_form == (name if text == found.text else "bash")
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8])
@@ -87,7 +87,7 @@ def test_every_preset_and_layout_reads_back_clean(name, nodes, processes, tmp_pa
         found = forms.export(name, choice, Layout(nodes=nodes, processes=processes, gpus=gpus, address=address))
         for behind, text in {"": found.text, **found.companions}.items():
             file = forms.form(name).file + behind
-            assert checking.check(file, text, nodes=nodes, processes=processes) == ("torchrun" if behind else name, ()), text
+            assert checking.check(file, text, nodes=nodes, processes=processes) == ("bash" if behind else name, ()), text
             if name in YAML:
                 assert list(yaml.safe_load_all(text))
 
@@ -138,7 +138,7 @@ def test_whatever_is_written_reads_back_clean(name, choice, layout, with_unhang,
     for behind, text in {"": found.text, **found.companions}.items():
         for counts in ({}, {"nodes": where.nodes, "processes": where.processes}):
             form, problems = checking.check(forms.form(name).file + behind, text, **counts)
-            assert (form, [p for p in problems if not p.note]) == ("torchrun" if behind else name, []), text
+            assert (form, [p for p in problems if not p.note]) == ("bash" if behind else name, []), text
         assert not any(line != line.rstrip() or re.match(r"\S+ NOT carried: \S+=(True|False):", line) for line in text.splitlines()), text
 
 

@@ -48,7 +48,7 @@ def test_an_exception_that_the_runner_keeps_is_told(listener):
     listener.await_message(peer, "raised")
     (raised,) = peer.of("raised")
     assert (raised["type"], raised["text"]) == ("ValueError", "no label")
-    assert [(line, name) for _, line, name, _ in raised["frames"]] == [(4, "train")]
+    assert [(line, name) for _, line, name, *_ in raised["frames"]] == [(4, "train")]
     assert listener.finish(process)[:2] == (0, "ValueError('no label')\n")
 
 

@@ -62,8 +62,8 @@ def test_evidence_shows_all_threads(listener):
     assert "not initialised" in dumped["error"]
     assert not flight.exists()
     assert [(t["name"], t["main"]) for t in answer["threads"]] == [("MainThread", True), ("loader", False)]
-    assert answer["threads"][0]["frames"][-2:] == [[script, 6, "<module>", "wait()"], [script, 3, "wait", "os.read(0, 1)  # waiting"]]
-    assert answer["threads"][1]["frames"][-1] == [script, 3, "wait", "os.read(0, 1)  # waiting"]
+    assert answer["threads"][0]["frames"][-2:] == [[script, 6, "<module>", "wait()", ""], [script, 3, "wait", "os.read(0, 1)  # waiting", ""]]
+    assert answer["threads"][1]["frames"][-1] == [script, 3, "wait", "os.read(0, 1)  # waiting", ""]
 
 
 def test_stacks_are_on_their_way_before_the_dump_is_made(listener):
@@ -171,7 +171,7 @@ def test_a_replaced_excepthook_hides_no_exception(listener, hook):
     process = waiting(listener, f"import sys, threading\n{REPLACED_HOOKS[hook]}\ndef train():\n    raise ValueError('lost')\ntrain()\n")
     peer = listener.peer(pid=process.pid)
     raised = listener.await_message(peer, "raised")
-    assert (raised["type"], raised["text"], raised["frames"][-1][2:]) == ("ValueError", "lost", ["train", "raise ValueError('lost')"])
+    assert (raised["type"], raised["text"], raised["frames"][-1][2:4]) == ("ValueError", "lost", ["train", "raise ValueError('lost')"])
     assert process.poll() is None and peer.of("leaving") == []
     peer.send("go")
     assert listener.finish(process)[0] == 1
@@ -212,7 +212,7 @@ def test_the_line_that_ends_the_script_is_told(listener, call, code, line):
     assert listener.finish(process)[0] == code
     listener.until(lambda: not peer.open)
     script = str(listener.directory / "train.py")
-    told = [[f[2:] for f in m["frames"] if f[0] == script][-1] for m in peer.of("exits")]
+    told = [[f[2:4] for f in m["frames"] if f[0] == script][-1] for m in peer.of("exits")]
     assert told == ([["main", line]] if line else [])
 
 
