@@ -143,7 +143,7 @@ CAUSE = Cause(
             says_zh="torchrun 的 agent 失去了 rendezvous：承载它的主机已不在，或其 agent 已结束",
         ),
         Signature(
-            needle="rdzv_handler.num_nodes_waiting()",
+            needle=", in num_nodes_waiting",
             near=r"RendezvousConnectionError",
             lines=24,
             role="symptom",
@@ -209,7 +209,7 @@ CAUSE = Cause(
         "[rank4]: torch.distributed.DistNetworkError: Connection reset by peer",
         "RuntimeError: Broken pipe",
         (
-            '    num_nodes_waiting = rdzv_handler.num_nodes_waiting()\n    base64_state: bytes = self._call_store("get", self._key)\n'
+            '  File "/opt/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py", line 1255, in num_nodes_waiting\n    self._state_holder.sync()\n'
             "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception"
         ),
     ),

@@ -41,6 +41,9 @@ MAX_KEPT_LINES = 4096
 # The neighbourhood of a line, on each side.
 MAX_NEAR_BYTES = 16 * 1024
 _JSON = JSON_BEGINS.encode()
+_FRAME = b'File "'
+# Python 3.13 quotes all lines of a call, up to eight.
+_CODE_BYTES = 4096
 # Steps behind a hit that are told.
 STEPS = 2
 
@@ -131,6 +134,8 @@ class Look:
         return self._alone(at, start, stop) if signature.pattern == tracebacks.CLASS else self._hit(signature, at, start, stop)
 
     def _hit(self, signature: Signature, at: int, start: int, stop: int) -> tuple[Hit, Stamp | None] | None:
+        if signature.role in ("root", "symptom") and self._is_code(start, stop):
+            return None
         line = self._line(start, stop)
         if signature.role == "alarm":
             if line.level in tracebacks.PASSED and signature not in OF_ANY_LEVEL:
@@ -182,6 +187,15 @@ class Look:
     def _time_before(self, start: int) -> Stamp | None:
         """The time of the nearest line above that has one."""
         return next((time for first, stop in self._above(start, NEAR_LINES) if (time := self._line(first, stop).time) is not None), None)
+
+    def _is_code(self, start: int, stop: int) -> bool:
+        """Whether a line is the code that a traceback quotes: it and all lines between it and the frame's are indented further than the frame."""
+        frame = self.window.rfind(_FRAME, max(0, start - _CODE_BYTES), start)
+        if frame < 0:
+            return False
+        column = frame - self.window.rfind(b"\n", 0, frame) - 1
+        end = self.window.find(b"\n", frame, start)
+        return end >= 0 and all(line[column : column + 2] == b"  " for line in self.window[end + 1 : stop].split(b"\n"))
 
     def _segment(self, at: int) -> tuple[int, int]:
         """The line around a place; of a progress bar the state behind the last carriage return."""
