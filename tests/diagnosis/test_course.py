@@ -139,7 +139,8 @@ GOT_OVER = "the training was started again after that, and the run ended with ex
 ALL_THE_SAME = "the command ended with exit code 0 all the same", "尽管如此，命令仍以退出码 0 结束"
 MOVED_ON = "the training went on after that, and the run ended with exit code 0", "此后训练继续进行，运行以退出码 0 结束"
 MOVES = '{"s":40.0,"event":"CaughtUp","after_s":9.0}\n'
-JOINED = '{"s":3.0,"event":"Joined","rank":1,"world_size":2,"backend":"gloo"}\n'
+ATTACHED = '{"s":3.0,"event":"Attached","rank":1,"pid":8,"host":"vm","restarts":0}\n'
+RESTARTED = ATTACHED.replace('"restarts":0', '"restarts":1')
 AGAIN = STARTED.replace('"attempt":0', '"attempt":1')
 
 
@@ -150,8 +151,13 @@ AGAIN = STARTED.replace('"attempt":0', '"attempt":1')
         (MOVES + finished(0), MOVED_ON),
         (MOVES + finished(1), None),
         (MOVES + OPENED + finished(0), ALL_THE_SAME),
-        # The launcher started its ranks again by itself: no other attempt, but the same rank once more.
-        (JOINED + finished(0), GOT_OVER),
+        # The launcher started its ranks again by itself: no other attempt, but the same rank once more, with a count.
+        (RESTARTED + finished(0), GOT_OVER),
+        (RESTARTED + OPENED + finished(0), ALL_THE_SAME),
+        # A command that starts another program next, such as an evaluation, whatever becomes of that one.
+        (ATTACHED + finished(0), ALL_THE_SAME),
+        (ATTACHED + OPENED + RESTARTED + finished(0), ALL_THE_SAME),
+        (ATTACHED + OPENED + AGAIN + ATTACHED + RESTARTED + finished(0), GOT_OVER),
         # `train | tee log` ends with 0 whatever became of the training.
         (finished(0), ALL_THE_SAME),
         (AGAIN + OPENED + finished(0), ALL_THE_SAME),
@@ -162,7 +168,7 @@ AGAIN = STARTED.replace('"attempt":0', '"attempt":1')
 )
 def test_a_failure_is_told_with_the_end_of_its_run(build, lab, end, says):
     rundir = build().rank(0, frames=(lab.user(20, "step"),)).rank(1, ended=lab.Ended(at_s=20.0, exitcode=-9)).write("failure")
-    rundir.events.write_text(STARTED + JOINED + OPENED + end)
+    rundir.events.write_text(STARTED + ATTACHED + OPENED + end)
     verdict = lab.judge(rundir)
     primary = verdict.primary
     # Who asks for the run is told that it is over and well; who asks for the incident, of that.

@@ -303,6 +303,7 @@ def test_any_launcher_and_its_own_restarts(launcher):
     assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 1)
     assert run.primary["cause"] == "host-oom-or-killed"
     assert any("starts the ranks again by itself" in e["text"] for e in run.happened("Note"))
+    assert [e["restarts"] for e in run.happened("Attached")] == [0, 0, 1, 1]
 
 
 def test_processes_that_a_script_spawns_itself(launcher):

@@ -122,7 +122,7 @@ class _Event(msgspec.Struct):
     exitcode: int | None = None
     elapsed_s: float | None = None
     incident: int | None = None
-    rank: int | None = None
+    restarts: int = 0
     interrupted: bool | None = None
     attempt: int | None = None
     kind: str = ""
@@ -163,8 +163,7 @@ def read(path: Path, *, source: str) -> Course:
     """The course of a run from its events.jsonl. A line that was cut off is counted, not raised. Raises OSError where it cannot be read at all."""
     finished: tuple[int, _Event] | None = None
     opened: list[int] = []
-    damaged, restarted, resumed = 0, False, False
-    joined: set[int | None] = set()
+    damaged, restarted, resumed, another = 0, False, False, False
     cut, last_s = False, 0.0
     last_seen: LastSeen | None = None
     forced: list[Forced] = []
@@ -186,12 +185,11 @@ def read(path: Path, *, source: str) -> Course:
                     opened.append(event.incident)
                     restarted = resumed = False
                 elif event.event == "Started":
-                    restarted = bool(opened)
-                    joined.clear()
-                elif event.event == "Joined":
-                    # A launcher that starts its ranks again tells nobody.
-                    restarted = restarted or (bool(opened) and event.rank in joined)
-                    joined.add(event.rank)
+                    restarted, another = bool(opened), False
+                elif event.event == "Attached" and opened:
+                    # torchrun starts its ranks again and tells nobody. What the command starts next tells nothing of the program that failed.
+                    another = another or not event.restarts
+                    restarted = restarted or not another
                 elif event.event == "CaughtUp":
                     resumed = True
                 elif event.event == "Abandoned" and event.incident in opened:

@@ -20,11 +20,12 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Attached:
-    """A process reports to us."""
+    """A process reports to us. `restarts`: how often its launcher says that it has started its ranks again."""
 
     rank: int | None
     pid: int
     host: str
+    restarts: int
 
 
 @dataclass(frozen=True, kw_only=True)

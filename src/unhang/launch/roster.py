@@ -82,7 +82,7 @@ class Roster:
             self._strangers.append(peer.hello)
             return
         state = self._enter(peer, int(rank))
-        self._tell(events.Attached(rank=state.rank, pid=peer.pid, host=state.host))
+        self._tell(events.Attached(rank=state.rank, pid=peer.pid, host=state.host, restarts=int(peer.hello.get("restarts") or 0)))
         if peer.hello.get("wants_stdio"):
             self._react.hand_over_output(peer, state.rank)
 

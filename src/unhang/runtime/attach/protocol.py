@@ -3,8 +3,8 @@
 Only the standard library is used here: the attached process may live in an environment in which unhang is not installed.
 
 From the process ("m" names the message; pid is checked against the kernel's word for the peer):
-    hello     {v, token, pid, rank, local_rank, world_size, host, python, argv, wants_stdio}
-              rank, local_rank, world_size come from the environment and may be null. First message, once.
+    hello     {v, token, pid, rank, local_rank, world_size, restarts, host, python, argv, wants_stdio}
+              rank, local_rank, world_size, restarts come from the environment and may be null. First message, once.
     joined    {rank, world_size, backend, device, gpu, timeout_s, torch}  torch.distributed was initialised
     left      {}                                                          ... and was destroyed
     stepping  {device, gpu, torch, initialized}                           the first optimizer step has ended

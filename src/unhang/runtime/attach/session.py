@@ -167,6 +167,7 @@ def say_hello(link: Link, *, wants_stdio: bool, is_rank: bool = True, rank: int 
         world_size=_number("WORLD_SIZE"),
         local_world_size=_number("LOCAL_WORLD_SIZE"),
         job=_job(),
+        restarts=_number("TORCHELASTIC_RESTART_COUNT"),
         host=os.uname().nodename,
         python=sys.version.split()[0],
         argv=list(sys.orig_argv),
