@@ -21,7 +21,7 @@ _PYTHON_AND = rf"(?P<program>{_LAUNCHERS}|python[\d.]*)"
 _TRAINING = r"torch|deepspeed|accelerate|lightning|pytorch_lightning|transformers|llamafactory|vllm|megatron|ray"
 # What extensions, torch.compile and Triton build with as the training starts. A shell's line alone may be of a tool that only looks for one.
 _COMPILER = r"(?P<program>(?:[cg]\+\+|gcc|cc|clang(?:\+\+)?|nvcc|hipcc|ninja)(?:-\d{1,2})?)"
-_BUILDING = r"Error building extension|FAILED: |^ninja: "
+_BUILDING = r"Error building extension|\bFAILED: (?:\[code=\d+\] )?\S+\.s?o\b|^ninja: (?:error|fatal|build stopped)"
 _SHELL = ("{program} is not on the PATH of the shell that was to start it", "要启动 {program} 的 shell，其 PATH 中没有它")
 _CONTAINER = ("{program} is not on the PATH of the container", "容器的 PATH 中没有 {program}")
 _CALLER = ("{program} is not on the PATH of the program that was to start it", "要启动 {program} 的程序，其 PATH 中没有它")
@@ -362,6 +362,8 @@ CAUSE = Cause(
         "ModuleNotFoundError: No module named 'my_project'",
         "bash: line 3: foo: command not found",
         "sh: 1: nvcc: not found",
+        "sh: 1: nvcc: not found\nninja: no work to do.\n[rank1]: AssertionError: gradient check FAILED: max error 0.3",
+        "/bin/sh: 1: nvcc: not found\nFAILED: tests/test_a.py",
         "torchrun --nproc-per-node 8 train.py: configuration not found",
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
         "sh: 1: /srv/env/bin/torchrun: not found",
