@@ -148,5 +148,23 @@ def test_roots_and_reductions_of_torchs_functions_are_told(call, given):
     assert [f[4] for f in frames.traceback_frames(error.tb)][-2:] == [given, ""]
 
 
+def test_a_thread_that_refuses_attributes_starts_all_the_same(monkeypatch):
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    frames.remember_starts()
+
+    class Sealed(threading.Thread):
+        def __setattr__(self, name, value):
+            if name == frames.STARTED:
+                raise AttributeError(name)
+            super().__setattr__(name, value)
+
+    ran = threading.Event()
+    thread = Sealed(target=ran.set)
+    thread.start()
+    thread.join()
+    assert ran.is_set() and getattr(thread, frames.STARTED)[0] == __file__ and threading.Thread.start.__doc__ == start.__doc__
+
+
 def fail_in_torch():
     raise ValueError

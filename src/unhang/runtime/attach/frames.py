@@ -6,6 +6,8 @@ main thread is in the middle of.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import threading
 from types import FrameType, TracebackType
@@ -21,7 +23,7 @@ MAX_FRAMES = 400
 _MAX_CODE_CHARS = 300
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 # What no recorder holds of a call: its root, counted within its group where this torch does (since 2.6), and its reduction.
-_GIVEN = ("group_src", "group_dst", "src", "dst", "op")
+_ARGUMENTS = ("group_src", "group_dst", "src", "dst", "op")
 # One process builds an extension, the others look ten times a second whether its lock file is still there, without a limit.
 _LOCKS = "torch/utils/file_baton.py"
 # Part of the protocol: what is told instead of a function of torch.distributed.
@@ -83,8 +85,11 @@ def remember_starts() -> None:
     """From now on, keep with each thread the place that started it."""
     start = threading.Thread.start
 
+    @functools.wraps(start)
     def remembering(self: threading.Thread) -> None:
-        setattr(self, STARTED, glance(threading.get_ident())[0])
+        # A subclass may refuse attributes that it does not know.
+        with contextlib.suppress(Exception):
+            self.__dict__[STARTED] = glance(threading.get_ident())[0]
         start(self)
 
     threading.Thread.start = remembering  # type: ignore[method-assign]
@@ -114,7 +119,7 @@ def traceback_frames(traceback: TracebackType | None) -> list[CodeFrame]:
     sources = Sources()
     frames: list[CodeFrame] = []
     while traceback is not None:
-        frames.append(_told(traceback.tb_frame, traceback.tb_lineno or 0, sources))
+        frames.append(_described(traceback.tb_frame, traceback.tb_lineno or 0, sources))
         traceback = traceback.tb_next
     return frames[-MAX_FRAMES:]
 
@@ -124,18 +129,18 @@ def call_stack(frame: FrameType | None, sources: Sources | None = None) -> list[
     sources = sources or Sources()
     frames: list[CodeFrame] = []
     while frame is not None and len(frames) < MAX_FRAMES:
-        frames.append(_told(frame, frame.f_lineno or 0, sources))
+        frames.append(_described(frame, frame.f_lineno or 0, sources))
         frame = frame.f_back
     frames.reverse()
     return frames
 
 
-def _told(frame: FrameType, line: int, sources: Sources) -> CodeFrame:
-    code, given = frame.f_code, ""
+def _described(frame: FrameType, line: int, sources: Sources) -> CodeFrame:
+    code, arguments = frame.f_code, ""
     if code.co_filename.endswith(_COLLECTIVES):
-        told = {name: str(frame.f_locals.get(name)).removeprefix("RedOpType.") for name in _GIVEN if name in code.co_varnames[: code.co_argcount]}
-        given = " ".join(f"{name}={value}" for name, value in told.items() if value.isalnum() and value != "None" and f"group_{name}" not in told)
-    return code.co_filename, line, code.co_name, sources.line(code.co_filename, line), given
+        passed = {name: str(frame.f_locals.get(name)).removeprefix("RedOpType.") for name in _ARGUMENTS if name in code.co_varnames[: code.co_argcount]}
+        arguments = " ".join(f"{name}={v}" for name, v in passed.items() if v.isalnum() and v != "None" and f"group_{name}" not in passed)
+    return code.co_filename, line, code.co_name, sources.line(code.co_filename, line), arguments
 
 
 def _kind(path: str) -> int:
