@@ -236,10 +236,10 @@ def test_gloo_crash_is_of_the_call_that_is_sent_in_such_pieces(build, lab, op, s
         ("all_reduce", {}, {"dtype": "Double"}, ("same-dtype", "check-each-call")),
         ("all_reduce", {}, {"sizes": ((8,),)}, ("same-size", "check-each-call")),
         ("broadcast", {}, {"sizes": ((8,),), "dtype": "Double"}, ("same-size", "same-dtype", "check-each-call")),
-        ("broadcast", {"given": "group_src=0"}, {"given": "group_src=1"}, ("same-root",)),
-        ("gather", {"given": "group_dst=0"}, {"given": "group_dst=1"}, ("same-root",)),
-        ("reduce", {"given": "group_dst=0 op=SUM"}, {"given": "group_dst=1 op=MAX"}, ("same-root", "same-reduction")),
-        ("all_reduce", {"given": "op=SUM"}, {"given": "op=MAX"}, ("same-reduction",)),
+        ("broadcast", {"arguments": "group_src=0"}, {"arguments": "group_src=1"}, ("same-root",)),
+        ("gather", {"arguments": "group_dst=0"}, {"arguments": "group_dst=1"}, ("same-root",)),
+        ("reduce", {"arguments": "group_dst=0 op=SUM"}, {"arguments": "group_dst=1 op=MAX"}, ("same-root", "same-reduction")),
+        ("all_reduce", {"arguments": "op=SUM"}, {"arguments": "op=MAX"}, ("same-reduction",)),
     ],
 )
 @pytest.mark.parametrize("world", [2, 3])
@@ -248,25 +248,25 @@ def test_each_thing_in_which_calls_differ_has_its_own_advice(build, lab, op, one
     for r in range(world):
         how = dict(other if r == 1 else one)
         *way, inner = lab.in_collective(op, lab.user(40, "main"), lab.user(20, "step"))
-        frames = (*way, dataclasses.replace(inner, given=how.pop("given", "")))
+        frames = (*way, dataclasses.replace(inner, arguments=how.pop("arguments", "")))
         b.rank(r, frames=frames, entries=[*lab.steps(12, line=19), lab.Entry(seq=13, op=op, done=False, frames=frames, **how)], world=world)
     p = b.judge().primary
-    standing = "established" if world == 3 or "given" in one else "likely"
+    standing = "established" if world == 3 or "arguments" in one else "likely"
     assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", standing, (1,) if world == 3 else (0, 1))
     assert p.where == "train.py:20 in step" and tuple(r.id for r in p.remedies) == advised
-    assert other.get("given", "") in p.says and other.get("dtype", "") in p.says
+    assert other.get("arguments", "") in p.says and other.get("dtype", "") in p.says
 
 
-@pytest.mark.parametrize("given", ["group_src=0", ""])
-def test_equal_roots_or_roots_that_nobody_tells_are_no_mismatch(build, lab, given):
+@pytest.mark.parametrize("arguments", ["group_src=0", ""])
+def test_equal_roots_or_roots_that_nobody_tells_are_no_mismatch(build, lab, arguments):
     b = build()
     *way, inner = lab.in_collective("broadcast", lab.user(20, "step"))
-    frames = (*way, dataclasses.replace(inner, given=given))
+    frames = (*way, dataclasses.replace(inner, arguments=arguments))
     for r in range(2):
         b.rank(r, frames=frames, entries=[*lab.steps(12, line=19), lab.Entry(seq=13, op="broadcast", done=False, frames=frames)])
     p = b.judge().primary
     assert (p.cause, p.standing) == ("unknown", "not-established")
-    assert ("collective-mismatch" in p.says) is not bool(given)
+    assert ("collective-mismatch" in p.says) is not bool(arguments)
 
 
 def test_gloo_crash_without_a_recorder_names_both(build, lab):

@@ -171,7 +171,7 @@ def test_a_directory_that_was_removed_is_not_made_again(tmp_path):
     assert not path.exists()
     told.at += 2.0
     told.onlookers.look()
-    assert told.troubles == [f"cannot write {path / 'now.json'}: No such file or directory; only unhang's own records lack it"]
+    assert told.troubles == [f"cannot write {path / 'now.json'}: No such file or directory; the training is not affected"]
 
 
 # -- real trainings

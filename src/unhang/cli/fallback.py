@@ -28,7 +28,7 @@ from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.supervise import Changed
 from unhang.model import Outcome, Trial, Verdict
-from unhang.records.rundir import RunDir
+from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import fingerprint, ladder, memory, rungs, trial
 from unhang.report import asking, language, solution
 
@@ -469,7 +469,7 @@ class Fallback:
             text = solution.render(outcome, lang=language.from_locale(os.environ), command=redact_command(self._typed))
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
-            self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; only unhang's own records lack it"))
+            self._tell(events.Note(text=not_written(self._rundir.solution_report, e)))
 
 
 def _event(rung: str, title: Text, tried: Trial | None, skipped: Text = NOTHING) -> events.RungTried:

@@ -24,7 +24,7 @@ from unhang.launch import command as commands
 from unhang.launch import environment, events, patience, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
-from unhang.records.rundir import RunDir
+from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import ladder
 from unhang.report import language, markdown
 from unhang.report.live import Live
@@ -172,7 +172,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
             try:
                 rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode("utf-8", "replace"))
             except OSError as e:
-                live.tell(events.Note(text=f"cannot write {rundir.report}: {e.strerror}; only unhang's own records lack it"))
+                live.tell(events.Note(text=not_written(rundir.report, e)))
 
     supervisor = supervise.Supervisor(
         command,

@@ -395,7 +395,7 @@ def _all_joined(picture: Picture) -> Finding:
         says += _elsewhere(picture, waiting) if not_seen else NOTHING
         says += Text("; whether anybody is missing is not in evidence", "；是否有缺席者，证据中没有")
         says += Text(": {not_seen}", "：{not_seen}").fill(not_seen=not_seen) if not_seen else NOTHING
-    if remains is TRANSPORT and first.op in ROOTED and not all(any(f.given for f in picture.waits[r].frames) for r in waiting):
+    if remains is TRANSPORT and first.op in ROOTED and not all(any(f.arguments for f in picture.waits[r].frames) for r in waiting):
         remains = ("collective-mismatch", *TRANSPORT)
         says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
     says += text.possible(remains)

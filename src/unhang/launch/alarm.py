@@ -185,7 +185,7 @@ class Alarm:
                 kind = "remote" if not self._watch.complete() else "works" if kind in ("works", "repeats") else "joined"
                 if kind == "works" and now - stall.since_s < JOINED_GRACE_S:
                     return None
-            limit_s = self._patience.limit_s(kind, place_of(_stands(state, now, taken)), starting=starting, timeout_s=timeout_s)
+            limit_s = self._patience.limit_s(kind, place_of(_current_place(state, now, taken)), starting=starting, timeout_s=timeout_s)
             if kind != "stuck" and not stall.waiting:
                 # Nobody's collective times out: a rank may be uploading, and the last one more than others.
                 limit_s = max(limit_s, stall.threshold_s)
@@ -249,7 +249,7 @@ class Alarm:
 
     def _is_worth_evidence(self, stall: Stall, kind: Kind, now: float) -> bool:
         """Of a pause that the script survived before at this place, a line is enough; and a rank of another host leaves no evidence here."""
-        usual_s = max((self._patience.usual_s(place_of(_stands(self._watch.ranks[rank], now, {}))) for rank in stall.absent), default=0.0)
+        usual_s = max((self._patience.usual_s(place_of(_current_place(self._watch.ranks[rank], now, {}))) for rank in stall.absent), default=0.0)
         return kind != "remote" and now - stall.since_s >= min(LONGER * usual_s, usual_s + LONGER_S)
 
     async def _name(self, stall: Stall, reason: _Reason, now: float) -> None:
@@ -272,7 +272,7 @@ class Alarm:
                 return
             await self._ground.draw(opened)
             named.incident, named.taken = opened.number, opened.taken
-        named.place = place_of(_stands(self._watch.ranks[reason.rank], now, named.taken))
+        named.place = place_of(_current_place(self._watch.ranks[reason.rank], now, named.taken))
         self._named = named
 
     async def _wait_on(self, stall: Stall, named: _Named, reason: _Reason) -> None:
@@ -290,7 +290,7 @@ class Alarm:
             await self._end(stall, named, reason)
         elif is_new or now >= named.report_s:
             named.report_s, named.interval_s = now + named.interval_s, 2 * named.interval_s
-            place = _stands(self._watch.ranks[reason.rank], now, named.taken)
+            place = _current_place(self._watch.ranks[reason.rank], now, named.taken)
             self._tell(
                 events.Stalled(
                     ranks=(reason.rank,) if stall.absent else stall.waiting,
@@ -365,7 +365,7 @@ class Alarm:
                 self._patience.survived(named.place, for_s)
 
 
-def _stands(state: RankState, now: float, taken: Mapping[int, Taken]) -> Frame | None:
+def _current_place(state: RankState, now: float, taken: Mapping[int, Taken]) -> Frame | None:
     """Where a rank stands. The last heartbeat of a silent one is of another moment: its evidence tells, if there is any."""
     if not state.silent(now):
         return state.place

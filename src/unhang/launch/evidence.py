@@ -211,7 +211,7 @@ class Taker:
                     tid=t.get("tid"),
                     keeps=bool(t.get("keeps")),
                     started=Frame(file=at[0], line=int(at[1]), name=at[2]) if (at := t.get("started")) else None,
-                    frames=tuple(Frame(file=f, line=n, name=name, code=code, given=given) for f, n, name, code, given in t["frames"]),
+                    frames=tuple(Frame(file=f, line=n, name=name, code=code, arguments=arguments) for f, n, name, code, arguments in t["frames"]),
                 )
                 for t in reply["threads"]
             )

@@ -20,7 +20,7 @@ from unhang.launch.sampling import INTERVAL_S as SAMPLED_EVERY_S
 from unhang.launch.sampling import Sampler
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.records.now import MOST_CHARACTERS, Now, RankNow, Standstill, Waiting
-from unhang.records.rundir import RunDir
+from unhang.records.rundir import RunDir, not_written
 
 INTERVAL_S = 1.0
 # Taking it down may cost this share of a core at most: with very many ranks it is done less often.
@@ -103,7 +103,7 @@ class Onlookers:
                 self._rundir.path.stat()
                 self._rundir.write_bytes(self._rundir.now, encoded(taken))
             except OSError as e:
-                self._failed = f"cannot write {self._rundir.now}: {e.strerror or e}; only unhang's own records lack it"
+                self._failed = not_written(self._rundir.now, e)
 
     def _taken(self, now: float, *, last: bool = False) -> Now:
         stall = self._watch.stands(now)

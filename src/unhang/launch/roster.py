@@ -295,4 +295,4 @@ class Roster:
 
 
 def _frames(message: dict[str, Any]) -> tuple[Frame, ...]:
-    return tuple(guarded(Frame(file=f, line=n, name=name, code=code, given=given)) for f, n, name, code, given in message["frames"])
+    return tuple(guarded(Frame(file=f, line=n, name=name, code=code, arguments=arguments)) for f, n, name, code, arguments in message["frames"])

@@ -37,7 +37,7 @@ from unhang.launch.command import Command
 from unhang.launch.output import Sink
 from unhang.model import Verdict
 from unhang.records.incident import FROM_OUTSIDE
-from unhang.records.rundir import RUN_SCHEMA, RunDir
+from unhang.records.rundir import RUN_SCHEMA, RunDir, not_written
 
 OnFailure = Literal["restart", "abort", "report"]
 PORT_WAIT_S = 60.0
@@ -399,7 +399,7 @@ class Supervisor:
         except OSError as e:
             if not self._log_broken:
                 self._log_broken = True
-                self._told(events.Note(text=f"cannot write {self._rundir.events}: {e.strerror}; only unhang's own records lack it"))
+                self._told(events.Note(text=not_written(self._rundir.events, e)))
 
 
 def _redacted(typed: Typed) -> Typed:

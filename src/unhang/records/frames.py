@@ -18,7 +18,7 @@ _GUARDED = ("unhang/runtime/collectives", "unhang/runtime/evaluation", "unhang/r
 @dataclass(frozen=True, kw_only=True)
 class Frame:
     """One Python frame. `code` is the source line where it could be read; `guards` are the `if` tests around it; `endless` if its innermost loop is a
-    `while True` that no statement in it leaves; `given` are the root and the reduction of a call of torch.distributed ("group_src=1 op=SUM").
+    `while True` that no statement in it leaves; `arguments` are the root and the reduction of a call of torch.distributed ("group_src=1 op=SUM").
     """
 
     file: str
@@ -27,7 +27,7 @@ class Frame:
     code: str = ""
     guards: tuple[str, ...] = ()
     endless: bool = False
-    given: str = ""
+    arguments: str = ""
 
 
 _TO_PACKAGE = lazily(r".*/(?:site|dist)-packages/")

@@ -337,6 +337,10 @@ def refuse_special(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a directory" if path.is_dir() else "it is a FIFO, a socket or a device, and no file")
 
 
+def not_written(path: Path, error: OSError) -> str:
+    return f"cannot write {path}: {error.strerror or error}; the training is not affected"
+
+
 def runs_in(folder: Path) -> list[Path]:
     """The run directories below a folder (`runs`, or the project that holds it), the oldest first."""
     found = [p.parent for pattern in ("*/run.json", "*/*/run.json") for p in folder.glob(pattern) if RunDir.is_one(p.parent)]

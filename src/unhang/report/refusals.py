@@ -543,7 +543,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ),
     ("it was found with {}; now there is {}", "它是在 {} 下得出的，而现在是 {}"),
     ("it was written by another version of unhang", "它由另一版本的 unhang 写入"),
-    ("cannot write {}: {}; only unhang's own records lack it", "无法写入 {}：{}；缺少的只是 unhang 自己的记录"),
+    ("cannot write {}: {}; the training is not affected", "无法写入 {}：{}；训练不受影响"),
     ("nothing has moved for {} s", "已有 {} 秒没有任何进展"),
     ("another training runs under the same command; it is not watched", "同一命令下还有另一个训练在运行；没有观察它"),
     ("no other settings: {}: {}; the training goes on as it was", "没有其他设置：{}：{}；训练照原样继续"),

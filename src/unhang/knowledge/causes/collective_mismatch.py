@@ -109,9 +109,10 @@ def _calling(wait: Wait, what: Text) -> Text:
 
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
     numbers = parting.odd or tuple(s.rank for s in parting.sides)
-    # What nobody can have meant is proven also of two: one call at one line, to which each gave another root.
-    rooted = "=" in parting.sides[0].says and len({s.place for s in parting.sides}) == 1
-    standing: Standing = "established" if parting.by == "pairs" or (parting.whole and (parting.odd or parting.by == "sums" or rooted)) else "likely"
+    # The same line called with another root or reduction is a fault even where only two ranks are compared, and neither is in the majority.
+    same_line_differs = "=" in parting.sides[0].says and len({s.place for s in parting.sides}) == 1
+    sure = parting.by == "pairs" or (parting.whole and (parting.odd or parting.by == "sums" or same_line_differs))
+    standing: Standing = "established" if sure else "likely"
     kinds = list(dict.fromkeys(s.says for s in parting.sides))
     first_odd = parting.side(numbers[0])
     rest = next(s for s in parting.sides if s.says != first_odd.says)

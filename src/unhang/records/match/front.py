@@ -234,7 +234,7 @@ class _Watched:
         there = o.ranks if o.kind == "transport" else o.waiting
         waiting = tuple(r for r in there if r in waits) or tuple(sorted(waits))
         if parting is None and not crossed and o.kind != "p2p-alone":
-            parting = self._parted_stacks(o, waits) or _of_given(o, waits)
+            parting = self._parted_stacks(o, waits) or _of_arguments(o, waits)
         here = [r for r in o.members if r in self.records]
         absent = [r for r in (o.ranks if o.kind in ("missing", "p2p-alone") else ()) if r in self.records]
         if not o.known and parting is None and not crossed:
@@ -316,13 +316,13 @@ def _still_waited(parting: Parting | None, waits: Mapping[int, Wait]) -> Parting
     return replace(parting, sides=tuple(replace(s, waiting=s.waiting or s.rank in there) for s in parting.sides))
 
 
-def _of_given(outcome: Outcome, waits: Mapping[int, Wait]) -> Parting | None:
+def _of_arguments(outcome: Outcome, waits: Mapping[int, Wait]) -> Parting | None:
     """Where ranks wait in one call: its roots and reductions, which their stacks tell and no recorder."""
     o, sides = outcome, list[Side]()
     for w in (waits[r] for r in o.waiting if r in waits and o.kind in ("transport", "finished-on-some")):
-        given = next((f.given for f in reversed(w.frames) if f.given), "")
-        if given and w.call is not None and _same_line(w.call.frames, w.frames):
-            says = f"{operations.of(w.call)} {given}"
+        arguments = next((f.arguments for f in reversed(w.frames) if f.arguments), "")
+        if arguments and w.call is not None and _same_line(w.call.frames, w.frames):
+            says = f"{operations.of(w.call)} {arguments}"
             sides.append(Side(rank=w.rank, op=w.call.op, says=says, call=w.call, frames=w.call.frames, waiting=True))
     return _of_sides(o.group_name, o.number, sides, of=len(o.members), whole=o.known and len(sides) == len(o.members))
 

@@ -138,7 +138,7 @@ def call_stack(frame: FrameType | None, sources: Sources | None = None) -> list[
 def _described(frame: FrameType, line: int, sources: Sources) -> CodeFrame:
     code, arguments = frame.f_code, ""
     if code.co_filename.endswith(_COLLECTIVES):
-        passed = {name: str(frame.f_locals.get(name)).removeprefix("RedOpType.") for name in _ARGUMENTS if name in code.co_varnames[: code.co_argcount]}
+        passed = {n: str(frame.f_locals.get(n)).removeprefix("RedOpType.") for n in _ARGUMENTS if n in code.co_varnames[: code.co_argcount]}
         arguments = " ".join(f"{name}={v}" for name, v in passed.items() if v.isalnum() and v != "None" and f"group_{name}" not in passed)
     return code.co_filename, line, code.co_name, sources.line(code.co_filename, line), arguments
 

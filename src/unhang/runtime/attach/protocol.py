@@ -13,7 +13,7 @@ From the process ("m" names the message; pid is checked against the kernel's wor
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
               inside: the function of torch.distributed, or of unhang's library, that the main thread waits in;
               promised: for how many seconds that may go on by the user's own word, else 0.
-    evidence  {id, threads: [{name, main, tid, frames: [[file, line, name, code, given], ...]}], groups, step, tid}
+    evidence  {id, threads: [{name, main, tid, frames: [[file, line, name, code, arguments], ...]}], groups, step, tid}
               frames innermost last. tid: a thread, as the kernel counts it; beside the others, the one that answers.
               Sent before the dump is made, which may take long or never end.
     dumped    {id, flight: bool, error: str | null}
