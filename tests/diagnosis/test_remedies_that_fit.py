@@ -19,6 +19,10 @@ OOM = (
 NCCL_TESTS = "# nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor)\nnode7: Test CUDA failure common.cu:1045 '{}'\n"
 PTX = "the provided PTX was compiled with an unsupported toolchain."
 RUNTIME = "3: nvidia-container-cli: {} error: process /sbin/ldconfig failed with error code: 1\n"
+LARGE = (
+    "[rank1]:[E1103 10:00:01.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, "
+    "OpType=ALLREDUCE, NumelIn=420000000, NumelOut=420000000, Timeout(ms)=600000) ran for 600025 milliseconds before timing out.\n"
+)
 UNKNOWN_NAME = (
     "[W1103 10:00:01.1 socket.cpp:601] [c10d] The IPv4 network addresses of (bert-master-0, 23456) cannot be retrieved (gai error: -2 - Name or "
     "service not known).\n"
@@ -42,6 +46,13 @@ def written(finding):
 
 # What was printed: the cause, what has to stand in the remedies, and what must not.
 PLACES = {
+    "large gradients": (LARGE, "collective-timeout", "flight recorder", "DEEPSPEED"),
+    "large gradients of DeepSpeed": (
+        "[INFO] [comm.py:683:init_distributed] Initializing TorchBackend in DeepSpeed with backend nccl\n" + LARGE,
+        "collective-timeout",
+        "DEEPSPEED_TIMEOUT",
+        "nvidia-smi",
+    ),
     "xpu without a backend": (
         RAISED + "[rank3]: RuntimeError: No backend type associated with device type xpu\n",
         "wrong-backend-for-tensor",

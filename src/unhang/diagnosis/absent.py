@@ -32,8 +32,7 @@ class Absent:
     fewer collectives than those who waited, by NCCL's log of all calls; `silent` printed nothing at all, where most ranks printed something;
     `unheard` printed other things, but nothing about this collective, which half of the ranks reported. `everybody`: all ranks of the job entered
     it. `at_start`: it is one of the first collectives and has one element, as barriers do. `stopped` are the missing ones that a launcher then
-    ended. `on_gloo`: Gloo told it, whose lines name neither collective nor group. `carries`: what it most likely moved, and whether that is
-    ZeRO's.
+    ended. `on_gloo`: Gloo told it, whose lines name neither collective nor group. `carries`: what it most likely moved.
     """
 
     op: Text
@@ -52,7 +51,7 @@ class Absent:
     stopped: tuple[int, ...] = ()
     on_gloo: bool = False
     at_start: bool = False
-    carries: tuple[Text, bool] = (NOTHING, False)
+    carries: Text = NOTHING
 
     @property
     def missing(self) -> tuple[int, ...]:

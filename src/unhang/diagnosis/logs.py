@@ -312,7 +312,7 @@ class Judge:
         view = attempt.view
         gave_up = absent(view)
         if gave_up is not None:
-            return self._gave_up(gave_up, symptoms)
+            return self._gave_up(gave_up, symptoms, attempt)
         begun = unfinished(view)
         if begun is not None and all(self._at_the_end(e) for e in begun.evidence):
             return self._begun(begun)
@@ -322,7 +322,7 @@ class Judge:
             return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
         return unrecognised(view, attempt.hits) or (None if view.finished or attempt is not self.attempts[-1] else ends_badly(self.tails))
 
-    def _gave_up(self, gave_up: Absent, symptoms: Sequence[Finding]) -> Finding:
+    def _gave_up(self, gave_up: Absent, symptoms: Sequence[Finding], attempt: Attempt) -> Finding:
         """A collective that was given up: a consequence, but one that tells whom to look at."""
         first = next((s for s in symptoms if s.cause == "collective-timeout"), None)
         says = gave_up.says
@@ -334,9 +334,9 @@ class Judge:
             )
             straggler = catalogue.get("straggler-timeout")
             remedies = (straggler.remedy("work-beforehand"), straggler.remedy("raise-the-timeout"), *remedies)
-        carries, of_zero = gave_up.carries
-        remedies += (ZERO_BUCKETS,) if of_zero else ()
-        says += carries + Text("; why is not in evidence", "；原因不在证据之中") + possible(TRANSPORT if gave_up.everybody else WAITING)
+        if gave_up.carries and any("deepspeed" in h.text.lower() for h in attempt.hits):
+            remedies += (ZERO_BUCKETS,)
+        says += gave_up.carries + Text("; why is not in evidence", "；原因不在证据之中") + possible(TRANSPORT if gave_up.everybody else WAITING)
         return Finding(
             cause="collective-timeout" if first is None else first.cause,
             standing="not-established",
