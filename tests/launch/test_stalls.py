@@ -198,10 +198,12 @@ def test_a_place_that_ended_the_training_is_given_more_time():
     assert {(e.met_before, e.longer_s) for e in told} == {(1, 1740)}
 
 
-def test_a_rank_whose_heartbeats_have_stopped_is_placed_by_its_evidence():
+@pytest.mark.parametrize(("hang_after_s", "told"), [(None, {"train.py:6"}), (5.0, set())])
+def test_a_rank_whose_heartbeats_have_stopped_is_placed_by_its_evidence(hang_after_s, told):
     """As one that a regular expression holds: its last heartbeat came from another line."""
-    run = Training(lambda t: (LOOPS, None), beats=False, evidence=Frame(file="/a/train.py", line=6, name="parse")).run()
-    assert {e.place for _, e in run.told if isinstance(e, events.Stalled)} == {"train.py:6"}
+    patience = Patience(hang_after_s=hang_after_s)
+    run = Training(lambda t: (LOOPS, None), beats=False, evidence=Frame(file="/a/train.py", line=6, name="parse"), patience=patience).run()
+    assert {e.place for _, e in run.told if isinstance(e, events.Stalled)} == told
     assert run.patience.pauses.ended == {"/a/train.py:6": 1}
 
 

@@ -317,7 +317,7 @@ class Alarm:
             return
         await self._conclude(opened, ENDLESS if reason.kind == "stuck" else OVER)
         if self._concluded and reason.kind in LEARNED:
-            self._patience.ended(named.place)
+            self._patience.ended(named.place or place_of(_current_place(self._watch.ranks[reason.rank], self._clock(), opened.taken)))
 
     async def _conclude(self, opened: Open, why: Text = ENDLESS) -> None:
         """The evidence of a hang is in: judge it and end the training, unless it has gone on or failed meanwhile."""
