@@ -98,7 +98,7 @@ def test_a_loop_has_one_cause_from_the_first_look_to_the_last(build, lab, kind, 
     b = waiter(build(), lab).rank(1, frames=(line,), entries=lab.steps(12), activity=lab.dataclasses.replace(lab.BUSY, places=1, tree_cpu_share=0.97))
     p = b.judge(kind, stalled_for_s=21.0, bound_s=300.0).primary
     assert (p.cause, p.standing, p.ranks) == (cause, "likely", (1,))
-    assert ("endless" in p.says) == endless and {"end-the-loop", "meant-to-sleep"} <= {r.id for r in p.remedies}
+    assert ("`while True`" in p.says) == endless and {"end-the-loop", "meant-to-sleep"} <= {r.id for r in p.remedies}
     assert [r.command for r in p.remedies if r.id == "meant-to-sleep"] == ["unhang run --hang-after 600 -- COMMAND"]
 
 

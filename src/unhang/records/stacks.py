@@ -21,8 +21,8 @@ _SERVICES = ("/tqdm/_monitor.py", "/multiprocessing/resource_sharer.py")
 _OURS = "unhang-"
 _EXIT = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Assert, ast.Yield, ast.YieldFrom, ast.Await)
-# An exhausted iterator and the end of the process leave a loop as well.
-_LEAVING_CALL = lazily(r"(?:^|\.)(?:next|_?exit|abort|kill)$")
+# An exhausted iterator and the end of the process leave a loop as well; a training loop is left by whatever it calls.
+_LEAVING_CALL = lazily(r"(?:^|\.)(?:next|_?exit|abort|kill|exec[lv]\w*|\w*step|\w*backward|train\w*)$")
 _LOOPS_AND_SCOPES = (ast.While, ast.For, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 

@@ -189,7 +189,7 @@ def _thread(picture: Picture, thread: ThreadStack) -> Text:
 
 
 def _repeats(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
-    doing = Text("executing an endless loop (a `while True` that nothing in it leaves)", "在执行死循环（`while True`，循环体内没有任何出口）")
+    doing = Text("executing a `while True` loop (no statement in it leaves it)", "在执行 `while True` 循环（循环体内没有任何语句会离开它）")
     return "likely", doing, (waits.SET_A_LIMIT.id, waits.longer(picture)[0])
 
 
