@@ -30,8 +30,7 @@ PEERS_HIDDEN = r"\[0\] NCCL INFO Channel \d+(?:/\d+)? : [1-9]\d*\[[0-9a-f]+\] ->
 _MIG = r"\bMIG-[0-9A-Za-z]|MIG \d+g\.\d+gb|MIG-\d+g\.\d+gb|\bMIG (?:M\.|device)"
 
 
-# Said while NeMo-RL and Ray go on asking: nodes may yet come. Where the log ends soon after, they hardly did.
-_STILL_ASKS = "Not enough "
+# A log that ends so soon behind a line of somebody who still asks Ray for more: nothing more came, as it seems.
 _LAST_LINES = 2
 # A barrier over NCCL is an all-reduce of one element, and here one of the first collectives.
 _FIRST_COLLECTIVES = 3
@@ -46,7 +45,7 @@ def _in_logs(view: LogView) -> Finding | None:
         gpus = _gpus(real, view)
         start = f"nvidia-smi -L; torchrun --standalone --nproc-per-node {gpus} train.py"
         last = max(real, key=lambda h: h.place)
-        ended = all(_STILL_ASKS in h.text for h in real) and view.lines.get(last.source, 0) - (last.line or 0) <= _LAST_LINES
+        ended = all(h.signature.standing == "possible" for h in real) and view.lines.get(last.source, 0) - (last.line or 0) <= _LAST_LINES
         return CAUSE.of_hits(real, view, standing="likely" if ended else None, commands={"fewer-ranks": start} if gpus else None)
     return CAUSE.of_hits(hits, view) if hits and _hung_at_a_barrier(view) else None
 
@@ -216,7 +215,7 @@ CAUSE = Cause(
             Signature(
                 needle=needle,
                 pattern=rf"(?P<said>{pattern})",
-                standing="possible" if pattern.startswith(_STILL_ASKS) else "likely" if "may" in pattern else "established",
+                standing="possible" if pattern.startswith("Not enough ") else "likely" if "may" in pattern else "established",
                 says="more was asked for than the Ray cluster has: {said}",
                 says_zh="请求的资源多于 Ray 集群所有：{said}",
                 remedies=("gpus-of-ray", "fit-the-cluster"),
