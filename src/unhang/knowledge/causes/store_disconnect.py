@@ -209,7 +209,7 @@ CAUSE = Cause(
         "[rank4]: torch.distributed.DistNetworkError: Connection reset by peer",
         "RuntimeError: Broken pipe",
         (
-            '  File "/opt/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py", line 1255, in num_nodes_waiting\n    self._state_holder.sync()\n'
+            '  File "/opt/torch/elastic/dynamic_rendezvous.py", line 1255, in num_nodes_waiting\n    self._state_holder.sync()\n'
             "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception"
         ),
     ),
