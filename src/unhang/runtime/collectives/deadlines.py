@@ -8,7 +8,6 @@ Nothing here uses SIGALRM: a signal does not release a collective that waits ins
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,13 +47,13 @@ def deadline(seconds: float) -> Iterator[None]:
     Torch's own calls are not bounded by it; the first that is made inside warns.
     """
     seconds = checked(seconds)
-    if (dist := sys.modules.get("torch.distributed")) is not None:
-        torch_calls.warn_inside(dist, _around.get)
     outer = _around.get()
     token = _around.set(seconds if outer is None else min(outer, seconds, key=float))
+    torch_calls.blocks(1, _around.get)
     try:
         yield
     finally:
+        torch_calls.blocks(-1, _around.get)
         _around.reset(token)
 
 
