@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from motion import Gaits, Recorded
+from stop import leave_to_the_rank
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 # Sequence, first frame, frames.
@@ -109,8 +110,8 @@ class Cache:
 def loaded(sequences: Sequences, schedule: Schedule, *, device: torch.device, workers: int, pin_memory: bool) -> Iterator[torch.Tensor]:
     """Batches (batch, frames, channels) on the device, made by `workers` processes (0: between the steps)."""
     # A loader draws a seed; from the global generator a resumed training would have drawn once more.
-    own = torch.Generator()
-    for batch in DataLoader(sequences, batch_sampler=schedule, num_workers=workers, pin_memory=pin_memory, generator=own):
+    reading: dict[str, Any] = {"num_workers": workers, "pin_memory": pin_memory, "worker_init_fn": leave_to_the_rank}
+    for batch in DataLoader(sequences, batch_sampler=schedule, generator=torch.Generator(), **reading):
         yield batch.to(device, non_blocking=True)
 
 
@@ -143,8 +144,8 @@ def missing(cache: Cache, schedule: Schedule) -> Iterator[list[int]]:
 
 def cached(cache: Cache, schedule: Schedule, *, workers: int = 0, pin_memory: bool = False) -> Iterator[torch.Tensor]:
     """The same batches, with only those sequences read, by `workers` processes, and copied that the cache does not hold."""
-    options: dict[str, Any] = {"num_workers": workers, "pin_memory": pin_memory, "generator": torch.Generator(), "collate_fn": dict}
-    loader = DataLoader(Read(cache.make), batch_sampler=missing(cache, schedule), **options)
+    reading: dict[str, Any] = {"num_workers": workers, "pin_memory": pin_memory, "worker_init_fn": leave_to_the_rank}
+    loader = DataLoader(Read(cache.make), batch_sampler=missing(cache, schedule), generator=torch.Generator(), collate_fn=dict, **reading)
     for windows, read in zip(schedule, loader, strict=True):
         cache.make = read.__getitem__
         yield torch.stack([cache(index)[first : first + frames] for index, first, frames in windows])

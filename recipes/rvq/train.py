@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -20,6 +18,7 @@ import torch.distributed as dist
 from autoencoder import FRAMES_PER_CODE, Autoencoder, codebook_use, watch
 from batches import Cache, Schedule, Sequences, Window, ahead, cached, first_windows, loaded
 from motion import Gaits, MotionError, Recorded
+from stop import Stop
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -85,7 +84,7 @@ class Training:
             if saves:
                 self._save()
             if stopped:
-                self.say(f"stopped by {signal.Signals(stopped).name} after step {step}; the same command goes on from there")
+                self.say(f"stopped by {stopped} after step {step}; the same command goes on from there")
                 break
         else:
             self.write({"step": self.step, "finished": True})
@@ -204,33 +203,6 @@ class Training:
             self.counts.copy_(mine["counts"])
             if mine["cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(mine["cuda"])
-
-
-class Stop:
-    """SIGTERM and Ctrl-C end the training after a step, the same on all ranks. A second signal does what it does without this."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._asked, self._device = 0, device
-        self._pending: tuple[Any, torch.Tensor] | None = None
-        self._before = {int(number): signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def _ask(self, number: int, _frame: FrameType | None) -> None:
-        self._asked = number
-        signal.signal(number, self._before[number])
-
-    def agreed(self) -> int:
-        """The signal that any rank had got a step ago, else 0. A step late, so that the host does not wait for the GPU."""
-        answer = self.close()
-        flag = torch.tensor(self._asked, device=self._device)
-        self._pending = dist.all_reduce(flag, dist.ReduceOp.MAX, async_op=True), flag
-        return answer
-
-    def close(self) -> int:
-        if self._pending is None:
-            return 0
-        work, flag = self._pending
-        work.wait()
-        return int(flag.item())
 
 
 def multiple(of: int) -> Callable[[str], int]:

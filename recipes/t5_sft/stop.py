@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType
 from typing import Any
 
@@ -10,19 +11,24 @@ import torch
 import torch.distributed as dist
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# A scheduler's signal, or a Ctrl-C, may reach torchrun and its ranks alike, and torchrun passes it on.
+_REPEATED_S = 5.0
 
 
 class Stop:
-    """From its making on a signal is only noted. A second one does what it does without this."""
+    """From its making on a signal is only noted, as are its repeats. One that comes later does what it does without this."""
 
     def __init__(self, device: torch.device) -> None:
-        self._asked, self._device = 0, device
+        self._asked, self._since, self._device = 0, 0.0, device
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._before = {int(number): signal.signal(number, self._ask) for number in _SIGNALS}
 
     def _ask(self, number: int, _frame: FrameType | None) -> None:
-        self._asked = number
-        signal.signal(number, self._before[number])
+        if not self._asked:
+            self._asked, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since > _REPEATED_S:
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
 
     def agreed(self) -> str:
         """The name of the signal that any rank had got a step ago, else "". A step late, so that the host does not wait for the GPU."""

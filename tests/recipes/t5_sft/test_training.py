@@ -6,6 +6,7 @@ Three ranks, because with two every order of summation gives the same bits.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -15,6 +16,9 @@ from typing import Any
 
 import pytest
 import torch
+
+from unhang.facts.host import Host
+from unhang.facts.processes import descendants
 
 pytestmark = pytest.mark.torch
 
@@ -137,16 +141,20 @@ def test_a_killed_training_goes_on_exactly(undisturbed: tuple[Path, str], killed
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_a_checkpoint_to_go_on_from(undisturbed: tuple[Path, str], recipe: Any, tmp_path: Path, number: signal.Signals) -> None:
-    # The ranks stand still for some seconds in step 5, in which the signal comes.
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
+def test_a_signal_leaves_a_checkpoint_to_go_on_from(
+    undisturbed: tuple[Path, str], recipe: Any, tmp_path: Path, number: signal.Signals, to_all: bool
+) -> None:
+    # The ranks stand still for some seconds in step 5, in which the signal comes: to torchrun, which passes it on, or to all as by scancel.
     output = tmp_path / "out"
     with ThreadPoolExecutor(1) as pool:
         fault = {"UNHANG_FAULT": "burst@train.step:step=5,seconds=8"}
         running = pool.submit(recipe.train, output, *STEPS, "--log-every", "1", ranks=RANKS, **fault)
         while not running.done() and not any('"step": 4' in path.read_text() for path in output.glob("metrics.jsonl")):
             time.sleep(0.05)
-        recipe.processes[-1].send_signal(number)
+        pid = recipe.processes[-1].pid
+        for each in (*(descendants(Host(), (pid,))[pid] if to_all else ()), pid):
+            os.kill(each, number)
         done = running.result()
     assert done.returncode == 1 and f"stopped by {number.name} after step" in done.stdout, done.stderr
     assert not (output / "model").exists() and len(list((output / "checkpoints").glob("step-*"))) <= 3
