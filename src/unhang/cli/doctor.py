@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from unhang.cli import refused
 from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
 from unhang.text import Text
@@ -118,7 +119,7 @@ def doctor(
 
         titles = {s.id: s.title_zh if chosen == "zh" else s.title for s in subjects().values()}
         if as_json:
-            _print_json([{"id": id, "title": title} for id, title in titles.items()])
+            refused.print_json([{"id": id, "title": title} for id, title in titles.items()])
         else:
             typer.echo("\n".join(f"{id:14} {title}" for id, title in titles.items()))
         return
@@ -198,7 +199,7 @@ def doctor(
             | ({} if not written else {"written": written})
             | ({} if repair is None else {"repair": msgspec.to_builtins(repair)})
         )
-        _print_json(found)
+        refused.print_json(found)
     raise typer.Exit(_exit_code(examination, fail_on))
 
 
@@ -318,7 +319,7 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
     # What was saved is without credentials: else they would differ, and be shown.
     differences = between(*(handed_on(seen(which)) for which in (a, b)))
     if as_json:
-        _print_json({"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences})
+        refused.print_json({"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences})
     else:
         from unhang.report import screen
         from unhang.report.doctor import render_differences
@@ -377,14 +378,6 @@ def _write(path: Path, data: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _print_json(found: object) -> None:
-    import msgspec
-
-    from unhang import encoding
-
-    sys.stdout.write(msgspec.json.format(encoding.encode(found), indent=2).decode() + "\n")
 
 
 def _exit_code(examination: Examination, fail_on: Level) -> int:

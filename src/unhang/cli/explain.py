@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unhang.cli import refused
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
@@ -48,10 +48,6 @@ def explain(
     if as_json:
         if cause is None and not show_list:
             raise UnhangError("name a cause", hint="unhang explain --list")
-        import msgspec
-
-        from unhang import encoding
-
         if cause is None:
             listed = [_described(one) for one in catalogue.load().values()]
         elif cause.strip().lower() == "unknown":
@@ -59,7 +55,7 @@ def explain(
         else:
             listed = [_described(catalogue.get(cause))]
         told = {"schema": EXPLAIN_SCHEMA, **(listed[0] if cause is not None else {"causes": listed})}
-        sys.stdout.write(msgspec.json.format(encoding.encode(told), indent=2).decode() + "\n")
+        refused.print_json(told)
         return
     if show_list:
         for line in list_for_terminal(catalogue.load().values(), chosen, screen.width(console)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from unhang.cli.options import NoColor
+from unhang.cli.refused import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -331,11 +332,3 @@ def _list(chosen: Language, as_json: bool) -> None:
         return
     for one in found:
         typer.echo(f"{one.name:<15} {one.file:<20} {one.title.of(chosen)}")
-
-
-def print_json(what: object) -> None:
-    import msgspec
-
-    from unhang.encoding import encode
-
-    sys.stdout.write(msgspec.json.format(encode(what), indent=2).decode() + "\n")

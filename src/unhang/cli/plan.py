@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang.cli import refused
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def plan(
         typer.echo(f"unhang: {text.of(chosen)}", err=True)
     measured = _measured(made, made.row(strategy), run) if run is not None else None
     if as_json:
-        export.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
+        refused.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
     elif measured is not None:
         typer.echo(measured.says().of(chosen))
     is_fine = any(row.is_usable for row in made.rows) or machine.device_bytes is None

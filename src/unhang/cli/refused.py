@@ -35,6 +35,15 @@ def answer(document: object, show: Callable[[Console], object], *, as_json: bool
         show(screen.console())
 
 
+def print_json(document: object) -> None:
+    """Print an answer as JSON that people read as well."""
+    import msgspec
+
+    from unhang import encoding
+
+    sys.stdout.write(msgspec.json.format(encoding.encode(document), indent=2).decode() + "\n")
+
+
 def tell(error: str, *, exitcode: int, error_zh: str | None = None, cause: str | None = None, hint: str | None = None, misread: bool = False) -> None:
     """Print it, where --json is a word of the command's own, and nothing was answered yet.
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang.cli import refused
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from unhang.facts.variables import Variables
-    from unhang.knowledge.variables.examining import Examined
     from unhang.knowledge.variables.files.found import Parsed
     from unhang.knowledge.variables.judge import Judged
     from unhang.knowledge.variables.readers import Scan
@@ -83,7 +82,7 @@ def vars(
 
     examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=(*missed, *examining.unseen(judged, seen))))
     if as_json:
-        _print_json(examined)
+        refused.print_json(examined)
     else:
         render(examined, screen.console(), lang=chosen)
     if any(m.unread for m in missed):
@@ -164,11 +163,3 @@ def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
         yield NotExamined(what=f"{name} behind line {one.line + 1}", why=f"a {one.what} that begins there is not closed", unread=True)
     for mention in parsed.mentioned:
         yield NotExamined(what=f"{name}:{mention.line + 1}", why=f"it mentions {mention.name} in a form that is not understood", unread=True)
-
-
-def _print_json(examined: Examined) -> None:
-    import msgspec
-
-    from unhang import encoding
-
-    sys.stdout.write(msgspec.json.format(encoding.encode(examined), indent=2).decode() + "\n")

@@ -118,12 +118,8 @@ def why(
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
     if as_json:
-        import msgspec
-
-        from unhang import encoding
-
         refused.answers(given=True)
-        sys.stdout.write(msgspec.json.format(encoding.encode(verdict), indent=2).decode() + "\n")
+        refused.print_json(verdict)
     elif markdown:
         from unhang.report.markdown import render as render_markdown
 
