@@ -46,7 +46,7 @@ BY_HOOK = {
     "--mixed_precision": "ACCELERATE_MIXED_PRECISION",
 }
 # What torch makes of a variable, as `step_times` reports it.
-BRINGS = {"OMP_NUM_THREADS": "threads", "MKL_NUM_THREADS": "threads", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "matmul precision"}
+REPORTED_AS = {"OMP_NUM_THREADS": "threads", "MKL_NUM_THREADS": "threads", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "matmul precision"}
 # These differ between processes or starts by themselves, or BY_HOOK has what they do.
 _OF_ONE_START = re.compile(
     rf"{COMPILE_DISABLE}|TORCHELASTIC_\w+|TORCH_FR_DUMP_TEMP_FILE|TORCH_NCCL_DEBUG_INFO_TEMP_FILE|TORCH_NCCL_ASYNC_ERROR_HANDLING|NCCL_DEBUG_FILE"

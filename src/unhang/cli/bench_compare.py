@@ -19,7 +19,7 @@ import typer
 
 from unhang.bench import ready_made
 from unhang.bench.arms import Arm, Rules
-from unhang.bench.in_force import ARGUMENTS, BRINGS, BY_HOOK, WORLD_SIZE
+from unhang.bench.in_force import ARGUMENTS, BY_HOOK, REPORTED_AS, WORLD_SIZE
 from unhang.bench.ready_made import NONE, READY_MADE
 from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
@@ -275,7 +275,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
         )
     configured = configuration.load(Path.cwd())
     plan = of_settings.plan(command, configured, preset=presets[0] if presets else None, settings=typed, timeout=None, option=f"--{name}")
-    changes = frozenset({*variables, *(BRINGS[one] for one in variables if one in BRINGS)})
+    changes = frozenset({*variables, *(REPORTED_AS[one] for one in variables if one in REPORTED_AS)})
     if plan is None:
         return Arm(name=name, asked=text, command=command, settings=variables, changes=changes)
     started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
