@@ -96,7 +96,7 @@ def test_what_git_ignores_is_listed_and_taken_if_asked_for(env, packed, tmp_path
         log.write_text(before)
 
 
-def test_patterns_name_what_git_ignores(tmp_path):
+def test_patterns_name_what_git_ignores(tmp_path, monkeypatch):
     top = tmp_path / "project"
     for path in (".venv/pyvenv.cfg", "data/a.bin", "data/deep/b.json", "node_modules/c.js", "src/__pycache__/d.pyc", "src/e.py", "f.log"):
         (top / path).parent.mkdir(parents=True, exist_ok=True)
@@ -115,6 +115,25 @@ def test_patterns_name_what_git_ignores(tmp_path):
     assert not any(".venv" in path or "__pycache__" in path or path == "g.log" for path in found(".")[0])
     with pytest.raises(UnhangError, match=r"--include \.\./else"):
         found("../else")
+    # Links, and what nobody would wait to see counted.
+    (top / "data" / "system").symlink_to("/usr")
+    (top / "system.log").symlink_to("/usr")
+    monkeypatch.setattr(contents, "_MOST_COUNTED", 3)
+    assert found()[1]["data"] == "git ignores it (3 files, 14 B)" and found()[1]["system.log"] == "git ignores it (1 file, 4 B)"
+    (top / "data" / "c.bin").write_bytes(b"12345")
+    assert found()[1]["data"] == "git ignores it (more than 3 files)"
+
+
+@pytest.mark.parametrize(
+    ("words", "missed"),
+    # The last stands outside of a git checkout.
+    [("--include nothing/*.json", "nothing/*.json"), ("--include *.log --include *.json", "*.json"), ("--include *.txt --project {}", "*.txt")],
+)
+def test_a_pattern_that_names_nothing_is_refused(env, tmp_path, words, missed):
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "a.txt").write_text("a")
+    says = unhang("save", env, tmp_path / "env.tar.zst", *words.format(tmp_path / "plain").split(), code=2)
+    assert f"--include '{missed}' names no file" in says and not (tmp_path / "env.tar.zst").exists()
 
 
 def test_is_placed_without_unhang(packed, tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -75,13 +74,13 @@ def save(
     from unhang.report import language, pack, progress
 
     chosen = language.chosen(lang)
-    along = packer.Along(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
+    extras = packer.Extras(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
     with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
-        taken, digest, total = packer.save(env, file, along, level=level, replace=replace, on_progress=on_progress)
+        taken, digest, total = packer.save(env, file, extras, level=level, replace=replace, on_progress=on_progress)
     written = file.stat().st_size
     if as_json:
         head = {"schema": "unhang/pack-save/1", "file": str(file), "bytes": written, "sha256": total, "digest": digest}
-        _print_json(head | {"ignored": taken.ignored, "manifest": _without_entries(taken.manifest)})
+        refused.print_json(head | {"ignored": taken.ignored, "manifest": _without_entries(taken.manifest)})
         return
     for says in (*pack.packed(taken.manifest), *pack.ignored(taken.ignored)):
         typer.echo(says.of(chosen))
@@ -112,7 +111,7 @@ def load(
         loaded = loader.load(file, dest, replace=replace, on_progress=on_progress)
     if as_json:
         head = {"schema": "unhang/pack-load/1", "state": loaded.state, "dest": loaded.dest, "digest": loaded.digest}
-        _print_json(head | {"findings": loaded.findings, "manifest": _without_entries(loaded.manifest)})
+        refused.print_json(head | {"findings": loaded.findings, "manifest": _without_entries(loaded.manifest)})
     else:
         pack.findings(loaded.findings, screen.console(), chosen)
         again = f"unhang pack verify {shlex.quote(str(dest))}"
@@ -150,7 +149,7 @@ def verify(
         say(Text(f"{dest} was not moved: --repair has nothing to rewrite", f"{dest} 没有被移动过：--repair 没有可改写的内容"))
     found = verification.verify(dest, limit_s=limit)
     if as_json:
-        _print_json(found)
+        refused.print_json(found)
     else:
         pack.verified(found, screen.console(), chosen)
     if not found.is_good:
@@ -176,7 +175,7 @@ def diff(
     chosen = language.chosen(lang)
     found = comparison.compare(a, b)
     if as_json:
-        _print_json(found)
+        refused.print_json(found)
     else:
         typer.echo("\n".join(pack.compared(found, chosen)))
     if not found.is_same:
@@ -220,8 +219,8 @@ def send(
     if wrong := next((h for h in hosts if h.startswith("-")), None):
         raise UnhangError(f"{wrong} is no host", hint=f"--ssh '{wrong} ...' passes options to ssh")
     words = [word for given in option or () for word in shlex.split(given)]
-    along = packer.Along(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
-    with _interruptible(_GOES_ON), packer.stock(env, along) as taken:
+    extras = packer.Extras(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
+    with _interruptible(_GOES_ON), packer.stock(env, extras) as taken:
         for says in pack.ignored(taken.ignored):
             say(says)
         results = transfer.send(
@@ -234,7 +233,7 @@ def send(
             tell=lambda host, says: say(same(f"{host}: ") + says),
         )
     if as_json:
-        _print_json({"schema": transfer.SCHEMA, "dest": dest, "total_bytes": taken.manifest.size_bytes, "hosts": results})
+        refused.print_json({"schema": transfer.SCHEMA, "dest": dest, "total_bytes": taken.manifest.size_bytes, "hosts": results})
     else:
         pack.sent(results, screen.console(), chosen)
     if not all(r.is_good for r in results):
@@ -258,11 +257,3 @@ def _without_entries(manifest: object) -> dict[str, object]:
 
     found: dict[str, object] = msgspec.to_builtins(manifest)
     return {k: v for k, v in found.items() if k != "entries"}
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    from unhang import encoding
-
-    sys.stdout.write(msgspec.json.format(encoding.encode(value), indent=2).decode() + "\n")

@@ -53,7 +53,7 @@ def _manifest(path: Path) -> Manifest:
             return opened.manifest
     if (path / placement.MANIFEST).is_file():
         return _as_it_is(path.resolve())
-    with packer.stock(path, packer.Along()) as taken:
+    with packer.stock(path, packer.Extras()) as taken:
         return taken.manifest
 
 

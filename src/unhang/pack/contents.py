@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +30,8 @@ _OF_PYTHON = re.compile(rb"#![ \t]*/\S*(?:/env[ \t]+|/)python[\d.]*|#!/bin/sh\n'
 _VERSION_CONTROL = frozenset((".git", ".hg", ".svn", "__pycache__", "node_modules", ".tox", ".nox"))
 # Left of builds, ignored by git, and needed: modules that were compiled in place, and the record of an old editable install.
 _IGNORED_AND_NEEDED = ("*.so", "*.egg-info/*")
+_IGNORED = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+_MOST_COUNTED = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +132,7 @@ def sources(
     if listed is None:
         items = tuple(walk(top, below, inside=top, without=_VERSION_CONTROL, skip=lambda e: e.path == str(without) or _is_environment(e)))
         return Source(name=name, path=below, origin=str(top)), items, ()
-    ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-    taken = _git(host, top, *ignored, "--", *_IGNORED_AND_NEEDED, *include, *excluded)
+    taken = _git(host, top, *_IGNORED, "--", *_IGNORED_AND_NEEDED, *include, *excluded)
     if taken is None:
         raise UnhangError(
             f"git does not take --include {shlex.join(include)} in {top}", hint="name files as in .gitignore, from the top of the project"
@@ -141,19 +142,38 @@ def sources(
     items = tuple(_of_names(top, below, names))
     changed = bool(_git(host, top, "status", "--porcelain", "--", ".", *excluded))
     # With --directory, so that an environment of the project's own is one name.
-    others = (_git(host, top, *ignored, "--directory", "--", ".", *excluded) or "").split("\0")
+    others = (_git(host, top, *_IGNORED, "--directory", "--", ".", *excluded) or "").split("\0")
     left = filter(None, (_left_out(top, below, n, frozenset(names)) for n in sorted({*others} - {"", *names})))
     return Source(name=name, path=below, origin=str(top), commit=commit.strip() if commit else None, changed=changed), items, tuple(left)
 
 
+def check_include(include: Sequence[str], tops: Sequence[str], host: Host) -> None:
+    """Raises UnhangError for one that names nothing which git ignores in any of these projects; "." names all that there is."""
+    for pattern in include:
+        if pattern != "." and not any(_git(host, Path(top), *_IGNORED, "--", pattern) for top in tops):
+            where = f" in {', '.join(tops)}" if tops else ": no project is taken along"
+            hint = "name files from the top of the project; outside a git checkout all are taken along without it"
+            raise UnhangError(f"--include {shlex.quote(pattern)} names no file that git ignores{where}", hint=hint)
+
+
 def _left_out(top: Path, below: str, name: str, taken: Collection[str]) -> LeftOut | None:
     """What git ignores under a name, with its size; None for what can be made again, for environments, and if all of it is taken."""
-    at, name = top / name, name.rstrip("/")
+    name = name.rstrip("/")
+    sizes = list(islice((size for path, size in _sizes(top / name, name) if path not in taken), _MOST_COUNTED + 1))
+    many = f"{units.counted(len(sizes), 'file')}, {units.size(sum(sizes))}" if len(sizes) <= _MOST_COUNTED else f"more than {_MOST_COUNTED:,} files"
+    return LeftOut(path=f"{below}/{name}", why=f"git ignores it ({many})") if sizes else None
+
+
+def _sizes(at: Path | os.DirEntry[str], name: str) -> Iterator[tuple[str, int]]:
+    """Of all that lies there; a link, which may lead to a whole file system, is one as such."""
     if at.name in _VERSION_CONTROL or _is_environment(at):
-        return None
-    found = walk(at, name, inside=at, without=_VERSION_CONTROL, skip=_is_environment) if at.is_dir() else _of_names(top, "", [name])
-    sizes = [i.size for i in found if i.kind == "file" and i.path.lstrip("/") not in taken]
-    return LeftOut(path=f"{below}/{name}", why=f"git ignores it ({units.counted(len(sizes), 'file')}, {units.size(sum(sizes))})") if sizes else None
+        return
+    if at.is_symlink() or not at.is_dir():
+        yield name, os.lstat(at).st_size
+        return
+    with os.scandir(at) as within:
+        for found in within:
+            yield from _sizes(found, f"{name}/{found.name}")
 
 
 def _is_environment(at: Path | os.DirEntry[str]) -> bool:

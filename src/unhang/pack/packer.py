@@ -19,7 +19,7 @@ from unhang.errors import UnhangError
 from unhang.facts import elf
 from unhang.facts.host import Host
 from unhang.pack import archive, interpreter
-from unhang.pack.contents import Item, OnProgress, complete, no_progress, sources, summed, walk
+from unhang.pack.contents import Item, OnProgress, check_include, complete, no_progress, sources, summed, walk
 from unhang.pack.environment import Environment, examine
 from unhang.pack.manifest import LeftOut, Manifest, Python, Source, Torch
 from unhang.pack.placement import OWN, PYTHON, THREADS, How
@@ -48,7 +48,7 @@ class Stock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Along:
+class Extras:
     """What travels beside an environment: projects, wheels of `requirements`, and what `include` (pathspecs) names of what git ignores in sources."""
 
     projects: Sequence[Path] = ()
@@ -57,17 +57,17 @@ class Along:
 
 
 @contextlib.contextmanager
-def stock(prefix: Path, along: Along, *, without: Path | None = None, on_progress: OnProgress = no_progress) -> Iterator[Stock]:
+def stock(prefix: Path, extras: Extras, *, without: Path | None = None, on_progress: OnProgress = no_progress) -> Iterator[Stock]:
     """Read it all, projects without one file. What is made for it is there until the context ends. Raises UnhangError."""
     with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
         try:
-            taken = _taken(prefix, along, without, Path(directory), on_progress)
+            taken = _taken(prefix, extras, without, Path(directory), on_progress)
         except OSError as e:
             raise UnhangError(f"cannot read {e.filename or prefix}: {e.strerror or e}") from e
         yield taken
 
 
-def _taken(prefix: Path, along: Along, without: Path | None, workshop: Path, on_progress: OnProgress) -> Stock:
+def _taken(prefix: Path, extras: Extras, without: Path | None, workshop: Path, on_progress: OnProgress) -> Stock:
     host = Host()
     env = examine(prefix, host)
     left: list[LeftOut] = list(env.strays)
@@ -75,20 +75,21 @@ def _taken(prefix: Path, along: Along, without: Path | None, workshop: Path, on_
     taken, ignored = list[Source](), list[LeftOut]()
     for below, name, top in (
         *((EDITABLE, e.name, e.path) for e in env.editables),
-        *((PROJECT, p.resolve().name, p.resolve()) for p in along.projects),
+        *((PROJECT, p.resolve().name, p.resolve()) for p in extras.projects),
     ):
         if not top.is_dir():
             raise UnhangError(f"{top} is no directory")
         # pip's own checkouts lie in the environment.
         at = str(top.relative_to(env.prefix)) if env.prefix in top.parents else f"{below}/{name}"
-        source, found, stays = sources(name, top, at, host=host, without=without, include=along.include)
+        source, found, stays = sources(name, top, at, host=host, without=without, include=extras.include)
         if any(source.path == other.path for other in taken):
             raise UnhangError(f"two of the directories that are taken along are called {name}", hint="rename one of them")
         taken.append(source)
         items += found
         ignored += stays
-    if along.requirements is not None:
-        items += _wheels(env, along.requirements, workshop / WHEELS, host)
+    check_include(extras.include, [source.origin for source in taken], host)
+    if extras.requirements is not None:
+        items += _wheels(env, extras.requirements, workshop / WHEELS, host)
     program = None
     if env.kind == "venv":
         program = f"{PYTHON}/bin/{env.python.executable.name}"
@@ -140,7 +141,7 @@ def _with_sums(
 
 
 def save(
-    prefix: Path, file: Path, along: Along, *, level: int = 3, replace: bool = False, on_progress: OnProgress = no_progress
+    prefix: Path, file: Path, extras: Extras, *, level: int = 3, replace: bool = False, on_progress: OnProgress = no_progress
 ) -> tuple[Stock, str, str]:
     """Pack an environment. Returns it, the digest of its manifest, and the archive's. Raises UnhangError, also if `file` exists, unless `replace`."""
     if not file.absolute().parent.is_dir():
@@ -154,7 +155,7 @@ def save(
         raise UnhangError(f"{file} exists already", hint=f"unhang pack save {words}, or another file")
     archive.remove_parts(file)
     # It may lie in a project.
-    with stock(prefix, along, without=file.resolve(), on_progress=lambda done, total: on_progress(done, 2 * total)) as taken:
+    with stock(prefix, extras, without=file.resolve(), on_progress=lambda done, total: on_progress(done, 2 * total)) as taken:
         sums = archive.write(file, taken.manifest, taken.items, level=level, on_progress=lambda done, total: on_progress(total + done, 2 * total))
         return taken, *sums
 
