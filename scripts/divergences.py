@@ -3,8 +3,8 @@
 A seed draws a small training (plain torch, DDP, FSDP2, accelerate, transformers' Trainer), 2 to 4 ranks, and one divergence: a call skipped, one too
 many, two swapped, another size, type, operation, reduction, root or group, fewer batches. The generator knows which ranks deviate and at which lines;
 the code under test only gets what `unhang run` would have kept: stacks, recorders, counters, tracebacks, logs. A case is wrong if an established
-verdict names a rank or a line that did not deviate, or advises what does not differ. Ranks are forked from this process, which has imported torch
-once: about 2 s a case.
+verdict names a rank or a line that did not deviate, does not advise what differs, or advises what does not. Ranks are forked from this process, which
+has imported torch once: about 2 s a case.
 
     scripts/divergences.py --cases 300   all of them; prints a table, ends with 1 if one is wrong
     scripts/divergences.py --cases 300 --again 6   every sixth is run twice, and is wrong as well if its verdict changes
@@ -42,8 +42,8 @@ from unhang.records.incident import Activity, Counters, Ended, Incident, LogRef,
 from unhang.records.rundir import RunDir
 
 KINDS = ("skip", "extra", "swap", "size", "op", "group", "dtype", "root", "batches")
-# What may be advised of a call in which one thing differs. Half as many bytes may be half as many elements: there both are.
-ADVISED = {"size": {"same-size", "same-dtype"}, "dtype": {"same-dtype", "same-size"}, "root": {"same-root"}}
+# What has to be advised of a call in which one thing differs, and what else may be: half as many bytes may be half as many elements.
+ADVISED = {"size": ("same-size", "same-dtype"), "dtype": ("same-dtype", "same-size"), "root": ("same-root",), "reduction": ("same-reduction",)}
 WRAPPERS = ("plain", "ddp", "fsdp2", "accelerate", "trainer")
 # Nothing has changed for so long: the ranks stand. Recorders need four looks to see that a call which was noted out of order is over.
 STANDS_S = 1.2
@@ -549,8 +549,8 @@ def wrong(case: Case, verdict: Verdict | None) -> str | None:
     if found.where is not None and line not in case.lines:
         return f"names {found.where}, and the lines that deviate are {sorted(case.lines)}"
     advised = {r.id for r in found.remedies if r.id.startswith("same-") and r.id not in ("same-order", "same-branches")}
-    if found.cause == "collective-mismatch" and case.kind in ADVISED and line in case.lines and not advised <= ADVISED[case.kind]:
-        return f"advises {sorted(advised)}"
+    if found.cause == "collective-mismatch" and (known := ADVISED.get(case.kind)) and not {known[0]} <= advised <= {*known}:
+        return f"advises {sorted(advised)} where {known[0]} would help"
     return None
 
 
