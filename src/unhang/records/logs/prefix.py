@@ -62,7 +62,7 @@ def strip(text: str, said: Said) -> str:
             break
     text = text[start:]
     if said.edge:
-        text = text.removesuffix(said.edge).rstrip()
+        text = text.removesuffix(f" {said.edge}").rstrip()
     if start and said.level is None and (found := _LEVEL_AHEAD.match(text)):
         said.level = _LEVELS[found[1]]
     return text
@@ -125,7 +125,7 @@ class _Form:
 
 
 def _edge(said: Said, found: re.Match[str]) -> None:
-    said.edge = found[0].strip()[-1:]
+    said.edge = found[0].strip("> \t")[-1:]
 
 
 def _torch_rank(said: Said, found: re.Match[str]) -> None:

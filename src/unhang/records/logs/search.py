@@ -331,7 +331,7 @@ def _moved(found: Found, lines: int) -> Found:
     piece, time = found
     if isinstance(piece, Hit):
         return replace(piece, line=(piece.line or 0) + lines), time
-    return replace(piece, line=piece.line + lines, end=piece.end + lines), time
+    return replace(piece, line=piece.line + lines, end=piece.end + lines, more=tuple(n + lines for n in piece.more)), time
 
 
 def _fewer(kept: list[Found], at_most: int | None, signature: Signature) -> list[Found]:
@@ -367,11 +367,11 @@ def _timed(piece: Piece, time: Stamp | None) -> Piece:
 
 
 def _each_once(backs: Iterable[tuple[Traceback, Stamp | None]]) -> list[tuple[Traceback, Stamp | None]]:
-    """The tracebacks that end in different lines: of one that is found twice, the longer."""
+    """The tracebacks that end in different lines: of one that is found twice, the longer; frames behind an end take none from those above it."""
     kept: dict[int, tuple[Traceback, Stamp | None]] = {}
     for back, time in backs:
         known = kept.get(back.end)
-        if known is None or back.line < known[0].line or len(back.frames) > len(known[0].frames):
+        if known is None or back.line < known[0].line or (known[0].line >= known[0].end and len(back.frames) > len(known[0].frames)):
             kept[back.end] = (back, time)
     return sorted(kept.values(), key=lambda f: f[0].place)
 

@@ -80,7 +80,8 @@ PASSED = frozenset(("TRACE", "DEBUG", "INFO", "WARNING"))
 _LEVELS = frozenset(("DEBUG", "INFO", "NOTE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "TRACE", "Warning", "Error", "Info"))
 # What Python and asyncio print of exceptions that end nobody but a thread, a task or an object.
 _IGNORED = ("Exception ignored in", "Exception in thread", "Task exception was never retrieved", "--- Logging error ---")
-_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+CAUSED = "The above exception was the direct cause"
+_CHAINED = (CAUSED, "During handling of the above exception")
 # What a pool puts around the traceback of its worker.
 _REMOTE = lazily(r'(?:\w+\.)*_?RemoteTraceback:|"""')
 # A level that whoever prints an exception that he has caught gives it. What was told before a crash is mostly INFO.
@@ -107,11 +108,12 @@ _CODE = lazily(r"(?P<here>[❱>?]?) *(?P<line>\d{1,9})(?: (?P<code>.*))?$")
 class Traceback:
     """A Python traceback as it stands in a log. `line` is where it begins, `end` its exception line; frames innermost last.
 
-    `text` has the lines of the message that belong together. Of chained exceptions each is one; `chained` says that an earlier one led to this one;
-    `led` are the lines of those that did. `ignored` ones end no process; `passed_on` ones are printed by another process than raised them, as their
-    header tells; `native` counts the lines of the C++ stack that torch prints after it; `logged` ones stand behind a logger's record of an error.
-    `steps` are those that its writer, or another one that nothing tells apart, counts soon behind it: each once. `by_name`: that the rank is what the
-    file's name says; `host_by_name`: the host.
+    `text` has the lines of the message that belong together; `more` are the numbers of those behind `end`, which stands before `line` where the
+    exception was printed before its frames. Of chained exceptions each is one; `chained` tells how an earlier one led to this one (`CAUSED`: it was
+    raised from it); `led` are the lines of those that did. `ignored` ones end no process; `passed_on` ones are printed by another process than
+    raised them, as their header tells; `native` counts the lines of the C++ stack that torch prints after it; `logged` ones stand behind a logger's
+    record of an error. `steps` are those that its writer, or another one that nothing tells apart, counts soon behind it: each once. `by_name`: that
+    the rank is what the file's name says; `host_by_name`: the host.
     """
 
     source: str
@@ -129,7 +131,8 @@ class Traceback:
     utc_offset_s: int | None = None
     attempt: int = 1
     place: int = 0
-    chained: bool = False
+    more: tuple[int, ...] = ()
+    chained: str = ""
     led: tuple[int, ...] = ()
     ignored: bool = False
     logged: bool = False
@@ -164,27 +167,36 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
     frames: list[_Place] = []
     body = _plain(own, frames) if top is None else _boxed(own)
     if body is not None:
-        text, native, own = _message(body.exception["text"] or "", own)
-    elif frames and told and (first := _ALONE.match(_inside(told[-1].text, margin))):
-        # Whoever formats it himself may print the exception before its frames.
-        body, text, native = _Body(frames, first, told[-1]), first["text"] or "", 0
+        text, more, native, own = _message(body.exception["text"] or "", own)
+    elif frames and told and (first := _ALONE.match(_inside(told[-1].text, margin))) and not _ends_another([_inside(x.text, margin) for x in told]):
+        # A handler that formats exceptions itself may print the exception before its frames.
+        body, text, more, native = _Body(frames, first, told[-1]), first["text"] or "", (), 0
     else:
         return None
     # Indented is the box in rich's table of log records.
     headed = [line for line in told if not _REMOTE.fullmatch(line.text)]
     record = (bool(headed) and headed[-1].level in _OF_ERRORS) or (top is not None and mark.text[:1].isspace())
-    return _made(
-        body,
-        mark if elsewhere is None else replace(mark, host=None, pid=None, local_rank=None),
-        source,
-        text=text,
-        native=native,
-        rank=mark.rank if raised_by is None else raised_by,
-        passed_on=raised_by is not None,
-        chained=any(words in line.text for line in told for words in _CHAINED),
+    failed = _FAILED_RANK.match(body.exception["text"] or "", len("CheckpointException "))
+    whose = mark if elsewhere is None else replace(mark, host=None, pid=None, local_rank=None)
+    return Traceback(
+        source=source,
+        line=mark.number,
+        end=body.last.number,
+        type=body.exception["type"],
+        text=text + (body.last.ending or ""),
+        more=more,
+        frames=tuple(_frame(*f) for f in body.frames),
+        rank=int(failed[1]) if failed is not None else mark.rank if raised_by is None else raised_by,
+        label=mark.label,
+        local_rank=whose.local_rank,
+        host=whose.host if body.task is None else body.task[2],
+        pid=whose.pid if body.task is None else int(body.task[1]),
+        chained=next((words for words in _CHAINED if any(words in line.text for line in told)), ""),
         ignored=any(words in line.text for line in told for words in _IGNORED),
         logged=record,
+        passed_on=raised_by is not None or body.task is not None,
         steps=steps(own),
+        native=native,
     )
 
 
@@ -231,13 +243,14 @@ def alone(above: Iterable[Line], line: Line, after: Iterable[Line], *, source: s
         return None
     if margin and not frames:
         return None
-    text, native, following = (found["text"] or "", 0, following) if first_of_all else _message(found["text"] or "", following)
+    text, more, native, following = (found["text"] or "", (), 0, following) if first_of_all else _message(found["text"] or "", following)
     return Traceback(
         source=source,
         line=first.number,
         end=line.number,
         type=found["inner"] or found["type"],
         text=text + (line.ending or ""),
+        more=more,
         frames=tuple(_frame(*f) for f in frames),
         rank=line.rank,
         label=line.label,
@@ -262,21 +275,27 @@ def message(lines: Sequence[str]) -> list[str]:
     return told
 
 
-def _message(first: str, following: Iterator[Line]) -> tuple[str, int, Iterator[Line]]:
-    """A message whose first line is in the exception line, the length of the native stack after it, and the lines behind the message."""
+def _ends_another(above: Sequence[str]) -> bool:
+    """Whether the last of these lines ends a traceback of its own: a frame, or its code, stands right above it."""
+    return any(text[:1].isspace() and text.strip() for text in above[-2:-1]) or any(_frame_of(text) for text in above[-3:-1])
+
+
+def _message(first: str, following: Iterator[Line]) -> tuple[str, tuple[int, ...], int, Iterator[Line]]:
+    """A message whose first line is in the exception line, where its others stand, the length of the native stack, and the lines behind it all."""
     read: list[Line] = []
     for line in islice(following, _MAX_MESSAGE_LINES):
         read.append(line)
         if line.level is not None or len(message([first, *(r.text for r in read)])) <= len(read):
             break
     told = message([first, *(r.text for r in read if r.level is None)])
+    more = tuple(line.number for line in read[: len(told) - 1])
     rest = chain(read[len(told) - 1 :], following)
     native = 0
     for line in rest:
         if _NATIVE.match(line.text) is None:
-            return "\n".join(told), native, chain((line,), rest)
+            return "\n".join(told), more, native, chain((line,), rest)
         native += 1
-    return "\n".join(told), native, rest
+    return "\n".join(told), more, native, rest
 
 
 def _frame_of(text: str) -> re.Match[str] | None:
@@ -291,42 +310,6 @@ class _Body(NamedTuple):
     exception: re.Match[str]
     last: Line
     task: re.Match[str] | None = None
-
-
-def _made(
-    body: _Body,
-    first: Line,
-    source: str,
-    *,
-    text: str,
-    native: int,
-    rank: int | None,
-    chained: bool = False,
-    ignored: bool = False,
-    logged: bool = False,
-    passed_on: bool = False,
-    steps: tuple[str, ...] = (),
-) -> Traceback:
-    failed = _FAILED_RANK.match(body.exception["text"] or "", len("CheckpointException "))
-    return Traceback(
-        source=source,
-        line=first.number,
-        end=body.last.number,
-        type=body.exception["type"],
-        text=text + (body.last.ending or ""),
-        frames=tuple(_frame(*f) for f in body.frames),
-        rank=rank if failed is None else int(failed[1]),
-        label=first.label,
-        local_rank=first.local_rank,
-        host=first.host if body.task is None else body.task[2],
-        pid=first.pid if body.task is None else int(body.task[1]),
-        chained=chained,
-        ignored=ignored,
-        logged=logged,
-        passed_on=passed_on or body.task is not None,
-        steps=steps,
-        native=native,
-    )
 
 
 def _written(mark: Line, after: Iterable[Line]) -> Iterator[Line]:
@@ -348,7 +331,7 @@ def _inside(text: str, margin: str) -> str:
     if text.startswith(margin) or text == margin.rstrip():
         edge = margin.rstrip()[-1:]
         text = text[len(margin) :]
-        return text.removesuffix(edge).rstrip() if edge and edge in _SIDES else text
+        return text.removesuffix(f" {edge}").rstrip() if edge and edge in _SIDES else text
     rest = text[len(margin) :]
     if not margin.strip() or text[:1].isspace() or text.startswith((*_SIDES, *_EDGES)) or _FLAT.match(text):
         return text
@@ -401,6 +384,8 @@ def _plain(lines: Iterable[Line], frames: list[_Place]) -> _Body | None:
         if found := _FRAME.match(text):
             frames.append((found["file"], int(found["line"]), (found["name"] or "<module>").strip(), ""))
         elif _PLAIN in text:
+            # Cut off by another one.
+            frames.clear()
             return None
         elif text[:1].isspace() or not text:
             code = text.strip()
