@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.names import Names
@@ -43,11 +44,12 @@ def _in_logs(view: LogView) -> Finding | None:
 
 def _ends_its_log(hit: Hit, view: LogView) -> bool:
     """Whether only more of the same stands behind it, up to the end of its log or to where somebody ended the job. Where IPv4 works, it goes on."""
-    last = max(h.line or 0 for h in view.hits_of(CAUSE.id) if h.source == hit.source and h.signature == _IPV6)
-    ends = [h.line or 0 for h in view.hits_of("launcher-teardown") if h.source == hit.source]
-    ends += [t.line for t in view.tracebacks if t.source == hit.source and t.type == "KeyboardInterrupt"]
-    end = min((n for n in ends if n > last), default=view.lines.get(hit.source, last + _LINES_BEHIND) + 1)
-    return end - last <= _LINES_BEHIND and not hit.steps
+    last = max((h for h in view.hits_of(CAUSE.id) if h.source == hit.source and h.signature == _IPV6), key=lambda h: h.line or 0)
+    if "behind" in last.groups and _BY_HAND.match(last.groups["behind"]):
+        return True
+    told = (*view.ends, *(e.at for e in view.exits), *(h for c in _ENDED for h in view.hits_of(c)))
+    told += tuple(t for t in view.tracebacks if t.type == "KeyboardInterrupt")
+    return any((x.source, x.line) == (hit.source, (last.line or 0) + 1) for x in told)
 
 
 def _not_reached(hit: Hit, view: LogView) -> bool:
@@ -71,6 +73,7 @@ _IPV6 = Signature(
         r"The IPv6 network addresses of \((?P<name>[^,\s]+), (?P<port>\d+)\) cannot be retrieved \(gai error: (?P<code>-?\d+) - "
         r"(?P<error>[^)]*)\)"
     ),
+    then=r"(?P<behind>.*)",
     standing="likely",
     says="the name {name} does not resolve on this host: {error}",
     says_zh="主机名 {name} 在本机无法解析：{error}",
@@ -88,7 +91,9 @@ _ONE_BY_ONE = r"\n".join(
     rf"\[W\d{{3,4}} {f'(?!(?P=t{n - 1}))' if n else ''}(?P<t{n}>\d\d:\d\d:\d)\d\.\d{{1,9}} socket\.cpp:\d+\] .{{0,20}}The hostname of the client .*"
     for n in range(4)
 )
-_LINES_BEHIND = 3
+# Nothing, or what a terminal and a shell print where somebody ends it.
+_BY_HAND = lazily(r"\s*(?:$|\^C|(?:.{1,200}: line \d{1,9}: +\d{1,9} )?Terminated\b)")
+_ENDED = ("launcher-teardown", "ended-by-scheduler", "host-oom-or-killed")
 _HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
 
 _CONTAINERS = ("docker", "podman", "kubernetes", "container")
