@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from unhang.model import Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import Frame
+from unhang.user_files import is_user_file
 
 ID = "for-this-exception"
 # Of the text of an exception, which may hold a whole configuration.
 _MOST_CHARS = 4000
-# What called, by its files: a loader starts processes, and a checkpoint meets in collectives.
+# What called behind the user's own lines, by its files: a loader starts processes, and a checkpoint meets in collectives.
 CALLERS = {
     "checkpoint": lazily(r"torch/(?:serialization|distributed/checkpoint/\w+)\.py$"),
     "loader": lazily(r"torch/utils/data/"),
@@ -26,7 +28,8 @@ CALLERS = {
 def remedy(type: str, text: str, frames: Sequence[Frame] = ()) -> Remedy | None:
     """For an exception of this type with this text, raised in these frames; None where the table has none."""
     name, text = type.rpartition(".")[2], text[:_MOST_CHARS]
-    caller = next((caller for caller, files in CALLERS.items() if any(files.search(f.file) for f in frames)), "")
+    inner = [f.file for f in takewhile(lambda f: not is_user_file(f.file), reversed(frames))]
+    caller = next((caller for caller, files in CALLERS.items() if any(files.search(file) for file in inner)), "")
     for kinds, needles, pattern, says, says_zh, command in _lines():
         kind, _, called_by = kinds.partition("@")
         # To compile every pattern would take longer than all the rest.
