@@ -148,16 +148,16 @@ def _of_logs(picture: Picture) -> Finding | None:
 
 def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[Traceback]:
     """Tracebacks of a process's own failure: no exception that a signature knows (a symptom, a cause with its own name) or that was raised from one,
-    none of launchers. `led` are the lines of known ones that were being handled.
+    none of launchers. `led` are the lines of known ones that were being handled, and of symptoms in the message.
     """
     known = {(h.source, h.line) for cause, hits in seen.hits.items() if cause != CAUSE.id for h in hits}
     roots = {(h.source, h.line) for cause, hits in seen.hits.items() if cause != CAUSE.id for h in hits if h.signature.role == "root"}
     passed_on = any(t.passed_on for t in found)
     return [
         t
-        for t in (replace(t, led=tuple(n for n in t.led if (t.source, n) in known)) for t in _unwrapped(found, known))
+        for t in (replace(t, led=tuple(n for n in (*t.led, *t.more) if (t.source, n) in known)) for t in _unwrapped(found, known))
         if (t.source, t.end) not in known
-        and not (t.led and t.chained == tracebacks.CAUSED)
+        and not (t.chained == tracebacks.CAUSED and set(t.led) - set(t.more))
         # The rest of a message may quote what others lost.
         and roots.isdisjoint((t.source, n) for n in t.more)
         and not t.ignored
@@ -238,7 +238,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     who = _EVERY_RANK if everyone else text.ranks(numbers) if numbers else some
     same = " the same" if everyone or len(numbers) > 1 or processes > 1 else ""
     others = [t for k, members in groups.items() if k != key for t in members]
-    # Frames behind the exception may be another's, and what was being handled may be why.
+    # Frames behind the exception may be another's, and what was being handled, or what the message names, may be why.
     sure = numbers and first.frames and first.line <= first.end and not first.led
     standing: Standing = ("established" if sure else "likely") if strong else "possible"
     found = CAUSE.finding(
