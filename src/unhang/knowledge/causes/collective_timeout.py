@@ -83,6 +83,7 @@ NCCL2 = (
 
 _MISSING = lazily(r"(?m)^(\d{1,9})!?: \[")
 _WAITED = Text("{who} waited: ", "{who} 在等待：")
+_NOT_DONE = Text("a collective of its group was not done", "它所在组的一次集合通信没有完成")
 
 
 def blamed(hit: Hit) -> str:
@@ -96,6 +97,9 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None = None) -> Finding | None
     # Each rank prints several lines of one timeout.
     own = [replace(h, signature=NCCL2[0]) if h.signature in NCCL2 and h.signature.says == NCCL2[0].says else h for h in own]
     own = [replace(h, groups={**h.groups, "ranks": named}) if (named := blamed(h)) else h for h in own]
+    if said is None and all(h.rank is not None and not h.signature.says for h in own):
+        # The title would be a second sentence behind who waited.
+        said = _NOT_DONE
     return CAUSE.of_hits(own, view, says=said, who=_WAITED)
 
 
