@@ -47,9 +47,9 @@ def _ends_its_log(hit: Hit, view: LogView) -> bool:
     last = max((h for h in view.hits_of(CAUSE.id) if h.source == hit.source and h.signature == _IPV6), key=lambda h: h.line or 0)
     if "behind" in last.groups and _BY_HAND.match(last.groups["behind"]):
         return True
-    told = (*view.ends, *(e.at for e in view.exits), *(h for c in _ENDED for h in view.hits_of(c)))
-    told += tuple(t for t in view.tracebacks if t.type == "KeyboardInterrupt")
-    return any((x.source, x.line) == (hit.source, (last.line or 0) + 1) for x in told)
+    told = {(h.source, h.line) for hits in (view.ends, *(view.hits_of(c) for c in _ENDED)) for h in hits}
+    told |= {(t.source, t.line) for t in view.tracebacks if t.type == "KeyboardInterrupt"} | {(e.at.source, e.at.line) for e in view.exits}
+    return (hit.source, (last.line or 0) + 1) in told
 
 
 def _not_reached(hit: Hit, view: LogView) -> bool:
