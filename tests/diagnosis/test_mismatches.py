@@ -368,6 +368,28 @@ def test_gloo_crash_at_two_lines_of_habit_blames_neither(build, lab):
     assert (p.cause, p.ranks, p.where) == ("collective-mismatch", (0, 1), None) and "cannot be told from two" in p.says
 
 
+@pytest.mark.parametrize(
+    ("usual", "sent", "advised"),
+    [
+        ({"op": "broadcast", "sizes": ((1,),), "dtype": "Int"}, "132 vs 4", ("same-size",)),
+        ({"sizes": ((1,),), "dtype": "Int"}, "132 vs 4", ("same-size",)),
+        ({"sizes": ((132,),), "dtype": "Half"}, "132 vs 264", ("same-dtype", "same-size")),
+    ],
+    ids=["broadcast-at-that-line", "smaller-at-that-line", "as-many-of-another-type"],
+)
+def test_gloo_crash_at_two_lines_says_what_is_known_to_differ(build, lab, usual, sent, advised):
+    """Rank 0 skipped a batch, and is at the end of the script: nobody knows of which type its call there was."""
+    end, ddp = lab.lost(line=30), lab.lost(line=20).frames
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), enqueued=12).log(0, lab.GLOO_SIZE.replace("8 vs 4", sent))
+    text = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    b.fatal(0, text + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(end.frames)))
+    entries = [lab.Entry(seq=1, frames=ddp, **usual), *(lab.Entry(seq=n, sizes=((132,),), frames=ddp) for n in range(2, 13))]
+    p = b.rank(1, raised=end, entries=[*entries, lab.Entry(seq=13, sizes=((1,),), frames=end.frames)]).judge("failure").primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("collective-mismatch", "established", (0, 1), None)
+    assert tuple(r.id for r in p.remedies) == ("same-order", *advised, "check-each-call")
+    assert ("type" in p.says) is ("same-dtype" in advised)
+
+
 @pytest.mark.parametrize(("world", "words"), [(2, "than the other rank "), (4, "than the other ranks ")])
 def test_the_others_are_counted(build, lab, world, words):
     b = crash(build(), lab, dead=0, survivor=1, survivor_sizes=((8,),))

@@ -70,6 +70,7 @@ class Crash:
     place: Frame | None
     call: Call | None
     lines: dict[int, Frame]
+    lines_differ: bool
     slip: tuple[Call, Call] | None
     certain: bool
     differs: tuple[str, ...]
@@ -77,10 +78,6 @@ class Crash:
     expected: str
     hits: tuple[Hit, ...]
     evidence: tuple[Evidence, ...]
-
-    @property
-    def lines_differ(self) -> bool:
-        return len({(f.file, f.line) for f in self.lines.values()}) > 1
 
 
 def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
@@ -114,6 +111,7 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         for r in picture.ranks
         if (found := (user_frame(last[r.number].frames) if r.number in last else None if r.only_last_seen else r.place)) is not None
     }
+    apart = len({(f.file, f.line) for f in lines.values()}) > 1
     evidence = [e for r in dead[:1] for e in words.stack_evidence(picture, r, innermost=False)]
     for number, c in list(last.items())[:2]:
         says = Text("rank {n}: #{seq} {call}{at}{why}", "rank {n}：#{seq} {call}{at}{why}").fill(
@@ -135,9 +133,10 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         else None,
         slip=slip,
         certain=certain,
-        differs=("shape",) if sent is None else _differs(sent, expected, sizes.get(sent.group, world), _before(picture, last)),
+        differs=("shape",) if sent is None else _differs(sent, expected, sizes.get(sent.group, world), () if apart else _before(picture, last)),
         call=call or sent,
         lines=lines,
+        lines_differ=apart,
         received=said[0].groups.get("received", ""),
         expected=said[0].groups.get("expected", ""),
         hits=said,
@@ -175,8 +174,9 @@ def _width(call: Call) -> int:
 
 def _differs(call: Call, expected: int, ranks: int, before: Collection[Call]) -> tuple[str, ...]:
     """What differs between a call and that of the rank that Gloo ended: "dtype", "shape", or both if its bytes tell no more."""
-    if usual := next((c for c in before if _piece(c, ranks, _width(c)) == expected), None):
-        return ("dtype",) if usual.dtypes != call.dtypes else ("shape",)
+    # DDP broadcasts by the way of its all_reduce, too.
+    if usual := next((c for c in before if c.op == call.op and _piece(c, ranks, _width(c)) == expected), None):
+        return ("shape",) if usual.dtypes == call.dtypes else ("dtype",) if usual.input_sizes == call.input_sizes else ("dtype", "shape")
     as_many = any(_piece(call, ranks, width) == expected for width in _WIDTHS.values() if width != _width(call))
     return (*(("dtype",) if as_many else ()), *(() if as_many and expected % _width(call) else ("shape",)))
 
