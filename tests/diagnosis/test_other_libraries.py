@@ -41,6 +41,10 @@ NOTIFY = (
     "[ERROR] 2026-02-11-08:15:42 (PID:4711, Device:3, RankID:11) ERR00100 PTA call acl api failed\n"
     "EI0002: [PID: 4711] The wait execution of the Notify register times out. Reason: no record from remote rank: [7], tag[AllReduce_world]\n"
 )
+OLDER = (
+    RAISED + "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64\n"
+    "EI0002: The wait execution of the Notify register times out. Reason: no record from remote rank [1]. tag[AllReduce_127.0.0.1]\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,7 @@ NOTIFY = (
         ("[1,4]<stderr>:DeepEP RDMA all-reduce send timeout: rank 4, peer 9, chunk 3, head 1\n", (4,), "in all_reduce for rank 9"),
         (ranked(HCCL, "[rank5]: "), (5,), "HCCL waited in all_reduce for another rank"),
         (HCCL, (5,), "HCCL waited in all_reduce"),
+        (ranked(OLDER, "[rank3]: "), (3,), "HCCL waited in all_reduce for rank 1"),
         (ranked(NOTIFY, "[rank11]: "), (11,), "HCCL waited in all_reduce for rank 7"),
         (ranked(RAISED + "RuntimeError: HCCL function error: HcclAllGather, error code is 9\n", "[1,4]<stderr>:"), (4,), "HCCL waited in all_gather"),
         ("(Worker_TP2 pid=81) gpu07:812:830 [3] NVSHMEM ERROR proxy: timed out waiting for peer 12\n", (2,), "NVSHMEM waited for rank 12"),
@@ -70,6 +75,14 @@ def test_it_is_a_symptom(judge, text, who, says):
     assert (found.cause, found.standing, found.ranks) == ("collective-timeout", "not-established", who)
     assert says in found.says and "longer than its timeout; this is a consequence" in found.says
     assert "NCCL_DEBUG" not in [name for r in found.remedies for name in r.env or ()] or "EFA" in found.says
+
+
+def test_a_call_of_hccl_that_failed_is_no_exception_of_its_caller(judge):
+    found = judge(ranked(OLDER.partition("EI0002")[0])).primary
+    assert (found.cause, found.standing, found.ranks) == ("collective-timeout", "not-established", (17,))
+    assert "waited" not in found.says and any("ASCEND_GLOBAL_LOG_LEVEL" in (r.env or ()) for r in found.remedies)
+    busy = "EJ0001: [PID: 5122] Failed to initialize the HCCP process. Reason: Maybe the last training process is running.\n"
+    assert judge(ranked(OLDER.partition("EI0002")[0] + busy)).primary.cause == "gpu-busy-exclusive"
 
 
 def test_prefixes_give_the_host(judge):

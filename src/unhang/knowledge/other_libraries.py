@@ -71,8 +71,9 @@ _GAVE_UP = (
 _ANY = rf"(?:{'|'.join(one.own for one in LIBRARIES)})[^\n]{{0,400}}?{_GAVE_UP}"
 _TIMEOUT_ERROR = rf"TimeoutError: [^\n]{{0,400}}?(?:{'|'.join(one.own for one in LIBRARIES)})"
 # HCCL's exception names the call, and only its further lines say that another rank did not come.
-# 507046 and 507047: a stream, or an event, was not done in time.
+# 507046 and 507047: a stream, or an event, was not done in time. What older releases of torch_npu raise has neither call nor code.
 _HCCL_WAITED = r"EI00(?:02|06|09|12|15)\b|EE1002\b|hccl fftsplus task timeout|error code is 50704[67]\b"
+_FAILED = "HCCL error in: "
 
 
 def _symptom(needle: str, pattern: str = "", near: str = "") -> Signature:
@@ -80,6 +81,7 @@ def _symptom(needle: str, pattern: str = "", near: str = "") -> Signature:
 
 
 _WORDS: dict[Signature, str] = {
+    _symptom(_FAILED): "HCCL",
     _symptom("error code is 9", r"Hccl\w+, error code is 9\b"): "HCCL",
     **{
         _symptom(needle, near=_HCCL_WAITED): "HCCL"
@@ -141,7 +143,9 @@ def gave_up(hits: Iterable[Hit]) -> tuple[Sequence[Hit], Text] | None:
     own = [h for one, h in said if one == first]
     op = next((op.lower() for h in own for op in _OP.findall(h.text)), None)
     peers = list(dict.fromkeys(p for h in own for p in _peers(h.text)))
-    says = Text("{library} waited{op}{peers} longer than its timeout", "{library} {op}等待{peers}超过了超时时间").fill(
+    waited = Text("{library} waited{op}{peers} longer than its timeout", "{library} {op}等待{peers}超过了超时时间")
+    failed = Text("{library} failed, for a reason that is not known here", "{library} 出错，原因未知")
+    says = (failed if all(h.signature.needle == _FAILED for h in own) else waited).fill(
         library=first.name,
         op=NOTHING if op is None else Text(" in {op}", "在 {op} 中").fill(op=_TORCHS.get(_JOINTS.sub("", op), op)),
         peers=Text(" for {peers}", "{peers}").fill(peers=joined(peers[:_SHOWN], COMMA) if peers else Text("another rank", "另一个 rank ")),

@@ -100,7 +100,7 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None = None) -> Finding | None
     if said is None and all(h.rank is not None and not h.signature.says for h in own):
         # The title would be a second sentence behind who waited.
         said = _NOT_DONE
-    return CAUSE.of_hits(own, view, says=said, who=_WAITED)
+    return CAUSE.of_hits(own, view, says=said, who=_WAITED if said in (None, _NOT_DONE) else Text("{who}: ", "{who}："))
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -280,6 +280,7 @@ CAUSE = Cause(
         "DeepEP timeout check failed: rank = 6, thread = 5, value = 1024)",
         "node7:812:830 [3] NVSHMEM ERROR proxy Timeout waiting for the completion of a put",
         "RuntimeError: HCCL function error: HcclAllreduce, error code is 9",
+        "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64",
         "EI0015: [PID: 812] Failed to collect cluster information of the communicator based on rootInfo detection. Reason: timeout.",
         (
             "RuntimeError: OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6\n[ERROR] 2026-11-03-10:00:01 (PID:812, Device:5, "
