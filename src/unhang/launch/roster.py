@@ -145,7 +145,7 @@ class Roster:
         if ended_by_others or state.raised is not None:
             return
         if state.announced and state.alone_s is not None:
-            self._alone([state])
+            self._alone()
         if state.announced or not state.left:
             self._react.vanished(state)
 
@@ -161,12 +161,14 @@ class Roster:
         for state in [s for s in self._lingering if not exists(s.pid)]:
             self._lingering.remove(state)
             state.ended = Ended(at_s=now, announced=True, by_launcher=False, finished=state.finished)
-        if alone := [s for s in self.states() if s.alone_s is not None and s.ended is None and now - s.alone_s > ALONE_S]:
-            self._alone(alone)
+        if any(s.alone_s is not None and s.ended is None and now - s.alone_s > ALONE_S for s in self.states()):
+            self._alone()
 
-    def _alone(self, states: list[RankState]) -> None:
-        for state in states:
-            state.world_size = 1
+    def _alone(self) -> None:
+        """What their launcher told them counts for none of those that joined no group."""
+        for state in self.states(former=True):
+            if state.alone_s is not None:
+                state.world_size = 1
         self._react.wrong_world()
 
     def _is_of_another_training(self, peer: Peer) -> bool:

@@ -37,6 +37,9 @@ def _in_run(picture: Picture) -> Finding | None:
         says = Text("{count} processes each believe they are rank {rank} of {world}", "{n} 个进程都认为自己是 rank {rank}（共 {world} 个）").fill(
             count=_count(numbers[twice[0]]), n=numbers[twice[0]], rank=twice[0], world=reported or Text("an unknown number", "未知数目")
         )
+    elif set(worlds) == {1}:
+        says = Text("{count} processes form no process group: each trains for itself", "{n} 个进程没有组成进程组，各自单独训练")
+        says = says.fill(count=_count(len(records)), n=len(records))
     else:
         says = Text("the processes report a world of {world}", "各进程报告的 WORLD_SIZE 是 {world}")
         says = says.fill(world=reported or Text("no known size", "未知数目"))
