@@ -278,7 +278,6 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/issues/148976",
     ),
     hits=(
-        "/dvs/p4/main_nvshmem/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.",
         "ptxas fatal   : Ptx assembly aborted due to errors",
         "LLVM ERROR: Cannot select: t12: f16 = fp_round t11",
         "python: /project/lib/Analysis/Allocation.cpp:43: mlir::triton::getCvtOrder(mlir::Attribute): Assertion `src.isAmpere()' failed.",
@@ -304,6 +303,7 @@ CAUSE = Cause(
             "CollectiveFingerPrint(SequenceNumber=1OpType=BARRIER), but Rank 2 is running collective: "
             "CollectiveFingerPrint(SequenceNumber=0OpType=BARRIER).Collectives differ in the following aspects:"
         ),
+        "/dvs/p4/main_nvshmem/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.",
     ),
     near_misses=(
         '  File "/srv/env/lib/python3.10/site-packages/torch/distributed/elastic/utils/store.py", line 31, in get_all',
