@@ -527,7 +527,7 @@ def _judged(case: Case, folder: Path, rundir: RunDir, ranks: Sequence[Rank]) -> 
 
 
 def _frames(told: Sequence[Sequence[Any]]) -> tuple[Frame, ...]:
-    return tuple(Frame(file=f, line=n, name=name, code=code, given=given) for f, n, name, code, given in told)
+    return tuple(Frame(file=f, line=n, name=name, code=code, arguments=given) for f, n, name, code, given in told)
 
 
 def _ours_left_out(stacks: Stacks) -> Stacks:
