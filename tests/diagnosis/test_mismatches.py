@@ -417,6 +417,19 @@ def test_gloo_crash_at_two_lines_without_a_recorder_blames_neither(build, lab):
     assert "(rank 0 at train.py:20 in step, rank 1 at train.py:30 in step)" in p.says
 
 
+def test_survivors_of_a_gloo_crash_that_differ_are_compared_with_each_other(build, lab):
+    """Rank 3 has another type in as many elements; Gloo ended rank 0, where its bytes did not fit."""
+    main = lab.in_collective("all_reduce", lab.user(20, "step"))
+    fatal = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), world=4)
+    b.fatal(0, fatal + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(main))).log(0, lab.GLOO_SIZE)
+    for r in range(1, 4):
+        stand(b, lab, r, dtype="Double" if r == 3 else "Float", world=4)
+    p = b.judge("failure").primary
+    assert (p.cause, p.ranks) == ("collective-mismatch", (3,)) and "type" in p.says
+    assert "same-dtype" in [r.id for r in p.remedies] and "same-size" not in [r.id for r in p.remedies]
+
+
 def test_a_rank_that_brought_another_size_is_told_to_bring_the_same_at_a_line_of_its_own_as_well(build, lab):
     """Gloo has ended rank 0; of the survivors, whose recorders tell, two agree."""
     main = lab.in_collective("all_reduce", lab.user(20, "step"))

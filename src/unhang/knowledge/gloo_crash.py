@@ -102,9 +102,11 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     call = last.get(shown.number) if shown is not None else None
     place = user_frame(call.frames) if call is not None and call.frames else shown.place if shown is not None else None
     sent, slip = next(iter(last.values()), None), None
+    differs: tuple[str, ...] = ()
     if call is not None and shown is not None and shown.number in odd:
-        usual = next((picture.rank(n).flight for n in last if n not in odd), None)
-        slip = slipped_of(call.group, shown.flight, usual, until=call.seq)
+        usual = next((n for n in last if n not in odd), None)
+        differs = () if usual is None else _differences(call, last[usual])
+        slip = slipped_of(call.group, shown.flight, None if usual is None else picture.rank(usual).flight, until=call.seq)
         place = user_frame(slip[0].frames) if slip is not None else place
     lines = {
         r.number: found
@@ -112,6 +114,8 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         if (found := (user_frame(last[r.number].frames) if r.number in last else None if r.only_last_seen else r.place)) is not None
     }
     apart = len({(f.file, f.line) for f in lines.values()}) > 1
+    if not differs:
+        differs = ("shape",) if sent is None else _differs(sent, expected, sizes.get(sent.group, world), () if apart else _before(picture, last))
     evidence = [e for r in dead[:1] for e in words.stack_evidence(picture, r, innermost=False)]
     for number, c in list(last.items())[:2]:
         says = Text("rank {n}: #{seq} {call}{at}{why}", "rank {n}：#{seq} {call}{at}{why}").fill(
@@ -133,7 +137,7 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         else None,
         slip=slip,
         certain=certain,
-        differs=("shape",) if sent is None else _differs(sent, expected, sizes.get(sent.group, world), () if apart else _before(picture, last)),
+        differs=differs,
         call=call or sent,
         lines=lines,
         lines_differ=apart,
@@ -170,6 +174,12 @@ def _piece(call: Call, ranks: int, width: int) -> int:
 
 def _width(call: Call) -> int:
     return _WIDTHS.get(next(iter(call.dtypes), ""), 1)
+
+
+def _differences(call: Call, other: Call) -> tuple[str, ...]:
+    """What differs between two calls that are both on record."""
+    sizes = (call.input_sizes, call.output_sizes) != (other.input_sizes, other.output_sizes)
+    return (*(("dtype",) if call.dtypes != other.dtypes else ()), *(("shape",) if sizes else ()))
 
 
 def _differs(call: Call, expected: int, ranks: int, before: Collection[Call]) -> tuple[str, ...]:
