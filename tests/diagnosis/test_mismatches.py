@@ -418,15 +418,15 @@ def test_gloo_crash_at_two_lines_without_a_recorder_blames_neither(build, lab):
 
 
 def test_survivors_of_a_gloo_crash_that_differ_are_compared_with_each_other(build, lab):
-    """Rank 3 has another type in as many elements; Gloo ended rank 0, where its bytes did not fit."""
+    """Rank 4 has another type in as many elements; Gloo ended rank 0, where its bytes did not fit."""
     main = lab.in_collective("all_reduce", lab.user(20, "step"))
     fatal = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
-    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), world=4)
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), world=5)
     b.fatal(0, fatal + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(main))).log(0, lab.GLOO_SIZE)
-    for r in range(1, 4):
-        stand(b, lab, r, dtype="Double" if r == 3 else "Float", world=4)
+    for r in range(1, 5):
+        stand(b, lab, r, dtype="Double" if r == 4 else "Float", world=5)
     p = b.judge("failure").primary
-    assert (p.cause, p.ranks) == ("collective-mismatch", (3,)) and "type" in p.says
+    assert (p.cause, p.ranks) == ("collective-mismatch", (4,)) and "type" in p.says
     assert "same-dtype" in [r.id for r in p.remedies] and "same-size" not in [r.id for r in p.remedies]
 
 
