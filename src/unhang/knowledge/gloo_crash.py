@@ -102,11 +102,9 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     call = last.get(shown.number) if shown is not None else None
     place = user_frame(call.frames) if call is not None and call.frames else shown.place if shown is not None else None
     sent, slip = next(iter(last.values()), None), None
-    differs: tuple[str, ...] = ()
     if call is not None and shown is not None and shown.number in odd:
-        usual = next((n for n in last if n not in odd), None)
-        differs = () if usual is None else _differences(call, last[usual])
-        slip = slipped_of(call.group, shown.flight, None if usual is None else picture.rank(usual).flight, until=call.seq)
+        usual = next((picture.rank(n).flight for n in last if n not in odd), None)
+        slip = slipped_of(call.group, shown.flight, usual, until=call.seq)
         place = user_frame(slip[0].frames) if slip is not None else place
     lines = {
         r.number: found
@@ -114,6 +112,7 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         if (found := (user_frame(last[r.number].frames) if r.number in last else None if r.only_last_seen else r.place)) is not None
     }
     apart = len({(f.file, f.line) for f in lines.values()}) > 1
+    differs = () if sent is None else next((these for c in last.values() if (these := _differences(sent, c))), ())
     if not differs:
         differs = ("shape",) if sent is None else _differs(sent, expected, sizes.get(sent.group, world), () if apart else _before(picture, last))
     evidence = [e for r in dead[:1] for e in words.stack_evidence(picture, r, innermost=False)]
@@ -177,7 +176,9 @@ def _width(call: Call) -> int:
 
 
 def _differences(call: Call, other: Call) -> tuple[str, ...]:
-    """What differs between two calls that are both on record."""
+    """What differs between two survivors' entries of one call."""
+    if (call.seq, call.group, call.op) != (other.seq, other.group, other.op):
+        return ()
     sizes = (call.input_sizes, call.output_sizes) != (other.input_sizes, other.output_sizes)
     return (*(("dtype",) if call.dtypes != other.dtypes else ()), *(("shape",) if sizes else ()))
 
