@@ -45,7 +45,7 @@ BY_HOOK = {
     COMPILE_DISABLE: "torch.compile",
     "--mixed_precision": "ACCELERATE_MIXED_PRECISION",
 }
-# What torch makes of a variable, as `step_times` reports it.
+# The value that torch derives from a variable, as reported by `step_times`.
 REPORTED_AS = {"OMP_NUM_THREADS": "threads", "MKL_NUM_THREADS": "threads", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "matmul precision"}
 # These differ between processes or starts by themselves, or BY_HOOK has what they do.
 _OF_ONE_START = re.compile(
