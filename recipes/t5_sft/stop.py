@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import signal
 import time
 from types import FrameType
@@ -22,6 +24,7 @@ class Stop:
         self._asked, self._since, self._device = 0, 0.0, device
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._before = {int(number): signal.signal(number, self._ask) for number in _SIGNALS}
+        atexit.register(_end_workers)
 
     def _ask(self, number: int, _frame: FrameType | None) -> None:
         if not self._asked:
@@ -55,3 +58,9 @@ def leave_to_the_rank(_worker: int) -> None:
     """Of a loader's worker, which a signal to all processes of a job reaches as well: it ends with its rank."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def _end_workers() -> None:
+    """A rank that an exception ends would wait for ever for workers that SIGTERM does not end."""
+    for worker in multiprocessing.active_children():
+        worker.kill()

@@ -62,10 +62,12 @@ def test_the_earliest_death_wins_and_launcher_kills_do_not_count(build, lab):
 
 
 def test_only_the_launcher_saw_the_kill(build, lab):
-    b = build().rank(0, raised=lab.lost()).rank(1, ended=lab.Ended(at_s=30.0))
+    # Rank 0 had failed for it, and then would not end.
+    b = build().rank(0, raised=lab.lost(), ended=lab.Ended(at_s=61.0)).rank(1, ended=lab.Ended(at_s=30.0))
     b.log(
         None,
         (
+            "[1]:\n  exitcode  : -9 (pid: 4000)  (SIGKILL)\n  traceback : Signal 9 (SIGKILL) received by PID 4000\n"
             "E1103 09:12:44.120000 9 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4001) of "
             "binary: p\n"
         ),

@@ -240,7 +240,7 @@ def test_a_timeout_later_leaves_the_rank_named_that_was_waited_for(launcher):
     final = json.loads((run.path / "verdict.json").read_text())
     for primary in (run.primary, final["primary"], json.loads(msgspec.json.encode(judge(RunDir.open(run.path)).primary))):
         assert (primary["cause"], primary["standing"], primary["ranks"]) == ("process-stuck", "likely", [1])
-        assert "led to collective-timeout on rank 0" in primary["says"]
+        assert "led to collective-timeout" in primary["says"]
     assert "process-stuck" in run.err.splitlines()[-1] or "led to" in " ".join(run.err.split())
 
 

@@ -44,7 +44,9 @@ def train(training, tmp_path) -> Callable[..., tuple[Run, list[dict[str, Any]]]]
 
 
 def evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name != "step"} for line in lines if "eval/evaluation_failed" in line]
+    """The last of each step: what a killed rank's partner says of the evaluation that broke off stays where it is."""
+    last = {line["step"]: line for line in lines if "eval/evaluation_failed" in line}
+    return [{name: value for name, value in last[step].items() if name != "step"} for step in sorted(last)]
 
 
 def test_the_training_ends_with_the_same_loss(train):

@@ -180,7 +180,8 @@ def _in_run(picture: Picture) -> Finding | None:
     killed = [
         r
         for r in picture.gone
-        if r.ended and (r.ended.exitcode == _SIGKILL or (r.ended.exitcode is None and not r.ended.announced and r in reported))
+        # One with an exception was on its way out: a launcher that lost patience with it is not what ended the training.
+        if r.ended and (r.ended.exitcode == _SIGKILL or (r.ended.exitcode is None and r.raised is None and not r.ended.announced and r in reported))
     ]
     if not killed:
         return _worker_killed(picture)
