@@ -1,158 +1,180 @@
 """Credentials, taken out of everything that a verdict shows.
 
 Launch scripts carry tokens in command lines and environments, tracebacks and logs repeat them, and verdicts are pasted into bug reports.
-Logs are written by anybody: every pattern here takes time that grows with the length of the text and no faster. Repetitions are bounded, or what
-they run over is consumed.
+The rules are tables: names, what may stand between a name and its value, how a value looks whose name says little, values that need no name.
+Logs are written by anybody: the time a text takes grows with its length and no faster. Repetitions are bounded, or what they run over is consumed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from unhang.patterns import lazily
 from unhang.records.logs.line import CONTROLS
 
 T = TypeVar("T")
+Span = tuple[int, int]
 
 HIDDEN = "[redacted]"
 
-# `DB_PASS=` and `pw:`; a training has forward passes.
-_PASSWORD = (
-    r"pass(?:word|wd|phrase)|(?<=[_;])pwd|(?<=;)pass(?==)|(?-i:(?<=[A-Z]_)(?<!FORWARD_)(?<!BACKWARD_)PASS)(?=['\"]?\s?[=:])"
-    r"|(?:(?<=ssh_)|(?<=become_))pass(?=['\"]?\s?[=:])|(?<![A-Za-z0-9_.-])pw(?=['\"]?\s?[=:])"
-)
-_KEY = (
-    r"(?:api|access|account|private|signing|encryption|subscription)[-_ ]?key(?:[-_]?id)?|shared[-_]?access[-_]?(?:key|signature)"
-    r"|secret(?:[-_]?access)?(?:[-_]?(?:key|id(?![A-Za-z])))?"
-    # Prose has a colon behind credentials, and files of them have a path.
-    r"|credentials?(?=['\"\\=]|[ \t]=)(?!=['\"]?[/~.])"
-)
-# Tokens are also what a language model reads.
-_TOKEN = r"(?<![A-Za-z0-9])token|(?<=[\d\[]m)token|(?<=auth)token|(?<=access)token|(?<=refresh)token|(?<=session)token|(?-i:(?<=[a-z])Token)"
-# rich and loguru colour names and values.
-_COLOUR = r"(?:\x1b\[[\d;]{0,16}m)?"
-# One of these is in every name that the patterns below look for.
-_WORDS = ("pass", "pw", "key", "secret", "signature", "credential", "token", "authorization")
-# What `re` takes for a letter of ASCII besides that letter where case does not count.
-_SMALL = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"})
 _QUOTE = r"\\{0,4}['\"]"
-# What stands in front of these words is not matched: it stays in any case.
-_NAMED = lazily(
-    rf"(?:(?P<password>{_PASSWORD})|(?P<key>{_KEY})|(?P<token>{_TOKEN})|(?P<auth>authorization))"
-    rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE})?\]?{_COLOUR}[ \t]{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|%3D){_COLOUR}[ \t]{{0,8}}{_COLOUR}",
-    re.IGNORECASE,
+_VENDORS = "wandb|swanlab|hf|hub|huggingface|kaggle|comet|neptune|mlflow|clearml|openai|anthropic|gemini|dashscope|deepseek|qwen|zhipu|aws|azure|gcp"
+_ORDINARY_TOKENS = (
+    "eos|bos|pad|unk|sep|cls|mask|image|video|audio|vision|speech|special|start|begin|end|stop|next|new|first|last|previous|per|num|max|min|total|think"
+    "|thinking|unexpected|unknown|invalid|unrecognized|illegal|bad|missing|boi|eoi|eot|eom|eod|eop|fim|prefix|suffix|middle"
 )
-# A command line, as one text or as a list of words.
-_FLAG = lazily(
-    rf"(?<![\w-])--?[\w.-]{{0,40}}?(?:(?P<password>{_PASSWORD})|(?P<key>{_KEY})|(?P<token>{_TOKEN})|(?P<auth>authorization))"
-    rf"(?:(?P<closed>{_QUOTE}),[ \t]{{0,8}}(?=[bu]?['\"\\])|[ \t]{{1,8}}(?!-))",
-    re.IGNORECASE,
+_ORDINARY_PASSES = "forward|backward|fwd|bwd|fw|bw|num|n|first|second|third|last|next|single|multi|one|two|by|each|per|compiler|fx|graph|fusion|opt"
+# A word in lower case to look for, what stands before it and what does not, the name from that word on, and the kind of its value. Case counts only
+# in (?-i:...). What stands before the word is never hidden.
+_NAMES = (
+    ("pass", "", "", r"pass(?:word|wd|phrase|code)", "password"),
+    # `DB_PASS=`; a training has forward passes.
+    ("pass", r"(?-i:[A-Z]_)|ssh_?|become_", r"(?-i:FORWARD_|BACKWARD_)", r"pass(?=['\"]?\s?[=:])", "password"),
+    ("pass", r";", "", r"pass(?==)", "password"),
+    ("pass", r"[a-z0-9][-_]|(?<![\w-])--?", rf"(?<![a-z])(?:{_ORDINARY_PASSES})[-_]", r"pass", "counted"),
+    ("pass", r"['\"]", "", r"pass(?=\\{0,4}['\"])", "mixed"),
+    ("pwd", r"[_;]", "", r"pwd", "password"),
+    ("pwd", r"(?<![a-z0-9])", "", r"(?-i:pwd|Pwd)(?!['\"]?\s?[=:]\s?['\"]?[/~.])", "counted"),
+    ("pswd", "", "", r"pswd", "password"),
+    ("pw", r"(?-i:[A-Z]_)", "", r"pw(?=['\"]?\s?[=:])", "password"),
+    ("pw", r"(?<![\w.-])|[a-z0-9][-_]|(?<![\w-])--?", "", r"pw", "counted"),
+    ("key", r"(?:api|access|account|private|signing|encryption|subscription)[-_ .]?", "", r"key(?:[-_.]?id)?", "key"),
+    ("key", rf"(?<![a-z])(?:{_VENDORS}|master|license|auth|service|consumer|deploy|app)[-_.]?", "", r"key(?:[-_.]?id)?", "key"),
+    ("key", r"(?-i:[A-Z0-9]_)", r"(?-i:PUBLIC|PRIMARY|CACHE|SORT)_", r"(?-i:KEY)", "mixed"),
+    ("key", r"(?<![a-z])", "", r"key", "random"),
+    ("secret", "", "", r"secret(?:[-_ .]?access)?(?:[-_ .]?(?:key|id(?![a-z])))?", "key"),
+    ("signature", r"shared[-_]?access[-_]?", "", r"signature", "key"),
+    # Prose has a colon behind credentials, and files of them have a path.
+    ("credential", "", "", r"credentials?(?=['\"\\=]|[ \t]=)(?!=['\"]?[/~.])", "key"),
+    # Tokens are also what a language model reads.
+    ("token", r"(?<![a-z0-9])|auth|access|refresh|session", rf"(?:\b|_|-)(?:{_ORDINARY_TOKENS})[-_ ]?", r"token", "token"),
+    ("token", r"(?-i:[a-z])", rf"(?:\b|_|-)(?:{_ORDINARY_TOKENS})", r"(?-i:Token)", "token"),
+    ("authorization", "", "", r"authorization", "header"),
+    ("auth", r"(?-i:[A-Z]_)|:_", "", r"auth", "mixed"),
+    ("_pat", r"(?-i:[A-Z0-9])", "", r"(?-i:_PAT)", "mixed"),
+    *((word, "", "", word, "password") for word in ("密码", "口令", "密钥")),
 )
-# A pod's environment, or a list of pairs.
-_PAIR = lazily(
-    r"(?<![A-Z0-9])(?:(?P<password>PASSWORD|PASSWD|PASSPHRASE)|(?P<key>(?:API|ACCESS|PRIVATE)_?KEY(?:_ID)?|SECRET(?:_ACCESS)?(?:_KEY)?)|(?P<token>TOKEN)"
-    rf"|(?P<auth>AUTHORIZATION))(?P<closed>{_QUOTE})?(?:,?\s{{0,8}}(?:{_QUOTE})?value(?:{_QUOTE})?\s{{0,4}}[:=][ \t]{{0,8}}"
-    r"|(?<=['\"]),[ \t]{0,8}(?=['\"\\]))"
-)
-_ORDINARY_TOKEN = lazily(
-    r"(?:\b|_|-)(?:eos|bos|pad|unk|sep|cls|mask|image|video|audio|vision|speech|special|start|begin|end|stop|next|new|first|last|previous|per|num|max|min"
-    r"|total|think|thinking|unexpected|unknown|invalid|unrecognized|illegal|bad|missing|boi|eoi|eot|eom|eod|eop|fim|prefix|suffix|middle)[-_ ]?$",
-    re.IGNORECASE,
-)
-_END = r"(?=[\s,;&)\]}'\"\\\x1b]|$)"
+# What may stand between a name, whose number and closing quote are passed by, and its value.
+_JOINERS = {
+    "sign": r"[ \t]{0,8}(?:={1,3}>?|:=|:(?!:)|：|%3[AD])[ \t]{0,8}",
+    # A pod's environment.
+    "item": rf",?\s{{0,40}}(?:{_QUOTE})?value(?:{_QUOTE})?\s{{0,4}}[:=][ \t]{{0,8}}",
+    "element": r"</(?:name|key)>\s{0,40}<(?:value|string)>|>(?=[^<\n]{1,200}</)",
+    "dots": r"[ \t]{0,2}\.{3,200}[ \t]{1,8}",
+    "box": r"[ \t]{0,80}[|│┃║][ \t]{0,80}",
+    "pair": r"(?<=['\"]),\s{0,40}(?=[bu]?\\{0,4}['\"])",
+    "blank": r"[ \t]{1,80}(?![ \t-])",
+}
+_AFTER = rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE})?\]?(?:" + "|".join(f"(?P<{name}>{joiner})" for name, joiner in _JOINERS.items()) + ")"
+_LEAST_CHARS = {"token": 6, "header": 8, "counted": 3}
+_MIXED = r"(?=[A-Za-z+/=_.~@!#%-]{0,64}\d)(?=[\d+/=_.~@!#%-]{0,64}[A-Za-z])"
+# How a value looks where its name, or what stands between, says little.
+_LOOKS = {
+    "mixed": lazily(rf"{_MIXED}[A-Za-z0-9+/=_-]{{8}}"),
+    "random": lazily(r"(?=[a-z\d+/]{0,64}[A-Z])(?=[A-Z\d+/]{0,64}[a-z])(?=[A-Za-z+/]{0,64}\d)[A-Za-z\d+/]{20,128}={0,2}(?![\w./=-])"),
+    "weak": lazily(_MIXED),
+}
+_END = r"(?=[\s,;&)\]}'\"\\\x1b<]|$)"
 # Code in a traceback, settings that are off, variables that a shell would have filled in.
 _NO_SECRET = lazily(
-    rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}|Optional\[|(?:self|args|cfg|config|opts?|torch)\."
+    rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}"
+    rf"|<(?:set to|not set|unset|none|hidden)\b|Optional\[|[\w.]{{1,64}}\(\)|(?:self|args|cfg|config|opts?|torch)\."
     rf"|os\.(?:environ|getenv)|\$\{{\w{{1,64}}\}}{_END}|(?-i:\$[A-Z_][A-Z0-9_]{{1,64}}){_END}",
     re.IGNORECASE,
 )
 _COUNT = lazily(rf"[-+]?\d{{1,9}}(?:\.\d{{0,9}})?(?:e[-+]?\d{{1,3}})?(?:ns|us|ms|s|k|m|b|kb|mb|gb|%)?{_END}", re.IGNORECASE)
-_BEGINS_CODE = lazily(r"[\[{(<]")
 # `SecretStr('`, `b"`.
 _OPENING = lazily(r"(?:[A-Za-z_][\w.]{0,40}\()?[bBuUrRfF]{0,2}(?P<escape>\\{0,4})(?P<quote>['\"])")
 _TO_QUOTE = {q: lazily(rf"[^\\\n{q}]*(?:\\.[^\\\n{q}]*)*") for q in "'\""}
 _TO_ESCAPED_QUOTE = lazily(r"[^\\\n]*(?:\\(?!\\{0,3}['\"])[^\\\n]*)*")
 # Behind a comma or an ampersand the next setting may begin; else it belongs to the value.
 _BARE = lazily(r"(?:[^\s'\",;&)\]}\\\x1b]|\\(?!['\"])|[,;&)\]}](?=[A-Za-z0-9])(?!\w{1,40}[ \t]?[=:]))+")
+_CELL = lazily(r"[^\s|│┃║][^\n|│┃║]*(?<!\s)")
+_TO_TAG = lazily(r"[^<\n]+")
 _SCHEME = lazily(r"(?:bearer|basic|token|negotiate|api-?key)[ \t]{1,8}", re.IGNORECASE)
 _LONG_SCHEME = lazily(r"(?:aws4-\S{1,30}|digest|oauth|signature)[ \t][^'\n]*", re.IGNORECASE)
-_MIN_TOKEN_CHARS = 6
-_MIN_AUTHORIZATION_CHARS = 8
+# YAML's `password: |` and a value that stands below its name.
+_BELOW = lazily(r"(?P<block>[|>][-+\d]{0,2}[ \t]*)?\r?\n")
+_DIGIT = re.compile(r"\d")
+_MAX_BLOCK_LINES = 200
+_MAX_HEAD_CHARS = 200
+_NAME_CHARS = "-_.ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _MAX_NAME_CHARS = 64
-# The longest word of an ordinary token, with what stands on either side of it.
-_MAX_ORDINARY_CHARS = 16
 _MAX_QUOTED_CHARS = 400
 # `--header Authorization: Bearer abc`, `login NAME password abc`, `docker login -u NAME -p abc`.
 _NAMING_WORDS = 6
 
 # A password may have a slash in it; what follows a port is a path.
-_URL = lazily(r"://(?P<user>[^\s:/@'\"<>]{0,256})(?P<colon>:?)(?P<password>(?<=:)(?!\d{1,5}[/,])(?:[^\s/'\"<>]|/(?!/)){1,512})?@")
+_URL = lazily(r"://(?P<user>[^\s:/@'\"<>]{0,256}):?(?P<password>(?<=:)(?!\d{1,5}[/,])(?:[^\s/'\"<>]|/(?!/)){1,512})?@")
 _TOKEN_AS_USER = lazily(r"(?=[^\d]{0,256}\d).{12,}|.{20,}")
-# Also behind a colour, a line's end that is written as two characters, and what an address has instead of a sign.
-_START = r"(?:(?<![A-Za-z0-9])|(?<=[\d\[]m)|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
-_KEPT = r"\g<keep>" + HIDDEN
-# One of the needles stands, in lower case, in whatever the pattern matches: most texts have none, and are searched no further.
-_BARE_CREDENTIALS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
-    (("bearer",), lazily(r"(?P<keep>\bbearer[ \t:=]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE), _KEPT),
-    (("pass",), lazily(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE), _KEPT),
-    (("login",), lazily(r"(?P<keep>\blogin\s{1,8}\S{1,64}\s{1,8}password\s{1,8})\S+", re.IGNORECASE), _KEPT),
+# Also behind a line's end that is written as two characters, and what an address has instead of a sign.
+_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
+# How keys begin, and what follows.
+_PREFIXES = (
+    ("hf_ api_org_ gsk_ r8_ npm_ rpa_ fw_ sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ whsec_ shpat_ lin_api_ sbp_", r"[A-Za-z0-9]{16,}"),
+    (
+        "sk- glpat- gldt- glrt- glptt- nvapi- dckr_pat_ dckr_oat_ pypi- hvs. dop_v1_ xai- pplx- tvly- figd_ lsv2_pt_ GOCSPX- ya29. wandb_v1_",
+        r"(?!learn)[\w-]{16,}",
+    ),
+    ("ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ ATATT3", r"[\w=-]{20,}"),
+    ("AKIA ASIA", r"[A-Z0-9]{16}\b"),
+    ("LTAI AKID", r"[A-Za-z0-9]{12,40}\b"),
+    ("AIza", r"[\w-]{30,}"),
+    ("xoxa- xoxb- xoxc- xoxd- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-", r"[A-Za-z0-9.%-]{10,}"),
+    ("SG.", r"[\w-]{16,32}\.[\w-]{16,}"),
+    ("dapi", r"[0-9a-f]{32}(?:-\d)?\b"),
+    ("local-", r"[0-9a-f]{40}\b"),
+    ("AGE-SECRET-KEY-", r"[A-Z0-9]{20,}"),
+)
+# Words of which one stands, in lower case, in whatever the pattern matches: most texts have none, and are searched no further. What is `keep` stays.
+_VALUES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
+    *((tuple(s.lower().split()), lazily(rf"{_START}(?:{'|'.join(map(re.escape, s.split()))}){body}")) for s, body in _PREFIXES),
+    (("bearer",), lazily(r"(?P<keep>\bbearer[ \t:=]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE)),
+    (("pass",), lazily(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE)),
+    (("login",), lazily(r"(?P<keep>\blogin\s{1,8}\S{1,64}\s{1,8}password\s{1,8})\S+", re.IGNORECASE)),
     # As curl takes them. Containers take numbers of users and groups in the same way.
     (
-        ("-u",),
+        ("-u", "--user", "--proxy-user"),
         lazily(
-            r"(?P<keep>(?<![\w-])(?:-[uU]|--(?:proxy-)?user)(?:['\"],)?[ \t=]{1,4}['\"]?"
-            r"(?!\d{1,9}:\d{1,9}(?:\s|['\"]|$))[\w.@\\-]{1,64}:)(?!\$)[^\s'\"]+"
+            r"(?P<keep>(?<![\w-])(?:-[uU]|--(?:proxy-)?user)(?:['\"],)?[ \t=]{0,4}['\"]?"
+            r"(?!\d{1,9}:\d{1,9}(?:\s|['\"]|$))[\w.@\\-]{1,64}:)(?![\$/])[^\s'\"]+"
         ),
-        _KEPT,
     ),
-    # As csh and a Dockerfile's old form set them.
+    # As csh, fish and a Dockerfile's old form set them.
     (
-        ("env",),
+        ("env", "set -"),
         lazily(
-            r"(?P<keep>(?<![\w-])(?:setenv|ENV)[ \t]{1,4}[A-Z0-9_]{0,48}(?:TOKEN|SECRET|PASSWORD|PASSWD|_KEY|_PAT)[ \t]{1,4}['\"]?)"
+            r"(?P<keep>(?<![\w-])(?:setenv|ENV|set[ \t]-g?x)[ \t]{1,4}[A-Z0-9_]{0,48}(?:TOKEN|SECRET|PASSWORD|PASSWD|_KEY|_PAT)[ \t]{1,4}['\"]?)"
             r"(?!\$)(?=[A-Za-z+/_-]{0,64}\d)[^\s'\"]{8,}"
         ),
-        _KEPT,
-    ),
-    (
-        ("_pat",),
-        lazily(r"(?P<keep>(?<![A-Za-z0-9])[A-Z][A-Z0-9]{0,30}_PAT['\"]?[ \t]?[=:][ \t]?['\"]?)(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{16,}"),
-        _KEPT,
     ),
     # Docker's config.json.
-    (("auth",), lazily(rf"(?P<keep>{_QUOTE}auth{_QUOTE}[ \t]?:[ \t]?{_QUOTE})[A-Za-z0-9+/]{{12,}}={{0,2}}"), _KEPT),
+    (("auth",), lazily(rf"(?P<keep>{_QUOTE}auth{_QUOTE}[ \t]?:[ \t]?{_QUOTE})[A-Za-z0-9+/]{{12,}}={{0,2}}")),
+    # What programs take as a password.
     (
-        ("login", "sshpass", "mysql", "ossutil"),
+        ("login", "sshpass", "mysql", "ossutil", "redis-cli", "pass:"),
         lazily(
-            r"(?P<keep>(?<![\w-])(?:(?:docker|podman|helm|oc|swanlab)[ \t]{1,4}(?:registry[ \t]{1,4})?login\b[^\n]{0,80}?[ \t]-[pk][ \t=]{1,4}"
-            r"|sshpass[ \t]{1,4}-p[ \t]{0,4}|mysql(?:dump|admin)?\b[^\n]{0,80}?[ \t]-p"
-            r"|ossutil\w{0,8}[ \t]{1,4}config\b[^\n]{0,160}?[ \t]-k[ \t]{1,4}))(?!\$)[^\s;]+"
+            r"(?P<keep>(?<![\w-])(?:(?:docker|podman|helm|oc|az|swanlab)[ \t]{1,4}(?:registry[ \t]{1,4})?login\b[^\n]{0,80}?[ \t]-[pk][ \t=]{1,4}"
+            r"|sshpass[ \t]{1,4}-p[ \t]{0,4}|mysql(?:dump|admin)?\b[^\n]{0,80}?[ \t]-p|redis-cli\b[^\n]{0,80}?[ \t]-a[ \t]{1,4}"
+            r"|-pass(?:in|out)?[ \t]{1,4}pass:|ossutil\w{0,8}[ \t]{1,4}config\b[^\n]{0,160}?[ \t]-k[ \t]{1,4})['\"]?)(?!\$)"
+            r"(?:(?<=')[^'\n]+|(?<=\")[^\"\n]+|[^\s;'\"]+)"
         ),
-        _KEPT,
     ),
     (
         ("secret_access_key", "access_key_secret"),
         lazily(r"(?P<keep>(?:secret_access_key|access_key_secret)[ \t]{1,4})(?=[A-Za-z/+]{0,64}\d)[A-Za-z0-9/+=]{16,}", re.IGNORECASE),
-        _KEPT,
     ),
-    # `KAGGLE_KEY=`, `AZURE_STORAGE_KEY=`, and kaggle.json.
-    (
-        ("_key",),
-        lazily(
-            r"(?P<keep>(?<![A-Za-z0-9])[A-Z][A-Z0-9]{1,30}(?:_[A-Z0-9]{1,30}){0,4}(?<!PUBLIC)(?<!PRIMARY)(?<!CACHE)(?<!SORT)_KEY"
-            r"['\"]?[ \t]?[=:][ \t]?['\"]?)(?=[A-Za-z+/_-]{0,64}\d)[A-Za-z0-9+/=_-]{8,}"
-        ),
-        _KEPT,
-    ),
+    # kaggle.json.
     (
         ("username",),
         lazily(
             rf"(?P<keep>{_QUOTE}username{_QUOTE}:[ \t]?{_QUOTE}[^'\"\n\\]{{1,64}}{_QUOTE},[ \t]?{_QUOTE}key{_QUOTE}:[ \t]?{_QUOTE})[0-9a-f]{{32}}"
         ),
-        _KEPT,
     ),
     # What clouds in China call the two halves of a key.
     (
@@ -161,81 +183,80 @@ _BARE_CREDENTIALS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
             r"(?P<keep>(?<![A-Za-z0-9.])(?:[as]k['\"]?[ \t]?[=:][ \t]?['\"]?|--[as]k[ \t=]))(?=[A-Za-z+/]{0,64}\d)[A-Za-z0-9+/=]{16,}",
             re.IGNORECASE,
         ),
-        _KEPT,
     ),
     (
         ("auth=", "auth("),
         lazily(r"(?P<keep>(?:\bauth=|(?:Basic|Digest)Auth)\([bu]?['\"][^'\"\n]{0,64}['\"],[ \t]{0,4}[bu]?['\"])[^'\"\n]+"),
-        _KEPT,
     ),
+    (("sig",), lazily(r"(?P<keep>(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3D))(?=[A-Za-z_%+/-]{0,64}\d)[A-Za-z0-9_%+/=-]{12,}", re.IGNORECASE)),
     (
-        ("sig",),
-        lazily(r"(?P<keep>(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3D))(?=[A-Za-z_%+/-]{0,64}\d)[A-Za-z0-9_%+/=-]{12,}", re.IGNORECASE),
-        _KEPT,
+        tuple(f"{sign}{name}=" for sign in "?&" for name in ("key", "code", "auth")),
+        lazily(r"(?P<keep>[?&](?:key|code|auth)=)(?=[^\s&'\"\d]{0,64}\d)[^\s&'\"]{8,}", re.IGNORECASE),
     ),
-    (("cookie",), lazily(r"(?P<keep>\b(?:set-)?cookie['\"]?:[ \t]{0,8}['\"]?)(?=\w{1,64}=)[^'\"\n]+", re.IGNORECASE), _KEPT),
-    (("cookies",), lazily(r"(?P<keep>\bcookies['\"]?[ \t]?[:=][ \t]?\{)[^}\n]+", re.IGNORECASE), _KEPT),
+    (("cookie",), lazily(r"(?P<keep>(?:\b(?:set-)?cookie['\"]?:|--cookie)[ \t=]{0,8}['\"]?)(?=\w{1,64}=)[^'\"\n]+", re.IGNORECASE)),
+    (("cookies",), lazily(r"(?P<keep>\bcookies['\"]?[ \t]?[:=][ \t]?\{)[^}\n]+", re.IGNORECASE)),
     # Whoever has the address of a chat's webhook, or of a bot, can write into the chat.
     (
         ("hook",),
         lazily(
-            r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/|/open-apis/bot/v2/hook/|/cgi-bin/webhook/send\?key=)"
-            r"[\w/-]{8,}"
+            r"(?P<keep>://[^\s/'\"<>]{1,100}(?:/[\w.-]{1,40}){0,6}?/\w{0,8}(?<![A-Za-z])(?:web)?hooks?\w{0,2}/)(?=[^\s\d]{0,100}\d)[\w@/.?=&%-]{8,}"
         ),
-        _KEPT,
     ),
-    (("telegram",), lazily(r"(?P<keep>api\.telegram\.org/bot)\d{1,16}:[\w-]{8,}"), _KEPT),
-    (("hf_", "api_org_", "gsk_", "r8_", "npm_"), lazily(_START + r"(?:hf_|api_org_|gsk_|r8_|npm_)[A-Za-z0-9]{16,}"), HIDDEN),
-    (("sk-",), lazily(_START + r"sk-(?!learn)[A-Za-z0-9_-]{16,}"), HIDDEN),
-    (("k_live", "k_test", "whsec_"), lazily(_START + r"(?:[srp]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}"), HIDDEN),
-    (("akia", "asia", "ltai", "akid"), lazily(_START + r"(?:(?:AKIA|ASIA)[A-Z0-9]{16}\b|(?:LTAI|AKID)[A-Za-z0-9]{12,40}\b)"), HIDDEN),
-    (
-        ("aiza", "ya29.", "gocspx-", "sg."),
-        lazily(_START + r"(?:AIza[A-Za-z0-9_-]{30,}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}|SG\.[\w-]{16,32}\.[\w-]{16,})"),
-        HIDDEN,
-    ),
-    (("xox", "xapp-"), lazily(_START + r"(?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}"), HIDDEN),
-    (
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-        lazily(_START + r"(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
-        HIDDEN,
-    ),
-    (
-        ("glpat", "nvapi", "dckr_pat", "pypi", "hvs", "dop_v1"),
-        lazily(_START + r"(?:glpat|nvapi|dckr_pat|pypi|hvs|dop_v1)[-_.][A-Za-z0-9_-]{16,}"),
-        HIDDEN,
-    ),
-    (("dapi",), lazily(_START + r"dapi[0-9a-f]{32}(?:-\d)?\b"), HIDDEN),
+    (("hooks.",), lazily(r"(?P<keep>://hooks\.[a-z.]{1,40}/)[\w/-]{8,}")),
+    (("hook/send",), lazily(r"(?P<keep>/webhook/send\?key=)[\w-]{8,}")),
+    (("telegram",), lazily(r"(?P<keep>api\.telegram\.org/bot)\d{1,16}:[\w-]{8,}")),
     # Begun only where such a word begins, else every `-eyJ` in a long one would be tried to its end.
-    (("eyj",), lazily(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"), HIDDEN),
+    (("eyj",), lazily(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,3}")),
+    # Secrets of applications in Azure.
+    (("8q~",), lazily(r"(?<![\w~.-])[\w~.-]{3}8Q~[\w~.-]{30,40}")),
     # Weights & Biases keys are bare: 40 hexadecimal digits behind a word that names them. Git commits look alike and stay.
     (
         ("wandb",),
         lazily(r"(?P<keep>(?<![A-Za-z0-9])wandb(?![A-Za-z0-9])(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])(?:local-)?[0-9a-f]{40}\b", re.IGNORECASE),
-        _KEPT,
-    ),
-    (("wandb_v1_", "local-"), lazily(_START + r"(?:wandb_v1_\w{20,}|local-[0-9a-f]{40}\b)"), HIDDEN),
-    (
-        ("private key",),
-        lazily(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL),
-        HIDDEN,
     ),
 )
+_KEY_BEGINS, _KEY_ENDS = (lazily(rf"-----{word} [A-Z ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----") for word in ("BEGIN", "END"))
+# What is not seen on a terminal, and where it wrapped a word that the next line does nothing but end.
+_UNSEEN = lazily(
+    r"(?:\x1b|\x9b|\^\[|#033|\\(?:x1b|u001b|033|e))?\[[\d;]{1,16}m|\x1b\[[\d;?]{0,16}[ -/]?[@-~]|(?![\r\v\f])"
+    + CONTROLS.pattern
+    + r"|[\u00ad\u180e\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
+    r"|(?P<wrap>(?<=[\w+/=.~%-])\r?\n(?=(?P<rest>[\w+/=.~%-]{1,400})['\",;)\]}]{0,3}[ \t\r]{0,8}(?:\n|\Z)))"
+)
+_MIN_WRAPPED_CHARS = 40
+# What `re` takes for a letter of ASCII besides that letter where case does not count.
+_SMALL = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"})
 # What is glued to a credential may show as one only when that is gone.
 _MAX_PASSES = 5
 # What is left of a word that was cut may be the rest of anything.
 _CUT_WORD = lazily(r"…[A-Za-z0-9_+/=.%~:@-]{20,}\S*")
 
 
+class _Name:
+    """A row of _NAMES that can be asked whether one stands at a place."""
+
+    def __init__(self, before: str, no: str, rest: str, kind: str) -> None:
+        self.kind = kind
+        self.at = lazily(rest + _AFTER, re.IGNORECASE).match
+        self._before = lazily(rf"(?:{before})\Z", re.IGNORECASE) if before else None
+        self._no = lazily(rf"(?:{no})\Z", re.IGNORECASE) if no else None
+
+    def follows(self, head: str) -> bool:
+        return (self._before is None or self._before.search(head) is not None) and (self._no is None or not self._no.search(head))
+
+
+_NAMED = {core: [_Name(*row) for word, *row in _NAMES if word == core] for core, *_ in _NAMES}
+
+
 def redact(text: str) -> str:
-    """The text without credentials; everything around them stays, so that a line can still be found in its log.
+    """The text without credentials; everything around them stays, so that a line can still be found in its log, and there are as many lines.
 
     A text that begins with `…` directly before a long word was cut inside that word, which is hidden. Redacting again changes nothing.
     """
     if text.startswith("…") and (found := _CUT_WORD.match(text)):
         text = f"…{HIDDEN}{text[found.end() :]}"
     for _ in range(_MAX_PASSES):
-        before, text = text, _pass(text)
+        before, text = text, _hidden(text)
         if text == before:
             break
     return text
@@ -261,106 +282,191 @@ def redact_data(data: T) -> T:
     return clean
 
 
-def _pass(text: str) -> str:
+def _hidden(text: str) -> str:
+    found = [*_credentials(text)]
+    # What is not seen is no part of a name or of a value: both are also looked for without it.
+    if cuts := [m.span() for m in _UNSEEN.finditer(text) if m["wrap"] is None or _is_wrapped(text, m)]:
+        found += _without(text, cuts)
+    pieces, done = list[str](), 0
+    for start, end in sorted(found):
+        if end > done:
+            pieces.append(text[done:start])
+            lines = text[max(done, start) : end].split("\n")
+            # Two that overlap are one.
+            if start < done:
+                lines[0] = ""
+            pieces.append("\n".join(line[: len(line) - len(line.lstrip())] + HIDDEN if line.strip() else line for line in lines))
+            done = end
+    return "".join([*pieces, text[done:]])
+
+
+def _is_wrapped(text: str, end: re.Match[str]) -> bool:
+    width = end.start() - text.rfind("\n", 0, end.start()) - 1
+    return width >= max(_MIN_WRAPPED_CHARS, len(end["rest"]))
+
+
+def _without(text: str, cuts: Sequence[Span]) -> Iterator[Span]:
+    """Where credentials stand in a text that they are looked for in without some places of it."""
+    gone = [0, *accumulate(end - start for start, end in cuts)]
+    places = [start - before for (start, _), before in zip(cuts, gone, strict=False)]
+    pieces = [text[end:start] for end, start in zip((0, *(end for _, end in cuts)), (*(start for start, _ in cuts), len(text)), strict=True)]
+    for start, end in _credentials("".join(pieces)):
+        yield start + gone[bisect_right(places, start)], end + gone[bisect_left(places, end)]
+
+
+def _credentials(text: str) -> Iterator[Span]:
     small = (text if text.isascii() else text.translate(_SMALL)).lower()
-    if "://" in text:
-        text = _URL.sub(_url, text)
-    if any(word in small for word in _WORDS):
-        for names in (_FLAG, _PAIR, _NAMED):
-            text = _named(text, names)
-    for needles, pattern, replacement in _BARE_CREDENTIALS:
-        if any(needle in small for needle in needles):
-            text = pattern.sub(replacement, text)
-    return text
+    at = 0
+    while (begin := _KEY_BEGINS.search(text, at) if "PRIVATE KEY" in text else None) is not None:
+        end = _KEY_ENDS.search(text, begin.end())
+        at = len(text) if end is None else end.end()
+        yield begin.start(), at
+    for start, stop in _lines_with(small, ("://",)):
+        for found in _URL.finditer(text, start, stop):
+            if _TOKEN_AS_USER.fullmatch(found["user"]):
+                yield found.span("user")
+            if found["password"]:
+                yield found.span("password")
+    for words, pattern in _VALUES:
+        for start, stop in _lines_with(small, words):
+            for found in pattern.finditer(text, start, stop):
+                yield found.end("keep") if "keep" in pattern.groupindex else found.start(), found.end()
+    for core, names in _NAMED.items():
+        at = small.find(core)
+        while at >= 0:
+            values = next(filter(None, (_values(text, at, name) for name in names)), ())
+            yield from values
+            # What was hidden is not read again, and whatever is read and stays is short.
+            at = small.find(core, values[-1][1] if values else at + len(core))
 
 
-def _redacted(value: Any) -> Any:
-    if isinstance(value, str):
-        return redact(CONTROLS.sub("", value))
-    if isinstance(value, tuple):
-        return tuple(map(_redacted, value))
-    if isinstance(value, list):
-        return list(map(_redacted, value))
-    if isinstance(value, dict):
-        return {_redacted(k): _of_setting(k, v) for k, v in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        texts = {f.name: _redacted(getattr(value, f.name)) for f in fields(value)}
-        if "name" in texts and "value" in texts:
-            texts["value"] = _of_setting(texts["name"], texts["value"])
-        return replace(value, **texts)
-    return value
+def _lines_with(small: str, words: Sequence[str]) -> set[Span]:
+    """The lines in which one of the words stands, each with the two behind it: a credential may stand below what names it."""
+    found = set[Span]()
+    for word in words:
+        at = small.find(word)
+        while at >= 0:
+            start, end = small.rfind("\n", 0, at) + 1, at
+            stops = []
+            for _ in range(3):
+                end = small.find("\n", end) + 1 or len(small)
+                stops.append(end)
+            found.add((start, end))
+            at = small.find(word, stops[0])
+    return found
 
 
-def _of_setting(name: str, value: Any) -> Any:
-    return HIDDEN if value and isinstance(value, str) and _is_secret(name) else _redacted(value)
+def _values(text: str, at: int, name: _Name) -> Sequence[Span]:
+    """The credential of which the name has its word at a place; a span for each of its lines."""
+    if (found := name.at(text, at)) is None or not name.follows(head := text[max(0, at - _MAX_NAME_CHARS) : at]):
+        return ()
+    word_at, joiner = at - len(head) + len(head.rstrip(_NAME_CHARS)), found.lastgroup or ""
+    word, before = text[word_at : found.start(joiner)], text[max(0, word_at - _MAX_NAME_CHARS) : word_at]
+    flag, capitals = word.startswith("-"), word.isupper()
+    if (
+        (joiner == "pair" and not (flag or capitals or before.rstrip("bu'\"\\").endswith("(")))
+        or (joiner == "item" and not (found["closed"] or capitals or set(",\n") & set(found[joiner])))
+        or (joiner == "box" and before.strip(" \t")[-1:] not in ("", "\n", "|", "│", "┃", "║"))
+        or (joiner == "blank" and not flag and len(found[joiner]) < 2 and before.strip(" \t")[-1:] not in ("", "\n"))
+    ):
+        return ()
+    looks = _LOOKS.get(name.kind)
+    if looks is None and joiner not in ("sign", "item", "element") and not flag and (joiner == "blank" or name.kind in ("token", "counted")):
+        looks = _LOOKS["weak"]
+    if joiner == "sign" and (below := _BELOW.match(text, found.end())):
+        return _below(text, word_at, below, looks or (None if name.kind in ("password", "key") else _LOOKS["weak"]), closed=bool(found["closed"]))
+    start, end = _value(text, found, name.kind, word_at)
+    return ((start, end),) if start < end and (looks is None or looks.match(text, start)) else ()
 
 
-def _is_secret(name: str) -> bool:
-    """Whether a setting of this name holds a credential."""
-    found = _NAMED.search(f"{name}=")
-    return found is not None and not _is_ordinary(f"{name}=", found)
-
-
-def _url(found: re.Match[str]) -> str:
-    user, password = found["user"], found["password"]
-    if _TOKEN_AS_USER.fullmatch(user):
-        user = HIDDEN
-    return f"://{user}{found['colon']}{HIDDEN if password else ''}@"
-
-
-def _named(text: str, names: re.Pattern[str]) -> str:
-    """Hide what stands behind names. What was hidden is not read again, and whatever is read and stays is short."""
-    kept, done, at = [], 0, 0
-    while found := names.search(text, at):
-        at = found.end()
-        start, end = _value(text, found)
-        if start < end:
-            kept += [text[done:start], HIDDEN]
-            done = at = end
-    return "".join([*kept, text[done:]])
-
-
-def _value(text: str, name: re.Match[str]) -> tuple[int, int]:
+def _value(text: str, name: re.Match[str], kind: str, word_at: int) -> Span:
     """Where the credential behind a name stands; nothing where there is none."""
-    at = name.end()
-    opening = _OPENING.match(text, at)
-    first = at if opening is None else opening.end()
-    if _is_ordinary(text, name) or _NO_SECRET.match(text, first) or _NO_SECRET.match(text, at):
-        return at, at
-    if name["token"] and (_COUNT.match(text, first) or _BEGINS_CODE.match(text, first)):
+    at = first = name.end()
+    if opening := _OPENING.match(text, at):
+        first = opening.end()
+    numbers = kind in ("token", "counted")
+    begins_code = text[first if numbers else at : (first if numbers else at) + 1] in ("[", "{", "(", "<") and kind != "password"
+    if _NO_SECRET.match(text, first) or _NO_SECRET.match(text, at) or begins_code or (numbers and _COUNT.match(text, first)):
         return at, at
     if opening is not None:
         end = (_TO_ESCAPED_QUOTE if opening["escape"] else _TO_QUOTE[opening["quote"]]).match(text, first)
+    elif name["dots"] or name["box"]:
+        end = _CELL.match(text, at)
+    elif name["element"]:
+        end = _TO_TAG.match(text, at)
+    elif "==" in name[0]:
+        return at, at
     else:
-        if "==" in name[0] or (not name["password"] and _BEGINS_CODE.match(text, at)):
-            return at, at
-        if name["auth"]:
+        if kind == "header":
             if whole := _LONG_SCHEME.match(text, at):
                 return whole.span()
             if scheme := _SCHEME.match(text, at):
                 first = scheme.end()
                 if text.startswith(HIDDEN, first):
                     return at, at
-        if (last := _end_of_quoted_setting(text, name)) is not None:
-            return first, last
+        quote = text[max(0, word_at - 1) : word_at]
+        if not name["closed"] and quote in ("'", '"'):
+            # `'NAME=some words'`, quoted as a whole.
+            last = text.find(quote, at, at + _MAX_QUOTED_CHARS)
+            if last > at and "\n" not in text[at:last]:
+                return first, last
         end = _BARE.match(text, first)
-    if end is None:
-        return at, at
-    least = _MIN_TOKEN_CHARS if name["token"] else _MIN_AUTHORIZATION_CHARS if name["auth"] else 1
-    return (end.start(), end.end()) if end.end() - end.start() >= least else (at, at)
+    return end.span() if end is not None and end.end() - end.start() >= _LEAST_CHARS.get(kind, 1) else (at, at)
 
 
-def _is_ordinary(text: str, name: re.Match[str]) -> bool:
-    return bool(name["token"]) and _ORDINARY_TOKEN.search(text[max(0, name.start("token") - _MAX_ORDINARY_CHARS) : name.start("token")]) is not None
+def _below(text: str, word_at: int, found: re.Match[str], looks: re.Pattern[str] | None, *, closed: bool) -> Sequence[Span]:
+    """The lines of a value that stands below its name. Whatever a launcher puts in front of one of them stands in front of each."""
+    line_at = text.rfind("\n", max(0, word_at - _MAX_HEAD_CHARS), word_at) + 1
+    head = _DIGIT.sub("0", text[line_at:word_at].rstrip("'\"\\").replace("- ", "  "))
+    at, spans = found.end(), list[Span]()
+    for _ in range(_MAX_BLOCK_LINES if found["block"] else 1):
+        stop = text.find("\n", at) + 1 or len(text) + 1
+        line = text[at : stop - 1].rstrip()
+        alike = _DIGIT.sub("0", line[: len(head)]) == head
+        value = line[len(head) :] if alike else line
+        start = at + len(line) - len(value.lstrip())
+        is_deeper = alike and value[:1] in (" ", "\t")
+        if found["block"]:
+            if is_deeper and (spans or looks is None or looks.match(text, start)):
+                spans.append((start, at + len(line)))
+            elif line:
+                break
+        elif not _NO_SECRET.match(text, start) and (opening := _OPENING.match(text, start)) and (alike or closed):
+            end = _TO_QUOTE[opening["quote"]].match(text, opening.end())
+            if end is not None and (looks is None or looks.match(text, end.start())) and not _NO_SECRET.match(text, end.start()):
+                spans.append(end.span())
+        elif is_deeper and not _NO_SECRET.match(text, start) and (looks is None or looks.match(text, start)):
+            word = value.strip()
+            if not (set(" \t:#") & {*word[:1], *word[-1:]} or len(word.split()) > 1):
+                spans.append((start, at + len(line)))
+        at = stop
+    return spans
 
 
-def _end_of_quoted_setting(text: str, name: re.Match[str]) -> int | None:
-    """Where `'NAME=some words'` ends, quoted as a whole."""
-    if name["closed"]:
-        return None
-    before = text[max(0, name.start() - _MAX_NAME_CHARS) : name.start()]
-    quote = before.rstrip("-_.ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")[-1:]
-    if quote not in ("'", '"'):
-        return None
-    end = text.find(quote, name.end(), name.end() + _MAX_QUOTED_CHARS)
-    return end if end > name.end() and "\n" not in text[name.end() : end] else None
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(CONTROLS.sub("", value))
+    if isinstance(value, (list, tuple)):
+        words = [CONTROLS.sub("", v) for v in value if isinstance(v, str)]
+        if len(words) == len(value) and any(w.startswith("-") for w in words):
+            return type(value)(redact_command(words))
+        return type(value)(map(_redacted, value))
+    if isinstance(value, dict):
+        return _of_pair({_redacted(k): _of_setting(k, v) for k, v in value.items()})
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **_of_pair({f.name: _redacted(getattr(value, f.name)) for f in fields(value)}))
+    return value
+
+
+def _of_pair(data: dict[Any, Any]) -> dict[Any, Any]:
+    """A setting of which the name is one text and the value another."""
+    return {**data, "value": _of_setting(data["name"], data["value"])} if "name" in data and "value" in data else data
+
+
+def _of_setting(name: Any, value: Any) -> Any:
+    """What has the name of a credential is one, whatever it looks like."""
+    if isinstance(value, str) and isinstance(name, str) and value:
+        for shown in ("xxxxxxxx", value):
+            if any(start == len(name) + 1 for start, _ in _credentials(f"{name}={shown}")):
+                return HIDDEN
+    return _redacted(value)
