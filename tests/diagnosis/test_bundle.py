@@ -223,6 +223,15 @@ def test_of_a_private_key_nothing_stays_wherever_lines_are_left_out(prefix, told
     assert kept[0] == "step 0" and kept[-1] == "step 199"
 
 
+@pytest.mark.parametrize("named", [["password: |", "  one", "  two"], ['"password":', '  "three"'], ["- name: DB_PASSWORD", "  value: four"]])
+def test_what_stands_below_a_name_that_is_left_out_does_not_stay(named):
+    filler = [f"step {n}" for n in range(200)]
+    for at in range(60, 70):
+        lines = [*filler[:at], *named, *filler]
+        kept = bundle._excerpt(io.BytesIO("\n".join(lines).encode()), [64 + bundle.AROUND_LINES], 40).decode().split("\n")
+        assert len(kept) == len(lines) and not any(word in line for line in kept for word in ("one", "two", "three", "four"))
+
+
 def test_code_that_looks_for_a_key_begins_none():
     log = b'  if "-----BEGIN PRIVATE KEY-----" in text:\n' + b"".join(b"line %d\n" % n for n in range(30)) + b"aGVsbG8gd29ybGQgaGVsbG8gd29ybGQ=\n"
     kept = bundle._excerpt(io.BytesIO(log), [], 400)

@@ -38,7 +38,7 @@ from unhang.records.logs.streams import words
 from unhang.records.rundir import MEMBER, RunDir
 
 SCHEMA = "unhang/bundle/1"
-# Hiding credentials takes about a second for each MB: of all logs together about so much stays, and of each at least so many lines.
+# Hiding credentials takes up to half a second for each MB: of all logs together about so much stays, and of each at least so many lines.
 TEXT_BYTES = 4 * 1024**2
 LEAST_LINES = 40
 MOST_LINES = 4_000
@@ -48,6 +48,7 @@ LINE_BYTES = 16 * 1024
 # What stands behind the cut tells whether a credential begins before it: no pattern of `redact` looks further ahead.
 _AHEAD_BYTES = 4 * 1024
 _USUAL_LINE_BYTES = 120
+_NAMING_LINES = 20
 _CHUNK_BYTES = 1 << 20
 _KEY_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -294,17 +295,21 @@ def _excerpt(log: _Readable, told: Iterable[int], share: int, beside: Iterable[i
     """What stays of a log, without credentials: the windows and its end; a mark and empty lines for what lies between: each keeps its number."""
     windows = deque(_windows(told, share, beside))
     pieces, block, gap = list[bytes](), list[bytes](), 0
+    # What names a credential may be left out, and the credential, below it, stay.
+    skipped, before = deque[bytes](maxlen=_NAMING_LINES), list[bytes]()
     # What may turn out to be the end, each line with whether it stays if it is not.
     recent = deque[tuple[bytes, bool]]()
 
     def settle(line: bytes, *, stays: bool) -> None:
-        nonlocal block, gap
+        nonlocal block, before, gap
         if not stays:
             gap += 1
+            skipped.append(line)
             return
         if gap:
-            pieces.extend((_cleaned(block), _mark(gap)))
-            block, gap = [], 0
+            pieces.extend((_cleaned(block, before), _mark(gap)))
+            block, before, gap = [], [*skipped], 0
+            skipped.clear()
         block.append(line)
 
     for number, line in enumerate(_without_keys(_lines(log)), 1):
@@ -316,7 +321,7 @@ def _excerpt(log: _Readable, told: Iterable[int], share: int, beside: Iterable[i
             settle(line, stays=stays)
     for line, _ in recent:
         settle(line, stays=True)
-    return b"".join([*pieces, _cleaned(block)])
+    return b"".join([*pieces, _cleaned(block, before)])
 
 
 def _lines(log: _Readable) -> Iterator[bytes]:
@@ -357,16 +362,16 @@ def _mark(lines: int) -> bytes:
     return f"{LEFT_OUT}: {lines:,}]".encode() + b"\n" * lines
 
 
-def _cleaned(block: Sequence[bytes]) -> bytes:
-    """Lines without credentials, as many as before, each of LINE_BYTES at most."""
+def _cleaned(block: Sequence[bytes], before: Sequence[bytes]) -> bytes:
+    """Lines without credentials, as many as there were, each of LINE_BYTES at most; read behind those `before`, which are no part of them."""
     pieces, run = list[bytes](), list[bytes]()
-    for line in block:
+    for line in (*before, *block):
         if len(line) <= LINE_BYTES:
             run.append(line)
         else:
             pieces += [_clean(b"".join(run)), _cut(line)]
             run = []
-    return b"".join([*pieces, _clean(b"".join(run))])
+    return b"".join([*pieces, _clean(b"".join(run))]).split(b"\n", len(before))[-1]
 
 
 def _cut(line: bytes) -> bytes:

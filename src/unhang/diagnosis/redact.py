@@ -105,6 +105,8 @@ _MAX_BLOCK_LINES = 200
 _MAX_HEAD_CHARS = 200
 _NAME_CHARS = "-_.ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _MAX_NAME_CHARS = 64
+# The longest of what stands before the word of a name, with what may stand before that.
+_MAX_BEFORE_CHARS = 18
 _MAX_QUOTED_CHARS = 400
 # `--header Authorization: Bearer abc`, `login NAME password abc`, `docker login -u NAME -p abc`.
 _NAMING_WORDS = 6
@@ -358,8 +360,9 @@ def _lines_with(small: str, words: Sequence[str]) -> set[Span]:
 
 def _values(text: str, at: int, name: _Name) -> Sequence[Span]:
     """The credential of which the name has its word at a place; a span for each of its lines."""
-    if (found := name.at(text, at)) is None or not name.follows(head := text[max(0, at - _MAX_NAME_CHARS) : at]):
+    if (found := name.at(text, at)) is None or not name.follows(text[max(0, at - _MAX_BEFORE_CHARS) : at]):
         return ()
+    head = text[max(0, at - _MAX_NAME_CHARS) : at]
     word_at, joiner = at - len(head) + len(head.rstrip(_NAME_CHARS)), found.lastgroup or ""
     word, before = text[word_at : found.start(joiner)], text[max(0, word_at - _MAX_NAME_CHARS) : word_at]
     flag, capitals = word.startswith("-"), word.isupper()
@@ -375,11 +378,11 @@ def _values(text: str, at: int, name: _Name) -> Sequence[Span]:
         looks = _LOOKS["weak"]
     if joiner == "sign" and (below := _BELOW.match(text, found.end())):
         return _below(text, word_at, below, looks or (None if name.kind in ("password", "key") else _LOOKS["weak"]), closed=bool(found["closed"]))
-    start, end = _value(text, found, name.kind, word_at)
-    return ((start, end),) if start < end and (looks is None or looks.match(text, start)) else ()
+    start, end = _value(text, found, name.kind, looks, word_at)
+    return ((start, end),) if start < end else ()
 
 
-def _value(text: str, name: re.Match[str], kind: str, word_at: int) -> Span:
+def _value(text: str, name: re.Match[str], kind: str, looks: re.Pattern[str] | None, word_at: int) -> Span:
     """Where the credential behind a name stands; nothing where there is none."""
     at = first = name.end()
     if opening := _OPENING.match(text, at):
@@ -387,6 +390,8 @@ def _value(text: str, name: re.Match[str], kind: str, word_at: int) -> Span:
     numbers = kind in ("token", "counted")
     begins_code = text[first if numbers else at : (first if numbers else at) + 1] in ("[", "{", "(", "<") and kind != "password"
     if _NO_SECRET.match(text, first) or _NO_SECRET.match(text, at) or begins_code or (numbers and _COUNT.match(text, first)):
+        return at, at
+    if looks is not None and not looks.match(text, first):
         return at, at
     if opening is not None:
         end = (_TO_ESCAPED_QUOTE if opening["escape"] else _TO_QUOTE[opening["quote"]]).match(text, first)
