@@ -430,19 +430,21 @@ def _below(text: str, word_at: int, found: re.Match[str], looks: re.Pattern[str]
         alike = _DIGIT.sub("0", line[: len(head)]) == head
         value = line[len(head) :] if alike else line
         start = at + len(line) - len(value.lstrip())
-        is_deeper = alike and value[:1] in (" ", "\t")
-        if found["block"]:
-            if is_deeper and (spans or looks is None or looks.match(text, start)):
+        is_deeper = value[:1] in (" ", "\t")
+        # Without what stands in front of the other lines it is the value only if it looks like one.
+        like = looks if alike else _LOOKS["weak"]
+        if found["block"] and (spans or not _NO_SECRET.match(text, start)):
+            if is_deeper and (alike if spans else like is None or like.match(text, start)):
                 spans.append((start, at + len(line)))
             elif line:
                 break
-        elif not _NO_SECRET.match(text, start) and (opening := _OPENING.match(text, start)) and (alike or closed):
-            end = _TO_QUOTE[opening["quote"]].match(text, opening.end())
-            if end is not None and (looks is None or looks.match(text, end.start())) and not _NO_SECRET.match(text, end.start()):
-                spans.append(end.span())
-        elif is_deeper and not _NO_SECRET.match(text, start) and (looks is None or looks.match(text, start)):
-            word = value.strip()
-            if not (set(" \t:#") & {*word[:1], *word[-1:]} or len(word.split()) > 1):
+        elif not found["block"] and not _NO_SECRET.match(text, start):
+            opening, word = _OPENING.match(text, start), value.strip()
+            if opening is not None and (alike or closed):
+                end = _TO_QUOTE[opening["quote"]].match(text, opening.end())
+                if end is not None and (looks is None or looks.match(text, end.start())) and not _NO_SECRET.match(text, end.start()):
+                    spans.append(end.span())
+            elif is_deeper and (like is None or like.match(text, start)) and word[:1] != "#" and word[-1:] != ":" and not set(" \t") & set(word):
                 spans.append((start, at + len(line)))
         at = stop
     return spans
