@@ -1,7 +1,7 @@
 """Credentials, taken out of everything that a verdict shows.
 
 Launch scripts carry tokens in command lines and environments, tracebacks and logs repeat them, and verdicts are pasted into bug reports.
-The rules are tables: names, what may stand between a name and its value, how a value looks whose name says little, values that need no name.
+The rules are data: `redact.tsv` has names, and values that need none; here is what may stand between a name and its value, and how a value looks.
 Logs are written by anybody: the time a text takes grows with its length and no faster. Repetitions are bounded, or what they run over is consumed.
 """
 
@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, TypeVar
 
 from unhang.patterns import lazily
@@ -22,43 +23,15 @@ Span = tuple[int, int]
 
 HIDDEN = "[redacted]"
 
-_QUOTE = r"\\{0,4}['\"]"
-_VENDORS = "wandb|swanlab|hf|hub|huggingface|kaggle|comet|neptune|mlflow|clearml|openai|anthropic|gemini|dashscope|deepseek|qwen|zhipu|aws|azure|gcp"
-_ORDINARY_TOKENS = (
-    "eos|bos|pad|unk|sep|cls|mask|image|video|audio|vision|speech|special|start|begin|end|stop|next|new|first|last|previous|per|num|max|min|total|think"
-    "|thinking|unexpected|unknown|invalid|unrecognized|illegal|bad|missing|boi|eoi|eot|eom|eod|eop|fim|prefix|suffix|middle"
-)
-_ORDINARY_PASSES = "forward|backward|fwd|bwd|fw|bw|num|n|first|second|third|last|next|single|multi|one|two|by|each|per|compiler|fx|graph|fusion|opt"
-# A word in lower case to look for, what stands before it and what does not, the name from that word on, and the kind of its value. Case counts only
-# in (?-i:...). What stands before the word is never hidden.
-_NAMES = (
-    ("pass", "", "", r"pass(?:word|wd|phrase|code)", "password"),
-    # `DB_PASS=`; a training has forward passes.
-    ("pass", r"(?-i:[A-Z]_)|ssh_?|become_", r"(?-i:FORWARD_|BACKWARD_)", r"pass(?=['\"]?\s?[=:])", "password"),
-    ("pass", r";", "", r"pass(?==)", "password"),
-    ("pass", r"[a-z0-9][-_]|(?<![\w-])--?", rf"(?<![a-z])(?:{_ORDINARY_PASSES})[-_]", r"pass", "counted"),
-    ("pass", r"['\"]", "", r"pass(?=\\{0,4}['\"])", "mixed"),
-    ("pwd", r"[_;]", "", r"pwd", "password"),
-    ("pwd", r"(?<![a-z0-9])", "", r"(?-i:pwd|Pwd)(?!['\"]?\s?[=:]\s?['\"]?[/~.])", "counted"),
-    ("pswd", "", "", r"pswd", "password"),
-    ("pw", r"(?-i:[A-Z]_)", "", r"pw(?=['\"]?\s?[=:])", "password"),
-    ("pw", r"(?<![\w.-])|[a-z0-9][-_]|(?<![\w-])--?", "", r"pw", "counted"),
-    ("key", r"(?:api|access|account|private|signing|encryption|subscription)[-_ .]?", "", r"key(?:[-_.]?id)?", "key"),
-    ("key", rf"(?<![a-z])(?:{_VENDORS}|master|license|auth|service|consumer|deploy|app)[-_.]?", "", r"key(?:[-_.]?id)?", "key"),
-    ("key", r"(?-i:[A-Z0-9]_)", r"(?-i:PUBLIC|PRIMARY|CACHE|SORT)_", r"(?-i:KEY)", "mixed"),
-    ("key", r"(?<![a-z])", "", r"key", "random"),
-    ("secret", "", "", r"secret(?:[-_ .]?access)?(?:[-_ .]?(?:key|id(?![a-z])))?", "key"),
-    ("signature", r"shared[-_]?access[-_]?", "", r"signature", "key"),
-    # Prose has a colon behind credentials, and files of them have a path.
-    ("credential", "", "", r"credentials?(?=['\"\\=]|[ \t]=)(?!=['\"]?[/~.])", "key"),
-    # Tokens are also what a language model reads.
-    ("token", r"(?<![a-z0-9])|auth|access|refresh|session", rf"(?:\b|_|-)(?:{_ORDINARY_TOKENS})[-_ ]?", r"token", "token"),
-    ("token", r"(?-i:[a-z])", rf"(?:\b|_|-)(?:{_ORDINARY_TOKENS})", r"(?-i:Token)", "token"),
-    ("authorization", "", "", r"authorization", "header"),
-    ("auth", r"(?-i:[A-Z]_)|:_", "", r"auth", "mixed"),
-    ("_pat", r"(?-i:[A-Z0-9])", "", r"(?-i:_PAT)", "mixed"),
-    *((word, "", "", word, "password") for word in ("密码", "口令", "密钥")),
-)
+_TABLE = [line.split("\t") for line in Path(__file__).with_name("redact.tsv").read_text("utf-8").splitlines() if not line.startswith("#")]
+_LET = {row[1]: row[2] for row in _TABLE if row[0] == "let"}
+_QUOTE = _LET["QUOTE"]
+
+
+def _filled(pattern: str) -> str:
+    return re.sub(r"\{([A-Z]+)\}", lambda m: _LET[m[1]], pattern)
+
+
 # What may stand between a name, whose number and closing quote are passed by, and its value.
 _JOINERS = {
     "sign": r"[ \t]{0,8}(?:={1,3}>?|:=|:(?!:)|：|%3[AD])[ \t]{0,8}",
@@ -116,107 +89,14 @@ _URL = lazily(r"://(?P<user>[^\s:/@'\"<>]{0,256}):?(?P<password>(?<=:)(?!\d{1,5}
 _TOKEN_AS_USER = lazily(r"(?=[^\d]{0,256}\d).{12,}|.{20,}")
 # Also behind a line's end that is written as two characters, and what an address has instead of a sign.
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
-# How keys begin, and what follows.
-_PREFIXES = (
-    ("hf_ api_org_ gsk_ r8_ npm_ rpa_ fw_ sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ whsec_ shpat_ lin_api_ sbp_", r"[A-Za-z0-9]{16,}"),
-    (
-        "sk- glpat- gldt- glrt- glptt- nvapi- dckr_pat_ dckr_oat_ pypi- hvs. dop_v1_ xai- pplx- tvly- figd_ lsv2_pt_ GOCSPX- ya29. wandb_v1_",
-        r"(?!learn)[\w-]{16,}",
-    ),
-    ("ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ ATATT3", r"[\w=-]{20,}"),
-    ("AKIA ASIA", r"[A-Z0-9]{16}\b"),
-    ("LTAI AKID", r"[A-Za-z0-9]{12,40}\b"),
-    ("AIza", r"[\w-]{30,}"),
-    ("xoxa- xoxb- xoxc- xoxd- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-", r"[A-Za-z0-9.%-]{10,}"),
-    ("SG.", r"[\w-]{16,32}\.[\w-]{16,}"),
-    ("dapi", r"[0-9a-f]{32}(?:-\d)?\b"),
-    ("local-", r"[0-9a-f]{40}\b"),
-    ("AGE-SECRET-KEY-", r"[A-Z0-9]{20,}"),
-)
-# Words of which one stands, in lower case, in whatever the pattern matches: most texts have none, and are searched no further. What is `keep` stays.
-_VALUES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
-    *((tuple(s.lower().split()), lazily(rf"{_START}(?:{'|'.join(map(re.escape, s.split()))}){body}")) for s, body in _PREFIXES),
-    (("bearer",), lazily(r"(?P<keep>\bbearer[ \t:=]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE)),
-    (("pass",), lazily(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE)),
-    (("login",), lazily(r"(?P<keep>\blogin\s{1,8}\S{1,64}\s{1,8}password\s{1,8})\S+", re.IGNORECASE)),
-    # As curl takes them. Containers take numbers of users and groups in the same way.
-    (
-        ("-u", "--user", "--proxy-user"),
-        lazily(
-            r"(?P<keep>(?<![\w-])(?:-[uU]|--(?:proxy-)?user)(?:['\"],)?[ \t=]{0,4}['\"]?"
-            r"(?!\d{1,9}:\d{1,9}(?:\s|['\"]|$))[\w.@\\-]{1,64}:)(?![\$/])[^\s'\"]+"
-        ),
-    ),
-    # As csh, fish and a Dockerfile's old form set them.
-    (
-        ("env", "set -"),
-        lazily(
-            r"(?P<keep>(?<![\w-])(?:setenv|ENV|set[ \t]-g?x)[ \t]{1,4}[A-Z0-9_]{0,48}(?:TOKEN|SECRET|PASSWORD|PASSWD|_KEY|_PAT)[ \t]{1,4}['\"]?)"
-            r"(?!\$)(?=[A-Za-z+/_-]{0,64}\d)[^\s'\"]{8,}"
-        ),
-    ),
-    # Docker's config.json.
-    (("auth",), lazily(rf"(?P<keep>{_QUOTE}auth{_QUOTE}[ \t]?:[ \t]?{_QUOTE})[A-Za-z0-9+/]{{12,}}={{0,2}}")),
-    # What programs take as a password.
-    (
-        ("login", "sshpass", "mysql", "ossutil", "redis-cli", "pass:"),
-        lazily(
-            r"(?P<keep>(?<![\w-])(?:(?:docker|podman|helm|oc|az|swanlab)[ \t]{1,4}(?:registry[ \t]{1,4})?login\b[^\n]{0,80}?[ \t]-[pk][ \t=]{1,4}"
-            r"|sshpass[ \t]{1,4}-p[ \t]{0,4}|mysql(?:dump|admin)?\b[^\n]{0,80}?[ \t]-p|redis-cli\b[^\n]{0,80}?[ \t]-a[ \t]{1,4}"
-            r"|-pass(?:in|out)?[ \t]{1,4}pass:|ossutil\w{0,8}[ \t]{1,4}config\b[^\n]{0,160}?[ \t]-k[ \t]{1,4})['\"]?)(?!\$)"
-            r"(?:(?<=')[^'\n]+|(?<=\")[^\"\n]+|[^\s;'\"]+)"
-        ),
-    ),
-    (
-        ("secret_access_key", "access_key_secret"),
-        lazily(r"(?P<keep>(?:secret_access_key|access_key_secret)[ \t]{1,4})(?=[A-Za-z/+]{0,64}\d)[A-Za-z0-9/+=]{16,}", re.IGNORECASE),
-    ),
-    # kaggle.json.
-    (
-        ("username",),
-        lazily(
-            rf"(?P<keep>{_QUOTE}username{_QUOTE}:[ \t]?{_QUOTE}[^'\"\n\\]{{1,64}}{_QUOTE},[ \t]?{_QUOTE}key{_QUOTE}:[ \t]?{_QUOTE})[0-9a-f]{{32}}"
-        ),
-    ),
-    # What clouds in China call the two halves of a key.
-    (
-        tuple(f"{half}{sign}" for half in ("ak", "sk") for sign in ("=", ":", "'", '"', " ", "\t")),
-        lazily(
-            r"(?P<keep>(?<![A-Za-z0-9.])(?:[as]k['\"]?[ \t]?[=:][ \t]?['\"]?|--[as]k[ \t=]))(?=[A-Za-z+/]{0,64}\d)[A-Za-z0-9+/=]{16,}",
-            re.IGNORECASE,
-        ),
-    ),
-    (
-        ("auth=", "auth("),
-        lazily(r"(?P<keep>(?:\bauth=|(?:Basic|Digest)Auth)\([bu]?['\"][^'\"\n]{0,64}['\"],[ \t]{0,4}[bu]?['\"])[^'\"\n]+"),
-    ),
-    (("sig",), lazily(r"(?P<keep>(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3D))(?=[A-Za-z_%+/-]{0,64}\d)[A-Za-z0-9_%+/=-]{12,}", re.IGNORECASE)),
-    (
-        tuple(f"{sign}{name}=" for sign in "?&" for name in ("key", "code", "auth")),
-        lazily(r"(?P<keep>[?&](?:key|code|auth)=)(?=[^\s&'\"\d]{0,64}\d)[^\s&'\"]{8,}", re.IGNORECASE),
-    ),
-    (("cookie",), lazily(r"(?P<keep>(?:\b(?:set-)?cookie['\"]?:|--cookie)[ \t=]{0,8}['\"]?)(?=\w{1,64}=)[^'\"\n]+", re.IGNORECASE)),
-    (("cookies",), lazily(r"(?P<keep>\bcookies['\"]?[ \t]?[:=][ \t]?\{)[^}\n]+", re.IGNORECASE)),
-    # Whoever has the address of a chat's webhook, or of a bot, can write into the chat.
-    (
-        ("hook",),
-        lazily(
-            r"(?P<keep>://[^\s/'\"<>]{1,100}(?:/[\w.-]{1,40}){0,6}?/\w{0,8}(?<![A-Za-z])(?:web)?hooks?\w{0,2}/)(?=[^\s\d]{0,100}\d)[\w@/.?=&%-]{8,}"
-        ),
-    ),
-    (("hooks.",), lazily(r"(?P<keep>://hooks\.[a-z.]{1,40}/)[\w/-]{8,}")),
-    (("hook/send",), lazily(r"(?P<keep>/webhook/send\?key=)[\w-]{8,}")),
-    (("telegram",), lazily(r"(?P<keep>api\.telegram\.org/bot)\d{1,16}:[\w-]{8,}")),
-    # Begun only where such a word begins, else every `-eyJ` in a long one would be tried to its end.
-    (("eyj",), lazily(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,3}")),
-    # Secrets of applications in Azure.
-    (("8q~",), lazily(r"(?<![\w~.-])[\w~.-]{3}8Q~[\w~.-]{30,40}")),
-    # Weights & Biases keys are bare: 40 hexadecimal digits behind a word that names them. Git commits look alike and stay.
-    (
-        ("wandb",),
-        lazily(r"(?P<keep>(?<![A-Za-z0-9])wandb(?![A-Za-z0-9])(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])(?:local-)?[0-9a-f]{40}\b", re.IGNORECASE),
-    ),
-)
+# Words of which one stands in what the pattern matches.
+_VALUES: list[tuple[list[str], re.Pattern[str]]] = [
+    (row[1].lower().split(), lazily(rf"{_START}(?:{'|'.join(map(re.escape, row[1].split()))}){row[2]}"))
+    if row[0] == "key"
+    else (row[1].split("|"), lazily(_filled(row[3]), re.IGNORECASE if row[2] == "i" else 0))
+    for row in _TABLE
+    if row[0] in ("key", "value")
+]
 _KEY_BEGINS, _KEY_ENDS = (lazily(rf"-----{word} [A-Z ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----") for word in ("BEGIN", "END"))
 # What is not seen on a terminal, and where it wrapped a word that the next line does nothing but end.
 _UNSEEN = lazily(
@@ -235,7 +115,7 @@ _CUT_WORD = lazily(r"…[A-Za-z0-9_+/=.%~:@-]{20,}\S*")
 
 
 class _Name:
-    """A row of _NAMES that can be asked whether one stands at a place."""
+    """A name of the table that can be asked whether one stands at a place."""
 
     def __init__(self, before: str, no: str, rest: str, kind: str) -> None:
         self.kind = kind
@@ -247,7 +127,10 @@ class _Name:
         return (self._before is None or self._before.search(head) is not None) and (self._no is None or not self._no.search(head))
 
 
-_NAMED = {core: [_Name(*row) for word, *row in _NAMES if word == core] for core, *_ in _NAMES}
+_NAMED = dict[str, list[_Name]]()
+for _what, *_row in _TABLE:
+    if _what == "name":
+        _NAMED.setdefault(_row[0], []).append(_Name(*map(_filled, _row[1:])))
 
 
 def redact(text: str) -> str:
