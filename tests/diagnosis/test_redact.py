@@ -417,8 +417,11 @@ def test_no_text_of_a_verdict_is_left_out():
 def test_settings_that_are_credentials_by_their_name_are_hidden():
     pairs = (job.Setting(name="API_KEY", value="plain", place="p"), job.Setting(name="NCCL_DEBUG", value="INFO", place="p"))
     assert [s.value for s in redact_data(pairs)] == [HIDDEN, "INFO"]
-    # A number or a list in its place would be of another shape.
-    assert redact_data({"PASSWORD": "two words", "SECRET": 7, "API_KEY": ("a",)}) == {"PASSWORD": HIDDEN, "SECRET": 7, "API_KEY": ("a",)}
+    # A text in place of a number would be of another shape.
+    assert redact_data({"PASSWORD": "two words", "SECRET": 7, "API_KEY": ("a",)}) == {"PASSWORD": HIDDEN, "SECRET": 7, "API_KEY": (HIDDEN,)}
+    pods = {"env": [{"name": "DB_PW", "value": "plain"}, ["HF_TOKEN", "plaintext"]], "argv": ["t.py", "--password", "plain", "--lr", "1"]}
+    hidden = {"env": [{"name": "DB_PW", "value": HIDDEN}, ["HF_TOKEN", HIDDEN]], "argv": ["t.py", "--password", HIDDEN, "--lr", "1"]}
+    assert redact_data(pods) == hidden
 
 
 def test_no_output_has_a_secret():

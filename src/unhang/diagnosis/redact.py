@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -32,18 +32,24 @@ def _filled(pattern: str) -> str:
     return re.sub(r"\{([A-Z]+)\}", lambda m: _LET[m[1]], pattern)
 
 
+_BLANK = r"[ \t\u00a0\u2000-\u200a\u3000]"
 # What may stand between a name, whose number and closing quote are passed by, and its value.
 _JOINERS = {
-    "sign": r"[ \t]{0,8}(?:={1,3}>?|:=|:(?!:)|：|%3[AD])[ \t]{0,8}",
+    # Behind its type, or a word of a sentence; before YAML's tag.
+    "sign": rf"(?:{_BLANK}{{0,2}}[:(\[][ \t]?(?:str|string|(?:Optional\[)?(?:SecretStr|str\])|SecretStr\])[)\]]?|[ ](?:provided|given|used))?"
+    rf"{_BLANK}{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|：|%3[AD]|&#(?:61|58);|\\u003[ad]){_BLANK}{{0,8}}(?:[!&][!\w]{{1,20}}[ \t])?",
+    "arrow": rf"{_BLANK}{{0,8}}(?:->|→){_BLANK}{{0,8}}",
     # A pod's environment.
     "item": rf",?\s{{0,40}}(?:{_QUOTE})?value(?:{_QUOTE})?\s{{0,4}}[:=][ \t]{{0,8}}",
     "element": r"</(?:name|key)>\s{0,40}<(?:value|string)>|>(?=[^<\n]{1,200}</)",
-    "dots": r"[ \t]{0,2}\.{3,200}[ \t]{1,8}",
+    "dots": r"[ \t]{0,2}(?:\.{4,200}|…{2,100})[ \t]{0,8}",
     "box": r"[ \t]{0,80}[|│┃║][ \t]{0,80}",
     "pair": r"(?<=['\"]),\s{0,40}(?=[bu]?\\{0,4}['\"])",
     "blank": r"[ \t]{1,80}(?![ \t-])",
 }
-_AFTER = rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE})?\]?(?:" + "|".join(f"(?P<{name}>{joiner})" for name, joiner in _JOINERS.items()) + ")"
+_AFTER = (
+    rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE}|&quot;|&#39;|%2[27])?\]?(?:" + "|".join(f"(?P<{name}>{joiner})" for name, joiner in _JOINERS.items()) + ")"
+)
 _LEAST_CHARS = {"token": 6, "header": 8, "counted": 3}
 _MIXED = r"(?=[A-Za-z+/=_.~@!#%-]{0,64}\d)(?=[\d+/=_.~@!#%-]{0,64}[A-Za-z])"
 # How a value looks where its name, or what stands between, says little.
@@ -61,13 +67,14 @@ _NO_SECRET = lazily(
     re.IGNORECASE,
 )
 _COUNT = lazily(rf"[-+]?\d{{1,9}}(?:\.\d{{0,9}})?(?:e[-+]?\d{{1,3}})?(?:ns|us|ms|s|k|m|b|kb|mb|gb|%)?{_END}", re.IGNORECASE)
-# `SecretStr('`, `b"`.
-_OPENING = lazily(r"(?:[A-Za-z_][\w.]{0,40}\()?[bBuUrRfF]{0,2}(?P<escape>\\{0,4})(?P<quote>['\"])")
+# `SecretStr('`, `b"`, `['`.
+_OPENING = lazily(r"(?:[A-Za-z_][\w.]{0,40}\(|(?P<list>\[)\s?)?[bBuUrRfF]{0,2}(?P<escape>\\{0,4})(?P<quote>['\"])")
 _TO_QUOTE = {q: lazily(rf"[^\\\n{q}]*(?:\\.[^\\\n{q}]*)*") for q in "'\""}
 _TO_ESCAPED_QUOTE = lazily(r"[^\\\n]*(?:\\(?!\\{0,3}['\"])[^\\\n]*)*")
 # Behind a comma or an ampersand the next setting may begin; else it belongs to the value.
 _BARE = lazily(r"(?:[^\s'\",;&)\]}\\\x1b]|\\(?!['\"])|[,;&)\]}](?=[A-Za-z0-9])(?!\w{1,40}[ \t]?[=:]))+")
 _CELL = lazily(r"[^\s|│┃║][^\n|│┃║]*(?<!\s)")
+_TO_BRACKET = lazily(r"[^\]\n]+")
 _TO_TAG = lazily(r"[^<\n]+")
 _SCHEME = lazily(r"(?:bearer|basic|token|negotiate|api-?key)[ \t]{1,8}", re.IGNORECASE)
 _LONG_SCHEME = lazily(r"(?:aws4-\S{1,30}|digest|oauth|signature)[ \t][^'\n]*", re.IGNORECASE)
@@ -248,16 +255,22 @@ def _values(text: str, at: int, name: _Name) -> Sequence[Span]:
     head = text[max(0, at - _MAX_NAME_CHARS) : at]
     word_at, joiner = at - len(head) + len(head.rstrip(_NAME_CHARS)), found.lastgroup or ""
     word, before = text[word_at : found.start(joiner)], text[max(0, word_at - _MAX_NAME_CHARS) : word_at]
+    in_pair = before.rstrip("bu'\"\\").endswith(("(", "["))
     flag, capitals = word.startswith("-"), word.isupper()
     if (
-        (joiner == "pair" and not (flag or capitals or before.rstrip("bu'\"\\").endswith("(")))
-        or (joiner == "item" and not (found["closed"] or capitals or set(",\n") & set(found[joiner])))
+        (joiner == "pair" and not (flag or capitals or in_pair))
+        or (joiner == "item" and not (found["closed"] or capitals or before.endswith("<") or set(",\n") & set(found[joiner])))
         or (joiner == "box" and before.strip(" \t")[-1:] not in ("", "\n", "|", "│", "┃", "║"))
         or (joiner == "blank" and not flag and len(found[joiner]) < 2 and before.strip(" \t")[-1:] not in ("", "\n"))
     ):
         return ()
     looks = _LOOKS.get(name.kind)
-    if looks is None and joiner not in ("sign", "item", "element") and not flag and (joiner == "blank" or name.kind in ("token", "counted")):
+    if (
+        looks is None
+        and joiner not in ("sign", "item", "element")
+        and not flag
+        and (joiner == "blank" or "[" in before[-4:] or name.kind in ("token", "counted"))
+    ):
         looks = _LOOKS["weak"]
     if joiner == "sign" and (below := _BELOW.match(text, found.end())):
         return _below(text, word_at, below, looks or (None if name.kind in ("password", "key") else _LOOKS["weak"]), closed=bool(found["closed"]))
@@ -271,12 +284,15 @@ def _value(text: str, name: re.Match[str], kind: str, looks: re.Pattern[str] | N
     if opening := _OPENING.match(text, at):
         first = opening.end()
     numbers = kind in ("token", "counted")
-    begins_code = text[first if numbers else at : (first if numbers else at) + 1] in ("[", "{", "(", "<") and kind != "password"
+    code_at = first if numbers or (opening is not None and opening["list"]) else at
+    begins_code = kind != "password" and text[code_at : code_at + 1] in ("[", "{", "(", "<")
     if _NO_SECRET.match(text, first) or _NO_SECRET.match(text, at) or begins_code or (numbers and _COUNT.match(text, first)):
         return at, at
     if looks is not None and not looks.match(text, first):
         return at, at
-    if opening is not None:
+    if opening is not None and opening["list"]:
+        end = _TO_BRACKET.match(text, first)
+    elif opening is not None:
         end = (_TO_ESCAPED_QUOTE if opening["escape"] else _TO_QUOTE[opening["quote"]]).match(text, first)
     elif name["dots"] or name["box"]:
         end = _CELL.match(text, at)
@@ -339,13 +355,19 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         words = [CONTROLS.sub("", v) for v in value if isinstance(v, str)]
         if len(words) == len(value) and any(w.startswith("-") for w in words):
-            return type(value)(redact_command(words))
-        return type(value)(map(_redacted, value))
+            return _like(value, redact_command(words))
+        if len(words) == len(value) == 2:
+            return _like(value, (redact(words[0]), _of_setting(*words)))
+        return _like(value, map(_redacted, value))
     if isinstance(value, dict):
         return _of_pair({_redacted(k): _of_setting(k, v) for k, v in value.items()})
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **_of_pair({f.name: _redacted(getattr(value, f.name)) for f in fields(value)}))
     return value
+
+
+def _like(value: Sequence[Any], clean: Iterable[Any]) -> Sequence[Any]:
+    return tuple(clean) if isinstance(value, tuple) else list(clean)
 
 
 def _of_pair(data: dict[Any, Any]) -> dict[Any, Any]:
@@ -359,4 +381,6 @@ def _of_setting(name: Any, value: Any) -> Any:
         for shown in ("xxxxxxxx", value):
             if any(start == len(name) + 1 for start, _ in _credentials(f"{name}={shown}")):
                 return HIDDEN
+    if isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value) and _of_setting(name, "xxxxxxxx") == HIDDEN:
+        return _like(value, (HIDDEN for _ in value))
     return _redacted(value)
