@@ -327,6 +327,19 @@ LENGTH = 50_000
             "\x1b[1m",
         ),
         *("'username':'a',", "--sk ", "sk=", "SG.", "SG.aaaaaaaaaaaaaaaa.", "://a:/", "local-", "token\x1b[1m", "token=\x1b[1m"),
+        *(
+            "KEY=",
+            "?key=",
+            "key=key=key=",
+            "api_key: >\n ",
+            "password: |\n\n",
+            "password:\n  ",
+            "password=['",
+            "token  ",
+            "<password>",
+            "://a/hooks/",
+            "[1m",
+        ),
     ],
 )
 def test_hostile_repetitions_take_no_time(unit, cpu_seconds):

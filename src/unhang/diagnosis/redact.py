@@ -63,7 +63,7 @@ _END = r"(?=[\s,;&)\]}'\"\\\x1b<]|$)"
 _NO_SECRET = lazily(
     rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}"
     rf"|<(?:set to|not set|unset|none|hidden)\b|Optional\[|[\w.]{{1,64}}\(\)|(?:self|args|cfg|config|opts?|torch)\."
-    rf"|os\.(?:environ|getenv)|\$\{{\w{{1,64}}\}}{_END}|(?-i:\$[A-Z_][A-Z0-9_]{{1,64}}){_END}",
+    rf"|os\.(?:environ|getenv)|\$\(|\$\{{\w{{1,64}}\}}{_END}|(?-i:\$[A-Z_][A-Z0-9_]{{1,64}}){_END}",
     re.IGNORECASE,
 )
 _COUNT = lazily(rf"[-+]?\d{{1,9}}(?:\.\d{{0,9}})?(?:e[-+]?\d{{1,3}})?(?:ns|us|ms|s|k|m|b|kb|mb|gb|%)?{_END}", re.IGNORECASE)
