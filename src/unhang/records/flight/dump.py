@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from unhang.records.flight import confined
 from unhang.records.flight.columns import Recording, recording_of, with_second
 from unhang.records.flight.entries import Flight, alone, flight_of, together
 from unhang.records.flight.opening import Opened, opened
@@ -20,7 +21,9 @@ class Dump:
 
 def read(path: Path, *, rank: int) -> Dump:
     """Raises RecordError where the file is missing, foreign or refused, or nothing of it can be read."""
-    return dump_of(alone(opened(path), str(path)), rank=rank, source=str(path))
+    return confined.one(
+        lambda path: dump_of(alone(opened(path), str(path)), rank=rank, source=str(path)), path, path.stat().st_size if path.is_file() else 0
+    )
 
 
 def dump_of(found: Opened, *, rank: int, source: str) -> Dump:

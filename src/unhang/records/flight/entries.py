@@ -308,7 +308,9 @@ class _Shared:
         if not raw:
             return ()
         if (found := self.sizes.get(key := repr(raw))) is None:
-            found = self.sizes[key] = tuple(tuple(int(n) for n in size) for size in raw)
+            found = tuple(tuple(int(n) for n in size) for size in raw)
+            operations.elements(found)
+            self.sizes[key] = found
         return found
 
 
