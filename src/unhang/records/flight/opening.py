@@ -31,6 +31,8 @@ NEWEST_LOST = "it is cut off or damaged: its newest entries are lost"
 # memory. Of a real dump's some 80 bytes of JSON, and 17 where calls have hundreds of tensors; of a pickle 4.
 _MANY_CONTAINERS = 200_000
 _BYTES_OF_CONTAINER = {"JSON": 8, "pickle": 3}
+# The keys of an entry alone take more.
+_MANY_ENTRIES, _BYTES_OF_ENTRY = 2_000, 16
 _OF_A_DUMP = ("entries", "pg_status", "pg_config", "comm_lib_version", "nccl_version")
 _OF_A_HOST = ("ranks", "dumps")
 _BOM = b"\xef\xbb\xbf"
@@ -112,6 +114,9 @@ def decoded(data: bytes, source: str) -> tuple[Opened, ...]:
         raise RecordError(f"{source} is damaged: it is nested too deep", cause="it is no flight-recorder dump") from e
     if not found:
         raise RecordError(f"{source} is damaged: nothing in it can be read", cause="it was cut off, or it is no flight-recorder dump")
+    # One that stands there once may be in the list any number of times.
+    if any(isinstance(e := dump.raw.get("entries"), list) and len(e) > max(_MANY_ENTRIES, len(data) // _BYTES_OF_ENTRY) for dump in found):
+        raise RecordError(f"{source} is refused: it has more entries than its size can hold", cause="it is no flight-recorder dump")
     return found
 
 

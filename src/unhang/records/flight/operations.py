@@ -60,6 +60,7 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _NEEDS_ALL = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
 # Many operations of PyTorch take no more (`dim_bitset_size` in ATen/WrapDimUtilsMulti.h).
 _MOST_DIMS = 64
+_MOST_TENSORS = 10_000
 _PEERS = lazily(r"(?:(?:send|recv)(?:AnySource)?)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)")
 
 
@@ -98,13 +99,15 @@ def needs_all(op: str) -> bool:
 
 
 def count(size: Sequence[int]) -> int:
-    """How many elements a tensor of this size has. Raises ValueError for what no tensor has, before it takes time: a file may claim anything."""
+    """How many elements a tensor of this size has. Raises ValueError for a size that none has, before that takes time: a file may claim anything."""
     if len(size) > _MOST_DIMS or not all(isinstance(n, int) and abs(n) < 1 << 63 for n in size):
         raise ValueError("a size that no tensor has")
     return prod(size)
 
 
 def elements(sizes: Sequence[Sequence[int]]) -> int:
+    if len(sizes) > _MOST_TENSORS:
+        raise ValueError("more tensors than a call has")
     return sum(map(count, sizes))
 
 
