@@ -115,7 +115,9 @@ def decoded(data: bytes, source: str) -> tuple[Opened, ...]:
     if not found:
         raise RecordError(f"{source} is damaged: nothing in it can be read", cause="it was cut off, or it is no flight-recorder dump")
     # One that stands there once may be in the list any number of times.
-    if any(isinstance(e := dump.raw.get("entries"), list) and len(e) > max(_MANY_ENTRIES, len(data) // _BYTES_OF_ENTRY) for dump in found):
+    if any(
+        isinstance(entries := dump.raw.get("entries"), list) and len(entries) > max(_MANY_ENTRIES, len(data) // _BYTES_OF_ENTRY) for dump in found
+    ):
         raise RecordError(f"{source} is refused: it has more entries than its size can hold", cause="it is no flight-recorder dump")
     return found
 

@@ -24,6 +24,8 @@ from unhang.records.logs.readers import cores
 
 T = TypeVar("T")
 
+# A digest takes so much longer for each byte.
+_DENSE = 4
 # Below it a second process is not worth its start.
 _FEW_BYTES = 4 * 1024**2
 # Of so many calls of all dumps together, 16 bytes each, and of so many of each file in any case.
@@ -109,8 +111,7 @@ def record_all(
             lanes |= {(str(path), r.place): shared.drawn(of) for r, _, of in read if of is not None}
             missed += [n for r, _, _ in read for n in _left_out(r)]
     # What ranks have in common is decoded once, which several processes could not share.
-    for path in digests:
-        part, why = _told(confined.answer(lambda path: digest.read(path, drawn=share), path), path)
+    for path, (part, why) in zip(digests, _each(lambda path: digest.read(path, drawn=share), digests, processes=1), strict=True):
         ready(path, why or (part.damage if part is not None else None))
         if part is not None:
             of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
@@ -340,16 +341,15 @@ def flight(recording: Recording) -> Flight | None:
 
 
 def _flight(path: Path, rank: int, place: int) -> Flight | None:
-    if digest.is_digest(path):
-        return digest.flight(path, place)
-
     def read(path: Path) -> Flight | None:
+        if digest.is_digest(path):
+            return digest.flight(path, place)
         dumps = opened(path)
         told = [d for d in dumps if d.rank == rank]
         alone = told[0] if told else dumps[place] if place < len(dumps) else None
         return None if alone is None else flight_of(alone, source=str(path))
 
-    return confined.one(read, path, _size(path))
+    return confined.one(read, path, _worth(path))
 
 
 class _Shared:
@@ -401,6 +401,11 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _worth(path: Path) -> int:
+    """For how many bytes of a dump a file is read."""
+    return _size(path) * (_DENSE if digest.is_digest(path) else 1)
+
+
 def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExamined]:
     what = f"{recording.source}: the dump of rank {recording.rank} in it" if of_digest else recording.source
     found = []
@@ -413,10 +418,11 @@ def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExami
     return found
 
 
-def _each(task: Callable[[Path], T], paths: Sequence[Path]) -> Generator[tuple[T | None, str | None]]:
+def _each(task: Callable[[Path], T], paths: Sequence[Path], *, processes: int | None = None) -> Generator[tuple[T | None, str | None]]:
     """What a task returns of each file, or why nothing; by so many processes as these are worth."""
-    sizes = [_size(p) for p in paths]
-    with contextlib.closing(confined.each(task, paths, sizes, processes=cores() if sum(sizes) > _FEW_BYTES else 1)) as answers:
+    sizes = list(map(_worth, paths))
+    processes = processes or (cores() if sum(sizes) > _FEW_BYTES else 1)
+    with contextlib.closing(confined.each(task, paths, sizes, processes=processes)) as answers:
         for path, answer in zip(paths, answers, strict=True):
             yield _told(answer, path)
 
