@@ -260,6 +260,7 @@ class _Loader:
         self.needles = Needles((*signatures, *_SAID))
         self.inputs: list[Input] = []
         self.not_examined: list[NotExamined] = []
+        self.named = set[Path]()
 
     def load(self) -> Picture:
         path = self.rundir.incident(self.number)
@@ -268,9 +269,13 @@ class _Loader:
         self._read(source, "run", "", lambda _: None)
         self.not_examined.extend(NotExamined(what=m.what, why=m.why) for m in incident.missed)
         records = [self._with_torchs_dump(r, incident) for r in sorted(incident.ranks, key=lambda r: r.rank)]
-        flights = [(path, r.rank) for r in records for name in self._files_of_dump(r) if self.rundir.holds(path := self.rundir.path / name)]
-        with contextlib.closing(dump.read_all(flights)) as dumps:
-            self.dumps = dict(zip(flights, dumps, strict=True))
+        flights: dict[Path, tuple[Path, int]] = {}
+        for record in records:
+            for path in (self.rundir.path / name for name in self._files_of_dump(record)):
+                if self.rundir.holds(path):
+                    flights.setdefault(path.resolve(), (path, record.rank))
+        with contextlib.closing(dump.read_all(list(flights.values()))) as dumps:
+            self.dumps = dict(zip(flights.values(), dumps, strict=True))
         ranks = _called_alike([self._rank(r, incident, source) for r in records])
         hits = [h for r in ranks for h in r.raised_hits]
         tracebacks: list[Traceback] = []
@@ -449,6 +454,10 @@ class _Loader:
         """A run directory may come from anybody: what its records name must be a file of its own. Raises RecordError."""
         if not self.rundir.holds(path):
             raise RecordError(f"{path} is no file of this run directory")
+        # Each rank has files of its own, and a small record may name a large file any number of times.
+        if (real := path.resolve()) in self.named:
+            raise RecordError(f"{path} is named as the file of several ranks")
+        self.named.add(real)
 
     def _miss(self, what: str, why: str) -> None:
         self.not_examined.append(NotExamined(what=what, why=why))
