@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-
-from unhang.testing.dumps import pickled
 
 _CONFIG = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
 
@@ -32,57 +30,53 @@ def doubled(depth: int, last: bytes) -> bytes:
 
 
 def dumps(size: int) -> Iterator[tuple[str, bytes]]:
-    """A name and some `size` bytes of each kind."""
+    """A name and some `size` bytes of each kind; of a few hundred bytes where these are worth any number."""
     one, text, few = entry(), "x" * (size // 2), size // 400
-    everybody = {"ranks": str([*range(size // 14)])}
-    frame = {"name": "f", "filename": "/a/train.py", "line": 1}
-
-    def numbered(**fields: Any) -> list[dict[str, Any]]:
-        return [entry(**{"record_id": n, "collective_seq_id": n + 1} | {k: f(n) for k, f in fields.items()}) for n in range(few)]
-
-    for name, last in (("key", b"}h\x28Nst"), ("value", b"t"), ("set", b"\x8f(h\x28\x90t"), ("frozenset", b"(h\x28\x91t")):
+    frames = [{"name": "f", "filename": "/a/train.py", "line": 1}] * (size // 4)
+    itself, lists = list[Any](), list[Any]()
+    itself.append(itself)
+    for _ in range(40):
+        lists = [lists, lists]
+    for name, last in (("key", b"}h\x28Nst"), ("set", b"\x8f(h\x28\x90t"), ("frozenset", b"(h\x28\x91t")):
         yield f"tuples doubled, as a {name}", doubled(40, last + b"u.")
     keys = b"".join(b"\x8a\x0c" + (n * ((1 << 61) - 1)).to_bytes(12, "little") + b"N" for n in range(size // 15))
     yield "keys with one hash", b"\x80\x02}(X\t\0\0\0pg_config}X\7\0\0\0entries}(" + keys + b"uu."
-    yield "huge dimensions", pickle.dumps(dump([entry(input_sizes=[[10**18] * (size // 10)])]), protocol=2)
-    yield "huge tensors", pickle.dumps(dump([entry(input_sizes=[[10**18]] * (size // 16))]), protocol=2)
-    yield "dimensions of 30 digits", json.dumps(dump([entry(input_sizes=[[10**30] * (size // 32)])])).encode()
-    yield "numbers of 4,000 digits", json.dumps(dump([entry(input_sizes=[[10**4000] * (size // 4002)])])).encode()
-    yield "long numbers", pickle.dumps(dump([entry(collective_seq_id=1 << 4 * size, pg_id=1 << 4 * size)]), protocol=2)
-    yield "one entry by memo", pickle.dumps(dump([one] * (size // 2)), protocol=2)
-    yield "one list of frames by memo", pickle.dumps(dump(numbered(frames=lambda n, f=[frame] * (size // 4): f)), protocol=2)
-    for field in ("process_group", "profiling_name", "state", "pg_id"):
-        value = (text, text) if field == "process_group" else text
-        yield f"a long {field} by memo", pickle.dumps(dump(numbered(**{field: lambda n, value=value: value})), protocol=2)
-    yield "one list in itself", pickle.dumps(dump([entry(frames=(itself := []), input_sizes=itself)], itself=itself.append(itself)), protocol=2)
-    lists: list[Any] = [[1]]
-    for _ in range(40):
-        lists = [lists, lists]
-    for field in ("process_group", "input_sizes", "input_dtypes", "profiling_name", "frames"):
-        yield f"lists in lists by memo as {field}", pickle.dumps(dump([entry(**{field: lists})]), protocol=2)
-    for most in (9_000, size):
-        groups = {str(n): {"desc": "x", "ranks": "[0, 1]"} for n in range(min(size // 20, most))}
-        yield f"{len(groups)} groups", pickle.dumps(dump([one], pg_config=groups), protocol=2)
-    yield "groups in entries", pickle.dumps(dump(numbered(process_group=lambda n: (str(n), "x"), pg_id=lambda n: n)), protocol=2)
-    yield (
-        "one group of all ranks by memo",
-        pickle.dumps(dump([one], pg_config={str(n): everybody for n in range(min(9_000, size // 14))})),
-    )
-    yield "counts without end", pickle.dumps(dump([one], pg_status={str(n): {"last_enqueued_collective": n} for n in range(size // 20)}), protocol=2)
-    yield "messages", pickled(dump(numbered(profiling_name=lambda n: f"nccl:send 0->{n}", is_p2p=lambda n: True, p2p_seq_id=lambda n: n)))
-    yield "kinds without end", pickled(dump(numbered(input_sizes=lambda n: [[n]])))
-    yield "numbers far apart", pickled(dump(numbered(collective_seq_id=lambda n: n * 90_000)))
-    yield "one number", pickled(dump(numbered(collective_seq_id=lambda n: 1)))
-    yield "frames without end", pickle.dumps(dump([entry(frames=[dict(frame, line=n) for n in range(size // 30)])]), protocol=2)
-    yield "bytearrays", pickle.dumps(dump([entry(frames=[bytearray(size)])]), protocol=5)
+    alone: dict[str, dict[str, Any]] = {
+        "dimensions": {"input_sizes": [[10**18] * (size // 10)]},
+        "tensors": {"input_sizes": [[10**18]] * (size // 16)},
+        "digits": {"input_sizes": [[10**4000] * (size // 4002)]},
+        "long numbers": {"collective_seq_id": 1 << 2 * size, "pg_id": 1 << 2 * size},
+        "itself": {"frames": itself, "input_sizes": itself},
+        "frames": {"frames": [{"name": "f", "filename": "/a/train.py", "line": n} for n in range(size // 30)]},
+        "bytearrays": {"frames": [bytearray(size)]},
+        **{f"lists in lists as {field}": {field: lists} for field in ("process_group", "input_sizes", "input_dtypes", "profiling_name", "frames")},
+    }
+    for name, fields in alone.items():
+        yield name, pickle.dumps(dump([entry(**fields)]), protocol=5)
+    of_each: dict[str, dict[str, Callable[[int], Any]]] = {
+        "one list of frames": {"frames": lambda n: frames},
+        "a long group": {"process_group": lambda n: (text, text)},
+        **{f"a long {field}": {field: lambda n: text} for field in ("profiling_name", "state", "pg_id")},
+        "groups in entries": {"process_group": lambda n: (str(n), "x"), "pg_id": lambda n: n},
+        "messages": {"profiling_name": lambda n: f"nccl:send 0->{n}", "is_p2p": lambda n: True, "p2p_seq_id": lambda n: n},
+        "kinds": {"input_sizes": lambda n: [[n]]},
+        "numbers far apart": {"collective_seq_id": lambda n: n * 90_000},
+        "one number": {"collective_seq_id": lambda n: 1},
+    }
+    for name, made in of_each.items():
+        entries = [entry(**{"record_id": n, "collective_seq_id": n + 1} | {k: f(n) for k, f in made.items()}) for n in range(few)]
+        yield name, pickle.dumps(dump(entries), protocol=2)
+    groups = {str(n): {"ranks": "[0, 1]"} for n in range(size // 20)}
+    everybody = {"ranks": str([*range(size // 14)])}
+    yield "groups", pickle.dumps(dump([one], pg_config=groups), protocol=2)
+    yield "groups of all ranks", pickle.dumps(dump([one], pg_config={str(n): everybody for n in range(9_000)}), protocol=2)
+    yield "one entry", pickle.dumps(dump([one] * (size // 2)), protocol=2)
     whole = json.dumps(dump([one])).encode()
-    yield "JSON nested", whole[:-2] + b", {" + b'"a":[{' * (size // 6)
+    yield "objects nested", whole[:-2] + b", {" + b'"a":[{' * (size // 6)
     yield "lists nested", whole[:-2] + b", " + b"[" * size
-    yield "entries that are none", json.dumps(dump([one, *[7] * (size // 4)])).encode()
-    yield "empty values behind it", whole + b"[]\n" * (size // 3)
     yield "blanks", whole + b" " * size
+    yield "no entries", json.dumps(dump([one, *[7] * (size // 4)])).encode()
     yield "ranks of a host", json.dumps({"ranks": {str(n): dump([one], pg_config={}) for n in range(size // 500)}}).encode()
-    yield "members", json.dumps(dump([one], members={str(n): [0] for n in range(min(9_000, size // 10))})).encode()
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
