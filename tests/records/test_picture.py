@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+from unhang.errors import RunDirError
 from unhang.records import picture
 from unhang.records.incident import Incident, LogRef, RankRecord
 from unhang.records.rundir import MEMBER, RunDir
@@ -95,3 +96,25 @@ def test_two_recorders_of_one_rank(rundir):
     assert {name: calls[0].backend for name, calls in found.ranks[0].flight.calls.items()} == {"0": "nccl", "cpu:0": "gloo"}
     assert (found.waits[0].group, found.waits[0].seq) == ("cpu:0", 3)
     assert MEMBER.fullmatch("run/incidents/1/flight/cpu/rank_0")
+
+
+def test_a_file_that_many_ranks_name_is_read_once(rundir):
+    """A record of a few bytes may name a file of any size."""
+    (rundir.path / "stacks.json").write_text('{"source": "py-spy", "threads": []}')
+    (rundir.path / "dump").write_bytes(pickle.dumps({"entries": []}))
+    ranks = tuple(RankRecord(rank=n, pid=n, host="h", flight="dump", stacks="logs/../stacks.json") for n in range(3))
+    (rundir.path / "logs").mkdir()
+    incident = Incident(number=1, attempt=0, kind="hang", at_s=1.0, at="", cwd="/", command=("x",), ranks=ranks, logs=())
+    rundir.write(rundir.incident(1), incident)
+    found = picture.load(rundir, 1, signatures={})
+    assert [(r.dump is None, r.stacks is None) for r in found.ranks] == [(False, False), (True, True), (True, True)]
+    assert all("is named as the file of several ranks" in missed(found)[f"the {what} of rank 2"] for what in ("stacks", "flight recorder"))
+
+
+@pytest.mark.parametrize("name", ["run.json", "incident"])
+def test_what_is_nested_deep_is_damaged(rundir, name):
+    path = rundir.run if name == "run.json" else rundir.incident(1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b'{"a": ' + b"[" * 100_000)
+    with pytest.raises(RunDirError):
+        rundir.read(path, Incident)

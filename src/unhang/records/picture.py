@@ -6,6 +6,7 @@ collectives. Nothing here names a cause. Whatever could not be read stands in `n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -259,6 +260,7 @@ class _Loader:
         self.needles = Needles((*signatures, *_SAID))
         self.inputs: list[Input] = []
         self.not_examined: list[NotExamined] = []
+        self.named = set[Path]()
 
     def load(self) -> Picture:
         path = self.rundir.incident(self.number)
@@ -266,7 +268,15 @@ class _Loader:
         source = self.rundir.relative(path)
         self._read(source, "run", "", lambda _: None)
         self.not_examined.extend(NotExamined(what=m.what, why=m.why) for m in incident.missed)
-        ranks = _called_alike([self._rank(r, incident, source) for r in sorted(incident.ranks, key=lambda r: r.rank)])
+        records = [self._with_torchs_dump(r, incident) for r in sorted(incident.ranks, key=lambda r: r.rank)]
+        flights: dict[Path, tuple[Path, int]] = {}
+        for record in records:
+            for path in (self.rundir.path / name for name in self._files_of_dump(record)):
+                if self.rundir.holds(path):
+                    flights.setdefault(path.resolve(), (path, record.rank))
+        with contextlib.closing(dump.read_all(list(flights.values()))) as dumps:
+            self.dumps = dict(zip(flights.values(), dumps, strict=True))
+        ranks = _called_alike([self._rank(r, incident, source) for r in records])
         hits = [h for r in ranks for h in r.raised_hits]
         tracebacks: list[Traceback] = []
         ends: dict[str, tuple[Line, ...]] = {}
@@ -301,7 +311,6 @@ class _Loader:
     def _rank(self, record: RankRecord, incident: Incident, source: str) -> RankView:
         what = f"rank {record.rank}"
         captured = self._read(record.stacks, "stacks", f"the stacks of {what}", lambda p: self.rundir.read(p, Stacks)) if record.stacks else None
-        record = self._with_torchs_dump(record, incident)
         taken = self._dump(record)
         fatal, fatal_source, signal = self._fatal(record, incident)
         named = {m.what for m in self.not_examined}
@@ -337,6 +346,13 @@ class _Loader:
         own = self.rundir.flight_of_torch(incident.attempt) / f"rank_{record.rank}"
         return replace(record, flight=self.rundir.relative(own)) if record.flight is None and own.is_file() else record
 
+    def _files_of_dump(self, record: RankRecord) -> list[str]:
+        """That of a rank, and that of its second recorder."""
+        if record.flight is None:
+            return []
+        second = Path(record.flight).parent / "cpu" / Path(record.flight).name
+        return [record.flight, *([str(second)] if (self.rundir.path / second).is_file() else [])]
+
     def _dump(self, record: RankRecord) -> Dump | None:
         """The dump of a rank, with the one of the second recorder that a build for an accelerator has for Gloo."""
         if record.flight is None:
@@ -344,12 +360,13 @@ class _Loader:
         what = f"the flight recorder of rank {record.rank}"
 
         def read(path: Path) -> Dump:
-            return dump.read(path, rank=record.rank)
+            if isinstance(found := self.dumps.get((path, record.rank)) or dump.read(path, rank=record.rank), RecordError):
+                raise found
+            return found
 
         found = self._read(record.flight, "flight", what, read)
-        beside = Path(record.flight).parent / "cpu" / Path(record.flight).name
-        if (self.rundir.path / beside).is_file():
-            second = self._read(str(beside), "flight", f"the second {what.removeprefix('the ')}", read)
+        for beside in self._files_of_dump(record)[1:]:
+            second = self._read(beside, "flight", f"the second {what.removeprefix('the ')}", read)
             found = second if found is None else found if second is None else dump.both(found, second)
         if found is not None and (left := _left_out(found.flight)):
             self._miss(f"a part of {what}", left)
@@ -437,6 +454,10 @@ class _Loader:
         """A run directory may come from anybody: what its records name must be a file of its own. Raises RecordError."""
         if not self.rundir.holds(path):
             raise RecordError(f"{path} is no file of this run directory")
+        # Each rank has files of its own, and a small record may name a large file any number of times.
+        if (real := path.resolve()) in self.named:
+            raise RecordError(f"{path} is named as the file of several ranks")
+        self.named.add(real)
 
     def _miss(self, what: str, why: str) -> None:
         self.not_examined.append(NotExamined(what=what, why=why))

@@ -290,7 +290,7 @@ class RunDir:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError as e:
             raise RunDirError(f"cannot read {path}: {e.strerror or e}") from e
-        except (msgspec.DecodeError, msgspec.ValidationError) as e:
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as e:
             raise RunDirError(f"{path} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
 
     def write(self, path: Path, value: object) -> None:
@@ -356,7 +356,7 @@ def started(run: Path) -> float:
         told = msgspec.json.decode(path.read_bytes(), type=_Run).started
         if told:
             return datetime.datetime.fromisoformat(told).timestamp()
-    except (OSError, ValueError, msgspec.MsgspecError):
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
         pass
     return path.stat().st_mtime
 

@@ -25,6 +25,7 @@ from unhang.records.incident import Counters
 
 Sizes = tuple[tuple[int, ...], ...]
 
+_MOST_GROUPS = 10_000
 _NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
@@ -227,7 +228,8 @@ def names_of_all(raw: Mapping[str, Any], name_of_id: Mapping[str, str], defaults
     ids = [pg for pg in ids if int(pg) >= newest]
     found = {pg: name_of_id.get(pg, f"#{pg}") for pg in ids}
     left = [pg for pg in ids if pg not in name_of_id]
-    free = [name for name in map(str, configs if isinstance(configs, Mapping) else ()) if name and name not in name_of_id.values()]
+    named = set(name_of_id.values())
+    free = [name for name in map(str, configs if isinstance(configs, Mapping) else ()) if name and name not in named]
     if len(left) != len(free) or not all(name.isdecimal() for name in free[1:]):
         return found
     if len(left) > 1:
@@ -261,6 +263,8 @@ def configured(raw: Mapping[str, Any], groups: Mapping[str, Group]) -> dict[str,
     """The groups that a dump's configuration names; `groups` are those that its entries name."""
     found: dict[str, Group] = {}
     configs, members = raw.get("pg_config"), raw.get("members")
+    if any(isinstance(of, Mapping) and len(of) > _MOST_GROUPS for of in (configs, members, raw.get("pg_status"))):
+        raise ValueError("more groups than a process has")
     for name, config in configs.items() if isinstance(configs, Mapping) else ():
         # Gloo writes one entry keyed '' whose ranks belong to the default group, if they are there at all.
         key = str(name) or next((g.name for g in groups.values() if g.desc == "default_pg"), "0")
@@ -308,7 +312,9 @@ class _Shared:
         if not raw:
             return ()
         if (found := self.sizes.get(key := repr(raw))) is None:
-            found = self.sizes[key] = tuple(tuple(int(n) for n in size) for size in raw)
+            found = tuple(tuple(int(n) for n in size) for size in raw)
+            operations.elements(found)
+            self.sizes[key] = found
         return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.records.flight import unpickle
+from unhang.records.flight.confined import allow_unpacked, is_bounded
 from unhang.records.flight.naming import is_rank
 from unhang.records.flight.repeats import Repeats, repeats
 from unhang.records.logs import unpacking
@@ -30,6 +31,8 @@ NEWEST_LOST = "it is cut off or damaged: its newest entries are lost"
 # memory. Of a real dump's some 80 bytes of JSON, and 17 where calls have hundreds of tensors; of a pickle 4.
 _MANY_CONTAINERS = 200_000
 _BYTES_OF_CONTAINER = {"JSON": 8, "pickle": 3}
+# The keys of an entry alone take more.
+_MANY_ENTRIES, _BYTES_OF_ENTRY = 2_000, 16
 _OF_A_DUMP = ("entries", "pg_status", "pg_config", "comm_lib_version", "nccl_version")
 _OF_A_HOST = ("ranks", "dumps")
 _BOM = b"\xef\xbb\xbf"
@@ -74,21 +77,21 @@ def head_of(path: Path) -> bytes:
         return b""
 
 
-def opened(path: Path, *, guard: bool = True, shorter: bool = False) -> tuple[Opened, ...]:
+def opened(path: Path, *, shorter: bool = False) -> tuple[Opened, ...]:
     """The dumps in a file; `shorter`: with `repeats` where that can be. Raises RecordError where it is missing, foreign or refused, or holds nothing
     that can be read."""
     data, damage = bytes_of(path)
-    found = (_of_forms(data, str(path), guard=guard) if shorter else ()) or decoded(data, str(path), guard=guard)
+    found = (_of_forms(data, str(path)) if shorter else ()) or decoded(data, str(path))
     return tuple(replace(o, cut=o.cut or damage) for o in found)
 
 
-def _of_forms(data: bytes, source: str, *, guard: bool) -> tuple[Opened, ...]:
+def _of_forms(data: bytes, source: str) -> tuple[Opened, ...]:
     """() where the dump has to be read whole."""
     found = repeats(data)
     if found is None:
         return ()
     try:
-        (dump,) = decoded(found.data, source, guard=guard)
+        (dump,) = decoded(found.data, source)
     except (RecordError, ValueError):
         return ()
     entries = dump.raw.get("entries")
@@ -97,7 +100,7 @@ def _of_forms(data: bytes, source: str, *, guard: bool) -> tuple[Opened, ...]:
     return (replace(dump, repeats=found),)
 
 
-def decoded(data: bytes, source: str, *, guard: bool = True) -> tuple[Opened, ...]:
+def decoded(data: bytes, source: str) -> tuple[Opened, ...]:
     """The same, of bytes in hand."""
     if not data:
         raise RecordError(f"{source} is empty", cause="the process ended while it was writing")
@@ -106,11 +109,16 @@ def decoded(data: bytes, source: str, *, guard: bool = True) -> tuple[Opened, ..
     if _mostly_empty(text if is_json else data, is_json=is_json):
         raise RecordError(f"{source} is refused: it asks for more than its size can hold", cause="it is no flight-recorder dump")
     try:
-        found = _of_json(text, source) if is_json else _of_pickle(data, source, guard=guard)
+        found = _of_json(text, source) if is_json else _of_pickle(data, source)
     except RecursionError as e:
         raise RecordError(f"{source} is damaged: it is nested too deep", cause="it is no flight-recorder dump") from e
     if not found:
         raise RecordError(f"{source} is damaged: nothing in it can be read", cause="it was cut off, or it is no flight-recorder dump")
+    # One that stands there once may be in the list any number of times.
+    if any(
+        isinstance(entries := dump.raw.get("entries"), list) and len(entries) > max(_MANY_ENTRIES, len(data) // _BYTES_OF_ENTRY) for dump in found
+    ):
+        raise RecordError(f"{source} is refused: it has more entries than its size can hold", cause="it is no flight-recorder dump")
     return found
 
 
@@ -137,7 +145,8 @@ def bytes_of(path: Path) -> tuple[bytes, str | None]:
     try:
         head = file.read_at(0, HEAD_BYTES)
         if (kind := unpacking.packing(head)) is None:
-            data = file.read_at(0, MAX_BYTES + 1)
+            # Room is made for what is asked for.
+            data = file.read_at(0, min(MAX_BYTES, file.size_bytes) + 1)
         else:
             limits = Limits(always_bytes=MAX_BYTES, unpacked_bytes=MAX_BYTES)
             raw = unpacking.unpacked(kind, Stream(chunks(file), str(path)), Budget(str(path), file.size_bytes, limits))
@@ -148,6 +157,7 @@ def bytes_of(path: Path) -> tuple[bytes, str | None]:
                     raise RecordError(f"{path} is larger than any flight-recorder dump (more than {MAX_BYTES} bytes)") from e
                 damage = f"its packing is damaged: {e.why}"
             data = b"".join(parts)
+            allow_unpacked(len(data))
     except OSError as e:
         raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
     finally:
@@ -157,13 +167,13 @@ def bytes_of(path: Path) -> tuple[bytes, str | None]:
     return data, damage
 
 
-def _of_pickle(data: bytes, source: str, *, guard: bool) -> tuple[Opened, ...]:
+def _of_pickle(data: bytes, source: str) -> tuple[Opened, ...]:
     try:
-        value, behind = unpickle.unpickled(data, guard=guard)
+        value, behind = unpickle.unpickled(data)
     except RecordError as e:
         raise RecordError(f"{source} is refused: {e}", cause=e.cause) from None
     except MemoryError as e:
-        if not guard:
+        if is_bounded():
             raise
         raise RecordError(f"{source} is refused: it asks for more than its size can hold", cause="it is no flight-recorder dump") from e
     except Exception as e:  # damaged pickles raise nearly anything

@@ -58,6 +58,9 @@ _RULES: dict[str, Rule] = {
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 # No rank can finish these before all have come.
 _NEEDS_ALL = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
+# Many operations of PyTorch take no more (`dim_bitset_size` in ATen/WrapDimUtilsMulti.h).
+_MOST_DIMS = 64
+_MOST_TENSORS = 10_000
 _PEERS = lazily(r"(?:(?:send|recv)(?:AnySource)?)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)")
 
 
@@ -95,8 +98,17 @@ def needs_all(op: str) -> bool:
     return spelling(op).startswith(_NEEDS_ALL)
 
 
+def count(size: Sequence[int]) -> int:
+    """How many elements a tensor of this size has. Raises ValueError for a size that none has, before that takes time: a file may claim anything."""
+    if len(size) > _MOST_DIMS or not all(isinstance(n, int) and abs(n) < 1 << 63 for n in size):
+        raise ValueError("a size that no tensor has")
+    return prod(size)
+
+
 def elements(sizes: Sequence[Sequence[int]]) -> int:
-    return sum(prod(s) for s in sizes)
+    if len(sizes) > _MOST_TENSORS:
+        raise ValueError("more tensors than a call has")
+    return sum(map(count, sizes))
 
 
 def key(
@@ -113,7 +125,7 @@ def key(
     parts = [name]
     if how == "equal":
         # Newer versions list the outputs of operations in place, older ones do not.
-        parts.append(",".join(str(prod(s)) for s in input_sizes))
+        parts.append(",".join(str(count(s)) for s in input_sizes))
     elif how in ("gathered", "scattered"):
         parts.append(f"{elements(input_sizes)}>{elements(output_sizes)}")
     if how != "free":

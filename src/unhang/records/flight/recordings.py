@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
-import os
 import re
-import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from unhang.errors import RecordError, UnhangError
 from unhang.model import NotExamined
-from unhang.records.flight import belonging, digest
+from unhang.records.flight import belonging, confined, digest
 from unhang.records.flight.belonging import Placed
 from unhang.records.flight.columns import Recording, columns_and_frames, compared, recording_of, with_second
 from unhang.records.flight.entries import Flight, Group, flight_of, not_understood, together
@@ -24,15 +20,14 @@ from unhang.records.flight.lanes import Drawn, Lanes, lanes_of
 from unhang.records.flight.naming import closed_ranks, is_rank, is_second, ranks_of
 from unhang.records.flight.opening import Opened, opened
 from unhang.records.flight.sites import Site, sites_of
-from unhang.records.logs.readers import Readers
+from unhang.records.logs.readers import cores
 
 T = TypeVar("T")
 
-# Below it a process is not worth its start.
+# A digest takes so much longer for each byte.
+_DENSE = 4
+# Below it a second process is not worth its start.
 _FEW_BYTES = 4 * 1024**2
-# What a process may take beside what it has: unpickled, a dump is some 20 times its size.
-_ROOM_BYTES = 1024**3
-_GROWTH = 40
 # Of so many calls of all dumps together, 16 bytes each, and of so many of each file in any case.
 _MOST_DRAWN = 16_000_000
 _LEAST_DRAWN = 1_000
@@ -108,17 +103,15 @@ def record_all(
         if nothing:
             unread.append(str(path))
 
-    with Readers(None, parallel=sum(size_of[p] for p in dumps) > _FEW_BYTES) as readers:
-        futures = [readers.submit(_read, str(path), named.ranks[str(path)], share, readers.forked) for path in dumps]
-        for path, future in zip(dumps, futures, strict=True):
-            read, why = readers.result(future)
+    with contextlib.closing(_each(lambda path: _read(str(path), named.ranks[str(path)], share), dumps)) as answers:
+        for path, (found_in, why) in zip(dumps, answers, strict=True):
+            read = found_in or []
             ready(path, why, nothing=not read)
             of_files += [(shared.of(r), told, (str(path), r.place)) for r, told, _ in read]
             lanes |= {(str(path), r.place): shared.drawn(of) for r, _, of in read if of is not None}
             missed += [n for r, _, _ in read for n in _left_out(r)]
     # What ranks have in common is decoded once, which several processes could not share.
-    for path in digests:
-        part, why = _carefully(partial(_read_digest, path, share), str(path), forked=False)
+    for path, (part, why) in zip(digests, _each(lambda path: digest.read(path, drawn=share), digests, processes=1), strict=True):
         ready(path, why or (part.damage if part is not None else None))
         if part is not None:
             of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
@@ -315,12 +308,11 @@ def sum_up(
     unread = [(n.what, n.why) for n in lost]
     found: list[digest.Summed] = []
     done = 0
-    with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:
-        futures = [readers.submit(_sum, str(path), called(str(path)), named.ranks[str(path)], named.said, clean, readers.forked) for path in paths]
-        for path, size, future in zip(paths, sizes, futures, strict=True):
-            summed, why = readers.result(future)
+    with contextlib.closing(_each(lambda path: _sum(str(path), called(str(path)), named.ranks[str(path)], named.said, clean), paths)) as answers:
+        for path, size, (summed, why) in zip(paths, sizes, answers, strict=True):
             done += size
             progress(done, sum(sizes))
+            summed = summed or []
             found += summed
             missed += [NotExamined(what=called(str(path)), why=called(left), unread=True) for s in summed for left in s.left]
             if why is not None:
@@ -349,12 +341,15 @@ def flight(recording: Recording) -> Flight | None:
 
 
 def _flight(path: Path, rank: int, place: int) -> Flight | None:
-    if digest.is_digest(path):
-        return digest.flight(path, place)
-    dumps = opened(path)
-    told = [d for d in dumps if d.rank == rank]
-    alone = told[0] if told else dumps[place] if place < len(dumps) else None
-    return None if alone is None else flight_of(alone, source=str(path))
+    def read(path: Path) -> Flight | None:
+        if digest.is_digest(path):
+            return digest.flight(path, place)
+        dumps = opened(path)
+        told = [d for d in dumps if d.rank == rank]
+        alone = told[0] if told else dumps[place] if place < len(dumps) else None
+        return None if alone is None else flight_of(alone, source=str(path))
+
+    return confined.one(read, path, _worth(path))
 
 
 class _Shared:
@@ -406,6 +401,11 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _worth(path: Path) -> int:
+    """For how many bytes of a dump a file is read."""
+    return _size(path) * (_DENSE if digest.is_digest(path) else 1)
+
+
 def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExamined]:
     what = f"{recording.source}: the dump of rank {recording.rank} in it" if of_digest else recording.source
     found = []
@@ -418,19 +418,29 @@ def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExami
     return found
 
 
-def _read(_needles: Any, _stop: Any, path: str, rank: int, drawn: int, forked: bool) -> tuple[list[tuple[Recording, bool, Lanes | None]], str | None]:
+def _each(task: Callable[[Path], T], paths: Sequence[Path], *, processes: int | None = None) -> Generator[tuple[T | None, str | None]]:
+    """What a task returns of each file, or why nothing; by so many processes as these are worth."""
+    sizes = list(map(_worth, paths))
+    processes = processes or (cores() if sum(sizes) > _FEW_BYTES else 1)
+    with contextlib.closing(confined.each(task, paths, sizes, processes=processes)) as answers:
+        for path, answer in zip(paths, answers, strict=True):
+            yield _told(answer, path)
+
+
+def _told(answer: T | RecordError, path: Path) -> tuple[T | None, str | None]:
+    if isinstance(answer, RecordError):
+        return None, str(answer).removeprefix(f"{path} ").replace(str(path), "it") + (f" ({answer.cause})" if answer.cause else "")
+    return answer, None
+
+
+def _read(path: str, rank: int, drawn: int) -> list[tuple[Recording, bool, Lanes | None]]:
     """`drawn`: what is drawn of so many calls is wanted, too."""
-
-    def read(guard: bool) -> list[tuple[Recording, bool, Lanes | None]]:
-        size = _size(Path(path))
-        found = []
-        for n, number, told, dump in _ranked(path, rank, guard=guard):
-            recording, lanes = _recorded(dump, number, path, size, drawn)
-            found.append((replace(recording, place=n, is_second=is_second(path)), told, lanes))
-        return found
-
-    found, why = _carefully(read, path, forked=forked)
-    return found or [], why
+    size = _size(Path(path))
+    found = []
+    for n, number, told, dump in _ranked(path, rank):
+        recording, lanes = _recorded(dump, number, path, size, drawn)
+        found.append((replace(recording, place=n, is_second=is_second(path)), told, lanes))
+    return found
 
 
 def _recorded(dump: Opened, rank: int, path: str, size: int, drawn: int) -> tuple[Recording, Lanes | None]:
@@ -449,70 +459,18 @@ def _recorded(dump: Opened, rank: int, path: str, size: int, drawn: int) -> tupl
         return recording, None
 
 
-def _read_digest(path: Path, drawn: int, _guard: bool) -> digest.Digest:
-    return digest.read(path, drawn=drawn)
+def _sum(path: str, name: str, rank: int, said: bool, clean: digest.Clean) -> list[digest.Summed]:
+    found = []
+    for n, number, told, dump in _ranked(path, rank):
+        where = digest.Name(host="", name=name, nth=n, told=told, said=said)
+        found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), clean=clean))
+    return found
 
 
-def _sum(
-    _needles: Any, _stop: Any, path: str, name: str, rank: int, said: bool, clean: digest.Clean, forked: bool
-) -> tuple[list[digest.Summed], str | None]:
-    def read(guard: bool) -> list[digest.Summed]:
-        found = []
-        for n, number, told, dump in _ranked(path, rank, guard=guard):
-            where = digest.Name(host="", name=name, nth=n, told=told, said=said)
-            found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), clean=clean))
-        return found
-
-    found, why = _carefully(read, path, forked=forked)
-    return found or [], why
-
-
-def _carefully(read: Callable[[bool], T], path: str, *, forked: bool) -> tuple[T | None, str | None]:
-    """One file, read with or without a guard against what asks for memory. Never raises: what a process raises ends the reading of all."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        if forked:
-            # A packed one may be worth more memory than that.
-            with contextlib.suppress(MemoryError), _bounded(_size(Path(path))) as bounded:
-                return read(not bounded), None
-        return read(True), None
-    except RecordError as e:
-        return None, str(e).removeprefix(f"{path} ").replace(path, "it") + (f" ({e.cause})" if e.cause else "")
-    except MemoryError:
-        return None, "there is not enough memory for it"
-    except RecursionError:
-        return None, "it is nested too deep: it is no flight-recorder dump"
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, int, bool, Opened]]:
+def _ranked(path: str, rank: int) -> Iterator[tuple[int, int, bool, Opened]]:
     """The dumps in a file: place, rank, whether the file itself tells that, dump."""
-    dumps = opened(Path(path), guard=guard, shorter=True)
+    dumps = opened(Path(path), shorter=True)
     if not is_rank(rank) and any(dump.rank is None for dump in dumps):
         raise RecordError(f"{path} is named as the dump of rank {rank}, and no job has that many")
     for n, dump in enumerate(dumps):
         yield n, dump.rank if dump.rank is not None else rank + n if len(dumps) > 1 else rank, dump.rank is not None, dump
-
-
-@contextlib.contextmanager
-def _bounded(size: int) -> Iterator[bool]:
-    """Whether this process is kept from taking more memory than a file of this size can be worth."""
-    try:
-        with open("/proc/self/statm", "rb") as f:  # noqa: PTH123
-            now = int(f.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        limit = now + _ROOM_BYTES + _GROWTH * size
-        if soft != resource.RLIM_INFINITY:
-            limit = min(limit, soft)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    except (OSError, ValueError):
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

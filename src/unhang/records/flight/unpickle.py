@@ -17,6 +17,7 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.patterns import lazily
+from unhang.records.flight.confined import is_bounded
 
 # A call of 20 frames takes some 100 opcodes, and a second goes by over two million of them where they are looked at one by one.
 MAX_OPCODES = 20_000_000
@@ -57,15 +58,17 @@ def begins_as_pickle(head: bytes) -> bool:
     return _HEAD.match(head) is not None
 
 
-def unpickled(data: bytes, *, guard: bool = True) -> tuple[Any, bytes]:
-    """The value, and what stands behind the pickle. Raises RecordError for what is refused, CutOff, and nearly anything for damage.
-
-    Without `guard` memory must be bounded otherwise: by a limit on the process.
-    """
-    end = _end(data) if guard else None
-    if end is not None:
+def unpickled(data: bytes) -> tuple[Any, bytes]:
+    """The value, and what stands behind the pickle. Raises RecordError for what is refused, CutOff, and nearly anything for damage."""
+    if not is_bounded():
+        end = _end(data)
         return _Refusing(_reader(data)).load(), data[end:]
-    value = _Refusing(_reader(data)).load()
+    try:
+        value = _Refusing(_reader(data)).load()
+    except MemoryError:
+        # Where it asks for what is not there, that is the reason.
+        _end(data)
+        raise
     # Where it ended only its file knows, and that has been read ahead.
     at = data.rfind(b'.{"members":')
     return value, data[at + 1 :] if at >= 0 else b""

@@ -74,11 +74,11 @@ class Readers(Generic[S]):
         """Interrupted, nobody waits for logs that are still in the queue, and those under way end at their next block."""
         self._told_to_stop[0] = 1
         if self._pool is not None:
-            with _uninterrupted():
+            with uninterrupted():
                 self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _kill(self) -> None:
-        with _uninterrupted():
+        with uninterrupted():
             for process in self._processes:
                 process.kill()
 
@@ -130,7 +130,7 @@ class Readers(Generic[S]):
         others = multiprocessing.active_children()
         try:
             # A process that is interrupted before it is set up would go the way out that is ours.
-            with _uninterrupted():
+            with uninterrupted():
                 self._pool = ProcessPoolExecutor(
                     cores(), mp_context=multiprocessing.get_context("fork"), initializer=_set_up, initargs=(self, os.getpid())
                 )
@@ -158,7 +158,7 @@ def _threads() -> Executor | None:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Ctrl-C and its like wait. In other threads than the main one it never comes."""
     if threading.current_thread() is not threading.main_thread():
         yield

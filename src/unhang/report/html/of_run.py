@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,11 +59,9 @@ def _read(rundir: RunDir, number: int) -> _Left:
     if not rundir.holds(rundir.incident(number)):
         raise RecordError(f"{rundir.incident(number)} is no file of this run directory")
     incident = rundir.read_incident(number)
-    dumps: dict[int, dump.Dump] = {}
-    for record in incident.ranks:
-        with suppress(UnhangError, OSError):
-            if record.flight and rundir.holds(rundir.path / record.flight):
-                dumps[record.rank] = dump.read(rundir.path / record.flight, rank=record.rank)
+    given = [(path, r.rank) for r in incident.ranks if r.flight and rundir.holds(path := rundir.path / r.flight)]
+    with closing(dump.read_all(given)) as found:
+        dumps = {rank: d for (_, rank), d in zip(given, found, strict=True) if isinstance(d, dump.Dump)}
     frames = trunks.main_threads(rundir, incident)
     records = {r.rank: r for r in incident.ranks}
     alive = [rank for rank, r in records.items() if r.ended is None or r.raised is not None]
