@@ -158,7 +158,7 @@ class Benchmark:
         timer.daemon = True
         try:
             files.mkdir(mode=0o700)
-            nccl.mkdir()
+            nccl.mkdir(mode=0o700)
             with supervise.signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
                 timer.start()
                 outcome = supervisor.run()

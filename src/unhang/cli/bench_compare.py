@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import typer
 
+from unhang import files
 from unhang.bench import ready_made
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.in_force import ARGUMENTS, BY_HOOK, REPORTED_AS, WORLD_SIZE
@@ -92,7 +93,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     ):
         try:
             if path is not None:
-                path.write_text(write(), encoding="utf-8")
+                files.write_named(path, write().encode("utf-8"))
         except OSError as e:
             raise RunDirError(f"cannot write {path}: {e.strerror or e}") from e
     raise typer.Exit(result.exitcode)

@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from unhang import files
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import CommandNotFound
 from unhang.facts import processes
@@ -180,7 +181,7 @@ class Attempt:
         """Start the command and stay until its last process has ended. Raises CommandNotFound where it cannot be started."""
         shown = asyncio.ensure_future(self._show())
         try:
-            async with Listener(self._roster, lambda why: self._incidents.trouble(f"refused a message: {why}"), host=self._host) as listener:
+            async with Listener(self._roster, lambda why: self._incidents.trouble(f"refused a message: {why}")) as listener:
                 try:
                     self._begin(listener)
                     await self._attend()
@@ -209,7 +210,7 @@ class Attempt:
         fatal = self._rundir.fatal(self._number)
         for directory in (fatal, self._rundir.flight_of_torch(self._number)):
             with contextlib.suppress(OSError):
-                directory.mkdir(parents=True, exist_ok=True)
+                files.make_directory(directory)
         extra = environment.attached(
             listener.environment,
             self._environ,

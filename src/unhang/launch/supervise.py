@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from unhang import encoding
+from unhang import encoding, files
 from unhang.diagnosis.redact import redact_command
 from unhang.diagnosis.retyped import Typed
 from unhang.errors import EXIT_FOUND, EXIT_OK, interrupted_by
@@ -394,7 +394,7 @@ class Supervisor:
             primary = event.verdict.primary
             line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
         try:
-            with self._rundir.events.open("ab") as f:
+            with open(self._rundir.events, "ab", opener=files.private) as f:
                 f.write(encoding.encode(line) + b"\n")
         except OSError as e:
             if not self._log_broken:

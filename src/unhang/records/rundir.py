@@ -22,7 +22,6 @@ Every file is written whole (a temporary file, then a rename) or only ever appen
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import errno
 import os
@@ -32,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from unhang import files
 from unhang.errors import RunDirError
 from unhang.patterns import lazily
 
@@ -302,15 +302,9 @@ class RunDir:
         self.write_bytes(path, msgspec.json.format(encoding.encode(value), indent=2) + b"\n")
 
     def write_bytes(self, path: Path, data: bytes) -> None:
-        """Write a file whole or not at all. Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        """Write a file of the owner's alone, whole or not at all. Raises OSError."""
+        files.make_directory(path.parent)
+        files.write(path, data)
 
 
 def new_directory(path: Path | Callable[[], Path]) -> Path:

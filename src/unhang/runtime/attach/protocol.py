@@ -40,6 +40,7 @@ From the supervisor:
 from __future__ import annotations
 
 import json
+import os
 
 VERSION = 1
 BEAT_INTERVAL_S = 0.25
@@ -83,6 +84,11 @@ WISHES = (
     ENV_BUCKET,
     ENV_CUDNN_BENCHMARK,
 )
+
+
+def private(path: str, flags: int) -> int:
+    """The `opener` of `open` for a file that is its owner's alone from the first: it holds stacks, arguments or an environment."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def encode(kind: str, **fields: object) -> bytes:
