@@ -103,10 +103,10 @@ class BenchDir:
         self.asked = asked
 
     @classmethod
-    def create(cls, name: str, asked: Asked) -> BenchDir:
+    def create(cls, name: str, asked: Asked, *, private: bool = False) -> BenchDir:
         """Raises RunDirError."""
         try:
-            path = new_directory(lambda: run_path(Path("runs"), f"bench-{name}").absolute())
+            path = new_directory(lambda: run_path(Path("runs"), f"bench-{name}").absolute(), private=private)
             RunDir(path).write(path / "bench.json", asked)
         except OSError as e:
             raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e

@@ -76,7 +76,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         is_race=verb == "priorities",
         leaves_out_equal=verb == "priorities" or asked.ready_made is not None,
     )
-    directory = directory or BenchDir.create(command.name, asked)
+    directory = directory or BenchDir.create(command.name, asked, private=options.private or configuration.load(Path.cwd()).private)
     directory.lock()
     again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
