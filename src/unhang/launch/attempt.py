@@ -15,8 +15,8 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How an attempt ended. `exitcode` is the command's own (negative: signal); `pace` in steps per second."""
+    """How an attempt ended. `exitcode` is the command's own (negative: signal); `pace` in steps per second; `arguments` by rank."""
 
     exitcode: int
     ended_by_us: bool
@@ -100,6 +100,7 @@ class Result:
     pace: float | None
     incident: Incident | None
     verdict: Verdict | None
+    arguments: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Attempt:
@@ -328,6 +329,7 @@ class Attempt:
             pace=self._pace.steps_per_s,
             incident=incident,
             verdict=verdict,
+            arguments={s.rank: s.argv for s in self._roster.states()},
         )
 
     def anybody_failed(self) -> bool:

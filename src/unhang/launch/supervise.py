@@ -150,6 +150,8 @@ class Supervisor:
         # What fails with settings of ours may go well without them.
         self._is_changed = False
         self._attempt: Attempt | None = None
+        # Of each rank in the last attempt, without credentials, if the settings ask for step times.
+        self.arguments: Mapping[int, tuple[str, ...]] = {}
         self._attempts = 0
         self._interrupts: list[int] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -192,6 +194,7 @@ class Supervisor:
         alike = 0
         while True:
             result = await self._one(len(failures), version)
+            self.arguments = result.arguments
             if self._was_interrupted() or (result.exitcode == 0 and not result.ended_by_us):
                 break
             failures.append(result)

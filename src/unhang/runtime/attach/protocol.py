@@ -7,7 +7,7 @@ From the process ("m" names the message; pid is checked against the kernel's wor
               rank, local_rank, world_size, restarts come from the environment and may be null. First message, once.
     joined    {rank, world_size, backend, device, gpu, timeout_s, torch}  torch.distributed was initialised
     left      {}                                                          ... and was destroyed
-    stepping  {device, gpu, torch, initialized}                           the first optimizer step has ended
+    stepping  {device, gpu, torch, initialized, argv}                     the first optimizer step has ended
     training  {pid, tid}                                                  the thread that trains is not the main one; null: it is again
     beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null, promised}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
