@@ -27,8 +27,8 @@ _COMMANDS = ("axolotl", "fabric", "horovodrun", "llamafactory-cli", "torchrun", 
 _ENVIRONMENTS = ("env", "venv", ".venv", ".local", "usr", "local")
 _ROOMS = frozenset(
     (
-        "__init__", "__main__", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "integrations", "kernel_lines", "knowledge", "launch",
-        "model", "pack", "patterns", "planning", "probes", "records", "remedies", "report", "runtime", "testing", "text", "user_files",
+        "__init__", "__main__", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "files", "integrations", "kernel_lines", "knowledge",
+        "launch", "model", "pack", "patterns", "planning", "probes", "records", "remedies", "report", "runtime", "testing", "text", "user_files",
     )
 )  # fmt: skip
 

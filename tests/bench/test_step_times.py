@@ -56,7 +56,7 @@ def test_too_few_steps_are_no_measurement():
 
 def test_a_step_ends_with_its_slowest_rank(tmp_path):
     for pid, rank, ends in ((11, 1, [1.0, 2.5, 3.0]), (12, 0, [1.2, 2.0, 3.1, 4.0])):
-        told = {"rank": rank, "argv": ["train.py"], "started_with": {}, "variables": {}, "torch": {}}
+        told = {"rank": rank, "started_with": {}, "variables": {}, "torch": {}}
         (tmp_path / f"{pid}.json").write_text(json.dumps(told))
         (tmp_path / f"{pid}.times").write_bytes(b"".join(struct.pack("=4d", end, *[math.nan] * 3) for end in ends) + b"\0\0\0")
     (tmp_path / "13.json").write_text('{"rank": 2, "ar')

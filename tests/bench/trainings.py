@@ -89,7 +89,6 @@ class Trainings:
         for rank in (0, 1):
             told = {
                 "rank": rank,
-                "argv": ["train.py"],
                 "variables": self.variables[arm],
                 "started_with": self.variables[arm],
                 "torch": {"world size": "2", "device": self.device, "backend": "nccl", **self.torch.get(len(self.started), {})},
@@ -122,6 +121,7 @@ class Trainings:
 class _Supervisor:
     def __init__(self, trainings, *run):
         self.trainings, self._run = trainings, run
+        self.arguments = dict.fromkeys((0, 1), ("train.py",))
 
     def run(self):
         return self.trainings.train(*self._run)

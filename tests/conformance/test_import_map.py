@@ -14,7 +14,7 @@ PACKAGE = Path(unhang.__file__).parent
 # A room may import those of lower levels only; rooms on one level do not import each other.
 LEVELS = [
     {"patterns", "user_files"},
-    {"model", "errors", "encoding", "kernel_lines", "text", "__init__"},
+    {"model", "errors", "encoding", "files", "kernel_lines", "text", "__init__"},
     {"facts", "records"},
     {"knowledge"},
     {"diagnosis"},

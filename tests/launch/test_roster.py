@@ -218,3 +218,14 @@ def test_the_thread_that_trains_is_known_unless_the_process_counts_otherwise(sce
     assert scene.watch.ranks[0].tid == tid
     scene.roster.message(peer, {"m": "training", "pid": pid, "tid": None})
     assert scene.watch.ranks[0].tid is None
+
+
+def test_credentials_that_ranks_send_are_not_kept(scene):
+    secret = "hf_" + "abcdefghijklmnopqrstuvwxyz012345"
+    peer = scene.arrive(10, rank=0)
+    argv = ["train.py", "--password", "planted words", f"--token={secret}"]
+    scene.roster.message(peer, {"m": "stepping", "device": "cpu", "torch": "2.13", "initialized": False, "argv": argv})
+    scene.roster.message(peer, {"m": "raised", "type": "SystemExit", "text": f"unrecognized arguments: --token={secret}", "frames": []})
+    (state,) = scene.roster.states()
+    assert state.argv[:2] == ("train.py", "--password") and state.raised is not None
+    assert secret not in f"{state.argv} {state.raised.text}" and "planted" not in f"{state.argv}"

@@ -10,6 +10,7 @@ import lzma
 import pickle
 import random
 import tarfile
+import tempfile
 import zipfile
 
 import pytest
@@ -30,7 +31,7 @@ def kept(tmp_path, monkeypatch):
     folder = tmp_path / "kept"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(packed.tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     yield folder
     assert not list(folder.iterdir())
 

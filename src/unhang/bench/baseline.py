@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from unhang import encoding
+from unhang import encoding, files
 from unhang.bench.comm import Asked, Row
 from unhang.bench.comparison import CONFIDENCE, Comparison, compare
 from unhang.errors import RecordError, UnhangError
@@ -113,7 +113,7 @@ class Store:
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            files.make_for_database(self.path)
             with contextlib.closing(sqlite3.connect(self.path, timeout=5)) as db, db:
                 db.executescript(_TABLES)
                 yield db

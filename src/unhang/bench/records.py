@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from unhang import encoding
+from unhang import encoding, files
 from unhang.bench.measures import RankMeasures
 from unhang.bench.step_times import Steps
 from unhang.diagnosis.redact import redact
@@ -103,10 +103,10 @@ class BenchDir:
         self.asked = asked
 
     @classmethod
-    def create(cls, name: str, asked: Asked) -> BenchDir:
+    def create(cls, name: str, asked: Asked, *, private: bool = False) -> BenchDir:
         """Raises RunDirError."""
         try:
-            path = new_directory(lambda: run_path(Path("runs"), f"bench-{name}").absolute())
+            path = new_directory(lambda: run_path(Path("runs"), f"bench-{name}").absolute(), private=private)
             RunDir(path).write(path / "bench.json", asked)
         except OSError as e:
             raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e
@@ -156,7 +156,8 @@ class BenchDir:
     def add(self, line: Run | Failure) -> None:
         """Raises RunDirError."""
         try:
-            with (self.path / ("runs.jsonl" if isinstance(line, Run) else "failures.jsonl")).open("ab") as f:
+            path = self.path / ("runs.jsonl" if isinstance(line, Run) else "failures.jsonl")
+            with open(path, "ab", opener=files.private) as f:
                 f.write(encoding.encode(line) + b"\n")
         except OSError as e:
             raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e

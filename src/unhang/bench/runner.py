@@ -158,11 +158,11 @@ class Benchmark:
         timer.daemon = True
         try:
             files.mkdir(mode=0o700)
-            nccl.mkdir()
+            nccl.mkdir(mode=0o700)
             with supervise.signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
                 timer.start()
                 outcome = supervisor.run()
-            ranks = nccl_log.read(nccl, step_times.read(files))
+            ranks = nccl_log.read(nccl, step_times.read(files, supervisor.arguments))
             # Beside the records of unhang run, which hold no values of variables that nobody asked for.
             shutil.rmtree(files)
         except OSError as e:

@@ -62,8 +62,8 @@ class Steps:
     p95_s: float
 
 
-def read(directory: Path) -> tuple[RankFile, ...]:
-    """All ranks of a run, by rank. What a rank that was killed left half written is left out."""
+def read(directory: Path, arguments: Mapping[int, tuple[str, ...]] | None = None) -> tuple[RankFile, ...]:
+    """All ranks of a run, by rank, with their `arguments`. What a rank that was killed left half written is left out."""
     found = []
     for path in directory.glob("*.json"):
         try:
@@ -74,8 +74,9 @@ def read(directory: Path) -> tuple[RankFile, ...]:
             peak: dict[str, Any] = {}
             with contextlib.suppress(OSError, msgspec.DecodeError):  # a rank that was killed at its last step
                 peak = msgspec.json.decode(path.with_suffix(".peak").read_bytes())
+            told |= {"argv": (arguments or {}).get(told["rank"], ())}
             found.append(msgspec.convert({**told, **peak, **of_steps, "pid": int(path.stem)}, RankFile))
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError):
             continue
     return tuple(sorted(found, key=lambda one: one.rank))
 

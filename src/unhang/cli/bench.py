@@ -113,6 +113,7 @@ def compare(
     ] = None,
     module: Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")] = False,
     python: _Python = None,
+    private: Annotated[bool, typer.Option("--private", help="Let nobody else enter the directory; without it only logs can be read.")] = False,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each run as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table and the verdict as Markdown.")] = None,

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import typer
 
+from unhang import files
 from unhang.bench import ready_made
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.in_force import ARGUMENTS, BY_HOOK, REPORTED_AS, WORLD_SIZE
@@ -75,7 +76,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         is_race=verb == "priorities",
         leaves_out_equal=verb == "priorities" or asked.ready_made is not None,
     )
-    directory = directory or BenchDir.create(command.name, asked)
+    directory = directory or BenchDir.create(command.name, asked, private=options.private or configuration.load(Path.cwd()).private)
     directory.lock()
     again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
@@ -92,7 +93,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     ):
         try:
             if path is not None:
-                path.write_text(write(), encoding="utf-8")
+                files.write_named(path, write().encode("utf-8"))
         except OSError as e:
             raise RunDirError(f"cannot write {path}: {e.strerror or e}") from e
     raise typer.Exit(result.exitcode)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from unhang import files
 from unhang.cli import refused
 from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
@@ -363,21 +364,7 @@ def _write(path: Path, data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
         return
-    if path.exists() and not path.is_file():
-        # A pipe; a directory says so itself.
-        path.write_bytes(data)
-        return
-    path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(fd, "wb") as f:
-            if path.exists():
-                os.fchmod(fd, stat.S_IMODE(path.stat().st_mode))
-            f.write(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    files.write_named(path, data)
 
 
 def _exit_code(examination: Examination, fail_on: Level) -> int:

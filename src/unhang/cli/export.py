@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from unhang import files
 from unhang.cli.options import NoColor
 from unhang.cli.refused import print_json
 
@@ -271,44 +271,25 @@ def write(output: Path, found: Exported, force: bool) -> None:
         data = text.encode("utf-8")
         try:
             if force and (path.exists() or path.is_symlink()):
-                _replace(path, data)
+                files.write_named(path, data)
             else:
                 _create(path, data)
             if text.startswith("#!") and path.is_file():
-                path.chmod(path.stat().st_mode | 0o111)
+                mode = path.stat().st_mode
+                path.chmod(mode | (mode & 0o444) >> 2)
         except OSError as e:
             raise UnhangError(f"cannot write {path}: {e.strerror}") from e
 
 
 def _create(path: Path, data: bytes) -> None:
     """All of it or nothing. Raises OSError, FileExistsError among them."""
-    with path.open("xb") as f:
+    with open(path, "xb", opener=files.private) as f:
         try:
             f.write(data)
             f.flush()
         except OSError:
             path.unlink()
             raise
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """What is there stays as it is until all of the new is written; a device or a pipe is written to. Raises OSError."""
-    import contextlib
-    import shutil
-
-    path = path.resolve()
-    if not path.is_file():
-        path.write_bytes(data)
-        return
-    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
-    try:
-        _create(beside, data)
-        shutil.copymode(path, beside)
-        beside.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
 
 
 def _check(names: Sequence[str], form: str | None, nodes: int | None, processes: int | None, as_json: bool, chosen: Language) -> int:

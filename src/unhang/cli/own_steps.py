@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from unhang import files
 from unhang.diagnosis import retyped
 from unhang.errors import EXIT_INTERRUPTED, UnhangError
 from unhang.knowledge.settings.setting import Choice
@@ -76,7 +75,8 @@ def runner(
     def run(choice: Choice, size: int, left_s: float) -> Steps | Text | Wrong:
         if left_s < min(limit_s, _LEAST_S):
             return _too_little_time(left_s)
-        found = _run(given, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
+        with files.temporary_directory("steps-") as folder:
+            found = _run(folder, given, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
         # With all of its own time it might have stepped.
         if left_s < limit_s and found == _no_step(left_s):
             return _too_little_time(left_s)
@@ -86,9 +86,16 @@ def runner(
 
 
 def _run(
-    words: list[str], choice: Choice, size: int, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool]
+    folder: Path,
+    words: list[str],
+    choice: Choice,
+    size: int,
+    *,
+    python: str,
+    environ: Mapping[str, str],
+    limit_s: float,
+    cancelled: Callable[[], bool],
 ) -> Steps | Text | Wrong:
-    folder = Path(tempfile.mkdtemp(prefix="unhang-steps-"))
     argv = [sys.executable, "-m", "unhang", "run", "--fallback", "off", "--on-failure", "abort", "--quiet", "--json", "--python", python]
     argv += ["--run-dir", str(folder / "run"), *(w for key, value in choice.items() for w in ("--set", f"{key}={spelled(value)}"))]
     if words[0].endswith(".py"):
@@ -113,7 +120,6 @@ def _run(
     finally:
         if process is not None and process.poll() is None:
             _end(process)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -333,9 +333,9 @@ def _tracked(
 def _measured(made: Plan, row: Row, command: Command) -> Calibration:
     from unhang.bench import peak
     from unhang.launch.supervise import run_path
-    from unhang.records.rundir import RunDir, new_directory
+    from unhang.records.rundir import RunDir
     from unhang.report.plan import calibrate
 
-    rundir = RunDir.create(new_directory(lambda: run_path(Path("runs"), "plan").absolute()))
+    rundir = RunDir.create(lambda: run_path(Path("runs"), "plan").absolute(), private=True)
     ranks = peak.measure(command, rundir, steps=3, tell=lambda event: None)
     return calibrate(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])

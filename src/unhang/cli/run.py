@@ -65,6 +65,10 @@ def run(
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/NAME-TIME")
     ] = None,
+    private: Annotated[
+        bool | None,
+        typer.Option("--private/--no-private", help="Let nobody else enter the run directory; without it only logs can be read.", show_default="no"),
+    ] = None,
     prefix: Annotated[bool, typer.Option("--prefix", help="Put [rank N] before each line of the training's output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the training's output in the logs only.")] = False,
     python: Annotated[
@@ -121,6 +125,7 @@ def run(
             timeout=timeout,
             name=name,
             run_dir=run_dir,
+            private=private,
             prefix=prefix,
             quiet=quiet,
             python=python,

@@ -69,6 +69,8 @@ class Request:
     preset: str | None = None
     settings: tuple[str, ...] = ()
     timeout: str | None = None
+    # None: as unhang.toml says.
+    private: bool | None = None
 
 
 class _Beginning:
@@ -158,7 +160,8 @@ def _run(request: Request, beginning: _Beginning) -> None:
             typer.echo(f"unhang: {line}", err=True)
     # One that a batch script has made stays.
     there = request.run_dir is not None and request.run_dir.exists()
-    rundir = RunDir.create(path)
+    private = request.private if request.private is not None else configured is not None and configured.private
+    rundir = RunDir.create(path, private=private)
     beginning.made = None if there else rundir.path
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json, run_dir=str(rundir.path))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unhang import files
 from unhang.cli.aside import say
 from unhang.text import Text
 
@@ -65,14 +65,8 @@ def write_report(path: Path, verdict: Verdict, scene: Scene | None, lang: Langua
     from unhang.report.html import render
 
     page = render(verdict, scene, lang=lang).encode("utf-8", "replace")
-    whole = Path(os.path.realpath(path))
-    temporary = whole.with_name(f".{whole.name}.{os.getpid()}")
     try:
-        try:
-            temporary.write_bytes(page)
-            temporary.replace(whole)
-        finally:
-            temporary.unlink(missing_ok=True)
+        files.write_named(path, page)
     except OSError as e:
         raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
     say(Text("wrote {path}", "已写入 {path}").fill(path=shown(str(path))))

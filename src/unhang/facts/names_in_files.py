@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from unhang import encoding
+from unhang import encoding, files
 from unhang.facts.variable_readers import Library
 
 _CACHE = "variables-3.json"
@@ -102,15 +101,8 @@ class Reader:
         if self._path is None or not self._changed:
             return
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd, name = tempfile.mkstemp(dir=self._path.parent, prefix=_CACHE)
-            try:
-                with os.fdopen(fd, "wb") as f:
-                    f.write(encoding.encode({**self._load(), **self._now}))
-                os.replace(name, self._path)  # noqa: PTH105
-            except BaseException:
-                os.unlink(name)  # noqa: PTH108
-                raise
+            files.make_directory(self._path.parent)
+            files.write(self._path, encoding.encode({**self._load(), **self._now}))
 
     def _look(self, library: Library) -> Names:
         whole = True

@@ -15,13 +15,14 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from unhang import files
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import CommandNotFound
 from unhang.facts import processes
@@ -90,7 +91,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How an attempt ended. `exitcode` is the command's own (negative: signal); `pace` in steps per second."""
+    """How an attempt ended. `exitcode` is the command's own (negative: signal); `pace` in steps per second; `arguments` by rank."""
 
     exitcode: int
     ended_by_us: bool
@@ -99,6 +100,7 @@ class Result:
     pace: float | None
     incident: Incident | None
     verdict: Verdict | None
+    arguments: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Attempt:
@@ -180,7 +182,7 @@ class Attempt:
         """Start the command and stay until its last process has ended. Raises CommandNotFound where it cannot be started."""
         shown = asyncio.ensure_future(self._show())
         try:
-            async with Listener(self._roster, lambda why: self._incidents.trouble(f"refused a message: {why}"), host=self._host) as listener:
+            async with Listener(self._roster, lambda why: self._incidents.trouble(f"refused a message: {why}")) as listener:
                 try:
                     self._begin(listener)
                     await self._attend()
@@ -209,7 +211,7 @@ class Attempt:
         fatal = self._rundir.fatal(self._number)
         for directory in (fatal, self._rundir.flight_of_torch(self._number)):
             with contextlib.suppress(OSError):
-                directory.mkdir(parents=True, exist_ok=True)
+                files.make_directory(directory)
         extra = environment.attached(
             listener.environment,
             self._environ,
@@ -327,6 +329,7 @@ class Attempt:
             pace=self._pace.steps_per_s,
             incident=incident,
             verdict=verdict,
+            arguments={s.rank: s.argv for s in self._roster.states()},
         )
 
     def anybody_failed(self) -> bool:

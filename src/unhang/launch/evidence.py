@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unhang import files
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -148,7 +149,7 @@ class Taker:
         path = self._rundir.flight(incident, state.rank)
         # Where it cannot be made, the rank says so: its dump fails.
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            files.make_directory(path.parent)
         await peer.send("evidence", id=number, flight=str(path))
         await self._hear(request, taken)
         return taken.answered

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from unhang import files
 from unhang.diagnosis import still_there, why
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
@@ -372,7 +373,7 @@ def _spare(rundir: RunDir) -> RunDir:
     for kept in (*map(rundir.path.joinpath, _SHARED), *(rundir.path / "incidents").glob("*/*")):
         link = spare.path / kept.relative_to(rundir.path)
         if not os.path.lexists(link):
-            link.parent.mkdir(parents=True, exist_ok=True)
+            files.make_directory(link.parent)
             link.symlink_to(kept)
     return spare
 

@@ -16,11 +16,9 @@ import socket
 import struct
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
-from unhang.facts.host import Host
-from unhang.launch import leftovers
+from unhang import files
 from unhang.runtime.attach import protocol
 
 HELLO_TIMEOUT_S = 10.0
@@ -58,10 +56,9 @@ class Handler(Protocol):
 class Listener:
     """Serve with `async with Listener(handler, refused) as listener:`; `listener.environment` attaches a process to it."""
 
-    def __init__(self, handler: Handler, refused: Callable[[str], None], *, host: Host | None = None) -> None:
+    def __init__(self, handler: Handler, refused: Callable[[str], None]) -> None:
         self._handler = handler
         self._refused = refused
-        self._host = host or Host()
         self._token = secrets.token_hex(16)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -69,10 +66,8 @@ class Listener:
         # The path of a Unix socket has at most 107 bytes: TMPDIR may be too long for it.
         base = tempfile.gettempdir()
         base = base if len(base) < 70 else "/tmp"
-        leftovers.sweep(Path(base), self._host)
-        self._directory = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX, dir=base))
-        leftovers.mark(self._directory, self._host)
-        self._path = self._directory / leftovers.SOCKET
+        self._directory = contextlib.ExitStack()
+        self._path = self._directory.enter_context(files.temporary_directory(base=base)) / "socket"
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._server.bind(str(self._path))
         self._path.chmod(0o600)
@@ -85,7 +80,7 @@ class Listener:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._server.close()
-        leftovers.remove(self._directory)
+        self._directory.close()
 
     @property
     def environment(self) -> dict[str, str]:

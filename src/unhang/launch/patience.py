@@ -8,7 +8,6 @@ than the collective's own timeout allows, so that the evidence is complete and t
 from __future__ import annotations
 
 import copy
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from unhang import encoding
+from unhang import encoding, files
 from unhang.knowledge import waits
 from unhang.launch.rhythm import STARTUP_S
 from unhang.model import Wait
@@ -142,9 +141,7 @@ class Patience:
             # The newest last: of many scripts the oldest are forgotten.
             kept = {name: pauses for name, pauses in self._read().items() if name != self._script} | {self._script: own}
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                fresh = path.with_name(f"{FILE}.{os.getpid()}")
-                fresh.write_bytes(encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
-                fresh.replace(path)
+                files.make_directory(path.parent)
+                files.write(path, encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
             except (OSError, UnicodeError) as e:
                 self._trouble(f"the pauses of this run are not remembered: {path}: {e}")

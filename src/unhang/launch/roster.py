@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from unhang.diagnosis.redact import redact, redact_command
 from unhang.launch import events
 from unhang.launch.evidence import guarded
 from unhang.launch.listener import Peer
@@ -230,6 +231,7 @@ class Roster:
         state.device = message.get("device") or state.device
         state.gpu = message.get("gpu") or state.gpu
         state.torch = message.get("torch") or state.torch
+        state.argv = redact_command([str(word) for word in message.get("argv") or ()])
         if state.step == 0:
             state.step = 1
             state.last_step_s = self._clock()
@@ -255,7 +257,7 @@ class Roster:
             # A launcher's own exception only sums up what its workers did.
             self._react.release(peer)
             return
-        state.raised = Raised(type=message["type"], text=message["text"], frames=_frames(message), at_s=self._clock())
+        state.raised = Raised(type=message["type"], text=redact(message["text"]), frames=_frames(message), at_s=self._clock())
         if self.closing:
             self._react.release(peer)
         else:

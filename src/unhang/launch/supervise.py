@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from unhang import encoding
+from unhang import encoding, files
 from unhang.diagnosis.redact import redact_command
 from unhang.diagnosis.retyped import Typed
 from unhang.errors import EXIT_FOUND, EXIT_OK, interrupted_by
@@ -150,6 +150,8 @@ class Supervisor:
         # What fails with settings of ours may go well without them.
         self._is_changed = False
         self._attempt: Attempt | None = None
+        # Of each rank in the last attempt, without credentials, if the settings ask for step times.
+        self.arguments: Mapping[int, tuple[str, ...]] = {}
         self._attempts = 0
         self._interrupts: list[int] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -192,6 +194,7 @@ class Supervisor:
         alike = 0
         while True:
             result = await self._one(len(failures), version)
+            self.arguments = result.arguments
             if self._was_interrupted() or (result.exitcode == 0 and not result.ended_by_us):
                 break
             failures.append(result)
@@ -394,7 +397,7 @@ class Supervisor:
             primary = event.verdict.primary
             line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
         try:
-            with self._rundir.events.open("ab") as f:
+            with open(self._rundir.events, "ab", opener=files.private) as f:
                 f.write(encoding.encode(line) + b"\n")
         except OSError as e:
             if not self._log_broken:

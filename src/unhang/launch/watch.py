@@ -36,6 +36,7 @@ class RankState:
     having joined a group, though its launcher promised others. `tid` is the thread that trains, where that is not the main one. `missed_s` is when
     others last said, by unhang's library, that they had waited for this rank in vain. `acted_s` is when it was last seen to take a step, or to begin
     or leave a collective: `last_progress_s` is told of one that has only joined a group, too.
+    `argv`, only for unhang bench, is without credentials.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class RankState:
     gpu: str | None = None
     timeout_s: float | None = None
     torch: str | None = None
+    argv: tuple[str, ...] = ()
     joined: bool = False
     left: bool = False
     step: int = 0

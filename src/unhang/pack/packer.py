@@ -8,13 +8,13 @@ import platform
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from unhang import files
 from unhang.errors import UnhangError
 from unhang.facts import elf
 from unhang.facts.host import Host
@@ -59,9 +59,9 @@ class Extras:
 @contextlib.contextmanager
 def stock(prefix: Path, extras: Extras, *, without: Path | None = None, on_progress: OnProgress = no_progress) -> Iterator[Stock]:
     """Read it all, projects without one file. What is made for it is there until the context ends. Raises UnhangError."""
-    with tempfile.TemporaryDirectory(prefix="unhang-pack-") as directory:
+    with files.temporary_directory("pack-") as directory:
         try:
-            taken = _taken(prefix, extras, without, Path(directory), on_progress)
+            taken = _taken(prefix, extras, without, directory, on_progress)
         except OSError as e:
             raise UnhangError(f"cannot read {e.filename or prefix}: {e.strerror or e}") from e
         yield taken

@@ -9,11 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from unhang import files
 from unhang.errors import UnhangError
 from unhang.knowledge.variables.values import hides_gpus
 from unhang.model import Live, StageResult, Verdict
@@ -51,18 +51,16 @@ def examine(
     if not gpus and ranks is not None and ranks > (most := _MOST_PER_CORE * _cores()):
         raise UnhangError(f"{ranks} ranks on {_cores()} cores would take minutes for each stage", hint=f"unhang doctor --live --ranks {most}")
     several = ranks or gpus or min(4, max(2, _cores()))
-    folder = Path(tempfile.mkdtemp(prefix="unhang-live-"))
     results: list[StageResult] = []
     held: list[int] = []
-    try:
+    with files.temporary_directory("live-") as folder:
         for world_size in plan.ladder(several):
             world = _World(chosen, world_size, backend, folder, around, begun, ended)
             results += world.run(stopped=any(r.state == "failed" for r in results))
             held += world.held
-    finally:
-        # What failed can be read again.
-        if not any(r.logs for r in results):
-            shutil.rmtree(folder, ignore_errors=True)
+            # What failed can be read again.
+            if any(r.logs for r in results):
+                files.keep(folder)
     said, said_zh = conclusion(results, backend)
     if (command := _another(results, chosen, asked=python is not None)) is not None:
         said += f"; {chosen} has no torch: name the training's Python, {command}"

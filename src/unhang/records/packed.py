@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from unhang import files
 from unhang.errors import UnhangError
 from unhang.model import NotExamined
 from unhang.records.logs import tars, unpacking, zips
@@ -90,12 +90,12 @@ def held(given: Source, *, runs: bool = True) -> Held | None:
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
     """Where things are unpacked to, for as long as the context lasts. Raises UnhangError where there is no such place."""
-    try:
-        made = tempfile.TemporaryDirectory(prefix="unhang-", dir=spool_folder())
-    except OSError as e:
-        raise UnhangError(f"cannot unpack anything: {words(e)}", hint="set TMPDIR to a directory with room") from e
-    with made as path:
-        yield Path(path)
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(files.temporary_directory(base=spool_folder()))
+        except OSError as e:
+            raise UnhangError(f"cannot unpack anything: {words(e)}", hint="set TMPDIR to a directory with room") from e
+        yield made
 
 
 def unpack(given: Source, holds: Held, into: Path, *, limits: Limits | None = None) -> Unpacked:

@@ -22,7 +22,6 @@ Every file is written whole (a temporary file, then a rename) or only ever appen
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import errno
 import os
@@ -32,8 +31,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from unhang import files
 from unhang.errors import RunDirError
 from unhang.patterns import lazily
+from unhang.records import named
 
 if TYPE_CHECKING:
     from unhang.records.incident import Incident, Stacks
@@ -77,10 +78,13 @@ class RunDir:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path | Callable[[], Path]) -> RunDir:
-        """Make a new, empty run directory (see `new_directory`). Raises RunDirError where it holds something or cannot be made."""
+    def create(cls, path: Path | Callable[[], Path], *, private: bool = False) -> RunDir:
+        """Make a new, empty run directory (see `new_directory`), which nobody else may enter if it is `private`.
+
+        Raises RunDirError where it holds something or cannot be made.
+        """
         try:
-            return cls(new_directory(path))
+            return cls(new_directory(path, private=private))
         except FileExistsError as e:
             what, what_zh = ("is not empty", "不为空") if Path(e.filename).is_dir() else ("is no directory", "不是目录")
             raise RunDirError(
@@ -266,7 +270,7 @@ class RunDir:
                 return []
             return sorted(int(p.name) for p in parent.iterdir() if p.name.isdigit() and (p / "incident.json").is_file())
         except OSError as e:
-            raise RunDirError(f"cannot read {e.filename or parent}: {e.strerror or e}") from e
+            raise self._unreadable(parent, e) from e
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()
@@ -289,9 +293,19 @@ class RunDir:
             refuse_special(path)
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError as e:
-            raise RunDirError(f"cannot read {path}: {e.strerror or e}") from e
+            raise self._unreadable(path, e) from e
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as e:
             raise RunDirError(f"{path} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
+
+    def _unreadable(self, path: Path, error: OSError) -> RunDirError:
+        what = f"cannot read {error.filename or path}: {error.strerror or error}"
+        if not isinstance(error, PermissionError):
+            return RunDirError(what)
+        return RunDirError(
+            what,
+            cause="only logs are for others, until the owner of the run lets them read its records",
+            hint=f"as its owner: chmod -R g+rX {named.again(self.path)}",
+        )
 
     def write(self, path: Path, value: object) -> None:
         """Write one JSON file whole. Raises OSError."""
@@ -302,24 +316,18 @@ class RunDir:
         self.write_bytes(path, msgspec.json.format(encoding.encode(value), indent=2) + b"\n")
 
     def write_bytes(self, path: Path, data: bytes) -> None:
-        """Write a file whole or not at all. Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        """Write a file of the owner's alone, whole or not at all. Raises OSError."""
+        files.make_directory(path.parent)
+        files.write(path, data)
 
 
-def new_directory(path: Path | Callable[[], Path]) -> Path:
+def new_directory(path: Path | Callable[[], Path], *, private: bool = False) -> Path:
     """Make a directory that is not there yet, or is empty. A function is asked again where somebody else was quicker. Raises OSError."""
     ask = path if callable(path) else lambda: path
     chosen = ask()
     while True:
         try:
-            chosen.mkdir(parents=True)
+            chosen.mkdir(0o700 if private else 0o777, parents=True)
             return chosen
         except FileExistsError:
             before, chosen = chosen, ask()
@@ -328,6 +336,8 @@ def new_directory(path: Path | Callable[[], Path]) -> Path:
             # Batch scripts make it first.
             if not chosen.is_dir() or any(chosen.iterdir()):
                 raise
+            if private:
+                chosen.chmod(0o700)
             return chosen
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from unhang import encoding
+from unhang import encoding, files
 from unhang.model import Outcome
 from unhang.remedies.fingerprint import Key
 
@@ -111,7 +111,7 @@ class Memory:
     @staticmethod
     @contextlib.contextmanager
     def _open(path: Path) -> Iterator[sqlite3.Connection]:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_for_database(path)
         with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_S)) as db, db:
             db.execute(_TABLE)
             yield db

@@ -53,5 +53,5 @@ def in_shell(name: str, value: str) -> str:
 def write(path: Path, settings: Iterable[Setting], *, overwrite: bool) -> None:
     """Raises FileExistsError where something is there and may not be overwritten, OSError where it cannot be written."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL)
-    with os.fdopen(os.open(path, flags, 0o666), "w") as file:
+    with os.fdopen(os.open(path, flags, 0o600), "w") as file:
         file.write(text(settings))

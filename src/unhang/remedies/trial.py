@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from unhang import files
 from unhang.knowledge.settings.setting import Applied, Choice, Installed, Refused, applied
 from unhang.knowledge.text import Text, joined
 from unhang.model import StageResult, Steps, Trial, Verdict
@@ -85,14 +86,13 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
     environ = {**bench.environ, **done.env}
     # NCCL says at this level which transports it takes, and to a file of the user's it would say it there.
     ours = {name: value for name, value in environ.items() if name not in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")} | {"NCCL_DEBUG": "INFO"}
-    folder = Path(tempfile.mkdtemp(prefix="unhang-trial-"))
     stages: list[StageResult] = []
     cut = False
     verdict: Verdict | None = None
     kept: Path | None = None
     transports: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
-    try:
+    with files.temporary_directory("trial-") as folder:
         stages, cut = _stages(bench, ours, size, backend, folder, began + limit_s)
         has_failed = any(s.state == "failed" for s in stages)
         if keeps_logs and has_failed and not bench.cancelled():
@@ -100,9 +100,8 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
         logs = sorted((kept or folder).glob("rank*.log"))
         transports, interfaces = _told_by_nccl(logs) if backend == "nccl" else _of_gloo(stages)
         verdict = verdict_of(logs) if has_failed else None
-    finally:
-        if kept != folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        if kept == folder:
+            files.keep(folder)
     stages = [replace(s, logs=str(kept)) if s.state == "failed" and kept is not None else s for s in stages]
     failed = next((s for s in stages if s.state == "failed"), None)
     steps: Steps | Text | Wrong | None = None
@@ -142,7 +141,7 @@ def _kept(folder: Path, trials: Path | None) -> Path:
         return folder
     home: Path | None = None
     try:
-        trials.mkdir(exist_ok=True)
+        trials.mkdir(mode=0o700, exist_ok=True)
         home = Path(tempfile.mkdtemp(prefix="trial-", dir=trials))
         for log in folder.glob("rank*.log"):
             shutil.copyfile(log, home / log.name)

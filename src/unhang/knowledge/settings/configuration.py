@@ -5,6 +5,7 @@ preset = "conservative"
 timeout = "30m"
 fallback = "off"            # as --fallback and --fallback-limit
 fallback-limit = "5m"
+private = true              # as --private, for unhang bench, too
 
 [presets.small]             # presets of one's own
 title = "for the small machine"
@@ -40,7 +41,7 @@ FALLBACKS = ("auto", "ask", "off")
 # A trial imports torch, and what passes has to pass once more.
 LEAST_FALLBACK_S = 30
 # Of [run], beside settings.
-_OF_A_RUN = ("preset", "fallback", "fallback-limit")
+_OF_A_RUN = ("preset", "fallback", "fallback-limit", "private")
 _OF_A_PRESET = ("title", "base")
 _MAX_BYTES = 1024 * 1024
 
@@ -63,6 +64,7 @@ class Configuration:
     preset: str = ""
     fallback: str = ""
     fallback_limit_s: float | None = None
+    private: bool = False
     settings: Choice = field(default_factory=dict)
     presets: Mapping[str, Own] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -111,6 +113,7 @@ def read(path: Path) -> Configuration:
         preset=_text(path, "[run] preset", run["preset"]) if "preset" in run else "",
         fallback=_word(path, "[run] fallback", run["fallback"], FALLBACKS) if "fallback" in run else "",
         fallback_limit_s=_seconds(path, "[run] fallback-limit", run["fallback-limit"], LEAST_FALLBACK_S) if "fallback-limit" in run else None,
+        private=_bool(path, "[run] private", run.get("private", False)),
         settings=_settings(path, "[run]", run, _OF_A_RUN),
         presets={_name(n): _own(path, n, t) for n, t in _table(path, tables, "presets").items()},
         arguments=_arguments(path, _table(path, tables, "arguments")),
@@ -184,6 +187,12 @@ def _table(path: Path, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _text(path: Path, where: str, value: object) -> str:
     if not isinstance(value, str):
         raise UnhangError(f"{path}: {where} = {value!r}: it is a text in quotes")
+    return value
+
+
+def _bool(path: Path, where: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise UnhangError(f"{path}: {where} = {value!r}: it is true or false")
     return value
 
 

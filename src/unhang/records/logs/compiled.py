@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unhang import files
+
 # hashlib would load all of OpenSSL first.
 try:
     from _blake2 import blake2b
@@ -78,16 +80,7 @@ def _keyed(path: Path, data: bytes) -> bytes:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    import tempfile
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=_NAME)
-    try:
-        with os.fdopen(fd, "wb") as f:
-            f.write(_digest(_keyed(path, data)) + data)
-        os.replace(name, path)  # noqa: PTH105
-    except BaseException:
-        os.unlink(name)  # noqa: PTH108
-        raise
+    files.make_directory(path.parent)
+    files.write(path, _digest(_keyed(path, data)) + data)
     for old in sorted(path.parent.glob(f"{_NAME}*"), key=lambda p: p.stat().st_mtime)[:-_MOST_KEPT]:
         old.unlink(missing_ok=True)

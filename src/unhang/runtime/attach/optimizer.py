@@ -55,7 +55,9 @@ def _surroundings(optimizer: Any) -> dict[str, object]:
     except Exception:
         initialized = False
     device = _device(torch, optimizer)
-    return {"device": device, "gpu": gpu(torch, device), "torch": str(torch.__version__), "initialized": initialized}
+    # Of arguments, which may hold credentials, nothing is written here: the supervisor can tell.
+    argv = sys.argv if os.environ.get(ENV_STEP_TIMES) else []
+    return {"device": device, "gpu": gpu(torch, device), "torch": str(torch.__version__), "initialized": initialized, "argv": argv}
 
 
 def _set_cudnn_benchmark() -> None:

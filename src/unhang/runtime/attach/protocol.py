@@ -7,7 +7,7 @@ From the process ("m" names the message; pid is checked against the kernel's wor
               rank, local_rank, world_size, restarts come from the environment and may be null. First message, once.
     joined    {rank, world_size, backend, device, gpu, timeout_s, torch}  torch.distributed was initialised
     left      {}                                                          ... and was destroyed
-    stepping  {device, gpu, torch, initialized}                           the first optimizer step has ended
+    stepping  {device, gpu, torch, initialized, argv}                     the first optimizer step has ended
     training  {pid, tid}                                                  the thread that trains is not the main one; null: it is again
     beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null, promised}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
@@ -40,6 +40,7 @@ From the supervisor:
 from __future__ import annotations
 
 import json
+import os
 
 VERSION = 1
 BEAT_INTERVAL_S = 0.25
@@ -83,6 +84,11 @@ WISHES = (
     ENV_BUCKET,
     ENV_CUDNN_BENCHMARK,
 )
+
+
+def private(path: str, flags: int) -> int:
+    """The `opener` of `open` for a file that is its owner's alone from the first: it holds stacks, arguments or an environment."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def encode(kind: str, **fields: object) -> bytes:

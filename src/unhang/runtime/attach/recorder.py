@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from . import compiler
+from .protocol import private
 
 _ACCELERATORS = ("nccl", "xccl")
 _GENERIC = "fr"
@@ -135,10 +136,10 @@ class Recorders:
 
 
 def _write(path: str, data: bytes) -> None:
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=private) as file:
             file.write(data)
         os.replace(temporary, path)
     except OSError:

@@ -71,7 +71,6 @@ def _in_force(device: str | None) -> dict[str, Any]:
     asked = os.environ.get(ENV_STEP_VARIABLES, "").split(",")
     return {
         "rank": distributed.get_rank() if joined else int(rank) if rank.isdecimal() else 0,
-        "argv": sys.argv,
         "started_with": {name: value for name, value in _started_with().items() if name in asked or is_of_interest(name)},
         "variables": {name: value for name, value in os.environ.items() if name in asked or is_of_interest(name)},
         "gpu": gpu(torch, device),
