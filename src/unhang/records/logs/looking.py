@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -119,13 +120,13 @@ class Look:
         if not signature.pattern:
             return True
         raw = self.window[start:stop]
-        if pattern.search(decode(raw).rstrip()) is not None or b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON):
+        if _matches(pattern, raw) or b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON):
             return True
         # The rest of what a terminal wrapped is in the next lines.
         width = len(raw)
         if not _may_be_wrapped(signature) or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
             return False
-        return pattern.search(decode(self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))) is not None
+        return _matches(pattern, self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))
 
     def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
         # To compare signatures takes as long as to compare all that they say.
@@ -337,6 +338,12 @@ class Look:
 
 # Kept in front of a needle, so that the name stands before a value when secrets are looked for.
 _LEFT_TEXT = 300
+
+
+@lru_cache(maxsize=512)
+def _matches(pattern: re.Pattern[str], raw: bytes) -> bool:
+    """Whether a pattern is found in a line; of a line that is repeated the answer is known."""
+    return pattern.search(decode(raw).rstrip()) is not None
 
 
 def _may_be_wrapped(signature: Signature) -> bool:
