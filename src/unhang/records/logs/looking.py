@@ -21,6 +21,7 @@ from unhang.records.logs.writer import writer_at
 
 if TYPE_CHECKING:
     import re
+    from collections import Counter
 
     from unhang.records.logs.blocks import Block
     from unhang.records.logs.owner import Owner
@@ -33,6 +34,8 @@ LOOK_COSTS = 16
 # Evidence is read by people; context only by us.
 MAX_TEXT = 2000
 MAX_CONTEXT_TEXT = 400
+# Of lines that are longer than can be read, pieces are held against the patterns: so many for each signature, from the front of a part and from its end.
+MAX_PIECES = 16
 # Widths of terminals, the least one, and how many lines a message is wrapped into.
 WIDTHS = (80, 100, 120, 132)
 MIN_WIDTH = 79
@@ -55,14 +58,20 @@ Found = tuple[Hit | Traceback, Stamp | None]
 
 
 class Look:
-    """One block, that holds so many `newlines` and stands behind others. `rank` is the log's owner where that is certain, whatever its lines say."""
+    """One block, that holds so many `newlines` and stands behind others. `rank` is the log's owner where that is certain, whatever its lines say.
 
-    def __init__(self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, newlines: int) -> None:
+    `pieces` counts those of lines that are too long; blocks that are searched in one direction share it.
+    """
+
+    def __init__(
+        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, newlines: int, pieces: Counter[Signature]
+    ) -> None:
         self.block = block
         self.window = block.window
         self.source = source
         self.owner = owner
         self.rank = rank
+        self.pieces = pieces
         # The numbers of the lines at some places, counting from 1; the last one is where it was asked last.
         self._numbered = [(block.begin, lines_before + 1), (block.end, lines_before + 1 + newlines), (block.begin, lines_before + 1)]
         self._lines: dict[tuple[int, int], Line] = {}
@@ -117,6 +126,10 @@ class Look:
         if start < self.block.begin and 0 <= self.window.find(signature.needle.encode(), start, at) < self.block.begin:
             # The line began in the block before, which has seen it.
             return False
+        if stop - start >= MAX_LINE_BYTES:
+            self.pieces[signature] += 1
+            if self.pieces[signature] > MAX_PIECES:
+                return False
         if not signature.pattern:
             return True
         raw = self.window[start:stop]
