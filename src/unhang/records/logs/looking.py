@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from unhang.patterns import lazily
 from unhang.records.logs import tracebacks, watchdog
 from unhang.records.logs.alarms import CRASHES, OF_ANY_LEVEL
 from unhang.records.logs.harmless import HARMLESS
@@ -34,7 +35,8 @@ LOOK_COSTS = 16
 # Evidence is read by people; context only by us.
 MAX_TEXT = 2000
 MAX_CONTEXT_TEXT = 400
-# Of lines that are longer than can be read, pieces are held against the patterns: so many for each signature, from the front of a part and from its end.
+# Of lines that are longer than can be read, pieces are held against the patterns: so many for each signature, from the front of a part and from
+# its end.
 MAX_PIECES = 16
 # Widths of terminals, the least one, and how many lines a message is wrapped into.
 WIDTHS = (80, 100, 120, 132)
@@ -48,6 +50,9 @@ _JSON = JSON_BEGINS.encode()
 _FRAME = b'File "'
 # Python 3.13 quotes all lines of a call, up to eight.
 _CODE_BYTES = 4096
+# Thousands of empty lines in a row cost no more than one.
+_BREAKS = b"\r\n"
+_IN_LINE = lazily(rb"[^\r\n]")
 # Steps behind a hit that are told.
 STEPS = 2
 
@@ -231,10 +236,13 @@ class Look:
         return max(newline, state) + 1 or limit
 
     def _end(self, at: int, limit: int) -> int:
-        newline = self.window.find(b"\n", at, limit)
-        limit = limit if newline < 0 else newline
-        state = self.window.find(b"\r", at, limit)
-        return limit if state < 0 else state
+        # Most lines are short, and a progress bar may write a megabyte without a line feed.
+        for reach in (min(limit, at + _CODE_BYTES), limit):
+            newline = self.window.find(b"\n", at, reach)
+            state = self.window.find(b"\r", at, reach if newline < 0 else newline)
+            if (end := newline if state < 0 else state) >= 0:
+                return end
+        return limit
 
     def _line(self, start: int, stop: int) -> Line:
         # What stands behind one error also stands behind the next: taking it apart again would be most of the work.
@@ -288,19 +296,18 @@ class Look:
         """The lines above one that are not empty, from the nearest up."""
         limit = max(0, start - MAX_NEAR_BYTES)
         stop = start - 1
-        while count and stop > limit:
+        while count and (stop := limit + len(self.window[limit : max(stop, limit)].rstrip(_BREAKS))) > limit:
             first = self._start(stop, limit)
-            if first < stop:
-                yield first, stop
-                count -= 1
+            yield first, stop
+            count -= 1
             stop = first - 1
 
     def _bounds(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """The lines from one place to another that are not empty."""
-        while first < last:
+        while (begins := _IN_LINE.search(self.window, first, last)) is not None:
+            first = begins.start()
             stop = self._end(first, last)
-            if stop > first:
-                yield first, min(stop, first + MAX_LINE_BYTES)
+            yield first, min(stop, first + MAX_LINE_BYTES)
             first = stop + 1
 
     def _traceback(self, at: int, start: int, stop: int) -> tuple[Traceback, Stamp | None] | None:

@@ -54,7 +54,8 @@ class LogRead:
     """What one log holds.
 
     `ranks` are those that the beginning of some line names, and the log's owner: that of its name, which may be a node's where lines name others.
-    `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one. `tail` are its last bytes. `in_pieces`: of lines that are too long to be read, only some pieces were.
+    `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one. `tail` are its last bytes.
+    `in_pieces`: of lines that are too long to be read, only some pieces were.
     """
 
     source: str
