@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -33,6 +34,12 @@ class Started:
             stdin.close()
         return self.process.returncode, out, err
 
+    def reads(self, folder: Path, *, by_another: bool) -> bool:
+        """Whether a file in a folder is open; `by_another`: in a process that this one has started."""
+        return any(
+            os.path.dirname(file.path) == str(folder) for p in self._left() if not by_another or p.pid != self.process.pid for file in _open_files(p)
+        )
+
     def ends_all(self) -> bool:
         """Within far less than what it has started would take."""
         deadline = time.monotonic() + 300
@@ -52,6 +59,13 @@ class Started:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def _open_files(process: psutil.Process) -> list[object]:
+    try:
+        return process.open_files()
+    except psutil.Error:
+        return []
 
 
 def _session(pid: int) -> int | None:
@@ -74,6 +88,55 @@ def test_while_standard_input_is_read(words, number):
     with Started(sys.executable, "-m", "unhang", *words) as started:
         started.process.stdin.write(MORE)
         assert started.send(number) == (128 + number, b"", b"")
+
+
+def zeros(path: Path, begin: bytes = b"") -> None:
+    """A terabyte, of which nothing is on the disk: nobody gets to its end."""
+    with path.open("wb") as f:
+        f.write(begin)
+        f.truncate(1 << 40)
+
+
+def a_log(folder: Path) -> None:
+    zeros(folder / "rank0.log")
+
+
+def an_archive(folder: Path) -> None:
+    member = tarfile.TarInfo("rank0.log")
+    member.size = 1 << 42
+    zeros(folder / "logs.tar", member.tobuf(tarfile.GNU_FORMAT))
+
+
+def logs_of_ranks(folder: Path) -> None:
+    for rank in range(4):
+        zeros(folder / f"rank{rank}.log")
+    # Neither waits for a writer.
+    for name in ("rank4.log", "run.json", "nccl_trace_rank_0"):
+        os.mkfifo(folder / name)
+
+
+@EACH
+@pytest.mark.parametrize("given", [a_log, an_archive, logs_of_ranks], ids=lambda g: g.__name__)
+def test_while_what_never_ends_is_read(given, number, tmp_path: Path):
+    given(tmp_path)
+    with Started(sys.executable, "-m", "unhang", "why", str(tmp_path)) as started:
+        until(lambda: started.reads(tmp_path, by_another=given is not an_archive), started)
+        assert started.send(number) == (128 + number, b"", b"")
+        assert started.ends_all()
+
+
+def test_one_that_is_lost_while_it_waits(tmp_path: Path):
+    (tmp_path / "log").write_text("step 1\n")
+    code = (
+        f"import signal, sys, threading\nsys.argv[1:] = ['why', {str(tmp_path / 'log')!r}]\n"
+        "class Lost:\n    def __del__(self): signal.raise_signal(signal.SIGTERM)\n"
+        "from unhang.records.logs import finding\n"
+        "def find(*given, **more):\n    Lost()\n    print('on', flush=True)\n    threading.Event().wait()\n"
+        "finding.find = find\n"
+        "from unhang.cli.main import entry\nentry()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert ran.returncode == 143 and ran.stdout == b"on\n"
 
 
 @EACH

@@ -144,6 +144,8 @@ def _is_of_output(error: OSError) -> bool:
 
 
 _interrupts: list[int] = []
+# For `unhang why`, which keeps nothing but a folder that it unpacks to.
+_WAY_OUT_S = 2.0
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
@@ -151,6 +153,10 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
     say_nothing_was_started()
     # Once is enough: another one would end what is on its way out already, in the middle of that.
     answer_interrupts(signal.SIG_IGN)
+    if sys.argv[1:2] == ["why"]:
+        # What is raised here may be lost in a callback, and what is on its way out may wait for others. Nothing of it has to be kept.
+        signal.signal(signal.SIGALRM, lambda alarm, frame: os._exit(interrupted_by(number)))
+        signal.setitimer(signal.ITIMER_REAL, _WAY_OUT_S)
     sys.exit(interrupted_by(number))
 
 

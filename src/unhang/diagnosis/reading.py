@@ -12,6 +12,7 @@ from unhang.errors import RecordError
 from unhang.model import NotExamined
 from unhang.records import logs
 from unhang.records.logs import LogRead, Needles
+from unhang.records.logs.line import MAX_LINE_BYTES
 from unhang.records.logs.opening import Source, named
 from unhang.records.logs.readers import Readers, cores
 from unhang.records.logs.search import Part, read_part
@@ -138,7 +139,7 @@ class _Reading:
                 future.cancel()
             missed.append(NotExamined(what=source.name, why=f"{e}; read up to byte {whole.bytes}", unread=True))
         logs = [whole.as_log(latest_s=source.mtime, at_most=_most(self._share()))] if whole.bytes else []
-        return _Read(logs, missed, 0)
+        return _Read(logs, [*missed, *(n for log in logs for n in _in_pieces(log))], 0)
 
     def _here(self, source: Source) -> _Read:
         """The only source, or one that cannot be handed over. The blocks of a stream are searched side by side."""
@@ -197,6 +198,7 @@ def _read_source(
         else:
             read.logs.append(found)
             hits -= len(found.hits)
+            read.missed.extend(_in_pieces(found))
             if opened.path is not None:
                 read.missed.extend(_shorter(opened.source, found.bytes))
     return read._replace(bytes=sum(log.bytes for log in read.logs))
@@ -205,6 +207,12 @@ def _read_source(
 def _most(hits: int) -> int:
     """How many of them one log may keep."""
     return max(_LEAST_HITS, min(hits, MAX_HITS // _MOST_OF_THE_REST))
+
+
+def _in_pieces(log: LogRead) -> Iterator[NotExamined]:
+    """Says where lines were too long to be read."""
+    if log.in_pieces:
+        yield NotExamined(what=log.source, why=f"of lines longer than {MAX_LINE_BYTES // 1024} KiB only some pieces were looked at", unread=True)
 
 
 def _shorter(source: Source, read_bytes: int) -> Iterator[NotExamined]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from unhang.errors import RecordError
+from unhang.knowledge import catalogue
 from unhang.records.logs import Needles, Signature, blocks, looking, match, read, scan
-from unhang.records.logs.line import parse
+from unhang.records.logs.line import lines, parse
 
 # The package has a function of the same name.
 BOOM = Signature(needle="boom", pattern=r"boom (?P<n>\d+)")
@@ -40,6 +44,35 @@ def test_a_line_is_taken_apart_only_if_it_may_match(tmp_path, monkeypatch):
 def test_an_error_behind_a_progress_bar_is_found_in_its_line(tmp_path):
     path = write(tmp_path, "start\n\r 1%|\r50%|#### | boom 1\n")
     assert [(h.line, h.text.split()[-1]) for h in scan(path, [BOOM])] == [(2, "1")]
+
+
+HARMLESS = "2026-11-03 02:16:07,507 - INFO - trainer.py:412 - step 7 loss 0.1\n"
+MOST_TIMES = 12
+SYMBOL = "ImportError: /srv/lib/a_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs\n"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        SYMBOL,
+        "".join(SYMBOL.replace("311", f"{n:03}") for n in range(1000)),
+        "RuntimeError: x\nRuntimeError: y\nTraceback (most recent call last):\n" + "\r" * 6000,
+    ],
+    ids=["equal lines", "other numbers", "empty lines"],
+)
+def test_hostile_text_takes_little_more_time_than_ordinary_text(tmp_path, hostile):
+    """CPU time against what it takes to take every line of a log of the same size apart."""
+    needles, size = Needles(catalogue.signatures()), 600_000
+
+    def seconds(search: Callable[[Path], object], text: str) -> float:
+        path = write(tmp_path, (text * (size // len(text) + 1))[:size])
+        began = time.process_time()
+        search(path)
+        return time.process_time() - began
+
+    # Patterns are compiled when they are first used.
+    read(write(tmp_path, hostile[:10_000]), needles)
+    assert seconds(lambda path: read(path, needles), hostile) < MOST_TIMES * seconds(lambda path: [*lines(path)], HARMLESS)
 
 
 def test_only_what_belongs_to_the_incident_is_read(tmp_path):

@@ -161,7 +161,7 @@ CAUSE = Cause(
         # NCCL's own attempts to load optional plugins fail with the same words at INFO level and harm nobody.
         Signature(
             needle=": undefined symbol: ",
-            pattern=r"^(?!.{0,400}NCCL INFO).{0,400}?(?P<library>[\w.+-]{1,100}): undefined symbol: (?P<symbol>nccl\w+)",
+            pattern=r"^(?!.{0,400}NCCL INFO).{0,400}?(?<![\w.+-])(?P<library>[\w.+-]{1,100}): undefined symbol: (?P<symbol>nccl\w+)",
             says="{library} needs {symbol}, which the libnccl that is loaded does not have: an older NCCL is found first",
             says_zh="{library} 需要 {symbol}，而实际加载的 libnccl 没有它：先找到的是更旧的 NCCL",
             remedies=("one-nccl", "drop-ld-library-path"),

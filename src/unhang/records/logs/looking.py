@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from unhang.patterns import lazily
 from unhang.records.logs import tracebacks, watchdog
 from unhang.records.logs.alarms import CRASHES, OF_ANY_LEVEL
 from unhang.records.logs.harmless import HARMLESS
@@ -20,6 +22,7 @@ from unhang.records.logs.writer import writer_at
 
 if TYPE_CHECKING:
     import re
+    from collections import Counter
 
     from unhang.records.logs.blocks import Block
     from unhang.records.logs.owner import Owner
@@ -32,6 +35,9 @@ LOOK_COSTS = 16
 # Evidence is read by people; context only by us.
 MAX_TEXT = 2000
 MAX_CONTEXT_TEXT = 400
+# Of lines that are longer than can be read, pieces are held against the patterns: so many for each signature, from the front of a part and from
+# its end.
+MAX_PIECES = 16
 # Widths of terminals, the least one, and how many lines a message is wrapped into.
 WIDTHS = (80, 100, 120, 132)
 MIN_WIDTH = 79
@@ -44,6 +50,9 @@ _JSON = JSON_BEGINS.encode()
 _FRAME = b'File "'
 # Python 3.13 quotes all lines of a call, up to eight.
 _CODE_BYTES = 4096
+# Thousands of empty lines in a row cost no more than one.
+_BREAKS = b"\r\n"
+_IN_LINE = lazily(rb"[^\r\n]")
 # Steps behind a hit that are told.
 STEPS = 2
 
@@ -54,14 +63,20 @@ Found = tuple[Hit | Traceback, Stamp | None]
 
 
 class Look:
-    """One block, that holds so many `newlines` and stands behind others. `rank` is the log's owner where that is certain, whatever its lines say."""
+    """One block, that holds so many `newlines` and stands behind others. `rank` is the log's owner where that is certain, whatever its lines say.
 
-    def __init__(self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, newlines: int) -> None:
+    `pieces` counts those of lines that are too long; blocks that are searched in one direction share it.
+    """
+
+    def __init__(
+        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, newlines: int, pieces: Counter[Signature]
+    ) -> None:
         self.block = block
         self.window = block.window
         self.source = source
         self.owner = owner
         self.rank = rank
+        self.pieces = pieces
         # The numbers of the lines at some places, counting from 1; the last one is where it was asked last.
         self._numbered = [(block.begin, lines_before + 1), (block.end, lines_before + 1 + newlines), (block.begin, lines_before + 1)]
         self._lines: dict[tuple[int, int], Line] = {}
@@ -116,16 +131,20 @@ class Look:
         if start < self.block.begin and 0 <= self.window.find(signature.needle.encode(), start, at) < self.block.begin:
             # The line began in the block before, which has seen it.
             return False
+        if stop - start >= MAX_LINE_BYTES:
+            self.pieces[signature] += 1
+            if self.pieces[signature] > MAX_PIECES:
+                return False
         if not signature.pattern:
             return True
         raw = self.window[start:stop]
-        if pattern.search(decode(raw).rstrip()) is not None or b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON):
+        if _matches(pattern, raw) or b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON):
             return True
         # The rest of what a terminal wrapped is in the next lines.
         width = len(raw)
         if not _may_be_wrapped(signature) or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
             return False
-        return pattern.search(decode(self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))) is not None
+        return _matches(pattern, self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))
 
     def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
         # To compare signatures takes as long as to compare all that they say.
@@ -217,10 +236,13 @@ class Look:
         return max(newline, state) + 1 or limit
 
     def _end(self, at: int, limit: int) -> int:
-        newline = self.window.find(b"\n", at, limit)
-        limit = limit if newline < 0 else newline
-        state = self.window.find(b"\r", at, limit)
-        return limit if state < 0 else state
+        # Most lines are short, and a progress bar may write a megabyte without a line feed.
+        for reach in (min(limit, at + _CODE_BYTES), limit):
+            newline = self.window.find(b"\n", at, reach)
+            state = self.window.find(b"\r", at, reach if newline < 0 else newline)
+            if (end := newline if state < 0 else state) >= 0:
+                return end
+        return limit
 
     def _line(self, start: int, stop: int) -> Line:
         # What stands behind one error also stands behind the next: taking it apart again would be most of the work.
@@ -274,19 +296,18 @@ class Look:
         """The lines above one that are not empty, from the nearest up."""
         limit = max(0, start - MAX_NEAR_BYTES)
         stop = start - 1
-        while count and stop > limit:
+        while count and (stop := limit + len(self.window[limit : max(stop, limit)].rstrip(_BREAKS))) > limit:
             first = self._start(stop, limit)
-            if first < stop:
-                yield first, stop
-                count -= 1
+            yield first, stop
+            count -= 1
             stop = first - 1
 
     def _bounds(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """The lines from one place to another that are not empty."""
-        while first < last:
+        while (begins := _IN_LINE.search(self.window, first, last)) is not None:
+            first = begins.start()
             stop = self._end(first, last)
-            if stop > first:
-                yield first, min(stop, first + MAX_LINE_BYTES)
+            yield first, min(stop, first + MAX_LINE_BYTES)
             first = stop + 1
 
     def _traceback(self, at: int, start: int, stop: int) -> tuple[Traceback, Stamp | None] | None:
@@ -337,6 +358,12 @@ class Look:
 
 # Kept in front of a needle, so that the name stands before a value when secrets are looked for.
 _LEFT_TEXT = 300
+
+
+@lru_cache(maxsize=512)
+def _matches(pattern: re.Pattern[str], raw: bytes) -> bool:
+    """Whether a pattern is found in a line; of a line that is repeated the answer is known."""
+    return pattern.search(decode(raw).rstrip()) is not None
 
 
 def _may_be_wrapped(signature: Signature) -> bool:

@@ -23,6 +23,8 @@ __all__ = ["Limits", "LogStream", "Opened", "Source", "again", "is_plain", "kind
 
 Missed = Callable[[NotExamined], None]
 _LAYERS = 2
+# PATH_MAX of Linux. The names of all logs are kept.
+_MAX_NAME_CHARS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +238,9 @@ class _Walk:
             yield from self._log(data, head, source, unknown_size=bool(layers))
 
     def _log(self, data: Stream, head: bytes, source: Source, *, unknown_size: bool) -> Iterator[Opened]:
+        if self.place >= self.limits.files:
+            self.misses.add(source.name, f"more than {self.limits.files:,} files were found; these were not read", unread=True)
+            return
         encoding = unpacking.encoding(head)
         if encoding:
             data = Stream(unpacking.utf8(data, encoding), source.name)
@@ -305,7 +310,7 @@ class _Walk:
         self.budget.take_member()
         if kind == "a directory":
             return
-        full = shown(f"{archive.name}!{name.removeprefix('./')}")
+        full = shown(f"{archive.name}!{name.removeprefix('./')[-_MAX_NAME_CHARS:]}")
         if leads_out(name):
             self.misses.add(full, "its name leads out of the archive; it was not opened")
         elif kind is not None:

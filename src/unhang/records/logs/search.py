@@ -9,7 +9,7 @@ and time stay bounded whatever a log says a million times.
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from unhang.errors import RecordError
 from unhang.records.logs.blocks import Block, blocks
 from unhang.records.logs.line import Readable
-from unhang.records.logs.looking import MAX_GLANCES, Found, Look
+from unhang.records.logs.looking import MAX_GLANCES, MAX_PIECES, Found, Look
 from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
@@ -55,6 +55,7 @@ class LogRead:
 
     `ranks` are those that the beginning of some line names, and the log's owner: that of its name, which may be a node's where lines name others.
     `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one. `tail` are its last bytes.
+    `in_pieces`: of lines that are too long to be read, only some pieces were.
     """
 
     source: str
@@ -67,6 +68,7 @@ class LogRead:
     begins_at_s: float | None = None
     begins_utc_offset_s: int | None = None
     tail: Tail = b""
+    in_pieces: bool = False
 
 
 def read(
@@ -109,6 +111,7 @@ class Part:
     ranks: set[int] = field(default_factory=set)
     begins: Stamp | None = None
     tail: Tail = b""
+    in_pieces: bool = False
     first: dict[Signature, list[Found]] = field(default_factory=dict)
     last: dict[Signature, list[Found]] = field(default_factory=dict)
 
@@ -138,6 +141,7 @@ class Part:
         if behind.bytes:
             self.tail = behind.tail
         self.ranks |= behind.ranks
+        self.in_pieces |= behind.in_pieces
 
     def as_log(self, *, latest_s: float | None = None, at_most: int | None = None) -> LogRead:
         """What was found, if this is all of the log. `at_most` bounds the hits that are kept, `latest_s` is a time that no line is later than."""
@@ -167,6 +171,7 @@ class Part:
             begins_at_s=None if begins is None else begins.seconds,
             begins_utc_offset_s=None if begins is None else begins.offset_s,
             tail=self.tail,
+            in_pieces=self.in_pieces,
         )
 
     def _owned(self, hits: Iterable[tuple[Hit, Stamp | None]], backs: Iterable[tuple[Traceback, Stamp | None]]) -> tuple[bool, set[int]]:
@@ -276,11 +281,12 @@ class _Collector:
         self.waiting: dict[Signature, list[tuple[_Waiting, int]]] = {}
         self.blocks_waiting = 0
         self.most_waiting = most_waiting
+        self.pieces: Counter[Signature] = Counter()
 
     def add(self, surveyed: _Survey) -> None:
         part, block = self.part, surveyed.block
         waiting = _Waiting(surveyed.load, part.lines, surveyed.newlines)
-        look = self._look_at(block, waiting)
+        look = self._look_at(block, waiting, self.pieces)
         if not block.offset:
             part.begins = look.begins()
         if surveyed.present:
@@ -305,24 +311,26 @@ class _Collector:
         self.waiting.setdefault(signature, []).append((waiting, rest))
         return True
 
-    def _look_at(self, block: Block, waiting: _Waiting) -> Look:
-        return Look(block, self.part.source, self.owner, self.rank, lines_before=waiting.lines_before, newlines=waiting.newlines)
+    def _look_at(self, block: Block, waiting: _Waiting, pieces: Counter[Signature]) -> Look:
+        return Look(block, self.part.source, self.owner, self.rank, lines_before=waiting.lines_before, newlines=waiting.newlines, pieces=pieces)
 
     def settle(self) -> None:
         """Look at the blocks that wait, for each signature from the newest back until the last hits are found: what is older does not count."""
         looks: dict[_Waiting, Look] = {}
+        pieces: Counter[Signature] = Counter()
         for signature, blocks_of_it in self.waiting.items():
             found: list[Found] = []
             glances = _ALARM_GLANCES if signature.role == "alarm" else sys.maxsize
             for waiting, begin in reversed(blocks_of_it):
                 if waiting not in looks:
-                    looks[waiting] = self._look_at(waiting.load(), waiting)
+                    looks[waiting] = self._look_at(waiting.load(), waiting, pieces)
                 hits, seen = looks[waiting].last(signature, begin, signature.lasts - len(found), at_most=min(glances, MAX_GLANCES))
                 found += hits
                 glances -= seen
                 if len(found) == signature.lasts or glances <= 0:
                     break
             self.part.add_last(signature, found[::-1])
+        self.part.in_pieces |= any(n > MAX_PIECES for n in (*self.pieces.values(), *pieces.values()))
         self.waiting.clear()
         self.blocks_waiting = 0
 

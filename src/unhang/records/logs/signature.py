@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from unhang.patterns import lazily
+
 if TYPE_CHECKING:
     from unhang.model import Standing
 
@@ -151,7 +153,20 @@ _CLASS = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
 _ANCHOR = re.compile(rf"(?P<anchor>\(\?<!(?:\\S|(?=\[\^){_CLASS})\)|\^)|\\.|{_CLASS}", re.DOTALL)
 
 
+# Parentheses in parentheses, three deep.
+_INNER = rf"(?:\\.|{_CLASS}|[^()\\\[])*"
+for _ in range(3):
+    _INNER = rf"(?:\\.|{_CLASS}|[^()\\\[]|\({_INNER}\))*"
+# What a line must not say before its message, and whatever stands there instead: with a prefix before it this holds wherever the message is found.
+_BEFORE = lazily(rf"\^(?:\(\?!{_INNER}\))*(?:\.|\(\?:\(\?!{_INNER}\)\.\))(?:\{{0,\d+\}}|\*)\?", re.DOTALL)
+
+
 @lru_cache(maxsize=4096)
 def unanchored(pattern: str) -> re.Pattern[str]:
-    """A pattern that matches a line with its prefixes wherever `pattern` matches it without them: a prefix ends in no letter and no digit."""
+    """A pattern that matches a line with its prefixes wherever `pattern` matches it without them: a prefix ends in no letter and no digit.
+
+    What a pattern begins with "anywhere in the line" is dropped: it would be tried from every word on.
+    """
+    if found := _BEFORE.match(pattern):
+        pattern = pattern[found.end() :]
     return compiled(_ANCHOR.sub(lambda found: r"(?<!\w)" if found["anchor"] else found[0], pattern))
