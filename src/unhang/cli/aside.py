@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
-from unhang.report import language
+from unhang.report import language, screen
 from unhang.text import Text
 
 
 def say(says: Text) -> None:
-    typer.echo(f"unhang: {says.of(language.spoken())}", err=True)
+    screen.echo(f"unhang: {says.of(language.spoken())}", stderr=True)

@@ -281,7 +281,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
     started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     commands.check_reach(started, {**os.environ, **plan.applied.env, **variables})
     for said in settings.notes(plan, language.spoken()) if reports else ():
-        typer.echo(f"unhang: {name}: {said}", err=True)
+        screen.echo(f"unhang: {name}: {said}", stderr=True)
     return Arm(
         name=name,
         asked=text,

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from unhang.patterns import lazily
-from unhang.records.logs.line import CONTROLS
+from unhang.printable import removed
 
 T = TypeVar("T")
 
@@ -276,7 +276,7 @@ def _pass(text: str) -> str:
 
 def _redacted(value: Any) -> Any:
     if isinstance(value, str):
-        return redact(CONTROLS.sub("", value))
+        return redact(removed(value))
     if isinstance(value, tuple):
         return tuple(map(_redacted, value))
     if isinstance(value, list):
