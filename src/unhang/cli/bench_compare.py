@@ -28,7 +28,6 @@ from unhang.cli import settings as of_settings
 from unhang.cli.bench import need_scipy
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import RunDirError, UnhangError
-from unhang.knowledge.settings import configuration
 from unhang.knowledge.settings.planning import Plan
 from unhang.launch import command as commands
 from unhang.launch.command import Command
@@ -174,7 +173,7 @@ def _apply(command: Command, name: str, texts: Sequence[str], others: Sequence[A
 
 def _work_of(arm: Arm, key: str) -> int | None:
     """The batch or the accumulation that an arm is started with: by the flag of [arguments], LLaMA-Factory's field, or a name that is usual."""
-    own = shlex.split(configuration.load(Path.cwd()).arguments.get(key, ""))[:1]
+    own = shlex.split(of_settings.configured(Path.cwd()).arguments.get(key, ""))[:1]
     is_llamafactory = commands.launcher(arm.command) == "llamafactory"
     usual = [("" if is_llamafactory else "--") + spelled for name in _WORK[key] for spelled in (name, name.replace("-", "_"))]
     found = [commands.argument(arm.command, flag.rstrip("=")) for flag in (*own, *usual)]
@@ -273,7 +272,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
             f"--{name} {text!r}: it is one preset, or settings, or {NONE}",
             hint=f"--{name} shm=off, --{name} 'shm=off p2p=off', --{name} env.OMP_NUM_THREADS=4, --{name} conservative, --{name} {NONE}",
         )
-    configured = configuration.load(Path.cwd())
+    configured = of_settings.configured(Path.cwd())
     plan = of_settings.plan(command, configured, preset=presets[0] if presets else None, settings=typed, timeout=None, option=f"--{name}")
     changes = frozenset({*variables, *(REPORTED_AS[one] for one in variables if one in REPORTED_AS)})
     if plan is None:

@@ -143,13 +143,12 @@ def _export(
 ) -> Exported:
     from unhang.cli import settings as asked
     from unhang.errors import UnhangError
-    from unhang.knowledge.settings import configuration
     from unhang.remedies.exports import forms, layout
     from unhang.remedies.exports.carrying import TODAY
     from unhang.remedies.exports.typed import taken_apart
 
     forms.form(form)
-    configured = configuration.load(Path.cwd())
+    configured = asked.configured(Path.cwd())
     typed = asked.typed(settings, timeout)
     _contradictions(typed, processes)
     releases = TODAY if python is None else _installed(python)

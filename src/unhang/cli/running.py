@@ -235,9 +235,9 @@ def _configured(request: Request) -> Configuration | None:
     here = Path.cwd()
     if not asked and not any(os.path.lexists(directory / "unhang.toml") for directory in (here, *here.parents)):
         return None
-    from unhang.knowledge.settings import configuration
+    from unhang.cli import settings
 
-    return configuration.load(here)
+    return settings.configured(here)
 
 
 def _plan(command: commands.Command, request: Request, configured: Configuration | None, words: tuple[str, ...]) -> Plan | None:
