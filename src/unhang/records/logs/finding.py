@@ -55,7 +55,7 @@ def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = N
     In directories and patterns, what is plainly no log is counted there instead.
     """
     finder = _Finder(limits or Limits(), stdin, wanted)
-    finder.typed = tuple(map(_real, paths))
+    finder.typed = tuple(map(_followed, paths))
     for path in paths:
         finder.add(path)
     if not finder.dumps:
@@ -144,9 +144,11 @@ class _Finder:
         misses = Misses(shown(pattern))
         found = False
         stars = _STARS.search(pattern)
-        for path in sorted(islice(_matches(pattern), _MOST_ENTRIES)):
-            if stars and self._leads_out(path, pattern[: stars.start()] or ".", misses):
-                continue
+        if stars:
+            self.typed += tuple(map(_followed, glob.glob(pattern[: stars.start()] or ".")))  # noqa: PTH207
+        paths = [p for p in sorted(islice(_matches(pattern), _MOST_ENTRIES)) if not (stars and self._leads_out(p, misses))]
+        self.typed += tuple(_followed(p) for p in paths if os.path.isdir(p))  # noqa: PTH112
+        for path in paths:
             if os.path.isdir(path):  # noqa: PTH112
                 found |= self._walk(path, misses)
             else:
@@ -162,12 +164,12 @@ class _Finder:
         """Take what is in a directory, in order of name. Whether there is a log in it, read before or not."""
         found = False
         first = len(self.sources)
-        folders, links = [root], list[str]()
+        folders, links = ([], [root]) if os.path.islink(root.rstrip("/")) else ([root], list[str]())  # noqa: PTH114
         # What a link leads to is often in the directory too ("latest"): real names come first, and nothing is read twice.
         while folders or links:
             is_link = not folders
             folder = folders.pop() if folders else links.pop()
-            if is_link and self._leads_out(folder, root, misses):
+            if is_link and self._leads_out(folder, misses):
                 continue
             try:
                 status = os.stat(folder)  # noqa: PTH116
@@ -206,11 +208,11 @@ class _Finder:
                     folders.append(entry.path)
         return sorted(folders), sorted(links), sorted(files)
 
-    def _leads_out(self, path: str, root: str, misses: Misses) -> bool:
+    def _leads_out(self, path: str, misses: Misses) -> bool:
         real = _real(path)
-        if real.startswith((*self.typed, _real(root))) or not os.path.exists(path):  # noqa: PTH110
+        if real.startswith(self.typed) or not os.path.exists(path):  # noqa: PTH110
             return False
-        misses.add(f"{shown(path)} -> {shown(real.rstrip('/'))}", LEADS_OUT, unread=True)
+        misses.add(f"{shown(path)} -> {shown(real[:-1] or '/')}", LEADS_OUT, unread=True)
         return True
 
     def _take(self, path: str, name: str, misses: Misses) -> bool:
@@ -358,6 +360,13 @@ def _real(path: str) -> str:
         return "\0"
 
 
+def _followed(path: str) -> str:
+    """Where links may lead that are found there; a link to / is not walked even if it was typed: a shell's star types all."""
+    real = _real(path)
+    return "\0" if real == "/" and os.path.islink(path.rstrip("/")) else real  # noqa: PTH114
+
+
+_SEVERAL = lazily(r"\*{2,}")
 _STARS = lazily(r"(?:^|(?<=/))\*\*(?=/|$)")
 
 
@@ -366,8 +375,9 @@ def _matches(pattern: str) -> Iterator[str]:
     if not (stars := _STARS.search(pattern)):
         yield from glob.iglob(pattern)  # noqa: PTH207
         return
+    below = "/".join(c if c == "**" else _SEVERAL.sub("*", c) for c in pattern[stars.start() :].split("/"))
     for top in glob.iglob(pattern[: stars.start()] or "."):  # noqa: PTH207
-        for path in Path(top).glob(pattern[stars.start() :]):
+        for path in Path(top).glob(below):
             if not any(part.startswith(".") for part in path.relative_to(top).parts):
                 yield str(path)
 
