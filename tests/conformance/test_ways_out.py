@@ -1,4 +1,4 @@
-"""What is not ours may steer a terminal: text leaves a command through `report/screen` and `unhang.printable`, and nothing else writes to a stream."""
+"""What is not ours may steer a terminal: it leaves a command through `report/screen` or `printable`, and nothing else writes."""
 
 from __future__ import annotations
 

@@ -74,7 +74,13 @@ def test_a_directory_is_walked_in_order_and_each_file_read_once(tmp_path):
 def test_a_link_that_leads_out_is_named(tmp_path, how):
     write(tmp_path, {"elsewhere/r.log": b"r", "run/a.log": b"a", "run/b/b.log": b"b"})
     run = tmp_path / "run"
-    for name, to in (("more", tmp_path / "elsewhere"), ("run.log", "../elsewhere/r.log"), ("root", "/"), ("b/up.log", "../a.log"), ("gone", "nowhere")):
+    for name, to in (
+        ("more", tmp_path / "elsewhere"),
+        ("run.log", "../elsewhere/r.log"),
+        ("root", "/"),
+        ("b/up.log", "../a.log"),
+        ("gone", "nowhere"),
+    ):
         (run / name).symlink_to(to)
     (tmp_path / "link").symlink_to("run")
     found = find([str(tmp_path / how)])

@@ -210,7 +210,7 @@ class _Finder:
 
     def _leads_out(self, path: str, misses: Misses) -> bool:
         real = _real(path)
-        if real.startswith(self.typed) or not os.path.exists(path):  # noqa: PTH110
+        if real.startswith(self.typed) or not (os.path.isdir(path) or os.path.isfile(path)):  # noqa: PTH112, PTH113
             return False
         misses.add(f"{shown(path)} -> {shown(real[:-1] or '/')}", LEADS_OUT, unread=True)
         return True
