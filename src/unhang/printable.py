@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
+import re
 from typing import Any
 
 from unhang.patterns import lazily
 
-# What acts on a terminal (control characters but tab and line feed), shows a text in another order than it has (bidirectional controls), is not seen
-# at all (zero width, fillers, tags, variation selectors but the two of emoji), or is a byte of a name that is no text.
+# What acts on a terminal (control characters but tab and line feed), shows a text in another order than it has (bidirectional controls), or is not
+# seen at all (zero width, fillers, tags, variation selectors but the two of emoji).
 _UNPRINTABLE = lazily(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
     r"\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
@@ -22,8 +22,8 @@ def escaped(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A name: `escaped`, on one line."""
-    return escaped(text).replace("\n", "\\n").replace("\t", "\\t")
+    """A name: `escaped`, on one line, with bytes that are no text."""
+    return escaped(text).replace("\n", "\\n").replace("\t", "\\t").encode(errors="backslashreplace").decode()
 
 
 def removed(text: str) -> str:
@@ -33,7 +33,7 @@ def removed(text: str) -> str:
 
 def json_escaped(text: str) -> str:
     """JSON that means the same, without what is not printable."""
-    return _UNPRINTABLE.sub(lambda m: json.dumps(m[0])[1:-1] if m[0] != "\x7f" else "\\u007f", text)
+    return _UNPRINTABLE.sub(lambda m: re.sub("(....)", r"\\u\1", m[0].encode("utf-16-be").hex()), text)
 
 
 class Printable(io.TextIOWrapper):

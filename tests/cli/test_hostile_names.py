@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import unicodedata
 
 import pytest
 from tests.cli.test_doctor_fix import UNSHARE, own_shm
+
+from unhang import encoding
 
 UNHANG = (sys.executable, "-m", "unhang")
 # OSC 52, a colour of eight bits, an order, zero widths, a tag, a filler, a link and markup of rich's.
@@ -106,3 +109,8 @@ def test_what_a_training_writes_is_passed_on_as_it_is(tmp_path):
     command = [*UNHANG, "run", "--", sys.executable, "train.py"]
     done = subprocess.run(command, capture_output=True, cwd=tmp_path, stdin=subprocess.DEVNULL, timeout=120, check=False)
     assert done.stdout == HOSTILE.encode() + b"\xff\n"
+
+
+def test_json_means_what_it_meant():
+    encoded = encoding.encode({HOSTILE: [HOSTILE, "中文 👩\u200d💻 \x7f"]})
+    assert not forbidden(encoded.decode()) and json.loads(encoded) == {HOSTILE: [HOSTILE, "中文 👩\u200d💻 \x7f"]}
