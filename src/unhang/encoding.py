@@ -6,13 +6,16 @@ from typing import Any
 
 import msgspec
 
+from unhang.printable import json_escaped
+
 
 def encode(value: object) -> bytes:
-    """As JSON, whatever texts stand in it."""
+    """As JSON, whatever texts stand in it; on a terminal none of them acts."""
     try:
-        return msgspec.json.encode(value)
+        encoded = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+    return encoded if encoded.isascii() and b"\x7f" not in encoded else json_escaped(encoded.decode()).encode()
 
 
 def _encodable(value: Any) -> Any:

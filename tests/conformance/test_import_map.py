@@ -14,6 +14,7 @@ PACKAGE = Path(unhang.__file__).parent
 # A room may import those of lower levels only; rooms on one level do not import each other.
 LEVELS = [
     {"patterns", "user_files"},
+    {"printable"},
     {"model", "errors", "encoding", "files", "kernel_lines", "text", "__init__"},
     {"facts", "records"},
     {"knowledge"},

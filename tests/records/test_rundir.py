@@ -21,6 +21,20 @@ def test_somebody_else_was_quicker(tmp_path):
     assert RunDir.create(path).path == asked[3] and len(asked) == len(set(asked)) == 4
 
 
+def test_dumps_that_a_link_leads_to_are_not_its_own(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "rank_0").write_bytes(b"x")
+    run = RunDir(tmp_path / "run")
+    for number in ("1", "2"):
+        (run.path / "incidents" / number).mkdir(parents=True)
+    run.run.write_text("{}")
+    (run.path / "incidents" / "2" / "flight").symlink_to(tmp_path / "elsewhere")
+    assert run.last_flight() is None
+    (run.path / "incidents" / "1" / "flight").mkdir()
+    (run.path / "incidents" / "1" / "flight" / "rank_0").write_bytes(b"x")
+    assert run.last_flight() == run.path / "incidents" / "1" / "flight"
+
+
 def test_one_that_was_named(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("")

@@ -6,16 +6,16 @@ import io
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from unhang.diagnosis.logs import Moment
 from unhang.report import timeline
+from unhang.report.console import Console
 
 
 def shown(*moments, job=()):
     out = io.StringIO()
     judged = SimpleNamespace(timeline=moments, job=job, attempt=1, attempts=1)
-    timeline.render(judged, Console(file=out, width=200, color_system=None), lang="en")
+    timeline.render(judged, Console(out, width=200, color_system=None), lang="en")
     return out.getvalue()
 
 

@@ -19,6 +19,7 @@ from unhang.cli.main import answer_interrupts, say_nothing_was_started
 from unhang.cli.options import NoColor
 from unhang.cli.verbs import Verbs
 from unhang.errors import EXIT_OURS, EXIT_USER, UnhangError, interrupted_by
+from unhang.printable import Printable
 from unhang.report import screen
 
 app = typer.Typer(
@@ -35,7 +36,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"unhang {__version__}")
+        screen.echo(f"unhang {__version__}")
         raise typer.Exit
 
 
@@ -111,7 +112,7 @@ def _outlive_readers() -> None:
         before = getattr(sys, name)
         if isinstance(before, io.TextIOWrapper) and not before.closed and before.fileno() == fd:
             raw = io.BufferedWriter(_Outliving(fd, "w", closefd=False))
-            stream = io.TextIOWrapper(raw, before.encoding, before.errors, line_buffering=before.line_buffering, write_through=before.write_through)
+            stream = Printable(raw, before.encoding, before.errors, line_buffering=before.line_buffering, write_through=before.write_through)
             setattr(sys, name, stream)
 
 
@@ -188,7 +189,7 @@ def _report(error: Exception) -> None:
 
 def _say(text: str, *, red: bool = False) -> None:
     try:
-        typer.secho(text, err=True, fg=typer.colors.RED if red else None, color=False if screen.is_plain() else None)
+        screen.echo(text, stderr=True, red=red)
     except OSError:
         # Nobody can be told; the exit code still says it.
         _give_up(2)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import typer
+import functools
 
-from unhang.report import language
+from unhang.report import language, screen
 from unhang.text import Text
 
 
 def say(says: Text) -> None:
-    typer.echo(f"unhang: {says.of(language.spoken())}", err=True)
+    screen.echo(f"unhang: {says.of(language.spoken())}", stderr=True)
+
+
+@functools.cache
+def say_once(says: Text) -> None:
+    """The same, however often a command comes to it."""
+    say(says)

@@ -76,7 +76,7 @@ def check(options: SimpleNamespace) -> None:
         if all(one.outcome != "undecided" for one in found):
             break
     if not rows:
-        typer.echo(f"unhang: {INTERRUPTED.of(language.spoken())}", err=True)
+        screen.echo(f"unhang: {INTERRUPTED.of(language.spoken())}", stderr=True)
     if not found:
         raise typer.Exit(1)
     store.keep_check(found)

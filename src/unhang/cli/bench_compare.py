@@ -29,7 +29,6 @@ from unhang.cli import settings as of_settings
 from unhang.cli.bench import need_scipy
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import RunDirError, UnhangError
-from unhang.knowledge.settings import configuration
 from unhang.knowledge.settings.planning import Plan
 from unhang.launch import command as commands
 from unhang.launch.command import Command
@@ -45,7 +44,7 @@ _WORK = {
     "batch": ("per-device-train-batch-size", "train-batch-size", "micro-batch-size", "batch-size", "batch"),
     "accumulation": ("gradient-accumulation-steps", "accumulation"),
 }
-# In front of a variable that an arm sets, whoever reads it.
+# An arm that sets an environment variable names it with this prefix.
 _VARIABLE = "env."
 # Options of a comparison that goes on: the others are those that it began with.
 _ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--html", "--json", "--no-color"})
@@ -76,7 +75,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         is_race=verb == "priorities",
         leaves_out_equal=verb == "priorities" or asked.ready_made is not None,
     )
-    directory = directory or BenchDir.create(command.name, asked, private=options.private or configuration.load(Path.cwd()).private)
+    directory = directory or BenchDir.create(command.name, asked, private=options.private or of_settings.configured(Path.cwd()).private)
     directory.lock()
     again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
@@ -175,7 +174,7 @@ def _apply(command: Command, name: str, texts: Sequence[str], others: Sequence[A
 
 def _work_of(arm: Arm, key: str) -> int | None:
     """The batch or the accumulation that an arm is started with: by the flag of [arguments], LLaMA-Factory's field, or a name that is usual."""
-    own = shlex.split(configuration.load(Path.cwd()).arguments.get(key, ""))[:1]
+    own = shlex.split(of_settings.configured(Path.cwd()).arguments.get(key, ""))[:1]
     is_llamafactory = commands.launcher(arm.command) == "llamafactory"
     usual = [("" if is_llamafactory else "--") + spelled for name in _WORK[key] for spelled in (name, name.replace("-", "_"))]
     found = [commands.argument(arm.command, flag.rstrip("=")) for flag in (*own, *usual)]
@@ -274,7 +273,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
             f"--{name} {text!r}: it is one preset, or settings, or {NONE}",
             hint=f"--{name} shm=off, --{name} 'shm=off p2p=off', --{name} env.OMP_NUM_THREADS=4, --{name} conservative, --{name} {NONE}",
         )
-    configured = configuration.load(Path.cwd())
+    configured = of_settings.configured(Path.cwd())
     plan = of_settings.plan(command, configured, preset=presets[0] if presets else None, settings=typed, timeout=None, option=f"--{name}")
     changes = frozenset({*variables, *(REPORTED_AS[one] for one in variables if one in REPORTED_AS)})
     if plan is None:
@@ -282,7 +281,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
     started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     commands.check_reach(started, {**os.environ, **plan.applied.env, **variables})
     for said in settings.notes(plan, language.spoken()) if reports else ():
-        typer.echo(f"unhang: {name}: {said}", err=True)
+        screen.echo(f"unhang: {name}: {said}", stderr=True)
     return Arm(
         name=name,
         asked=text,

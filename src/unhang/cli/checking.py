@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.knowledge.text import COMMA, Text, joined
 from unhang.records import piped
 from unhang.remedies.exports import checking
 from unhang.remedies.exports.checking.problem import Problem
-from unhang.report import language
+from unhang.report import language, screen
 
 _MAX_BYTES = 4 * 1024 * 1024
 _STDIN = "-"
@@ -87,19 +85,19 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
                 raise one.refused
             said = f"unhang: {language.refusal(str(one.refused))}"
             hint = f"\n{language.LABELS[lang]['try']}: {language.refusal(one.refused.hint)}" if one.refused.hint else ""
-            typer.echo(said + hint, err=True)
+            screen.echo(said + hint, stderr=True)
             continue
         for p in one.problems:
             mark = ("提示：" if lang == "zh" else "note: ") if p.note else ""
-            typer.echo(f"{one.name}:{p.line}: {mark}{p.says.of(lang)}")
+            screen.echo(f"{one.name}:{p.line}: {mark}{p.says.of(lang)}")
             # What is said of a variable ends in it.
             if (instead := p.instead.of(lang)) and not p.says.of(lang).endswith(instead):
-                typer.echo(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}")
+                screen.echo(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}")
         if one.code == EXIT_OK:
             clean = _REST_CLEAN if one.unseen and not one.starts_nothing else _CLEAN[one.starts_nothing]
-            typer.echo(f"{one.name}: {one.form}: {clean.of(lang)}")
+            screen.echo(f"{one.name}: {one.form}: {clean.of(lang)}")
         if one.unseen:
-            typer.echo(f"{one.name}: {_NOT_CHECKED.fill(what=joined(one.unseen, COMMA)).of(lang)}")
+            screen.echo(f"{one.name}: {_NOT_CHECKED.fill(what=joined(one.unseen, COMMA)).of(lang)}")
 
 
 def as_json(one: Checked) -> dict[str, object]:

@@ -71,7 +71,7 @@ def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: 
         rows.append(_one(console, recipe, base, data, scenario, rows[0]))
     _show(screen.console(stderr=as_json), rows, time.monotonic() - started)
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows]))
+        screen.echo(json.dumps([asdict(row) for row in rows]))
     raise typer.Exit(0 if all(row.ok for row in rows) else EXIT_FOUND)
 
 

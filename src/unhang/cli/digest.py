@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from unhang.cli import unpacking
+from unhang.cli import refused, unpacking
+from unhang.report import screen
 
 if TYPE_CHECKING:
     from unhang.model import NotExamined
@@ -21,7 +19,6 @@ _NAMES = 3
 
 def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     """Write this host's digest and say where; the exit code. Raises UnhangError."""
-    import msgspec
 
     from unhang.diagnosis.redact import redact
     from unhang.errors import EXIT_OK, EXIT_USER, RecordError, UnhangError
@@ -64,16 +61,16 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
             "dumps": done.dumps,
             "not_examined": missed,
         }
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        refused.print_json(told)
     else:
         dumps = f"{done.dumps} dump{'s' if done.dumps != 1 else ''}"
         next_step = f"unhang why {named.again(folder)}"
-        typer.echo(f"{shown(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {shown(next_step)}")
+        screen.echo(f"{shown(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {shown(next_step)}")
         for n in missed:
-            typer.echo(f"unhang: not in it: {shown(n.what)}: {shown(n.why)}", err=True)
+            screen.echo(f"unhang: not in it: {shown(n.what)}: {shown(n.why)}", stderr=True)
         if others := [s.name for s in found.sources if s.name not in beside]:
             more = f" and {len(others) - _NAMES} more" if len(others) > _NAMES else ""
-            typer.echo(f"unhang: not in it: {', '.join(map(shown, others[:_NAMES]))}{more}: no dump{'s' if len(others) > 1 else ''}", err=True)
+            screen.echo(f"unhang: not in it: {', '.join(map(shown, others[:_NAMES]))}{more}: no dump{'s' if len(others) > 1 else ''}", stderr=True)
     return EXIT_USER if any(n.unread for n in missed) else EXIT_OK
 
 
@@ -87,7 +84,7 @@ def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
     run = RunDir(Path(path))
     if not RunDir.is_one(run.path) or (dumps := run.last_flight()) is None:
         return path, None
-    typer.echo(f"unhang: {shown(path)} is a run directory: summing up {run.relative(dumps)}", err=True)
+    screen.echo(f"unhang: {shown(path)} is a run directory: summing up {run.relative(dumps)}", stderr=True)
     stacks = sum(1 for _ in (dumps.parent / "stacks").glob("rank*.json"))
     others = [f"the stacks of {stacks} rank{'s' if stacks != 1 else ''}"] if stacks else []
     others += ["the logs"] if any((run.path / "logs").glob("*")) else []

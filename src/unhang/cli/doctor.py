@@ -15,6 +15,7 @@ from unhang import files
 from unhang.cli import refused
 from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
+from unhang.report import screen
 from unhang.text import Text
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def doctor(
         if as_json:
             refused.print_json([{"id": id, "title": title} for id, title in titles.items()])
         else:
-            typer.echo("\n".join(f"{id:14} {title}" for id, title in titles.items()))
+            screen.echo("\n".join(f"{id:14} {title}" for id, title in titles.items()))
         return
     if diff is not None:
         given: dict[str, object] = {"--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--path": path}
@@ -228,7 +229,6 @@ def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language, e
 
     examination = examine(seen, only=only)
     if not quiet:
-        from unhang.report import screen
         from unhang.report.doctor import render
 
         render(examination, screen.console(stderr=stderr), lang=lang, details=bool(only), elsewhere=elsewhere)
@@ -294,7 +294,6 @@ def _read(path: Path) -> bytes:
 
 def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language, stderr: bool = False) -> Live:
     from unhang.probes.live import examine
-    from unhang.report import screen
     from unhang.report.probing import Progress, render_end
 
     if quiet:
@@ -322,7 +321,6 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
     if as_json:
         refused.print_json({"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences})
     else:
-        from unhang.report import screen
         from unhang.report.doctor import render_differences
 
         render_differences(differences, a, b, screen.console(), lang=lang)

@@ -73,7 +73,7 @@ def explain(
     with console.capture() as printed:
         console.print(page)
     # rich fills lines up to the width.
-    typer.echo("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()), nl=False)
+    screen.echo("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()), end="")
 
 
 def _described(cause: Cause) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -12,6 +11,7 @@ import typer
 from unhang import files
 from unhang.cli.options import NoColor
 from unhang.cli.refused import print_json
+from unhang.report import screen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -116,14 +116,14 @@ def export(
         write(output, found, force)
     for one in found.refused:
         what = "未写入" if chosen == "zh" else "not carried"
-        typer.echo(f"unhang: {what}: {one.key}={said(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", err=True)
+        screen.echo(f"unhang: {what}: {one.key}={said(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", stderr=True)
     if as_json:
         refused = [{"key": r.key, "value": r.value, "why": r.why, "why_zh": r.why_zh} for r in found.refused]
         print_json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
     elif output is None:
-        sys.stdout.write(found.text)
+        screen.echo(found.text, end="")
         for behind, text in found.companions.items():
-            sys.stderr.write(f"unhang: --output FILE writes this beside it, as FILE{behind}:\n{text}")
+            screen.echo(f"unhang: --output FILE writes this beside it, as FILE{behind}:\n{text}", stderr=True, end="")
 
 
 def _export(
@@ -143,13 +143,12 @@ def _export(
 ) -> Exported:
     from unhang.cli import settings as asked
     from unhang.errors import UnhangError
-    from unhang.knowledge.settings import configuration
     from unhang.remedies.exports import forms, layout
     from unhang.remedies.exports.carrying import TODAY
     from unhang.remedies.exports.typed import taken_apart
 
     forms.form(form)
-    configured = configuration.load(Path.cwd())
+    configured = asked.configured(Path.cwd())
     typed = asked.typed(settings, timeout)
     _contradictions(typed, processes)
     releases = TODAY if python is None else _installed(python)
@@ -312,4 +311,4 @@ def _list(chosen: Language, as_json: bool) -> None:
         print_json({"schema": SCHEMA, "forms": [{"name": f.name, "file": f.file, "title": f.title.of(chosen)} for f in found]})
         return
     for one in found:
-        typer.echo(f"{one.name:<15} {one.file:<20} {one.title.of(chosen)}")
+        screen.echo(f"{one.name:<15} {one.file:<20} {one.title.of(chosen)}")

@@ -30,7 +30,7 @@ from unhang.launch.supervise import Changed
 from unhang.model import Outcome, Trial, Verdict
 from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import fingerprint, ladder, memory, rungs, trial
-from unhang.report import asking, language, solution
+from unhang.report import asking, language, screen, solution
 
 Mode = Literal["auto", "ask", "off"]
 Tell = Callable[[events.Event], None]
@@ -311,7 +311,7 @@ class Fallback:
             key=lambda way: -1 if (choice := way.trials[0].choice) == outcome.chosen else order.index(choice) if choice in order else len(order)
         )
         self._tell(events.Asking(ways=len(ways), within_s=max(0.0, round(until - time.monotonic(), 3))))
-        sys.stderr.write(asking.menu(ways, lang=lang) + "\n")
+        screen.echo(asking.menu(ways, lang=lang), stderr=True)
         # What was typed while the training ran is no answer.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
         while number := self._number(len(ways), lang, bench.cancelled, until):
@@ -342,15 +342,14 @@ class Fallback:
     def _number(self, most: int, lang: language.Language, cancelled: Callable[[], bool], until: float) -> int | None:
         """0 where nobody can answer any more, None where nobody has until then: Ctrl-C has to be heard while we wait."""
         while True:
-            sys.stderr.write(asking.question(lang=lang))
-            sys.stderr.flush()
+            screen.echo(asking.question(lang=lang), stderr=True, end="")
             while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
                 if cancelled():
                     # Behind what the terminal echoes.
-                    sys.stderr.write("\n")
+                    screen.echo(stderr=True)
                     return 0
                 if time.monotonic() > until:
-                    sys.stderr.write("\n")
+                    screen.echo(stderr=True)
                     return None
             # A terminal hands over one line at a time; a reader of Python's would keep what select does not see.
             line = os.read(sys.stdin.fileno(), 4096)
@@ -359,7 +358,7 @@ class Fallback:
             number = asking.read(line.decode(errors="replace"), most)
             if number is not None:
                 return number
-            sys.stderr.write(asking.not_understood(most, lang=lang) + "\n")
+            screen.echo(asking.not_understood(most, lang=lang), stderr=True)
 
     def _why_not(self) -> str | None:
         """Why nothing can be tried, or used that was."""

@@ -15,6 +15,7 @@ from unhang.cli import refused
 from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
 from unhang.errors import EXIT_FOUND, EXITS_INTERRUPTED, UnhangError
+from unhang.report import screen
 from unhang.text import Text, same
 
 _Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
@@ -83,8 +84,8 @@ def save(
         refused.print_json(head | {"ignored": taken.ignored, "manifest": _without_entries(taken.manifest)})
         return
     for says in (*pack.packed(taken.manifest), *pack.ignored(taken.ignored)):
-        typer.echo(says.of(chosen))
-    typer.echo(f"{file}: {written / 1e6:.0f} MB, sha256:{total}")
+        screen.echo(says.of(chosen))
+    screen.echo(f"{file}: {written / 1e6:.0f} MB, sha256:{total}")
 
 
 def load(
@@ -104,7 +105,7 @@ def load(
     interrupted (143 by SIGTERM).
     """
     from unhang.pack import loader
-    from unhang.report import language, pack, progress, screen
+    from unhang.report import language, pack, progress
 
     chosen = language.chosen(lang)
     with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
@@ -121,7 +122,7 @@ def load(
             "unchanged": Text(f"{dest} is what {file} holds already: nothing was done", f"{dest} 已与 {file} 一致：未作改动"),
             "refused": Text("nothing was written", "未写入任何内容"),
         }
-        typer.echo(said[loaded.state].of(chosen))
+        screen.echo(said[loaded.state].of(chosen))
     if loaded.state == "refused":
         raise typer.Exit(EXIT_FOUND)
 
@@ -142,7 +143,7 @@ def verify(
     Exit code: 0 if it works, 1 if something was found, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
     from unhang.pack import verification
-    from unhang.report import language, pack, screen
+    from unhang.report import language, pack
 
     chosen = language.chosen(lang)
     if repair and not verification.repair(dest):
@@ -177,7 +178,7 @@ def diff(
     if as_json:
         refused.print_json(found)
     else:
-        typer.echo("\n".join(pack.compared(found, chosen)))
+        screen.echo("\n".join(pack.compared(found, chosen)))
     if not found.is_same:
         raise typer.Exit(EXIT_FOUND)
 
@@ -210,7 +211,7 @@ def send(
     Exit code: 0 if it works on all hosts, 1 if not, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
     from unhang.pack import packer, transfer
-    from unhang.report import language, pack, screen
+    from unhang.report import language, pack
 
     chosen = language.chosen(lang)
     dest = os.path.normpath(to if to is not None else env.absolute())

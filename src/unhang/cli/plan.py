@@ -13,6 +13,7 @@ import typer
 
 from unhang.cli import refused
 from unhang.cli.options import NoColor
+from unhang.report import screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +102,7 @@ def plan(
     from unhang.planning import choice, exported, training
     from unhang.planning.shape import Unshaped
     from unhang.remedies.exports.exported import Exported
-    from unhang.report import language, screen
+    from unhang.report import language
     from unhang.report import plan as report
     from unhang.text import Text
 
@@ -170,12 +171,12 @@ def plan(
         export.write(html, Exported(text=of_plan.render(made, chosen)), force)
         said.append(report.WRITTEN.fill(names=html.name))
     for text in said:
-        typer.echo(f"unhang: {text.of(chosen)}", err=True)
+        screen.echo(f"unhang: {text.of(chosen)}", stderr=True)
     measured = _measured(made, made.row(strategy), run) if run is not None else None
     if as_json:
         refused.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
     elif measured is not None:
-        typer.echo(measured.says().of(chosen))
+        screen.echo(measured.says().of(chosen))
     is_fine = any(row.is_usable for row in made.rows) or machine.device_bytes is None
     raise typer.Exit(EXIT_OK if is_fine and (output is None or row is not None) else EXIT_FOUND)
 

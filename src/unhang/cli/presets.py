@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from unhang.cli.options import NoColor
+from unhang.report import screen
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +39,7 @@ def presets(
     from unhang.errors import UnhangError
     from unhang.knowledge.settings import planning
     from unhang.knowledge.settings.catalogue import SETTINGS
-    from unhang.report import language, screen
+    from unhang.report import language
     from unhang.report import settings as report
 
     chosen = language.chosen(lang)
@@ -83,4 +83,4 @@ def presets(
 def _print_json(text: bytes) -> None:
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(text, indent=2).decode() + "\n")
+    screen.echo(msgspec.json.format(text, indent=2).decode())

@@ -40,8 +40,9 @@ def print_json(document: object) -> None:
     import msgspec
 
     from unhang import encoding
+    from unhang.report import screen
 
-    sys.stdout.write(msgspec.json.format(encoding.encode(document), indent=2).decode() + "\n")
+    screen.echo(msgspec.json.format(encoding.encode(document), indent=2).decode())
 
 
 def tell(error: str, *, exitcode: int, error_zh: str | None = None, cause: str | None = None, hint: str | None = None, misread: bool = False) -> None:
@@ -59,7 +60,7 @@ def tell(error: str, *, exitcode: int, error_zh: str | None = None, cause: str |
 
 def _print(error: str, *, exitcode: int, error_zh: str | None, cause: str | None, hint: str | None) -> None:
     from unhang import encoding
-    from unhang.report import language
+    from unhang.report import language, screen
 
     told: dict[str, object] = {"schema": REFUSAL_SCHEMA, "exitcode": exitcode}
     for name, said, said_zh in (("error", error, error_zh), ("cause", cause, None), ("try", hint, None)):
@@ -67,8 +68,7 @@ def _print(error: str, *, exitcode: int, error_zh: str | None, cause: str | None
         zh = said_zh or (None if said is None else language.refusal(said, "zh"))
         told[f"{name}_zh"] = None if zh is None or zh == said else shown(zh)
     try:
-        sys.stdout.write(encoding.encode(told).decode() + "\n")
-        sys.stdout.flush()
+        screen.echo(encoding.encode(told).decode())
     except OSError:
         # Nobody reads it; the exit code still says it.
         with contextlib.suppress(OSError):
@@ -78,9 +78,9 @@ def _print(error: str, *, exitcode: int, error_zh: str | None, cause: str | None
 def shown(said: object) -> str:
     """Errors quote names of files and lines of logs."""
     from unhang.diagnosis.redact import redact
-    from unhang.records.logs.line import CONTROLS
+    from unhang.printable import escaped
 
-    return redact(CONTROLS.sub("", str(said)))
+    return redact(escaped(str(said)))
 
 
 def _is_asked_for(argv: list[str], *, misread: bool) -> bool:

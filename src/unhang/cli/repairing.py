@@ -104,7 +104,7 @@ class _Asks:
             return typer.confirm(repairs.question(question, self._lang), default=False)
         except typer.Abort:
             # Ctrl-D. Ctrl-C has left before.
-            typer.echo()
+            screen.echo()
             return False
 
 

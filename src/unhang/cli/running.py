@@ -26,7 +26,7 @@ from unhang.launch.attempt import Options
 from unhang.model import Verdict
 from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import ladder
-from unhang.report import language, markdown
+from unhang.report import language, markdown, screen
 from unhang.report.live import Live
 from unhang.runtime.attach import protocol
 from unhang.text import Text
@@ -107,7 +107,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     _check_together(request, "--fallback off" if request.fallback else "[run] fallback of unhang.toml, which is off", mode)
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     for line in misplaced.notes(words, request.own_options, meant=request.set_apart):
-        typer.echo(f"unhang: {line}", err=True)
+        screen.echo(f"unhang: {line}", stderr=True)
     command = training_command.resolve(
         words,
         module=request.module,
@@ -157,7 +157,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
 
         described = settings.described(plan)
         for line in settings.notes(plan, lang):
-            typer.echo(f"unhang: {line}", err=True)
+            screen.echo(f"unhang: {line}", stderr=True)
     # One that a batch script has made stays.
     there = request.run_dir is not None and request.run_dir.exists()
     private = request.private if request.private is not None else configured is not None and configured.private
@@ -238,9 +238,9 @@ def _configured(request: Request) -> Configuration | None:
     here = Path.cwd()
     if not asked and not any(os.path.lexists(directory / "unhang.toml") for directory in (here, *here.parents)):
         return None
-    from unhang.knowledge.settings import configuration
+    from unhang.cli import settings
 
-    return configuration.load(here)
+    return settings.configured(here)
 
 
 def _plan(command: commands.Command, request: Request, configured: Configuration | None, words: tuple[str, ...]) -> Plan | None:
@@ -310,15 +310,15 @@ def _dry_run(command: commands.Command, rundir: RunDir, plan: Plan | None, fallb
 
         described = {"settings": settings.described(plan)}
         for line in settings.of_plan(plan, lang) if not as_json else ():
-            typer.echo(f"# {line}")
+            screen.echo(f"# {line}")
     if changed is not None and fallback.outcome is not None:
         described["remembered"] = fallback.outcome.chosen
     for event in said if not as_json else ():
         if isinstance(event, (events.Note, events.FellBack)):
-            typer.echo(f"# {event.text if isinstance(event, events.Note) else event.says}")
+            screen.echo(f"# {event.text if isinstance(event, events.Note) else event.says}")
     if as_json:
-        typer.echo(encoding.encode({"environment": dict(sorted(variables.items())), "command": command.argv, **described}))
+        screen.echo(encoding.encode({"environment": dict(sorted(variables.items())), "command": command.argv, **described}).decode())
         return
     for name, value in sorted(variables.items()):
-        typer.echo(f"{name}={shlex.quote(value)}")
-    typer.echo(shlex.join(command.argv))
+        screen.echo(f"{name}={shlex.quote(value)}")
+    screen.echo(shlex.join(command.argv))

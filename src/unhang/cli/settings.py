@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unhang.cli import several_hosts
+from unhang.cli.aside import say_once
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
@@ -155,7 +156,15 @@ def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str
     )
 
 
+def configured(start: Path) -> Configuration:
+    """What unhang.toml says, and why none was taken where one is there. Raises UnhangError."""
+    found = configuration.load(start)
+    if found.distrusted:
+        say_once(found.distrusted)
+    return found
+
+
 def presets(python: str | None, names: Sequence[str]) -> tuple[Here, Configuration, tuple[str, ...]]:
     """The machine, the configuration, and the names of the presets that were asked for, all where none was."""
-    configured = configuration.load(Path.cwd())
-    return here(python or commands.training_python(), looks=True), configured, tuple(names) or planning.names(configured)
+    found = configured(Path.cwd())
+    return here(python or commands.training_python(), looks=True), found, tuple(names) or planning.names(found)

@@ -12,6 +12,7 @@ import typer
 
 from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
+from unhang.report import screen
 from unhang.text import NOTHING, Text
 
 if TYPE_CHECKING:
@@ -66,7 +67,6 @@ def top(
         if as_json:
             _print(picture)
         else:
-            from unhang.report import screen
             from unhang.report.top.once import render
 
             render(picture, screen.console(), lang=chosen, everything=everything)
@@ -136,8 +136,7 @@ def _exitcode(picture: Picture) -> int:
 def _print(picture: Picture) -> None:
     from unhang import encoding
 
-    sys.stdout.write(encoding.encode(picture).decode() + "\n")
-    sys.stdout.flush()
+    screen.echo(encoding.encode(picture).decode())
 
 
 def _follow(looker: Looker, every_s: float) -> int:
@@ -175,6 +174,4 @@ def _watch(looker: Looker, *, every_s: float, everything: bool, lang: Language) 
             cause="it comes with the extra top; --once and --json work without it",
             hint="pip install 'unhang[top]'",
         ) from e
-    from unhang.report import screen
-
     return Top(looker.look, first=first, every_s=every_s, everything=everything, lang=lang, plain=screen.is_plain()).until_the_end()

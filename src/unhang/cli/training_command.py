@@ -6,21 +6,19 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
-
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment
 from unhang.launch.command import Command
 from unhang.records import named
-from unhang.report import language
+from unhang.report import language, screen
 
 
 def resolve(words: Sequence[str], *, module: bool, nproc_per_node: int | None, python: str | None, typed: Sequence[str] = ()) -> Command:
     """`typed` are our own options before the command, for hints. Notes a --python without effect. Raises UnhangError."""
     command = commands.resolve(words, module=module, nproc_per_node=nproc_per_node, python=python, typed=typed)
     if python is not None and command.python_from == "command" and not commands.is_same_python(python, command.python):
-        typer.echo(f"unhang: {language.refusal(_in_vain(python, words[0], command.python))}", err=True)
+        screen.echo(f"unhang: {language.refusal(_in_vain(python, words[0], command.python))}", stderr=True)
     if command.needs_torch and environment.torch_version(command.python) is None:
         raise UnhangError(
             f"{command.python} has no torch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -33,15 +34,19 @@ def _tell(error: Any) -> None:
 def _translate(error: Any) -> None:
     from unhang.report import language
 
+    as_it_is = error.show
+    # Its own way to standard error would go around ours where that is no UTF-8.
+    error.show = lambda file=None: as_it_is(file or sys.stderr)
     if language.spoken() != "zh":
         return
     said = language.refusal(error.format_message())
 
     def show(file: IO[Any] | None = None) -> None:
+        file = file or sys.stderr
         if (context := getattr(error, "ctx", None)) is not None:
-            typer.echo(f"用法：{context.get_usage().removeprefix(_BEGINS)}", file=file, err=file is None)
+            typer.echo(f"用法：{context.get_usage().removeprefix(_BEGINS)}", file=file)
             for name in context.help_option_names[:1]:
-                typer.echo(f"用 {context.command_path} {name} 查看帮助。\n", file=file, err=file is None)
-        typer.echo(f"错误：{said}", file=file, err=file is None)
+                typer.echo(f"用 {context.command_path} {name} 查看帮助。\n", file=file)
+        typer.echo(f"错误：{said}", file=file)
 
     error.show = show

@@ -15,6 +15,7 @@ from unhang.cli.aside import say
 from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
 from unhang.cli.targets import check_bundle, check_report, write_report
+from unhang.report import screen
 from unhang.text import NOTHING, Text
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def why(
     elif markdown:
         from unhang.report.markdown import render as render_markdown
 
-        typer.echo(render_markdown(verdict, lang=chosen), nl=False)
+        screen.echo(render_markdown(verdict, lang=chosen), end="")
     else:
         options = [word for name, n in (("--incident", incident), ("--attempt", attempt)) if n is not None for word in (name, str(n))]
         given = [word for r in ras or () for word in ("--ras", named.again(r))] + [named.again(p) if p != "-" else p for p in paths or ()]
@@ -162,7 +163,7 @@ def _is_fed() -> bool:
 
 
 def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Language, *, everything: bool, again: str) -> None:
-    from unhang.report import screen, terminal
+    from unhang.report import terminal
 
     console = screen.console()
     terminal.render(verdict, console, lang=lang, whole=everything, again=again)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unhang.patterns import lazily
-from unhang.records.logs.line import CONTROLS
+from unhang.printable import UNPRINTABLE, removed
 
 T = TypeVar("T")
 Span = tuple[int, int]
@@ -108,9 +108,8 @@ _KEY_BEGINS, _KEY_ENDS = (lazily(rf"-----{word} [A-Z ]{{0,40}}PRIVATE KEY(?: BLO
 # What is not seen on a terminal, and where it wrapped a word that the next line does nothing but end.
 _UNSEEN = lazily(
     r"(?:\x1b|\x9b|\^\[|#033|\\(?:x1b|u001b|033|e))?\[[\d;]{1,16}m|\x1b\[[\d;?]{0,16}[ -/]?[@-~]|(?![\r\v\f])"
-    + CONTROLS.pattern
-    + r"|[\u00ad\u180e\u200b-\u200f\u2060-\u2064\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
-    r"|(?P<wrap>(?<=[\w+/=.~%-])\r?\n(?=(?P<rest>[\w+/=.~%-]{1,400})['\",;)\]}]{0,3}[ \t\r]{0,8}(?:\n|\Z)))"
+    + UNPRINTABLE.pattern
+    + r"|(?P<wrap>(?<=[\w+/=.~%-])\r?\n(?=(?P<rest>[\w+/=.~%-]{1,400})['\",;)\]}]{0,3}[ \t\r]{0,8}(?:\n|\Z)))"
 )
 _MIN_WRAPPED_CHARS = 40
 # What `re` takes for a letter of ASCII besides that letter where case does not count.
@@ -351,9 +350,9 @@ def _below(text: str, word_at: int, found: re.Match[str], looks: re.Pattern[str]
 
 def _redacted(value: Any) -> Any:
     if isinstance(value, str):
-        return redact(CONTROLS.sub("", value))
+        return redact(removed(value))
     if isinstance(value, (list, tuple)):
-        words = [CONTROLS.sub("", v) for v in value if isinstance(v, str)]
+        words = [removed(v) for v in value if isinstance(v, str)]
         if len(words) == len(value) and any(w.startswith("-") for w in words):
             return _like(value, redact_command(words))
         if len(words) == len(value) == 2:

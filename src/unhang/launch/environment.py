@@ -24,7 +24,9 @@ Version = tuple[int, int]
 
 def torch_version(python: str, *, timeout_s: float = 20.0) -> Version | None:
     """The torch that `python` would import, without importing it; None where there is none or nobody can tell."""
-    said = _asked(python, "import importlib.metadata as m; print(m.version('torch'))", timeout_s=timeout_s)
+    said = _asked(
+        python, "import sys; sys.path[:] = filter(None, sys.path); import importlib.metadata as m; print(m.version('torch'))", timeout_s=timeout_s
+    )
     found = re.match(rb"(\d+)\.(\d+)", said)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -37,8 +39,10 @@ def lacks_module(python: str, name: str, *, timeout_s: float = 20.0) -> bool:
 # A package is imported only where its module is not in its directory: it may have changed __path__, and importing may take long.
 _FIND = """
 import sys
+here, sys.path[:] = sys.path[:], filter(None, sys.path)
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
+sys.path[:] = here
 
 def find(name):
     package = name.rpartition(".")[0]

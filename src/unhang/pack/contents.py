@@ -97,6 +97,9 @@ def walk(
                 continue
             if real.is_dir() and real in within:
                 continue
+            if real in inside.parents:
+                leave(LeftOut(path=path, why=f"a link to {real}, which holds this directory"))
+                continue
             at = real
         if at.is_dir():
             yield Item(path=path, kind="dir", mode=at.stat().st_mode & 0o777)
@@ -187,7 +190,7 @@ def _of_names(top: Path, below: str, names: Sequence[str]) -> Iterator[Item]:
             yield Item(path=f"{below}/{name}", kind="link", target=target)
         elif at.is_file():
             yield Item.of_file(f"{below}/{name}", at.resolve())
-        elif at.is_dir():
+        elif at.is_dir() and at.resolve() not in top.parents:
             # A submodule or a link to a directory elsewhere.
             yield from walk(at.resolve(), f"{below}/{name}", inside=at.resolve(), without=_VERSION_CONTROL, skip=_is_environment)
 

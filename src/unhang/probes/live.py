@@ -27,7 +27,11 @@ _ASK_S = 180.0
 _END_S = 3.0
 _MOST_PER_CORE = 4
 # Prints the number of GPUs that torch sees. -1: torch is there and sees none.
-_ASK = "import torch, torch.distributed as d; print(torch.cuda.device_count() if torch.cuda.is_available() and d.is_nccl_available() else -1)"
+_ASK = """import sys
+sys.path[:] = filter(None, sys.path)
+import torch, torch.distributed as d
+print(torch.cuda.device_count() if torch.cuda.is_available() and d.is_nccl_available() else -1)
+"""
 
 
 def examine(

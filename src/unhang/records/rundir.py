@@ -235,7 +235,7 @@ class RunDir:
         """Where the dumps of the last incident lie that has any, also of one that was not written down; else those that torch wrote by itself."""
         incidents = sorted((p for p in (self.path / "incidents").glob("*/flight") if p.parent.name.isdecimal()), key=lambda p: int(p.parent.name))
         attempts = sorted((p for p in (self.path / "flight").glob("attempt-*") if p.name[8:].isdecimal()), key=lambda p: int(p.name[8:]))
-        return next((p for p in (*incidents[::-1], *attempts[::-1]) if p.is_dir() and any(f.is_file() for f in p.iterdir())), None)
+        return next((p for p in (*incidents[::-1], *attempts[::-1]) if p.is_dir() and any(map(self.holds, p.iterdir()))), None)
 
     def kernel(self, number: int) -> Path:
         return self.incident_dir(number) / "kernel.txt"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from unhang.patterns import lazily
+from unhang.printable import escaped, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,9 +33,9 @@ def is_plain() -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
+    from unhang.report.console import Console
 
-    made = Console(stderr=stderr, highlight=False, color_system=None if is_plain() else "auto", _environ=_environ())
+    made = Console(sys.stderr if stderr else sys.stdout, color_system=None if is_plain() else "auto", _environ=_environ())
     if not made.is_terminal and not _asked():
         made.width = MAX_WIDTH
     return made
@@ -41,9 +43,17 @@ def console(*, stderr: bool = False) -> Console:
 
 def status(says: str) -> Status:
     """A line on stderr that changes while something is done; nothing if that is no terminal, or no escape sequences are wanted."""
-    from rich.console import Console
+    from unhang.report.console import Console
 
-    return Console(stderr=True, highlight=False, force_terminal=False if is_plain() else None, _environ=_environ()).status(says, refresh_per_second=4)
+    return Console(sys.stderr, force_terminal=False if is_plain() else None, _environ=_environ()).status(says, refresh_per_second=4)
+
+
+def echo(text: str = "", *, stderr: bool = False, red: bool = False, end: str = "\n") -> None:
+    """Print text of a command, whatever names stand in it. Raises OSError."""
+    stream = sys.stderr if stderr else sys.stdout
+    text = escaped(text)
+    styled(stream).write((f"\x1b[31m{text}\x1b[0m" if red and stream.isatty() and not is_plain() else text) + end)
+    stream.flush()
 
 
 def width(console: Console) -> int:

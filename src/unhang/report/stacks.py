@@ -9,7 +9,6 @@ from rich.text import Text
 
 from unhang.knowledge import words
 from unhang.records.frames import short_path
-from unhang.records.logs.line import CONTROLS
 from unhang.records.trunks import Trunk
 from unhang.report.language import LABELS, Language
 from unhang.user_files import is_user_file
@@ -35,13 +34,9 @@ def _lines(trunk: Trunk, cwd: str, lang: Language, depth: int) -> Iterator[Text]
     for frame in trunk.frames:
         line = Text(" " * _INDENT * (depth + 1))
         own = is_user_file(frame.file)
-        line.append(_plain(f"{short_path(frame.file, cwd)}:{frame.line} in {frame.name}"), style="" if own else "dim")
+        line.append(f"{short_path(frame.file, cwd)}:{frame.line} in {frame.name}", style="" if own else "dim")
         if frame.code:
-            line.append(f"  {_plain(frame.code)}", style="green" if own else "dim")
+            line.append(f"  {frame.code}", style="green" if own else "dim")
         yield line
     for branch in trunk.branches:
         yield from _lines(branch, cwd, lang, depth + 1)
-
-
-def _plain(text: str) -> str:
-    return CONTROLS.sub("", text)

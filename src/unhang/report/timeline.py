@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.diagnosis.logs import Judged, Moment
-from unhang.records.logs.line import CONTROLS
 from unhang.report.language import LABELS, Language
 
 # A job of thousands of ranks says the same thousands of times.
@@ -59,5 +58,5 @@ def _time(at_s: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, without what acts on a terminal."""
-    return " ".join(CONTROLS.sub("", text).split())
+    """On one line."""
+    return " ".join(text.split())

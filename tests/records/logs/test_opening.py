@@ -14,7 +14,7 @@ import zipfile
 import pytest
 
 from unhang.errors import RecordError, UnhangError
-from unhang.records.logs.finding import STDIN, find
+from unhang.records.logs.finding import LEADS_OUT, STDIN, find
 from unhang.records.logs.kinds import no_log
 from unhang.records.logs.opening import Limits, walk
 
@@ -70,13 +70,41 @@ def test_a_directory_is_walked_in_order_and_each_file_read_once(tmp_path):
     assert [s.seekable for s in found.sources] == [True] * 5 + [False]
 
 
-def test_a_link_that_leads_out_is_followed(tmp_path):
-    write(tmp_path, {"elsewhere/r.log": b"r", "run/a.log": b"a"})
-    (tmp_path / "run" / "more").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "run" / "gone").symlink_to("nowhere")
-    found = find([str(tmp_path / "run")])
-    assert names(found, tmp_path / "run") == ["a.log", "more/r.log"]
-    assert why(found) == {str(tmp_path / "run" / "gone"): "it cannot be read: No such file or directory"}
+@pytest.mark.parametrize("how", ["run", "run/", "link", "run/**/*", "run/**/**.log", "r*/**"])
+def test_a_link_that_leads_out_is_named(tmp_path, how):
+    write(tmp_path, {"elsewhere/r.log": b"r", "run/a.log": b"a", "run/b/b.log": b"b"})
+    run = tmp_path / "run"
+    for name, to in (
+        ("more", tmp_path / "elsewhere"),
+        ("run.log", "../elsewhere/r.log"),
+        ("root", "/"),
+        ("b/up.log", "../a.log"),
+        ("gone", "nowhere"),
+    ):
+        (run / name).symlink_to(to)
+    (tmp_path / "link").symlink_to("run")
+    found = find([str(tmp_path / how)])
+    assert {os.path.realpath(s.path) for s in found.sources} == {str(run / "a.log"), str(run / "b" / "b.log")}
+    (left,) = [m for m in found.not_examined if m.why == LEADS_OUT]
+    assert left.unread and " -> " in left.what
+
+
+def test_a_link_that_was_typed_is_followed(tmp_path):
+    write(tmp_path, {"elsewhere/r.log": b"r", "elsewhere/more/s.log": b"s"})
+    for name, to in (("r.log", "elsewhere/r.log"), ("more", "elsewhere/more")):
+        (tmp_path / name).symlink_to(to)
+    assert names(find([str(tmp_path / "more"), str(tmp_path / "r.log")]), tmp_path) == ["more/s.log", "r.log"]
+    # Where the other one lies is named as well.
+    (tmp_path / "elsewhere" / "more" / "back.log").symlink_to("../r.log")
+    assert find([str(tmp_path / "more"), str(tmp_path / "elsewhere")]).not_examined == ()
+
+
+def test_a_link_to_the_root_is_not_walked(tmp_path):
+    (tmp_path / "all").symlink_to("/")
+    for path in (tmp_path / "all", f"{tmp_path}/all/", f"{tmp_path}/a*"):
+        with pytest.raises(UnhangError) as refused:
+            find([str(path)])
+        assert LEADS_OUT in (refused.value.cause or "")
 
 
 def torch_zip():

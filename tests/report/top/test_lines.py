@@ -80,7 +80,7 @@ def test_what_nobody_knows_to_end_has_no_time():
 def test_what_is_said_of_ranks():
     text = "\n".join(shown(STUCK, 160, "en"))
     for said in (
-        "all_reduce 12 s", "stopped (SIGSTOP)", "ValueError: no  [31msuch batch", "ended by signal 9", "3.0/80.0", "train.py:42 main",
+        "all_reduce 12 s", "stopped (SIGSTOP)", "ValueError: no \\x1b[31msuch batch", "ended by signal 9", "3.0/80.0", "train.py:42 main",
         "a hang (incident 1), 12 s ago, evidence is being taken", "verdict process-stuck (established): rank 3", "preset conservative shm=off",
         "not started again: the same failure again", "1 failed, 1 silent, 1 waiting, 1 unknown, 1 running, 1 stopped", "restarts 0 of 3",
         "of 7 of 8 ranks, 4.0 s ago", "rank 5 80% (12 s, world)", "all_reduce 30 s", "failed calls: world all_reduce timeout 2",

@@ -28,7 +28,8 @@ from typing import Any
 from unhang.errors import UnhangError
 from unhang.knowledge.settings import catalogue, values
 from unhang.knowledge.settings.setting import Choice, Value, flag, worded
-from unhang.records import whole
+from unhang.records import owners, whole
+from unhang.text import NOTHING, Text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -68,6 +69,8 @@ class Configuration:
     settings: Choice = field(default_factory=dict)
     presets: Mapping[str, Own] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
+    # Why the file that is there was passed over.
+    distrusted: Text = NOTHING
 
 
 def find(start: Path) -> Path | None:
@@ -83,9 +86,17 @@ def find(start: Path) -> Path | None:
 
 
 def load(start: Path) -> Configuration:
-    """Raises UnhangError that names the file and the key of what is wrong."""
+    """Raises UnhangError that names the file and the key of what is wrong. What another user put there is passed over."""
     path = find(start)
-    return Configuration() if path is None else read(path)
+    if path is None:
+        return Configuration()
+    try:
+        wrong = owners.distrusted(path)
+    except OSError as e:
+        raise UnhangError(f"cannot read {path}: {e.strerror}") from e
+    if wrong is not None and wrong.is_own:
+        raise UnhangError(wrong.says.en, says_zh=wrong.says.zh)
+    return read(path) if wrong is None else Configuration(distrusted=wrong.says)
 
 
 def read(path: Path) -> Configuration:

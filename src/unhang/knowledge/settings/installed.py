@@ -11,8 +11,11 @@ from unhang.facts.subject import NotHere
 from unhang.knowledge.settings.setting import Installed
 
 PACKAGES = ("accelerate", "deepspeed", "lightning", "transformers", "llamafactory", "ray")
+# Nothing is imported from the directory that we are called in.
 # The first of several that are found is the one that would be imported. A wheel of NCCL beside torch is torch's.
 _ASK = """
+import sys
+sys.path[:] = filter(None, sys.path)
 import importlib.metadata as m, json
 found, wheels, site = {}, set(), None
 for d in m.distributions():

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ _MOST_ENTRIES = 1_000_000
 
 # Nothing is lost by it: ranks often have an empty log.
 EMPTY = "it is empty"
+LEADS_OUT = "a link that leads out of the directory, and was not followed; name it to have it read"
 CUT = "it is JSON without its end: it was read as it stands"
 # A download that failed leaves a page that says so, a checkout without its large files a pointer to them.
 _PACKED_NAME = lazily(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE)
@@ -54,6 +55,7 @@ def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = N
     In directories and patterns, what is plainly no log is counted there instead.
     """
     finder = _Finder(limits or Limits(), stdin, wanted)
+    finder.typed = tuple(map(_followed, paths))
     for path in paths:
         finder.add(path)
     if not finder.dumps:
@@ -84,6 +86,8 @@ class _Finder:
         self.programs = Misses("what was given")
         self.not_examined: list[NotExamined] = []
         self.seen: set[tuple[int, int]] = set()
+        # Links are followed within these: whoever wrote the logs may want other files of their reader to be read.
+        self.typed: tuple[str, ...] = ()
         self.left_files = limits.files
         self.left_entries = _MOST_ENTRIES
 
@@ -139,7 +143,12 @@ class _Finder:
     def _pattern(self, pattern: str) -> None:
         misses = Misses(shown(pattern))
         found = False
-        for path in sorted(islice(glob.iglob(pattern, recursive=True), _MOST_ENTRIES)):  # noqa: PTH207
+        stars = _STARS.search(pattern)
+        if stars:
+            self.typed += tuple(map(_followed, glob.glob(pattern[: stars.start()] or ".")))  # noqa: PTH207
+        paths = [p for p in sorted(islice(_matches(pattern), _MOST_ENTRIES)) if not (stars and self._leads_out(p, misses))]
+        self.typed += tuple(_followed(p) for p in paths if os.path.isdir(p))  # noqa: PTH112
+        for path in paths:
             if os.path.isdir(path):  # noqa: PTH112
                 found |= self._walk(path, misses)
             else:
@@ -155,10 +164,13 @@ class _Finder:
         """Take what is in a directory, in order of name. Whether there is a log in it, read before or not."""
         found = False
         first = len(self.sources)
-        folders, links = [root], list[str]()
+        folders, links = ([], [root]) if os.path.islink(root.rstrip("/")) else ([root], list[str]())  # noqa: PTH114
         # What a link leads to is often in the directory too ("latest"): real names come first, and nothing is read twice.
         while folders or links:
+            is_link = not folders
             folder = folders.pop() if folders else links.pop()
+            if is_link and self._leads_out(folder, misses):
+                continue
             try:
                 status = os.stat(folder)  # noqa: PTH116
                 if stat.S_ISDIR(status.st_mode):
@@ -195,6 +207,13 @@ class _Finder:
                 else:
                     folders.append(entry.path)
         return sorted(folders), sorted(links), sorted(files)
+
+    def _leads_out(self, path: str, misses: Misses) -> bool:
+        real = _real(path)
+        if real.startswith(self.typed) or not (os.path.isdir(path) or os.path.isfile(path)):  # noqa: PTH112, PTH113
+            return False
+        misses.add(f"{shown(path)} -> {shown(real[:-1] or '/')}", LEADS_OUT, unread=True)
+        return True
 
     def _take(self, path: str, name: str, misses: Misses) -> bool:
         """Take a file that was not named. Whether it is a log, taken before or not."""
@@ -334,12 +353,41 @@ def _special(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a special file")
 
 
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path).rstrip("/") + "/"
+    except (OSError, ValueError):
+        return "\0"
+
+
+def _followed(path: str) -> str:
+    """Where links may lead that are found there; a link to / is not walked even if it was typed: a shell's star types all."""
+    real = _real(path)
+    return "\0" if real == "/" and os.path.islink(path.rstrip("/")) else real  # noqa: PTH114
+
+
+_SEVERAL = lazily(r"\*{2,}")
+_STARS = lazily(r"(?:^|(?<=/))\*\*(?=/|$)")
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """What a pattern names. What its first `**` stands for holds no links, which glob would follow, to / as well."""
+    if not (stars := _STARS.search(pattern)):
+        yield from glob.iglob(pattern)  # noqa: PTH207
+        return
+    below = "/".join(c if c == "**" else _SEVERAL.sub("*", c) for c in pattern[stars.start() :].split("/"))
+    for top in glob.iglob(pattern[: stars.start()] or "."):  # noqa: PTH207
+        for path in Path(top).glob(below):
+            if not any(part.startswith(".") for part in path.relative_to(top).parts):
+                yield str(path)
+
+
 def _closed(pattern: str) -> list[tuple[str, str]]:
     """The directories that a pattern leads through and that could not be looked into, each with the reason: `glob` passes over them."""
     found: dict[str, str] = {}
     above, part = os.path.split(pattern)
     while above and part:
-        for folder in islice(glob.iglob(f"{above}/", recursive=True), _MOST_ENTRIES):  # noqa: PTH207
+        for folder in islice(_matches(f"{above}/"), _MOST_ENTRIES):
             try:
                 if glob.has_magic(part):
                     os.scandir(folder).close()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from unhang.errors import RecordError
 from unhang.patterns import lazily
+from unhang.printable import removed
 from unhang.records.logs.json_lines import JSON_BEGINS, unwrapped
 from unhang.records.logs.prefix import Said, strip
 
@@ -63,8 +64,6 @@ class Line:
 _ANSI = lazily(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*(?:[@-~]|\Z)|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\x9d]*(?:\x07|\x1b\\|\x9c)|\x1b(?:[()*+][0-9A-Za-z]|[@-Z\\-_])?"
 )
-# What acts on a terminal, or shows a text in another order than it has: control characters but tab and line feed, and bidirectional controls.
-CONTROLS = lazily(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # Colours that lost their ESC on the way or had it written out: copied from a browser, `cat -v`, JSON, rsyslog.
 _BARE_COLOUR = lazily(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e))?\[\d{1,3}(?:;\d{1,3}){0,8}m(?!\])", re.ASCII | re.IGNORECASE)
 _MAX_BARE_COLOURS_NESTED = 8
@@ -134,7 +133,7 @@ def decode(raw: bytes) -> str:
 
 def _plain(text: str) -> str:
     if not text.isprintable():
-        text = CONTROLS.sub("", _ANSI.sub("", text))
+        text = removed(_ANSI.sub("", text))
     if "[0m" in text or "[39m" in text:
         bare = text
         for _ in range(_MAX_BARE_COLOURS_NESTED):

@@ -15,6 +15,7 @@ from typing import IO
 
 from unhang.errors import RecordError
 from unhang.model import NotExamined
+from unhang.printable import one_line
 from unhang.records.logs import tars, unpacking
 from unhang.records.logs.kinds import FLIGHT, Misses, is_binary, no_log
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, words
@@ -167,7 +168,7 @@ def kind_of(name: str, head: bytes) -> str | None:
 
 def shown(name: str) -> str:
     """A name that can be printed: names of files and members may hold control sequences, and bytes that are no text."""
-    return name if name.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    return one_line(name)
 
 
 def is_zip(head: bytes) -> bool:

@@ -14,6 +14,7 @@ from importlib import resources
 
 import unhang
 from unhang.model import Verdict
+from unhang.printable import removed
 from unhang.report.html import sections
 from unhang.report.html.labels import PAGE
 from unhang.report.html.markup import Child, Markup, column, data, element, many
@@ -60,7 +61,7 @@ def render(verdict: Verdict, scene: Scene | None = None, *, lang: Language = "en
         "data": _data(scene, lang, max_bars),
         "script": Markup(script),
     }
-    return _PLACE.sub(lambda found: parts[found[1]], _static("page.html"))
+    return removed(_PLACE.sub(lambda found: parts[found[1]], _static("page.html")))
 
 
 def without_script(title: str, run: str, taken: str, *parts: Child, style: str, lang: Language = "en") -> str:
@@ -84,7 +85,7 @@ def without_script(title: str, run: str, taken: str, *parts: Child, style: str, 
         element("main", *parts),
         element("footer", words["made_by"].format(version=unhang.__version__)),
     )
-    return f"<!doctype html>\n{element('html', head, body, lang='zh-CN' if lang == 'zh' else 'en')}\n"
+    return removed(f"<!doctype html>\n{element('html', head, body, lang='zh-CN' if lang == 'zh' else 'en')}\n")
 
 
 def is_page(head: bytes) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from unhang.patterns import lazily
+from unhang.printable import escaped
 from unhang.records.live.picture import Job, Picture, Rank, State
 from unhang.report.folding import fold
 from unhang.report.language import STANDINGS, Language, refusal
@@ -31,8 +31,6 @@ from unhang.report.top.words import (
     small,
 )
 
-# What files hold may be anybody's: nothing of it steers a terminal.
-_CONTROLS = lazily(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _MOST_NOTES = 3
 _MOST_SILENT = 8
 _MOST_SAID = 2
@@ -373,8 +371,8 @@ def _or(value: object) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what would steer a terminal."""
-    return _CONTROLS.sub(" ", text)
+    """On one line, and nothing of it steers a terminal: what files hold may be anybody's."""
+    return escaped(text.replace("\n", " ").replace("\t", " "))
 
 
 def _sized(text: str, column: Column) -> str:

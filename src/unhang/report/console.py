@@ -1,0 +1,20 @@
+"""rich's console, for what is not ours: nothing that is printed acts on the terminal but rich's own styles, and nothing is read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import rich.console
+from rich.segment import Segment
+
+from unhang.printable import escaped, styled
+
+
+class Console(rich.console.Console):
+    def __init__(self, stream: Any, **options: Any) -> None:
+        super().__init__(file=styled(stream), highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else escaped(text), style, control)

@@ -1,0 +1,99 @@
+"""Whose settings, caches and code are taken: real files, owners and modes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.cli import aside, caches
+from unhang.errors import UnhangError
+from unhang.knowledge.settings import configuration
+from unhang.records.owners import distrusted
+
+UNHANG = (sys.executable, "-m", "unhang")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+OTHER = 54321
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "unhang.toml"
+    path.write_text("[run]\nshm = false\n")
+    path.chmod(0o644)
+    return path
+
+
+def test_what_is_the_users_own(file):
+    file.chmod(0o664)  # a group of one's own is usual
+    assert distrusted(file) is None and configuration.load(file.parent).settings
+    assert distrusted("/etc/passwd") is None, "root's"
+
+
+def test_what_anybody_may_write_is_refused(file):
+    file.chmod(0o646)
+    with pytest.raises(UnhangError, match=f"chmod o-w {file}"):
+        configuration.load(file.parent)
+    done = subprocess.run([*UNHANG, "run", "--dry-run", "true"], cwd=file.parent, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and f"chmod o-w {file}" in done.stderr
+    subprocess.run(["chmod", "o-w", str(file)], check=True)
+    assert configuration.load(file.parent).settings
+
+
+@as_root
+@pytest.mark.parametrize("below", [".", "project/of/mine"])
+def test_what_another_user_left_is_passed_over_and_said(file, below, monkeypatch):
+    os.chown(file, OTHER, OTHER)
+    here = file.parent / below
+    here.mkdir(parents=True, exist_ok=True)
+    found = configuration.load(here)
+    assert not found.settings and not found.path and "chown" in found.distrusted.en and str(file) in found.distrusted.zh
+    done = subprocess.run([*UNHANG, "run", "--dry-run", "true"], cwd=here, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and str(file) in done.stderr and "NCCL_SHM_DISABLE" not in done.stdout
+    monkeypatch.setenv("UNHANG_TRUST", f"/nowhere:{file}")
+    assert configuration.load(here).settings
+    monkeypatch.setenv("UNHANG_TRUST", str(file.parent / "other"))
+    monkeypatch.setenv("SUDO_UID", str(OTHER))
+    assert configuration.load(here).settings, "of the user who called sudo"
+
+
+@as_root
+def test_a_link_of_another_user(file):
+    link = file.with_name("link")
+    link.symlink_to(file)
+    assert distrusted(link) is None
+    os.lchown(link, OTHER, OTHER)
+    assert distrusted(link) is not None
+
+
+@pytest.mark.parametrize("how", ["writable", pytest.param("another's", marks=as_root)])
+def test_a_cache_that_another_user_may_have_filled(tmp_path, monkeypatch, capsys, how):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert caches.folder() == tmp_path / "unhang", "to be made"
+    (tmp_path / "unhang").mkdir(mode=0o755)
+    assert caches.folder() == tmp_path / "unhang"
+    aside.say_once.cache_clear()
+    (tmp_path / "unhang").chmod(0o777) if how == "writable" else os.chown(tmp_path / "unhang", OTHER, OTHER)
+    assert caches.folder() is None and caches.folder() is None
+    assert capsys.readouterr().err.count("unhang: ") == 1
+
+
+ASKING = (
+    ["presets"],
+    ["doctor"],
+    ["run", "--dry-run", "true"],
+    ["run", "--dry-run", "-m", "module"],
+    ["export", "torchrun", "--python", sys.executable],
+)
+
+
+@pytest.mark.parametrize("argv", ASKING, ids=" ".join)
+def test_nothing_is_imported_from_the_directory_of_a_stranger(tmp_path, argv):
+    for name in ("importlib", "json", "torch", "re", "os", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'taken')!r}, 'w').close()")
+    unhang = Path(sys.executable).with_name("unhang")
+    subprocess.run([unhang, *argv], cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    assert not (tmp_path / "taken").exists()
