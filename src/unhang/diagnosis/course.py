@@ -13,9 +13,9 @@ import msgspec
 
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
+from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import Text, joined
 from unhang.model import Evidence, Finding, NotExamined, Remedy
-from unhang.records import named
 from unhang.records.rundir import refuse_special
 from unhang.records.seen import Seen
 
@@ -31,9 +31,9 @@ def read_logs(folder: str) -> Remedy:
     )
 
 
-def why(path: str) -> str:
+def why(path: str) -> Command | None:
     """The command that judges something."""
-    return f"unhang why {named.again(path)}"
+    return command("unhang why {path:path}", path=path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from unhang.diagnosis.retyped import Typed, again
 from unhang.diagnosis.unknown import SUPERVISE
+from unhang.knowledge.commands import command
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.records.logs import Hit, Signature
@@ -97,7 +98,8 @@ def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
         evidence=(Evidence(source=last.source, line=last.line, text=last.text.strip()),),
     )
     read = Text("Read the verdict of the run itself.", "查看该次运行本身的结论。")
-    remedy = Remedy(id="read-verdict", says=read.en, says_zh=read.zh, command=f"unhang why {last.groups['run']}")
+    look = command("unhang why {path:path}", path=last.groups["run"].strip("'"))
+    remedy = Remedy(id="read-verdict", says=read.en, says_zh=read.zh, command=look)
     # It was run under unhang.
     others = (one for one in primary.remedies if one != SUPERVISE)
     return replace(found, primary=replace(primary, remedies=(remedy, *others)))
@@ -135,8 +137,8 @@ def taken(hits: Iterable[Hit]) -> Change | None:
 
 def remedy(says: Text, sets: Iterable[str], typed: Typed | None) -> Remedy:
     """`sets` as `--set` takes them; `typed` is what was run, where that is known."""
-    command = again([word for one in sets for word in ("--set", one)], typed)
-    return Remedy(id="proven-here", says=says.en, says_zh=says.zh, command=command, trial="passed")
+    added = [word for one in sets for word in ("--set", one)]
+    return Remedy(id="proven-here", says=says.en, says_zh=says.zh, command=again(added, typed), trial="passed")
 
 
 def first(found: Verdict, remedy: Remedy) -> Verdict:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import RunDirError
+from unhang.knowledge.commands import PYTHON, Command, command
 from unhang.model import Finding, Remedy, Verdict
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 # As remedies write it, with options that go to those of the run.
 _COMMAND = re.compile(r"unhang run(?P<added>(?: (?!-- )\S+)*?) (?:-- )?COMMAND\b|\bCOMMAND\b")
-# The Python of an environment that remedies of logs cannot name.
-_PYTHON = "/path/to/env/bin/python"
 # Options that are settings, too.
 _SETS = {"-n": "--set processes", "--nproc-per-node": "--set processes", "--timeout": "--set timeout"}
 
@@ -54,25 +53,28 @@ def of(rundir: RunDir) -> Typed | None:
     return Typed(command=run.command) if run.command else None
 
 
-def again(added: Sequence[str], typed: Typed | None) -> str:
+def again(added: Sequence[str], typed: Typed | None) -> Command | None:
     """`unhang run` with more options, as a shell takes it; of those that were typed, what contradicts them goes."""
-    if typed is None:
-        return " ".join(["unhang run", *map(shlex.quote, added), "COMMAND"])
-    return shlex.join(["unhang", "run", *added, *_besides(typed.options, added), *typed.command])
+    if (
+        typed is not None
+        and (own := command("unhang run {words:text*}", words=(*added, *_besides(typed.options, added), *typed.command))) is not None
+    ):
+        return own
+    return command("unhang run {added:text*} COMMAND", added=added) if added else command("unhang run COMMAND")
 
 
 def told(found: Verdict, rundir: RunDir) -> Verdict:
     """The verdict on a run, whose remedies name its command, and its Python where torch was seen in it."""
     texts = [text for f in found.findings for r in f.remedies for text in (r.command, r.verify) if text]
     typed = of(rundir) if any(_COMMAND.search(text) for text in texts) else None
-    python = _with_torch(rundir) if any(_PYTHON in text for text in texts) else None
+    python = _with_torch(rundir) if any(PYTHON in text for text in texts) else None
     if typed is None and python is None:
         return found
 
     def named(text: str | None) -> str | None:
         if text and python is not None:
-            text = text.replace(_PYTHON, shlex.quote(python))
-        return text and _COMMAND.sub(lambda m: again(shlex.split(m["added"] or ""), typed) if typed is not None else m[0], text)
+            text = text.replace(PYTHON, python)
+        return text and _COMMAND.sub(lambda m: again(shlex.split(m["added"] or ""), typed) or m[0] if typed is not None else m[0], text)
 
     def remedied(remedy: Remedy) -> Remedy:
         return replace(remedy, command=named(remedy.command), verify=named(remedy.verify))
@@ -83,13 +85,13 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
     return found.each(of_finding)
 
 
-def _with_torch(rundir: RunDir) -> str | None:
+def _with_torch(rundir: RunDir) -> Command | None:
     """The run's Python; None where it has no torch, or that is not known: it may be the wrong one."""
     try:
         run = rundir.read(rundir.run, _Run)
     except RunDirError:
         return None
-    return run.python if run.torch is not None else None
+    return command("{python:path}", python=run.python) if run.torch is not None else None
 
 
 def _besides(options: Sequence[str], added: Sequence[str]) -> list[str]:

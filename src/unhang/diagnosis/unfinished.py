@@ -5,7 +5,6 @@ Whether it lives is told as `unhang top` tells it (`records.live`). A run that g
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +14,9 @@ from unhang.errors import RunDirError
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.knowledge import seen, text, words
+from unhang.knowledge.commands import command
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined
 from unhang.model import Evidence, ProcessId, Remedy
-from unhang.records import named
 from unhang.records.live.looking import Looker
 from unhang.records.live.picture import Phase, Picture, Rank
 from unhang.records.now import Now, RankNow
@@ -233,7 +232,7 @@ def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | Non
         id="watch-it",
         says="Watch it: where each rank is, and who is waited for. unhang judges it by itself once it hangs or fails.",
         says_zh="观察它：各 rank 在哪里、在等谁。一旦挂起或失败，unhang 会自行判断。",
-        command=f"unhang top {named.again(called)}",
+        command=command("unhang top {path:path}", path=called),
     )
     if supervisor.alive:
         return (watch, _interrupt(supervisor.pid)) if picture.job.phase == "standing" else (watch,)
@@ -242,7 +241,7 @@ def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | Non
             id="look-there",
             says=f"Ask {supervisor.host} whether it lives.",
             says_zh=f"到 {supervisor.host} 上查看它是否存活。",
-            command=f"ssh -- {shlex.quote(str(supervisor.host))} ps -o pid,stat,etime,args -p {supervisor.pid}",
+            command=command("ssh -- {host:host} ps -o pid,stat,etime,args -p {pid:pid}", host=supervisor.host, pid=supervisor.pid),
         )
         return there, *read
     # Whether these still run is said above, of the others it is not known.
@@ -253,13 +252,13 @@ def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | Non
         id="end-what-is-left",
         says="Its ranks go on unwatched, and hold GPUs and ports: let them finish, or end them.",
         says_zh="它的 rank 仍在无人监视地运行，并占用 GPU 和端口：让它们运行完，或者结束它们。",
-        command=f"kill {' '.join(map(str, running))}",
+        command=command("kill {pids:pid*}", pids=running),
     )
     look_left = Remedy(
         id="look-for-what-is-left",
         says="See whether its ranks still live: they would go on holding GPUs and ports. Others may have got these pids since.",
         says_zh="查看它的 rank 是否还活着：它们会继续占用 GPU 和端口。这些 pid 也可能已属于别的进程。",
-        command=f"ps -o pid,stat,etime,args -p {','.join(map(str, pids))}",
+        command=command("ps -o pid,stat,etime,args -p {pids:pid,}", pids=pids),
     )
     left = (*((end_left,) if running else ()), *((look_left,) if pids else ()))
     killed = _who_killed(supervisor.pid, kernels_pids=kernels_pids)
@@ -282,7 +281,9 @@ def _who_killed(pid: int, *, kernels_pids: bool) -> Remedy:
         id="who-killed-it",
         says=says.en,
         says_zh=says.zh,
-        command=f"dmesg -T | grep -i 'killed process{f' {pid} ' if kernels_pids else ''}'",
+        command=command("dmesg -T | grep -i 'killed process {pid:pid} '", pid=pid)
+        if kernels_pids
+        else command("dmesg -T | grep -i 'killed process'"),
     )
 
 
@@ -291,5 +292,5 @@ def _interrupt(pid: int) -> Remedy:
         id="interrupt-it",
         says="Or end it now, as Ctrl-C in its terminal would: stacks of all ranks are taken first.",
         says_zh="或者现在就结束它（等同于在其终端按 Ctrl-C）：会先采集所有 rank 的调用栈。",
-        command=f"kill -INT {pid}",
+        command=command("kill -INT {pid:pid}", pid=pid),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from unhang.diagnosis import phrases, quoted
 from unhang.diagnosis.quoted import Quoted
 from unhang.diagnosis.unknown import SUPERVISE, TRACE, WAITING
 from unhang.knowledge import words
+from unhang.knowledge.commands import command
 from unhang.knowledge.text import NOTHING, Text, joined, possible, ranks
 from unhang.model import Finding, NotExamined, Remedy
 from unhang.records.flight.columns import Recording
@@ -156,8 +156,8 @@ class Untold:
         """How more would be told."""
         o = self._outcome
         if self._closed:
-            files = shlex.join(file for _, file in sorted(self._closed.items())[: phrases.QUOTED])
-            return replace(_READABLE, command=f"sudo chmod a+r {files}")
+            files = [file for _, file in sorted(self._closed.items())[: phrases.QUOTED]]
+            return replace(_READABLE, command=command("sudo chmod a+r {files:path*}", files=files))
         given = [self._recordings.get(r) for r in o.unseen]
         if any(r is None or r.cut or r.skipped for r in given):
             return _ALL_DUMPS

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
+from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.patterns import lazily
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture
 
-__all__ = ["STANDINGS", "Cause", "LogView", "Signature"]
+__all__ = ["STANDINGS", "Cause", "Command", "LogView", "Signature", "command"]
 
 _RANKS = lazily(r"(?<!\d)(\d{1,9})(?:-(\d{1,9}))?(?!\d)")
 _REPEATED = lazily(r" \[repeated (\d+)x across cluster\]$")
@@ -114,9 +115,11 @@ class Cause:
         hosts: tuple[str, ...] = (),
         where: str | None = None,
         evidence: tuple[Evidence, ...] = (),
-        commands: Mapping[str, str] | None = None,
+        commands: Mapping[str, Command | None] | None = None,
     ) -> Finding:
-        """A finding of this cause. `remedies` chooses by id (None: all); `commands` puts a command with this run's own values into a remedy."""
+        """A finding of this cause. `remedies` chooses by id (None: all); `commands` puts a command with this run's own values into a remedy,
+        or takes its own away where a value is not what it should be.
+        """
         return Finding(
             cause=self.id,
             standing=standing,
@@ -138,7 +141,7 @@ class Cause:
         leads_to: Text,
         remedies: tuple[str, ...] | None = None,
         evidence: tuple[Evidence, ...] = (),
-        commands: Mapping[str, str] | None = None,
+        commands: Mapping[str, Command | None] | None = None,
     ) -> HostFinding:
         """What `on_host` found in an area (the id of a subject); `remedies` and `commands` as in `finding`, for this very host."""
         return HostFinding(
@@ -153,7 +156,7 @@ class Cause:
             leads_to_zh=leads_to.zh,
         )
 
-    def _chosen(self, remedies: tuple[str, ...] | None, commands: Mapping[str, str] | None) -> tuple[Remedy, ...]:
+    def _chosen(self, remedies: tuple[str, ...] | None, commands: Mapping[str, Command | None] | None) -> tuple[Remedy, ...]:
         chosen = self.remedies if remedies is None else tuple(self.remedy(r) for r in remedies)
         return tuple(replace(r, command=commands.get(r.id, r.command)) for r in chosen) if commands else chosen
 
@@ -166,7 +169,7 @@ class Cause:
         says: Text | None = None,
         who: Text = _WHO,
         remedies: tuple[str, ...] | None = None,
-        commands: Mapping[str, str] | None = None,
+        commands: Mapping[str, Command | None] | None = None,
     ) -> Finding | None:
         """What signatures alone say: the best hit speaks (`Signature.standing`, then one that blames ranks, then the order of `hits`); None without.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from unhang.knowledge.commands import command
 from unhang.model import Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import Frame
@@ -30,7 +30,7 @@ def remedy(type: str, text: str, frames: Sequence[Frame] = ()) -> Remedy | None:
     name, text = type.rpartition(".")[2], text[:_MOST_CHARS]
     inner = [f.file for f in takewhile(lambda f: not is_user_file(f.file), reversed(frames))]
     caller = next((caller for caller, files in CALLERS.items() if any(files.search(file) for file in inner)), "")
-    for kinds, needles, pattern, says, says_zh, command in _lines():
+    for kinds, needles, pattern, says, says_zh, line in _lines():
         kind, _, called_by = kinds.partition("@")
         # To compile every pattern would take longer than all the rest.
         if kind not in ("-", name) or called_by not in ("", caller) or (needles != "-" and not any(needle in text for needle in needles.split("|"))):
@@ -39,12 +39,11 @@ def remedy(type: str, text: str, frames: Sequence[Frame] = ()) -> Remedy | None:
         if pattern != "-" and found is None:
             continue
         groups = {k: v or "" for k, v in found.groupdict().items()} if found is not None else {}
-        quoted = {k: shlex.quote(v) for k, v in groups.items()}
         return Remedy(
             id=ID,
             says=_filled(says, groups),
             says_zh=_filled(says_zh, groups),
-            command=None if command == "-" else _filled(command, quoted),
+            command=None if line == "-" else command(line, **groups),
         )
     return None
 

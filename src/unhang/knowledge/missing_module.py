@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unhang.knowledge.commands import command
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def named(remedy: Remedy, module: str, *, python: str | None, who: str, hosts: S
     package = _PACKAGES.get(top)
     at = f" on {', '.join(hosts[:_MAX_HOSTS])}" + (f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else "") if hosts else ""
     under = f" under {python}" if python is not None else ""
-    run = shlex.quote(python) if python is not None else "python"
+    run = "python" if python is None else python
     if top != module:
         # The package may be there, in a release without that part.
         says = f"{who}{at} found no {module}{under}: {top} is missing there, or its release has no such part; compare it with the other hosts'."
@@ -73,5 +73,11 @@ def named(remedy: Remedy, module: str, *, python: str | None, who: str, hosts: S
             "on PYTHONPATH."
         )
         says_zh = f"{who}{at}{under} 找不到模块 {module}：在那里安装，或改用装有它的环境启动；如果是自己的代码，要放到 PYTHONPATH 上。"
-    command = f"{run} -m pip install {package}" if package is not None and top == module else f"{run} -m pip list"
-    return replace(remedy, says=says, says_zh=says_zh, command=command, verify=f"{run} -c 'import {module}'")
+    install = command("{python:path} -m pip install {package:name}", python=run, package=package)
+    return replace(
+        remedy,
+        says=says,
+        says_zh=says_zh,
+        command=install if package is not None and top == module else command("{python:path} -m pip list", python=run),
+        verify=command("{python:path} -c 'import {module:name}'", python=run, module=module),
+    )

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unhang.knowledge.commands import Command, command
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Asked:
     """What to do, first things first, and the commands with values of this error."""
 
     remedies: tuple[str, ...]
-    commands: dict[str, str] = field(default_factory=dict)
+    commands: dict[str, Command | None] = field(default_factory=dict)
 
 
 def is_engine(text: str, frames: Iterable[Frame] = ()) -> bool:
@@ -74,7 +75,7 @@ def _too_little_free(free: float) -> Asked:
     share = int((free - _MARGIN) * 100) / 100
     if share < _SMALLEST_SHARE:
         return Asked(remedies=("free-the-gpu",))
-    commands = {"smaller-share": f"vllm serve MODEL --gpu-memory-utilization {share:.2f}"}
+    commands = {"smaller-share": command("vllm serve MODEL --gpu-memory-utilization {share:number}", share=f"{share:.2f}")}
     return Asked(remedies=("smaller-share", "free-the-gpu") if free >= _FREE_ENOUGH else ("free-the-gpu", "smaller-share"), commands=commands)
 
 
@@ -88,12 +89,12 @@ def _too_long(told: dict[str, float]) -> Asked:
     if not fits:
         return Asked(remedies=("shorter-context", "split-the-model", "larger-share"))
     times = needed / available if needed and available else length / fits
-    commands = {"shorter-context": f"vllm serve MODEL --max-model-len {int(fits)}"}
+    commands = {"shorter-context": command("vllm serve MODEL --max-model-len {most:number}", most=int(fits))}
     gpus = 2
     while gpus < times:
         gpus *= 2
     if gpus > _MOST_GPUS:
         return Asked(remedies=("shorter-context",), commands=commands)
-    commands["split-the-model"] = f"vllm serve MODEL --tensor-parallel-size {gpus}"
+    commands["split-the-model"] = command("vllm serve MODEL --tensor-parallel-size {gpus:number}", gpus=gpus)
     order = ("larger-share", "shorter-context", "split-the-model") if times <= _NEARLY else ("shorter-context", "split-the-model", "larger-share")
     return Asked(remedies=order, commands=commands)

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
+from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Remedy, Wait
 
@@ -121,13 +122,15 @@ def longer_s(bound_s: float, *, lasts_s: float = 0.0, timeout_s: float | None = 
     return int(60 * minutes) if 60 * minutes > max(bound_s, lasts_s) else None
 
 
-def longer(picture: Picture, *, lasts_s: float = 0.0) -> tuple[str, dict[str, str]]:
+def longer(picture: Picture, *, lasts_s: float = 0.0) -> tuple[str, dict[str, Command | None]]:
     """The remedy for a pause that is meant, and its command: --hang-after, or the collective's own timeout where that comes first."""
     incident = picture.incident
     bound_s = max(incident.bound_s or 0.0, incident.stalled_for_s or 0.0, incident.threshold_s or 0.0)
     timeout_s = min((t for r in picture.ranks if (t := r.record.timeout_s) is not None), default=None)
     seconds = longer_s(bound_s, lasts_s=lasts_s, timeout_s=timeout_s)
-    return (MORE_TIME.id, {}) if seconds is None else (WAIT_LONGER.id, {WAIT_LONGER.id: f"unhang run --hang-after {seconds} -- COMMAND"})
+    if seconds is None:
+        return MORE_TIME.id, {}
+    return WAIT_LONGER.id, {WAIT_LONGER.id: command("unhang run --hang-after {s:number} -- COMMAND", s=seconds)}
 
 
 def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:
@@ -148,9 +151,11 @@ def remedies(wait: Wait) -> tuple[str, ...]:
     return ("bound-the-wait",)
 
 
-def commands(wait: Wait | None) -> dict[str, str]:
+def commands(wait: Wait | None) -> dict[str, Command | None]:
     """The commands of these remedies for a wait."""
-    return {SEE_THE_HOLDER.id: f"ps -o pid,stat,etime,args -p {wait.holder}"} if wait is not None and wait.holder is not None else {}
+    if wait is None or wait.holder is None:
+        return {}
+    return {SEE_THE_HOLDER.id: command("ps -o pid,stat,etime,args -p {pid:pid}", pid=wait.holder)}
 
 
 def _process(picture: Picture | None, wait: Wait) -> Text:

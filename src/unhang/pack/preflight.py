@@ -12,6 +12,7 @@ from pathlib import Path
 from unhang.facts.host import Host
 from unhang.facts.libraries import number
 from unhang.knowledge.causes import arch_not_in_build, disk_full, driver_too_old, env_relocation, library_link
+from unhang.knowledge.commands import command
 from unhang.model import HostFinding, Remedy
 from unhang.pack.manifest import Manifest
 from unhang.pack.packer import cpu_flags
@@ -125,7 +126,8 @@ def _space(manifest: Manifest, dest: str, host: Target, needs_bytes: int) -> Ite
             remedies=(),
         )
         says, says_zh = "See what fills it, or choose another place.", "查看是什么占用了空间，或换一个位置。"
-        yield replace(found, remedies=(Remedy(id="what-fills-it", says=says, says_zh=says_zh, command=f"df -h {directory}; df -i {directory}"),))
+        look = command("df -h {path:path}; df -i {path:path}", path=directory)
+        yield replace(found, remedies=(Remedy(id="what-fills-it", says=says, says_zh=says_zh, command=look),))
 
 
 def _driver(manifest: Manifest, host: Target) -> Iterator[HostFinding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from unhang.facts import python_env, snapshot
 from unhang.facts.host import Host
 from unhang.knowledge import catalogue
 from unhang.knowledge.causes import env_relocation
+from unhang.knowledge.commands import command
 from unhang.model import Area, Evidence, HostFinding, NotExamined, Remedy
 from unhang.pack import checks, placement
 from unhang.pack import manifest as manifests
@@ -73,7 +73,7 @@ def verify(given: Path, *, limit_s: float) -> Verification:
     areas, findings = [], []
     wrong = placement.differences(dest, msgspec.to_builtins(known.entries), placed["changed"])
     told = _ask(dest, limit_s)
-    again = replace(_AGAIN, command=f"unhang pack load --replace FILE {shlex.quote(str(dest))}")
+    again = replace(_AGAIN, command=command("unhang pack load --replace FILE {dest:path}", dest=dest))
     own = (_place(dest, placed, digest), files(str(dest), known, wrong, told, again))
     # One command puts all of it right.
     is_answered = any(found for _, found in own)
@@ -137,7 +137,7 @@ def _place(dest: Path, placed: Mapping[str, Any], digest: str) -> tuple[Area, li
                 "place",
                 Text(f"it was placed at {placed['dest']} and is at {dest} now", f"它原本放置于 {placed['dest']}，现在位于 {dest}"),
                 Text("paths inside it lead to the old place", "其中的路径仍指向旧位置"),
-                remedies=(replace(_REPAIR, command=f"unhang pack verify --repair {shlex.quote(str(dest))}"),),
+                remedies=(replace(_REPAIR, command=command("unhang pack verify --repair {dest:path}", dest=dest)),),
             )
         )
     if placed["manifest"] != digest:

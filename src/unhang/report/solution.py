@@ -288,7 +288,7 @@ def variables(outcome: Outcome) -> Mapping[str, str]:
 def by_run(outcome: Outcome, command: Sequence[str] = ()) -> str:
     """The chosen change under unhang run."""
     sets = [word for key, value in (outcome.chosen or {}).items() for word in ("--set", f"{key}={spelled(value)}")]
-    return again(sets, Typed(command=tuple(command)) if command else None)
+    return again(sets, Typed(command=tuple(command)) if command else None) or ""
 
 
 def what(choice: Mapping[str, object], lang: Language) -> str:

@@ -5,13 +5,12 @@ Long because every program refuses its options in words of its own; most of it i
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann, starting, text, words
 from unhang.knowledge.caught import passed_over
-from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.cause import STANDINGS, Cause, Command, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -72,19 +71,19 @@ def _in_run(picture: Picture) -> Finding | None:
     return CAUSE.of_hits(hits)
 
 
-def _commands(hit: Hit) -> dict[str, str]:
+def _commands(hit: Hit) -> dict[str, Command | None]:
     """Remedies with the names that the line holds."""
-    found: dict[str, str] = {}
+    found: dict[str, Command | None] = {}
     if script := hit.groups.get("script"):
         folder, _, name = script.rpartition("/")
-        found["name-the-script"] = f"ls -la {shlex.quote(folder or ('/' if script.startswith('/') else '.'))}"
+        found["name-the-script"] = command("ls -la {folder:path}", folder=folder or ("/" if script.startswith("/") else "."))
         runs = {"py": "python", "sh": "bash", "bash": "bash"}.get(name.rpartition(".")[2], "file")
-        found["by-the-interpreter"] = f"head -1 {shlex.quote(script)}; {runs} {shlex.quote(script)}"
+        found["by-the-interpreter"] = command("head -1 {script:path}; {runs:name} {script:path}", script=script, runs=runs)
     program = hit.groups.get("program", "").replace(" <command> [<args>]", "")
     if program.endswith(".py"):
         program = f"python {program}"
     if _PROGRAM_NAME.fullmatch(program):
-        found["read-help"] = f"{program} --help"
+        found["read-help"] = command("{program:path*} --help", program=program.split(" "))
     return found
 
 
@@ -148,7 +147,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 ),
                 evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
                 remedies=("correct-variable",),
-                commands={"correct-variable": f"unset {one.name}"},
+                commands={"correct-variable": command("unset {name:variable}", name=one.name)},
             )
 
 

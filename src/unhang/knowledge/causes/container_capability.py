@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -90,9 +90,9 @@ def _count(n: int, what: str) -> str:
 
 
 _GIVEN = {
-    "podman": "podman run --device nvidia.com/gpu=all IMAGE",
-    "kubernetes": "kubectl set resources deployment NAME --limits=nvidia.com/gpu=8",
-    "apptainer": "apptainer exec --nv IMAGE python train.py",
+    "podman": command("podman run --device nvidia.com/gpu=all IMAGE"),
+    "kubernetes": command("kubectl set resources deployment NAME --limits=nvidia.com/gpu=8"),
+    "apptainer": command("apptainer exec --nv IMAGE python train.py"),
 }
 
 

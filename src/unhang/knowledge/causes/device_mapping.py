@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, Command, LogView, Signature, command
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
 
-_AGAIN: Mapping[str, str] = MappingProxyType(
+_AGAIN: Mapping[str, Command | None] = MappingProxyType(
     {
-        "podman": "podman restart CONTAINER",
-        "kubernetes": "kubectl delete pod POD",
-        "apptainer": "apptainer exec --nv IMAGE nvidia-smi -L",
+        "podman": command("podman restart CONTAINER"),
+        "kubernetes": command("kubectl delete pod POD"),
+        "apptainer": command("apptainer exec --nv IMAGE nvidia-smi -L"),
     }
 )
 
@@ -43,7 +43,7 @@ def _in_logs(view: LogView) -> Finding | None:
     real = [h for h in hits if "guessed" not in h.groups]
     if real:
         gpus = _gpus(real, view)
-        start = f"nvidia-smi -L; torchrun --standalone --nproc-per-node {gpus} train.py"
+        start = command("nvidia-smi -L; torchrun --standalone --nproc-per-node {gpus:number} train.py", gpus=gpus)
         last = max(real, key=lambda h: h.place)
         ended = all(h.signature.standing == "possible" for h in real) and view.lines.get(last.source, 0) - (last.line or 0) <= _LAST_LINES
         return CAUSE.of_hits(real, view, standing="likely" if ended else None, commands={"fewer-ranks": start} if gpus else None)
@@ -129,7 +129,7 @@ def _visible(seen: Gpus) -> Iterable[HostFinding]:
             leads_to=leads_to,
             evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
             remedies=("visible-before-start",) if severity != "note" else ("numbers-not-uuids",),
-            commands={"visible-before-start": "unset CUDA_VISIBLE_DEVICES"},
+            commands={"visible-before-start": command("unset CUDA_VISIBLE_DEVICES")},
         )
 
     named = [n.strip() for n in seen.visible.split(",") if n.strip()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -63,7 +63,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             evidence=(Evidence(source=place.mount or place.path, text=text),),
             remedies=("what-fills-it", *(("move-caches",) if "cache" in place.purpose or "temporary" in place.purpose else ("keep-fewer",))),
             commands={
-                "what-fills-it": f"df -h {place.path}; df -i {place.path}; du -xh --max-depth=2 {place.mount} 2>/dev/null | sort -h | tail -20"
+                "what-fills-it": command(
+                    "df -h {path:path}; df -i {path:path}; du -xh --max-depth=2 {mount:path} 2>/dev/null | sort -h | tail -20",
+                    path=place.path,
+                    mount=place.mount,
+                )
             },
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -34,8 +34,9 @@ def _in_logs(view: LogView) -> Finding | None:
         hits = tuple(h for h in hits if h.signature not in _HARMLESS_ALONE or h in last)
     name = next((h.groups["name"] for h in hits if h.signature.standing == "established" and "name" in h.groups), None)
     name = name or next((h.groups["name"] for h in hits if "name" in h.groups), None)
-    ask = f"getent ahosts {name} || echo {name} does not resolve here"
-    commands = {"ask-each-host": ask, "host-file-of-the-launcher": f"cat hostfile /job/hostfile 2>/dev/null; {ask}"} if name else None
+    ask = command("getent ahosts {name:host} || echo {name:host} does not resolve here", name=name)
+    file = command("cat hostfile /job/hostfile 2>/dev/null; getent ahosts {name:host} || echo {name:host} does not resolve here", name=name)
+    commands = {"ask-each-host": ask, "host-file-of-the-launcher": file} if name else None
     # Hosts without IPv6 addresses print this in every run: it tells something only of a name that was not reached.
     if hits and all(h.signature in _HARMLESS_ALONE for h in hits) and not last and not any(_not_reached(h, view) for h in hits):
         return CAUSE.of_hits(hits, view, standing="possible", commands=commands)
@@ -110,10 +111,14 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     way = network.uplink(net) if net is not None else None
     real = next((a.partition("/")[0] for a in way.addresses), "ADDRESS") if way is not None else "ADDRESS"
     commands = {
-        "own-name": f"sudo sed -i '/^127\\.0\\.1\\.1/d' /etc/hosts; echo '{real} {seen.host_name}' | sudo tee -a /etc/hosts",
-        "hosts-file": f"docker run --add-host {seen.host_name}:{real} ...",
-        "gloo-interface": f"export GLOO_SOCKET_IFNAME={way.name if way is not None else 'NAME'}",
-        "name-or-address": f"torchrun --local-addr {real} ...",
+        "own-name": command(
+            r"sudo sed -i '/^127\.0\.1\.1/d' /etc/hosts; echo '{address:host} {name:host}' | sudo tee -a /etc/hosts",
+            address=real,
+            name=seen.host_name,
+        ),
+        "hosts-file": command("docker run --add-host {name:host}:{address:host} ...", name=seen.host_name, address=real),
+        "gloo-interface": command("export GLOO_SOCKET_IFNAME={way:interface}", way=way.name if way is not None else "NAME"),
+        "name-or-address": command("torchrun --local-addr {address:host} ...", address=real),
     }
     repair = ("hosts-file" if kind in _CONTAINERS else "own-name", "gloo-interface", "name-or-address")
     own, told = seen.own.addresses, _own_trouble(seen)
@@ -145,7 +150,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=(Evidence(source="/etc/resolv.conf", text=", ".join(seen.dns_servers) or "no nameserver"),),
             remedies=("ask-each-host", "name-or-address"),
-            commands={"ask-each-host": f"time getent ahosts {slow.name}; cat /etc/resolv.conf /etc/nsswitch.conf"},
+            commands={"ask-each-host": command("time getent ahosts {name:host}; cat /etc/resolv.conf /etc/nsswitch.conf", name=slow.name)},
         )
 
 
@@ -183,7 +188,10 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
                 else Text("the rendezvous waits for the name server, longer than its own timeout", "rendezvous 等待域名服务器的时间超过自身的超时"),
                 evidence=evidence,
                 remedies=(*(("kubernetes-service",) if kind == "kubernetes" else ()), "ask-each-host", "name-or-address"),
-                commands={"ask-each-host": f"getent ahosts {master.name}; cat /etc/resolv.conf", "name-or-address": "export MASTER_ADDR=ADDRESS"},
+                commands={
+                    "ask-each-host": command("getent ahosts {name:host}; cat /etc/resolv.conf", name=master.name),
+                    "name-or-address": command("export MASTER_ADDR=ADDRESS"),
+                },
             )
         return
     loopback = all(job.is_loopback(a) for a in master.addresses)
@@ -203,7 +211,7 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
             ),
             evidence=evidence,
             remedies=("name-or-address",),
-            commands={"name-or-address": "export MASTER_ADDR=ADDRESS_OF_THE_FIRST_HOST"},
+            commands={"name-or-address": command("export MASTER_ADDR=ADDRESS_OF_THE_FIRST_HOST")},
         )
     elif not loopback and seen.job.first and here and not any(a in here for a in master.addresses):
         yield CAUSE.host_finding(
@@ -219,7 +227,7 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
             ),
             evidence=evidence,
             remedies=("name-or-address",),
-            commands={"name-or-address": f"export MASTER_ADDR={_best(here)}"},
+            commands={"name-or-address": command("export MASTER_ADDR={address:host}", address=_best(here))},
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, Command, LogView, Signature, command
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, ranks, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -49,12 +49,12 @@ def _in_logs(view: LogView) -> Finding | None:
             ).fill(hosts=joined(map(same, sorted(hosts)[:4]), COMMA)),
             remedies=("tell-hosts-apart", "set-the-device"),
         )
-    commands: dict[str, str] = {}
+    commands: dict[str, Command | None] = {}
     remedies = (*guess, "set-the-device", "one-rank-per-gpu")
     if len(devices) > 1 and len(hosts) < 2:
         # They are spread over GPUs and begin again at the first: there are more of them than GPUs.
         remedies = ("one-rank-per-gpu", *guess, "set-the-device")
-        commands["one-rank-per-gpu"] = f"torchrun --standalone --nproc-per-node {len(devices)} train.py"
+        commands["one-rank-per-gpu"] = command("torchrun --standalone --nproc-per-node {n:number} train.py", n=len(devices))
     return CAUSE.of_hits(hits, view, says=says, remedies=remedies, commands=commands)
 
 
@@ -90,7 +90,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to=Text("CUDA then shows no GPU at all", "CUDA 于是一个 GPU 也看不到"),
             evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
             remedies=("one-rank-per-gpu",),
-            commands={"one-rank-per-gpu": f"export CUDA_VISIBLE_DEVICES={','.join(dict.fromkeys(named))}"},
+            commands={"one-rank-per-gpu": command("export CUDA_VISIBLE_DEVICES={gpus:name,}", gpus=dict.fromkeys(named))},
         )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Command, Signature, command
 from unhang.knowledge.text import NOTHING, Text, joined, same
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -25,6 +24,7 @@ _FAULTS = {
 }
 # What stands below these is not of one environment.
 _SYSTEM = ("", "/", "/usr", "/usr/local", "/opt", "/opt/local", "/home", "/root", "/srv", "/mnt", "/var", "/tmp")
+_TORCHRUN = "{python:path} -m torch.distributed.run ARGS train.py"
 # Part of a name that goes on.
 _NAME = "[:alnum:]._-"
 
@@ -51,7 +51,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to=Text("Python does not start: No module named 'encodings'", "Python 无法启动：No module named 'encodings'"),
             evidence=(Evidence(source="the environment", text=f"PYTHONHOME={seen.python_home}"),),
             remedies=("no-pythonhome",),
-            commands={"no-pythonhome": f"env -u PYTHONHOME {shlex.quote(seen.training.python)} -c 'import sys; print(sys.prefix)'"},
+            commands={"no-pythonhome": command("env -u PYTHONHOME {python:path} -c 'import sys; print(sys.prefix)'", python=seen.training.python)},
         )
 
 
@@ -84,21 +84,29 @@ def _interpreter(env: Environment) -> Iterable[HostFinding]:
     )
 
 
-def _rebuild(env: Environment) -> str:
+def _rebuild(env: Environment) -> Command | None:
     """Beside it, and without its own interpreter: what is installed is told by the names of the records.
 
     What PyPI does not have is left to be done by hand: packages of another index (`+cu121`), and those that came from a directory or a repository
     (direct_url.json, which conda's own packages have, too).
     """
-    kept, new = shlex.quote(f"{env.prefix}.packages.txt"), shlex.quote(f"{env.prefix}.new")
-    records = f"{shlex.quote(env.prefix)}/lib/python{env.left_behind[-1] if env.left_behind else '3*'}/site-packages/*.dist-info"
-    of_elsewhere = '[ -e "$i/direct_url.json" ]' + (' && ! grep -qsx conda "$i/INSTALLER"' if env.kind == "conda" else "")
-    listed = f'for i in {records}; do if {of_elsewhere}; then echo "# by hand: ${{i##*/}}"; else echo "${{i##*/}}"; fi; done'
-    pinned = r"sed -E '/^#/b; s/^(.+)-([^-+]+)\.dist-info$/\1==\2/; t; s/^/# by hand: /'"
-    made = f"conda create -y -p {new} python={env.version or 3}" if env.kind == "conda" else f"python3 -m venv {new}"
+    conda = env.kind == "conda"
     by_hand = [f"{n} {v}" for n, v in sorted(env.packages.items()) if "+" in v] + [e.name for e in env.editables_gone if e.name]
-    also = f"   # by hand: {', '.join(dict.fromkeys(by_hand))}" if by_hand else ""
-    return f"{listed} | {pinned} > {kept} && {made} && {new}/bin/python -m pip install --no-deps -r {kept}{also}"
+    records = "{prefix:path}/lib/python" + ("{old:name}" if env.left_behind else "3*") + "/site-packages/*.dist-info"
+    of_elsewhere = '[ -e "$i/direct_url.json" ]' + (' && ! grep -qsx conda "$i/INSTALLER"' if conda else "")
+    listed = "for i in " + records + "; do if " + of_elsewhere + '; then echo "# by hand: ${{i##*/}}"; else echo "${{i##*/}}"; fi; done'
+    pinned = r"sed -E '/^#/b; s/^(.+)-([^-+]+)\.dist-info$/\1==\2/; t; s/^/# by hand: /'"
+    made = "conda create -y -p {new:path} python={version:name}" if conda else "python3 -m venv {new:path}"
+    install = "{new:path}/bin/python -m pip install --no-deps -r {kept:path}" + ("   # by hand: {by_hand:name*}" if by_hand else "")
+    return command(
+        listed + " | " + pinned + " > {kept:path} && " + made + " && " + install,
+        prefix=env.prefix,
+        old=env.left_behind[-1] if env.left_behind else None,
+        kept=f"{env.prefix}.packages.txt",
+        new=f"{env.prefix}.new",
+        version=env.version or 3,
+        by_hand=", ".join(dict.fromkeys(by_hand)).split(" "),
+    )
 
 
 def _scripts(env: Environment) -> Iterable[HostFinding]:
@@ -145,9 +153,8 @@ def _of_scripts(env: Environment, scripts: Iterable[Script], says: Text) -> Host
 
     scripts = tuple(scripts)
     old = env.recorded or Counter(s.interpreter.rpartition("/bin/")[0] for s in scripts).most_common(1)[0][0]
-    python = shlex.quote(env.python)
     rewrite = _rewrite(old, env.prefix)
-    commands = {"rebuild-here": _rebuild(env), "through-the-interpreter": f"{python} -m torch.distributed.run ARGS train.py"}
+    commands = {"rebuild-here": _rebuild(env), "through-the-interpreter": command(_TORCHRUN, python=env.python)}
     return CAUSE.host_finding(
         area="python_env",
         severity="error" if any(s.path.rpartition("/")[2] in LAUNCHERS for s in scripts) else "warning",
@@ -162,7 +169,7 @@ def _of_scripts(env: Environment, scripts: Iterable[Script], says: Text) -> Host
     )
 
 
-def _rewrite(old: str, new: str) -> str | None:
+def _rewrite(old: str, new: str) -> Command | None:
     """First lines, the second ones that stand in for them where a path is too long, and what activates; None where that could hit something else."""
     old = old.rstrip("/")
     # The first line of a script has no way to hold a space; the comma parts sed's commands.
@@ -176,7 +183,7 @@ def _rewrite(old: str, new: str) -> str | None:
         f"2s,^(...exec. [^/]?){was}/,\\1{now}/,",
         f"/VIRTUAL_ENV/I s,(^|[^/{_NAME}]){was}([^{_NAME}]|$),\\1{now}\\2,g",
     )
-    return f"grep -rIlZF {shlex.quote(old)} {shlex.quote(f'{new}/bin')} | xargs -0r sed -i -E {shlex.quote('; '.join(steps))}"
+    return command("grep -rIlZF {old:path} {bin:path} | xargs -0r sed -i -E {steps:text}", old=old, bin=f"{new}/bin", steps="; ".join(steps))
 
 
 def _literal(path: str) -> str:
@@ -197,7 +204,6 @@ def _names(scripts: Iterable[Script]) -> str:
 def _leads(env: Environment) -> Iterable[HostFinding]:
     from unhang.facts.python_env import TRAINING
 
-    python = shlex.quote(env.python)
     if env.editables_gone:
         named = ", ".join(f"{e.name or e.file.rpartition('/')[2]} ({e.target})" for e in env.editables_gone[:4])
         yield CAUSE.host_finding(
@@ -212,7 +218,7 @@ def _leads(env: Environment) -> Iterable[HostFinding]:
             ),
             evidence=tuple(Evidence(source=e.file, text=e.target) for e in env.editables_gone[:3]),
             remedies=("install-again",),
-            commands={"install-again": f"{python} -m pip install --no-deps --force-reinstall -e PATH_TO_SOURCES"},
+            commands={"install-again": command("{python:path} -m pip install --no-deps --force-reinstall -e PATH_TO_SOURCES", python=env.python)},
         )
     if env.lines_gone:
         yield CAUSE.host_finding(
@@ -242,7 +248,6 @@ def _programs(seen: PythonEnv) -> Iterable[HostFinding]:
     for p in seen.programs:
         if p.name not in LAUNCHERS or p.fault is None or (p.name, p.interpreter) in inside or p.dead_links:
             continue
-        python = shlex.quote(seen.training.python)
         yield CAUSE.host_finding(
             area="python_env",
             severity="error",
@@ -252,7 +257,7 @@ def _programs(seen: PythonEnv) -> Iterable[HostFinding]:
             leads_to=Text(f"{p.name} does not start", f"{p.name} 无法启动"),
             evidence=(Evidence(source=p.path, text=f"#!{p.interpreter}"),),
             remedies=("through-the-interpreter",),
-            commands={"through-the-interpreter": f"{python} -m torch.distributed.run ARGS train.py"} if p.name == "torchrun" else None,
+            commands={"through-the-interpreter": command(_TORCHRUN, python=seen.training.python)} if p.name == "torchrun" else None,
         )
 
 

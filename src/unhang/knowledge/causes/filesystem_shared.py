@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -130,7 +130,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 ),
                 evidence=evidence,
                 remedies=("look-at-mount", "compare-nodes"),
-                commands={"look-at-mount": f"timeout 10 stat -f {place.path} || echo dead; findmnt -T {place.path}"},
+                commands={"look-at-mount": command("timeout 10 stat -f {path:path} || echo dead; findmnt -T {path:path}", path=place.path)},
             )
         elif place.writable is False:
             working = any(p in place.purpose for p in ("working", "checkpoints", "temporary"))
@@ -146,7 +146,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 ),
                 evidence=evidence,
                 remedies=("node-local-cache",) if not working else ("look-at-mount",),
-                commands={"look-at-mount": f"ls -ld {place.path}; findmnt -T {place.path} -o SOURCE,FSTYPE,OPTIONS"},
+                commands={"look-at-mount": command("ls -ld {path:path}; findmnt -T {path:path} -o SOURCE,FSTYPE,OPTIONS", path=place.path)},
             )
         elif place.kind in storage.NETWORK and ("Triton" in place.purpose or "Inductor" in place.purpose):
             yield CAUSE.host_finding(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.causes import crash_at_exit
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
@@ -60,7 +60,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         ),
         evidence=tuple(Evidence(source="kernel log", text=e.text) for e in crashed[-3:]),
         remedies=("see-the-crash", "upgrade-torch"),
-        commands={"see-the-crash": f"coredumpctl info {last.pid}; PYTHONFAULTHANDLER=1 COMMAND"},
+        commands={"see-the-crash": command("coredumpctl info {pid:pid}; PYTHONFAULTHANDLER=1 COMMAND", pid=last.pid)},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import Text
 from unhang.model import Finding, Remedy
 
@@ -21,7 +21,7 @@ def _in_logs(view: LogView) -> Finding | None:
         return None
     peer = next((h.groups["peer"] for h in hits if "peer" in h.groups), None)
     error = next((h.groups["error"] for h in hits if "error" in h.groups), None)
-    command = {"name-the-interface": f"export GLOO_SOCKET_IFNAME=$(ip -o route get {peer} | grep -oP 'dev \\K\\S+')"} if peer else None
+    name = command(r"export GLOO_SOCKET_IFNAME=$(ip -o route get {peer:host} | grep -oP 'dev \K\S+')", peer=peer)
     if error == "Connection refused" and (max(h.attempt for h in hits) > 1 or _behind_an_end(hits, view)):
         return CAUSE.of_hits(
             hits,
@@ -34,7 +34,7 @@ def _in_logs(view: LogView) -> Finding | None:
         )
     if peer is not None and peer.startswith(_LOOPBACK):
         return CAUSE.of_hits(hits, view, remedies=("look-at-the-peer", "name-the-interface", "restart-afresh"))
-    return CAUSE.of_hits(hits, view, commands=command)
+    return CAUSE.of_hits(hits, view, commands={"name-the-interface": name} if peer else None)
 
 
 def _behind_an_end(hits: Sequence[Hit], view: LogView) -> bool:

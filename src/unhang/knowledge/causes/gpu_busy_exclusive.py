@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -38,13 +38,12 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 evidence=tuple(Evidence(source="NVML", text=f"compute process {p.pid} {p.name or ''}".strip()) for p in taken[g.index]),
                 remedies=("who-holds-it", "compute-mode"),
                 commands={
-                    "who-holds-it": f"ps -o pid,user,etime,args -p {pids.replace(' ', ',')}",
-                    "compute-mode": f"sudo nvidia-smi -i {g.index} -c DEFAULT",
+                    "who-holds-it": command("ps -o pid,user,etime,args -p {pids:pid,}", pids=pids.split(" ")),
+                    "compute-mode": command("sudo nvidia-smi -i {gpu:number} -c DEFAULT", gpu=g.index),
                 },
             )
         rest = [g for g in found if g not in busy or mode == "prohibited"]
         if rest:
-            which = ",".join(str(g.index) for g in rest)
             closed = mode == "prohibited"
             yield CAUSE.host_finding(
                 area="gpu",
@@ -63,7 +62,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 ),
                 evidence=(Evidence(source="NVML", text=f"compute mode {mode}"),),
                 remedies=("compute-mode",),
-                commands={"compute-mode": f"sudo nvidia-smi -i {which} -c DEFAULT"},
+                commands={"compute-mode": command("sudo nvidia-smi -i {gpus:number,} -c DEFAULT", gpus=[g.index for g in rest])},
             )
 
 

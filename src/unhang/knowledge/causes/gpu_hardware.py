@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.cause import STANDINGS, Cause, Command, LogView, Signature, command
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 
@@ -120,7 +120,7 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
             gpu=gpu, host=host, number=number, meaning=meaning, also=also
         ),
         remedies=remedies,
-        commands={"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {bus if '.' in bus else f'{bus}.0'}"} if bus and ":" in bus else None,
+        commands=_reset(bus if "." in bus else f"{bus}.0") if bus and ":" in bus else None,
     )
 
 
@@ -198,7 +198,7 @@ def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[HostFinding]:
         leads_to=Text("CUDA does not start on it, and often on no GPU of this host", "CUDA 在它上面无法启动，往往在本机所有 GPU 上都无法启动"),
         evidence=(Evidence(source="NVML", text=f"{gpu.label(g)}: {g.error}"), *_lines(said, g.address)),
         remedies=("reset-gpu", *_BUS) if reset else _BUS,
-        commands=_reset(g),
+        commands=_reset(g.address),
     )
 
 
@@ -221,7 +221,7 @@ def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[HostFinding]:
             leads_to=leads_to,
             evidence=(Evidence(source="NVML", text=text),),
             remedies=remedies,
-            commands=_reset(g),
+            commands=_reset(g.address),
         )
 
     if g.recovery is not None and g.recovery != "none":
@@ -295,7 +295,7 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
         else Text("work on this GPU fails", "在这块 GPU 上的工作会失败"),
         evidence=tuple(Evidence(source="kernel log", text=e.text) for e in ordered[:3]),
         remedies=remedies,
-        commands={"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {worst.device}"} if worst.device else None,
+        commands=_reset(worst.device),
     )
 
 
@@ -341,8 +341,8 @@ def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[HostFinding
             )
 
 
-def _reset(g: Gpu) -> Mapping[str, str] | None:
-    return {"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {g.address}"} if g.address else None
+def _reset(address: str | None) -> Mapping[str, Command | None] | None:
+    return {"reset-gpu": command("sudo nvidia-smi --gpu-reset -i {address:pci}", address=address)} if address else None
 
 
 CAUSE = Cause(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann, serving, words
 from unhang.knowledge.caught import surely_caught, went_on
-from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text, continued, joined
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -222,7 +222,6 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             else Text("; which processes have it cannot be seen from here", "；从这里看不到是哪些进程占用")
         )
         at = Text(f", at {g.utilization_percent} %", f"，利用率 {g.utilization_percent} %") if g.utilization_percent else NOTHING
-        pids = ",".join(str(p.pid) for p in g.processes or ())
         yield CAUSE.host_finding(
             area="gpu",
             severity="warning" if much else "note",
@@ -240,7 +239,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             )
             or (Evidence(source="NVML", text=f"{size(used)} of {size(total)} used, no process listed"),),
             remedies=("free-the-gpu",),
-            commands={"free-the-gpu": f"ps -o pid,user,etime,args -p {pids}"} if pids else None,
+            commands={"free-the-gpu": command("ps -o pid,user,etime,args -p {pids:pid,}", pids=[p.pid for p in g.processes])}
+            if g.processes
+            else None,
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann, srun, text, words
 from unhang.knowledge.caught import passed_over
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
@@ -56,11 +56,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     gpus = len(nodes.gpus) if nodes is not None else 0
     gib = max(64, 2 * (seen.cgroup_limit_bytes or 0) >> 30)
     more = {
-        "docker": f"docker update --memory={gib}g --memory-swap={gib}g CONTAINER",
-        "podman": f"podman update --memory={gib}g CONTAINER",
-        "slurm": "sbatch --mem=0 JOB",
-        "kubernetes": f"kubectl set resources deployment NAME --limits=memory={gib}Gi",
-        "systemd": "sudo systemctl set-property UNIT MemoryMax=infinity",
+        "docker": command("docker update --memory={gib:number}g --memory-swap={gib:number}g CONTAINER", gib=gib),
+        "podman": command("podman update --memory={gib:number}g CONTAINER", gib=gib),
+        "slurm": command("sbatch --mem=0 JOB"),
+        "kubernetes": command("kubectl set resources deployment NAME --limits=memory={gib:number}Gi", gib=gib),
+        "systemd": command("sudo systemctl set-property UNIT MemoryMax=infinity"),
     }.get(container.kind(host))
     left = seen.left_bytes
     if left is not None and left < (_WITH_CUDA_BYTES if gpus else 2 * _TINY_BYTES):
@@ -114,7 +114,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             remedies=("find-the-killer", "watch-memory"),
             # memory.events, or memory.oom_control in version 1.
-            commands={"find-the-killer": f"dmesg -T | grep -iE 'killed process|oom-kill'; grep oom_kill {seen.cgroup}/memory.*"}
+            commands={
+                "find-the-killer": command("dmesg -T | grep -iE 'killed process|oom-kill'; grep oom_kill {group:path}/memory.*", group=seen.cgroup)
+            }
             if in_group
             else None,
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import other_libraries
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.causes import limits
 from unhang.knowledge.text import COMMA, Text, joined, same
 from unhang.model import Evidence, HostFinding, Remedy
@@ -48,7 +48,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=(Evidence(source=wanted.place, text=f"NCCL_IB_HCA={wanted.value}"),),
             remedies=("name-adapters-that-exist",),
-            commands={"name-adapters-that-exist": "ls /sys/class/infiniband; unset NCCL_IB_HCA"},
+            commands={"name-adapters-that-exist": command("ls /sys/class/infiniband; unset NCCL_IB_HCA")},
         )
     # Where a container has none at all, container-capability tells.
     if up and (not seen.verbs_devices or seen.verbs_usable is False) and not container.lacks_verbs(host):
@@ -74,6 +74,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     mtus = {n: seen.net_mtu_bytes[n] for d, _ in roce for n in d.net_devices if n in seen.net_mtu_bytes}
     cards = {d.board_id for d, _ in roce}
     if len(set(mtus.values())) > 1 and len(cards) == 1:
+        small = sorted(n for n, m in mtus.items() if m < max(mtus.values()))
         yield CAUSE.host_finding(
             area="infiniband",
             severity="note",
@@ -87,7 +88,13 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             evidence=(Evidence(source="/sys/class/net/*/mtu", text=", ".join(f"{n} {mtu}" for n, mtu in sorted(mtus.items()))),),
             remedies=("same-mtu",),
             commands={
-                "same-mtu": "; ".join(f"sudo ip link set dev {n} mtu {max(mtus.values())}" for n, m in sorted(mtus.items()) if m < max(mtus.values()))
+                "same-mtu": command(
+                    "sudo ip link set dev {small:interface*} mtu {mtu:number}"
+                    if len(small) == 1
+                    else "for i in {small:interface*}; do sudo ip link set dev $i mtu {mtu:number}; done",
+                    small=small,
+                    mtu=max(mtus.values()),
+                )
             },
         )
 
@@ -123,7 +130,9 @@ def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterab
             ),
             evidence=(Evidence(source=setting.place, text=f"NCCL_IB_GID_INDEX={setting.value}"), Evidence(source=where, text=_table(gids))),
             remedies=("forced-index",),
-            commands={"forced-index": f"unset NCCL_IB_GID_INDEX   # NCCL 2.21 and later; else: export NCCL_IB_GID_INDEX={right}"},
+            commands={
+                "forced-index": command("unset NCCL_IB_GID_INDEX   # NCCL 2.21 and later; else: export NCCL_IB_GID_INDEX={right:number}", right=right)
+            },
         )
     elif index is None and not good and gids:
         yield CAUSE.host_finding(
@@ -139,7 +148,13 @@ def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterab
             ),
             evidence=(Evidence(source=where, text=_table(gids)),),
             remedies=("address-or-leave-out",),
-            commands={"address-or-leave-out": f"ip -br addr show {(device.net_devices or ('ETH',))[0]}; export NCCL_IB_HCA=^={device.name}"},
+            commands={
+                "address-or-leave-out": command(
+                    "ip -br addr show {way:interface}; export NCCL_IB_HCA=^={device:name}",
+                    way=(device.net_devices or ("ETH",))[0],
+                    device=device.name,
+                )
+            },
         )
 
 
@@ -163,7 +178,7 @@ def _pkeys(seen: Infiniband, up: Iterable[tuple[Device, Port]]) -> Iterable[Host
                 leads_to=Text("ibv_modify_qp fails for every queue pair", "每个 queue pair 的 ibv_modify_qp 都失败"),
                 evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/pkeys/{index}", text="0x0000"),),
                 remedies=("partition-key",),
-                commands={"partition-key": f"export NCCL_IB_PKEY={next(iter(port.pkeys))}"},
+                commands={"partition-key": command("export NCCL_IB_PKEY={key:number}", key=next(iter(port.pkeys)))},
             )
 
 

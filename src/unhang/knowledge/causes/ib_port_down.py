@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.causes import ib_config
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
@@ -75,7 +75,7 @@ def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Iterable[HostFindin
             ),
             evidence=(Evidence(source="kernel log", text=event.text),),
             remedies=("cable-and-switch", "see-the-ports"),
-            commands={"cable-and-switch": f"sudo mlxlink -d {device.name} -c"},
+            commands={"cable-and-switch": command("sudo mlxlink -d {device:name} -c", device=device.name)},
         )
 
 
@@ -104,7 +104,7 @@ def _down(device: Device, port: Port, severity: Severity, up: Sequence[tuple[Dev
     waits = port.link_layer == "InfiniBand" and port.state in ("INIT", "ARMED")
     physical = Text(f"physical state {port.physical_state}", f"物理状态 {port.physical_state}")
     what = Text("no subnet manager has set it up", "没有 subnet manager 配置它") if waits else physical
-    good = ",".join(f"{d.name}:{p.number}" for d, p in up)
+    good = [f"{d.name}:{p.number}" for d, p in up]
     others = Text(f"; {len(up)} other ports are active", f"；另有 {len(up)} 个端口处于活动状态")
     beside = others if up else Text("; no port is active", "；没有端口处于活动状态")
     return CAUSE.host_finding(
@@ -128,8 +128,8 @@ def _down(device: Device, port: Port, severity: Severity, up: Sequence[tuple[Dev
             *(("name-good-ports",) if good and severity != "note" else ()),
         ),
         commands={
-            "cable-and-switch": f"sudo mlxlink -d {device.name} -c",
-            "name-good-ports": f"export NCCL_IB_HCA=={good}",
+            "cable-and-switch": command("sudo mlxlink -d {device:name} -c", device=device.name),
+            "name-good-ports": command("export NCCL_IB_HCA=={good:name,}", good=good),
         },
     )
 
@@ -154,7 +154,7 @@ def _slow(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
             leads_to=Text("every ring that passes through it runs at its speed", "经过它的每个环都以它的速度运行"),
             evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/rate", text=port.rate or ""),),
             remedies=("cable-and-switch", "see-the-ports"),
-            commands={"cable-and-switch": f"sudo mlxlink -d {device.name} -c"},
+            commands={"cable-and-switch": command("sudo mlxlink -d {device:name} -c", device=device.name)},
         )
 
 
@@ -167,6 +167,7 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
             usual = counts[len(counts) // 2] if len(counts) > 2 else 0
             if count < many or count < 10 * usual:
                 continue
+            file = f"/sys/class/infiniband/{device.name}/ports/{port.number}/counters/{counter}"
             beside = Text(f", the others {usual}", f"，其他端口为 {usual}") if len(counts) > 2 else NOTHING
             yield CAUSE.host_finding(
                 area="infiniband",
@@ -180,11 +181,11 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
                     "where the count still grows, the link breaks under load and transfers end with 'transport retry counter exceeded'",
                     "若计数仍在增长，链路会在负载下中断，传输以 'transport retry counter exceeded' 结束",
                 ),
-                evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/counters/{counter}", text=str(count)),),
+                evidence=(Evidence(source=file, text=str(count)),),
                 remedies=("see-the-ports", "cable-and-switch"),
                 commands={
-                    "see-the-ports": f"watch -d -n 5 cat /sys/class/infiniband/{device.name}/ports/{port.number}/counters/{counter}",
-                    "cable-and-switch": f"sudo mlxlink -d {device.name} -c",
+                    "see-the-ports": command("watch -d -n 5 cat {file:path}", file=file),
+                    "cable-and-switch": command("sudo mlxlink -d {device:name} -c", device=device.name),
                 },
             )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.causes import ib_config
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
@@ -40,6 +40,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             usual = others[len(others) // 2] if others else 0
             if count < 1000 or count < 10 * usual or (count < _MANY * packets if packets else not others):
                 continue
+            file = f"/sys/class/infiniband/{device.name}/ports/{port.number}/hw_counters/{counter}"
             each = f"{1000 * count / packets:.2g}" if packets else ""
             share = Text(f", {each} for each thousand packets", f"，每千个包 {each} 次") if packets else NOTHING
             yield CAUSE.host_finding(
@@ -54,13 +55,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                     "a path that loses packets is slow under load, and in the end gives up: transport retry counter exceeded",
                     "丢包的路径在负载下很慢，最终放弃：transport retry counter exceeded",
                 ),
-                evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/hw_counters/{counter}", text=str(count)),),
+                evidence=(Evidence(source=file, text=str(count)),),
                 remedies=("test-the-path",),
-                commands={
-                    "test-the-path": (
-                        f"ib_write_bw -d {device.name} -D 60 -F; grep . /sys/class/infiniband/{device.name}/ports/{port.number}/hw_counters/{counter}"
-                    )
-                },
+                commands={"test-the-path": command("ib_write_bw -d {device:name} -D 60 -F; grep . {file:path}", device=device.name, file=file)},
             )
 
 

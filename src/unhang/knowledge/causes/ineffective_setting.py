@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
@@ -54,7 +54,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         return
     for one in of_environment(seen, nothing_to_scan):
         value = "" if one.value is None else f"={one.value}"
-        see = {"see-who-reads": f"unhang vars {one.name}"}
+        see = {"see-who-reads": command("unhang vars {name:variable}", name=one.name)}
         evidence = (Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),)
         if renamed := next((r for r in one.remarks if r.kind == "renamed"), None):
             yield CAUSE.host_finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import Text, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -109,13 +109,13 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     to_others = way.name if way is not None else "NAME"
     with_address = same(", ".join(i.name for i in seen.interfaces if network.usable(i))) or Text("none", "没有可用的接口")
     commands = {
-        "name-one-that-exists": f"export NCCL_SOCKET_IFNAME={to_others}",
-        "gloo-interface": f"export GLOO_SOCKET_IFNAME={to_others}",
+        "name-one-that-exists": command("export NCCL_SOCKET_IFNAME={way:interface}", way=to_others),
+        "gloo-interface": command("export GLOO_SOCKET_IFNAME={way:interface}", way=to_others),
     }
     nccl = seen.nccl.asked if seen.nccl.asked is not None and seen.nccl.asked.name == "NCCL_SOCKET_IFNAME" else None
     if nccl is not None:
-        in_file = f"sudo sed -i '/^NCCL_SOCKET_IFNAME/d' {nccl.place}"
-        commands["let-nccl-choose"] = "unset NCCL_SOCKET_IFNAME" if nccl.place == "the environment" else in_file
+        in_file = command("sudo sed -i '/^NCCL_SOCKET_IFNAME/d' {file:path}", file=nccl.place)
+        commands["let-nccl-choose"] = command("unset NCCL_SOCKET_IFNAME") if nccl.place == "the environment" else in_file
     if nccl is not None and not seen.nccl.interfaces:
         yield CAUSE.host_finding(
             area="network",
@@ -225,7 +225,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=(Evidence(source=f"/sys/class/net/{first.name}/speed", text=f"{first.speed_mbps} Mb/s, {first.duplex} duplex"),),
             remedies=("see-the-link",),
-            commands={"see-the-link": f"sudo ethtool {first.name}"},
+            commands={"see-the-link": command("sudo ethtool {name:interface}", name=first.name)},
         )
 
 

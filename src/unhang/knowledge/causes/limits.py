@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy, Standing
 
@@ -75,11 +75,11 @@ def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
         return
     raised = 65536 if limit.hard is None else min(65536, limit.hard)
     commands = {
-        "docker": "docker run --ulimit nofile=65536:65536 IMAGE",
-        "podman": "podman run --ulimit nofile=65536:65536 IMAGE",
-        "systemd": "sudo systemctl edit UNIT   # [Service] LimitNOFILE=65536",
+        "docker": command("docker run --ulimit nofile=65536:65536 IMAGE"),
+        "podman": command("podman run --ulimit nofile=65536:65536 IMAGE"),
+        "systemd": command("sudo systemctl edit UNIT   # [Service] LimitNOFILE=65536"),
     }
-    own = "echo '* - nofile 65536' | sudo tee /etc/security/limits.d/90-nofile.conf   # then log in again"
+    own = command("echo '* - nofile 65536' | sudo tee /etc/security/limits.d/90-nofile.conf   # then log in again")
     yield CAUSE.host_finding(
         area="limits",
         severity="error" if limit.soft < needs else "warning" if limit.soft <= spare else "note",
@@ -94,7 +94,7 @@ def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
         ),
         evidence=(_of_process("Max open files", limit.soft, limit.hard),),
         remedies=("open-files", "file-system-sharing"),
-        commands={"open-files": f"ulimit -n {raised}" if raised > limit.soft else commands.get(kind, own)},
+        commands={"open-files": command("ulimit -n {n:number}", n=raised) if raised > limit.soft else commands.get(kind, own)},
     )
 
 
@@ -106,12 +106,12 @@ def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]
         return
     small = limit.soft < _LOCKED_BYTES
     commands = {
-        "docker": "docker run --ulimit memlock=-1:-1 IMAGE",
-        "podman": "podman run --ulimit memlock=-1:-1 IMAGE",
-        "slurm": "sudo systemctl edit slurmd   # [Service] LimitMEMLOCK=infinity",
-        "systemd": "sudo systemctl edit UNIT   # [Service] LimitMEMLOCK=infinity",
+        "docker": command("docker run --ulimit memlock=-1:-1 IMAGE"),
+        "podman": command("podman run --ulimit memlock=-1:-1 IMAGE"),
+        "slurm": command("sudo systemctl edit slurmd   # [Service] LimitMEMLOCK=infinity"),
+        "systemd": command("sudo systemctl edit UNIT   # [Service] LimitMEMLOCK=infinity"),
     }
-    own = "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-rdma.conf   # then log in again"
+    own = command("echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-rdma.conf   # then log in again")
     yield CAUSE.host_finding(
         area="limits",
         severity="note" if not gpus else "error" if small else "warning",
@@ -125,7 +125,7 @@ def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]
         ),
         evidence=(_of_process("Max locked memory", limit.soft, limit.hard), Evidence(source="/proc/self/status", text="CapEff lacks CAP_IPC_LOCK")),
         remedies=("locked-memory",),
-        commands={"locked-memory": "ulimit -l unlimited" if limit.hard is None else commands.get(kind, own)},
+        commands={"locked-memory": command("ulimit -l unlimited") if limit.hard is None else commands.get(kind, own)},
     )
 
 
@@ -139,10 +139,10 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
     if group is not None and group.current is not None and group.limit - group.current < needs:
         left = max(0, group.limit - group.current)
         commands = {
-            "docker": "docker update --pids-limit=-1 CONTAINER",
-            "podman": "podman update --pids-limit=-1 CONTAINER",
-            "kubernetes": "kubectl proxy & curl -s localhost:8001/api/v1/nodes/NODE/proxy/configz | grep -o 'podPidsLimit[^,]*'",
-            "systemd": "sudo systemctl set-property UNIT TasksMax=infinity",
+            "docker": command("docker update --pids-limit=-1 CONTAINER"),
+            "podman": command("podman update --pids-limit=-1 CONTAINER"),
+            "kubernetes": command("kubectl proxy & curl -s localhost:8001/api/v1/nodes/NODE/proxy/configz | grep -o 'podPidsLimit[^,]*'"),
+            "systemd": command("sudo systemctl set-property UNIT TasksMax=infinity"),
         }
         yield CAUSE.host_finding(
             area="limits",
@@ -154,7 +154,7 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
             leads_to=leads_to,
             evidence=(Evidence(source=f"{group.directory}/pids.max", text=f"{group.limit}; pids.current {group.current}"),),
             remedies=("pids-limit", "fewer-threads"),
-            commands={"pids-limit": commands.get(kind, f"echo max | sudo tee {group.directory}/pids.max")},
+            commands={"pids-limit": commands.get(kind, command("echo max | sudo tee {group:path}/pids.max", group=group.directory))},
         )
     limit = seen.processes
     if limit is None or limit.soft is None or seen.user_threads is None or seen.lifts_processes is not False:
@@ -172,7 +172,7 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
             leads_to=leads_to,
             evidence=(_of_process("Max processes", limit.soft, limit.hard),),
             remedies=("processes", "fewer-threads"),
-            commands={"processes": f"ulimit -u {limit.hard or 'unlimited'}"} if can else None,
+            commands={"processes": command("ulimit -u {n:name}", n=limit.hard or "unlimited")} if can else None,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Command, Signature, command
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -55,8 +55,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         )
 
 
-def _off(gpus: Sequence[Gpu]) -> str:
-    return f"sudo nvidia-smi -i {','.join(str(g.index) for g in gpus)} -mig 0"
+def _off(gpus: Sequence[Gpu]) -> Command | None:
+    return command("sudo nvidia-smi -i {gpus:number,} -mig 0", gpus=[g.index for g in gpus])
 
 
 CAUSE = Cause(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import COMMA, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 # torch 2.13 prints an address that it has already freed in "The client socket has failed to connect to".
 _GARBAGE = lazily(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
+_TRY = "nc -vz -w 5 {host:host} {port:port}; ip route get {host:host}"
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
 # Of a link that was seen to go, and of nothing else.
@@ -44,7 +45,7 @@ def _in_logs(view: LogView) -> Finding | None:
         return _of_garbage(reached_for, view) or _store_unreached(view)
     peer = next((h.groups["peer"] for h in _by_weight(hits) if "peer" in h.groups), None)
     port = next((h.groups["port"] for h in _by_weight(hits) if "port" in h.groups and h.groups.get("peer") == peer), None)
-    commands = {"try-the-port": f"nc -vz -w 5 {peer} {port or 29500}; ip route get {peer}"} if peer else None
+    commands = {"try-the-port": command(_TRY, host=peer, port=port or 29500)} if peer else None
     tried = sorted({h.groups["peer"] for h in hits if "peer" in h.groups})
     found = CAUSE.of_hits(_by_weight(hits), view, commands=commands)
     if found is None or len(tried) < 2:
@@ -76,7 +77,7 @@ def _store_unreached(view: LogView) -> Finding | None:
         ranks=(tried.rank,) if tried.rank is not None else (),
         hosts=(tried.host,) if tried.host is not None else (),
         evidence=words.hit_evidence((tried, waited)),
-        commands={"try-the-port": f"nc -vz -w 5 {host} {port}; ip route get {host}"},
+        commands={"try-the-port": command(_TRY, host=host, port=port)},
     )
 
 
@@ -116,7 +117,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=(Evidence(source="/proc/net/route", text=f"nothing matches {seen.peer.address}"),),
             remedies=("try-the-port",),
-            commands={"try-the-port": f"ip route get {seen.peer.address}; ip route"},
+            commands={"try-the-port": command("ip route get {peer:host}; ip route", peer=seen.peer.address)},
         )
     if rules is None:
         return
@@ -158,7 +159,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 ),
                 evidence=(Evidence(source=f"{by.chain.tool} {by.chain.table} {by.chain.name}", text=by.rule),),
                 remedies=("open-between-hosts",),
-                commands={"open-between-hosts": f"sudo ufw allow from {net}   # or: sudo firewall-cmd --zone=trusted --add-source={net}"},
+                commands={
+                    "open-between-hosts": command(
+                        "sudo ufw allow from {net:network}   # or: sudo firewall-cmd --zone=trusted --add-source={net:network}", net=net
+                    )
+                },
             )
             return
 
@@ -185,7 +190,9 @@ def _fell(seen: Network, log: KernelLog, *, several: bool) -> Iterable[HostFindi
             evidence=(Evidence(source="kernel log", text=event.text),),
             remedies=(),
         )
-        look = f"ip -s -s link show {towards.name}; ethtool {towards.name}; dmesg -T | grep -i '{towards.name}.*link'"
+        look = command(
+            "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'", name=towards.name
+        )
         yield replace(found, remedies=(replace(_STEADY, command=look),))
 
 

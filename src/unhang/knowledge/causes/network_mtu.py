@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Command, Signature, command
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -81,23 +81,31 @@ def _finding(interface: Interface, says: Text, severity: Severity, mtu_bytes: in
         evidence=(Evidence(source=f"/sys/class/net/{interface.name}/mtu", text=str(interface.mtu_bytes)),),
         remedies=(remedy, "find-the-mtu"),
         commands={
-            "one-mtu": f"sudo ip link set dev {interface.name} mtu {mtu_bytes}",
+            "one-mtu": command("sudo ip link set dev {name:interface} mtu {mtu:number}", name=interface.name, mtu=mtu_bytes),
             "docker-mtu": _docker(mtu_bytes),
             "docker-network-mtu": _network(network, mtu_bytes),
         },
     )
 
 
-def _network(network: str, mtu_bytes: int) -> str:
+def _network(network: str, mtu_bytes: int) -> Command | None:
     """Docker removes no network that a container is in, so that nothing ends by it. The daemon's `mtu` is that of docker0 alone."""
-    create = f'docker network create -o com.docker.network.driver.mtu={mtu_bytes} "$name"'
-    return f"name=$(docker network inspect -f '{{{{.Name}}}}' {network}) && docker network rm \"$name\" && {create}"
+    return command(
+        "name=$(docker network inspect -f '{{{{.Name}}}}' {network:name}) && docker network rm \"$name\" && "
+        'docker network create -o com.docker.network.driver.mtu={mtu:number} "$name"',
+        network=network,
+        mtu=mtu_bytes,
+    )
 
 
-def _docker(mtu_bytes: int) -> str:
+def _docker(mtu_bytes: int) -> Command | None:
     """What else stands in the file stays: without its runtimes.nvidia no container has a GPU."""
-    merged = f'mkdir -p /etc/docker && cd /etc/docker && touch daemon.json && jq -s "add + {{mtu: {mtu_bytes}}}" daemon.json > daemon.json.new'
-    return f"sudo sh -c '{merged} && mv daemon.json.new daemon.json' && sudo systemctl restart docker   # ends all containers"
+    return command(
+        "sudo sh -c 'mkdir -p /etc/docker && cd /etc/docker && touch daemon.json && "
+        'jq -s "add + {{mtu: {mtu:number}}}" daemon.json > daemon.json.new && mv daemon.json.new daemon.json\' && '
+        "sudo systemctl restart docker   # ends all containers",
+        mtu=mtu_bytes,
+    )
 
 
 CAUSE = Cause(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.causes.device_mapping import PEERS_HIDDEN
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
@@ -185,7 +185,7 @@ def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
             ),
             evidence=tuple(Evidence(source=f"/sys/bus/pci/devices/{p}/config", text=f"ACS: {', '.join(found[p])}") for p in ports[:3]),
             remedies=("iommu-and-acs", "prove-it", "host-memory") if between_gpus else ("iommu-and-acs", "prove-it"),
-            commands={"iommu-and-acs": f"for bridge in {' '.join(ports)}; do sudo setpci -s $bridge ECAP_ACS+0x6.w=0000; done"},
+            commands={"iommu-and-acs": command("for bridge in {ports:pci*}; do sudo setpci -s $bridge ECAP_ACS+0x6.w=0000; done", ports=ports)},
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann, text, words
 from unhang.knowledge.caught import passed_over
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
@@ -42,7 +42,7 @@ def _of_hits(hits: Sequence[Hit]) -> Finding | None:
         ranks=numbers,
         evidence=words.hit_evidence(best),
         remedies=chosen,
-        commands={"who-has-it": f"ss -ltnp 'sport = :{port}'"} if port else None,
+        commands={"who-has-it": command("ss -ltnp 'sport = :{port:port}'", port=port)} if port else None,
     )
 
 
@@ -60,6 +60,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     starts = not seen.job.torchrun_worker and seen.job.first is not False
     holder = next((h for h in (*seen.listeners, *seen.connections) if starts and h.port == seen.store_port), None)
     if holder is not None:
+        look = command("sudo ss -ltnp 'sport = :{port:port}'", port=seen.store_port)
         asked = seen.job.master_port is not None
         who = (
             Text("pid {pid} ({command})", "pid {pid}（{command}）").fill(pid=holder.pid, command=holder.command or Text("unknown", "未知"))
@@ -80,7 +81,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=(Evidence(source="/proc/net/tcp", text=f"{holder.address}:{holder.port} {holder.state}"),),
             remedies=("who-has-it", "another-port", *by_slurm),
-            commands={"who-has-it": f"ps -fp {holder.pid}" if holder.pid is not None else f"sudo ss -ltnp 'sport = :{seen.store_port}'"},
+            commands={"who-has-it": look if holder.pid is None else command("ps -fp {pid:pid}", pid=holder.pid)},
         )
     if seen.range_first is None or seen.range_last is None:
         return
@@ -101,7 +102,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=evidence,
             remedies=("reserve-port", "another-port"),
-            commands={"reserve-port": f"sudo sysctl -w net.ipv4.ip_local_reserved_ports={','.join((*seen.reserved, str(seen.store_port)))}"},
+            commands={
+                "reserve-port": command("sudo sysctl -w net.ipv4.ip_local_reserved_ports={ports:name,}", ports=(*seen.reserved, seen.store_port))
+            },
         )
     if seen.in_range is not None and size and seen.in_range > 0.8 * size:
         yield CAUSE.host_finding(

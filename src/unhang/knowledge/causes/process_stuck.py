@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import stacked, text, waits, words
-from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature, command
 from unhang.knowledge.stuck import children_waited_for, held_back, keeping
 from unhang.knowledge.text import NOTHING, Text, joined
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
@@ -66,7 +66,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         ),
         evidence=tuple(Evidence(source="kernel log", text=e.text) for e in [*[e for e in hung if e is not last][-2:], last]),
         remedies=("look-at-io",),
-        commands={"look-at-io": f"cat /proc/{last.pid}/stack" if last.process_is_there else "dmesg -T | grep -A 30 'blocked for more than'"},
+        commands={
+            "look-at-io": command("cat /proc/{pid:pid}/stack", pid=last.pid)
+            if last.process_is_there
+            else command("dmesg -T | grep -A 30 'blocked for more than'")
+        },
     )
 
 
@@ -92,7 +96,7 @@ def _held_cpu(events: Iterable[Event]) -> Iterable[HostFinding]:
             ),
             evidence=tuple(Evidence(source="kernel log", text=e.text) for e in locked[-3:]),
             remedies=("look-at-io",),
-            commands={"look-at-io": "dmesg -T | grep -A 30 'soft lockup'"},
+            commands={"look-at-io": command("dmesg -T | grep -A 30 'soft lockup'")},
         )
 
 
@@ -130,9 +134,9 @@ def _in_run(picture: Picture) -> Finding | None:
         remedies=remedies,
         commands={
             **waits.commands(first.wait),
-            "continue-it": f"kill -CONT {first.record.pid}",
-            "look-inside": f"py-spy dump --native --pid {first.record.pid}",
-            "look-at-io": f"cat /proc/{first.record.pid}/stack",
+            "continue-it": command("kill -CONT {pid:pid}", pid=first.record.pid),
+            "look-inside": command("py-spy dump --native --pid {pid:pid}", pid=first.record.pid),
+            "look-at-io": command("cat /proc/{pid:pid}/stack", pid=first.record.pid),
             **waits.longer(picture, lasts_s=_sleep_s(first))[1],
         },
     )

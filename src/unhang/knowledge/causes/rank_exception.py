@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from unhang.knowledge import exceptions, missing_module, text, words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, Command, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
@@ -110,15 +109,15 @@ def _with_the_module(found: Finding, type: str, text: str, who: str, python: str
 
 class _Remedies(TypedDict):
     remedies: tuple[str, ...]
-    commands: dict[str, str]
+    commands: dict[str, Command | None]
 
 
 def _remedies(kind: str, *, alike: bool, frame: Frame | None) -> _Remedies:
     """What helps against an exception of this type; `alike`: several ranks raised it."""
     name = kind.rpartition(".")[2]
     if name in _SYNTAX:
-        file = shlex.quote(frame.file) if frame is not None and is_user_file(frame.file) else "train.py"
-        return {"remedies": ("correct-the-line", "parse-it"), "commands": {"parse-it": f"python -m py_compile {file}"}}
+        file = frame.file if frame is not None and is_user_file(frame.file) else "train.py"
+        return {"remedies": ("correct-the-line", "parse-it"), "commands": {"parse-it": command("python -m py_compile {file:path}", file=file)}}
     if alike:
         return {"remedies": ("correct-the-line", "same-on-all"), "commands": {}}
     return {"remedies": ("correct-the-line",) if name in _OF_CODE else ("correct-the-line", "agree-on-failure"), "commands": {}}

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature, command
 from unhang.knowledge.text import Text, joined, same
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
     from unhang.records.logs import Hit
     from unhang.records.picture import Picture
+
+_REACH = "getent ahosts {host:host}; nc -vz -w 5 {host:host} {port:port}"
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -132,7 +134,7 @@ def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
                 "no agent answered at {host} port {port}: the address is wrong, or the launcher there is not running",
                 "{host} 的端口 {port} 上没有 agent 应答：地址有误，或者那里的启动器没有在运行",
             ).fill(host=where[0], port=where[1]),
-            commands={"reach-the-meeting-point": f"getent ahosts {where[0]}; nc -vz -w 5 {where[0]} {where[1]}"},
+            commands={"reach-the-meeting-point": command(_REACH, host=where[0], port=where[1])},
         )
     return CAUSE.of_hits(kept, view)
 
@@ -190,14 +192,14 @@ def _nobody_came(view: LogView) -> Finding | None:
         remedies = ("reach-the-meeting-point", "same-meeting-point", "read-the-environment")
     else:
         return None
-    command = {"reach-the-meeting-point": f"getent ahosts {g['peer']}; nc -vz -w 5 {g['peer']} {g['port']}"} if "peer" in g else None
+    reach = command(_REACH, host=g.get("peer"), port=g.get("port"))
     return CAUSE.finding(
         standing="possible",
         says=says,
         ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
         evidence=words.hit_evidence(lines, at_most=3),
         remedies=remedies,
-        commands=command,
+        commands={"reach-the-meeting-point": reach} if "peer" in g else None,
     )
 
 

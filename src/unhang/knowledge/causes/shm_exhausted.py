@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
@@ -73,7 +73,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     options = f"; mounted {','.join(seen.options)}" if seen.options is not None and seen.mounted else ""
     evidence = (Evidence(source="/dev/shm", text=f"{size(total)} in all, {size(free)} free{options}"),)
     commands = (
-        {"clear-leftovers": "unhang doctor --fix --only shm"} if any(s.of_trainings and s.abandoned is not False for s in seen.segments) else None
+        {"clear-leftovers": command("unhang doctor --fix --only shm")}
+        if any(s.of_trainings and s.abandoned is not False for s in seen.segments)
+        else None
     )
     if total <= _SMALL:
         default = _SET_BY.get(seen.limit_from or ("runtime-default" if total == _DOCKERS else ""), NOTHING)

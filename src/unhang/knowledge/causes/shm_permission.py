@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
 
@@ -52,7 +52,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to=_fails("'Read-only file system'"),
             evidence=evidence,
             remedies=("mount-shm",),
-            commands={"mount-shm": "sudo mount -o remount,rw /dev/shm"} if seen.mounted else None,
+            commands={"mount-shm": command("sudo mount -o remount,rw /dev/shm")} if seen.mounted else None,
         )
     elif seen.mode is not None and not _may_write(seen):
         yield CAUSE.host_finding(
@@ -65,7 +65,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to=_fails("'Permission denied'"),
             evidence=evidence,
             remedies=("mode-of-shm",),
-            commands={"mode-of-shm": "sudo chmod 1777 /dev/shm"},
+            commands={"mode-of-shm": command("sudo chmod 1777 /dev/shm")},
         )
     elif seen.mode is not None and seen.uid == 0 and not seen.mode & 0o002:
         yield CAUSE.host_finding(
@@ -78,7 +78,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to=Text("trainings of other users fail with 'Permission denied'", "其他用户的训练会失败：'Permission denied'"),
             evidence=evidence,
             remedies=("mode-of-shm",),
-            commands={"mode-of-shm": "chmod 1777 /dev/shm"},
+            commands={"mode-of-shm": command("chmod 1777 /dev/shm")},
         )
     if seen.kind is not None and seen.kind not in _MEMORY:
         empty_dir = Text("; it is an emptyDir volume of the pod without `medium: Memory`", "；它是 pod 中没有 `medium: Memory` 的 emptyDir 卷")

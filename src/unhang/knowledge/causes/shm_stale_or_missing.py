@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, Signature, command
 from unhang.knowledge.causes import shm_permission
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
@@ -54,7 +54,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=tuple(_evidence(s) for s in sorted(segments, key=lambda s: -s.size_bytes)[:3]),
             remedies=("remove-dead",) if ours else ("of-others",),
-            commands={"of-others": f"ls -l {' '.join(f'/dev/shm/{s.name}' for s in segments[:3])}"},
+            commands={"of-others": command("ls -l {files:path*}", files=[f"/dev/shm/{s.name}" for s in segments[:3]])},
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
 
@@ -12,7 +12,8 @@ _GIT = r"git@|Could not read from remote repository|git clone|Cloning into"
 def _in_logs(view: LogView) -> Finding | None:
     hits = tuple(h for h in view.hits_of(CAUSE.id) if h.signature != _NOT_FOUND_THERE or h.host is not None or _BY_SSH.search(h.text))
     host = next((h.groups["peer"] for h in hits if "peer" in h.groups), None)
-    return CAUSE.of_hits(hits, view, commands={"passwordless": f"ssh-copy-id {host} && ssh -o BatchMode=yes {host} hostname"} if host else None)
+    prove = command("ssh-copy-id {host:login} && ssh -o BatchMode=yes {host:login} hostname", host=host)
+    return CAUSE.of_hits(hits, view, commands={"passwordless": prove} if host else None)
 
 
 # What a shell prints that finds no program. Here it counts where pdsh's prefix names another host, or what ssh starts is itself part of a launcher.

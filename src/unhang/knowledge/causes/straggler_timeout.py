@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import stacked, text, waits, words
-from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.cause import Cause, LogView, command
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.causes.store_disconnect import is_wait
@@ -196,8 +196,10 @@ def _of_work(hit: Hit, wait: _Wait, *, standing: Standing) -> Finding:
     if elapsed is not None and left is not None:
         since += Text(", {s} left", "，还需 {s}").fill(s=words.seconds(left))
         timeout_s = -(-(elapsed + left) * 5 // (4 * _STEP_S)) * _STEP_S
-        told = f"--ddp_timeout {timeout_s}   # transformers; elsewhere init_process_group(timeout=timedelta(seconds={timeout_s}))"
-        commands = {"raise-the-timeout": told}
+        longer = command(
+            "--ddp_timeout {s:number}   # transformers; elsewhere init_process_group(timeout=timedelta(seconds={s:number}))", s=timeout_s
+        )
+        commands = {"raise-the-timeout": longer}
     waiting = text.ranks(wait.ranks) if wait.ranks else Text("the others", "其他 rank")
     return CAUSE.finding(
         standing=standing,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
@@ -115,7 +115,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 ),
                 evidence=tuple(Evidence(source=env.prefix, text=f"{n}-{one}.dist-info") for n, v in list(doubled.items())[:2] for one in v),
                 remedies=("install-anew",),
-                commands={"install-anew": f"{env.python} -m pip install --force-reinstall --no-deps {' '.join(doubled)}"},
+                commands={
+                    "install-anew": command(
+                        "{python:path} -m pip install --force-reinstall --no-deps {packages:name*}", python=env.python, packages=doubled
+                    )
+                },
             )
 
 
@@ -149,7 +153,9 @@ def _pins(seen: Libraries) -> Iterable[HostFinding]:
             ),
             evidence=tuple(Evidence(source=f"Requires-Dist of {p.package}", text=f"{p.name}=={p.wanted}") for p in own[:4]),
             remedies=("matching-packages",),
-            commands={"matching-packages": f"python -m pip install {' '.join(f'{p.name}=={p.wanted}' for p in own)}"} if not about_torch else None,
+            commands={"matching-packages": command("python -m pip install {pins:requirement*}", pins=[f"{p.name}=={p.wanted}" for p in own])}
+            if not about_torch
+            else None,
         )
 
 
@@ -171,7 +177,7 @@ def _replaced(seen: Libraries) -> Iterable[HostFinding]:
             ),
             evidence=(Evidence(source=file.path, text=f"NCCL version {file.version}"),),
             remedies=("install-anew",),
-            commands={"install-anew": f"python -m pip install --force-reinstall --no-deps {wheel[0]}=={wheel[1]}"},
+            commands={"install-anew": command("python -m pip install --force-reinstall --no-deps {wheel:requirement}", wheel="==".join(wheel))},
         )
 
 

@@ -1,0 +1,76 @@
+"""The one place where values enter a command that people paste: quoted for the shell, or refused.
+
+Logs, dumps, run directories and names on a host come from strangers, and what a remedy suggests is pasted as it stands, often as root.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from string import Formatter
+from typing import NewType, cast
+
+from unhang.patterns import lazily
+
+# A line for a shell. Only `command` makes one, so that mypy refuses every other text where one is asked for.
+Command = NewType("Command", str)
+
+_HOST = r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?"
+_IPV4 = r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}"
+_IPV6 = rf"[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{1,7}}:(?:[0-9A-Fa-f]{{0,4}}|{_IPV4})"
+_PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+# What a value of a kind looks like. Only ASCII: a name that looks like another is no name.
+_KINDS = {
+    "host": lazily(rf"{_HOST}|{_IPV6}(?:%[A-Za-z0-9_.-]{{1,15}})?"),
+    "login": lazily(rf"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,63}}@)?{_HOST}|{_IPV6}"),
+    "network": lazily(rf"(?:{_IPV4}|{_IPV6})(?:/[0-9]{{1,3}})?"),
+    "port": lazily(_PORT),
+    # 4194304 is the most that Linux gives.
+    "pid": lazily(r"[1-9][0-9]{0,6}"),
+    "number": lazily(r"[0-9]{1,18}(?:\.[0-9]{1,9})?"),
+    "interface": lazily(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}"),
+    "pci": lazily(r"(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}(?:\.[0-7])?"),
+    "variable": lazily(r"[A-Za-z_][A-Za-z0-9_]{0,127}"),
+    # Of a device, a module, a package, a release.
+    "name": lazily(r"[A-Za-z0-9_][A-Za-z0-9_.:+,-]{0,127}"),
+    "requirement": lazily(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}==[0-9][A-Za-z0-9_.+!*-]{0,63}"),
+}
+_MOST_CHARS = 4096
+# What a run's own words take the place of afterwards, wherever it stands: within quotes they would end them.
+PYTHON = "/path/to/env/bin/python"
+_PLACEHOLDERS = ("COMMAND", PYTHON)
+_BETWEEN = {"*": " ", ",": ","}
+
+
+def command(template: str, /, **values: object) -> Command | None:
+    """The template with these values in its fields; None where one is missing, or cannot be what its field calls it.
+
+    A field names its kind: `{host:host}`, and of several `{pids:pid,}` with commas between them, `{files:path*}` with blanks. Kinds are those of
+    `_KINDS`, `path` and `text` (one word, whatever it says). Only a path or a text is changed by its quotes: where the template has quotes itself,
+    neither may stand within them.
+    """
+    parts = []
+    for literal, name, kind, _ in Formatter().parse(template):
+        parts.append(literal)
+        if name is not None and kind is not None:
+            word = _word(kind, values[name])
+            if word is None:
+                return None
+            parts.append(word)
+    return Command("".join(parts))
+
+
+def _word(kind: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if (between := _BETWEEN.get(kind[-1])) is not None:
+        words = [_word(kind[:-1], one) for one in cast(Iterable[object], value)]
+        return None if not words or None in words else between.join(filter(None, words))
+    text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    if kind not in ("path", "text"):
+        return shlex.quote(text) if _KINDS[kind].fullmatch(text) else None
+    # A line break ends a comment, and what cannot be seen is not what is read.
+    if not text.isprintable() or len(text) > _MOST_CHARS or any(word in text for word in _PLACEHOLDERS) or (kind == "path" and not text):
+        return None
+    return shlex.quote(f"./{text}" if kind == "path" and text.startswith("-") else text)
