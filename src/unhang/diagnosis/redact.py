@@ -8,6 +8,7 @@ Logs are written by anybody: the time a text takes grows with its length and no 
 from __future__ import annotations
 
 import re
+import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -15,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unhang.model import Remedy
 from unhang.patterns import lazily
 from unhang.printable import UNPRINTABLE, removed
 
@@ -361,12 +363,26 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, dict):
         return _of_pair({_redacted(k): _of_setting(k, v) for k, v in value.items()})
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **_of_pair({f.name: _redacted(getattr(value, f.name)) for f in fields(value)}))
+        texts = {f.name: _redacted(getattr(value, f.name)) for f in fields(value)}
+        if isinstance(value, Remedy):
+            texts |= {"command": _of_command(value.command), "verify": _of_command(value.verify)}
+        return replace(value, **_of_pair(texts))
     return value
 
 
 def _like(value: Sequence[Any], clean: Iterable[Any]) -> Sequence[Any]:
     return tuple(clean) if isinstance(value, tuple) else list(clean)
+
+
+def _of_command(text: str | None) -> str | None:
+    """None where what is taken out would take a quote with it: the rest would be read by a shell."""
+    if text is None or (told := redact(text)) == text:
+        return text
+    try:
+        whole = "'\"'\"'" not in text and len(shlex.split(told, comments=True)) == len(shlex.split(text, comments=True))
+    except ValueError:
+        return None
+    return told if whole else None
 
 
 def _of_pair(data: dict[Any, Any]) -> dict[Any, Any]:
