@@ -24,6 +24,7 @@ from unhang.facts.host import Host
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
+from unhang.records import named
 from unhang.runtime.attach import protocol
 
 Stopped = Literal["decided", "budget", "interrupted", "failed"]
@@ -207,7 +208,7 @@ class Benchmark:
             raise UnhangError(
                 f"no optimizer step was seen in {path}",
                 cause="only steps of torch.optim are counted, in ranks on this host",
-                hint=f"unhang why {path}",
+                hint=f"unhang why {named.again(path)}",
             )
         steps = step_times.summarize(step_times.durations(ranks))
         if steps is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.knowledge.text import COMMA, Text, joined
-from unhang.records import piped
+from unhang.records import named, piped
 from unhang.remedies.exports import checking
 from unhang.remedies.exports.checking.problem import Problem
 from unhang.report import language, screen
@@ -116,7 +116,7 @@ def _text(name: str) -> str:
     except OSError as e:
         raise UnhangError(f"cannot read {name}: {e.strerror}") from e
     if data.startswith(_UTF_16):
-        raise UnhangError(f"{name} is UTF-16, which no launcher reads", hint=f"iconv -f UTF-16 -t UTF-8 {name}")
+        raise UnhangError(f"{name} is UTF-16, which no launcher reads", hint=f"iconv -f UTF-16 -t UTF-8 {named.again(name)}")
     if len(data) > _MAX_BYTES or b"\0" in data:
         raise UnhangError(f"{name} is no file of a launcher")
     return data.decode("utf-8", errors="surrogateescape")

@@ -263,7 +263,7 @@ def write(output: Path, found: Exported, force: bool) -> None:
     texts = {output: found.text, **{output.with_name(output.name + behind): text for behind, text in found.companions.items()}}
     for path in texts:
         if path.is_dir():
-            raise UnhangError(f"{path} is a directory", says_zh=f"{path} 是目录", hint=f"-o {path / 'FILE'}")
+            raise UnhangError(f"{path} is a directory", says_zh=f"{path} 是目录", hint=f"-o {named.again(path / 'FILE')}")
         if not force and (path.exists() or path.is_symlink()):
             raise UnhangError(f"{path} is there already", hint="--force overwrites it")
     for path, text in texts.items():

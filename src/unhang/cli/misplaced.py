@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from unhang.errors import UnhangError
-from unhang.records import whole
+from unhang.records import named, whole
 
 _MAX_BYTES = 1024 * 1024
 _STARTS = "--dry-run"
@@ -30,10 +30,11 @@ def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) ->
     text = _text(Path(script))
     found = [name for name in found if not _knows(text, name)]
     if _STARTS in found:
+        again = named.again(script)
         raise UnhangError(
             f"{_STARTS} stands behind {script} and would go to it: the training would start",
             cause="options of unhang run go before the command",
-            hint=f"unhang run {_STARTS} {script} ...; for a script that has one of its own: unhang run -- {script} {_STARTS}",
+            hint=f"unhang run {_STARTS} {again} ...; for a script that has one of its own: unhang run -- {again} {_STARTS}",
         )
     return [f"{name} stands behind {script} and goes to it; for unhang run put it before" for name in found]
 

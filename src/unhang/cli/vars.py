@@ -148,10 +148,11 @@ def _read(name: str) -> Parsed:
 
 def _of_file(path: Path) -> bytes:
     from unhang.errors import UnhangError
+    from unhang.records import named
 
     # A shell's <(command) is one, too, and has a writer.
     if path.is_fifo() and path.parts[1:2] not in (("dev",), ("proc",)):
-        raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {path}")
+        raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {named.again(path)}")
     with path.open("rb") as f:
         return f.read(_MAX_BYTES + 1)
 

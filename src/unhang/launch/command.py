@@ -271,7 +271,7 @@ def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path 
         raise UnhangError(
             f"{', '.join(wanted)}: only unhang's hook applies that, and deepspeed starts ranks on {count} hosts over ssh, without the hook",
             cause=f"{file} names them; DeepSpeed's launcher hands neither the hook nor its variables to a host",
-            hint=f"start it on each host: unhang run -- deepspeed --no_ssh --node_rank N --master_addr HOST --hostfile {file} train.py",
+            hint=f"start it on each host: unhang run -- deepspeed --no_ssh --node_rank N --master_addr HOST --hostfile {named.again(file)} train.py",
         )
 
 

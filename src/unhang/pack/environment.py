@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,7 @@ def examine(given: Path, host: Host) -> Environment:
     if gone := [e for e in editables.values() if not e.path.is_dir()]:
         raise UnhangError(
             f"{gone[0].name} is installed as editable, and its sources are gone: {gone[0].path}",
-            hint=f"pip uninstall {gone[0].name}, or install it again",
+            hint=f"pip uninstall {shlex.quote(gone[0].name)}, or install it again",
         )
     if (kind == "conda" or python.shared) and Path(told["user"]).is_dir():
         strays.append(LeftOut(path=told["user"], why="the user's own packages, which this environment sees, are not taken along"))
