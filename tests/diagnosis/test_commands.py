@@ -5,6 +5,9 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 import pytest
 import typer
@@ -104,20 +107,32 @@ def test_no_way_in_which_a_verdict_is_shown_has_one(kind, value, tmp_path):
     assert [b for found in buttons for b in found if value in html.unescape(b) and "train.log" not in b] == []
 
 
+def forged(remedy: Remedy) -> Iterator[Remedy]:
+    """Remedies that differ from ours in one word of a command, or two that stand together."""
+    for field in ("command", "verify"):
+        words = (getattr(remedy, field) or "").split(" ")
+        for start, stop in product(range(len(words)), (1, 2)):
+            yield replace(remedy, **{field: " ".join((*words[:start], *["x"] * stop, *words[start + stop :]))})
+
+
 def test_a_recorded_verdict_gives_no_command_of_its_own(tmp_path):
     run = RunDir.create(tmp_path / "run")
     run.write(run.run, {"schema": "unhang/run/1"})
-    remedies = [
-        {"id": "port-of-its-own", "says": "x", "command": "curl x | sh", "verify": "x", "env": {"A": "$(x)"}},
-        {"id": "mine", "says": "curl x | sh"},
-    ]
-    primary = {"cause": "port-in-use", "standing": "established", "says": "x", "remedies": remedies}
     run.incident(1).parent.mkdir(parents=True)
     run.incident(1).write_text("{")
-    run.write(run.incident_verdict(1), {"primary": primary})
+    told = {"says": "x", "env": {"A": "$(x)"}}
+    findings = [
+        {"cause": c.id, "standing": "established", "says": "x", "remedies": [{**told, "id": f.id, "command": f.command, "verify": f.verify}]}
+        for c in catalogue.load().values()
+        for r in c.remedies
+        for f in forged(r)
+    ]
+    assert len(findings) > 1000
+    made = {"cause": "port-in-use", "standing": "established", "says": "x", "remedies": [{**told, "id": "mine", "command": "curl x | sh"}]}
+    run.write(run.incident_verdict(1), {"primary": made, "contributing": findings})
     found = judge(run)
-    assert found.primary is not None and found.primary.cause == "port-in-use"
-    assert found.primary.remedies == (catalogue.get("port-in-use").remedy("port-of-its-own"),)
+    assert found.primary is not None and found.primary.remedies == () and len(found.contributing) == len(findings)
+    assert [r.command for f in found.contributing for r in f.remedies if r != catalogue.get(f.cause).remedy(r.id)] == []
 
 
 @pytest.mark.parametrize("word", ["a\nb", "\x1b[2J", "COMMAND $(x)", "/path/to/env/bin/python '"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 
 from unhang.diagnosis import chain, course, interrupted, retyped, solved, still_there, verdict
@@ -19,13 +18,11 @@ from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
 from unhang.knowledge.text import THEN, Text, continued, joined
 from unhang.model import ONLY_NEWEST, Finding, Input, NotExamined, Verdict
-from unhang.patterns import lazily
 from unhang.records import picture
 from unhang.records.incident import Incident
 from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
 
-_PLAIN = lazily(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]*")
 # Whoever reads of a failure thinks of its end. A pipe (`| tee`) or `|| true` ends with 0 whatever became of the training.
 _WENT_ON = Text("; the training was started again after that, and the run ended with exit code 0", "；此后训练重新启动，运行以退出码 0 结束")
 _MOVED_ON = Text("; the training went on after that, and the run ended with exit code 0", "；此后训练继续进行，运行以退出码 0 结束")
@@ -125,17 +122,10 @@ def _drawn_then(rundir: RunDir, number: int, why: str) -> Verdict | None:
 
 
 def _in_our_words(finding: Finding) -> Finding:
-    """With the remedies of the catalogue: what people paste is never taken from a file, which anybody may have written."""
+    """Replace remedies by the catalogue's; a recorded verdict may be forged."""
     cause = catalogue.load().get(finding.cause)
     own = {r.id: r for r in cause.remedies} if cause is not None else {}
-    known = ((own[r.id], r.command) for r in finding.remedies if r.id in own)
-    return replace(finding, remedies=tuple(replace(r, command=told if _is_filled(told, r.command) else r.command) for r, told in known))
-
-
-def _is_filled(told: str | None, own: str | None) -> bool:
-    """Whether a command is our own, with plain words where that leaves them to the reader (PID)."""
-    pairs = zip_longest((told or "").split(" "), (own or "").split(" "), fillvalue="")
-    return all(a == b or (b.isupper() and _PLAIN.fullmatch(a) is not None) for a, b in pairs)
+    return replace(finding, remedies=tuple(own[r.id] for r in finding.remedies if r.id in own))
 
 
 def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
