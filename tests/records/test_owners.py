@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from unhang.cli import aside, caches
-from unhang.errors import UnhangError
 from unhang.knowledge.settings import configuration
-from unhang.records.owners import distrusted
+from unhang.records.owners import check_owner
 
 UNHANG = (sys.executable, "-m", "unhang")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -29,16 +28,16 @@ def file(tmp_path):
 
 def test_what_is_the_users_own(file):
     file.chmod(0o664)  # a group of one's own is usual
-    assert distrusted(file) is None and configuration.load(file.parent).settings
-    assert distrusted("/etc/passwd") is None, "root's"
+    assert check_owner(file) is None and configuration.load(file.parent).settings
+    assert check_owner("/etc/passwd") is None, "root's"
 
 
-def test_what_anybody_may_write_is_refused(file):
+def test_what_anybody_may_write_is_ignored(file):
     file.chmod(0o646)
-    with pytest.raises(UnhangError, match=f"chmod o-w {file}"):
-        configuration.load(file.parent)
+    found = configuration.load(file.parent)
+    assert not found.settings and not found.path and f"chmod o-w {file}" in found.ignored.en and f"chmod o-w {file}" in found.ignored.zh
     done = subprocess.run([*UNHANG, "run", "--dry-run", "true"], cwd=file.parent, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and f"chmod o-w {file}" in done.stderr
+    assert done.returncode == 0 and f"chmod o-w {file}" in done.stderr and "NCCL_SHM_DISABLE" not in done.stdout
     subprocess.run(["chmod", "o-w", str(file)], check=True)
     assert configuration.load(file.parent).settings
 
@@ -50,7 +49,7 @@ def test_what_another_user_left_is_passed_over_and_said(file, below, monkeypatch
     here = file.parent / below
     here.mkdir(parents=True, exist_ok=True)
     found = configuration.load(here)
-    assert not found.settings and not found.path and "chown" in found.distrusted.en and str(file) in found.distrusted.zh
+    assert not found.settings and not found.path and "chown" in found.ignored.en and str(file) in found.ignored.zh
     done = subprocess.run([*UNHANG, "run", "--dry-run", "true"], cwd=here, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and str(file) in done.stderr and "NCCL_SHM_DISABLE" not in done.stdout
     monkeypatch.setenv("UNHANG_TRUST", f"/nowhere:{file}")
@@ -64,9 +63,9 @@ def test_what_another_user_left_is_passed_over_and_said(file, below, monkeypatch
 def test_a_link_of_another_user(file):
     link = file.with_name("link")
     link.symlink_to(file)
-    assert distrusted(link) is None
+    assert check_owner(link) is None
     os.lchown(link, OTHER, OTHER)
-    assert distrusted(link) is not None
+    assert check_owner(link) is not None
 
 
 @pytest.mark.parametrize("how", ["writable", pytest.param("another's", marks=as_root)])
@@ -78,7 +77,7 @@ def test_a_cache_that_another_user_may_have_filled(tmp_path, monkeypatch, capsys
     aside.say_once.cache_clear()
     (tmp_path / "unhang").chmod(0o777) if how == "writable" else os.chown(tmp_path / "unhang", OTHER, OTHER)
     assert caches.folder() is None and caches.folder() is None
-    assert capsys.readouterr().err.count("unhang: ") == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 ASKING = (

@@ -10,13 +10,13 @@ from unhang.records import owners
 
 
 def folder() -> Path | None:
-    """The user's cache; None where nothing says where, or another user may have filled it, which is said once."""
+    """Return the user's cache directory; None if no variable names one, or, with a note, if another user may have filled it."""
     root = os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if (home := os.environ.get("HOME")) else "")
     if not root.startswith("/"):
         return None
     cache = Path(root) / "unhang"
     # One that is not there yet will be made.
-    if os.path.lexists(cache) and (wrong := owners.distrusted(cache)) is not None:
-        say_once(wrong.says)
+    if os.path.lexists(cache) and (wrong := owners.check_owner(cache)) is not None:
+        say_once(wrong)
         return None
     return cache

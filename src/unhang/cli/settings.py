@@ -157,10 +157,10 @@ def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str
 
 
 def configured(start: Path) -> Configuration:
-    """What unhang.toml says, and why none was taken where one is there. Raises UnhangError."""
+    """Read unhang.toml; if it is ignored, say why. Raises UnhangError."""
     found = configuration.load(start)
-    if found.distrusted:
-        say_once(found.distrusted)
+    if found.ignored:
+        say_once(found.ignored)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Whose files say how trainings are started: the user's and root's, if nobody else may write them. What strangers leave is not taken."""
+"""Which configuration, caches and plugins are trusted: those that belong to the user or root and that not everyone can write to."""
 
 from __future__ import annotations
 
@@ -6,40 +6,35 @@ import os
 import pwd
 import shlex
 import stat
-from dataclasses import dataclass
 
 from unhang.text import Text
 
-# Files and directories, as in PATH, that are taken whoever owns them: in containers and on NFS owners are not what they seem.
+# Paths, separated as in PATH, that are trusted whoever owns them: containers and NFS map owners.
 TRUST = "UNHANG_TRUST"
 _OTHER = Text(
-    "{path} belongs to {owner} and was not taken; {command}, or set {trust}={path}", "{path} 属于 {owner}，未采用；{command}，或设置 {trust}={path}"
+    "ignored {path}: it belongs to {owner}; run {command}, or set {trust}={path}",
+    "已忽略 {path}：它属于 {owner}；请运行 {command}，或设置 {trust}={path}",
 )
-_OPEN = Text("{path} may be written by anybody and was not taken; {command}", "任何人都可以写入 {path}，未采用；{command}")
+_OPEN = Text("ignored {path}: anyone can write to it; run {command}", "已忽略 {path}：任何人都可以写入；请运行 {command}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distrusted:
-    """Why something is not taken, with the command that mends it. `is_own`: it is the user's, who may have meant it."""
+def check_owner(path: str | os.PathLike[str]) -> Text | None:
+    """Return None if a file or directory can be trusted, else the reason and the command that mends it. A symlink is checked with its target.
 
-    says: Text
-    is_own: bool
-
-
-def distrusted(path: str | os.PathLike[str]) -> Distrusted | None:
-    """None if a file or directory is taken. A link counts for itself and for what it leads to. Raises OSError."""
+    Raises OSError.
+    """
     path = os.fspath(path)
     if os.path.realpath(path) in map(os.path.realpath, filter(None, os.environ.get(TRUST, "").split(os.pathsep))):
         return None
-    # As root, whoever called sudo is trusted: they may do anything. Rules of git's safe.directory.
+    # Under sudo the caller is trusted, who may do anything as root. Rules of git's safe.directory.
     trusted = {0, os.geteuid(), *([int(sudo)] if os.geteuid() == 0 and (sudo := os.environ.get("SUDO_UID", "")).isdecimal() else [])}
     for status in (os.lstat(path), os.stat(path)):  # noqa: PTH116
         named = {"path": shlex.quote(path), "trust": TRUST}
         if status.st_uid not in trusted:
             command = f"{'sudo ' if os.geteuid() else ''}chown {os.geteuid()} {named['path']}"
-            return Distrusted(says=_OTHER.fill(**named, owner=_name(status.st_uid), command=command), is_own=False)
+            return _OTHER.fill(**named, owner=_name(status.st_uid), command=command)
         if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
-            return Distrusted(says=_OPEN.fill(**named, command=f"chmod o-w {named['path']}"), is_own=status.st_uid == os.geteuid())
+            return _OPEN.fill(**named, command=f"chmod o-w {named['path']}")
     return None
 
 

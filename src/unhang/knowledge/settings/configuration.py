@@ -5,7 +5,7 @@ preset = "conservative"
 timeout = "30m"
 fallback = "off"            # as --fallback and --fallback-limit
 fallback-limit = "5m"
-private = true              # as --private, for unhang bench, too
+private = true              # as --private, also for unhang bench
 
 [presets.small]             # presets of one's own
 title = "for the small machine"
@@ -69,8 +69,8 @@ class Configuration:
     settings: Choice = field(default_factory=dict)
     presets: Mapping[str, Own] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
-    # Why the file that is there was passed over.
-    distrusted: Text = NOTHING
+    # Why an existing file was ignored.
+    ignored: Text = NOTHING
 
 
 def find(start: Path) -> Path | None:
@@ -86,17 +86,15 @@ def find(start: Path) -> Path | None:
 
 
 def load(start: Path) -> Configuration:
-    """Raises UnhangError that names the file and the key of what is wrong. What another user put there is passed over."""
+    """Raises UnhangError that names the file and the key of what is wrong. A file that others can control is ignored."""
     path = find(start)
     if path is None:
         return Configuration()
     try:
-        wrong = owners.distrusted(path)
+        wrong = owners.check_owner(path)
     except OSError as e:
         raise UnhangError(f"cannot read {path}: {e.strerror}") from e
-    if wrong is not None and wrong.is_own:
-        raise UnhangError(wrong.says.en, says_zh=wrong.says.zh)
-    return read(path) if wrong is None else Configuration(distrusted=wrong.says)
+    return read(path) if wrong is None else Configuration(ignored=wrong)
 
 
 def read(path: Path) -> Configuration:
@@ -203,7 +201,7 @@ def _text(path: Path, where: str, value: object) -> str:
 
 def _bool(path: Path, where: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise UnhangError(f"{path}: {where} = {value!r}: it is true or false")
+        raise UnhangError(f"{path}: {where} = {value!r}: expected true or false")
     return value
 
 
