@@ -108,7 +108,7 @@ REASONS: Mapping[str, str] = {
     "Gloo's flight recorder does not hold them": "Gloo 的 flight recorder 不记录它们",
     "nothing in it was recognised: it may be a healthy log, or none of a training": "没有认出任何内容：可能是正常的日志，也可能不是训练日志",
     "it is empty": "文件是空的",
-    "a link that leads out of the directory, and was not followed; name it to have it read": "指向目录之外的链接，未跟随；要读取请写出其名称",
+    "a symlink out of the directory, not followed; name it to read it": "指向目录之外的链接，未跟随；要读取请写出其名称",
     "py-spy is not installed": "没有安装 py-spy",
     "it is JSON without its end: it was read as it stands": "它是 JSON，但没有结尾：已按原样读取",
     "another job; give it alone": "属于另一个任务；请单独给出",

@@ -101,7 +101,7 @@ def test_a_link_that_was_typed_is_followed(tmp_path):
 
 def test_a_link_to_the_root_is_not_walked(tmp_path):
     (tmp_path / "all").symlink_to("/")
-    for path in (tmp_path / "all", f"{tmp_path}/all/", f"{tmp_path}/a*"):
+    for path in (tmp_path / "all", f"{tmp_path}/all/", f"{tmp_path}/a*", f"{tmp_path}/a*/**/*.log"):
         with pytest.raises(UnhangError) as refused:
             find([str(path)])
         assert LEADS_OUT in (refused.value.cause or "")
@@ -270,6 +270,7 @@ def test_a_pattern_is_expanded_unless_a_file_has_that_name(tmp_path):
     found = find([str(tmp_path / "**")])
     assert sorted(names(found, tmp_path)) == ["empty.d/.keep", "r0.log", "r[0].log", "sub/r1.log"]
     assert list(why(found).values()) == ["no log: a model checkpoint"]
+    assert names(find([str(tmp_path / "**/.k*")]), tmp_path) == ["empty.d/.keep"]
     with pytest.raises(UnhangError, match="no log matches") as e:
         find([str(tmp_path / "*.err")])
     assert "r0.log" in e.value.hint

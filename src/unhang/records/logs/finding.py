@@ -1,4 +1,4 @@
-"""What is named on the command line, as sources: files, directories, patterns, "-". Of each file only the first bytes are read here."""
+"""Turns the files, directories, patterns and "-" of the command line into sources. Reads only the first bytes of each file."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from unhang.records.logs.opening import Limits, Source, is_plain, kind_of, shown
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, SpooledBytes, Stream, chunks, words
 
 STDIN = "stdin"
-# A directory that holds millions of files is not counted to its end.
+# Names looked at in directories and patterns.
 _MOST_ENTRIES = 1_000_000
 
 
-# Nothing is lost by it: ranks often have an empty log.
+# Counts as examined: ranks often have an empty log.
 EMPTY = "it is empty"
-LEADS_OUT = "a link that leads out of the directory, and was not followed; name it to have it read"
+LEADS_OUT = "a symlink out of the directory, not followed; name it to read it"
 CUT = "it is JSON without its end: it was read as it stands"
-# A download that failed leaves a page that says so, a checkout without its large files a pointer to them.
+# A failed download leaves an HTML page, a checkout without Git LFS a pointer.
 _PACKED_NAME = lazily(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What is to be read, in order, each file once; and what was seen but will not be read. `dumps` are those of flight recorders; `closed` are files
-    that may not be read, `blank` those out of archives in which there is nothing."""
+    """The sources in order, each file once, and what is left out. `dumps` are flight-recorder dumps, `closed` unreadable files, `blank` empty ones in
+    archives."""
 
     sources: tuple[Source, ...]
     not_examined: tuple[NotExamined, ...]
@@ -49,10 +49,10 @@ class Found:
 
 
 def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
-    """The sources that `paths` name; `wanted` is what they are called. Raises UnhangError where one of them is missing, unreadable, or holds nothing.
+    """Find the sources that `paths` name; messages call them `wanted`. Raises UnhangError if a path is missing, unreadable or empty.
 
-    A file that is named is taken, unless it is source code, or all that there is is empty or binary; one that is stands under `not_examined` as well.
-    In directories and patterns, what is plainly no log is counted there instead.
+    A named file is taken unless it is source code, or every file is empty or binary; if it is no log, `not_examined` says so. In directories and
+    patterns, files that are clearly no logs are left out and counted in `not_examined`.
     """
     finder = _Finder(limits or Limits(), stdin, wanted)
     finder.typed = tuple(map(_followed, paths))
@@ -86,7 +86,7 @@ class _Finder:
         self.programs = Misses("what was given")
         self.not_examined: list[NotExamined] = []
         self.seen: set[tuple[int, int]] = set()
-        # Links are followed within these: whoever wrote the logs may want other files of their reader to be read.
+        # Symlinks are followed only within these: the logs' author may aim them at other files of the reader.
         self.typed: tuple[str, ...] = ()
         self.left_files = limits.files
         self.left_entries = _MOST_ENTRIES
@@ -161,11 +161,11 @@ class _Finder:
         misses.report(self.not_examined.append)
 
     def _walk(self, root: str, misses: Misses) -> bool:
-        """Take what is in a directory, in order of name. Whether there is a log in it, read before or not."""
+        """Take the files of a directory by name. Returns whether it has a log, already taken or not."""
         found = False
         first = len(self.sources)
         folders, links = ([], [root]) if os.path.islink(root.rstrip("/")) else ([root], list[str]())  # noqa: PTH114
-        # What a link leads to is often in the directory too ("latest"): real names come first, and nothing is read twice.
+        # A symlink's target is often in the same directory ("latest"): real names come first, and nothing is read twice.
         while folders or links:
             is_link = not folders
             folder = folders.pop() if folders else links.pop()
@@ -190,7 +190,7 @@ class _Finder:
         return found
 
     def _entries(self, folder: str, root: str, misses: Misses) -> tuple[list[str], list[str], list[str]]:
-        """The directories, links and files in one directory."""
+        """Returns the directories, symlinks and files in one directory."""
         folders, links, files = list[str](), list[str](), list[str]()
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -216,7 +216,7 @@ class _Finder:
         return True
 
     def _take(self, path: str, name: str, misses: Misses) -> bool:
-        """Take a file that was not named. Whether it is a log, taken before or not."""
+        """Take a file that was not named. Returns whether it is a log, already taken or not."""
         try:
             if (what := no_log(name)) and not _may_be_dump(name):
                 misses.add(shown(path), f"no log: {what}")
@@ -267,7 +267,7 @@ def _source(path: str, name: str, *, named: bool) -> Source:
     finally:
         os.close(fd)
     plain = is_plain(head)
-    # Files of /proc and of some network file systems are longer than they say.
+    # Files in /proc and on some network file systems are longer than st_size.
     seekable = plain and (status.st_size > 0 or not head)
     return Source(
         name=shown(path),
@@ -281,14 +281,14 @@ def _source(path: str, name: str, *, named: bool) -> Source:
 
 
 def _may_be_dump(name: str) -> bool:
-    """Whether a name that says "no log" may be that of a flight-recorder dump, which its first bytes tell."""
+    """Whether a file whose name says "no log" may be a flight-recorder dump, to be decided by its first bytes."""
     if (what := no_log(name)) == FLIGHT:
         return True
     return re.search(r"\.(?:pkl|pickle|bin|json)(?:\.(?:gz|zst|xz|bz2))?$", name) is not None and what != OWN_RECORD
 
 
 def _packed_kind(path: str, name: str, head: bytes) -> str | None:
-    """What is packed in a file. Archives are opened later."""
+    """The kind of a packed file's content. Archives are opened later."""
     if (packing := unpacking.packing(head)) is None:
         return kind_of(name, head)
     file = FileBytes(Path(path), name)
@@ -302,7 +302,7 @@ def _packed_kind(path: str, name: str, head: bytes) -> str | None:
 
 
 def _refuse_nothing(sources: Sequence[Source], programs: Misses) -> None:
-    """What holds not one line must not pass for a healthy log."""
+    """Raises UnhangError if there is not one line: that must not pass for a healthy log."""
     if not sources and programs:
         raise UnhangError("nothing was read: no log was given", cause=str(programs), hint="unhang why - < FILE reads whatever it is")
     misses = Misses("")
@@ -328,7 +328,7 @@ def _no_line(source: Source) -> str | None:
 
 
 def _is_cut(path: Path) -> bool:
-    """Whether a file is one document of JSON without its end; a document in each line is a log, to which the next line may just be written."""
+    """Whether a file is a truncated JSON document. One document per line is a log, whose last line may still be growing."""
     head = _head(path).lstrip()
     if head[:1] not in (b"{", b"[") or head.split(b"\n", 1)[0].rstrip()[-1:] in (b"}", b"]"):
         return False
@@ -361,29 +361,30 @@ def _real(path: str) -> str:
 
 
 def _followed(path: str) -> str:
-    """Where links may lead that are found there; a link to / is not walked even if it was typed: a shell's star types all."""
+    """Where symlinks found under `path` may lead; nowhere (NUL) for a symlink to /, which the shell may have matched by a star."""
     real = _real(path)
     return "\0" if real == "/" and os.path.islink(path.rstrip("/")) else real  # noqa: PTH114
 
 
-_SEVERAL = lazily(r"\*{2,}")
-_STARS = lazily(r"(?:^|(?<=/))\*\*(?=/|$)")
+_STARS = lazily(r"(?:^|(?<=/))\*\*(?:/+\*\*)*(?:/+|$)")
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """What a pattern names. What its first `**` stands for holds no links, which glob would follow, to / as well."""
+    """Expand a pattern. Unlike in glob, `**` follows no symlinks, which may lead to /."""
     if not (stars := _STARS.search(pattern)):
         yield from glob.iglob(pattern)  # noqa: PTH207
         return
-    below = "/".join(c if c == "**" else _SEVERAL.sub("*", c) for c in pattern[stars.start() :].split("/"))
     for top in glob.iglob(pattern[: stars.start()] or "."):  # noqa: PTH207
-        for path in Path(top).glob(below):
-            if not any(part.startswith(".") for part in path.relative_to(top).parts):
-                yield str(path)
+        if _followed(top) == "\0":
+            yield top
+            continue
+        for folder, names, _ in os.walk(top):
+            names[:] = [n for n in names if not n.startswith(".")]
+            yield from _matches(os.path.join(glob.escape(folder), pattern[stars.end() :]).removeprefix("./") or ".")  # noqa: PTH118
 
 
 def _closed(pattern: str) -> list[tuple[str, str]]:
-    """The directories that a pattern leads through and that could not be looked into, each with the reason: `glob` passes over them."""
+    """The directories in a pattern that cannot be read, each with the reason; `glob` skips them silently."""
     found: dict[str, str] = {}
     above, part = os.path.split(pattern)
     while above and part:
