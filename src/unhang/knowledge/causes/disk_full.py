@@ -23,6 +23,7 @@ _MIB = 1024 * 1024
 # Below the first nothing of a training fits; below the second a checkpoint may not.
 _NO_ROOM = 256 * _MIB
 _LITTLE = 2048 * _MIB
+_FILLED_BY = "df -h {path:path}; df -i {path:path}; du -xh --max-depth=2 {mount:path} 2>/dev/null | sort -h | tail -20"
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
@@ -62,13 +63,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=(Evidence(source=place.mount or place.path, text=text),),
             remedies=("what-fills-it", *(("move-caches",) if "cache" in place.purpose or "temporary" in place.purpose else ("keep-fewer",))),
-            commands={
-                "what-fills-it": command(
-                    "df -h {path:path}; df -i {path:path}; du -xh --max-depth=2 {mount:path} 2>/dev/null | sort -h | tail -20",
-                    path=place.path,
-                    mount=place.mount,
-                )
-            },
+            commands={"what-fills-it": command(_FILLED_BY, path=place.path, mount=place.mount)},
         )
 
 

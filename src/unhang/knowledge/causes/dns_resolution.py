@@ -96,7 +96,7 @@ _ONE_BY_ONE = r"\n".join(
 _BY_HAND = lazily(r"\s*(?:$|\^C|(?:.{1,200}: line \d{1,9}: +\d{1,9} )?Terminated\b)")
 _ENDED = ("launcher-teardown", "ended-by-scheduler", "host-oom-or-killed")
 _HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
-
+_OWN_NAME = r"sudo sed -i '/^127\.0\.1\.1/d' /etc/hosts; echo '{address:host} {name:host}' | sudo tee -a /etc/hosts"
 _CONTAINERS = ("docker", "podman", "kubernetes", "container")
 
 
@@ -111,11 +111,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     way = network.uplink(net) if net is not None else None
     real = next((a.partition("/")[0] for a in way.addresses), "ADDRESS") if way is not None else "ADDRESS"
     commands = {
-        "own-name": command(
-            r"sudo sed -i '/^127\.0\.1\.1/d' /etc/hosts; echo '{address:host} {name:host}' | sudo tee -a /etc/hosts",
-            address=real,
-            name=seen.host_name,
-        ),
+        "own-name": command(_OWN_NAME, address=real, name=seen.host_name),
         "hosts-file": command("docker run --add-host {name:host}:{address:host} ...", name=seen.host_name, address=real),
         "gloo-interface": command("export GLOO_SOCKET_IFNAME={way:interface}", way=way.name if way is not None else "NAME"),
         "name-or-address": command("torchrun --local-addr {address:host} ...", address=real),

@@ -32,11 +32,10 @@ _SHELL = lazily(r"^Killed$|line \d+: +\S{1,20} Killed ")
 # A server that gives up announces it, and then kills all its processes, itself among them.
 _ENDS_ITS_OWN = r"(?i)\bsigquit\b|watchdog timeout|\bkill(?:ing|s|ed)? (?:its |the )?(?:process tree|whole process group|process group|all processes)"
 _MEMORY = ("less-memory", "more-memory", "watch-memory")
+_KILLER = "dmesg -T | grep -iE 'killed process|oom-kill'; grep oom_kill {group:path}/memory.*"
 _KILLED = ("find-the-killer", "watch-memory", "less-memory")
 # What a rank of a training is called in a kernel log: 15 characters of the command or of the thread.
 _OURS = lazily(r"py|torch|pt_|ray|vllm|sglang|deepspeed|accelerate|train|trtllm|nccl|mpi", re.IGNORECASE)
-
-
 # What a rank takes of the host before it has loaded anything: torch alone some 300 MiB, with CUDA's context and NCCL 2 to 4 GiB.
 _TINY_BYTES = 512 * 1024 * 1024
 _WITH_CUDA_BYTES = 4 * 1024**3
@@ -114,11 +113,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             remedies=("find-the-killer", "watch-memory"),
             # memory.events, or memory.oom_control in version 1.
-            commands={
-                "find-the-killer": command("dmesg -T | grep -iE 'killed process|oom-kill'; grep oom_kill {group:path}/memory.*", group=seen.cgroup)
-            }
-            if in_group
-            else None,
+            commands={"find-the-killer": command(_KILLER, group=seen.cgroup)} if in_group else None,
         )
     available, limit, committed = seen.available_bytes, seen.commit_limit_bytes, seen.committed_bytes
     if seen.overcommit == 2 and available is not None and limit is not None and committed is not None:

@@ -26,6 +26,11 @@ _WHERE = r"(?:, on dev (?P<device>[\w.-]+):(?P<port>-?\d+), .{0,80}?local GID in
 # What is refused for want of locked memory or of rights is told by limits and container-capability.
 _ERROR = r"(?!Cannot allocate|Operation not perm|Permission)[A-Z][\w ]{3,60}"
 
+_MTU = "sudo ip link set dev {small:interface*} mtu {mtu:number}"
+_MTUS = "for i in {small:interface*}; do sudo ip link set dev $i mtu {mtu:number}; done"
+_LEAVE_OUT = "ip -br addr show {way:interface}; export NCCL_IB_HCA=^={device:name}"
+_FORCED = "unset NCCL_IB_GID_INDEX   # NCCL 2.21 and later; else: export NCCL_IB_GID_INDEX={right:number}"
+
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import container, infiniband, network
@@ -87,15 +92,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=(Evidence(source="/sys/class/net/*/mtu", text=", ".join(f"{n} {mtu}" for n, mtu in sorted(mtus.items()))),),
             remedies=("same-mtu",),
-            commands={
-                "same-mtu": command(
-                    "sudo ip link set dev {small:interface*} mtu {mtu:number}"
-                    if len(small) == 1
-                    else "for i in {small:interface*}; do sudo ip link set dev $i mtu {mtu:number}; done",
-                    small=small,
-                    mtu=max(mtus.values()),
-                )
-            },
+            commands={"same-mtu": command(_MTU if len(small) == 1 else _MTUS, small=small, mtu=max(mtus.values()))},
         )
 
 
@@ -130,9 +127,7 @@ def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterab
             ),
             evidence=(Evidence(source=setting.place, text=f"NCCL_IB_GID_INDEX={setting.value}"), Evidence(source=where, text=_table(gids))),
             remedies=("forced-index",),
-            commands={
-                "forced-index": command("unset NCCL_IB_GID_INDEX   # NCCL 2.21 and later; else: export NCCL_IB_GID_INDEX={right:number}", right=right)
-            },
+            commands={"forced-index": command(_FORCED, right=right)},
         )
     elif index is None and not good and gids:
         yield CAUSE.host_finding(
@@ -148,13 +143,7 @@ def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterab
             ),
             evidence=(Evidence(source=where, text=_table(gids)),),
             remedies=("address-or-leave-out",),
-            commands={
-                "address-or-leave-out": command(
-                    "ip -br addr show {way:interface}; export NCCL_IB_HCA=^={device:name}",
-                    way=(device.net_devices or ("ETH",))[0],
-                    device=device.name,
-                )
-            },
+            commands={"address-or-leave-out": command(_LEAVE_OUT, way=(device.net_devices or ("ETH",))[0], device=device.name)},
         )
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 # torch 2.13 prints an address that it has already freed in "The client socket has failed to connect to".
 _GARBAGE = lazily(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
+_OPEN = "sudo ufw allow from {net:network}   # or: sudo firewall-cmd --zone=trusted --add-source={net:network}"
+_LOOK = "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'"
 _TRY = "nc -vz -w 5 {host:host} {port:port}; ip route get {host:host}"
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
@@ -159,11 +161,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 ),
                 evidence=(Evidence(source=f"{by.chain.tool} {by.chain.table} {by.chain.name}", text=by.rule),),
                 remedies=("open-between-hosts",),
-                commands={
-                    "open-between-hosts": command(
-                        "sudo ufw allow from {net:network}   # or: sudo firewall-cmd --zone=trusted --add-source={net:network}", net=net
-                    )
-                },
+                commands={"open-between-hosts": command(_OPEN, net=net)},
             )
             return
 
@@ -190,10 +188,7 @@ def _fell(seen: Network, log: KernelLog, *, several: bool) -> Iterable[HostFindi
             evidence=(Evidence(source="kernel log", text=event.text),),
             remedies=(),
         )
-        look = command(
-            "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'", name=towards.name
-        )
-        yield replace(found, remedies=(replace(_STEADY, command=look),))
+        yield replace(found, remedies=(replace(_STEADY, command=command(_LOOK, name=towards.name)),))
 
 
 def _from_peers(host: Snapshot, seen: Network) -> Iterable[tuple[Packet, str]]:

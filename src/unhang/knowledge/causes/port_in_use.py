@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from unhang.records.logs import Hit
     from unhang.records.picture import Picture
 
+_RESERVE = "sudo sysctl -w net.ipv4.ip_local_reserved_ports={ports:name,}"
+
 
 def _in_run(picture: Picture) -> Finding | None:
     return _of_hits(picture.hits_of(CAUSE.id)) if picture.incident.kind == "failure" else None
@@ -102,9 +104,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ),
             evidence=evidence,
             remedies=("reserve-port", "another-port"),
-            commands={
-                "reserve-port": command("sudo sysctl -w net.ipv4.ip_local_reserved_ports={ports:name,}", ports=(*seen.reserved, seen.store_port))
-            },
+            commands={"reserve-port": command(_RESERVE, ports=(*seen.reserved, seen.store_port))},
         )
     if seen.in_range is not None and size and seen.in_range > 0.8 * size:
         yield CAUSE.host_finding(

@@ -23,8 +23,8 @@ _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 # Ranks and child processes that the evidence names.
 _SHOWN = 3
 _STATES = ("stopped", "uninterruptible", "kept", "gil", "repeats", "idle", "unknown")
-
-
+_STACK = "cat /proc/{pid:pid}/stack"
+_BLOCKED = "dmesg -T | grep -A 30 'blocked for more than'"
 # A rank that was held up longer ago has found its end, or its time-out.
 _RECENT_S = 1800
 # hung_task_timeout_secs is 120. Where somebody lowered it, the kernel also tells of what only waited for a busy disk.
@@ -66,11 +66,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         ),
         evidence=tuple(Evidence(source="kernel log", text=e.text) for e in [*[e for e in hung if e is not last][-2:], last]),
         remedies=("look-at-io",),
-        commands={
-            "look-at-io": command("cat /proc/{pid:pid}/stack", pid=last.pid)
-            if last.process_is_there
-            else command("dmesg -T | grep -A 30 'blocked for more than'")
-        },
+        commands={"look-at-io": command(_STACK, pid=last.pid) if last.process_is_there else command(_BLOCKED)},
     )
 
 
@@ -136,7 +132,7 @@ def _in_run(picture: Picture) -> Finding | None:
             **waits.commands(first.wait),
             "continue-it": command("kill -CONT {pid:pid}", pid=first.record.pid),
             "look-inside": command("py-spy dump --native --pid {pid:pid}", pid=first.record.pid),
-            "look-at-io": command("cat /proc/{pid:pid}/stack", pid=first.record.pid),
+            "look-at-io": command(_STACK, pid=first.record.pid),
             **waits.longer(picture, lasts_s=_sleep_s(first))[1],
         },
     )

@@ -35,6 +35,7 @@ _ELAPSED = lazily(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)<")
 _LEFT = lazily(r"<(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)[,\]]")
 # A bar's own guess is rough: a timeout has a quarter more, in steps of so much.
 _STEP_S = 600
+_LONGER = "--ddp_timeout {s:number}   # transformers; elsewhere init_process_group(timeout=timedelta(seconds={s:number}))"
 # A line that stands this close before the first complaint was the last that its rank said.
 _LAST_LINES = 60
 # Their lines stand in healthy logs, too.
@@ -196,10 +197,7 @@ def _of_work(hit: Hit, wait: _Wait, *, standing: Standing) -> Finding:
     if elapsed is not None and left is not None:
         since += Text(", {s} left", "，还需 {s}").fill(s=words.seconds(left))
         timeout_s = -(-(elapsed + left) * 5 // (4 * _STEP_S)) * _STEP_S
-        longer = command(
-            "--ddp_timeout {s:number}   # transformers; elsewhere init_process_group(timeout=timedelta(seconds={s:number}))", s=timeout_s
-        )
-        commands = {"raise-the-timeout": longer}
+        commands = {"raise-the-timeout": command(_LONGER, s=timeout_s)}
     waiting = text.ranks(wait.ranks) if wait.ranks else Text("the others", "其他 rank")
     return CAUSE.finding(
         standing=standing,

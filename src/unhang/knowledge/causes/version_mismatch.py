@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from unhang.records.logs.said import At
 
 _RELEASE = lazily(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
+_ANEW = "{python:path} -m pip install --force-reinstall --no-deps {packages:name*}"
+_PINS = "python -m pip install {pins:requirement*}"
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -115,11 +117,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 ),
                 evidence=tuple(Evidence(source=env.prefix, text=f"{n}-{one}.dist-info") for n, v in list(doubled.items())[:2] for one in v),
                 remedies=("install-anew",),
-                commands={
-                    "install-anew": command(
-                        "{python:path} -m pip install --force-reinstall --no-deps {packages:name*}", python=env.python, packages=doubled
-                    )
-                },
+                commands={"install-anew": command(_ANEW, python=env.python, packages=doubled)},
             )
 
 
@@ -153,9 +151,7 @@ def _pins(seen: Libraries) -> Iterable[HostFinding]:
             ),
             evidence=tuple(Evidence(source=f"Requires-Dist of {p.package}", text=f"{p.name}=={p.wanted}") for p in own[:4]),
             remedies=("matching-packages",),
-            commands={"matching-packages": command("python -m pip install {pins:requirement*}", pins=[f"{p.name}=={p.wanted}" for p in own])}
-            if not about_torch
-            else None,
+            commands=None if about_torch else {"matching-packages": command(_PINS, pins=[f"{p.name}=={p.wanted}" for p in own])},
         )
 
 
