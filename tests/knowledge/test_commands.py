@@ -89,12 +89,14 @@ def beside(lines) -> tuple[Hit, ...]:
 
 @pytest.mark.parametrize("value", [*HOSTILE[:8], "x\u200b", "\x1b[2Jx"], ids=ascii)
 def test_nothing_that_a_signature_captures_becomes_more_than_a_word(lines, plain, value):
-    bad, wrong = next(poisoned(beside(lines), value, every=True)), set()
+    bad, wrong, checked = next(poisoned(beside(lines), value, every=True)), set(), 0
     for id, of_lines in lines.items():
         for changed in (c for hits in of_lines for every in (True, False) for c in poisoned(hits, value, every=every)):
             for found in judged(CAUSES[id], changed, bad):
-                wrong |= {(name, text) for name, text in commands(found) if shape(text) not in plain[f"{id}/{name}"]}
-    assert wrong == set()
+                made = list(commands(found))
+                checked += len(made)
+                wrong |= {(name, text) for name, text in made if shape(text) not in plain[f"{id}/{name}"]}
+    assert checked > 1000 and wrong == set()
 
 
 @pytest.fixture(scope="module")
@@ -152,11 +154,12 @@ def test_no_name_on_a_host_becomes_more_than_a_word(of_a_host):
     plain, texts = usual(found), [text for f in found for _, text in commands(f)]
     named = [(path, text) for path, text in strings(of_a_host["parts"]) if len(text) > 2 and any(text in command for command in texts)]
     known = {word for text in texts for word in re.split(r"[\s;]+", text)}
-    wrong = set()
+    wrong, checked = set(), 0
     for path, text in named:
         for value in HOSTILE[:8]:
             for f in found_on({**of_a_host, "parts": changed(of_a_host["parts"], path, text + value)}):
                 # One of several may be left out.
                 told = [(id, t) for id, t in commands(f) if not set(re.split(r"[\s;]+", t)) <= known]
+                checked += len(told)
                 wrong |= {(id, t) for id, t in told if shape(t) not in plain.get(f"{f.cause}/{id}", ())}
-    assert wrong == set()
+    assert len(named) > 20 and checked > 50 and wrong == set()
