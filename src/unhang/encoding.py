@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from unhang.printable import json_escaped
+from unhang.printable import escape_json
 
 
 def encode(value: object) -> bytes:
@@ -15,7 +15,7 @@ def encode(value: object) -> bytes:
         encoded = msgspec.json.encode(value)
     except UnicodeEncodeError:
         encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
-    return encoded if encoded.isascii() and b"\x7f" not in encoded else json_escaped(encoded.decode()).encode()
+    return encoded if encoded.isascii() and b"\x7f" not in encoded else escape_json(encoded.decode()).encode()
 
 
 def _encodable(value: Any) -> Any:

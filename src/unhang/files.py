@@ -1,6 +1,6 @@
-"""Files and directories that are their owner's alone, and what a killed process left of them.
+"""Files and directories that only their owner can access, and removal of those that a killed process left.
 
-What holds arguments, an environment or stacks is made 0600 or 0700, whatever the umask grants: what is narrowed later could be opened before.
+Whatever holds arguments, an environment or stacks is created with 0600 or 0700, whatever the umask: before a later chmod others could open it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "unhang-"
-# In a directory that ends with its process: only one that has it, unlocked, is a leftover.
+# Marks a directory that is deleted when its process ends; without a lock on it, it is a leftover.
 MARK = ".unhang-temporary"
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _swept: set[str] = set()
@@ -21,12 +21,12 @@ _kept: set[Path] = set()
 
 
 def private(path: str, flags: int) -> int:
-    """The `opener` of `open` for such a file; one that is there keeps its mode."""
+    """An `opener` for `open`: creates a file with 0600; an existing one keeps its mode."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def make_directory(path: Path) -> None:
-    """A directory, and those above it that are missing. Raises OSError."""
+    """Create a directory and its missing parents. Raises OSError."""
     if not path.is_dir():
         if path.parent != path:
             make_directory(path.parent)
@@ -34,15 +34,15 @@ def make_directory(path: Path) -> None:
 
 
 def make_for_database(path: Path) -> None:
-    """An empty file, which SQLite takes for a new database and whose mode it gives to its journal. Raises OSError."""
+    """Create an empty file: a new database to SQLite, which gives its mode to the journal. Raises OSError."""
     make_directory(path.parent)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; a link is replaced, not followed. Whom its owner lets read it may read the new one. Raises OSError."""
-    temporary = path.with_name(f".{path.name[:200]}.{os.urandom(6).hex()}")
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file atomically; replace a symlink, keep the mode of an existing file. Raises OSError."""
+    temporary = path.with_name(f".{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb", opener=private) as f:
             with contextlib.suppress(FileNotFoundError):
@@ -57,19 +57,19 @@ def write(path: Path, data: bytes) -> None:
 
 
 def write_named(path: Path, data: bytes) -> None:
-    """As `write`, where the user said: a link is followed, a pipe or a device written to. Raises OSError."""
+    """Like `write_atomically`, for a path the user named: follows a symlink, writes to a pipe or device. Raises OSError."""
     if path.exists() and not path.is_file():
-        # A directory says so itself.
+        # Raises IsADirectoryError for a directory.
         path.write_bytes(data)
     else:
-        write(Path(os.path.realpath(path)), data)
+        write_atomically(Path(os.path.realpath(path)), data)
 
 
 @contextlib.contextmanager
 def temporary_directory(kind: str = "", base: str | None = None) -> Iterator[Path]:
-    """A directory for as long as the context lasts, in `base` or the usual place, where the first call removes what killed processes left.
+    """Create a directory in `base` (default: the system's) and delete it at the end, unless `keep` was called. Raises OSError.
 
-    `keep` leaves it to the user. Raises OSError.
+    The first call for each `base` also removes what killed processes left there.
     """
     import shutil
     import tempfile
@@ -83,21 +83,22 @@ def temporary_directory(kind: str = "", base: str | None = None) -> Iterator[Pat
     try:
         yield made
     finally:
-        if made not in _kept:
-            shutil.rmtree(made, ignore_errors=True)
+        # On NFS the directory of an open file cannot be removed.
         if lock is not None:
             os.close(lock)
+        if made not in _kept:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def keep(made: Path) -> None:
-    """Leave a temporary directory to the user."""
+    """Do not delete a temporary directory."""
     _kept.add(made)
     with contextlib.suppress(OSError):
         (made / MARK).unlink()
 
 
 def sweep(base: str) -> None:
-    """Remove the temporary directories of this user in `base` whose processes are gone; never raises."""
+    """Remove this user's temporary directories in `base` whose processes are gone. Never raises."""
     with contextlib.suppress(OSError):
         for entry in [e for e in os.scandir(base) if e.name.startswith(PREFIX)]:
             with contextlib.suppress(OSError):
@@ -105,7 +106,7 @@ def sweep(base: str) -> None:
 
 
 def _remove_left(directory: Path) -> None:
-    """Raises OSError for one that is in use, or has no mark."""
+    """Raises OSError if it is in use or has no mark."""
     import shutil
 
     found = directory.lstat()
@@ -114,24 +115,25 @@ def _remove_left(directory: Path) -> None:
     fd = os.open(directory / MARK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Of another machine, in a folder that both mount, locks may not be seen here.
-        if os.read(fd, 64) == Path(_BOOT).read_bytes():
-            shutil.rmtree(directory, ignore_errors=True)
+        # Locks of another machine that mounts this file system may be invisible here.
+        if os.read(fd, 64) != Path(_BOOT).read_bytes():
+            return
     finally:
         os.close(fd)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _mark(made: Path) -> int | None:
-    """A lock that ends with this process; None if none can be had. A pid would not do: it may be another's by now, or one of another container."""
-    fd = -1
+    """Lock the mark until this process ends; None if that fails. A pid would not do: it can be reused, or be one of another container."""
+    lock = -1
     try:
-        fd = os.open(made / f"{MARK}-", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(fd, Path(_BOOT).read_bytes())
-        # Under its name it is never seen unlocked.
+        lock = os.open(made / f"{MARK}-", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(lock, Path(_BOOT).read_bytes())
+        # It gets its final name only once it is locked.
         (made / f"{MARK}-").rename(made / MARK)
     except OSError:
-        if fd >= 0:
-            os.close(fd)
+        if lock >= 0:
+            os.close(lock)
         return None
-    return fd
+    return lock

@@ -1,4 +1,4 @@
-"""What may be printed of what is not ours: names of files, lines of logs, values of variables. Every way out of a command leads through here."""
+"""Escapes untrusted text (file names, log lines, variables) before it is printed."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Any
 
 from unhang.patterns import lazily
 
-# What acts on a terminal (control characters but tab and line feed), shows a text in another order than it has (bidirectional controls), or is not
-# seen at all (zero width, fillers, tags, variation selectors but the two of emoji).
+# Control characters other than tab and line feed steer a terminal, bidirectional ones reorder text, and zero-width characters, fillers, tags and
+# variation selectors other than the two of emoji are invisible.
 UNPRINTABLE = lazily(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
     r"\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 
-def escaped(text: str) -> str:
-    """For people: what is not printable as Python writes it, so that nothing is lost."""
+def escape(text: str) -> str:
+    """Replace unprintable characters by Python's escapes, so that nothing is lost."""
     return UNPRINTABLE.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
-    """A name: `escaped`, on one line, with bytes that are no text."""
-    return escaped(text).replace("\n", "\\n").replace("\t", "\\t").encode(errors="backslashreplace").decode()
+    """Escape a name, line breaks, tabs and undecodable bytes included."""
+    return escape(text).replace("\n", "\\n").replace("\t", "\\t").encode(errors="backslashreplace").decode()
 
 
 def removed(text: str) -> str:
-    """For what is compared, and for pages: without what is not printable."""
+    """Remove unprintable characters, for comparisons and pages."""
     return UNPRINTABLE.sub("", text)
 
 
-def json_escaped(text: str) -> str:
-    """JSON that means the same, without what is not printable."""
+def escape_json(text: str) -> str:
+    """Escape unprintable characters in JSON text without changing its value."""
     return UNPRINTABLE.sub(lambda m: re.sub("(....)", r"\\u\1", m[0].encode("utf-16-be").hex()), text)
 
 
 class Printable(io.TextIOWrapper):
-    """A stream on which text is `escaped`, whoever writes it; what styles its own text writes on `styled`."""
+    """A text stream that escapes what is written; `styled` bypasses it for our own escape sequences."""
 
     def write(self, text: str) -> int:
-        return super().write(escaped(text))
+        return super().write(escape(text))
 
     @property
     def styled(self) -> Any:
@@ -59,6 +59,6 @@ class _Styled:
 
 
 def styled(stream: Any) -> Any:
-    """Where text goes as it is, of a stream like sys.stdout; that of a `Printable`, also while rich stands in for it."""
+    """The stream without escaping, also while rich replaces it."""
     stream = getattr(stream, "rich_proxied_file", stream)
     return getattr(stream, "styled", stream)

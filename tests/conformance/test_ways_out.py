@@ -16,6 +16,7 @@ WAYS_OUT = re.compile(
 # Processes of trainings, whose output is the training's, and programs whose output we read.
 OTHERS = {"probes", "runtime", "integrations", "testing"}
 JUSTIFIED = {
+    "cli/app.py": 1,  # shows the cursor again
     "cli/main.py": 1,  # before anything is imported: a sentence of our own
     "cli/usage.py": 3,  # on the stream that was asked for, which is ours
     "cli/refused.py": 1,  # JSON, as `encoding` writes it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -83,14 +84,16 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
     RunDir(tmp_path).write_bytes(tmp_path / "verdict.md", b"new")
     assert (tmp_path / "others").read_bytes() == b"as it was" and not (tmp_path / "verdict.md").is_symlink()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["others", "verdict.md"]
+    # 252 of the 255 bytes that a name may have.
+    RunDir(tmp_path).write_bytes(tmp_path / (84 * "名"), b"new")
 
 
 @pytest.mark.parametrize(
     ("toml", "options", "mode"),
     [
         ("", ("--private",), "0o700"),
-        ("[run]\nprivate = true\n", (), "0o700"),
-        ("[run]\nprivate = true\n", ("--no-private",), "0o777"),
+        (PRIVATE, (), "0o700"),
+        (PRIVATE, ("--no-private",), "0o777"),
         ("", (), "0o777"),
     ],
 )
@@ -102,6 +105,13 @@ def test_a_private_run(tmp_path, toml, options, mode, is_there):
         new_directory(tmp_path / "run").chmod(0o777)
     done = unhang_does("run", *options, "--run-dir", "run", "--", "true", cwd=tmp_path)
     assert done.returncode == 0 and oct(stat.S_IMODE((tmp_path / "run").stat().st_mode)) == mode, done.stderr
+
+
+@pytest.mark.parametrize(("option", "mode"), [("--no-private", "0o777"), ("--private", "0o700")])
+def test_a_private_comparison(tmp_path, option, mode):
+    (tmp_path / "unhang.toml").write_text(PRIVATE)
+    done = unhang_does("bench", "compare", option, "--a", "none", "--b", "env.A=1", "--", "true", cwd=tmp_path)
+    assert [oct(stat.S_IMODE(p.stat().st_mode)) for p in (tmp_path / "runs").iterdir()] == [mode], done.stderr
 
 
 def test_what_a_killed_run_left_goes_with_the_next_one(launcher):
@@ -162,6 +172,20 @@ def test_only_what_is_left_for_certain_is_removed(tmp_path, monkeypatch):
         files.sweep(str(base))
         assert sorted(base.iterdir()) == sorted([alive, open_to_others, other_machine, unmarked, link, linked_mark])
     assert (outside / "kept.txt").exists() and not alive.exists()
+
+
+def test_nothing_is_open_in_what_is_removed(tmp_path, monkeypatch):
+    """On NFS the directory of an open file cannot be removed."""
+    opened, remove = [], shutil.rmtree
+
+    def removed(path, **more):
+        opened.append([p for n in os.listdir("/proc/self/fd") if (p := os.path.realpath(f"/proc/self/fd/{n}")).startswith(str(path))])
+        remove(path, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    dead(tmp_path)
+    files.sweep(str(tmp_path))
+    assert opened == [[], []] and list(tmp_path.iterdir()) == []
 
 
 def test_what_is_kept_for_the_user_stays(tmp_path):

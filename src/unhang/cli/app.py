@@ -145,7 +145,7 @@ def _is_of_output(error: OSError) -> bool:
 
 
 _interrupts: list[int] = []
-# For `unhang why`, which keeps nothing but a folder that it unpacks to.
+# Time for `unhang why` to clean up; the next process removes the temporary directories that it leaves.
 _WAY_OUT_S = 2.0
 
 
@@ -155,10 +155,17 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
     # Once is enough: another one would end what is on its way out already, in the middle of that.
     answer_interrupts(signal.SIG_IGN)
     if sys.argv[1:2] == ["why"]:
-        # What is raised here may be lost in a callback, and what is on its way out may wait for others. Nothing of it has to be kept.
-        signal.signal(signal.SIGALRM, lambda alarm, frame: os._exit(interrupted_by(number)))
+        # A callback may swallow what is raised here, and cleanup may block. At worst a temporary file of --report or --bundle is left.
+        signal.signal(signal.SIGALRM, lambda alarm, frame: _exit_now(number))
         signal.setitimer(signal.ITIMER_REAL, _WAY_OUT_S)
     sys.exit(interrupted_by(number))
+
+
+def _exit_now(number: int) -> None:
+    if os.isatty(2):
+        # rich hides the cursor.
+        os.write(2, b"\x1b[?25h")
+    os._exit(interrupted_by(number))
 
 
 def _complain(error: UnhangError) -> None:

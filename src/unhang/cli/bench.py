@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
-from unhang.cli.options import NoColor, duration, percentage
+from unhang.cli.options import NoColor, Private, duration, percentage
 from unhang.errors import MissingExtra
 
 _ARM = "Settings as --set of unhang run takes them, env.NAME=VALUE, a preset, or none."
@@ -113,7 +113,7 @@ def compare(
     ] = None,
     module: Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")] = False,
     python: _Python = None,
-    private: Annotated[bool, typer.Option("--private", help="Let nobody else enter the directory; without it only logs can be read.")] = False,
+    private: Private = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each run as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table and the verdict as Markdown.")] = None,

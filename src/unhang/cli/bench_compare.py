@@ -75,7 +75,9 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         is_race=verb == "priorities",
         leaves_out_equal=verb == "priorities" or asked.ready_made is not None,
     )
-    directory = directory or BenchDir.create(command.name, asked, private=options.private or of_settings.configured(Path.cwd()).private)
+    if directory is None:
+        private = of_settings.configured(Path.cwd()).private if options.private is None else options.private
+        directory = BenchDir.create(command.name, asked, private=private)
     directory.lock()
     again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:

@@ -86,24 +86,16 @@ def runner(
 
 
 def _run(
-    folder: Path,
-    words: list[str],
-    choice: Choice,
-    size: int,
-    *,
-    python: str,
-    environ: Mapping[str, str],
-    limit_s: float,
-    cancelled: Callable[[], bool],
+    base: Path, words: list[str], choice: Choice, size: int, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool]
 ) -> Steps | Text | Wrong:
     argv = [sys.executable, "-m", "unhang", "run", "--fallback", "off", "--on-failure", "abort", "--quiet", "--json", "--python", python]
-    argv += ["--run-dir", str(folder / "run"), *(w for key, value in choice.items() for w in ("--set", f"{key}={spelled(value)}"))]
+    argv += ["--run-dir", str(base / "run"), *(w for key, value in choice.items() for w in ("--set", f"{key}={spelled(value)}"))]
     if words[0].endswith(".py"):
         argv += ["-n", str(size)]
-    out = folder / "out"
+    out = base / "out"
     process: subprocess.Popen[bytes] | None = None
     try:
-        with out.open("wb") as stdout, (folder / "err").open("wb") as stderr:
+        with out.open("wb") as stdout, (base / "err").open("wb") as stderr:
             process = subprocess.Popen(
                 [*argv, "--", *words],
                 env=dict(environ),
@@ -114,9 +106,9 @@ def _run(
                 preexec_fn=ending.die_with_parent,
             )
         over = _wait(process, limit_s, cancelled)
-        found = _steps(out.read_bytes(), process.returncode, (folder / "err").read_text(errors="replace"), choice, over=over, limit_s=limit_s)
+        found = _steps(out.read_bytes(), process.returncode, (base / "err").read_text(errors="replace"), choice, over=over, limit_s=limit_s)
         # What was refused may be what the settings have put there.
-        return _not_run(found.why) if isinstance(found, Wrong) and not _as_given(RunDir(folder / "run")) else found
+        return _not_run(found.why) if isinstance(found, Wrong) and not _as_given(RunDir(base / "run")) else found
     finally:
         if process is not None and process.poll() is None:
             _end(process)

@@ -78,9 +78,8 @@ def _print(error: str, *, exitcode: int, error_zh: str | None, cause: str | None
 def shown(said: object) -> str:
     """Errors quote names of files and lines of logs."""
     from unhang.diagnosis.redact import redact
-    from unhang.printable import escaped
 
-    return redact(escaped(str(said)))
+    return redact(str(said))
 
 
 def _is_asked_for(argv: list[str], *, misread: bool) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unhang.cli.options import NoColor, duration
+from unhang.cli.options import NoColor, Private, duration
 
 
 def register(app: typer.Typer) -> None:
@@ -65,10 +65,7 @@ def run(
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/NAME-TIME")
     ] = None,
-    private: Annotated[
-        bool | None,
-        typer.Option("--private/--no-private", help="Let nobody else enter the run directory; without it only logs can be read.", show_default="no"),
-    ] = None,
+    private: Private = None,
     prefix: Annotated[bool, typer.Option("--prefix", help="Put [rank N] before each line of the training's output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the training's output in the logs only.")] = False,
     python: Annotated[

@@ -118,7 +118,7 @@ def _drawn_then(rundir: RunDir, number: int, why: str) -> Verdict | None:
     except (RunDirError, OSError):
         return None
     left = NotExamined(what=f"incident {number}", why=f"{why}; this is the verdict that was drawn during the run ({rundir.relative(path)})")
-    return still_there.told(replace(found.each(_in_our_words), not_examined=(left, *found.not_examined)), ())
+    return replace(found.each(_in_our_words), not_examined=(left, *found.not_examined))
 
 
 def _in_our_words(finding: Finding) -> Finding:

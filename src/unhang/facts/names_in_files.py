@@ -102,7 +102,7 @@ class Reader:
             return
         with contextlib.suppress(OSError):
             files.make_directory(self._path.parent)
-            files.write(self._path, encoding.encode({**self._load(), **self._now}))
+            files.write_atomically(self._path, encoding.encode({**self._load(), **self._now}))
 
     def _look(self, library: Library) -> Names:
         whole = True

@@ -117,8 +117,8 @@ class Cause:
         evidence: tuple[Evidence, ...] = (),
         commands: Mapping[str, Command | None] | None = None,
     ) -> Finding:
-        """A finding of this cause. `remedies` chooses by id (None: all); `commands` puts a command with this run's own values into a remedy,
-        or takes its own away where a value is not what it should be.
+        """A finding of this cause. `remedies` chooses by id (None: all); `commands` maps remedy ids to commands with this run's own values,
+        or None to drop it if a value is invalid.
         """
         return Finding(
             cause=self.id,

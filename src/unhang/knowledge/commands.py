@@ -1,6 +1,6 @@
-"""The one place where values enter a command that people paste: quoted for the shell, or refused.
+"""Puts values into the commands that people paste, quoted for the shell; refuses invalid ones.
 
-Logs, dumps, run directories and names on a host come from strangers, and what a remedy suggests is pasted as it stands, often as root.
+Values come from untrusted logs, dumps, run directories and hosts, and suggested commands are pasted unread, often as root.
 """
 
 from __future__ import annotations
@@ -13,42 +13,41 @@ from typing import NewType, cast
 
 from unhang.patterns import lazily
 
-# A line for a shell. Only `command` makes one, so that mypy refuses every other text where one is asked for.
+# A shell command. Only `command` makes one, so mypy rejects any other str.
 Command = NewType("Command", str)
 
 _HOST = r"(?=.{1,253}\Z)[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?"
 _IPV4 = r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}"
 _IPV6 = rf"[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{1,7}}:(?:[0-9A-Fa-f]{{0,4}}|{_IPV4})"
 _PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
-# What a value of a kind looks like. Only ASCII: a name that looks like another is no name.
+# Valid values of each kind. ASCII only, against look-alikes.
 _KINDS = {
     "host": lazily(rf"{_HOST}|{_IPV6}(?:%[A-Za-z0-9_.-]{{1,15}})?"),
     "login": lazily(rf"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,63}}@)?{_HOST}|{_IPV6}"),
     "network": lazily(rf"(?:{_IPV4}|{_IPV6})(?:/[0-9]{{1,3}})?"),
     "port": lazily(_PORT),
-    # 4194304 is the most that Linux gives.
+    # At most 4194304 on Linux (PID_MAX_LIMIT).
     "pid": lazily(r"[1-9][0-9]{0,6}"),
     "number": lazily(r"[0-9]{1,18}(?:\.[0-9]{1,9})?"),
     "interface": lazily(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}"),
     "pci": lazily(r"(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}(?:\.[0-7])?"),
     "variable": lazily(r"[A-Za-z_][A-Za-z0-9_]{0,127}"),
-    # Of a device, a module, a package, a release.
+    # A device, module, package or release.
     "name": lazily(r"[A-Za-z0-9_][A-Za-z0-9_.:+,-]{0,127}"),
     "requirement": lazily(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}==[0-9][A-Za-z0-9_.+!*-]{0,63}"),
 }
 _MOST_CHARS = 4096
-# What a run's own words take the place of afterwards, wherever it stands: within quotes they would end them.
+# Placeholders that the run's own words replace later; inside quotes they would end them.
 PYTHON = "/path/to/env/bin/python"
 _PLACEHOLDERS = ("COMMAND", PYTHON)
 _BETWEEN = {"*": " ", ",": ","}
 
 
 def command(template: str, /, **values: object) -> Command | None:
-    """The template with these values in its fields; None where one is missing, or cannot be what its field calls it.
+    """Fill in a template; None if a value is None or invalid for its kind.
 
-    A field names its kind: `{host:host}`, and of several `{pids:pid,}` with commas between them, `{files:path*}` with blanks. Kinds are those of
-    `_KINDS`, `path` and `text` (one word, whatever it says). Only a path or a text is changed by its quotes: where the template has quotes itself,
-    neither may stand within them.
+    Each field names its kind, one of `_KINDS`, `path` or `text` (any single word): `{host:host}`. `{pids:pid,}` joins several values with commas,
+    `{files:path*}` with blanks. Only paths and texts may be quoted, so a template must not have these inside quotes of its own.
     """
     parts = []
     for literal, name, kind, _ in Formatter().parse(template):
@@ -70,7 +69,7 @@ def _word(kind: str, value: object) -> str | None:
     text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
     if kind not in ("path", "text"):
         return shlex.quote(text) if _KINDS[kind].fullmatch(text) else None
-    # A line break ends a comment, and what cannot be seen is not what is read.
+    # A line break would end a comment, and invisible characters deceive the reader.
     if not text.isprintable() or len(text) > _MOST_CHARS or any(word in text for word in _PLACEHOLDERS) or (kind == "path" and not text):
         return None
     return shlex.quote(f"./{text}" if kind == "path" and text.startswith("-") else text)

@@ -142,6 +142,6 @@ class Patience:
             kept = {name: pauses for name, pauses in self._read().items() if name != self._script} | {self._script: own}
             try:
                 files.make_directory(path.parent)
-                files.write(path, encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
+                files.write_atomically(path, encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
             except (OSError, UnicodeError) as e:
                 self._trouble(f"the pauses of this run are not remembered: {path}: {e}")

@@ -98,7 +98,7 @@ def walk(
             if real.is_dir() and real in within:
                 continue
             if real in inside.parents:
-                leave(LeftOut(path=path, why=f"a link to {real}, which holds this directory"))
+                leave(LeftOut(path=path, why=f"a symlink to {real}, which contains this directory"))
                 continue
             at = real
         if at.is_dir():

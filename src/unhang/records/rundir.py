@@ -79,7 +79,7 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path | Callable[[], Path], *, private: bool = False) -> RunDir:
-        """Make a new, empty run directory (see `new_directory`), which nobody else may enter if it is `private`.
+        """Make a new, empty run directory (see `new_directory`), inaccessible to other users if `private`.
 
         Raises RunDirError where it holds something or cannot be made.
         """
@@ -303,7 +303,7 @@ class RunDir:
             return RunDirError(what)
         return RunDirError(
             what,
-            cause="only logs are for others, until the owner of the run lets them read its records",
+            cause="other users can read only the logs of a run unless its owner allows more",
             hint=f"as its owner: chmod -R g+rX {named.again(self.path)}",
         )
 
@@ -316,13 +316,13 @@ class RunDir:
         self.write_bytes(path, msgspec.json.format(encoding.encode(value), indent=2) + b"\n")
 
     def write_bytes(self, path: Path, data: bytes) -> None:
-        """Write a file of the owner's alone, whole or not at all. Raises OSError."""
+        """Write a file atomically, readable by its owner only. Raises OSError."""
         files.make_directory(path.parent)
-        files.write(path, data)
+        files.write_atomically(path, data)
 
 
 def new_directory(path: Path | Callable[[], Path], *, private: bool = False) -> Path:
-    """Make a directory that is not there yet, or is empty. A function is asked again where somebody else was quicker. Raises OSError."""
+    """Create a directory, or take an empty one. A function is called again if another process took its path first. Raises OSError."""
     ask = path if callable(path) else lambda: path
     chosen = ask()
     while True:

@@ -8,7 +8,7 @@ from typing import Any
 import rich.console
 from rich.segment import Segment
 
-from unhang.printable import escaped, styled
+from unhang.printable import escape, styled
 
 
 class Console(rich.console.Console):
@@ -17,4 +17,4 @@ class Console(rich.console.Console):
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else escaped(text), style, control)
+            yield Segment(text if control else escape(text), style, control)

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from unhang.patterns import lazily
-from unhang.printable import escaped, styled
+from unhang.printable import escape, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ def status(says: str) -> Status:
 def echo(text: str = "", *, stderr: bool = False, red: bool = False, end: str = "\n") -> None:
     """Print text of a command, whatever names stand in it. Raises OSError."""
     stream = sys.stderr if stderr else sys.stdout
-    text = escaped(text)
+    text = escape(text)
     styled(stream).write((f"\x1b[31m{text}\x1b[0m" if red and stream.isatty() and not is_plain() else text) + end)
     stream.flush()
 

@@ -15,7 +15,7 @@ from unhang.knowledge.variables.judge import Judged, Remark
 from unhang.knowledge.variables.readers import Reader
 from unhang.knowledge.variables.variable import Text
 from unhang.model import Severity
-from unhang.printable import escaped
+from unhang.printable import escape
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import Language
@@ -94,7 +94,7 @@ def _redacted(one: Judged) -> Judged:
 
 
 def _clean(text: str) -> str:
-    return redact(escaped(text))
+    return redact(escape(text))
 
 
 def render(examined: Examined, console: Console, *, lang: Language) -> None:

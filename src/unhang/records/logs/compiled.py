@@ -81,6 +81,6 @@ def _keyed(path: Path, data: bytes) -> bytes:
 
 def _keep(path: Path, data: bytes) -> None:
     files.make_directory(path.parent)
-    files.write(path, _digest(_keyed(path, data)) + data)
+    files.write_atomically(path, _digest(_keyed(path, data)) + data)
     for old in sorted(path.parent.glob(f"{_NAME}*"), key=lambda p: p.stat().st_mtime)[:-_MOST_KEPT]:
         old.unlink(missing_ok=True)

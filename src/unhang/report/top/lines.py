@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from unhang.printable import escaped
+from unhang.printable import escape
 from unhang.records.live.picture import Job, Picture, Rank, State
 from unhang.report.folding import fold
 from unhang.report.language import STANDINGS, Language, refusal
@@ -372,7 +372,7 @@ def _or(value: object) -> str:
 
 def clean(text: str) -> str:
     """On one line, and nothing of it steers a terminal: what files hold may be anybody's."""
-    return escaped(text.replace("\n", " ").replace("\t", " "))
+    return escape(text.replace("\n", " ").replace("\t", " "))
 
 
 def _sized(text: str, column: Column) -> str:

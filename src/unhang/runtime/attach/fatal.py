@@ -10,7 +10,7 @@ import os
 import signal
 from typing import IO
 
-from .protocol import ENV_FATAL, private
+from .protocol import ENV_FATAL, open_private
 
 _file: IO[bytes] | None = None
 _enabled = False
@@ -25,7 +25,7 @@ def arrange() -> None:
     rank = os.environ.get("RANK", "")
     name = f"rank{rank}.txt" if rank.isdecimal() else f"pid{os.getpid()}.txt"
     try:
-        _file = open(os.path.join(directory, name), "ab", buffering=0, opener=private)  # noqa: SIM115  open as long as the process lives
+        _file = open(os.path.join(directory, name), "ab", buffering=0, opener=open_private)  # noqa: SIM115  open as long as the process lives
         if not faulthandler.is_enabled():
             faulthandler.enable(file=_file, all_threads=True)
             _enabled = True

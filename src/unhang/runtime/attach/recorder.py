@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from . import compiler
-from .protocol import private
+from .protocol import open_private
 
 _ACCELERATORS = ("nccl", "xccl")
 _GENERIC = "fr"
@@ -139,7 +139,7 @@ def _write(path: str, data: bytes) -> None:
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
     try:
-        with open(temporary, "wb", opener=private) as file:
+        with open(temporary, "wb", opener=open_private) as file:
             file.write(data)
         os.replace(temporary, path)
     except OSError:
