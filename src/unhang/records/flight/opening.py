@@ -16,8 +16,8 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.records.flight import unpickle
-from unhang.records.flight.confined import allow_unpacked, is_bounded
 from unhang.records.flight.naming import is_rank
+from unhang.records.flight.reader_processes import extend_budget, is_bounded
 from unhang.records.flight.repeats import Repeats, repeats
 from unhang.records.logs import unpacking
 from unhang.records.logs.kinds import FLIGHT, no_log
@@ -55,6 +55,14 @@ class Opened:
         if self.repeats is None:
             return self
         return replace(self, raw={**self.raw, "entries": self.repeats.expanded(self.raw["entries"])}, repeats=None)
+
+
+def size_of(path: Path) -> int:
+    """The size of a file in bytes, 0 if it cannot be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def is_dump(head: bytes) -> bool:
@@ -118,7 +126,7 @@ def decoded(data: bytes, source: str) -> tuple[Opened, ...]:
     if any(
         isinstance(entries := dump.raw.get("entries"), list) and len(entries) > max(_MANY_ENTRIES, len(data) // _BYTES_OF_ENTRY) for dump in found
     ):
-        raise RecordError(f"{source} is refused: it has more entries than its size can hold", cause="it is no flight-recorder dump")
+        raise RecordError(f"{source} lists more entries than a file of its size can hold", cause="it is no flight-recorder dump")
     return found
 
 
@@ -157,7 +165,7 @@ def bytes_of(path: Path) -> tuple[bytes, str | None]:
                     raise RecordError(f"{path} is larger than any flight-recorder dump (more than {MAX_BYTES} bytes)") from e
                 damage = f"its packing is damaged: {e.why}"
             data = b"".join(parts)
-            allow_unpacked(len(data))
+            extend_budget(len(data))
     except OSError as e:
         raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
     finally:
