@@ -31,8 +31,8 @@ NEWEST_LOST = "it is cut off or damaged: its newest entries are lost"
 # memory. Of a real dump's some 80 bytes of JSON, and 17 where calls have hundreds of tensors; of a pickle 4.
 _MANY_CONTAINERS = 200_000
 _BYTES_OF_CONTAINER = {"JSON": 8, "pickle": 3}
-# The keys of an entry alone take more.
-_MANY_ENTRIES, _BYTES_OF_ENTRY = 2_000, 16
+# Of a real dump some 200 bytes.
+_MANY_ENTRIES, _BYTES_OF_ENTRY = 2_000, 96
 _OF_A_DUMP = ("entries", "pg_status", "pg_config", "comm_lib_version", "nccl_version")
 _OF_A_HOST = ("ranks", "dumps")
 _BOM = b"\xef\xbb\xbf"

@@ -27,7 +27,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 # A dump takes some 0.05 s per megabyte, and one of nothing but tensor sizes 0.2 s.
-_BASE_S, _S_PER_BYTE = 0.8, 0.5e-6
+_BASE_S, _S_PER_BYTE = 0.65, 0.5e-6
 _S_PER_UNPACKED_BYTE = 0.05e-6
 # After many files that exceeded their budget each further one gets less, but never less than a real dump takes.
 _FULL_BUDGETS, _LEAST_S = 8, 0.25
