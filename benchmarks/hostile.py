@@ -1,17 +1,19 @@
-"""How much CPU time `unhang why` takes for hostile text: every hit and near miss of every cause repeated to 1 MB, and what a fuzzer makes of them.
+"""How much CPU time `unhang why` takes for hostile input of 1 MB: every hit and near miss of every cause repeated, or dumps built to be slow.
 
-Each log is judged in a process of its own with a limit on its CPU time; what a log of one harmless line costs is taken off. Lines are repeated
-as they are, and with other numbers in each. `--fuzz S` mutates lines for so many seconds and keeps the slowest. Prints the slowest logs, and one
-JSON line last.
+Each log or dump is judged in a process of its own with a limit on its CPU time; the cost of one harmless line or call is subtracted. Lines are
+repeated unchanged, and with different numbers. `--dumps` judges the dumps of `hostile_dumps.py` instead, each also packed. `--fuzz S`
+mutates for S seconds and keeps the slowest. Prints the slowest, and one JSON line last.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import heapq
 import json
 import os
+import pickle
 import random
 import re
 import resource
@@ -22,6 +24,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hostile_dumps
+
 from unhang.knowledge import catalogue
 
 HARMLESS = "2026-11-03 02:16:07,507 - INFO - trainer.py:412 - step 7 loss 0.1\n"
@@ -31,59 +35,17 @@ KEPT = 24
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+")
 _TOKEN = re.compile(r"[\w.+-]+|\W")
 _RUNS = (
-    "a",
-    "1",
-    " ",
-    "/",
-    "_",
-    ".",
-    "-",
-    "a.",
-    "1.",
-    "a:",
-    "a ",
-    ",a",
-    "=a",
-    "(",
-    "[",
-    "{",
-    "'",
-    '"',
-    "\\",
-    "=",
-    ":",
-    "\t",
-    "é",
-    "中",
-    "\x1b[0m",
-    "[0m",
-    "\x1b[",
-)
+    "a", "1", " ", "/", "_", ".", "-", "a.", "1.", "a:", "a ", ",a", "=a", "(", "[", "{", "'", '"', "\\", "=", ":", "\t", "é", "中", "\x1b[0m",
+    "[0m", "\x1b[",
+)  # fmt: skip
 _PREFIXES = (
-    "[rank0]: ",
-    "[rank0]:",
-    "(pid=7) ",
-    "0: ",
-    "2026-11-03 02:16:07,507 ",
-    "[1,0]<stderr>:",
-    "\x1b[31m",
-    "\x1b]0;",
-    "    ",
-    "| ",
-    "node1: ",
-    "E1103 02:16:07.507000 1 a.py:7] ",
-    "INFO ",
-    '{"log": "',
-    "\r",
-)
+    "[rank0]: ", "[rank0]:", "(pid=7) ", "0: ", "2026-11-03 02:16:07,507 ", "[1,0]<stderr>:", "\x1b[31m", "\x1b]0;", "    ", "| ", "node1: ",
+    "E1103 02:16:07.507000 1 a.py:7] ", "INFO ", '{"log": "', "\r",
+)  # fmt: skip
 _HEADS = (
-    "Traceback (most recent call last):\n",
-    '  File "a.py", line 7, in f\n    g(\n',
-    "Current thread 0x1 (most recent call first):\n",
-    "╭─ Traceback (most recent call last) ─╮\n",
-    "During handling of the above exception, another exception occurred:\n",
-    "RuntimeError: x\n",
-)
+    "Traceback (most recent call last):\n", '  File "a.py", line 7, in f\n    g(\n', "Current thread 0x1 (most recent call first):\n",
+    "╭─ Traceback (most recent call last) ─╮\n", "During handling of the above exception, another exception occurred:\n", "RuntimeError: x\n",
+)  # fmt: skip
 
 
 def varied(line: str, r: random.Random) -> str:
@@ -151,7 +113,7 @@ def mutated(line: str, r: random.Random) -> str:
 class Judged:
     """Judges logs in forked processes; all that is imported is shared."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, log: Path, harmless: bytes) -> None:
         from rich.console import Console
 
         from unhang.cli import app, beside, unpacking, why  # noqa: F401
@@ -159,15 +121,15 @@ class Judged:
         from unhang.report import terminal
 
         self.run: Callable[[], None] = app.run
-        self.log = folder / "hostile.log"
+        self.log = log
         # What is imported and compiled here need not be in each child.
         self.log.write_text(HARMLESS + "RuntimeError: x\n")
         with Path(os.devnull).open("w") as nothing:
             terminal.render(logs.judge_logs([str(self.log)]).verdict, Console(file=nothing), lang="en")
-        self.empty_s = statistics.median(self._cpu_s(HARMLESS.encode()) for _ in range(5))
+        self.empty_s = statistics.median(self._cpu_s(harmless) for _ in range(5))
 
     def cpu_s(self, data: bytes) -> float:
-        """Above what one harmless line costs."""
+        """Above the cost of the harmless one, with that of the readers it forks."""
         return self._cpu_s(data) - getattr(self, "empty_s", 0.0)
 
     def _cpu_s(self, data: bytes) -> float:
@@ -202,14 +164,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=1_000_000, help="bytes of each log")
     parser.add_argument("--only", metavar="CAUSE")
-    parser.add_argument("--fuzz", type=float, default=0, metavar="S", help="mutate lines for so many seconds instead")
+    parser.add_argument("--dumps", action="store_true", help="judge flight-recorder dumps instead of logs")
+    parser.add_argument("--fuzz", type=float, default=0, metavar="S", help="mutate for S seconds instead")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write the slowest logs there")
     options = parser.parse_args()
     slowest: list[tuple[float, str, bytes]] = []
     count = 0
     with tempfile.TemporaryDirectory() as folder:
-        judged = Judged(Path(folder))
+        if options.dumps:
+            judged = Judged(Path(folder) / "nccl_trace_rank_0", pickle.dumps(hostile_dumps.dump([hostile_dumps.entry()])))
+        else:
+            judged = Judged(Path(folder) / "hostile.log", HARMLESS.encode())
 
         def judge(name: str, data: bytes) -> float:
             nonlocal count
@@ -221,7 +187,9 @@ def main() -> None:
             return took
 
         lines = list(every_line(options.only))
-        if options.fuzz:
+        if options.dumps:
+            judge_dumps(judge, options.size, options.fuzz, random.Random(options.seed))
+        elif options.fuzz:
             fuzz(lines, judge, options.size, options.fuzz, random.Random(options.seed))
         else:
             for name, line in lines:
@@ -232,16 +200,29 @@ def main() -> None:
         print(f"{took:7.2f} s  {name}: {data[:160]!r}", file=sys.stderr)
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
-            (options.keep / f"{n}.log").write_bytes(data)
+            (options.keep / (f"nccl_trace_rank_{n}" if options.dumps else f"{n}.log")).write_bytes(data)
     result = {
-        "benchmark": "hostile",
+        "benchmark": "hostile dumps" if options.dumps else "hostile",
         "bytes": options.size,
         "n": count,
-        "cpu_s_of_a_harmless_line": round(judged.empty_s, 3),
+        "cpu_s_of_a_harmless_one": round(judged.empty_s, 3),
         "slowest_cpu_s": [round(s[0], 2) for s in slowest],
         "slowest": slowest[0][1] if slowest else None,
     }
     print(json.dumps(result))
+
+
+def judge_dumps(judge: Callable[[str, bytes], float], size: int, seconds: float, r: random.Random) -> None:
+    made = list(hostile_dumps.dumps(size))
+    for name, data in made:
+        judge(name, data)
+        # A packed file of about `size` bytes, worth the largest budget of its size.
+        rest = r.randbytes(max(0, size - len(gzip.compress(data, 1)))) + bytes(16 * size)
+        judge(f"{name}, packed", gzip.compress(data + rest, 1))
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        name, data = r.choice(made)
+        judge(f"{name}, mutated", hostile_dumps.mutated(data, r))
 
 
 def fuzz(lines: list[tuple[str, str]], judge: Callable[[str, bytes], float], size: int, seconds: float, r: random.Random) -> None:

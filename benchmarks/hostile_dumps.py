@@ -70,7 +70,7 @@ def dumps(size: int) -> Iterator[tuple[str, bytes]]:
     everybody = {"ranks": str([*range(size // 14)])}
     yield "groups", pickle.dumps(dump([one], pg_config=groups), protocol=2)
     yield "groups of all ranks", pickle.dumps(dump([one], pg_config={str(n): everybody for n in range(9_000)}), protocol=2)
-    yield "one entry", pickle.dumps(dump([one] * (size // 2)), protocol=2)
+    yield "one entry", pickle.dumps(dump([one] * (size // 6)), protocol=2)
     whole = json.dumps(dump([one])).encode()
     yield "objects nested", whole[:-2] + b", {" + b'"a":[{' * (size // 6)
     yield "lists nested", whole[:-2] + b", " + b"[" * size

@@ -50,6 +50,8 @@ def _options(
 
 def run() -> None:
     """Every way out has its exit code (see unhang.errors)."""
+    # A parent may have it ignored: then the kernel reaps our children, and gives their pids to others.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _open_closed_streams()
     _outlive_readers()
     _replace_what_cannot_be_printed()

@@ -269,13 +269,11 @@ class _Loader:
         self._read(source, "run", "", lambda _: None)
         self.not_examined.extend(NotExamined(what=m.what, why=m.why) for m in incident.missed)
         records = [self._with_torchs_dump(r, incident) for r in sorted(incident.ranks, key=lambda r: r.rank)]
-        flights: dict[Path, tuple[Path, int]] = {}
-        for record in records:
-            for path in (self.rundir.path / name for name in self._files_of_dump(record)):
-                if self.rundir.holds(path):
-                    flights.setdefault(path.resolve(), (path, record.rank))
-        with contextlib.closing(dump.read_all(list(flights.values()))) as dumps:
-            self.dumps = dict(zip(flights.values(), dumps, strict=True))
+        named = [(self.rundir.path / name, r.rank) for r in records for name in self._files_of_dump(r)]
+        # The first rank that names a file, as in `_check`.
+        flights = list({path.resolve(): (path, rank) for path, rank in reversed(named) if self.rundir.holds(path)}.values())
+        with contextlib.closing(dump.read_all(flights)) as dumps:
+            self.dumps = dict(zip(flights, dumps, strict=True))
         ranks = _called_alike([self._rank(r, incident, source) for r in records])
         hits = [h for r in ranks for h in r.raised_hits]
         tracebacks: list[Traceback] = []
@@ -360,7 +358,7 @@ class _Loader:
         what = f"the flight recorder of rank {record.rank}"
 
         def read(path: Path) -> Dump:
-            if isinstance(found := self.dumps.get((path, record.rank)) or dump.read(path, rank=record.rank), RecordError):
+            if isinstance(found := self.dumps.get((path, record.rank), RecordError(f"{path} is missing")), RecordError):
                 raise found
             return found
 
@@ -454,9 +452,9 @@ class _Loader:
         """A run directory may come from anybody: what its records name must be a file of its own. Raises RecordError."""
         if not self.rundir.holds(path):
             raise RecordError(f"{path} is no file of this run directory")
-        # Each rank has files of its own, and a small record may name a large file any number of times.
+        # Each rank has files of its own, and a small record may name a large file many times.
         if (real := path.resolve()) in self.named:
-            raise RecordError(f"{path} is named as the file of several ranks")
+            raise RecordError(f"several ranks name {path}; only the first is read")
         self.named.add(real)
 
     def _miss(self, what: str, why: str) -> None:

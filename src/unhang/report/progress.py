@@ -1,30 +1,27 @@
-"""A progress bar for the reading of logs: on a terminal that may be given escape sequences, and only where it takes longer than a second."""
+"""A progress bar on stderr, if that is a terminal with escape sequences and the work takes longer than a second."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from unhang.report import screen
 
 # Shown only after this long: most logs are read before anybody could see it.
 PATIENCE_S = 1.0
+_REFRESH_S = 0.1
 
 
-@contextmanager
-def reading(*, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
-    """Gives a function that is told the bytes done, and how many there are where that is known."""
-    with _bar("reading", in_bytes=True, quiet=quiet) as tell:
-        yield tell
+def reading(*, quiet: bool = False) -> AbstractContextManager[Callable[[int, int | None], None]]:
+    """Give a function that takes the bytes done and their total, None if unknown."""
+    return _bar("reading", in_bytes=True, quiet=quiet)
 
 
-@contextmanager
-def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+def counting(what: str, *, quiet: bool = False) -> AbstractContextManager[Callable[[int, int | None], None]]:
     """The same for a number of things, such as files."""
-    with _bar(what, in_bytes=False, quiet=quiet) as tell:
-        yield tell
+    return _bar(what, in_bytes=False, quiet=quiet)
 
 
 @contextmanager
@@ -35,20 +32,20 @@ def _bar(what: str, *, in_bytes: bool, quiet: bool) -> Iterator[Callable[[int, i
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
 
     counts = (DownloadColumn(binary_units=True), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
-    bar = Progress(TextColumn(what), BarColumn(), *counts, console=screen.console(stderr=True), transient=True)
+    # Readers of logs and dumps fork only from a process without threads.
+    bar = Progress(TextColumn(what), BarColumn(), *counts, console=screen.console(stderr=True), transient=True, auto_refresh=False)
     task = bar.add_task(what, total=None)
-    began, started = time.monotonic(), False
+    due = time.monotonic() + PATIENCE_S
 
-    def tell(done: int, total: int | None) -> None:
-        nonlocal started
-        if not started and time.monotonic() - began > PATIENCE_S:
+    def update(done: int, total: int | None) -> None:
+        nonlocal due
+        if (now := time.monotonic()) > due:
+            due = now + _REFRESH_S
             bar.start()
-            started = True
-        if started:
-            bar.update(task, completed=done, total=total)
+            bar.update(task, completed=done, total=total, refresh=True)
 
     try:
-        yield tell
+        yield update
     finally:
-        if started:
+        if bar.live.is_started:
             bar.stop()

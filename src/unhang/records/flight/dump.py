@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import RecordError
-from unhang.records.flight import confined
 from unhang.records.flight.columns import Recording, recording_of, with_second
 from unhang.records.flight.entries import Flight, alone, flight_of, together
-from unhang.records.flight.opening import Opened, opened
+from unhang.records.flight.opening import Opened, opened, size_of
+from unhang.records.flight.reader_processes import map_bounded, run_bounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,22 +22,18 @@ class Dump:
 
 
 def read(path: Path, *, rank: int) -> Dump:
-    """Raises RecordError where the file is missing, foreign or refused, or nothing of it can be read."""
-    with contextlib.closing(read_all([(path, rank)])) as found:
-        answer = next(found)
-    if isinstance(answer, RecordError):
-        raise answer
-    return answer
+    """Raises RecordError if the file is missing, foreign or refused, or nothing of it can be read."""
+    return run_bounded(_dump, (path, rank), size_of(path))
 
 
 def read_all(paths: Sequence[tuple[Path, int]]) -> Generator[Dump | RecordError]:
-    """The dumps in files, each of a rank, one after another; of one that cannot be read the reason."""
+    """Yield the dump in each file, which is of that rank, or why it cannot be read."""
+    return map_bounded(_dump, paths, [size_of(path) for path, _ in paths])
 
-    def dump(of: tuple[Path, int]) -> Dump:
-        path, rank = of
-        return dump_of(alone(opened(path), str(path)), rank=rank, source=str(path))
 
-    return confined.each(dump, paths, [path.stat().st_size if path.is_file() else 0 for path, _ in paths])
+def _dump(of: tuple[Path, int]) -> Dump:
+    path, rank = of
+    return dump_of(alone(opened(path), str(path)), rank=rank, source=str(path))
 
 
 def dump_of(found: Opened, *, rank: int, source: str) -> Dump:

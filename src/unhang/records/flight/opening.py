@@ -16,8 +16,8 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.records.flight import unpickle
-from unhang.records.flight.confined import allow_unpacked, is_bounded
 from unhang.records.flight.naming import is_rank
+from unhang.records.flight.reader_processes import extend_budget, is_bounded
 from unhang.records.flight.repeats import Repeats, repeats
 from unhang.records.logs import unpacking
 from unhang.records.logs.kinds import FLIGHT, no_log
@@ -31,8 +31,8 @@ NEWEST_LOST = "it is cut off or damaged: its newest entries are lost"
 # memory. Of a real dump's some 80 bytes of JSON, and 17 where calls have hundreds of tensors; of a pickle 4.
 _MANY_CONTAINERS = 200_000
 _BYTES_OF_CONTAINER = {"JSON": 8, "pickle": 3}
-# The keys of an entry alone take more.
-_MANY_ENTRIES, _BYTES_OF_ENTRY = 2_000, 16
+# Of a real dump some 200 bytes.
+_MANY_ENTRIES, _BYTES_OF_ENTRY = 2_000, 96
 _OF_A_DUMP = ("entries", "pg_status", "pg_config", "comm_lib_version", "nccl_version")
 _OF_A_HOST = ("ranks", "dumps")
 _BOM = b"\xef\xbb\xbf"
@@ -55,6 +55,14 @@ class Opened:
         if self.repeats is None:
             return self
         return replace(self, raw={**self.raw, "entries": self.repeats.expanded(self.raw["entries"])}, repeats=None)
+
+
+def size_of(path: Path) -> int:
+    """The size of a file in bytes, 0 if it cannot be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def is_dump(head: bytes) -> bool:
@@ -118,7 +126,7 @@ def decoded(data: bytes, source: str) -> tuple[Opened, ...]:
     if any(
         isinstance(entries := dump.raw.get("entries"), list) and len(entries) > max(_MANY_ENTRIES, len(data) // _BYTES_OF_ENTRY) for dump in found
     ):
-        raise RecordError(f"{source} is refused: it has more entries than its size can hold", cause="it is no flight-recorder dump")
+        raise RecordError(f"{source} lists more entries than a file of its size can hold", cause="it is no flight-recorder dump")
     return found
 
 
@@ -157,7 +165,7 @@ def bytes_of(path: Path) -> tuple[bytes, str | None]:
                     raise RecordError(f"{path} is larger than any flight-recorder dump (more than {MAX_BYTES} bytes)") from e
                 damage = f"its packing is damaged: {e.why}"
             data = b"".join(parts)
-            allow_unpacked(len(data))
+            extend_budget(len(data))
     except OSError as e:
         raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
     finally:

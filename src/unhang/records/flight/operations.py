@@ -99,15 +99,15 @@ def needs_all(op: str) -> bool:
 
 
 def count(size: Sequence[int]) -> int:
-    """How many elements a tensor of this size has. Raises ValueError for a size that none has, before that takes time: a file may claim anything."""
+    """How many elements a tensor of this size has. Raises ValueError, without multiplying, for a size that no tensor can have."""
     if len(size) > _MOST_DIMS or not all(isinstance(n, int) and abs(n) < 1 << 63 for n in size):
-        raise ValueError("a size that no tensor has")
+        raise ValueError(f"a tensor has at most {_MOST_DIMS} dimensions, each below 2**63")
     return prod(size)
 
 
 def elements(sizes: Sequence[Sequence[int]]) -> int:
     if len(sizes) > _MOST_TENSORS:
-        raise ValueError("more tensors than a call has")
+        raise ValueError(f"a call has at most {_MOST_TENSORS:,} tensors")
     return sum(map(count, sizes))
 
 

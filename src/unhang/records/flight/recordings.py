@@ -12,13 +12,14 @@ from typing import TypeVar
 
 from unhang.errors import RecordError, UnhangError
 from unhang.model import NotExamined
-from unhang.records.flight import belonging, confined, digest
+from unhang.records.flight import belonging, digest
 from unhang.records.flight.belonging import Placed
 from unhang.records.flight.columns import Recording, columns_and_frames, compared, recording_of, with_second
 from unhang.records.flight.entries import Flight, Group, flight_of, not_understood, together
 from unhang.records.flight.lanes import Drawn, Lanes, lanes_of
 from unhang.records.flight.naming import closed_ranks, is_rank, is_second, ranks_of
-from unhang.records.flight.opening import Opened, opened
+from unhang.records.flight.opening import Opened, opened, size_of
+from unhang.records.flight.reader_processes import map_bounded, run_bounded
 from unhang.records.flight.sites import Site, sites_of
 from unhang.records.logs.readers import cores
 
@@ -83,8 +84,8 @@ def record_all(
     digests = [p for p in paths if digest.is_digest(p)]
     dumps = [p for p in paths if p not in set(digests)]
     named = ranks_of([str(p) for p in dumps])
-    size_of = {p: _size(p) for p in paths}
-    total = sum(size_of.values())
+    sizes = {p: size_of(p) for p in paths}
+    total = sum(sizes.values())
     missed: list[NotExamined] = []
     of_files, of_digests = list[Placed](), list[tuple[Recording, digest.Name]]()
     shared = _Shared()
@@ -96,7 +97,7 @@ def record_all(
 
     def ready(path: Path, why: str | None, *, nothing: bool = False) -> None:
         nonlocal done
-        done += size_of[path]
+        done += sizes[path]
         progress(done, total)
         if why is not None:
             missed.append(NotExamined(what=str(path), why=why, unread=True))
@@ -303,7 +304,7 @@ def sum_up(
     already = [p for p in paths if digest.is_digest(p)]
     paths = [p for p in paths if p not in already]
     named = ranks_of([str(p) for p in paths])
-    sizes = [_size(p) for p in paths]
+    sizes = [size_of(p) for p in paths]
     missed = [NotExamined(what=called(str(p)), why="it is a digest, which is not summed up again") for p in already]
     unread = [(n.what, n.why) for n in lost]
     found: list[digest.Summed] = []
@@ -349,7 +350,7 @@ def _flight(path: Path, rank: int, place: int) -> Flight | None:
         alone = told[0] if told else dumps[place] if place < len(dumps) else None
         return None if alone is None else flight_of(alone, source=str(path))
 
-    return confined.one(read, path, _worth(path))
+    return run_bounded(read, path, _worth(path))
 
 
 class _Shared:
@@ -394,16 +395,9 @@ class _Shared:
         return found
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def _worth(path: Path) -> int:
-    """For how many bytes of a dump a file is read."""
-    return _size(path) * (_DENSE if digest.is_digest(path) else 1)
+    """The size of a dump that takes as long to read."""
+    return size_of(path) * (_DENSE if digest.is_digest(path) else 1)
 
 
 def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExamined]:
@@ -422,20 +416,17 @@ def _each(task: Callable[[Path], T], paths: Sequence[Path], *, processes: int | 
     """What a task returns of each file, or why nothing; by so many processes as these are worth."""
     sizes = list(map(_worth, paths))
     processes = processes or (cores() if sum(sizes) > _FEW_BYTES else 1)
-    with contextlib.closing(confined.each(task, paths, sizes, processes=processes)) as answers:
+    with contextlib.closing(map_bounded(task, paths, sizes, processes=processes)) as answers:
         for path, answer in zip(paths, answers, strict=True):
-            yield _told(answer, path)
-
-
-def _told(answer: T | RecordError, path: Path) -> tuple[T | None, str | None]:
-    if isinstance(answer, RecordError):
-        return None, str(answer).removeprefix(f"{path} ").replace(str(path), "it") + (f" ({answer.cause})" if answer.cause else "")
-    return answer, None
+            if isinstance(answer, RecordError):
+                yield None, str(answer).removeprefix(f"{path} ").replace(str(path), "it") + (f" ({answer.cause})" if answer.cause else "")
+            else:
+                yield answer, None
 
 
 def _read(path: str, rank: int, drawn: int) -> list[tuple[Recording, bool, Lanes | None]]:
     """`drawn`: what is drawn of so many calls is wanted, too."""
-    size = _size(Path(path))
+    size = size_of(Path(path))
     found = []
     for n, number, told, dump in _ranked(path, rank):
         recording, lanes = _recorded(dump, number, path, size, drawn)

@@ -17,7 +17,7 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.patterns import lazily
-from unhang.records.flight.confined import is_bounded
+from unhang.records.flight.reader_processes import is_bounded
 
 # A call of 20 frames takes some 100 opcodes, and a second goes by over two million of them where they are looked at one by one.
 MAX_OPCODES = 20_000_000

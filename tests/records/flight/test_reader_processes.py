@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import os
 import pickle
 import resource
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +20,10 @@ import pytest
 from tests.records.match import jobs
 
 from unhang.errors import RecordError
-from unhang.records.flight import confined
+from unhang.records.flight import reader_processes
+from unhang.records.flight.reader_processes import extend_budget, map_bounded, run_bounded
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="readers are forked on Linux only")
 
 # Far more than any of this takes, on a machine that does a dozen other things.
 WAIT_S = 120
@@ -49,7 +56,7 @@ def nested() -> list[object]:
     return lists
 
 
-OVER, REFUSED = "left out: it took more than", "refused"
+OVER, REFUSED, MANY = "left out: it took more than", "refused", "more entries than a file of its size"
 # With what is said of it.
 HOSTILE = {
     "tuples as a key": (lambda: doubled(b"}h(Ns"), OVER),
@@ -58,7 +65,7 @@ HOSTILE = {
     "keys with one hash": (lambda: b"\x80\x02}(X\x09\0\0\0pg_config}X\x07\0\0\0entries}(" + one_hash(70_000) + b"uu.", OVER),
     "lists in lists as a group": (lambda: dumped([entry(process_group=nested())]), OVER),
     "a long name in many entries": (lambda: dumped([entry(collective_seq_id=n, profiling_name=TEXT) for n in range(2_000)]), OVER),
-    "one entry many times": (lambda: dumped([entry()] * 200_000), REFUSED),
+    "one entry many times": (lambda: dumped([entry()] * 200_000), MANY),
     "groups without end": (lambda: dumped([entry()], pg_config={str(n): {} for n in range(20_000)}), "more groups"),
     "dimensions without end": (lambda: dumped([entry(input_sizes=[[10**18] * 100_000])]), "none of its entries is one"),
     "numbers of 4,000 digits": (lambda: json.dumps(jobs.dump([entry(input_sizes=[[10**3999] * 250])])).encode(), "none of its entries is one"),
@@ -90,9 +97,15 @@ def test_each_is_left_out_and_the_others_are_judged(tmp_path):
     assert spent.ru_maxrss < 1024 * 1024
 
 
-def test_nothing_else_is_left_out_after_many_that_are_slow(monkeypatch):
+@pytest.fixture
+def forking(monkeypatch):
+    """A runner of tests may have threads of its own."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+
+def test_nothing_else_is_left_out_after_many_that_are_slow(monkeypatch, forking):
     """What each gets becomes less, and never less than a dump takes."""
-    monkeypatch.setattr(confined, "_FULL_BUDGETS", 1)
+    monkeypatch.setattr(reader_processes, "_FULL_BUDGETS", 1)
 
     def task(n: int) -> int:
         if n == 3:
@@ -101,27 +114,115 @@ def test_nothing_else_is_left_out_after_many_that_are_slow(monkeypatch):
             pass
         return n
 
-    found = list(confined.each(task, range(8), [0] * 8, processes=2))
+    found = list(map_bounded(task, range(8), [0] * 8, processes=2))
     assert found[::2] == [0, 2, 4, 6] and str(found[3]) == "it is none"
     assert all(isinstance(e, RecordError) and "CPU time" in str(e) for e in (*found[1:3:2], *found[5::2]))
 
 
-def test_a_fault_of_ours_is_raised_here():
-    with pytest.raises(ZeroDivisionError):
-        list(confined.each(lambda n: 1 // n, [1, 0], [0, 0]))
+def test_a_fault_of_ours_is_raised_here_and_nothing_is_run_here(forking):
+    here = os.getpid()
+
+    def task(n: int) -> int:
+        assert os.getpid() != here, "without a budget"
+        return 1 // n
+
+    with pytest.raises(RuntimeError, match=r"^ZeroDivisionError") as raised:
+        list(map_bounded(task, [1, 0], [0, 0]))
+    assert "return 1 // n" in str(raised.value.__cause__)
+
+
+def test_nothing_is_run_here_once_threads_have_come_or_no_process_is_left(forking, monkeypatch):
+    here, real, forks = os.getpid(), os.fork, []
+
+    def fork() -> int:
+        forks.append(1)
+        if len(forks) > 1:
+            raise BlockingIOError
+        monkeypatch.setattr(threading, "active_count", lambda: 2)
+        return real()
+
+    def task(n: int) -> int:
+        assert os.getpid() != here, "without a budget"
+        return os._exit(7) if n == 1 else n
+
+    monkeypatch.setattr(os, "fork", fork)
+    first, ended, left = map_bounded(task, range(3), [0] * 3)
+    assert first == 0 and "exit code 7" in str(ended) and "no reader process" in str(left)
+
+
+def test_what_is_unpacked_extends_the_time_by_far_less_than_what_is_read(forking):
+    def task(size: int) -> float:
+        extend_budget(size)
+        return signal.getitimer(signal.ITIMER_PROF)[0]
+
+    packed, unpacked, read = (run_bounded(task, size, 1_000_000) for size in (0, 16_000_000, 10**9))
+    assert packed < unpacked <= read < 2 * packed
+
+
+def test_a_limit_of_the_caller_is_not_raised(forking):
+    def task(size: int) -> int:
+        extend_budget(size)
+        return resource.getrlimit(resource.RLIMIT_AS)[0]
+
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    low = 1 << 40
+    assert low < run_bounded(task, 1 << 36, 1 << 36)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (low, hard))
+    try:
+        assert run_bounded(task, 1 << 36, 1 << 36) == low
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_readers_end_where_the_kernel_reaps_them(forking, tmp_path):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert list(map_bounded(lambda n: n, range(3), [0] * 3, processes=2)) == [0, 1, 2]
+        (tmp_path / "nccl_trace_rank_0").write_bytes(dumped([entry()]))
+        command = [sys.executable, "-m", "unhang", "why", str(tmp_path)]
+        # What is ignored is inherited.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert done.returncode in (0, 1), done.stderr
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_bar_on_a_terminal_keeps_the_budgets(tmp_path):
+    """A thread that draws it would forbid to fork, and the next dump would be read without one."""
+    for rank in range(4):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(doubled(b"}h(Ns"))
+    ours, theirs = os.openpty()
+    environ = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "unhang", "why", str(tmp_path)]
+    with (
+        (tmp_path / "told").open("w+") as told,
+        subprocess.Popen(command, stdout=told, stderr=theirs, env=environ, start_new_session=True) as process,
+    ):
+        os.close(theirs)
+        drawn, until = b"", time.monotonic() + WAIT_S
+        try:
+            with contextlib.suppress(OSError):
+                while select.select([ours], [], [], max(0.0, until - time.monotonic()))[0]:
+                    drawn += os.read(ours, 65536)
+            assert process.wait(1) in (0, 1, 2), drawn
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            os.close(ours)
+    assert b"reading" in drawn
 
 
 # Reads for an hour what is made to take as long.
 SLOW = """
 import sys
-from unhang.records.flight import confined
-confined._BASE_S = 3600.0
+from unhang.records.flight import reader_processes
+reader_processes._BASE_S = 3600.0
 from unhang.cli.main import entry
 entry()
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_whoever_wants_it_to_end_does_not_wait(tmp_path, number, code):
     (tmp_path / "nccl_trace_rank_0").write_bytes(doubled(b"}h(Ns"))
