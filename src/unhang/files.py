@@ -20,7 +20,7 @@ _swept: set[str] = set()
 _kept: set[Path] = set()
 
 
-def private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     """An `opener` for `open`: creates a file with 0600; an existing one keeps its mode."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
@@ -44,7 +44,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file atomically; replace a symlink, keep the mode of an existing file. Raises OSError."""
     temporary = path.with_name(f".{os.urandom(8).hex()}")
     try:
-        with open(temporary, "xb", opener=private) as f:
+        with open(temporary, "xb", opener=open_private) as f:
             with contextlib.suppress(FileNotFoundError):
                 there = path.lstat()
                 if stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid():

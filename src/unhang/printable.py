@@ -26,7 +26,7 @@ def one_line(text: str) -> str:
     return escape(text).replace("\n", "\\n").replace("\t", "\\t").encode(errors="backslashreplace").decode()
 
 
-def removed(text: str) -> str:
+def strip_unprintable(text: str) -> str:
     """Remove unprintable characters, for comparisons and pages."""
     return UNPRINTABLE.sub("", text)
 

@@ -157,7 +157,7 @@ class BenchDir:
         """Raises RunDirError."""
         try:
             path = self.path / ("runs.jsonl" if isinstance(line, Run) else "failures.jsonl")
-            with open(path, "ab", opener=files.private) as f:
+            with open(path, "ab", opener=files.open_private) as f:
                 f.write(encoding.encode(line) + b"\n")
         except OSError as e:
             raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e

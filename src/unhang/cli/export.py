@@ -282,7 +282,7 @@ def write(output: Path, found: Exported, force: bool) -> None:
 
 def _create(path: Path, data: bytes) -> None:
     """All of it or nothing. Raises OSError, FileExistsError among them."""
-    with open(path, "xb", opener=files.private) as f:
+    with open(path, "xb", opener=files.open_private) as f:
         try:
             f.write(data)
             f.flush()

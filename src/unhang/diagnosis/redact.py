@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from unhang.model import Remedy
 from unhang.patterns import lazily
-from unhang.printable import UNPRINTABLE, removed
+from unhang.printable import UNPRINTABLE, strip_unprintable
 
 T = TypeVar("T")
 Span = tuple[int, int]
@@ -352,9 +352,9 @@ def _below(text: str, word_at: int, found: re.Match[str], looks: re.Pattern[str]
 
 def _redacted(value: Any) -> Any:
     if isinstance(value, str):
-        return redact(removed(value))
+        return redact(strip_unprintable(value))
     if isinstance(value, (list, tuple)):
-        words = [removed(v) for v in value if isinstance(v, str)]
+        words = [strip_unprintable(v) for v in value if isinstance(v, str)]
         if len(words) == len(value) and any(w.startswith("-") for w in words):
             return _like(value, redact_command(words))
         if len(words) == len(value) == 2:

@@ -397,7 +397,7 @@ class Supervisor:
             primary = event.verdict.primary
             line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
         try:
-            with open(self._rundir.events, "ab", opener=files.private) as f:
+            with open(self._rundir.events, "ab", opener=files.open_private) as f:
                 f.write(encoding.encode(line) + b"\n")
         except OSError as e:
             if not self._log_broken:

@@ -27,7 +27,7 @@ from unhang.bench.rounds import RaceState
 from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.facts.units import counted
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
-from unhang.printable import removed
+from unhang.printable import strip_unprintable
 from unhang.report import bench_metrics, bench_plot, language, screen
 from unhang.report.folding import fold
 
@@ -247,7 +247,7 @@ class Report:
         """The table and the sentences."""
         tables = (self.rows(), *([self.metric_rows()] if self.state.runs else ()))
         says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes())]
-        return removed("\n".join((*(_markdown(*in_language(rows, self.lang)) for rows in tables), *says)))
+        return strip_unprintable("\n".join((*(_markdown(*in_language(rows, self.lang)) for rows in tables), *says)))
 
     def csv(self) -> str:
         """One line for each run."""

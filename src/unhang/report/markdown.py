@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
-from unhang.printable import removed
+from unhang.printable import strip_unprintable
 from unhang.report.language import LABELS, STANDINGS, Language
 from unhang.report.terminal import nothing, ran, says, stood, title, unseen, where
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
     """The whole verdict."""
-    return removed("\n".join(_lines(verdict, lang))) + "\n"
+    return strip_unprintable("\n".join(_lines(verdict, lang))) + "\n"
 
 
 def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:

@@ -12,7 +12,7 @@ from statistics import median
 
 from unhang.diagnosis.retyped import Typed, again
 from unhang.model import Outcome, Trial, Tried
-from unhang.printable import removed
+from unhang.printable import strip_unprintable
 from unhang.probes import told
 from unhang.probes.plan import LOADER, STAGES
 from unhang.remedies.ladder import spelled
@@ -158,7 +158,7 @@ def ways(outcome: Outcome, lang: Language) -> tuple[Way, ...]:
 
 def render(outcome: Outcome, *, lang: Language, command: Sequence[str] = ()) -> str:
     """As Markdown."""
-    return removed("\n".join(_lines(outcome, _WORDS[lang], lang, command))) + "\n"
+    return strip_unprintable("\n".join(_lines(outcome, _WORDS[lang], lang, command))) + "\n"
 
 
 def _lines(outcome: Outcome, words: Mapping[str, str], lang: Language, command: Sequence[str]) -> Iterator[str]:

@@ -304,7 +304,7 @@ def write(
     left, more = ([(_text(what, clean), _text(why, clean)) for what, why in told] for told in (missed, beside))
     head = _Host(host=_text(host, clean), dumps=len(dumps), missed=left, beside=more)
     try:
-        with open(temporary, "xb", opener=files.private) as f:
+        with open(temporary, "xb", opener=files.open_private) as f:
             _fill(f, [msgspec.msgpack.encode(head), *(d.block for d in dumps)])
         _put(temporary, path)
     finally:
@@ -336,7 +336,7 @@ def _put(whole: Path, path: Path) -> None:
             raise
         except OSError:
             # A file system without hard links.
-            with open(path, "xb", opener=files.private) as f:
+            with open(path, "xb", opener=files.open_private) as f:
                 f.write(whole.read_bytes())
     except FileExistsError as e:
         # Of the same dumps, for the second time.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from unhang.errors import RecordError
 from unhang.patterns import lazily
-from unhang.printable import removed
+from unhang.printable import strip_unprintable
 from unhang.records.logs.json_lines import JSON_BEGINS, unwrapped
 from unhang.records.logs.prefix import Said, strip
 
@@ -133,7 +133,7 @@ def decode(raw: bytes) -> str:
 
 def _plain(text: str) -> str:
     if not text.isprintable():
-        text = removed(_ANSI.sub("", text))
+        text = strip_unprintable(_ANSI.sub("", text))
     if "[0m" in text or "[39m" in text:
         bare = text
         for _ in range(_MAX_BARE_COLOURS_NESTED):

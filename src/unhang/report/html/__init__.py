@@ -14,7 +14,7 @@ from importlib import resources
 
 import unhang
 from unhang.model import Verdict
-from unhang.printable import removed
+from unhang.printable import strip_unprintable
 from unhang.report.html import sections
 from unhang.report.html.labels import PAGE
 from unhang.report.html.markup import Child, Markup, column, data, element, many
@@ -61,7 +61,7 @@ def render(verdict: Verdict, scene: Scene | None = None, *, lang: Language = "en
         "data": _data(scene, lang, max_bars),
         "script": Markup(script),
     }
-    return removed(_PLACE.sub(lambda found: parts[found[1]], _static("page.html")))
+    return strip_unprintable(_PLACE.sub(lambda found: parts[found[1]], _static("page.html")))
 
 
 def without_script(title: str, run: str, taken: str, *parts: Child, style: str, lang: Language = "en") -> str:
@@ -85,7 +85,7 @@ def without_script(title: str, run: str, taken: str, *parts: Child, style: str, 
         element("main", *parts),
         element("footer", words["made_by"].format(version=unhang.__version__)),
     )
-    return removed(f"<!doctype html>\n{element('html', head, body, lang='zh-CN' if lang == 'zh' else 'en')}\n")
+    return strip_unprintable(f"<!doctype html>\n{element('html', head, body, lang='zh-CN' if lang == 'zh' else 'en')}\n")
 
 
 def is_page(head: bytes) -> bool:
