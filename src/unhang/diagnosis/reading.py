@@ -210,9 +210,9 @@ def _most(hits: int) -> int:
 
 
 def _in_pieces(log: LogRead) -> Iterator[NotExamined]:
-    """Says where lines were too long to be read."""
+    """Report a log with lines too long to be matched as a whole."""
     if log.in_pieces:
-        yield NotExamined(what=log.source, why=f"of lines longer than {MAX_LINE_BYTES // 1024} KiB only some pieces were looked at", unread=True)
+        yield NotExamined(what=log.source, why=f"lines longer than {MAX_LINE_BYTES // 1024} KiB were only sampled", unread=True)
 
 
 def _shorter(source: Source, read_bytes: int) -> Iterator[NotExamined]:

@@ -1,8 +1,8 @@
 """Credentials, taken out of everything that a verdict shows.
 
 Launch scripts carry tokens in command lines and environments, tracebacks and logs repeat them, and verdicts are pasted into bug reports.
-The rules are data: `redact.tsv` has names, and values that need none; here is what may stand between a name and its value, and how a value looks.
-Logs are written by anybody: the time a text takes grows with its length and no faster. Repetitions are bounded, or what they run over is consumed.
+The rules are data: `redact.tsv` lists the names, and the values that need none; this module defines the separators and the forms of values.
+Logs are untrusted: the time grows linearly with the length of a text. Repetitions are bounded, or consume what they match.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
-from itertools import accumulate
+from functools import cache, lru_cache
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,17 +26,9 @@ Span = tuple[int, int]
 
 HIDDEN = "[redacted]"
 
-_TABLE = [line.split("\t") for line in Path(__file__).with_name("redact.tsv").read_text("utf-8").splitlines() if not line.startswith("#")]
-_LET = {row[1]: row[2] for row in _TABLE if row[0] == "let"}
-_QUOTE = _LET["QUOTE"]
-
-
-def _filled(pattern: str) -> str:
-    return re.sub(r"\{([A-Z]+)\}", lambda m: _LET[m[1]], pattern)
-
-
+_QUOTE = r"\\{0,4}['\"]"
 _BLANK = r"[ \t\u00a0\u2000-\u200a\u3000]"
-# What may stand between a name, whose number and closing quote are passed by, and its value.
+# Separators of a name and its value; a number and a closing quote after the name are skipped.
 _JOINERS = {
     # Behind its type, or a word of a sentence; before YAML's tag.
     "sign": rf"(?:{_BLANK}{{0,2}}[:(\[][ \t]?(?:str|string|(?:Optional\[)?(?:SecretStr|str\])|SecretStr\])[)\]]?|[ ](?:provided|given|used))?"
@@ -52,16 +45,17 @@ _JOINERS = {
 _AFTER = (
     rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE}|&quot;|&#39;|%2[27])?\]?(?:" + "|".join(f"(?P<{name}>{joiner})" for name, joiner in _JOINERS.items()) + ")"
 )
-_LEAST_CHARS = {"token": 6, "header": 8, "counted": 3}
+# Least length of a value without both letters and digits, unless only a setting can stand there.
+_LEAST_CHARS = {"token": 6, "header": 8}
 _MIXED = r"(?=[A-Za-z+/=_.~@!#%-]{0,64}\d)(?=[\d+/=_.~@!#%-]{0,64}[A-Za-z])"
-# How a value looks where its name, or what stands between, says little.
+# The form that a value must have if its name or its separator says little.
 _LOOKS = {
     "mixed": lazily(rf"{_MIXED}[A-Za-z0-9+/=_-]{{8}}"),
-    "random": lazily(r"(?=[a-z\d+/]{0,64}[A-Z])(?=[A-Z\d+/]{0,64}[a-z])(?=[A-Za-z+/]{0,64}\d)[A-Za-z\d+/]{20,128}={0,2}(?![\w./=-])"),
+    "random": lazily(r"(?=[A-Za-z+/]{0,64}\d)(?=[a-z\d+/]{0,64}[A-Z])(?=[A-Z\d+/]{0,64}[a-z])[A-Za-z\d+/]{20,128}={0,2}(?![\w./=-])"),
     "weak": lazily(_MIXED),
 }
 _END = r"(?=[\s,;&)\]}'\"\\\x1b<]|$)"
-# Code in a traceback, settings that are off, variables that a shell would have filled in.
+# Code in a traceback, settings that are off, unexpanded shell variables.
 _NO_SECRET = lazily(
     rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}"
     rf"|<(?:set to|not set|unset|none|hidden)\b|Optional\[|[\w.]{{1,64}}\(\)|(?:self|args|cfg|config|opts?|torch)\."
@@ -73,78 +67,92 @@ _COUNT = lazily(rf"[-+]?\d{{1,9}}(?:\.\d{{0,9}})?(?:e[-+]?\d{{1,3}})?(?:ns|us|ms
 _OPENING = lazily(r"(?:[A-Za-z_][\w.]{0,40}\(|(?P<list>\[)\s?)?[bBuUrRfF]{0,2}(?P<escape>\\{0,4})(?P<quote>['\"])")
 _TO_QUOTE = {q: lazily(rf"[^\\\n{q}]*(?:\\.[^\\\n{q}]*)*") for q in "'\""}
 _TO_ESCAPED_QUOTE = lazily(r"[^\\\n]*(?:\\(?!\\{0,3}['\"])[^\\\n]*)*")
-# Behind a comma or an ampersand the next setting may begin; else it belongs to the value.
+# After a comma or an ampersand the next setting may begin; otherwise the value goes on.
 _BARE = lazily(r"(?:[^\s'\",;&)\]}\\\x1b]|\\(?!['\"])|[,;&)\]}](?=[A-Za-z0-9])(?!\w{1,40}[ \t]?[=:]))+")
 _CELL = lazily(r"[^\s|│┃║][^\n|│┃║]*(?<!\s)")
 _TO_BRACKET = lazily(r"[^\]\n]+")
 _TO_TAG = lazily(r"[^<\n]+")
 _SCHEME = lazily(r"(?:bearer|basic|token|negotiate|api-?key)[ \t]{1,8}", re.IGNORECASE)
 _LONG_SCHEME = lazily(r"(?:aws4-\S{1,30}|digest|oauth|signature)[ \t][^'\n]*", re.IGNORECASE)
-# YAML's `password: |` and a value that stands below its name.
+# YAML's `password: |`, and a value on the line below its name.
 _BELOW = lazily(r"(?P<block>[|>][-+\d]{0,2}[ \t]*)?\r?\n")
 _DIGIT = re.compile(r"\d")
 _MAX_BLOCK_LINES = 200
 _MAX_HEAD_CHARS = 200
 _NAME_CHARS = "-_.ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _MAX_NAME_CHARS = 64
-# The longest of what stands before the word of a name, with what may stand before that.
+# The longest prefix of a name's word in the table, and one character for lookbehinds.
 _MAX_BEFORE_CHARS = 18
 _MAX_QUOTED_CHARS = 400
 # `--header Authorization: Bearer abc`, `login NAME password abc`, `docker login -u NAME -p abc`.
 _NAMING_WORDS = 6
 
-# A password may have a slash in it; what follows a port is a path.
+# A password may contain a slash; a port is followed by a path.
 _URL = lazily(r"://(?P<user>[^\s:/@'\"<>]{0,256}):?(?P<password>(?<=:)(?!\d{1,5}[/,])(?:[^\s/'\"<>]|/(?!/)){1,512})?@")
 _TOKEN_AS_USER = lazily(r"(?=[^\d]{0,256}\d).{12,}|.{20,}")
-# Also behind a line's end that is written as two characters, and what an address has instead of a sign.
+# Also after an escaped line break and a percent-encoded character.
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
-# Words of which one stands in what the pattern matches.
-_VALUES: list[tuple[list[str], re.Pattern[str]]] = [
-    (row[1].lower().split(), lazily(rf"{_START}(?:{'|'.join(map(re.escape, row[1].split()))}){row[2]}"))
-    if row[0] == "key"
-    else (row[1].split("|"), lazily(_filled(row[3]), re.IGNORECASE if row[2] == "i" else 0))
-    for row in _TABLE
-    if row[0] in ("key", "value")
-]
 _KEY_BEGINS, _KEY_ENDS = (lazily(rf"-----{word} [A-Z ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----") for word in ("BEGIN", "END"))
-# What is not seen on a terminal, and where it wrapped a word that the next line does nothing but end.
+# What a terminal does not show, and line breaks where it wrapped a word that ends the next line.
+# It begins with one class of characters: `re` skips to the next of them.
 _UNSEEN = lazily(
-    r"(?:\x1b|\x9b|\^\[|#033|\\(?:x1b|u001b|033|e))?\[[\d;]{1,16}m|\x1b\[[\d;?]{0,16}[ -/]?[@-~]|(?![\r\v\f])"
-    + UNPRINTABLE.pattern
-    + r"|(?P<wrap>(?<=[\w+/=.~%-])\r?\n(?=(?P<rest>[\w+/=.~%-]{1,400})['\",;)\]}]{0,3}[ \t\r]{0,8}(?:\n|\Z)))"
+    UNPRINTABLE.pattern[:-1] + r"\n\[\^#\\](?:(?:(?<=[\x1b\x9b])\[|(?<=\^)\[\[|(?<=#)033\[|(?<=\\)(?:x1b|u001b|033|e)\[|(?<=\[))[\d;]{1,16}m"
+    r"|(?<=\x1b)\[[\d;?]{0,16}[ -/]?[@-~]|(?<![\n\r\v\f\[\^#\\])"
+    r"|(?P<wrap>(?:(?<=[\w+/=.~%-]\n)|(?<=[\w+/=.~%-]\r)\n)(?=(?P<rest>[\w+/=.~%-]{1,400})['\",;)\]}]{0,3}[ \t\r]{0,8}(?:\n|\Z))))"
 )
 _MIN_WRAPPED_CHARS = 40
-# What `re` takes for a letter of ASCII besides that letter where case does not count.
+# Characters that `re.IGNORECASE` equates with an ASCII letter.
 _SMALL = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"})
-# What is glued to a credential may show as one only when that is gone.
+# Hiding one credential may expose the next.
 _MAX_PASSES = 5
-# What is left of a word that was cut may be the rest of anything.
+# The rest of a word that was cut may be part of a credential.
 _CUT_WORD = lazily(r"…[A-Za-z0-9_+/=.%~:@-]{20,}\S*")
 
 
 class _Name:
-    """A name of the table that can be asked whether one stands at a place."""
+    """What stands before the word of a name, and the kind of its value."""
 
-    def __init__(self, before: str, no: str, rest: str, kind: str) -> None:
+    def __init__(self, before: str, no: str, kind: str) -> None:
         self.kind = kind
-        self.at = lazily(rest + _AFTER, re.IGNORECASE).match
-        self._before = lazily(rf"(?:{before})\Z", re.IGNORECASE) if before else None
-        self._no = lazily(rf"(?:{no})\Z", re.IGNORECASE) if no else None
+        self._before, self._no = (lazily(rf"(?:{pattern})\Z", re.IGNORECASE) if pattern else None for pattern in (before, no))
+        self.follows = lru_cache(maxsize=1024)(self._follows)
 
-    def follows(self, head: str) -> bool:
+    def _follows(self, head: str) -> bool:
         return (self._before is None or self._before.search(head) is not None) and (self._no is None or not self._no.search(head))
 
 
-_NAMED = dict[str, list[_Name]]()
-for _what, *_row in _TABLE:
-    if _what == "name":
-        _NAMED.setdefault(_row[0], []).append(_Name(*map(_filled, _row[1:])))
+# A word, and a pattern that matches only around it.
+_Values = list[tuple[str, re.Pattern[str]]]
+# By a word, then by what matches from it to the value.
+_Names = dict[str, dict[re.Pattern[str], list[_Name]]]
+
+
+@cache
+def _rules() -> tuple[re.Pattern[str], _Values, _Names]:
+    """The table: a pattern that finds a word of any rule, the rules for values, and those for names."""
+    table = [line.split("\t") for line in Path(__file__).with_name("redact.tsv").read_text("utf-8").splitlines() if not line.startswith("#")]
+    let = {"QUOTE": _QUOTE} | {row[1]: row[2] for row in table if row[0] == "let"}
+    values, names, ends = _Values(), _Names(), dict[str, re.Pattern[str]]()
+    for what, word, *row in table:
+        row = [re.sub(r"\{([A-Z]+)\}", lambda m: let[m[1]], cell) for cell in row]
+        if what == "key":
+            pattern = lazily(f"{_START}(?:{'|'.join(map(re.escape, word.split()))}){row[0]}")
+            values += [(key.lower(), pattern) for key in word.split()]
+        elif what == "value":
+            pattern = lazily(row[1], re.IGNORECASE if row[0] == "i" else 0)
+            values += [(one, pattern) for one in word.split("|")]
+        elif what == "name":
+            end = ends.setdefault(row[2], lazily(row[2] + _AFTER, re.IGNORECASE))
+            names.setdefault(word, {}).setdefault(end, []).append(_Name(row[0], row[1], row[3]))
+    # Grouped by their first letters: `re` tries alternatives one after the other.
+    by_letter = groupby(sorted({"://", *names, *(word for word, _ in values)}), key=lambda word: word[0])
+    return lazily("|".join(f"{re.escape(c)}(?:{'|'.join(re.escape(word[1:]) for word in words)})" for c, words in by_letter)), values, names
 
 
 def redact(text: str) -> str:
-    """The text without credentials; everything around them stays, so that a line can still be found in its log, and there are as many lines.
+    """Replace the credentials in a text and keep everything else, the number of lines included. Idempotent.
 
-    A text that begins with `…` directly before a long word was cut inside that word, which is hidden. Redacting again changes nothing.
+    A text that begins with `…` directly before a long word was cut inside that word, which is hidden.
     """
     if text.startswith("…") and (found := _CUT_WORD.match(text)):
         text = f"…{HIDDEN}{text[found.end() :]}"
@@ -156,7 +164,7 @@ def redact(text: str) -> str:
 
 
 def redact_command(words: Sequence[str]) -> tuple[str, ...]:
-    """A command line without credentials, word for word; a word is read behind those before it, which may name it (`--token`, `wandb login`)."""
+    """Redact a command line word by word; the words before one may name it (`--token`, `wandb login`)."""
     shown = []
     for i, word in enumerate(words):
         clean = redact(word)
@@ -177,7 +185,7 @@ def redact_data(data: T) -> T:
 
 def _hidden(text: str) -> str:
     found = [*_credentials(text)]
-    # What is not seen is no part of a name or of a value: both are also looked for without it.
+    # Invisible characters split names and values: search also without them.
     if cuts := [m.span() for m in _UNSEEN.finditer(text) if m["wrap"] is None or _is_wrapped(text, m)]:
         found += _without(text, cuts)
     pieces, done = list[str](), 0
@@ -199,7 +207,7 @@ def _is_wrapped(text: str, end: re.Match[str]) -> bool:
 
 
 def _without(text: str, cuts: Sequence[Span]) -> Iterator[Span]:
-    """Where credentials stand in a text that they are looked for in without some places of it."""
+    """The credentials of a text without its `cuts`, as spans of the whole text."""
     gone = [0, *accumulate(end - start for start, end in cuts)]
     places = [start - before for (start, _), before in zip(cuts, gone, strict=False)]
     pieces = [text[end:start] for end, start in zip((0, *(end for _, end in cuts)), (*(start for start, _ in cuts), len(text)), strict=True)]
@@ -208,88 +216,82 @@ def _without(text: str, cuts: Sequence[Span]) -> Iterator[Span]:
 
 
 def _credentials(text: str) -> Iterator[Span]:
-    small = (text if text.isascii() else text.translate(_SMALL)).lower()
-    at = 0
+    small, at = (text if text.isascii() else text.translate(_SMALL)).lower(), 0
+    any_word, values_by_word, names_by_word = _rules()
+    if any_word.search(small) is None:
+        return
     while (begin := _KEY_BEGINS.search(text, at) if "PRIVATE KEY" in text else None) is not None:
         end = _KEY_ENDS.search(text, begin.end())
         at = len(text) if end is None else end.end()
         yield begin.start(), at
-    for start, stop in _lines_with(small, ("://",)):
+    for start, stop in _lines_with(small, "://"):
         for found in _URL.finditer(text, start, stop):
             if _TOKEN_AS_USER.fullmatch(found["user"]):
                 yield found.span("user")
             if found["password"]:
                 yield found.span("password")
-    for words, pattern in _VALUES:
-        for start, stop in _lines_with(small, words):
+    for word, pattern in [value for value in values_by_word if value[0] in small]:
+        for start, stop in _lines_with(small, word):
             for found in pattern.finditer(text, start, stop):
                 yield found.end("keep") if "keep" in pattern.groupindex else found.start(), found.end()
-    for core, names in _NAMED.items():
+    for core, ends in names_by_word.items():
         at = small.find(core)
         while at >= 0:
-            values = next(filter(None, (_values(text, at, name) for name in names)), ())
+            head = text[max(0, at - _MAX_BEFORE_CHARS) : at]
+            named = ((name.kind, lead) for end, names in ends.items() if (lead := end.match(text, at)) for name in names if name.follows(head))
+            values = next(filter(None, (_values(text, at, kind, lead) for kind, lead in named)), ())
             yield from values
-            # What was hidden is not read again, and whatever is read and stays is short.
+            # Continue after what was hidden: reading it again would be quadratic.
             at = small.find(core, values[-1][1] if values else at + len(core))
 
 
-def _lines_with(small: str, words: Sequence[str]) -> set[Span]:
-    """The lines in which one of the words stands, each with the two behind it: a credential may stand below what names it."""
-    found = set[Span]()
-    for word in words:
-        at = small.find(word)
-        while at >= 0:
-            start, end = small.rfind("\n", 0, at) + 1, at
-            stops = []
-            for _ in range(3):
-                end = small.find("\n", end) + 1 or len(small)
-                stops.append(end)
-            found.add((start, end))
-            at = small.find(word, stops[0])
-    return found
+def _lines_with(small: str, word: str) -> Iterator[Span]:
+    """The lines that contain a word, each with the next two: a credential may stand below its name."""
+    at = small.find(word)
+    while at >= 0:
+        start, end = small.rfind("\n", 0, at) + 1, at
+        stops = []
+        for _ in range(3):
+            end = small.find("\n", end) + 1 or len(small)
+            stops.append(end)
+        yield start, end
+        at = small.find(word, stops[0])
 
 
-def _values(text: str, at: int, name: _Name) -> Sequence[Span]:
-    """The credential of which the name has its word at a place; a span for each of its lines."""
-    if (found := name.at(text, at)) is None or not name.follows(text[max(0, at - _MAX_BEFORE_CHARS) : at]):
-        return ()
+def _values(text: str, at: int, kind: str, found: re.Match[str]) -> Sequence[Span]:
+    """The span of each line of a name's credential. The name's word begins at `at`; `found` reaches from there to the value."""
     head = text[max(0, at - _MAX_NAME_CHARS) : at]
     word_at, joiner = at - len(head) + len(head.rstrip(_NAME_CHARS)), found.lastgroup or ""
     word, before = text[word_at : found.start(joiner)], text[max(0, word_at - _MAX_NAME_CHARS) : word_at]
-    in_pair = before.rstrip("bu'\"\\").endswith(("(", "["))
     flag, capitals = word.startswith("-"), word.isupper()
     if (
-        (joiner == "pair" and not (flag or capitals or in_pair))
+        (joiner == "pair" and not (flag or capitals or before.rstrip("bu'\"\\").endswith(("(", "["))))
         or (joiner == "item" and not (found["closed"] or capitals or before.endswith("<") or set(",\n") & set(found[joiner])))
         or (joiner == "box" and before.strip(" \t")[-1:] not in ("", "\n", "|", "│", "┃", "║"))
-        or (joiner == "blank" and not flag and len(found[joiner]) < 2 and before.strip(" \t")[-1:] not in ("", "\n"))
+        or (joiner == "blank" and not (flag or ("_" in word and capitals)) and len(found[joiner]) < 2 and before.strip(" \t")[-1:] not in ("", "\n"))
     ):
         return ()
-    looks = _LOOKS.get(name.kind)
-    if (
-        looks is None
-        and joiner not in ("sign", "item", "element")
-        and not flag
-        and (joiner == "blank" or "[" in before[-4:] or name.kind in ("token", "counted"))
-    ):
+    looks, is_setting = _LOOKS.get(kind), flag or joiner in ("item", "element")
+    is_unclear = joiner == "blank" or "[" in before[-4:] or kind in ("token", "counted")
+    if looks is None and is_unclear and joiner != "sign" and not is_setting:
         looks = _LOOKS["weak"]
     if joiner == "sign" and (below := _BELOW.match(text, found.end())):
-        return _below(text, word_at, below, looks or (None if name.kind in ("password", "key") else _LOOKS["weak"]), closed=bool(found["closed"]))
-    start, end = _value(text, found, name.kind, looks, word_at)
+        return _below(text, word_at, below, looks or (None if kind in ("password", "key") else _LOOKS["weak"]), closed=bool(found["closed"]))
+    start, end = _value(text, found, kind, looks, word_at, is_setting=is_setting or capitals)
     return ((start, end),) if start < end else ()
 
 
-def _value(text: str, name: re.Match[str], kind: str, looks: re.Pattern[str] | None, word_at: int) -> Span:
-    """Where the credential behind a name stands; nothing where there is none."""
+def _value(text: str, name: re.Match[str], kind: str, looks: re.Pattern[str] | None, word_at: int, *, is_setting: bool) -> Span:
+    """The span of the credential after a name; an empty one if there is none."""
     at = first = name.end()
     if opening := _OPENING.match(text, at):
         first = opening.end()
     numbers = kind in ("token", "counted")
     code_at = first if numbers or (opening is not None and opening["list"]) else at
     begins_code = kind != "password" and text[code_at : code_at + 1] in ("[", "{", "(", "<")
-    if _NO_SECRET.match(text, first) or _NO_SECRET.match(text, at) or begins_code or (numbers and _COUNT.match(text, first)):
+    if begins_code or (looks is not None and not looks.match(text, first)) or (numbers and _COUNT.match(text, first)):
         return at, at
-    if looks is not None and not looks.match(text, first):
+    if _NO_SECRET.match(text, first) or (first != at and _NO_SECRET.match(text, at)):
         return at, at
     if opening is not None and opening["list"]:
         end = _TO_BRACKET.match(text, first)
@@ -316,11 +318,13 @@ def _value(text: str, name: re.Match[str], kind: str, looks: re.Pattern[str] | N
             if last > at and "\n" not in text[at:last]:
                 return first, last
         end = _BARE.match(text, first)
-    return end.span() if end is not None and end.end() - end.start() >= _LEAST_CHARS.get(kind, 1) else (at, at)
+    if end is None or (end.end() - end.start() < _LEAST_CHARS.get(kind, 1) and not is_setting and not _LOOKS["weak"].match(text, end.start())):
+        return at, at
+    return end.span()
 
 
 def _below(text: str, word_at: int, found: re.Match[str], looks: re.Pattern[str] | None, *, closed: bool) -> Sequence[Span]:
-    """The lines of a value that stands below its name. Whatever a launcher puts in front of one of them stands in front of each."""
+    """The lines of a value below its name. A launcher's prefix stands before each of them."""
     line_at = text.rfind("\n", max(0, word_at - _MAX_HEAD_CHARS), word_at) + 1
     head = _DIGIT.sub("0", text[line_at:word_at].rstrip("'\"\\").replace("- ", "  "))
     at, spans = found.end(), list[Span]()
@@ -331,7 +335,7 @@ def _below(text: str, word_at: int, found: re.Match[str], looks: re.Pattern[str]
         value = line[len(head) :] if alike else line
         start = at + len(line) - len(value.lstrip())
         is_deeper = value[:1] in (" ", "\t")
-        # Without what stands in front of the other lines it is the value only if it looks like one.
+        # A line without the prefix must look like a value.
         like = looks if alike else _LOOKS["weak"]
         if found["block"] and (spans or not _NO_SECRET.match(text, start)):
             if is_deeper and (alike if spans else like is None or like.match(text, start)):
@@ -375,7 +379,7 @@ def _like(value: Sequence[Any], clean: Iterable[Any]) -> Sequence[Any]:
 
 
 def _of_command(text: str | None) -> str | None:
-    """None where what is taken out would take a quote with it: the rest would be read by a shell."""
+    """Redact a suggested command; None if that would remove a quote and expose the rest to the shell."""
     if text is None or (told := redact(text)) == text:
         return text
     try:
@@ -386,12 +390,12 @@ def _of_command(text: str | None) -> str | None:
 
 
 def _of_pair(data: dict[Any, Any]) -> dict[Any, Any]:
-    """A setting of which the name is one text and the value another."""
+    """Redact a setting with its name in one field and its value in another."""
     return {**data, "value": _of_setting(data["name"], data["value"])} if "name" in data and "value" in data else data
 
 
 def _of_setting(name: Any, value: Any) -> Any:
-    """What has the name of a credential is one, whatever it looks like."""
+    """Redact a value by the name of its setting, whatever it looks like."""
     if isinstance(value, str) and isinstance(name, str) and value:
         for shown in ("xxxxxxxx", value):
             if any(start == len(name) + 1 for start, _ in _credentials(f"{name}={shown}")):

@@ -1,4 +1,4 @@
-"""One block of a log, searched: around each needle that stands in it, lines are cut out, cleaned and matched."""
+"""Searches one block of a log: cuts out, cleans and matches the lines around each needle."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ if TYPE_CHECKING:
     from unhang.records.logs.blocks import Block
     from unhang.records.logs.owner import Owner
 
-# Lines with the needle of a signature that are taken apart in one block, from each end; and those that are only held against the pattern.
+# Lines with the needle of a signature that are parsed in one block, from each end; and lines that are only matched.
 MAX_LOOKS = 64
 MAX_GLANCES = 16_384
-# One that is taken apart takes as long as so many that are not.
+# Parsing a line takes as long as matching N lines.
 LOOK_COSTS = 16
 # Evidence is read by people; context only by us.
 MAX_TEXT = 2000
 MAX_CONTEXT_TEXT = 400
-# Of lines that are longer than can be read, pieces are held against the patterns: so many for each signature, from the front of a part and from
-# its end.
+# Lines longer than MAX_LINE_BYTES are matched in pieces: at most N pieces per signature, from the front of a part and from its end.
 MAX_PIECES = 16
 # Widths of terminals, the least one, and how many lines a message is wrapped into.
 WIDTHS = (80, 100, 120, 132)
 MIN_WIDTH = 79
 MAX_WRAPPED = 12
-# Lines that were taken apart and are kept.
+# Parsed lines that are kept.
 MAX_KEPT_LINES = 4096
 # The neighbourhood of a line, on each side.
 MAX_NEAR_BYTES = 16 * 1024
@@ -63,9 +62,9 @@ Found = tuple[Hit | Traceback, Stamp | None]
 
 
 class Look:
-    """One block, that holds so many `newlines` and stands behind others. `rank` is the log's owner where that is certain, whatever its lines say.
+    """One block of a log, with the number of its `newlines`. `rank` is the log's owner if that is certain, whatever its lines say.
 
-    `pieces` counts those of lines that are too long; blocks that are searched in one direction share it.
+    `pieces` counts pieces of overlong lines; blocks that are searched in one direction share it.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Look:
         self._lines: dict[tuple[int, int], Line] = {}
 
     def first(self, signature: Signature, at: int, count: int) -> tuple[list[Found], int | None]:
-        """The first hits of a signature from a place in the window on, up to `count`; and where the search stopped, None where it came to the end."""
+        """The first `count` hits of a signature from a place in the window on; and where the search stopped, None at the end of the block."""
         found: list[Found] = []
         literal, looks = signature.needle.encode(), MAX_LOOKS
         end, pattern = self._reach(literal), unanchored(signature.pattern)
@@ -101,8 +100,7 @@ class Look:
         return found, at
 
     def last(self, signature: Signature, from_: int, count: int, *, at_most: int) -> tuple[list[Found], int]:
-        """The last hits of a signature, up to `count`, the very last first, none that begins before a place in the window; and what the search
-        cost, in lines that were looked at: about `at_most`."""
+        """The last `count` hits of a signature that begin at `from_` or later, newest first; and the cost in matched lines, about `at_most`."""
         found: list[Found] = []
         literal, looks = signature.needle.encode(), MAX_LOOKS
         end, pattern, seen = self._reach(literal), unanchored(signature.pattern), 0
@@ -127,7 +125,7 @@ class Look:
         return min(self.block.end + len(literal) - 1, len(self.window))
 
     def _may_match(self, signature: Signature, pattern: re.Pattern[str], at: int, start: int, stop: int) -> bool:
-        """Most lines with a common needle do not match: that is told before a line is taken apart, unless a colour could deceive."""
+        """Rejects most lines with a common needle before they are parsed; not those in which a colour may split what the pattern matches."""
         if start < self.block.begin and 0 <= self.window.find(signature.needle.encode(), start, at) < self.block.begin:
             # The line began in the block before, which has seen it.
             return False
@@ -361,9 +359,13 @@ _LEFT_TEXT = 300
 
 
 @lru_cache(maxsize=512)
-def _matches(pattern: re.Pattern[str], raw: bytes) -> bool:
-    """Whether a pattern is found in a line; of a line that is repeated the answer is known."""
+def _search(pattern: re.Pattern[str], raw: bytes) -> bool:
     return pattern.search(decode(raw).rstrip()) is not None
+
+
+def _matches(pattern: re.Pattern[str], raw: bytes) -> bool:
+    """Whether a pattern is found in a line. The answers for short lines are kept: logs repeat them."""
+    return (_search if len(raw) <= _CODE_BYTES else _search.__wrapped__)(pattern, raw)
 
 
 def _may_be_wrapped(signature: Signature) -> bool:

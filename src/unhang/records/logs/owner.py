@@ -59,7 +59,7 @@ _JOB_ID = lazily(r"(?:^|-)\d+-[a-z]", re.ASCII)
 _NODE_PART = lazily(r"(?:node|host|compute|dgx|hgx|nid|cn|gn|gpunode)\d{1,6}", re.ASCII)
 
 
-@lru_cache(maxsize=32_768)
+@lru_cache(maxsize=1024)
 def owner_of(name: str) -> Owner:
     """Whose log `name` is: a path, or `archive.tar.gz!member`. Never raises."""
     parts = [p for p in _PARTS.split(name[-4096:]) if p not in ("", ".", "..")]

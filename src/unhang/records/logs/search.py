@@ -1,9 +1,8 @@
 """Signatures searched in a log of any size: needle first, regex second.
 
-A log is cut into blocks. In each block the engine tells which needles stand in it at all. Of each signature the first and the last hits of a log are
-kept: the first ones are looked for as the blocks come; for the last ones the blocks that have its needle wait, until enough of them do, and are
-then looked at from the newest back. Only around needles lines are cut out, cleaned and matched (`looking`), and only so many in each block: memory
-and time stay bounded whatever a log says a million times.
+A log is cut into blocks, and the engine finds which needles a block contains. The first and the last hits of each signature are kept: the first as
+the blocks come; for the last ones the blocks with its needle wait until there are enough of them, and are then searched from the newest back. Lines
+are cut out, cleaned and matched only around needles (`looking`), at most N in each block: memory and time are bounded however often a log repeats.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class LogRead:
 
     `ranks` are those that the beginning of some line names, and the log's owner: that of its name, which may be a node's where lines name others.
     `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one. `tail` are its last bytes.
-    `in_pieces`: of lines that are too long to be read, only some pieces were.
+    `in_pieces`: lines too long to be matched as a whole were only sampled.
     """
 
     source: str
@@ -315,7 +314,7 @@ class _Collector:
         return Look(block, self.part.source, self.owner, self.rank, lines_before=waiting.lines_before, newlines=waiting.newlines, pieces=pieces)
 
     def settle(self) -> None:
-        """Look at the blocks that wait, for each signature from the newest back until the last hits are found: what is older does not count."""
+        """Search the waiting blocks, for each signature from the newest back, until its last hits are found; older ones do not count."""
         looks: dict[_Waiting, Look] = {}
         pieces: Counter[Signature] = Counter()
         for signature, blocks_of_it in self.waiting.items():

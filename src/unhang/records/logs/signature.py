@@ -151,21 +151,15 @@ def compiled(pattern: str) -> re.Pattern[str]:
 _CLASS = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
 # An anchor, or what lets nothing but a few characters stand in front; an escape and a class stand for themselves.
 _ANCHOR = re.compile(rf"(?P<anchor>\(\?<!(?:\\S|(?=\[\^){_CLASS})\)|\^)|\\.|{_CLASS}", re.DOTALL)
-
-
-# Parentheses in parentheses, three deep.
-_INNER = rf"(?:\\.|{_CLASS}|[^()\\\[])*"
-for _ in range(3):
-    _INNER = rf"(?:\\.|{_CLASS}|[^()\\\[]|\({_INNER}\))*"
-# What a line must not say before its message, and whatever stands there instead: with a prefix before it this holds wherever the message is found.
-_BEFORE = lazily(rf"\^(?:\(\?!{_INNER}\))*(?:\.|\(\?:\(\?!{_INNER}\)\.\))(?:\{{0,\d+\}}|\*)\?", re.DOTALL)
+# A leading lookahead, and whatever stands instead of what it refuses: with a prefix before it this holds wherever the message is found.
+_BEFORE = lazily(r"\^(?:\(\?(?:!|:\(\?!).*?|\.)(?:\{0,\d+\}|\*)\?")
 
 
 @lru_cache(maxsize=4096)
 def unanchored(pattern: str) -> re.Pattern[str]:
     """A pattern that matches a line with its prefixes wherever `pattern` matches it without them: a prefix ends in no letter and no digit.
 
-    What a pattern begins with "anywhere in the line" is dropped: it would be tried from every word on.
+    Drops a leading lookahead and `.{0,n}?`, which would be tried from every word.
     """
     if found := _BEFORE.match(pattern):
         pattern = pattern[found.end() :]
