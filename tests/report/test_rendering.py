@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.report import cause_page, html, language, markdown, screen, terminal
+from unhang.report.console import Console
 
 STUCK = Finding(
     cause="process-stuck",
@@ -38,7 +38,7 @@ FULL = Verdict(
 
 def shown(verdict, *, width=80, lang="en"):
     out = io.StringIO()
-    terminal.render(verdict, Console(file=out, width=width, color_system=None, force_terminal=True), lang=lang)
+    terminal.render(verdict, Console(out, width=width, color_system=None, force_terminal=True), lang=lang)
     return out.getvalue()
 
 
@@ -227,7 +227,7 @@ def test_nothing_acts_on_the_terminal():
     )
     verdict = Verdict(primary=finding, contributing=(finding,), not_examined=(NotExamined(what=hostile, why=hostile),))
     out = io.StringIO()
-    terminal.render(redact_data(verdict), Console(file=out, width=80, color_system=None, force_terminal=True), lang="en", whole=True)
+    terminal.render(redact_data(verdict), Console(out, width=80, color_system=None, force_terminal=True), lang="en", whole=True)
     for text in (out.getvalue(), markdown.render(redact_data(verdict))):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
 
