@@ -20,17 +20,17 @@ _swept: set[str] = set()
 _kept: set[Path] = set()
 
 
-def private(path: str, flags: int) -> int:
-    """The `opener` of `open` for such a file; one that is there keeps its mode."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+def private(path: str, flags: int, mode: int = 0o600) -> int:
+    """The `opener` of `open` for such a file; one that is there keeps its mode. No link is followed: a stranger may have put it there."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
-def make_directory(path: Path) -> None:
+def make_directory(path: Path, mode: int = 0o700) -> None:
     """A directory, and those above it that are missing. Raises OSError."""
-    if not path.is_dir():
+    if not path.exists():
         if path.parent != path:
-            make_directory(path.parent)
-        path.mkdir(0o700, exist_ok=True)
+            make_directory(path.parent, mode)
+        path.mkdir(mode, exist_ok=True)
 
 
 def make_for_database(path: Path) -> None:
