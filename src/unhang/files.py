@@ -20,17 +20,17 @@ _swept: set[str] = set()
 _kept: set[Path] = set()
 
 
-def open_private(path: str, flags: int) -> int:
-    """An `opener` for `open`: creates a file with 0600; an existing one keeps its mode."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+def open_private(path: str, flags: int, mode: int = 0o600) -> int:
+    """An `opener` for `open`: creates a file with this mode; an existing one keeps its own. A link, which a stranger may have made, is not followed."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
-def make_directory(path: Path) -> None:
+def make_directory(path: Path, mode: int = 0o700) -> None:
     """Create a directory and its missing parents. Raises OSError."""
-    if not path.is_dir():
+    if not path.exists():
         if path.parent != path:
-            make_directory(path.parent)
-        path.mkdir(0o700, exist_ok=True)
+            make_directory(path.parent, mode)
+        path.mkdir(mode, exist_ok=True)
 
 
 def make_for_database(path: Path) -> None:

@@ -199,3 +199,27 @@ def test_a_directory_goes_on_by_its_own_verb(folder, monkeypatch, capsys):
     with pytest.raises(UnhangError, match="there is no ready-made comparison workr"):
         bench_compare._named("batch, workr")
     assert "bench is a directory of unhang bench compare" in err and "Try: unhang bench compare --resume bench" in err
+
+
+@pytest.mark.parametrize(
+    ("mode", "links", "said"),
+    [
+        (0o777, (), "may be written by anybody and was not taken; chmod o-w bench"),
+        (0o755, ("runs.jsonl",), "cannot write"),
+        (0o755, ("failures.jsonl",), "cannot write"),
+    ],
+)
+def test_a_directory_of_somebody_else_is_not_gone_on_with(folder, monkeypatch, capsys, mode, links, said):
+    bench = folder / "bench"
+    (bench / "bench.json").write_bytes(msgspec.json.encode(replace(ASKED, cwd=str(folder), words=("train.py",), hides=False)))
+    bench.chmod(mode)
+    (folder / "victim").write_text("cut off")
+    for name in links:
+        (bench / name).symlink_to("../victim")
+    monkeypatch.setattr(sys, "argv", ["unhang", "bench", "compare", "--resume", "bench"])
+    with pytest.raises(SystemExit) as ended:
+        app._answer()
+    err = capsys.readouterr().err
+    assert ended.value.code == 2 and said in err and (folder / "victim").read_text() == "cut off", err
+    # What goes on is said before it is started.
+    assert not links or "train.py" in err.partition("cannot write")[0]

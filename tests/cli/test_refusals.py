@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import typer
@@ -95,3 +96,18 @@ def test_what_typer_refuses(words, says, monkeypatch, capfd):
             assert says in lines[-1] and not re.search(r"[a-z]+ [a-z]+ [a-z]+", lines[-1]), said
             # Of an option without its value typer tells no more.
             assert "Usage" not in said and (words[-1] == "--lang" or re.search("用 unhang.* -h 查看帮助", said))
+
+
+@pytest.mark.parametrize(
+    "name", ["password='; touch PWN; '", "x --token='$(x)'", "password=\"'; x; '\"", "://u:'; x; '@h/", "it's password='; x", "a b"]
+)
+def test_what_is_suggested_keeps_its_quotes_without_a_credential(name, tmp_path, monkeypatch, capsys):
+    """What somebody else called a file becomes no command of its own when the credential in it is hidden."""
+    monkeypatch.chdir(tmp_path)
+    for words in (["python", f"./{name}.py", name], ["python", name]):
+        monkeypatch.setattr(sys, "argv", ["unhang", "run", "-n", "2", *words])
+        with pytest.raises(SystemExit):
+            whole._answer()
+        for line in capsys.readouterr().err.splitlines():
+            if line.startswith("Try: "):
+                assert not re.search(r"[;$`|&'\"]", re.sub(r"'[^']*'|\"'\"", "", line)), line

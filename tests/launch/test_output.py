@@ -189,3 +189,19 @@ def test_where_there_is_no_pipe_no_log_is_left_open(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Too many open files"):
         Channel(rank=3, stream="out", log=tmp_path / "rank3.out", sink=print, trouble=print, terminal=False)
     assert not (tmp_path / "rank3.out").exists()
+
+
+def test_a_log_that_is_a_link_is_not_written(tmp_path):
+    (tmp_path / "victim").write_bytes(b"as it was")
+    (tmp_path / "rank0.out").symlink_to("victim")
+    passed, troubles = [], []
+
+    async def main():
+        channel = Channel(
+            rank=0, stream="out", log=tmp_path / "rank0.out", sink=lambda *a: passed.append(a[2]), trouble=troubles.append, terminal=False
+        )
+        os.write(channel.write_fd, b"step 1\n")
+        channel.close()
+
+    asyncio.run(main())
+    assert (b"".join(passed), len(troubles), (tmp_path / "victim").read_bytes()) == (b"step 1\n", 1, b"as it was")

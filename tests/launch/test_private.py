@@ -93,8 +93,8 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
     [
         ("", ("--private",), "0o700"),
         (PRIVATE, (), "0o700"),
-        (PRIVATE, ("--no-private",), "0o777"),
-        ("", (), "0o777"),
+        (PRIVATE, ("--no-private",), "0o775"),
+        ("", (), "0o775"),
     ],
 )
 @pytest.mark.parametrize("is_there", [False, True])
@@ -102,16 +102,32 @@ def test_a_private_run(tmp_path, toml, options, mode, is_there):
     if toml:
         (tmp_path / "unhang.toml").write_text(toml)
     if is_there:
-        new_directory(tmp_path / "run").chmod(0o777)
+        new_directory(tmp_path / "run").chmod(0o755)
     done = unhang_does("run", *options, "--run-dir", "run", "--", "true", cwd=tmp_path)
     assert done.returncode == 0 and oct(stat.S_IMODE((tmp_path / "run").stat().st_mode)) == mode, done.stderr
 
 
-@pytest.mark.parametrize(("option", "mode"), [("--no-private", "0o777"), ("--private", "0o700")])
+@pytest.mark.parametrize(("option", "mode"), [("--no-private", "0o775"), ("--private", "0o700")])
 def test_a_private_comparison(tmp_path, option, mode):
     (tmp_path / "unhang.toml").write_text(PRIVATE)
     done = unhang_does("bench", "compare", option, "--a", "none", "--b", "env.A=1", "--", "true", cwd=tmp_path)
     assert [oct(stat.S_IMODE(p.stat().st_mode)) for p in (tmp_path / "runs").iterdir()] == [mode], done.stderr
+
+
+@pytest.mark.parametrize("run", ["run", "runs/a/b"])
+def test_nobody_else_may_write_into_a_run(tmp_path, run):
+    done = unhang_does("run", "--run-dir", run, "--", "sh", "-c", "echo told", cwd=tmp_path)
+    made = [tmp_path / run, *(tmp_path / run).rglob("*"), *(p for p in (tmp_path / run).parents if p != tmp_path and tmp_path in p.parents)]
+    assert done.returncode == 0 and {str(p): oct(p.stat().st_mode) for p in made if p.stat().st_mode & 0o002} == {}, done.stderr
+    assert [p.read_text() for p in (tmp_path / run / "logs").rglob("*") if p.is_file() and p.stat().st_size] == ["told\n"]
+
+
+def test_a_run_writes_to_no_link_in_its_directory(tmp_path):
+    (tmp_path / "victim").write_text("as it was")
+    plants = "rm -f run/events.jsonl && ln -s ../victim run/events.jsonl && touch done"
+    done = unhang_does("run", "--run-dir", "run", "--", "sh", "-c", plants, cwd=tmp_path)
+    assert (tmp_path / "done").exists() and "cannot write run/events.jsonl" in done.stderr.replace(f"{tmp_path}/", ""), done.stderr
+    assert (tmp_path / "victim").read_text() == "as it was"
 
 
 def test_what_a_killed_run_left_goes_with_the_next_one(launcher):

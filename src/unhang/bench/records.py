@@ -26,6 +26,7 @@ from unhang.diagnosis.redact import redact
 from unhang.errors import RecordError, RunDirError
 from unhang.launch.supervise import run_path
 from unhang.model import Verdict
+from unhang.records import owners
 from unhang.records.rundir import RunDir, new_directory
 
 
@@ -114,13 +115,15 @@ class BenchDir:
 
     @classmethod
     def open(cls, path: Path) -> BenchDir:
-        """Raises RunDirError where it is none, or is damaged."""
+        """Raises RunDirError where it is none, is damaged, or somebody else may have said there what is started."""
         if not (path / "bench.json").is_file():
             raise RunDirError(
                 f"{path} is not a directory of unhang bench: it has no bench.json",
                 says_zh=f"{path} 不是 unhang bench 的目录：其中没有 bench.json",
                 cause="unhang bench compare makes them as runs/bench-<name>-<time>/",
             )
+        if (wrong := owners.distrusted(path)) is not None:
+            raise RunDirError(wrong.says.en, says_zh=wrong.says.zh)
         return cls(path.absolute(), RunDir(path).read(path / "bench.json", Asked))
 
     def lock(self) -> None:
@@ -142,15 +145,17 @@ class BenchDir:
 
     def _read(self, name: str, kind: type[_Line]) -> tuple[_Line, ...]:
         try:
-            *lines, rest = (self.path / name).read_bytes().split(b"\n")
+            with open(self.path / name, "r+b", opener=files.open_private) as f:
+                *lines, rest = f.read().split(b"\n")
+                found = [msgspec.json.decode(line, type=kind) for line in lines]
+                if rest:
+                    f.truncate(sum(len(line) + 1 for line in lines))
         except FileNotFoundError:
             return ()
-        try:
-            found = [msgspec.json.decode(line, type=kind) for line in lines]
+        except OSError as e:
+            raise RunDirError(f"cannot write {self.path / name}: {e.strerror or e}") from e
         except msgspec.MsgspecError as e:
             raise RecordError(f"{self.path / name} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
-        if rest:
-            os.truncate(self.path / name, sum(len(line) + 1 for line in lines))
         return tuple(found)
 
     def add(self, line: Run | Failure) -> None:

@@ -37,6 +37,7 @@ from unhang.report import bench, language, screen, settings
 from unhang.report.bench_ranking import Ranking
 from unhang.report.html import of_bench
 from unhang.runtime.attach.step_times import is_of_interest, is_secret
+from unhang.text import Text
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Flags by which scripts take what makes up the work of a rank in a step, if [arguments] of unhang.toml does not name them.
@@ -46,6 +47,7 @@ _WORK = {
 }
 # An arm that sets an environment variable names it with this prefix.
 _VARIABLE = "env."
+_GOES_ON = Text("goes on with {command}", "继续运行 {command}")
 # Options of a comparison that goes on: the others are those that it began with.
 _ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--html", "--json", "--no-color"})
 
@@ -79,6 +81,8 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         private = of_settings.configured(Path.cwd()).private if options.private is None else options.private
         directory = BenchDir.create(command.name, asked, private=private)
     directory.lock()
+    if options.resume is not None:
+        screen.echo(f"unhang: {_GOES_ON.fill(command=refused.shown(shlex.join(redact_command(command.argv)))).of(language.spoken())}", stderr=True)
     again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
         result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -76,10 +77,11 @@ def _print(error: str, *, exitcode: int, error_zh: str | None, cause: str | None
 
 
 def shown(said: object) -> str:
-    """Errors quote names of files and lines of logs."""
-    from unhang.diagnosis.redact import redact
+    """Errors quote names of files and lines of logs. If a credential takes a quote with it, nothing quoted is shown: a shell would read it."""
+    from unhang.diagnosis.redact import HIDDEN, redact, redact_quoted
 
-    return redact(str(said))
+    told = redact_quoted(str(said))
+    return told if told is not None else redact(re.split("['\"]", str(said), maxsplit=1)[0]) + HIDDEN
 
 
 def _is_asked_for(argv: list[str], *, misread: bool) -> bool:

@@ -111,7 +111,7 @@ class Attempt:
 
 def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple[Attempt, ...]:
     """The attempts of the job, oldest first; at least one. `causes` maps each signature of a cause to its id."""
-    hits = [h for read in reads for h in read.hits if h.signature not in _COURSE]
+    hits = [*exits.bounded(h for read in reads for h in read.hits if h.signature not in _COURSE)]
     marks = [h for read in reads for h in read.hits if h.signature in _COURSE]
     backs = [t for read in reads for t in read.tracebacks]
     pieces: list[Hit | Traceback] = [*hits, *backs]
@@ -346,7 +346,7 @@ def _ranks_of_processes(hits: Sequence[Hit]) -> dict[Process, int]:
     for attempt in {h.attempt for h in hits}:
         own = [h for h in hits if h.attempt == attempt]
         # torchrun names rank and process in two lines.
-        ended = exits.read(h for h in own if h.signature in _EXITS)
+        ended = exits.read(h for h in own if h.signature in _EXITS and h.signature != exits.SRUN)
         told += [(attempt, e.at.host, e.at.source, e.at.pid, e.at.rank) for e in ended]
         told += [(attempt, h.host, h.source, h.pid, rank) for h, rank in _ranks_of_communicators(own)]
     found: dict[Process, int] = {}

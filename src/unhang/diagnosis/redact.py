@@ -369,7 +369,7 @@ def _redacted(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         texts = {f.name: _redacted(getattr(value, f.name)) for f in fields(value)}
         if isinstance(value, Remedy):
-            texts |= {"command": _of_command(value.command), "verify": _of_command(value.verify)}
+            texts |= {"command": redact_quoted(value.command), "verify": redact_quoted(value.verify)}
         return replace(value, **_of_pair(texts))
     return value
 
@@ -378,7 +378,7 @@ def _like(value: Sequence[Any], clean: Iterable[Any]) -> Sequence[Any]:
     return tuple(clean) if isinstance(value, tuple) else list(clean)
 
 
-def _of_command(text: str | None) -> str | None:
+def redact_quoted(text: str | None) -> str | None:
     """Redact a suggested command; None if that would remove a quote and expose the rest to the shell."""
     if text is None or (told := redact(text)) == text:
         return text

@@ -326,8 +326,10 @@ def new_directory(path: Path | Callable[[], Path], *, private: bool = False) -> 
     ask = path if callable(path) else lambda: path
     chosen = ask()
     while True:
+        # Whatever the umask grants, nobody else may put files into it.
+        files.make_directory(chosen.parent, 0o775)
         try:
-            chosen.mkdir(0o700 if private else 0o777, parents=True)
+            chosen.mkdir(0o700 if private else 0o775)
             return chosen
         except FileExistsError:
             before, chosen = chosen, ask()

@@ -61,10 +61,12 @@ def _in_logs(view: LogView) -> Finding | None:
     """The first of all failures stands behind lines that tell of the end of the training."""
     lost = [h for c in ("peer-lost", "store-disconnect", "collective-timeout") for h in view.hits_of(c) if not AT_THE_END.search(h.text)]
     ended = [e for e in view.exits if e.code in _CRASHES]
-    failures: list[Hit | At] = [*view.crashed, *lost, *(t.at for t in view.timeouts), *(e.at for e in ended)]
+    # A line may tell of thousands of tasks.
+    crashes: list[Hit | At] = [*view.crashed, *{(e.at.source, e.at.line, e.at.at_s): e.at for e in ended}.values()]
+    failures: list[Hit | At] = [*crashes, *lost, *(t.at for t in view.timeouts)]
     if not failures:
         return None
-    standings = [_standing(view, f, crash=f in view.crashed or any(f is e.at for e in ended)) for f in failures]
+    standings = [_standing(view, f, crash=n < len(crashes)) for n, f in enumerate(failures)]
     worst: Standing | None = None if None in standings else "possible" if "possible" in standings else "likely"
     first = min(failures, key=lambda f: f.line or 0)
     if worst is None or _has_a_name(view, first):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -226,8 +226,9 @@ def _in_logs(view: LogView) -> Finding | None:
     # A launcher kills what does not leave after its SIGTERM.
     forced = {h.groups["pid"] for h in view.hits_of("launcher-teardown") if "forcefully exiting" in h.text and "pid" in h.groups}
     hits = tuple(h for h in hits if h.signature.remedies != _KILLED or h.groups.get("pid") not in forced)
-    hits = tuple(h for h in hits if h.signature.remedies != _KILLED or not _in_teardown(h, view))
-    killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced and not _in_teardown(e.at, view))
+    in_teardown = _in_teardown(view)
+    hits = tuple(h for h in hits if h.signature.remedies != _KILLED or not in_teardown(h))
+    killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced and not in_teardown(e.at))
     numbers = tuple(sorted({e.at.rank for e in killed if e.at.rank is not None}))
     if hits:
         told = [h for h in hits if h.signature.remedies != _KILLED] or hits
@@ -250,16 +251,22 @@ def _in_logs(view: LogView) -> Finding | None:
     )
 
 
-def _in_teardown(killed: Hit | At, view: LogView) -> bool:
+def _in_teardown(view: LogView) -> Callable[[Hit | At], bool]:
     """Whether Slurm or a shell tells of it behind what explains it: the step was cancelled, another task failed, a collective was given up."""
+    cancelled = (h for h in view.hits_of("launcher-teardown") if " CANCELLED AT " in h.text)
+    ended = _first_lines((*cancelled, *(e.at for e in view.exits if e.code not in (0, _SIGKILL, -signal.SIGTERM))))
+    given_up = _first_lines(view.hits_of("collective-timeout"))
 
-    def before(other: Hit | At) -> bool:
-        return other.source == killed.source and None not in (other.line, killed.line) and (other.line or 0) < (killed.line or 0)
+    def is_behind(killed: Hit | At) -> bool:
+        before = ended if killed.text.lstrip().startswith("srun: error: ") else given_up if _SHELL.search(killed.text) else {}
+        return killed.line is not None and before.get(killed.source, killed.line) < killed.line
 
-    if killed.text.lstrip().startswith("srun: error: "):
-        cancelled = any(before(h) for h in view.hits_of("launcher-teardown") if " CANCELLED AT " in h.text)
-        return cancelled or any(before(e.at) for e in view.exits if e.code not in (0, _SIGKILL, -signal.SIGTERM))
-    return bool(_SHELL.search(killed.text)) and any(before(h) for h in view.hits_of("collective-timeout"))
+    return is_behind
+
+
+def _first_lines(told: Iterable[Hit | At]) -> dict[str, int]:
+    """By source. A line may tell of thousands of tasks: each is not compared with each."""
+    return {one.source: one.line or 0 for one in sorted(told, key=lambda one: one.line or 0, reverse=True) if one.line is not None}
 
 
 def _is_ours(hit: Hit, view: LogView) -> bool:

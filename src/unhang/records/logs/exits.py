@@ -7,11 +7,11 @@ import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from unhang.records.logs.said import At, Exit, at
+from unhang.records.logs.said import Exit, at
 from unhang.records.logs.signature import Hit, Signature
 
 _KEEP = 2048
-# Tasks that one line may tell of: a torn line may hold any number.
+# Tasks that are listed of all lines together, the first ones: a torn line may hold any number.
 MAX_TASKS = 65_536
 
 
@@ -81,10 +81,21 @@ def read(hits: Iterable[Hit]) -> tuple[Exit, ...]:
     return tuple(found.values())
 
 
+def bounded(hits: Iterable[Hit]) -> Iterator[Hit]:
+    """The hits, of which the first ones name MAX_TASKS tasks at most, and the others none. A log is given whole, with all its attempts."""
+    left = MAX_TASKS
+    for h in hits:
+        if h.signature == SRUN:
+            left -= len(_tasks(h, min(left + 1, MAX_TASKS)))
+            if left < 0:
+                h = replace(h, groups={name: value for name, value in h.groups.items() if name != "ranks"})
+        yield h
+
+
 def _all(hits: tuple[Hit, ...]) -> Iterator[Exit]:
     ranks = {(h.source, h.line): h for h in hits if h.signature == RANK}
     hosts = {(h.source, h.line): h.groups["host"] for h in hits if h.signature == HOST}
-    for h in hits:
+    for h in bounded(hits):
         if h.signature in (HOST, RANK) or (code := _code(h)) is None:
             continue
         where = at(h)
@@ -96,11 +107,7 @@ def _all(hits: tuple[Hit, ...]) -> Iterator[Exit]:
             where = replace(where, rank=int(named.groups["rank"]), host=hosts.get((h.source, h.line - 2), where.host))
             local = named.groups["local_rank"]
         for rank in _tasks(h) or (where.rank,):
-            yield Exit(at=_of(where, rank), code=code, local_rank=None if local is None else int(local))
-
-
-def _of(where: At, rank: int | None) -> At:
-    return replace(where, rank=rank)
+            yield Exit(at=replace(where, rank=rank), code=code, local_rank=None if local is None else int(local))
 
 
 def _code(hit: Hit) -> int | None:
@@ -116,11 +123,11 @@ def _code(hit: Hit) -> int | None:
     return _HOW.get(groups.get("how", ""))
 
 
-def _tasks(hit: Hit) -> tuple[int, ...]:
-    """Slurm's task ids ("0-2,5"), which are ranks where one task is one rank; MAX_TASKS of them at most."""
+def _tasks(hit: Hit, most: int = MAX_TASKS) -> tuple[int, ...]:
+    """Slurm's task ids ("0-2,5"), which are ranks where one task is one rank; so many of them at most."""
     found: list[int] = []
     for part in hit.groups.get("ranks", "").split(","):
         if bounds := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part):
             first = int(bounds[1])
-            found += range(first, min(int(bounds[2] or first), first + MAX_TASKS - len(found) - 1) + 1)
+            found += range(first, min(int(bounds[2] or first), first + most - len(found) - 1) + 1)
     return tuple(found)

@@ -88,7 +88,7 @@ WISHES = (
 
 def open_private(path: str, flags: int) -> int:
     """The `opener` of `open` for a file that is its owner's alone from the first: it holds stacks, arguments or an environment."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def encode(kind: str, **fields: object) -> bytes:

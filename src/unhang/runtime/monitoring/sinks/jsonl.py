@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from unhang.runtime.attach.protocol import private
 from unhang.runtime.monitoring.supervised import run_dir
 from unhang.runtime.monitoring.tally import Snapshot
 
@@ -15,11 +16,13 @@ class JSONL:
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = _default() if path is None else Path(path)
         self.where = str(self.path)
+        # A link is followed where the script has named it.
+        self._opener = private if path is None else None
 
     def write(self, snapshot: Snapshot) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Opened anew each time: what was written is there when a rank is killed, and a file that was moved away is no lost one.
-        with self.path.open("ab") as f:
+        with open(self.path, "ab", opener=self._opener) as f:
             f.write((b"\n" if _is_cut(self.path) else b"") + msgspec.json.encode(snapshot) + b"\n")
 
     def close(self) -> None:
