@@ -75,6 +75,30 @@ def test_no_line_becomes_more_than_a_word_of_a_command(kind, tmp_path):
         assert {k: v for k, v in told.items() if v != plain.get(k, v) and v != WRITTEN.get(k)} == {}, value
 
 
+IN_SITE_PACKAGES = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "{}/lib/python3.11/site-packages/foo/x.py", line 3, in f
+[rank0]:     import datasets
+[rank0]: ModuleNotFoundError: No module named 'datasets'
+"""
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp/x", "/dev/shm/x", "//tmp/x", "/./tmp", "/proc/self/root/tmp", "/opt/../tmp", "../../tmp"])
+@pytest.mark.parametrize(
+    ("text", "keeps"),
+    [
+        ("[rank0]: ModuleNotFoundError: No module named 'einops'\nE01 failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: {}/bin/python\n", "pip"),
+        (IN_SITE_PACKAGES, "pip"),
+        ("bash: {}/run.sh: Permission denied\n", ""),
+    ],
+)
+def test_no_log_names_a_program_that_anybody_may_have_put_there(text, keeps, place, tmp_path):
+    (tmp_path / "train.log").write_text(text.format(place))
+    found = judge_logs([str(tmp_path / "train.log")]).verdict
+    told = [c for f in found.findings for r in f.remedies for c in (r.command, r.verify) if c]
+    assert found.primary is not None and [c for c in told if re.search(r"(?:^|; |python |bash )[^ ]*(?:tmp|shm)", c)] == []
+    assert not keeps or any(c.startswith("python -m pip install ") for c in told)
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

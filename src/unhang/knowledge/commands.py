@@ -40,6 +40,8 @@ _MOST_CHARS = 4096
 # What a run's own words take the place of afterwards, wherever it stands: within quotes they would end them.
 PYTHON = "/path/to/env/bin/python"
 _PLACEHOLDERS = ("COMMAND", PYTHON)
+# Where anybody may put a program, and what may lead there: a log that names one has it run by whoever pastes the command.
+_ANYBODYS = lazily(r"[/.]+(?:tmp|var[/.]+tmp|dev|proc|run)/|(?:.*/)?\.\.(?:/|$)")
 _BETWEEN = {"*": " ", ",": ","}
 
 
@@ -47,8 +49,8 @@ def command(template: str, /, **values: object) -> Command | None:
     """The template with these values in its fields; None where one is missing, or cannot be what its field calls it.
 
     A field names its kind: `{host:host}`, and of several `{pids:pid,}` with commas between them, `{files:path*}` with blanks. Kinds are those of
-    `_KINDS`, `path` and `text` (one word, whatever it says). Only a path or a text is changed by its quotes: where the template has quotes itself,
-    neither may stand within them.
+    `_KINDS`, `path`, `program` (a path that is run) and `text` (one word, whatever it says). Only the last three are changed by their quotes: where
+    the template has quotes itself, none of them may stand within.
     """
     parts = []
     for literal, name, kind, _ in Formatter().parse(template):
@@ -68,9 +70,11 @@ def _word(kind: str, value: object) -> str | None:
         words = [_word(kind[:-1], one) for one in cast(Iterable[object], value)]
         return None if not words or None in words else between.join(filter(None, words))
     text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-    if kind not in ("path", "text"):
+    if kind not in ("path", "program", "text"):
         return shlex.quote(text) if _KINDS[kind].fullmatch(text) else None
     # A line break ends a comment, and what cannot be seen is not what is read.
-    if not text.isprintable() or len(text) > _MOST_CHARS or any(word in text for word in _PLACEHOLDERS) or (kind == "path" and not text):
+    if not text.isprintable() or len(text) > _MOST_CHARS or any(word in text for word in _PLACEHOLDERS) or (kind != "text" and not text):
         return None
-    return shlex.quote(f"./{text}" if kind == "path" and text.startswith("-") else text)
+    if kind == "program" and _ANYBODYS.match(text):
+        return None
+    return shlex.quote(f"./{text}" if kind != "text" and text.startswith("-") else text)
