@@ -33,6 +33,7 @@ HARMLESS = {
     "name": ("mlx5_0:1", "GPU-8f6c"),
     "requirement": ("nvidia-nccl-cu12==2.21.5", "torch==2.5.1+cu121"),
     "path": ("/data/run-1", "run_1"),
+    "program": ("/opt/venv/bin/python", "train.py"),
     "text": ("a=b",),
 }
 # They make commands, hand them on, or put words of their own into them.
@@ -100,7 +101,7 @@ def test_no_value_becomes_more_than_its_word(where, template):
         for value in HOSTILE:
             if (told := made(usual | {field: value})) is not None:
                 # Words of a run's own command may be options.
-                assert kind.startswith("text") or (shape(told) == shape(plain) and kind.startswith("path")), value
+                assert kind.startswith("text") or (shape(told) == shape(plain) and kind.startswith(("path", "program"))), value
                 assert shape(told)[0] == shape(plain)[0], value
         assert command(template, **{f: None if f == field else [v] if fields[f][-1] in "*," else v for f, v in usual.items()}) is None
 

@@ -15,6 +15,7 @@ from tests.shell import shape
 from typer.testing import CliRunner
 
 from unhang.cli import why
+from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.retyped import Typed, again
 from unhang.diagnosis.why import judge
@@ -30,6 +31,30 @@ LINES = {
     "nccl": "host1:77:99 [0] misc/socket.cc:489 NCCL WARN socketStartConnect: Connect to {}<43> failed : No route to host\n",
     "path": "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '{}'\n",
 }
+
+
+IN_SITE_PACKAGES = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "{}/lib/python3.11/site-packages/foo/x.py", line 3, in f
+[rank0]:     import datasets
+[rank0]: ModuleNotFoundError: No module named 'datasets'
+"""
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp/x", "/dev/shm/x", "//tmp/x", "/./tmp", "/proc/self/root/tmp", "/opt/../tmp", "../../tmp"])
+@pytest.mark.parametrize(
+    ("text", "keeps"),
+    [
+        ("[rank0]: ModuleNotFoundError: No module named 'einops'\nE01 failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: {}/bin/python\n", "pip"),
+        (IN_SITE_PACKAGES, "pip"),
+        ("bash: {}/run.sh: Permission denied\n", ""),
+    ],
+)
+def test_no_log_names_a_program_that_anybody_may_have_put_there(text, keeps, place, tmp_path):
+    (tmp_path / "train.log").write_text(text.format(place))
+    found = judge_logs([str(tmp_path / "train.log")]).verdict
+    told = [c for f in found.findings for r in f.remedies for c in (r.command, r.verify) if c]
+    assert found.primary is not None and [c for c in told if re.search(r"(?:^|; |python |bash )[^ ]*(?:tmp|shm)", c)] == []
+    assert not keeps or any(c.startswith("python -m pip install ") for c in told)
 
 
 @pytest.mark.parametrize(

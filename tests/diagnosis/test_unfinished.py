@@ -252,6 +252,9 @@ def test_ranks_that_outlive_a_killed_supervisor_are_named(laid):
         pids = {"pid": child.pid}
         run.now(*(run.rank(0, **pids, start_ticks=ticks), run.rank(1, **pids, start_ticks=ticks - 1), run.rank(2), run.rank(3, ended_s=5.0)))
         found = judge(RunDir(run.path)).primary
+        run.path.chmod(0o777)
+        strangers = judge(RunDir(run.path)).primary
+        run.path.chmod(0o755)
         elsewhere = replace(supervisor, boot_id="another")
         run.run(supervisor=vars(elsewhere))
         unseen = judge(RunDir(run.path)).primary
@@ -260,6 +263,7 @@ def test_ranks_that_outlive_a_killed_supervisor_are_named(laid):
     assert f"; still running, unwatched: rank 0 (pid {child.pid} on node1); no longer alive: rank 1" in found.says
     assert f"；仍在运行，但无人监视：rank 0（pid {child.pid}，node1）；进程已不存在：rank 1" in found.says_zh
     assert commands(found)[:2] == [f"kill {child.pid}", "ps -o pid,stat,etime,args -p 202"]
+    assert [r.id for r in strangers.remedies] == [r.id for r in found.remedies] and "'kill " not in str(commands(strangers))
     assert "still running" not in unseen.says and "no longer alive" not in unseen.says and "kill " not in str(commands(unseen))
 
 

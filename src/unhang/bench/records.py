@@ -122,8 +122,8 @@ class BenchDir:
                 says_zh=f"{path} 不是 unhang bench 的目录：其中没有 bench.json",
                 cause="unhang bench compare makes them as runs/bench-<name>-<time>/",
             )
-        if (wrong := owners.distrusted(path)) is not None:
-            raise RunDirError(wrong.says.en, says_zh=wrong.says.zh)
+        if (wrong := owners.check_owner(path)) is not None:
+            raise RunDirError(wrong.en, says_zh=wrong.zh)
         return cls(path.absolute(), RunDir(path).read(path / "bench.json", Asked))
 
     def lock(self) -> None:

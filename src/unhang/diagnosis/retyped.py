@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # As remedies write it, with options that go to those of the run.
 _COMMAND = re.compile(r"unhang run(?P<added>(?: (?!-- )\S+)*?) (?:-- )?COMMAND\b|\bCOMMAND\b")
+_SIGNAL = re.compile(r"\bkill (?:-\w+ )*\d")
 # Options that are settings, too.
 _SETS = {"-n": "--set processes", "--nproc-per-node": "--set processes", "--timeout": "--set timeout"}
 
@@ -39,7 +40,7 @@ class _Run:
 
 
 def of(rundir: RunDir) -> Typed | None:
-    """None where the run does not tell. Of an older one what was started is known, and that is a command, too."""
+    """None where the run does not tell, or a stranger may have written it. Of an older one what was started is known, and that is a command, too."""
     # A log has no run, and does not pay for it.
     import msgspec
 
@@ -47,10 +48,12 @@ def of(rundir: RunDir) -> Typed | None:
         run = rundir.read(rundir.run, _Run)
     except RunDirError:
         return None
+    typed = Typed(command=run.command)
     # One that a later release has written may be of another shape.
     with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(run.typed, Typed)
-    return Typed(command=run.command) if run.command else None
+        typed = msgspec.convert(run.typed, Typed)
+    # A command that begins with a dash would be read as options.
+    return typed if rundir.is_trusted and typed.command and not typed.command[0].startswith("-") else None
 
 
 def again(added: Sequence[str], typed: Typed | None) -> Command | None:
@@ -64,14 +67,16 @@ def again(added: Sequence[str], typed: Typed | None) -> Command | None:
 
 
 def told(found: Verdict, rundir: RunDir) -> Verdict:
-    """The verdict on a run, whose remedies name its command, and its Python where torch was seen in it."""
+    """The verdict on a run, whose remedies name its command, and its Python where torch was seen in it; in a stranger's, no process to be ended."""
     texts = [text for f in found.findings for r in f.remedies for text in (r.command, r.verify) if text]
     typed = of(rundir) if any(_COMMAND.search(text) for text in texts) else None
     python = _with_torch(rundir) if any(PYTHON in text for text in texts) else None
-    if typed is None and python is None:
+    if typed is None and python is None and rundir.is_trusted:
         return found
 
     def named(text: str | None) -> str | None:
+        if text and not rundir.is_trusted and _SIGNAL.search(text):
+            return None
         if text and python is not None:
             text = text.replace(PYTHON, python)
         return text and _COMMAND.sub(lambda m: again(shlex.split(m["added"] or ""), typed) or m[0] if typed is not None else m[0], text)
@@ -91,7 +96,7 @@ def _with_torch(rundir: RunDir) -> Command | None:
         run = rundir.read(rundir.run, _Run)
     except RunDirError:
         return None
-    return command("{python:path}", python=run.python) if run.torch is not None else None
+    return command("{python:path}", python=run.python) if run.torch is not None and rundir.is_trusted else None
 
 
 def _besides(options: Sequence[str], added: Sequence[str]) -> list[str]:

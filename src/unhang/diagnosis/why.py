@@ -52,7 +52,7 @@ def judge_packed(unpacked: Unpacked, archive: str, *, number: int | None = None)
     """The verdict on the newest run directory of the archive of this name, in which there is one. Raises RunDirError."""
     newest = unpacked.runs[-1]
     try:
-        found = judge(RunDir.open(newest.path), number=number, called=newest.name)
+        found = judge(RunDir.open(newest.path, is_trusted=False), number=number, called=newest.name)
     except RunDirError as e:
         raise RunDirError(str(e).replace(str(newest.path), newest.name), cause=e.cause, hint=e.hint) from e
     return _but_for(found, (*unpacked.not_examined, *_others(len(unpacked.runs) - 1, archive, newest.name)))
@@ -112,8 +112,6 @@ def _drawn_then(rundir: RunDir, number: int, why: str) -> Verdict | None:
     """The verdict that was written down with an incident which can no longer be read; None where there is none."""
     path = rundir.incident_verdict(number)
     try:
-        if not rundir.holds(path):
-            return None
         found = rundir.read(path, Verdict)
     except (RunDirError, OSError):
         return None
@@ -130,6 +128,7 @@ def _in_our_words(finding: Finding) -> Finding:
 
 def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
     try:
+        rundir.check(rundir.events)
         went = course.read(rundir.events, source=rundir.relative(rundir.events))
     except OSError as e:
         raise RunDirError(f"cannot read {rundir.events}: {e.strerror or e}") from e

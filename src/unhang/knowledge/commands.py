@@ -40,6 +40,8 @@ _MOST_CHARS = 4096
 # Placeholders that the run's own words replace later; inside quotes they would end them.
 PYTHON = "/path/to/env/bin/python"
 _PLACEHOLDERS = ("COMMAND", PYTHON)
+# Where anybody may put a program, and what may lead there: a log that names one has it run by whoever pastes the command.
+_ANYBODYS = lazily(r"[/.]+(?:tmp|var[/.]+tmp|dev|proc|run)/|(?:.*/)?\.\.(?:/|$)")
 _BETWEEN = {"*": " ", ",": ","}
 
 
@@ -47,7 +49,7 @@ def command(template: str, /, **values: object) -> Command | None:
     """Fill in a template; None if a value is None or invalid for its kind.
 
     Each field names its kind, one of `_KINDS`, `path` or `text` (any single word): `{host:host}`. `{pids:pid,}` joins several values with commas,
-    `{files:path*}` with blanks. Only paths and texts may be quoted, so a template must not have these inside quotes of its own.
+    `{files:path*}` with blanks. Paths, programs (paths that are run) and texts may be quoted, so a template must not have these within quotes.
     """
     parts = []
     for literal, name, kind, _ in Formatter().parse(template):
@@ -67,9 +69,11 @@ def _word(kind: str, value: object) -> str | None:
         words = [_word(kind[:-1], one) for one in cast(Iterable[object], value)]
         return None if not words or None in words else between.join(filter(None, words))
     text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-    if kind not in ("path", "text"):
+    if kind not in ("path", "program", "text"):
         return shlex.quote(text) if _KINDS[kind].fullmatch(text) else None
     # A line break would end a comment, and invisible characters deceive the reader.
-    if not text.isprintable() or len(text) > _MOST_CHARS or any(word in text for word in _PLACEHOLDERS) or (kind == "path" and not text):
+    if not text.isprintable() or len(text) > _MOST_CHARS or any(word in text for word in _PLACEHOLDERS) or (kind != "text" and not text):
         return None
-    return shlex.quote(f"./{text}" if kind == "path" and text.startswith("-") else text)
+    if kind == "program" and _ANYBODYS.match(text):
+        return None
+    return shlex.quote(f"./{text}" if kind != "text" and text.startswith("-") else text)

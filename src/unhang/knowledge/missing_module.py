@@ -17,7 +17,7 @@ _MAX_HOSTS = 4
 _MISSING = lazily(r"^No module named '?(?P<module>[A-Za-z_][\w.]{0,120})'?")
 _SITE = lazily(r"^(?P<prefix>/.{1,200}?)/lib(?:64)?/python3\.\d+/site-packages/")
 # What torchrun says of a process that failed.
-_BINARY = lazily(r"of binary: (?P<binary>/\S*python[\d.]*)(?=\s|$)")
+_BINARY = lazily(r"of binary: (?P<binary>/(?:\S*/)?python[\d.]*)(?=\s|$)")
 # Packages by the module that they bring, where nobody doubts it. Of others only their owner knows: `pip install apex` installs somebody else's.
 _PACKAGES = {
     "bs4": "beautifulsoup4",
@@ -62,7 +62,7 @@ def named(remedy: Remedy, module: str, *, python: str | None, who: str, hosts: S
     package = _PACKAGES.get(top)
     at = f" on {', '.join(hosts[:_MAX_HOSTS])}" + (f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else "") if hosts else ""
     under = f" under {python}" if python is not None else ""
-    run = "python" if python is None else python
+    run = python if command("{python:program}", python=python) else "python"
     if top != module:
         # The package may be there, in a release without that part.
         says = f"{who}{at} found no {module}{under}: {top} is missing there, or its release has no such part; compare it with the other hosts'."
@@ -73,11 +73,11 @@ def named(remedy: Remedy, module: str, *, python: str | None, who: str, hosts: S
             "on PYTHONPATH."
         )
         says_zh = f"{who}{at}{under} 找不到模块 {module}：在那里安装，或改用装有它的环境启动；如果是自己的代码，要放到 PYTHONPATH 上。"
-    install = command("{python:path} -m pip install {package:name}", python=run, package=package)
+    install = command("{python:program} -m pip install {package:name}", python=run, package=package)
     return replace(
         remedy,
         says=says,
         says_zh=says_zh,
-        command=install if package is not None and top == module else command("{python:path} -m pip list", python=run),
-        verify=command("{python:path} -c 'import {module:name}'", python=run, module=module),
+        command=install if package is not None and top == module else command("{python:program} -m pip list", python=run),
+        verify=command("{python:program} -c 'import {module:name}'", python=run, module=module),
     )

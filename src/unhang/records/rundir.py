@@ -22,19 +22,21 @@ Every file is written whole (a temporary file, then a rename) or only ever appen
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang import files
 from unhang.errors import RunDirError
 from unhang.patterns import lazily
-from unhang.records import named
+from unhang.records import named, owners
 
 if TYPE_CHECKING:
     from unhang.records.incident import Incident, Stacks
@@ -72,10 +74,12 @@ T = TypeVar("T")
 
 
 class RunDir:
-    """The files of one run. Makes no directory by itself: `create` does, `open` checks."""
+    """The files of one run. Makes no directory by itself: `create` does, `open` checks. `is_trusted`: whatever owners and modes say."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_trusted: bool | None = None) -> None:
         self.path = path
+        if is_trusted is not None:
+            self.is_trusted = is_trusted
 
     @classmethod
     def create(cls, path: Path | Callable[[], Path], *, private: bool = False) -> RunDir:
@@ -84,7 +88,7 @@ class RunDir:
         Raises RunDirError where it holds something or cannot be made.
         """
         try:
-            return cls(new_directory(path, private=private))
+            return cls(new_directory(path, private=private), is_trusted=True)
         except FileExistsError as e:
             what, what_zh = ("is not empty", "不为空") if Path(e.filename).is_dir() else ("is no directory", "不是目录")
             raise RunDirError(
@@ -113,19 +117,17 @@ class RunDir:
         return next((cls(p) for p in Path(os.path.abspath(path)).parents if cls.is_one(p)), None)  # noqa: PTH100
 
     @classmethod
-    def open(cls, path: Path) -> RunDir:
+    def open(cls, path: Path, *, is_trusted: bool | None = None) -> RunDir:
         """Open one that exists, or what was made elsewhere because its disk was full. Raises RunDirError where `path` is no run directory."""
         if not (path / "run.json").is_file():
             raise RunDirError(
                 f"{path} is not a run directory: it has no run.json",
                 cause="unhang run makes them as runs/<name>-<time>/",
             )
-        here = cls(path)
+        here = cls(path, is_trusted=is_trusted)
         try:
-            there = cls(here.elsewhere)
-            # Anybody can make a directory of that name; what lies in it later is not linked there.
-            mine = there.path.lstat().st_uid in (path.stat().st_uid, os.geteuid()) and not there.path.is_symlink()
-            return there if mine and max(there.incident_numbers(), default=0) > max(here.incident_numbers(), default=0) else here
+            there = cls(here.elsewhere, is_trusted=is_trusted)
+            return there if there._continues(path) and max(there.incident_numbers(), default=0) > max(here.incident_numbers(), default=0) else here
         except OSError:
             return here
 
@@ -138,6 +140,20 @@ class RunDir:
         shm = Path("/dev/shm")
         name = f"unhang-run-{hashlib.sha256(self.run.read_bytes()).hexdigest()[:16]}"
         return (shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())) / name
+
+    def _continues(self, home: Path) -> bool:
+        """Whether it was made elsewhere because the disk of `home` was full. Anybody can make a directory of that name."""
+        with contextlib.suppress(OSError):
+            mine = self.path.lstat().st_uid in (home.stat().st_uid, os.geteuid()) and not self.path.is_symlink()
+            return mine and self.path.resolve() == RunDir(home).elsewhere.resolve()
+        return False
+
+    @cached_property
+    def is_trusted(self) -> bool:
+        """Whether commands may hold what its records say: the user or root wrote them, nobody else could, and no archive had them."""
+        with contextlib.suppress(OSError):
+            return not any(owners.check_owner(p) for p in (self.path, self.run) if os.path.lexists(p))
+        return False
 
     @property
     def run(self) -> Path:
@@ -185,11 +201,18 @@ class RunDir:
 
     def holds(self, path: Path) -> bool:
         """Whether something that a record names is a file of this run directory, which may come from anybody."""
-        homes = [self.path.resolve()]
-        if self.run.is_file():
-            # The one that was made elsewhere because a disk was full has its run.json, and all that was written before, by links.
-            homes.append(self.run.resolve().parent)
-        return path.is_file() and any(path.resolve().is_relative_to(home) for home in homes)
+        return path.is_file() and any(path.resolve().is_relative_to(home) for home in self._homes)
+
+    @cached_property
+    def _homes(self) -> set[Path]:
+        here, linked = self.path.resolve(), self.run.resolve().parent
+        # The one that was made elsewhere has its run.json, and all that was written before, by links.
+        return {here, linked} if linked != here and self.run.is_file() and self._continues(linked) else {here}
+
+    def check(self, path: Path) -> None:
+        """Raises RunDirError for a file that a link leads to out of the run directory."""
+        if path.is_file() and not self.holds(path):
+            raise RunDirError(f"{path} is no file of this run directory")
 
     def logs(self, attempt: int) -> Path:
         return self.path / "logs" / f"attempt-{attempt}"
@@ -291,6 +314,7 @@ class RunDir:
 
         try:
             refuse_special(path)
+            self.check(path)
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError as e:
             raise self._unreadable(path, e) from e

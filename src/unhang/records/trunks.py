@@ -46,8 +46,6 @@ def of_run(rundir: RunDir, number: int | None = None) -> tuple[Trunk, str] | Non
     """The tree of incident `number`, by default of the last that can be read, and its working directory; None without stacks."""
     for n in [number] if number is not None else reversed(rundir.incident_numbers()):
         with suppress(UnhangError):
-            if not rundir.holds(rundir.incident(n)):
-                continue
             incident = rundir.read_incident(n)
             trunk = group(main_threads(rundir, incident))
             return None if trunk is None else (trunk, incident.cwd)

@@ -78,12 +78,12 @@ def _commands(hit: Hit) -> dict[str, Command | None]:
         folder, _, name = script.rpartition("/")
         found["name-the-script"] = command("ls -la {folder:path}", folder=folder or ("/" if script.startswith("/") else "."))
         runs = {"py": "python", "sh": "bash", "bash": "bash"}.get(name.rpartition(".")[2], "file")
-        found["by-the-interpreter"] = command("head -1 {script:path}; {runs:name} {script:path}", script=script, runs=runs)
+        found["by-the-interpreter"] = command("head -1 {script:path}; {runs:name} {script:program}", script=script, runs=runs)
     program = hit.groups.get("program", "").replace(" <command> [<args>]", "")
     if program.endswith(".py"):
         program = f"python {program}"
     if _PROGRAM_NAME.fullmatch(program):
-        found["read-help"] = command("{program:path*} --help", program=program.split(" "))
+        found["read-help"] = command("{program:program*} --help", program=program.split(" "))
     return found
 
 

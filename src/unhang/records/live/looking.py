@@ -67,7 +67,7 @@ class Looker:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        rundir = RunDir(path)
+        rundir = self._rundir = RunDir(path)
         self.path = path
         self._is_alive, self._memory = is_alive, memory
         self._clock, self._monotonic = clock, monotonic
@@ -119,6 +119,8 @@ class Looker:
             raise RunDirError(f"{self.path} is no directory", cause="unhang run makes run directories as runs/<name>-<time>/") from e
         except OSError as e:
             raise RunDirError(f"cannot read {self.path}: {e.strerror or e}", cause=why_unreadable(e)) from e
+        for file in (self._run, self._now, self._verdict, self._history.lines, self._snapshots.lines):
+            self._rundir.check(file.path)
         if not names:
             raise RunDirError(f"{self.path} is empty", cause="unhang run has not begun to write there yet, or was ended before it could")
         if "run.json" not in names and "events.jsonl" not in names:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unhang.diagnosis.redact import redact_data
-from unhang.errors import RecordError, UnhangError
+from unhang.errors import UnhangError
 from unhang.facts.units import size
 from unhang.records import match, trunks
 from unhang.records.flight import Flight, dump
@@ -56,8 +56,6 @@ def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
 
 
 def _read(rundir: RunDir, number: int) -> _Left:
-    if not rundir.holds(rundir.incident(number)):
-        raise RecordError(f"{rundir.incident(number)} is no file of this run directory")
     incident = rundir.read_incident(number)
     given = [(path, r.rank) for r in incident.ranks if r.flight and rundir.holds(path := rundir.path / r.flight)]
     with closing(dump.read_all(given)) as found:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from unhang.runtime.attach.protocol import private
 from unhang.runtime.monitoring.supervised import run_dir
 from unhang.runtime.monitoring.tally import Snapshot
 
@@ -17,7 +16,7 @@ class JSONL:
         self.path = _default() if path is None else Path(path)
         self.where = str(self.path)
         # A link is followed where the script has named it.
-        self._opener = private if path is None else None
+        self._opener = _open_no_link if path is None else None
 
     def write(self, snapshot: Snapshot) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,6 +26,10 @@ class JSONL:
 
     def close(self) -> None:
         pass
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o664)
 
 
 def _default() -> Path:
