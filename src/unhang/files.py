@@ -21,7 +21,7 @@ _kept: set[Path] = set()
 
 
 def open_private(path: str, flags: int, mode: int = 0o600) -> int:
-    """An `opener` for `open`: creates a file with this mode; an existing one keeps its own. A link, which a stranger may have made, is not followed."""
+    """An `opener` for `open`: creates a file with this mode; an existing one keeps its own. No symlink is followed."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 

@@ -204,7 +204,7 @@ def test_a_directory_goes_on_by_its_own_verb(folder, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("mode", "links", "said"),
     [
-        (0o777, (), "may be written by anybody and was not taken; chmod o-w bench"),
+        (0o777, (), "anyone can write to it; run chmod o-w bench"),
         (0o755, ("runs.jsonl",), "cannot write"),
         (0o755, ("failures.jsonl",), "cannot write"),
     ],
