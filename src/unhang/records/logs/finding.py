@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 
@@ -378,7 +378,8 @@ def _matches(pattern: str) -> Iterator[str]:
         if _followed(top) == "\0":
             yield top
             continue
-        for folder, names, _ in os.walk(top):
+        closed: list[OSError] = []
+        for folder, names, _ in chain(os.walk(top, onerror=closed.append), ((e.filename, [], []) for e in closed)):
             names[:] = [n for n in names if not n.startswith(".")]
             yield from _matches(os.path.join(glob.escape(folder), pattern[stars.end() :]).removeprefix("./") or ".")  # noqa: PTH118
 
