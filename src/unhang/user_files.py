@@ -28,7 +28,8 @@ _ENVIRONMENTS = ("env", "venv", ".venv", ".local", "usr", "local")
 _ROOMS = frozenset(
     (
         "__init__", "__main__", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "files", "integrations", "kernel_lines", "knowledge",
-        "launch", "model", "pack", "patterns", "planning", "probes", "records", "remedies", "report", "runtime", "testing", "text", "user_files",
+        "launch", "model", "pack", "patterns", "planning", "printable", "probes", "records", "remedies", "report", "runtime", "testing", "text",
+        "user_files",
     )
 )  # fmt: skip
 

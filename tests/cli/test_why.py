@@ -484,7 +484,11 @@ def test_a_bundle_is_judged_like_what_it_was_made_of(app, rundir, tmp_path):
     assert ran.exit_code == 1 and f"wrote {target}" in ran.stderr and "look before you send it" in ran.stderr
     again = run(app, target, "--json")
     assert again.exit_code == 1
-    assert json.loads(again.stdout)["primary"] == json.loads(ran.stdout)["primary"]
+    primary, packed = (json.loads(told.stdout)["primary"] for told in (ran, again))
+    # No archive names processes to signal.
+    for remedy in (*primary["remedies"], *packed["remedies"]):
+        remedy["command"] = None
+    assert packed == primary
 
 
 def test_a_bundle_does_not_write_over_a_log(app, tmp_path):

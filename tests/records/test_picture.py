@@ -50,11 +50,12 @@ def test_dumps_and_stacks_of_elsewhere_are_refused(rundir):
     assert "is no file of this run directory" in found["the stacks of rank 0"]
 
 
-def test_a_run_directory_that_goes_on_elsewhere_has_the_files_of_the_first(rundir):
+def test_a_run_directory_that_goes_on_elsewhere_has_the_files_of_the_first(rundir, monkeypatch):
     """As it is made where the disk is full."""
     (rundir.path / "logs").mkdir()
     (rundir.path / "logs" / "rank0.err").write_text("the end\n")
     spare = RunDir.create(rundir.path.parent / "spare")
+    monkeypatch.setattr(RunDir, "elsewhere", property(lambda _: spare.path))
     for name in ("run.json", "logs"):
         (spare.path / name).symlink_to(rundir.path / name)
     found = load(spare, log="logs/rank0.err")

@@ -62,6 +62,8 @@ def test_results_are_kept_and_become_tables(bench, capfd):
 def test_every_benchmark_is_run_and_has_its_place_on_the_page():
     script = loaded()
     named = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    # It looks for the slowest of thousands of inputs, by hand.
+    named.remove("hostile")
     assert named == script.BENCHMARKS.keys()
     assert {name for _, name, _ in script._MARKED.findall((ROOT / "docs" / "benchmarks.md").read_text("utf-8"))} == named
 
