@@ -1,4 +1,4 @@
-"""Inputs of unhang and the facts in its answers: a changed fact fails here, with a diff. scripts/corpus.py says what may change, and how to record."""
+"""Inputs of unhang and the facts in its answers: a changed fact fails here, with a diff. scripts/corpus.py says what may change."""
 
 from __future__ import annotations
 
