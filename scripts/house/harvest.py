@@ -1,7 +1,8 @@
 """A pytest plugin that copies what tests give to unhang into inputs of the corpus: `pytest -p harvest` with scripts/house on PYTHONPATH.
 
 An input is a directory of files and a command line of `unhang` that reads them. What a test hands to a function becomes the command that would
-hand it the same. HARVEST names the directory for them, in which equal inputs are kept once; `scripts/corpus.py pack` makes the corpus of it.
+hand it the same. HARVEST names the directory for them, in which equal inputs are kept once; `harvest.py` by itself
+thins it out, and `scripts/corpus.py add` takes it in.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 
 OUT = Path(os.environ["HARVEST"]).absolute()
 MOST_BYTES = 200_000
+# Of one test, by verb: a hundred damaged answers show what ten do.
+MOST_OF_A_TEST = 30
 # What their tests judge was really printed, recorded or laid out as machines do.
 REAL = ("cases", "healthy", "torch_debug", "real_gloo", "machines", "why_real_dumps", "provoked", "asked")
 VERBS = ("why", "vars", "export", "plan", "doctor", "top")
@@ -38,7 +41,7 @@ def _neutral() -> list[tuple[bytes, bytes]]:
         (boot, "0" * 8 + boot[8:].translate(str.maketrans("0123456789abcdef", "0" * 16))),
         (socket.gethostname(), "n" * len(socket.gethostname())),
     ]
-    for path in (os.environ.get("HARVEST_BASE", "/tmp/pytest-of"), root):
+    for path in (*os.environ.get("HARVEST_BASE", "/tmp/pytest-of").split(":"), root):
         names.append((path, ("/srv/" + "x" * len(path))[: len(path)]))
     return [(a.encode(), b.encode()) for a, b in names]
 
@@ -101,6 +104,9 @@ def taken(paths: list[Path]) -> tuple[dict[str, bytes | None], dict[str, float],
     mtimes: dict[str, float] = {}
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            # Made from the rest, for people.
+            if file.name in ("report.html", "verdict.md", "solution.md"):
+                continue
             name = str(file.relative_to(base))
             if (
                 file.is_symlink()
@@ -121,7 +127,7 @@ def command(argv: list[str], cwd: Path, environ: dict[str, str]) -> None:
     """A command line of unhang, as a test typed it."""
     if not argv or argv[0] not in VERBS or any(a.split("=")[0] in NEVER for a in argv) or "-" in argv:
         return
-    if argv[0] == "doctor" and not any(a in ("--snapshot", "--diff") for a in argv):
+    if argv[0] == "doctor" and ("now" in argv or not any(a in ("--snapshot", "--diff") for a in argv)):
         return
     if (
         (argv[0] == "vars" and "--libs" not in argv)
@@ -215,7 +221,7 @@ def started(args, *_, cwd=None, env=None, input=None, stdin=None, **__) -> None:
         command(list(map(str, args[3:])), Path(cwd or "."), told(dict(env if env is not None else os.environ)))
 
 
-def pytest_configure(config) -> None:
+def install() -> None:
     import typer.testing
 
     import unhang.diagnosis.doctor
@@ -247,3 +253,38 @@ def pytest_runtest_setup(item) -> None:
 def pytest_sessionfinish(session) -> None:
     (OUT / "counts.json").write_text(json.dumps(counts.most_common(), indent=1))
     print("\nharvested", len(list(OUT.glob("*/input.json"))), dict(counts.most_common(40)), shutil.disk_usage(OUT).free)
+
+
+def thin() -> None:
+    """Leave out what shows nothing new: most of a test's many alike, and settings in files that are checked as launchers' files as well."""
+    found = {p.parent: json.loads(p.read_text()) for p in sorted(OUT.glob("*/input.json"))}
+    checked = {_content(folder, given) for folder, given in found.items() if given["argv"][:2] == ["export", "--check"]}
+    by_test: dict[tuple[str, str], int] = Counter()
+    for folder, given in found.items():
+        given["tier"] = tier(given["from"])
+        test = (given["from"], given["argv"][0])
+        by_test[test] += 1
+        if (
+            given["argv"][0] not in VERBS
+            or "auto" in given["argv"]
+            or (given["tier"] == 2 and by_test[test] > MOST_OF_A_TEST)
+            or (given["argv"][0] == "vars" and _content(folder, given) in checked)
+        ):
+            shutil.rmtree(folder)
+        else:
+            (folder / "input.json").write_text(json.dumps(given))
+
+
+def _content(folder: Path, given: dict) -> bytes:
+    file = folder / "files" / given["argv"][-1]
+    try:
+        return file.read_bytes()
+    except OSError:
+        return str(folder).encode()
+
+
+if __name__ == "__main__":
+    thin()
+else:
+    # Before any conftest imports what is wrapped.
+    install()
