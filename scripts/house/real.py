@@ -38,8 +38,14 @@ def own() -> None:
     from unhang.knowledge import catalogue
     from unhang.remedies.exports.forms import NAMES
 
-    for cause in catalogue.load():
-        kept("explain", ["explain", cause])
+    for id, cause in catalogue.load().items():
+        kept("explain", ["explain", id])
+        # Which of two signatures speaks shows only where it speaks alone; a near miss shows by any cause in the timeline.
+        harvest.current = f"tests/knowledge: hits of {id}"
+        for hit in cause.hits:
+            harvest.keep(["why", "train.log"], {"train.log": f"{hit}\n".encode()})
+        harvest.current = f"tests/knowledge: near misses of {id}"
+        harvest.keep(["why", "train.log"], {"train.log": "".join(f"{near}\n" for near in cause.near_misses).encode()})
     for form, settings, size in itertools.product(NAMES, SETTINGS, SIZES):
         kept("export", ["export", form, *settings, *size, "--name", "job", "--", "train.py", "--lr", "1e-4"])
     for model, (memory, world), how in itertools.product(MODELS, MACHINES, HOW):
