@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import difflib
 import functools
+import gc
 import hashlib
 import io
 import itertools
@@ -130,6 +131,9 @@ class Unhang:
         os.sched_getaffinity = lambda pid: {0}
         os.cpu_count = lambda: 1
         time.time = lambda: NOW_S
+        # As the command has it.
+        gc.set_threshold(50_000, 10, 10)
+        gc.freeze()
 
     def facts(self, argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Facts:
         os.chdir(cwd)
