@@ -12,11 +12,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import corpus  # noqa: E402
 
-BEGINS, ENDS = "        Signature(\n", "        ),\n"
-
 # What is wrong; the text, which stands once in all sources; what takes its place; where it must be noticed.
 FAULTS = [
-    ("two signatures in the other order", 'pattern=r"Disk quota exceeded: b?', None, "logs"),
+    ("two signatures in the other order", "ordered = sorted(hits, key=lambda h: (STANDINGS", "ordered = sorted(reversed(hits), key=lambda h: (STANDINGS", "logs"),
     ("`unless` of a signature lost", "            unless=_PINNING,\n            says=\"a CUDA call", "            says=\"a CUDA call", "logs"),
     ("attempt off by one", "number = len(self.attempts)\n", "number = max(1, len(self.attempts) - 1)\n", "logs"),
     ("clocks of hosts ignored", "if ahead := clocks.offsets(_shared(hits, hosts)):", "if ahead := {}:", "logs"),
@@ -29,19 +27,12 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def plant(sources: Path, old: str, new: str | None) -> Path:
-    """Into the one file that has the text. Without a new one, its signature changes places with the next."""
+def plant(sources: Path, old: str, new: str) -> Path:
+    """Into the one file that has the text."""
     (path,) = [p for p in sources.rglob("*.py") if old in p.read_text("utf-8")]
     text = path.read_text("utf-8")
     assert text.count(old) == 1, f"{path.name} has it {text.count(old)} times: {old}"
-    if new is None:
-        begins = text.rindex(BEGINS, 0, text.index(old))
-        middle = text.index(ENDS, begins) + len(ENDS)
-        ends = text.index(ENDS, middle) + len(ENDS)
-        text = text[:begins] + text[middle:ends] + text[begins:middle] + text[ends:]
-    else:
-        text = text.replace(old, new)
-    path.write_text(text, "utf-8")
+    path.write_text(text.replace(old, new), "utf-8")
     return path
 
 
