@@ -80,8 +80,8 @@ def shown(said: object) -> str:
     """Errors quote names of files and lines of logs. If a credential takes a quote with it, nothing quoted is shown: a shell would read it."""
     from unhang.diagnosis.redact import HIDDEN, redact, redact_quoted
 
-    told = redact_quoted(str(said))
-    return told if told is not None else redact(re.split("['\"]", str(said), maxsplit=1)[0]) + HIDDEN
+    clean = redact_quoted(str(said))
+    return clean if clean is not None else redact(re.split("['\"]", str(said), maxsplit=1)[0]) + HIDDEN
 
 
 def _is_asked_for(argv: list[str], *, misread: bool) -> bool:

@@ -42,7 +42,7 @@ class Given:
             if isinstance(value, str):
                 return self.called(value)
             if isinstance(value, dict):
-                # What was taken out is gone when a command is pasted, and its name there may be anything.
+                # The unpacked files are deleted before a command is pasted, and a member's name may be anything.
                 return {k: None if k in ("command", "verify") and self.called(str(v)) != str(v) else renamed(v) for k, v in value.items()}
             return [renamed(v) for v in value] if isinstance(value, (list, tuple)) else value
 

@@ -295,7 +295,7 @@ def _excerpt(log: _Readable, told: Iterable[int], share: int, beside: Iterable[i
     """What stays of a log, without credentials: the windows and its end; a mark and empty lines for what lies between: each keeps its number."""
     windows = deque(_windows(told, share, beside))
     pieces, block, gap = list[bytes](), list[bytes](), 0
-    # What names a credential may be left out, and the credential, below it, stay.
+    # The name of a credential may be cut out while its value, on a later line, is kept.
     skipped, before = deque[bytes](maxlen=_NAMING_LINES), list[bytes]()
     # What may turn out to be the end, each line with whether it stays if it is not.
     recent = deque[tuple[bytes, bool]]()

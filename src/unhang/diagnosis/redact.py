@@ -380,13 +380,13 @@ def _like(value: Sequence[Any], clean: Iterable[Any]) -> Sequence[Any]:
 
 def redact_quoted(text: str | None) -> str | None:
     """Redact a suggested command; None if that would remove a quote and expose the rest to the shell."""
-    if text is None or (told := redact(text)) == text:
+    if text is None or (clean := redact(text)) == text:
         return text
     try:
-        whole = "'\"'\"'" not in text and len(shlex.split(told, comments=True)) == len(shlex.split(text, comments=True))
+        whole = "'\"'\"'" not in text and len(shlex.split(clean, comments=True)) == len(shlex.split(text, comments=True))
     except ValueError:
         return None
-    return told if whole else None
+    return clean if whole else None
 
 
 def _of_pair(data: dict[Any, Any]) -> dict[Any, Any]:
