@@ -94,6 +94,11 @@ def test_what_was_found_for_something_else_or_not_at_all_is_not_told(rundir, mor
     assert solved.told(FOUND, rundir) == FOUND
 
 
+def test_settings_that_anybody_may_have_written_become_no_command(rundir):
+    rundir.path.chmod(0o777)
+    assert solved.told(FOUND, RunDir(rundir.path)) == FOUND
+
+
 def test_a_damaged_solution_is_said_to_be_unread(rundir):
     rundir.solution.write_text("{")
     found = solved.told(FOUND, rundir)

@@ -31,7 +31,7 @@ _BLANK = r"[ \t\u00a0\u2000-\u200a\u3000]"
 # Separators of a name and its value; a number and a closing quote after the name are skipped.
 _JOINERS = {
     # Behind its type, or a word of a sentence; before YAML's tag.
-    "sign": rf"(?:{_BLANK}{{0,2}}[:(\[][ \t]?(?:str|string|(?:Optional\[)?(?:SecretStr|str\])|SecretStr\])[)\]]?|[ ](?:provided|given|used))?"
+    "sign": rf"(?:{_BLANK}{{0,2}}[:(\[][ \t]?(?:str|string|(?:Optional\[)?(?:SecretStr|str\])|SecretStr\])[)\]]?|[ ](?:provided|given|used|is|was))?"
     rf"{_BLANK}{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|：|%3[AD]|&#(?:61|58);|\\u003[ad]){_BLANK}{{0,8}}(?:[!&][!\w]{{1,20}}[ \t])?",
     "arrow": rf"{_BLANK}{{0,8}}(?:->|→){_BLANK}{{0,8}}",
     # A pod's environment.
@@ -101,8 +101,8 @@ _UNSEEN = lazily(
     r"|(?P<wrap>(?:(?<=[\w+/=.~%-]\n)|(?<=[\w+/=.~%-]\r)\n)(?=(?P<rest>[\w+/=.~%-]{1,400})['\",;)\]}]{0,3}[ \t\r]{0,8}(?:\n|\Z))))"
 )
 _MIN_WRAPPED_CHARS = 40
-# Characters that `re.IGNORECASE` equates with an ASCII letter.
-_SMALL = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"})
+# Characters that `re.IGNORECASE` equates with an ASCII letter, and full-width ones.
+_ASCII = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"} | {chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F)})
 # Hiding one credential may expose the next.
 _MAX_PASSES = 5
 # The rest of a word that was cut may be part of a credential.
@@ -216,7 +216,8 @@ def _without(text: str, cuts: Sequence[Span]) -> Iterator[Span]:
 
 
 def _credentials(text: str) -> Iterator[Span]:
-    small, at = (text if text.isascii() else text.translate(_SMALL)).lower(), 0
+    text = text if text.isascii() else text.translate(_ASCII)
+    small, at = text.lower(), 0
     any_word, values_by_word, names_by_word = _rules()
     if any_word.search(small) is None:
         return
@@ -264,11 +265,12 @@ def _values(text: str, at: int, kind: str, found: re.Match[str]) -> Sequence[Spa
     word_at, joiner = at - len(head) + len(head.rstrip(_NAME_CHARS)), found.lastgroup or ""
     word, before = text[word_at : found.start(joiner)], text[max(0, word_at - _MAX_NAME_CHARS) : word_at]
     flag, capitals = word.startswith("-"), word.isupper()
+    is_named = flag or (capitals and ("_" in word or text[found.end() : found.end() + 1] in ("'", '"')))
     if (
         (joiner == "pair" and not (flag or capitals or before.rstrip("bu'\"\\").endswith(("(", "["))))
         or (joiner == "item" and not (found["closed"] or capitals or before.endswith("<") or set(",\n") & set(found[joiner])))
         or (joiner == "box" and before.strip(" \t")[-1:] not in ("", "\n", "|", "│", "┃", "║"))
-        or (joiner == "blank" and not (flag or ("_" in word and capitals)) and len(found[joiner]) < 2 and before.strip(" \t")[-1:] not in ("", "\n"))
+        or (joiner == "blank" and not is_named and len(found[joiner]) < 2 and before.strip(" \t")[-1:] not in ("", "\n"))
     ):
         return ()
     looks, is_setting = _LOOKS.get(kind), flag or joiner in ("item", "element")

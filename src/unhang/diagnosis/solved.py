@@ -21,9 +21,12 @@ class _Event(msgspec.Struct):
 
 
 def told(found: Verdict, rundir: RunDir) -> Verdict:
-    """The verdict on a run, with what its trials found as the first remedy, where they were made for that cause."""
+    """The verdict on a run, with what its trials found as the first remedy, where they were made for that cause.
+
+    Not where somebody else may have written them: the settings become a command.
+    """
     try:
-        if found.primary is None or not rundir.holds(rundir.solution):
+        if found.primary is None or not rundir.is_trusted or not rundir.holds(rundir.solution):
             return found
         outcome = rundir.read(rundir.solution, Outcome)
     except (RunDirError, OSError) as e:

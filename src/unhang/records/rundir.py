@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 RUN_SCHEMA = "unhang/run/1"
 # Other programs write a run.json as well: ours has this in its first bytes, or an events.jsonl beside it.
 RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
+# Of run.json: enough to name a run by.
+_MAX_NAMED_BYTES = 16 * 1024**2
 
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
@@ -71,6 +73,11 @@ _OWN = (
 )
 
 T = TypeVar("T")
+
+
+def _head(path: Path, size: int) -> bytes:
+    with path.open("rb") as f:
+        return f.read(size)
 
 
 class RunDir:
@@ -107,7 +114,7 @@ class RunDir:
         """Whether `path` is a run directory."""
         run = path / "run.json"
         try:
-            return run.is_file() and ((path / "events.jsonl").is_file() or RUN_MARK in run.read_bytes()[:RUN_MARK_WITHIN_BYTES])
+            return run.is_file() and ((path / "events.jsonl").is_file() or RUN_MARK in _head(run, RUN_MARK_WITHIN_BYTES))
         except OSError:
             return False
 
@@ -138,7 +145,7 @@ class RunDir:
         import tempfile
 
         shm = Path("/dev/shm")
-        name = f"unhang-run-{hashlib.sha256(self.run.read_bytes()).hexdigest()[:16]}"
+        name = f"unhang-run-{hashlib.sha256(_head(self.run, _MAX_NAMED_BYTES)).hexdigest()[:16]}"
         return (shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())) / name
 
     def _continues(self, home: Path) -> bool:
