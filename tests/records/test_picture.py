@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+from dataclasses import replace
 
 import pytest
 
+from unhang.encoding import encode
 from unhang.errors import RunDirError
 from unhang.records import picture
-from unhang.records.incident import Incident, LogRef, RankRecord
+from unhang.records.incident import Incident, LogRef, Missed, RankRecord
 from unhang.records.rundir import MEMBER, RunDir
 
 
@@ -119,3 +122,26 @@ def test_what_is_nested_deep_is_damaged(rundir, name):
     path.write_bytes(b'{"a": ' + b"[" * 100_000)
     with pytest.raises(RunDirError):
         rundir.read(path, Incident)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"ranks": [{"rank": n, "pid": 1, "host": ""} for n in range(20_000)]}, {"logs": [{"path": "run.json", "bytes": 1}] * 20_000}]
+)
+def test_an_incident_cannot_list_more_than_its_size_describes(rundir, fields):
+    incident = Incident(number=1, attempt=0, kind="hang", at_s=1.0, at="", cwd="/", command=("x",))
+    rundir.incident(1).parent.mkdir(parents=True)
+    rundir.incident(1).write_bytes(json.dumps(json.loads(encode(incident)) | fields, separators=(",", ":")).encode())
+    with pytest.raises(RunDirError, match="more ranks or logs than"):
+        picture.load(rundir, 1, signatures={})
+
+
+def test_evidence_missing_of_one_rank_says_nothing_of_another(rundir):
+    """Also not of one whose number its number begins with."""
+    ranks = tuple(RankRecord(rank=n, pid=1, host="h") for n in range(200))
+    incident = Incident(number=1, attempt=0, kind="hang", at_s=1.0, at="", cwd="/", command=("x",), ranks=ranks)
+    rundir.write(rundir.incident(1), replace(incident, missed=(Missed(what="stacks of rank 12", why="py-spy is not installed"),)))
+    found = picture.load(rundir, 1, signatures={})
+    told = missed(found)
+    assert told["stacks of rank 12"] == "py-spy is not installed" and "the stacks of rank 12" not in told
+    assert all(told[f"the stacks of rank {n}"] == "none was taken" for n in range(200) if n != 12)
+    assert found.rank(199).number == 199

@@ -16,6 +16,7 @@ from typing import TypeVar
 from unhang.errors import RecordError, UnhangError
 from unhang.kernel_lines import Kind, device_of
 from unhang.model import Input, InputKind, NotExamined, Wait
+from unhang.patterns import lazily
 from unhang.records import frames, kernel, logs, ras, stacks
 from unhang.records.flight import Flight, dump
 from unhang.records.flight.dump import Dump
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 # The clock of the kernel's log and that of its uptime are not quite the same.
 _CLOCKS_S = 60.0
+_RANK = lazily(r"rank (\d{1,9})\b")
 
 # What logs tell beside the signatures of causes, to be held against the other records.
 _SAID = (*watchdog.SIGNATURES, *exits.SIGNATURES, *attempts.AGENTS, nccl.BUS_ID)
@@ -165,7 +167,11 @@ class Picture:
     not_examined: tuple[NotExamined, ...] = ()
 
     def rank(self, number: int) -> RankView:
-        return next(r for r in self.ranks if r.number == number)
+        return self._by_number[number]
+
+    @cached_property
+    def _by_number(self) -> dict[int, RankView]:
+        return {r.number: r for r in reversed(self.ranks)}
 
     def place(self, frame: Frame) -> str:
         return frames.place(frame, self.incident.cwd)
@@ -261,6 +267,8 @@ class _Loader:
         self.inputs: list[Input] = []
         self.not_examined: list[NotExamined] = []
         self.named = set[Path]()
+        # What the incident says it lacks, of which rank.
+        self.missed = set[tuple[str, int]]()
 
     def load(self) -> Picture:
         path = self.rundir.incident(self.number)
@@ -268,6 +276,7 @@ class _Loader:
         source = self.rundir.relative(path)
         self._read(source, "run", "", lambda _: None)
         self.not_examined.extend(NotExamined(what=m.what, why=m.why) for m in incident.missed)
+        self.missed = {(what, int(rank)) for m in incident.missed for what in ("stack", "flight") if what in m.what for rank in _RANK.findall(m.what)}
         records = [self._with_torchs_dump(r, incident) for r in sorted(incident.ranks, key=lambda r: r.rank)]
         named = [(self.rundir.path / name, r.rank) for r in records for name in self._files_of_dump(r)]
         # The first rank that names a file, as in `_check`.
@@ -311,11 +320,10 @@ class _Loader:
         captured = self._read(record.stacks, "stacks", f"the stacks of {what}", lambda p: self.rundir.read(p, Stacks)) if record.stacks else None
         taken = self._dump(record)
         fatal, fatal_source, signal = self._fatal(record, incident)
-        named = {m.what for m in self.not_examined}
         if record.ended is None and incident.kind != "world-size":
-            if record.stacks is None and not any(what in m and "stack" in m for m in named):
+            if record.stacks is None and ("stack", record.rank) not in self.missed:
                 self._miss(f"the stacks of {what}", "none was taken")
-            if record.flight is None and not any(what in m and "flight" in m for m in named):
+            if record.flight is None and ("flight", record.rank) not in self.missed:
                 self._miss(f"the flight recorder of {what}", "no dump was taken")
         raised: tuple[Hit, ...] = ()
         if record.raised is not None:

@@ -46,6 +46,8 @@ RUN_SCHEMA = "unhang/run/1"
 RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 # Of run.json: enough to name a run by.
 _MAX_NAMED_BYTES = 16 * 1024**2
+# More ranks or logs than this are believed only of an incident with so many bytes for each; we write 350 and 50 at least.
+_MANY, _BYTES_OF_RANK, _BYTES_OF_LOG = 2_000, 256, 48
 
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
@@ -306,9 +308,14 @@ class RunDir:
         return path.relative_to(self.path).as_posix()
 
     def read_incident(self, number: int) -> Incident:
+        """Raises RunDirError if it is missing or damaged, or lists more ranks or logs than its size can describe."""
         from unhang.records.incident import Incident
 
-        return self.read(self.incident(number), Incident)
+        path = self.incident(number)
+        incident, size = self.read(path, Incident), path.stat().st_size
+        if len(incident.ranks) > max(_MANY, size // _BYTES_OF_RANK) or len(incident.logs) > max(_MANY, size // _BYTES_OF_LOG):
+            raise RunDirError(f"{path} lists more ranks or logs than a file of its size can describe", cause="unhang did not write it")
+        return incident
 
     def read_stacks(self, relative: str) -> Stacks:
         from unhang.records.incident import Stacks

@@ -119,6 +119,25 @@ def test_nothing_else_is_left_out_after_many_that_are_slow(monkeypatch, forking)
     assert all(isinstance(e, RecordError) and "CPU time" in str(e) for e in (*found[1:3:2], *found[5::2]))
 
 
+def test_reads_of_one_file_share_its_budget(forking, monkeypatch):
+    """However often it is read again, and also if it is packed."""
+    monkeypatch.setattr(reader_processes, "_BASE_S", 1.5)
+    left_s: dict[str, float] = {}
+
+    def task(name: str) -> float:
+        extend_budget(16)
+        until = time.process_time() + 1
+        while time.process_time() < until:
+            pass
+        return signal.getitimer(signal.ITIMER_PROF)[0]
+
+    assert run_bounded(task, "a", 1, left_s=left_s) > 0 and 0 < left_s["a"] < 1
+    for _ in range(3):
+        with pytest.raises(RecordError, match="CPU time"):
+            run_bounded(task, "a", 1, left_s=left_s)
+    assert run_bounded(task, "b", 1, left_s=left_s) > 0, "another file has its own"
+
+
 def test_a_fault_of_ours_is_raised_here_and_nothing_is_run_here(forking):
     here = os.getpid()
 

@@ -7,6 +7,7 @@ NCCL, which may be of any size; all_to_all may be uneven on every rank, as long 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -156,9 +157,12 @@ def has_dtypes(key: str) -> bool:
 
 def without_dtypes(key: str) -> str:
     """A key, or several joined by "+", as a version writes it that tells no dtypes: "all_reduce 1024"."""
-    return "+".join(_without_dtypes(part) if has_dtypes(part) else part for part in key.split("+"))
+    return "+".join(map(_without_dtypes, key.split("+")))
 
 
+@lru_cache(maxsize=1024)
 def _without_dtypes(key: str) -> str:
+    if not has_dtypes(key):
+        return key
     name, *parts = key.split(" ")
     return " ".join((name, *(p for p in parts if not p[:1].isalpha())))

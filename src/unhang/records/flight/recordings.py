@@ -34,6 +34,8 @@ _MOST_DRAWN = 16_000_000
 _LEAST_DRAWN = 1_000
 _NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 _SECOND_OF = re.compile(r"(?:^|/)cpu$")
+# CPU time that reading a file once has left for `flight`, which reads it again.
+_left_s = dict[Path, float]()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,7 +352,7 @@ def _flight(path: Path, rank: int, place: int) -> Flight | None:
         alone = told[0] if told else dumps[place] if place < len(dumps) else None
         return None if alone is None else flight_of(alone, source=str(path))
 
-    return run_bounded(read, path, _worth(path))
+    return run_bounded(read, path, _worth(path), left_s=_left_s)
 
 
 class _Shared:
@@ -416,7 +418,9 @@ def _each(task: Callable[[Path], T], paths: Sequence[Path], *, processes: int | 
     """What a task returns of each file, or why nothing; by so many processes as these are worth."""
     sizes = list(map(_worth, paths))
     processes = processes or (cores() if sum(sizes) > _FEW_BYTES else 1)
-    with contextlib.closing(map_bounded(task, paths, sizes, processes=processes)) as answers:
+    for path in paths:
+        _left_s.pop(path, None)
+    with contextlib.closing(map_bounded(task, paths, sizes, processes=processes, left_s=_left_s)) as answers:
         for path, answer in zip(paths, answers, strict=True):
             if isinstance(answer, RecordError):
                 yield None, str(answer).removeprefix(f"{path} ").replace(str(path), "it") + (f" ({answer.cause})" if answer.cause else "")

@@ -127,7 +127,7 @@ class _Watched:
         self.messages = counting_messages(self.flights)
         self.recordings: dict[int, Recording] = {}
         self.alive = frozenset(alive)
-        gone = {r for r in records if r not in alive}
+        gone = {r for r in records if r not in self.alive}
         for rank, record in self.records.items():
             if rank in dumps:
                 recording = dumps[rank].recording
