@@ -41,8 +41,9 @@ MAX_PIECES = 16
 WIDTHS = (80, 100, 120, 132)
 MIN_WIDTH = 79
 MAX_WRAPPED = 12
-# Parsed lines of one part that are kept: about those of a block, for each signature goes through all of it.
-MAX_KEPT_LINES = 32_768
+# Parsed lines that are kept: at least those of a block, for each signature goes through all of it. One takes about as much beside its text.
+MAX_KEPT_BYTES = 24 * 1024 * 1024
+_LINE_BYTES = 512
 # The neighbourhood of a line, on each side.
 MAX_NEAR_BYTES = 16 * 1024
 _JSON = JSON_BEGINS.encode()
@@ -62,23 +63,21 @@ _STRIDE = 16 * 1024
 Found = tuple[Hit | Traceback, Stamp | None]
 
 
+class Kept(dict[tuple[int, int], Line]):
+    """Parsed lines of a part of a log, by their place and length; and the memory that they take."""
+
+    bytes = 0
+
+
 class Look:
     """One block of a log, behind so many lines. `rank` is the log's owner if that is certain, whatever its lines say.
 
-    `pieces` counts pieces of overlong lines; blocks that are searched in one direction share it. `lines` are parsed ones, by their place and length;
-    all blocks of a part share them.
+    `pieces` counts pieces of overlong lines; blocks that are searched in one direction share it. `lines` are parsed ones, which
+    all blocks of a part share.
     """
 
     def __init__(
-        self,
-        block: Block,
-        source: str,
-        owner: Owner,
-        rank: int | None,
-        *,
-        lines_before: int,
-        pieces: Counter[Signature],
-        lines: dict[tuple[int, int], Line],
+        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, pieces: Counter[Signature], lines: Kept
     ) -> None:
         self.block = block
         self.window = block.window
@@ -152,6 +151,9 @@ class Look:
         # The rest of what a terminal wrapped is in the next lines.
         width = len(raw)
         if not _may_be_wrapped(signature) or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
+            return False
+        # A line with the needle is no rest of another.
+        if self.window.find(signature.needle.encode(), stop + 1, self._end(stop + 1, min(len(self.window), stop + 1 + MAX_LINE_BYTES))) >= 0:
             return False
         return _matches(pattern, self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))
 
@@ -257,8 +259,10 @@ class Look:
         # What stands behind one error also stands behind the next: taking it apart again would be most of the work.
         key = (self._place(start), stop - start)
         if (line := self._lines.get(key)) is None:
-            if len(self._lines) > MAX_KEPT_LINES:
+            self._lines.bytes += _LINE_BYTES + stop - start
+            if self._lines.bytes > MAX_KEPT_BYTES:
                 self._lines.clear()
+                self._lines.bytes = 0
             line = self._lines[key] = parse(self.window[start:stop], number=self._number(start))
         return line
 
