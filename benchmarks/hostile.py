@@ -1,7 +1,7 @@
 """How much CPU time `unhang why` takes for hostile input of 1 MB: every hit and near miss of every cause repeated, or dumps built to be slow.
 
 Each log or dump is judged in a process of its own with a limit on its CPU time; the cost of one harmless line or call is subtracted. Lines are
-repeated unchanged, and with different numbers. `--dumps` judges the dumps of `hostile_dumps.py` instead, each also packed. `--fuzz S`
+repeated unchanged, with other numbers, and all mixed. `--dumps` judges the dumps of `hostile_dumps.py` instead, each also packed. `--fuzz S`
 mutates for S seconds and keeps the slowest. Prints the slowest, and one JSON line last.
 """
 
@@ -47,6 +47,9 @@ _HEADS = (
     "╭─ Traceback (most recent call last) ─╮\n", "During handling of the above exception, another exception occurred:\n", "RuntimeError: x\n",
 )  # fmt: skip
 
+_STACK = 'Current thread 0x00007f4ebf9d3740 (most recent call first):\n  File "a.py", line 7 in f\n'
+STACKS = {"stacks of nobody": _STACK + "x", "stacks of nobody between lines of others": _STACK + "[rank5]: x"}
+
 
 def varied(line: str, r: random.Random) -> str:
     """The line with other numbers."""
@@ -64,11 +67,19 @@ def repeated(line: str, size: int, *, seed: int | None = None) -> bytes:
     line = line.rstrip("\n") + "\n"
     if seed is None:
         return (line * (size // len(line.encode("utf-8", "replace")) + 1)).encode("utf-8", "replace")[:size]
+    return mixed([line], size, seed=seed)
+
+
+def mixed(lines: list[str], size: int, *, seed: int) -> bytes:
+    """The lines again and again, each time in another order and with other numbers."""
     r = random.Random(seed)
     parts: list[bytes] = []
-    while sum(map(len, parts)) < min(size, 100_000):
-        parts.append(varied(line, r).encode("utf-8", "replace"))
-    return b"".join(parts * (size // sum(map(len, parts)) + 1))[:size]
+    length = 0
+    while length < size:
+        for line in r.sample(lines, len(lines)):
+            parts.append(varied(line.rstrip("\n") + "\n", r).encode("utf-8", "replace"))
+            length += len(parts[-1])
+    return b"".join(parts)[:size]
 
 
 def every_line(only: str | None) -> Iterator[tuple[str, str]]:
@@ -195,6 +206,9 @@ def main() -> None:
             for name, line in lines:
                 judge(name, repeated(line, options.size))
                 judge(f"{name}, other numbers", repeated(line, options.size, seed=1))
+            judge("all of these", mixed([line for _, line in lines], options.size, seed=1))
+            for name, line in STACKS.items():
+                judge(name, repeated(line, options.size))
     slowest.sort(key=lambda s: s[0], reverse=True)
     for n, (took, name, data) in enumerate(slowest):
         print(f"{took:7.2f} s  {name}: {data[:160]!r}", file=sys.stderr)

@@ -125,3 +125,14 @@ def test_where_processes_stand_without_those_that_crashed(tmp_path):
     seen = [(s.rank, s.source, s.line, s.executes, s.frames[-1].name) for s in found.standing]
     assert seen == [(0, "rank0", 4, False, "all_reduce"), (1, "rank1", 1, True, "read"), (None, "other", 1, True, "read")]
     assert set(found.stacks) == {0, 1, 2} and found.unplaced == 1
+
+
+def test_each_line_is_held_against_few_stacks(tmp_path, monkeypatch):
+    """Of those that nobody's name stands before, each is one of its own."""
+    added = []
+    add = dumped.Behind.add
+    monkeypatch.setattr(dumped.Behind, "add", lambda self, line, *more: added.append(line.number) or add(self, line, *more))
+    unit = 'Current thread 0x00007f4ebf9d3740 (most recent call first):\n  File "a.py", line 7 in f\n[rank5]: x\n'
+    found = read(tmp_path, log=unit * 1200)
+    assert found.standing and all(s.far for s in found.standing[:900]) and not found.standing[-1].far
+    assert len(added) < 300 * len(set(added))

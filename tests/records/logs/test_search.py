@@ -41,6 +41,14 @@ def test_a_line_is_taken_apart_only_if_it_may_match(tmp_path, monkeypatch):
     assert sum(b"MainFault" in raw for raw in parsed) < 100
 
 
+def test_a_line_is_taken_apart_once_for_all_causes_around_it(tmp_path, monkeypatch):
+    parsed = []
+    monkeypatch.setattr(looking, "parse", lambda raw, **more: parsed.append(raw) or parse(raw, **more))
+    text = "".join(f"{line.rstrip()}\n" for c in catalogue.load().values() for line in (*c.hits, *c.near_misses)) * 4
+    read(write(tmp_path, text), Needles(catalogue.signatures()))
+    assert len(parsed) < 1.5 * text.count("\n")
+
+
 def test_an_error_behind_a_progress_bar_is_found_in_its_line(tmp_path):
     path = write(tmp_path, "start\n\r 1%|\r50%|#### | boom 1\n")
     assert [(h.line, h.text.split()[-1]) for h in scan(path, [BOOM])] == [(2, "1")]

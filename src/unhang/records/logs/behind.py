@@ -56,12 +56,11 @@ class Behind:
         self._counted = _numbers(step)
         self._of_others: set[str] = set()
 
-    def add(self, line: Line, by: int | None, counts: str) -> None:
-        """The next line, who wrote it, and what it counts."""
-        left_out = _left_out(line)
-        self._all += 1 + left_out
+    def add(self, line: Line, by: int | None, counts: str, lines: int) -> None:
+        """The next line, who wrote it, what it counts, and for how many lines it stands."""
+        self._all += lines
         if by == self.writer:
-            self._own += 1 + left_out
+            self._own += lines
             if self.later is None and line.time is not None and line.time.clock == "wall":
                 self.later = line.time
                 self.told_by.append(line.number)
@@ -73,11 +72,13 @@ class Behind:
             self.told_by.append(line.number)
             if len(self._of_others) >= _STEPS_OF_OTHERS:
                 self.went_on = line.number
-        self.far = self.far or self._own > MOST_LINES or self._all > MOST_OF_ALL
+        if self._own > MOST_LINES or self._all > MOST_OF_ALL:
+            self.far = True
         self.over = self.far or self.went_on is not None
 
 
-def _left_out(line: Line) -> int:
+def left_out(line: Line) -> int:
+    """How many more lines stood where a bundle left them out."""
     return int("".join(_NUMBERS.findall(line.text)) or 0) if line.text.startswith(LEFT_OUT) else 0
 
 

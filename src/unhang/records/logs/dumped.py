@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
 from unhang.patterns import lazily
-from unhang.records.logs.behind import Behind, progress, writer
+from unhang.records.logs.behind import Behind, left_out, progress, writer
 from unhang.records.logs.line import Line, Readable, wanted_lines
 from unhang.records.logs.said import Stack
 from unhang.records.logs.signature import Hit, Signature
@@ -37,6 +37,8 @@ NAMELESS = tuple(
     Signature(needle=f"({state})", pattern=_UNNAMED, role="context", keep=256, newest=True) for state in ("idle", "active", "idle+gil", "active+gil")
 )
 SIGNATURES = (FAULTHANDLER, PY_SPY, *NAMELESS)
+# Stacks whose next lines are looked at, as many as heads are kept: each line is held against all of them.
+_MOST_WATCHED = FAULTHANDLER.keep
 # A log in which stacks stand is read once more, for the lines behind their heads.
 MAX_BYTES = 256 * 1024 * 1024
 _MAX_LINES = 4000
@@ -251,6 +253,8 @@ class _Dumps:
         )
         self._open[by] = dump
         self._watched[line.number if told is None else (told,)] = dump
+        if len(self._watched) > _MOST_WATCHED:
+            self._watched.pop(next(iter(self._watched))).behind.far = True
 
     def _rank(self, line: Line, by: int | None) -> int | None:
         if line.rank is not None:
@@ -261,9 +265,9 @@ class _Dumps:
         if line.number in self._failed:
             # What stands behind it is of the failure.
             self._watched.clear()
-        counts = progress(line)
+        counts, lines = progress(line), 1 + left_out(line)
         for key, dump in list(self._watched.items()):
-            dump.behind.add(line, by, counts)
+            dump.behind.add(line, by, counts, lines)
             if dump.behind.over:
                 del self._watched[key]
         if counts:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
-from itertools import islice
+from functools import cached_property, lru_cache
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from unhang.patterns import lazily
@@ -41,8 +41,9 @@ MAX_PIECES = 16
 WIDTHS = (80, 100, 120, 132)
 MIN_WIDTH = 79
 MAX_WRAPPED = 12
-# Parsed lines that are kept.
-MAX_KEPT_LINES = 4096
+# Parsed lines that are kept: at least those of a block, for each signature goes through all of it. One takes about as much beside its text.
+MAX_KEPT_BYTES = 24 * 1024 * 1024
+_LINE_BYTES = 512
 # The neighbourhood of a line, on each side.
 MAX_NEAR_BYTES = 16 * 1024
 _JSON = JSON_BEGINS.encode()
@@ -57,18 +58,26 @@ STEPS = 2
 
 _CRASHES = frozenset(CRASHES)
 _HALF_LINE = MAX_LINE_BYTES // 2
+_STRIDE = 16 * 1024
 
 Found = tuple[Hit | Traceback, Stamp | None]
 
 
-class Look:
-    """One block of a log, with the number of its `newlines`. `rank` is the log's owner if that is certain, whatever its lines say.
+class Kept(dict[tuple[int, int], Line]):
+    """Parsed lines of a part of a log, by their place and length; and the memory that they take."""
 
-    `pieces` counts pieces of overlong lines; blocks that are searched in one direction share it.
+    bytes = 0
+
+
+class Look:
+    """One block of a log, behind so many lines. `rank` is the log's owner if that is certain, whatever its lines say.
+
+    `pieces` counts pieces of overlong lines; blocks that are searched in one direction share it. `lines` are parsed ones, which
+    all blocks of a part share.
     """
 
     def __init__(
-        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, newlines: int, pieces: Counter[Signature]
+        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, pieces: Counter[Signature], lines: Kept
     ) -> None:
         self.block = block
         self.window = block.window
@@ -76,9 +85,10 @@ class Look:
         self.owner = owner
         self.rank = rank
         self.pieces = pieces
-        # The numbers of the lines at some places, counting from 1; the last one is where it was asked last.
-        self._numbered = [(block.begin, lines_before + 1), (block.end, lines_before + 1 + newlines), (block.begin, lines_before + 1)]
-        self._lines: dict[tuple[int, int], Line] = {}
+        self.lines_before = lines_before
+        self._lines = lines
+        # Behind the end of a line: the end of the next one, and the step that it counts.
+        self._counts: dict[int, tuple[int, tuple[str, ...]]] = {}
 
     def first(self, signature: Signature, at: int, count: int) -> tuple[list[Found], int | None]:
         """The first `count` hits of a signature from a place in the window on; and where the search stopped, None at the end of the block."""
@@ -142,6 +152,9 @@ class Look:
         width = len(raw)
         if not _may_be_wrapped(signature) or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
             return False
+        # A line with the needle is no rest of another.
+        if self.window.find(signature.needle.encode(), stop + 1, self._end(stop + 1, min(len(self.window), stop + 1 + MAX_LINE_BYTES))) >= 0:
+            return False
         return _matches(pattern, self.window[start : stop + 3 * (width + 1)].replace(b"\n", b""))
 
     def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
@@ -181,7 +194,7 @@ class Look:
         hit = Hit(
             signature=signature,
             source=self.source,
-            line=self._number(at),
+            line=line.number,
             text=_shown(line.text + (line.ending or ""), position, MAX_CONTEXT_TEXT if signature.role == "context" else MAX_TEXT),
             groups=groups,
             message=message[:MAX_TEXT],
@@ -194,7 +207,7 @@ class Look:
             place=self._place(at),
             by_name=told is None and self.owner.rank is not None,
             host_by_name=host is None,
-            steps=tracebacks.steps(self._that_may_count(stop), at_most=STEPS) if signature.role in ("root", "alarm") else (),
+            steps=self._steps(stop, STEPS) if signature.role in ("root", "alarm") else (),
         )
         return hit, line.time or self._time_before(start)
 
@@ -244,11 +257,14 @@ class Look:
 
     def _line(self, start: int, stop: int) -> Line:
         # What stands behind one error also stands behind the next: taking it apart again would be most of the work.
-        if (start, stop) not in self._lines:
-            if len(self._lines) > MAX_KEPT_LINES:
+        key = (self._place(start), stop - start)
+        if (line := self._lines.get(key)) is None:
+            self._lines.bytes += _LINE_BYTES + stop - start
+            if self._lines.bytes > MAX_KEPT_BYTES:
                 self._lines.clear()
-            self._lines[start, stop] = parse(self.window[start:stop], number=self._number(start))
-        return self._lines[start, stop]
+                self._lines.bytes = 0
+            line = self._lines[key] = parse(self.window[start:stop], number=self._number(start))
+        return line
 
     def _unwrapped(self, line: Line, start: int, stop: int, needle: str) -> tuple[str, bool]:
         """A line with the rest of its message if it may have been wrapped, "" if not; and whether that is certain.
@@ -273,13 +289,14 @@ class Look:
         return (text, is_certain) if text != line.text else ("", False)
 
     def _number(self, at: int) -> int:
-        place, number = min(self._numbered, key=lambda known: abs(known[0] - at))
-        if at >= place:
-            number += self.window.count(b"\n", place, at)
-        else:
-            number -= self.window.count(b"\n", at, place)
-        self._numbered[2] = (at, number)
-        return number
+        near = at - at % _STRIDE
+        return self._numbers[near // _STRIDE] + self.window.count(b"\n", near, at)
+
+    @cached_property
+    def _numbers(self) -> tuple[int, ...]:
+        """The numbers of the lines at every so many bytes, counting from 1."""
+        counts = (self.window.count(b"\n", at, at + _STRIDE) for at in range(0, len(self.window), _STRIDE))
+        return tuple(accumulate(counts, initial=self.lines_before + 1 - self.window.count(b"\n", 0, self.block.begin)))
 
     def _around(self, start: int, stop: int, count: int) -> str:
         """The lines around one, and itself: `count` on each side that are not empty, and no more than MAX_NEAR_BYTES."""
@@ -294,7 +311,11 @@ class Look:
         """The lines above one that are not empty, from the nearest up."""
         limit = max(0, start - MAX_NEAR_BYTES)
         stop = start - 1
-        while count and (stop := limit + len(self.window[limit : max(stop, limit)].rstrip(_BREAKS))) > limit:
+        while count:
+            if stop > limit and self.window[stop - 1] in _BREAKS:
+                stop = limit + len(self.window[limit:stop].rstrip(_BREAKS))
+            if stop <= limit:
+                break
             first = self._start(stop, limit)
             yield first, stop
             count -= 1
@@ -327,7 +348,7 @@ class Look:
         if back is None:
             return None
         if not back.frames:
-            back = replace(back, steps=tracebacks.steps(self._that_may_count(stop)))
+            back = replace(back, steps=self._steps(stop, tracebacks.BEHIND))
         return self._owned(back, at), line.time or self._time_before(start)
 
     def _owned(self, back: Traceback, at: int) -> Traceback:
@@ -348,10 +369,20 @@ class Look:
         """The lines behind one that ends at `stop`."""
         return (self._line(*bounds) for bounds in self._bounds(stop + 1, len(self.window)))
 
-    def _that_may_count(self, stop: int) -> Iterator[Line]:
-        """Of the next lines those that may tell a step."""
-        near = islice(self._bounds(stop + 1, len(self.window)), tracebacks.BEHIND)
-        return (self._line(first, last) for first, last in near if tracebacks.may_count(self.window[first:last]))
+    def _steps(self, stop: int, at_most: int) -> tuple[str, ...]:
+        """The first steps that the next lines count, each once. These lines stand behind other hits as well: each is looked at once."""
+        found: dict[str, None] = {}
+        for _ in range(tracebacks.BEHIND):
+            if stop not in self._counts:
+                first, last = next(self._bounds(stop + 1, len(self.window)), (stop, stop))
+                counts = tracebacks.may_count(self.window[first:last])
+                self._counts[stop] = last, tracebacks.steps((self._line(first, last),)) if counts else ()
+            stop, told = self._counts[stop]
+            if told:
+                found[told[0]] = None
+                if len(found) == at_most:
+                    break
+        return tuple(found)
 
 
 # Kept in front of a needle, so that the name stands before a value when secrets are looked for.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from unhang.errors import RecordError
 from unhang.records.logs.blocks import Block, blocks
 from unhang.records.logs.line import Readable
-from unhang.records.logs.looking import MAX_GLANCES, MAX_PIECES, Found, Look
+from unhang.records.logs.looking import MAX_GLANCES, MAX_PIECES, Found, Kept, Look
 from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
@@ -262,7 +262,6 @@ def _in_order(
 class _Waiting(NamedTuple):
     load: Callable[[], Block]
     lines_before: int
-    newlines: int
 
 
 class _Collector:
@@ -281,10 +280,11 @@ class _Collector:
         self.blocks_waiting = 0
         self.most_waiting = most_waiting
         self.pieces: Counter[Signature] = Counter()
+        self.lines = Kept()
 
     def add(self, surveyed: _Survey) -> None:
         part, block = self.part, surveyed.block
-        waiting = _Waiting(surveyed.load, part.lines, surveyed.newlines)
+        waiting = _Waiting(surveyed.load, part.lines)
         look = self._look_at(block, waiting, self.pieces)
         if not block.offset:
             part.begins = look.begins()
@@ -311,7 +311,7 @@ class _Collector:
         return True
 
     def _look_at(self, block: Block, waiting: _Waiting, pieces: Counter[Signature]) -> Look:
-        return Look(block, self.part.source, self.owner, self.rank, lines_before=waiting.lines_before, newlines=waiting.newlines, pieces=pieces)
+        return Look(block, self.part.source, self.owner, self.rank, lines_before=waiting.lines_before, pieces=pieces, lines=self.lines)
 
     def settle(self) -> None:
         """Search the waiting blocks, for each signature from the newest back, until its last hits are found; older ones do not count."""
