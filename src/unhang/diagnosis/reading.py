@@ -13,6 +13,7 @@ from unhang.model import NotExamined
 from unhang.records import logs
 from unhang.records.logs import LogRead, Needles
 from unhang.records.logs.line import MAX_LINE_BYTES
+from unhang.records.logs.looking import MANY_NEEDLES
 from unhang.records.logs.opening import Source, named
 from unhang.records.logs.readers import Readers, cores
 from unhang.records.logs.search import Part, read_part
@@ -139,7 +140,7 @@ class _Reading:
                 future.cancel()
             missed.append(NotExamined(what=source.name, why=f"{e}; read up to byte {whole.bytes}", unread=True))
         logs = [whole.as_log(latest_s=source.mtime, at_most=_most(self._share()))] if whole.bytes else []
-        return _Read(logs, [*missed, *(n for log in logs for n in _in_pieces(log))], 0)
+        return _Read(logs, [*missed, *(n for log in logs for n in _sampled(log))], 0)
 
     def _here(self, source: Source) -> _Read:
         """The only source, or one that cannot be handed over. The blocks of a stream are searched side by side."""
@@ -198,7 +199,7 @@ def _read_source(
         else:
             read.logs.append(found)
             hits -= len(found.hits)
-            read.missed.extend(_in_pieces(found))
+            read.missed.extend(_sampled(found))
             if opened.path is not None:
                 read.missed.extend(_shorter(opened.source, found.bytes))
     return read._replace(bytes=sum(log.bytes for log in read.logs))
@@ -209,10 +210,11 @@ def _most(hits: int) -> int:
     return max(_LEAST_HITS, min(hits, MAX_HITS // _MOST_OF_THE_REST))
 
 
-def _in_pieces(log: LogRead) -> Iterator[NotExamined]:
-    """Report a log with lines too long to be matched as a whole."""
-    if log.in_pieces:
-        yield NotExamined(what=log.source, why=f"lines longer than {MAX_LINE_BYTES // 1024} KiB were only sampled", unread=True)
+def _sampled(log: LogRead) -> Iterator[NotExamined]:
+    """Report a log with lines that were not all matched."""
+    if log.sampled:
+        why = f"lines longer than {MAX_LINE_BYTES // 1024} KiB, or among more than {MANY_NEEDLES} kinds of messages in 1 MiB, were only sampled"
+        yield NotExamined(what=log.source, why=why, unread=True)
 
 
 def _shorter(source: Source, read_bytes: int) -> Iterator[NotExamined]:

@@ -68,6 +68,10 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("unhang top without a name takes the newest one here", "unhang top 不带名称时显示此处最新的运行"),
     ("{} is no directory", "{} 不是目录"),
     ("{} is empty", "{} 是空的"),
+    (
+        "{} lists more ranks or logs than a file of its size can describe",
+        "{} 列出的 rank 或日志数量超过该大小的文件所能描述的数量",
+    ),
     ("{} is not a run directory: it has no run.json", "{} 不是运行目录：其中没有 run.json"),
     ("unhang run makes them as runs/<name>-<time>/", "unhang run 会创建 runs/<名称>-<时间>/"),
     ("unhang run makes run directories as runs/<name>-<time>/", "unhang run 会创建运行目录 runs/<名称>-<时间>/"),

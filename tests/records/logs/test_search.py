@@ -99,6 +99,16 @@ def test_hits_of_one_signature_are_bounded(tmp_path):
     assert [h.line for h in hits] == [*range(1, 9), *range(993, 1001)]
 
 
+def test_a_log_of_hundreds_of_kinds_of_messages_is_only_sampled(tmp_path):
+    """A line with all of them costs each signature as much as the line is long."""
+    kinds = [Signature(needle=f"boom{n}", pattern=rf"boom{n} (?P<n>\d+)") for n in range(201)]
+    line = " ".join(f"boom{n} {n}" for n in range(201)) + "\n"
+    ordinary = read(write(tmp_path, line.replace("boom200", "bang") * 20), Needles(kinds))
+    everything = read(write(tmp_path, line * 20), Needles(kinds))
+    assert [r.sampled for r in (ordinary, everything)] == [False, True]
+    assert len({h.signature for h in everything.hits}) == 201
+
+
 def test_memory_is_bounded_whatever_the_line(tmp_path):
     path = write(tmp_path, b"x" * 30_000_000 + b"\nboom 1\n" + b"\0" * 5_000_000)
     tracemalloc.start()

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 # Lines with the needle of a signature that are parsed in one block, from each end; and lines that are only matched.
 MAX_LOOKS = 64
 MAX_GLANCES = 16_384
+# A block with more needles than this is no log of one failure (those have 30), and built to be slow: of each signature so many of these are
+# looked at, and so many bytes of a line on each side of its needle.
+MANY_NEEDLES, FEW_LOOKS, FEW_GLANCES, FEW_BYTES = 200, 2, 4, 2048
 # Parsing a line takes as long as matching N lines.
 LOOK_COSTS = 16
 # Evidence is read by people; context only by us.
@@ -73,11 +76,11 @@ class Look:
     """One block of a log, behind so many lines. `rank` is the log's owner if that is certain, whatever its lines say.
 
     `pieces` counts pieces of overlong lines; blocks that are searched in one direction share it. `lines` are parsed ones, which
-    all blocks of a part share.
+    all blocks of a part share. `crowded`: it has more than MANY_NEEDLES.
     """
 
     def __init__(
-        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, pieces: Counter[Signature], lines: Kept
+        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, pieces: Counter[Signature], lines: Kept, crowded: bool
     ) -> None:
         self.block = block
         self.window = block.window
@@ -86,6 +89,7 @@ class Look:
         self.rank = rank
         self.pieces = pieces
         self.lines_before = lines_before
+        self.max_looks, self.max_glances, self.half_line = (FEW_LOOKS, FEW_GLANCES, FEW_BYTES) if crowded else (MAX_LOOKS, MAX_GLANCES, _HALF_LINE)
         self._lines = lines
         # Behind the end of a line: the end of the next one, and the step that it counts.
         self._counts: dict[int, tuple[int, tuple[str, ...]]] = {}
@@ -93,9 +97,9 @@ class Look:
     def first(self, signature: Signature, at: int, count: int) -> tuple[list[Found], int | None]:
         """The first `count` hits of a signature from a place in the window on; and where the search stopped, None at the end of the block."""
         found: list[Found] = []
-        literal, looks = signature.needle.encode(), MAX_LOOKS
+        literal, looks = signature.needle.encode(), self.max_looks
         end, pattern = self._reach(literal), unanchored(signature.pattern)
-        for _ in range(MAX_GLANCES):
+        for _ in range(self.max_glances):
             if len(found) == count or looks == 0:
                 break
             at = self.window.find(literal, at, end)
@@ -112,9 +116,9 @@ class Look:
     def last(self, signature: Signature, from_: int, count: int, *, at_most: int) -> tuple[list[Found], int]:
         """The last `count` hits of a signature that begin at `from_` or later, newest first; and the cost in matched lines, about `at_most`."""
         found: list[Found] = []
-        literal, looks = signature.needle.encode(), MAX_LOOKS
+        literal, looks = signature.needle.encode(), self.max_looks
         end, pattern, seen = self._reach(literal), unanchored(signature.pattern), 0
-        while seen < at_most and len(found) < count and looks:
+        while seen < min(at_most, self.max_glances) and len(found) < count and looks:
             at = self.window.rfind(literal, from_, end)
             if at < 0:
                 break
@@ -230,8 +234,8 @@ class Look:
     def _segment(self, at: int) -> tuple[int, int]:
         """The line around a place; of a progress bar the state behind the last carriage return."""
         window, size = self.window, len(self.window)
-        low = at - _HALF_LINE if at > _HALF_LINE else 0
-        high = at + _HALF_LINE if at + _HALF_LINE < size else size
+        low = at - self.half_line if at > self.half_line else 0
+        high = at + self.half_line if at + self.half_line < size else size
         start = window.rfind(b"\n", low, at) + 1 or low
         stop = window.find(b"\n", at, high)
         stop = high if stop < 0 else stop

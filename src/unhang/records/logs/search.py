@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from unhang.errors import RecordError
 from unhang.records.logs.blocks import Block, blocks
 from unhang.records.logs.line import Readable
-from unhang.records.logs.looking import MAX_GLANCES, MAX_PIECES, Found, Kept, Look
+from unhang.records.logs.looking import MANY_NEEDLES, MAX_GLANCES, MAX_PIECES, Found, Kept, Look
 from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
@@ -54,7 +54,7 @@ class LogRead:
 
     `ranks` are those that the beginning of some line names, and the log's owner: that of its name, which may be a node's where lines name others.
     `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one. `tail` are its last bytes.
-    `in_pieces`: lines too long to be matched as a whole were only sampled.
+    `sampled`: lines too long to be matched as a whole, or in a block with more than MANY_NEEDLES, were only sampled.
     """
 
     source: str
@@ -67,7 +67,7 @@ class LogRead:
     begins_at_s: float | None = None
     begins_utc_offset_s: int | None = None
     tail: Tail = b""
-    in_pieces: bool = False
+    sampled: bool = False
 
 
 def read(
@@ -110,7 +110,7 @@ class Part:
     ranks: set[int] = field(default_factory=set)
     begins: Stamp | None = None
     tail: Tail = b""
-    in_pieces: bool = False
+    sampled: bool = False
     first: dict[Signature, list[Found]] = field(default_factory=dict)
     last: dict[Signature, list[Found]] = field(default_factory=dict)
 
@@ -140,7 +140,7 @@ class Part:
         if behind.bytes:
             self.tail = behind.tail
         self.ranks |= behind.ranks
-        self.in_pieces |= behind.in_pieces
+        self.sampled |= behind.sampled
 
     def as_log(self, *, latest_s: float | None = None, at_most: int | None = None) -> LogRead:
         """What was found, if this is all of the log. `at_most` bounds the hits that are kept, `latest_s` is a time that no line is later than."""
@@ -170,7 +170,7 @@ class Part:
             begins_at_s=None if begins is None else begins.seconds,
             begins_utc_offset_s=None if begins is None else begins.offset_s,
             tail=self.tail,
-            in_pieces=self.in_pieces,
+            sampled=self.sampled,
         )
 
     def _owned(self, hits: Iterable[tuple[Hit, Stamp | None]], backs: Iterable[tuple[Traceback, Stamp | None]]) -> tuple[bool, set[int]]:
@@ -262,6 +262,7 @@ def _in_order(
 class _Waiting(NamedTuple):
     load: Callable[[], Block]
     lines_before: int
+    crowded: bool
 
 
 class _Collector:
@@ -284,7 +285,8 @@ class _Collector:
 
     def add(self, surveyed: _Survey) -> None:
         part, block = self.part, surveyed.block
-        waiting = _Waiting(surveyed.load, part.lines)
+        waiting = _Waiting(surveyed.load, part.lines, len(surveyed.present) > MANY_NEEDLES)
+        part.sampled |= waiting.crowded
         look = self._look_at(block, waiting, self.pieces)
         if not block.offset:
             part.begins = look.begins()
@@ -311,7 +313,16 @@ class _Collector:
         return True
 
     def _look_at(self, block: Block, waiting: _Waiting, pieces: Counter[Signature]) -> Look:
-        return Look(block, self.part.source, self.owner, self.rank, lines_before=waiting.lines_before, pieces=pieces, lines=self.lines)
+        return Look(
+            block,
+            self.part.source,
+            self.owner,
+            self.rank,
+            lines_before=waiting.lines_before,
+            pieces=pieces,
+            lines=self.lines,
+            crowded=waiting.crowded,
+        )
 
     def settle(self) -> None:
         """Search the waiting blocks, for each signature from the newest back, until its last hits are found; older ones do not count."""
@@ -329,7 +340,7 @@ class _Collector:
                 if len(found) == signature.lasts or glances <= 0:
                     break
             self.part.add_last(signature, found[::-1])
-        self.part.in_pieces |= any(n > MAX_PIECES for n in (*self.pieces.values(), *pieces.values()))
+        self.part.sampled |= any(n > MAX_PIECES for n in (*self.pieces.values(), *pieces.values()))
         self.waiting.clear()
         self.blocks_waiting = 0
 

@@ -31,6 +31,9 @@ _MARKER = lazily(
 # Between markers of one writer stand spaces and the time at most.
 _BETWEEN = lazily(r"[\s:]*(?:\[[EWIF]?[\d:. ,/T-]{4,40}[^\]]{0,80}\][\s:]*)?", re.ASCII)
 
+# How far before a place its marker may stand, and the length of one.
+_REACH, _LONGEST = 4096, 400
+
 
 def writer_at(text: str, position: int) -> Writer:
     """Whose text stands at `position`: what the nearest marker at or before it says, and the markers that stand with it.
@@ -42,7 +45,7 @@ def writer_at(text: str, position: int) -> Writer:
     group_rank: int | None = None
     host: str | None = None
     pid: int | None = None
-    for marker in _MARKER.finditer(text):
+    for marker in _MARKER.finditer(text, max(0, position - _REACH), position + _LONGEST):
         if marker.start() > position:
             break
         if found is None or not _BETWEEN.fullmatch(text, found.end(), marker.start()):
