@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from functools import cache
 
+from unhang.facts import variables
 from unhang.knowledge.variables.families import foreign
 from unhang.knowledge.variables.readers import table
 from unhang.knowledge.variables.variable import Variable
@@ -22,6 +23,11 @@ def entries() -> Mapping[str, Variable]:
     from unhang.knowledge.variables import of_launchers, of_nccl, of_torch
 
     return {v.name: v for v in (*of_nccl.VARIABLES, *of_torch.VARIABLES, *of_launchers.VARIABLES, *of_launchers.NOBODY)}
+
+
+def is_known(name: str) -> bool:
+    """Whether `unhang vars` has anything to say of a variable of this name."""
+    return variables.touches(name) or name in entries()
 
 
 def nearest(name: str) -> str | None:
