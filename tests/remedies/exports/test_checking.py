@@ -90,7 +90,12 @@ def test_what_bash_cannot_read_without_a_first_line_that_names_it(name):
     found = check(name, "if true; then\ntorchrun train.py\n")[1]
     assert len(found) == 1 and found[0].says.en.startswith("bash cannot read it: ")
     assert check(name, "if true; then\ntorchrun train.py\nfi\n")[1] == ()
-    assert check("run.fish", "if true; then\ntorchrun train.py\n")[1] == ()
+
+
+@pytest.mark.parametrize(("name", "first"), [("run.fish", ""), ("run.csh", ""), ("run", "#!/bin/csh\n"), ("run", "#!/usr/bin/fish\n")])
+def test_scripts_of_csh_and_fish_are_not_taken_for_bash(name, first):
+    with pytest.raises(UnhangError, match="csh or fish"):
+        check(name, f"{first}torchrun train.py\n")
 
 
 def test_a_misspelt_section_of_deepspeed_is_said_once():

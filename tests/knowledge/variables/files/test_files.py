@@ -245,7 +245,18 @@ def test_python():
     assert pairs("t.py", "env = dict(os.environ, TORCH_A='é', A=\"1\", shell=True)\n") == [("TORCH_A", "é", 1), ("A", "1", 1)]
 
 
-@pytest.mark.parametrize(("name", "text"), [("a.yaml", "a: {{ b }}\n- c"), ("a.py", "def f(:\n"), ("a.json", "{")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "a: {{ b }}\n- c"),
+        ("a.py", "def f(:\n"),
+        ("a.json", "{"),
+        ("a.csh", "setenv NCCL_DEBUG INFO\n"),
+        ("a.fish", "set -gx NCCL_DEBUG INFO\n"),
+        ("job", "#!/bin/tcsh -f\nsetenv NCCL_DEBUG INFO\n"),
+        ("job", "#!/usr/bin/env fish\nset -gx NCCL_DEBUG INFO\n"),
+    ],
+)
 def test_what_is_no_such_file(name, text):
     with pytest.raises(UnhangError, match=name):
         parse(name, text)

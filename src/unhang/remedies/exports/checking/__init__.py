@@ -222,7 +222,7 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
         # DeepSpeed's JSON sets none.
         return ()
     suffix = {"dockerfile": ".dockerfile", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
-    parsed = opening.parse(name if name.endswith(suffix) else f"{name}{suffix}", text)
+    parsed = opening.parse(name if name.endswith((suffix, *opening.OTHER_SHELLS)) else f"{name}{suffix}", text)
     settings = [
         Setting(name=s.name, value=s.value, source=name, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build) for s in parsed.settings
     ]
