@@ -12,7 +12,7 @@ from unhang.facts.variable_readers import Library
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.files.found import Parsed
 from unhang.knowledge.variables.judge import Judged, Option, Place, Setting, judge, typo_outside
-from unhang.knowledge.variables.known import entries, is_known, misspelt
+from unhang.knowledge.variables.known import entries, is_known
 from unhang.knowledge.variables.readers import Scan, table
 from unhang.model import NotExamined
 
@@ -90,7 +90,6 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
         (i, found)
         for i, s in enumerate(parsed.settings)
         if i not in known
-        and misspelt(s.name)
         and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.line + 1))) is not None
     ]
     return tuple(one for _, one in sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))
