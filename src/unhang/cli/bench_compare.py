@@ -300,7 +300,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
 
 def _variable(arm: str, word: str) -> tuple[str, str]:
     """Raises UnhangError for a name or a value that cannot be meant, and for what must not be recorded."""
-    from unhang.knowledge.variables import known, readers, values
+    from unhang.knowledge.variables import known, values
 
     name, joined, value = word.removeprefix(_VARIABLE).partition("=")
     said = f"--{arm} {_VARIABLE}{name}"
@@ -309,7 +309,7 @@ def _variable(arm: str, word: str) -> tuple[str, str]:
     if is_secret(name.upper()) or redact_command((f"{name}={value}",)) != (f"{name}={value}",):
         raise UnhangError(f"{said}: its name suggests a credential, and arms are written down", hint="export it, and leave it out of the arms")
     entry = known.entries().get(name)
-    if entry is None and known.owned(name) and not readers.table().ever(name) and (meant := known.misspelt(name)) is not None:
+    if entry is None and known.owned(name) and (meant := known.nearest(name)) is not None:
         raise UnhangError(f"{said}: no such variable is known", cause=f"did you mean {meant}?", hint=f"--{arm} {_VARIABLE}{meant}={value}")
     if entry is not None and not values.is_legal(entry.kind, value):
         raise UnhangError(f"{said}={value}: it takes {entry.kind.text()}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
-from unhang.knowledge.text import COMMA, Text, joined
+from unhang.knowledge.text import Text
 from unhang.records import named, piped
 from unhang.remedies.exports import checking
 from unhang.remedies.exports.checking.problem import Problem
@@ -21,24 +21,21 @@ _STDIN = "-"
 # What is made by a command (`<(ssh host cat FILE)`) takes a while; a named pipe may have nobody who writes.
 _PATIENCE_S = 60
 _CLEAN = {
-    False: Text("nothing wrong was found", "未发现问题"),
+    False: Text("nothing wrong was found in this file", "此文件中未发现问题"),
     True: Text("nothing wrong was found with its variables; no launcher was seen in it", "变量未发现问题；其中没有看到启动器"),
 }
-_REST_CLEAN = Text("nothing wrong was found in what was checked", "已检查的部分未发现问题")
-_NOT_CHECKED = Text("not checked: {what}", "没有检查：{what}")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """`refused` is why it was not understood. `starts_nothing`: no launcher was seen in it. `unseen` is what was not looked at."""
+    """`refused` is why it was not understood. `starts_nothing`: no launcher was seen in it."""
 
     name: str
     form: str | None = None
     problems: tuple[Problem, ...] = ()
     refused: UnhangError | None = None
     starts_nothing: bool = False
-    unseen: tuple[Text, ...] = ()
 
     @property
     def code(self) -> int:
@@ -50,7 +47,7 @@ def check(names: Sequence[str], *, form: str | None, nodes: int | None, processe
     if names.count(_STDIN) > 1:
         raise UnhangError("- is what is piped in, and can be read once")
     found, asked = [], list(names)
-    texts, given, read = dict[str, str](), dict[str, Mapping[str, str]](), set[str]()
+    texts, given = dict[str, str](), dict[str, Mapping[str, str]]()
     for name in asked:
         try:
             texts[name] = text = _text(name)
@@ -63,15 +60,13 @@ def check(names: Sequence[str], *, form: str | None, nodes: int | None, processe
             path = next((str(p) for p in (Path(name).parent / file, Path(file)) if p.is_file()), None)
             if path is not None:
                 given[path] = options
-                read.add(file)
                 asked += [] if path in asked else [path]
     for name, text in texts.items():
         try:
             own = form if name in names else None
             recognised, problems = checking.check(name, text, form=own, nodes=nodes, processes=processes, options=given.get(name, {}))
             starts_nothing = checking.starts_nothing(recognised, text)
-            unseen = tuple(one for one in checking.unseen(recognised, name, text) if one.en not in read)
-            found.append(Checked(name=name, form=recognised, problems=problems, starts_nothing=starts_nothing, unseen=unseen))
+            found.append(Checked(name=name, form=recognised, problems=problems, starts_nothing=starts_nothing))
         except UnhangError as e:
             found.append(Checked(name=name, refused=e))
     return found
@@ -94,10 +89,7 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
             if (instead := p.instead.of(lang)) and not p.says.of(lang).endswith(instead):
                 screen.echo(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}")
         if one.code == EXIT_OK:
-            clean = _REST_CLEAN if one.unseen and not one.starts_nothing else _CLEAN[one.starts_nothing]
-            screen.echo(f"{one.name}: {one.form}: {clean.of(lang)}")
-        if one.unseen:
-            screen.echo(f"{one.name}: {_NOT_CHECKED.fill(what=joined(one.unseen, COMMA)).of(lang)}")
+            screen.echo(f"{one.name}: {one.form}: {_CLEAN[one.starts_nothing].of(lang)}")
 
 
 def as_json(one: Checked) -> dict[str, object]:
@@ -107,7 +99,7 @@ def as_json(one: Checked) -> dict[str, object]:
     ]
     more = {"starts_nothing": True} if one.starts_nothing else {}
     refused = {} if one.refused is None else {"error": str(one.refused), "try": one.refused.hint}
-    return {"file": one.name, "form": one.form, "problems": listed, "not_checked": [u.en for u in one.unseen], **more, **refused}
+    return {"file": one.name, "form": one.form, "problems": listed, **more, **refused}
 
 
 def _text(name: str) -> str:

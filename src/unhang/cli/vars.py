@@ -47,7 +47,7 @@ def vars(
     A checked table decides for the releases that it holds; for others the installed files are searched. Nothing is imported.
 
     Exit code: 0 if nothing is wrong, 1 if something is, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
-    A variable in a form that is not understood counts as bad input: what the file makes of it is not known.
+    A quote, a bracket or a here-document that is not closed counts as bad input: what follows it is not looked at.
     """
     from dataclasses import replace
 
@@ -91,7 +91,7 @@ def vars(
 
 
 def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[tuple[Judged, ...], list[NotExamined]]:
-    """What was asked for, and what of several files could not be read or followed. Raises UnhangError where none could."""
+    """What was asked for, and what of several files could not be read. Raises UnhangError where none could."""
     from unhang.errors import UnhangError
     from unhang.knowledge.variables import examining
     from unhang.knowledge.variables.files import opening
@@ -120,7 +120,7 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
             unread += 1
             continue
         judged += examining.in_file(parsed, "command line" if given else one, seen, scan)
-        missed += _not_followed(one, parsed)
+        missed += _unclosed(one, parsed)
     if unread == len(what):
         raise UnhangError(f"none of the files could be read: {missed[0].why}")
     return tuple(judged), missed
@@ -157,10 +157,8 @@ def _of_file(path: Path) -> bytes:
         return f.read(_MAX_BYTES + 1)
 
 
-def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
+def _unclosed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
     from unhang.model import NotExamined
 
     for one in parsed.unclosed:
         yield NotExamined(what=f"{name} behind line {one.line + 1}", why=f"a {one.what} that begins there is not closed", unread=True)
-    for mention in parsed.mentioned:
-        yield NotExamined(what=f"{name}:{mention.line + 1}", why=f"it mentions {mention.name} in a form that is not understood", unread=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from unhang.diagnosis.redact import redact_data
 from unhang.facts import variables
 from unhang.facts.snapshot import Snapshot
-from unhang.knowledge.variables.known import entries, misspelt
+from unhang.knowledge.variables.known import entries, nearest
 from unhang.knowledge.variables.readers import table
 
 
@@ -24,4 +24,4 @@ def handed_on(seen: Snapshot) -> Snapshot:
 
 def _is_ours(name: str) -> bool:
     """Whether it is known, or a slip of the finger away from one that is."""
-    return name in entries() or name in table().names() or misspelt(name) is not None
+    return name in entries() or name in table().names() or nearest(name) is not None

@@ -32,6 +32,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("--trial-limit has no effect without --trial-command", "--trial-limit 没有 --trial-command 时不起作用"),
     ("{} is larger than {} MiB: no script", "{} 大于 {} MiB，不是脚本"),
     ("{} is no text", "{} 不是文本"),
+    ("{} is a script of csh or fish, which is not read", "{} 是 csh 或 fish 的脚本，这里不读取"),
     ("{} holds nothing of what is asked for", "{} 中没有所要查看的内容"),
     ("{} is empty: there is nothing to check", "{} 是空的：没有可检查的内容"),
     ("unhang export FORM -o FILE writes one", "unhang export FORM -o FILE 可生成一个"),

@@ -138,7 +138,6 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     # variables
     ("{} behind line {}", "{} 第 {} 行之后"),
     ("a {} that begins there is not closed", "从那里开始的 {} 没有闭合"),
-    ("it mentions {} in a form that is not understood", "其中提到 {}，但写法无法理解"),
     ("this release is in no table, and its files could not be searched", "没有这个版本的数据，而且无法搜索它的文件"),
     (
         "which release a training would load is not known, and no file of it could be searched",

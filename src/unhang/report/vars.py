@@ -33,7 +33,7 @@ _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "environment": "environment",
-        "nothing": "no variable that touches communication is set",
+        "nothing": "no setting of a variable that touches communication was found",
         "libraries": "looked at: {libraries}",
         "release": "of unknown release",
         "none": "no library that reads such variables is installed here",
@@ -57,7 +57,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
     },
     "zh": {
         "environment": "环境",
-        "nothing": "没有设置与通信有关的变量",
+        "nothing": "没有找到与通信有关的变量设置",
         "libraries": "所依据的版本：{libraries}",
         "release": "（版本未知）",
         "none": "此处没有安装会读取这些变量的库",

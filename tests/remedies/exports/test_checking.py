@@ -29,8 +29,6 @@ HIT = [
     ("slurm", "#!/bin/bash\n#SBATCH --gres=gpu:8\n#SBATCH --ntasks-per-node=8\nsrun torchrun train.py\n", 3, "8 tasks"),
     ("slurm", "#!/bin/bash\n#SBATCH --nodes=1\nsrun torchrun train.py\n", 2, "no GPUs"),
     ("kubernetes", "apiVersion: v1\nspec:\n  containers:\n    - command: [torchrun, train.py]\n", 3, "/dev/shm"),
-    ("lightning", "from lightning import Trainer\nTrainer(\n  gpus=2, **more)\n", 3, "Trainer takes no `gpus`"),
-    ("ray", "from ray.train import ScalingConfig as S\nimport other\nS(workers=2)\n", 3, "ScalingConfig takes no `workers`"),
     ("dockerfile", "FROM a\nCMD torchrun train.py\n", 2, "--shm-size"),
 ]
 
@@ -47,8 +45,6 @@ MISSED = [
     "distributed_type: MULTI_GPU\nnum_machines: 1\nnum_processes: 2\n",
     '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}',
     "stage: sft\nlora_rank: 8\nwarmup_ratio: 0.1\ngroup_by_length: true\nuse_liger_kernel: true\n",
-    "import lightning\nfrom mine import Trainer\nTrainer(gpus=2)\n",
-    "from ray.train.torch import TorchConfig\nTorchConfig(backend='gloo', timeout_s=60)\n",
     "model_name_or_path: a\ntask: mmlu_test\nn_shot: 5\n",
     "#!/bin/bash\n# python -m torch.distributed.launch, and --local_rank, are gone\ntorchrun --nnodes=1 train.py\n",
     "#!/bin/bash\ntorchrun a.py; accelerate launch b.py\n",
@@ -83,6 +79,9 @@ def test_a_python_program_is_no_file_of_a_launcher():
             check(name, text)
     with pytest.raises(UnhangError, match="is a Python program"):
         check("launch.py", "run(['torchrun', 'train.py'])\n")
+    for form in (None, "ray", "lightning"):
+        with pytest.raises(UnhangError, match="is a Python program"):
+            check("file", "from ray.train import ScalingConfig\nScalingConfig(num_workers=2)\n", form=form)
 
 
 @pytest.mark.parametrize("name", ["run.sh", "job", "-", "jobs/train.sbatch"])
@@ -90,7 +89,12 @@ def test_what_bash_cannot_read_without_a_first_line_that_names_it(name):
     found = check(name, "if true; then\ntorchrun train.py\n")[1]
     assert len(found) == 1 and found[0].says.en.startswith("bash cannot read it: ")
     assert check(name, "if true; then\ntorchrun train.py\nfi\n")[1] == ()
-    assert check("run.fish", "if true; then\ntorchrun train.py\n")[1] == ()
+
+
+@pytest.mark.parametrize(("name", "first"), [("run.fish", ""), ("run.csh", ""), ("run", "#!/bin/csh\n"), ("run", "#!/usr/bin/fish\n")])
+def test_scripts_of_csh_and_fish_are_not_taken_for_bash(name, first):
+    with pytest.raises(UnhangError, match="csh or fish"):
+        check(name, f"{first}torchrun train.py\n")
 
 
 def test_a_misspelt_section_of_deepspeed_is_said_once():

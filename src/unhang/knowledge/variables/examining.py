@@ -12,7 +12,7 @@ from unhang.facts.variable_readers import Library
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.files.found import Parsed
 from unhang.knowledge.variables.judge import Judged, Option, Place, Setting, judge, typo_outside
-from unhang.knowledge.variables.known import entries, misspelt
+from unhang.knowledge.variables.known import entries, is_known
 from unhang.knowledge.variables.readers import Scan, table
 from unhang.model import NotExamined
 
@@ -73,7 +73,7 @@ def of_environment(seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
 
 def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
     """What a file sets that touches communication, in its order there."""
-    chosen = [i for i, s in enumerate(parsed.settings) if variables.touches(s.name) or s.name in entries()]
+    chosen = [i for i, s in enumerate(parsed.settings) if is_known(s.name)]
     settings = [
         Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build)
         for s in (parsed.settings[i] for i in chosen)
@@ -90,7 +90,6 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
         (i, found)
         for i, s in enumerate(parsed.settings)
         if i not in known
-        and misspelt(s.name)
         and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.line + 1))) is not None
     ]
     return tuple(one for _, one in sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))

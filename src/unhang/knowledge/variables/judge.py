@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,7 +11,7 @@ from unhang.facts.variable_readers import PLUGINS
 from unhang.facts.variables import kept, touches
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.families import foreign
-from unhang.knowledge.variables.known import entries, misspelt, nearest, owned
+from unhang.knowledge.variables.known import entries, nearest, owned
 from unhang.knowledge.variables.readers import Reader, Scan, is_early, release, table
 from unhang.knowledge.variables.variable import Text, Variable
 from unhang.model import Severity
@@ -20,10 +20,6 @@ from unhang.model import Severity
 State = Literal["read", "in-binary", "logged", "not-read", "not-here", "foreign", "unknown"]
 # "host": the host has not what it names.
 Kind = Literal["not-read", "typo", "renamed", "not-exported", "value", "effect", "contradiction", "host"]
-
-
-# How often the name that was meant is looked for, which takes milliseconds each time. Thousands of unknown names are no slips of the finger.
-_GUESSES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +103,10 @@ def judge(settings: Iterable[Setting], place: Place, scan: Scan, options: Iterab
     """Each setting in its order, and then what several of them say together."""
     from unhang.knowledge.variables.together import compare
 
-    guesses = iter(range(_GUESSES))
-    return compare([_judged(s, place, scan, guesses) for s in settings], place, tuple(options))
+    return compare([_judged(s, place, scan) for s in settings], place, tuple(options))
 
 
-def _judged(setting: Setting, place: Place, scan: Scan, guesses: Iterator[int]) -> Judged:
+def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
     variable = entries().get(setting.name)
     readers, unseen = _readers(setting.name, place.libraries, scan)
     state = _state(setting.name, variable, readers, unseen, place.libraries)
@@ -122,15 +117,15 @@ def _judged(setting: Setting, place: Place, scan: Scan, guesses: Iterator[int]) 
     remarks: list[Remark] = []
     now = ""
     if state in ("not-read", "unknown") and variable is None and not touches(setting.name):
-        meant = misspelt(setting.name)
+        meant = nearest(setting.name)
         state = "not-read" if meant is not None and owned(setting.name) and not _OF_NCCL.match(setting.name) else "unknown"
         remarks += [] if meant is None else [_typo(setting.name, meant)]
-    elif state == "unknown" and variable is None and owned(setting.name) and (meant := _slip(setting.name, guesses)) is not None:
+    elif state == "unknown" and variable is None and owned(setting.name) and (meant := nearest(setting.name)) is not None:
         remarks.append(_typo(setting.name, meant))
     elif state == "unknown" and variable is None and _OF_NCCL.match(setting.name) and not unseen and place.libraries.get("nccl"):
-        remarks.append(_by_a_plugin(setting.name, place.libraries["nccl"], guesses))
+        remarks.append(_by_a_plugin(place.libraries["nccl"]))
     elif state == "not-read":
-        remarks.append(_not_read(setting.name, variable, place, guesses))
+        remarks.append(_not_read(setting.name, variable, place))
     elif variable is not None and variable.now and (renamed := _renamed(variable, setting.value, readers, place.libraries)):
         now, remark = renamed
         remarks.append(remark)
@@ -277,7 +272,7 @@ def _renamed(variable: Variable, value: str | None, readers: tuple[Reader, ...],
     return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=Text(en, zh), instead=instead)
 
 
-def _not_read(name: str, variable: Variable | None, place: Place, guesses: Iterator[int]) -> Remark:
+def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
     if variable is not None and variable.owner == "nobody":
         return Remark(
             kind="not-read",
@@ -314,8 +309,7 @@ def _not_read(name: str, variable: Variable | None, place: Place, guesses: Itera
             severity="warning",
             says=Text(f"{here} does not read it: seen from {span[0]} to {last}", f"{here} 不读取它：见于 {span[0]} 至 {last_zh}"),
         )
-    near = nearest(name) if next(guesses, None) is not None else None
-    if near is not None:
+    if (near := nearest(name)) is not None:
         return Remark(
             kind="typo",
             severity="warning",
@@ -325,32 +319,27 @@ def _not_read(name: str, variable: Variable | None, place: Place, guesses: Itera
     return Remark(kind="not-read", severity="warning", says=Text("nothing installed here reads it", "此处安装的程序都不读取它"))
 
 
-def _slip(name: str, guesses: Iterator[int]) -> str | None:
-    return misspelt(name) if next(guesses, None) is not None else None
-
-
-def _by_a_plugin(name: str, version: str, guesses: Iterator[int]) -> Remark:
+def _by_a_plugin(version: str) -> Remark:
     """Of a name that is in no table: a note, for it is not known that nothing reads it."""
-    meant = nearest(name) if next(guesses, None) is not None else None
-    near, near_zh = (f"; the nearest name of NCCL's is {meant}", f"；NCCL 中最接近的名称是 {meant}") if meant is not None else ("", "")
     return Remark(
         kind="not-read",
         severity="note",
         says=Text(
-            f"nccl {version} does not read it, a plugin or another build of NCCL may{near}",
-            f"nccl {version} 不读取它，插件或其他 NCCL 版本可能会读取{near_zh}",
+            f"nccl {version} does not read it, a plugin or another build of NCCL may",
+            f"nccl {version} 不读取它，插件或其他 NCCL 版本可能会读取",
         ),
     )
 
 
 def typo_outside(setting: Setting) -> Judged | None:
     """A name that is not about communication and a slip away from one that is."""
-    meant = misspelt(setting.name)
+    meant = nearest(setting.name)
     if meant is None:
         return None
+    entry = entries().get(meant)
     return Judged(
         name=setting.name,
-        value=None if entries()[meant].secret else kept(meant, setting.value),
+        value=None if entry is not None and entry.secret else kept(meant, setting.value),
         source=setting.source,
         line=setting.line,
         state="not-read" if owned(setting.name) and not _OF_NCCL.match(setting.name) else "unknown",

@@ -6,8 +6,7 @@ import re
 from dataclasses import replace
 
 from unhang.knowledge.variables.files import shell
-from unhang.knowledge.variables.files.found import Found, Lines, Parsed, lines_of_comments
-from unhang.knowledge.variables.files.mentions import mentions
+from unhang.knowledge.variables.files.found import Found, Lines, Parsed
 from unhang.knowledge.variables.files.shell_words import Word, unquoted
 
 _INSTRUCTION = re.compile(r"[ \t]*(?:ONBUILD[ \t]+)?(?P<name>ENV|ARG|RUN|CMD|ENTRYPOINT)[ \t]+(?:--[a-z]+(?:=\S*)?[ \t]+)*", re.IGNORECASE)
@@ -23,7 +22,6 @@ def parse(text: str) -> Parsed:
     lines = Lines(text=text)
     settings: list[Found] = []
     scripts: list[Parsed] = []
-    understood: list[tuple[int, int]] = []
     row = 0
     rows = text.split("\n")
     while row < len(rows):
@@ -43,23 +41,16 @@ def parse(text: str) -> Parsed:
             elif name == "ARG":
                 # `ENV A=$A` hands it on.
                 settings += [replace(one, only_in_build=re.search(rf"\$\{{?{one.name}\b", text) is None) for one in _of_arg(text, begin, end, first)]
-                understood.append((begin, end))
             else:
                 script = _of_command(text, begin, end, lines)
                 scripts.append(script)
                 # `RUN A=b make` is meant for that command.
                 settings += [replace(one, only_in_build=name == "RUN" and one.alone) for one in script.settings]
-                # A script says itself what it does not understand.
-                understood += script.understood if _EXEC.match(text, begin, end) else [(begin, end)]
         row += 1
     return Parsed(
         settings=tuple(settings),
         options=tuple(o for script in scripts for o in script.options),
         unclosed=tuple(one for script in scripts for one in script.unclosed),
-        mentioned=(
-            *mentions(text, 0, len(text), lines, settings, [*lines_of_comments(text), *understood]),
-            *(one for script in scripts for one in script.mentioned),
-        ),
     )
 
 
@@ -88,7 +79,7 @@ def _of_env(text: str, begin: int, end: int, line: int) -> list[Found]:
     at = begin
     while pair := _PAIR.match(text, at, end):
         at = pair.end()
-        found.append(Found(name=pair["name"], value=unquoted(pair["value"]), line=line, span=(pair.start("name"), at)))
+        found.append(Found(name=pair["name"], value=unquoted(pair["value"]), line=line))
     if not found and (old := _OLD.match(text, begin, end)):
-        found.append(Found(name=old["name"], value=old["value"].strip(), line=line, span=(begin, end)))
+        found.append(Found(name=old["name"], value=old["value"].strip(), line=line))
     return found

@@ -1,4 +1,4 @@
-"""What a file sets, and what of it could not be followed."""
+"""What a file sets, and what is open at its end."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
-_LINE_OF_COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """`value` is None where only the run tells it. `line` is that on which its statement begins, from 0.
 
-    `span`: from its name to the end of its value, in characters of the text; its name alone where a command runs for the value, which may set more.
-    Python's have none. `alone`: its statement does nothing but set variables. `only_in_build`: it holds while an image is built, and not in its
-    containers.
+    `at` is where its name begins, in characters of the text of a shell's script. `alone`: its statement does nothing but set variables.
+    `only_in_build`: it holds while an image is built, and not in its containers.
     """
 
     name: str
     value: str | None
     line: int
-    span: tuple[int, int] = (0, 0)
+    at: int = 0
     exported: bool = True
     alone: bool = False
     only_in_build: bool = False
@@ -46,30 +43,12 @@ class Unclosed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mention:
-    """A variable that stands on `line` (from 0) in a form that is not understood: whether it is set there is not known."""
-
-    name: str
-    line: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """`mentioned` are names that stand neither in a comment nor in a setting, nor where they are only used.
-
-    `understood` are stretches of a command without a shell where that is so, from character to character.
-    """
+    """What a file sets in the forms that are read here. What stands in another form is in none of these."""
 
     settings: tuple[Found, ...] = ()
     options: tuple[Said, ...] = ()
     unclosed: tuple[Unclosed, ...] = ()
-    mentioned: tuple[Mention, ...] = ()
-    understood: tuple[tuple[int, int], ...] = ()
-
-
-def lines_of_comments(text: str) -> tuple[tuple[int, int], ...]:
-    """Where lines stand that are nothing but a comment."""
-    return tuple(m.span() for m in _LINE_OF_COMMENT.finditer(text))
 
 
 @dataclass(kw_only=True)

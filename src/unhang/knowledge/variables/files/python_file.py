@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from unhang.errors import UnhangError
 from unhang.knowledge.variables.files.found import Found, Parsed, Said
-from unhang.knowledge.variables.files.mentions import is_known
-from unhang.knowledge.variables.files.python_strings import mentioned_in
+from unhang.knowledge.variables.known import is_known
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _UNITS = {"days": 86400.0, "seconds": 1.0, "milliseconds": 0.001, "minutes": 60.0, "hours": 3600.0, "weeks": 604800.0}
@@ -29,36 +28,35 @@ def parse(text: str, *, name: str) -> Parsed:
     assignments = [one for node in ast.walk(tree) for one in _assignments(node)]
     assignments.sort(key=lambda one: (one[2].lineno, one[2].col_offset))
     return Parsed(
-        settings=tuple(Found(name=name, value=value, line=statement.lineno - 1) for name, value, _, statement in assignments),
+        settings=tuple(Found(name=name, value=value, line=at.lineno - 1) for name, value, at in assignments),
         options=tuple(option for node in ast.walk(tree) for option in _options(node)),
-        mentioned=tuple(mentioned_in(tree, {(name, at.lineno - 1) for name, _, at, _ in assignments})),
     )
 
 
-def _assignments(node: ast.AST) -> Iterator[tuple[str, str | None, ast.expr | ast.keyword, ast.stmt | ast.expr | ast.keyword]]:
-    """Name, value, where the name stands, and the statement or the entry."""
+def _assignments(node: ast.AST) -> Iterator[tuple[str, str | None, ast.stmt | ast.expr | ast.keyword]]:
+    """Name, value, and the statement or the entry."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(target := node.targets[0], ast.Subscript):
         if (called := _text(target.slice)) is not None and (_is_environ(target.value) or is_known(called)):
-            yield called, _text(node.value), target.slice, node
+            yield called, _text(node.value), node
     elif isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):
         function = call.func
         sets = isinstance(function, ast.Attribute) and (
             (function.attr == "setdefault" and _is_environ(function.value)) or function.attr in ("putenv", "setenv")
         )
         if sets and len(call.args) >= 2 and (called := _text(call.args[0])) is not None:
-            yield called, _text(call.args[1]), call.args[0], node
+            yield called, _text(call.args[1]), node
         elif isinstance(function, ast.Attribute) and function.attr == "update" and _is_environ(function.value):
             for keyword in call.keywords:
                 if keyword.arg:
-                    yield keyword.arg, _text(keyword.value), keyword, keyword
+                    yield keyword.arg, _text(keyword.value), keyword
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
         for keyword in node.keywords:
             if keyword.arg and keyword.arg.isupper():
-                yield keyword.arg, _text(keyword.value), keyword, keyword
+                yield keyword.arg, _text(keyword.value), keyword
     elif isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
             if key is not None and (called := _text(key)) is not None and _NAME.fullmatch(called) and called.isupper():
-                yield called, _text(value), key, key
+                yield called, _text(value), key
 
 
 def _is_environ(node: ast.expr) -> bool:

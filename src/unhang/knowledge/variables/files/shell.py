@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said, Unclosed
-from unhang.knowledge.variables.files.mentions import mentions
-from unhang.knowledge.variables.files.shell_words import ASSIGNMENT, Cutter, Word, acts, pieces, unquoted
+from unhang.knowledge.variables.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RESERVED = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time", "exec", "command", "builtin"))
@@ -27,20 +26,11 @@ _PAIR_FLAGS = frozenset(("-genv", "-env"))
 _TAKES_WORD = frozenset(("-u", "-C", "-g", "-h", "-p", "-r", "-t", "-D", "-R", "-T", "-U", "--user", "--group", "--host", "--chdir", "--unset"))
 # Of these -e and -x say nothing of variables: `echo -e "A=b"`, `grep -e A=b`.
 _OF_TEXT = frozenset(("echo", "printf", "grep", "egrep", "fgrep", "zgrep", "rg", "sed", "perl", "awk", "read", "set", "curl"))
-# These set nothing, unless what they print is written to a file or read by a program.
-_PRINTS = frozenset(("echo", "printf"))
-_SEARCHES = frozenset(("grep", "egrep", "fgrep", "zgrep", "rg"))
-_WRITES = re.compile(r"(?<![02-9])>(?!&)|\|")
-_STATEMENT_ENDS = re.compile(r"\n|;|&&|\|\|")
-# Of a name without a value these say whether it is there, or hand on what was set before.
-_NAMES_ONLY = _DECLARING | {"unset", "printenv", "for", "select", "[", "[[", "test"}
-_LIST_FLAGS = frozenset(("-genvlist", "-envlist", "--export"))
 _BEFORE_SSH = frozenset(("sudo", "env", "nohup", "timeout", "nice", "sshpass"))
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash", "ksh", "su"))
 _SCRIPT_FLAG = re.compile(r"-[A-Za-z]*c|--command")
 # A script in quotes of which the text is that of the script: `\$A` is what the inner shell is to see of it.
 _SCRIPT = re.compile(r"(?:'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\`]|\\\$|\\\r?\n)*)\"|(?P<bare>[^'\"\\`\s]+))")
-_HANDS_ON = re.compile(r"(?:-e|--env=|--setenv=|--preserve-env=).*")
 _OF_SSH = frozenset(f"-{c}" for c in "BbcDEeFIiJLlmOoPpQRSWw")
 _OF_BATCH = re.compile(r"#(?:SBATCH\s(?:.*\s)?--export(?:=|\s+)|PBS\s(?:.*\s)?-v\s+)(?P<list>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'])+)")
 _PER_NODE = re.compile(r"#SBATCH\s(?:.*\s)?(?:--ntasks-per-node[= ]|--gpus-per-node[= ](?:\w+:)?|--gres[= ]gpu:(?:\w+:)?)(?P<count>\d{1,5})\b")
@@ -81,10 +71,10 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
         elif first == "unset" and not is_within:
             # What a program got before stays.
             names = {w.raw for w in rest[1:]}
-            settings = [s for s in settings if s.name not in names or where.get(s.span[0], 0) != ran]
+            settings = [s for s in settings if s.name not in names or where.get(s.at, 0) != ran]
         all_exported |= first == "set" and any(w.raw in ("-a", "-o", "allexport") for w in rest[1:])
         ran += bool(rest) and first not in _FOR_ITSELF and not first.startswith("((") and not all(ASSIGNMENT.match(w.raw) for w in rest)
-        where |= {f.span[0]: ran for f in found}
+        where |= {f.at: ran for f in found}
         settings += found
         options += said
         arrays += [w for w in words if w.elements is not None]
@@ -107,19 +97,12 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
     ]
     options += [Said(name="rocm", value=m["release"] or "", line=lines.of(m.start())) for m in _LOADS_ROCM.finditer(text, begin, finish)]
     options += [Said(name="nnodes", value="WORLD_SIZE", line=lines.of(m.start())) for m in _COUNTS_HOSTS.finditer(text, begin, finish)]
-    # What follows on what is not closed is said to be unread as a whole.
-    readable = min((at for _, at in cutter.unclosed), default=finish)
-    scripts = seen.scripts
     return Parsed(
-        settings=tuple(sorted(settings, key=lambda s: s.span[0])),
+        settings=tuple(sorted(settings, key=lambda s: s.at)),
         options=tuple(options),
         unclosed=(
             *(Unclosed(what=what, line=lines.of(at)) for what, at in cutter.unclosed),
-            *(one for script in scripts for one in script.unclosed),
-        ),
-        mentioned=(
-            *mentions(text, begin, readable, lines, settings, [*cutter.comments, *seen.understood]),
-            *(one for script in scripts for one in script.mentioned),
+            *(one for script in seen.scripts for one in script.unclosed),
         ),
     )
 
@@ -149,12 +132,11 @@ def _enter(blocks: list[str], between: str, words: list[Word]) -> bool:
 
 @dataclass(kw_only=True)
 class _Seen:
-    """What a script's commands hold beside its settings: `scripts` in words, and stretches of which it is `understood` that they set nothing."""
+    """The scripts that stand in a script's words."""
 
     lines: Lines
     indent: int
     scripts: list[Parsed] = field(default_factory=list)
-    understood: list[tuple[int, int]] = field(default_factory=list)
 
     def script(self, word: Word) -> None:
         """Read a word as the script that another shell gets; what is quoted in it again is left."""
@@ -163,25 +145,6 @@ class _Seen:
             return
         begin, finish = (word.start + at for at in found.span(found.lastgroup))
         self.scripts.append(parse(self.lines.text, begin=begin, finish=finish, indent=self.indent, lines=self.lines))
-        self.understood.append((begin, finish))
-
-    def word(self, word: Word) -> None:
-        self.understood.append((word.start, word.end))
-
-    def command(self, words: list[Word]) -> None:
-        """Where a command names variables without setting any."""
-        name = words[0].raw
-        if name in _NAMES_ONLY:
-            self.understood += [(w.start, w.end) for w in words[1:] if _NAME.fullmatch(w.raw)]
-        elif name in _SEARCHES or (name in _PRINTS and not _is_written(words, self.lines.text)):
-            self.understood.append((words[0].start, words[-1].end))
-
-
-def _is_written(words: list[Word], text: str) -> bool:
-    """Whether what a command prints goes to a file or a program."""
-    between = "".join(text[a.end : b.start] for a, b in pairwise(words))
-    end = _STATEMENT_ENDS.search(text, words[-1].end)
-    return _WRITES.search(between + text[words[-1].end : len(text) if end is None else end.start()]) is not None
 
 
 def _of_comments(comments: list[tuple[int, int]], lines: Lines) -> Iterator[Found]:
@@ -205,7 +168,6 @@ def _of_command(words: list[Word], seen: _Seen) -> tuple[list[Found], list[Said]
     body = words[i:]
     if not body:
         return [], []
-    seen.command(body)
     line = lines.of(words[0].start)
     ahead = _ahead(body)
     plain = ahead == len(body)
@@ -282,18 +244,14 @@ def _of_arguments(words: list[Word], line: int | None, seen: _Seen) -> tuple[lis
             found.append(_found(pair, line, lines, flag=previous))
         elif (m := re.match(r"(?P<quote>['\"]?)--export=", raw)) is not None:
             found += _of_list(word.start + m.end(), raw[m.end() :], line, lines, quote=m["quote"])
-            seen.word(word)
         elif before == "--export":
             found += _of_list(word.start, raw, line, lines)
-            seen.word(word)
         elif (m := re.match(r"--ddp[_-]timeout(?:=(?P<value>\d+))?$", raw)) is not None:
             given = m["value"] or (words[n + 1].raw if n + 1 < len(words) else "")
             if given.isdigit():
                 said.append(Said(name="ddp_timeout", value=given, line=lines.of(word.start)))
         elif raw in ("--hostfile", "-H") and of_deepspeed:
             said.append(Said(name="launcher", value="deepspeed", line=lines.of(word.start)))
-        elif (before in _FLAGS and _NAME.fullmatch(raw)) or before in _LIST_FLAGS or _HANDS_ON.fullmatch(raw):
-            seen.word(word)
         of_deepspeed = of_deepspeed or program == "deepspeed"
         previous = word
     return found, said
@@ -329,8 +287,6 @@ def of_words(words: list[Word], lines: Lines) -> Parsed:
         settings=(*found, *(s for script in seen.scripts for s in script.settings)),
         options=(*said, *(o for script in seen.scripts for o in script.options)),
         unclosed=tuple(one for script in seen.scripts for one in script.unclosed),
-        mentioned=tuple(one for script in seen.scripts for one in script.mentioned),
-        understood=tuple(seen.understood),
     )
 
 
@@ -338,7 +294,7 @@ def _of_array(array: Word, seen: _Seen) -> tuple[list[Found], list[Said]]:
     """What stands in `ENVS=(A=b C=d)` or `ARGS=(-x A=b)`, each on its own line."""
     elements = list(array.elements or ())
     found, said = _of_arguments(elements, None, seen)
-    taken = {f.span[0] for f in found}
+    taken = {f.at for f in found}
     named = filter(None, map(_assigned, elements))
     return [*found, *(_found(word, None, seen.lines) for word in named if word.start not in taken)], said
 
@@ -350,7 +306,7 @@ def _found(word: Word, line: int | None, lines: Lines, *, flag: Word | None = No
         name=match["name"],
         value=None if word.elements is not None else unquoted(word.raw[match.end() :]),
         line=lines.of((flag or word).start) if line is None else line,
-        span=(word.start, word.start + len(match["name"]) if acts(word.raw) else word.end),
+        at=word.start,
         exported=exported,
         alone=alone,
     )
@@ -376,5 +332,5 @@ def _of_list(at: int, raw: str, line: int | None, lines: Lines, quote: str = "")
             name=match["name"],
             value=value[1:-1] if len(value) > 1 and value[0] in "'\"" and value[0] == value[-1] else value,
             line=lines.of(begin) if line is None else line,
-            span=(begin, at + item[-1][1]),
+            at=begin,
         )

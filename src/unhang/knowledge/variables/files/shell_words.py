@@ -373,16 +373,3 @@ def pieces(raw: str, quote: str = "") -> Iterator[tuple[int, int, str]]:
             given = "" if following == "\n" else following
         yield i, end, given
         i = end
-
-
-def acts(raw: str) -> bool:
-    """Whether something happens when the shell expands it: a command runs, or a variable is set."""
-    for _, _, given in pieces(raw):
-        if given[:1] == "`" and len(given) > 1:
-            return True
-        if given.startswith("$((") and given.endswith("))"):
-            if re.search(r"\+\+|--|(?<![=!<>])=(?!=)|\$\([^(]|`", given[3:-2]):
-                return True
-        elif given.startswith("$(") or (given.startswith("${") and re.search(r"\$\(|`|^\$\{\w+(?:\[[^]]*\])?:?[=?]", given)):
-            return True
-    return False

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.knowledge.variables.files import shell
-from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said, lines_of_comments
-from unhang.knowledge.variables.files.mentions import is_known, mentions
+from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said
+from unhang.knowledge.variables.known import is_known
 
 if TYPE_CHECKING:
     import yaml
@@ -22,8 +21,6 @@ _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _ITEM = re.compile(r"(?P<name>[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
 _SCRIPT_FLAG = re.compile(r"-[a-z]*c")
 _INDENT = re.compile(r"(?:[ ]*\r?\n)*(?P<indent>[ ]*)")
-# An item that is a name alone hands on what was set outside.
-_HANDED_ON = re.compile(r"^[ \t]*-[ \t]+(?P<name>[A-Z][A-Z0-9_]+)[ \t]*\r?$", re.MULTILINE)
 _COMMAND = re.compile(r"[A-Z][A-Z0-9_]+=\S*[\s;]")
 _MAX_DEPTH = 200
 
@@ -35,7 +32,7 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     settings: list[Found] = []
     options: list[Said] = []
-    scripts: list[_Script] = []
+    scripts: list[Parsed] = []
     lines = Lines(text=text)
     try:
         # libyaml composes by recursion and ends the process where its stack does.
@@ -45,10 +42,10 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
             for one in _walk(document, lines, set(), 0):
                 if isinstance(one, Said):
                     options.append(one)
-                elif isinstance(one, _Script):
+                elif isinstance(one, Parsed):
                     scripts.append(one)
-                    settings += one.parsed.settings
-                    options += one.parsed.options
+                    settings += one.settings
+                    options += one.options
                 else:
                     settings.append(one)
     except yaml.YAMLError as e:
@@ -60,23 +57,7 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
         raise UnhangError(
             f"{name}{at} is no {'JSON' if is_json else 'YAML'}: {getattr(e, 'problem', None) or e}", cause="a template that is not filled in yet"
         ) from e
-    commented = () if is_json else lines_of_comments(text)
-    understood = [*commented, *((script.begin, script.finish) for script in scripts), *(m.span("name") for m in _HANDED_ON.finditer(text))]
-    return Parsed(
-        settings=tuple(settings),
-        options=tuple(options),
-        unclosed=tuple(one for script in scripts for one in script.parsed.unclosed),
-        mentioned=(*mentions(text, 0, len(text), lines, settings, understood), *(one for script in scripts for one in script.parsed.mentioned)),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Script:
-    """One in a block, from character to character."""
-
-    begin: int
-    finish: int
-    parsed: Parsed
+    return Parsed(settings=tuple(settings), options=tuple(options), unclosed=tuple(one for script in scripts for one in script.unclosed))
 
 
 def _depth(events: Iterable[yaml.Event]) -> int:
@@ -94,7 +75,7 @@ def _depth(events: Iterable[yaml.Event]) -> int:
     return most
 
 
-def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> Iterator[Found | Said | _Script]:
+def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> Iterator[Found | Said | Parsed]:
     import yaml
 
     if node is None or id(node) in seen or depth > _MAX_DEPTH:
@@ -106,7 +87,7 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
             is_script, before = _SCRIPT_FLAG.fullmatch(before) is not None, item.value if isinstance(item, yaml.ScalarNode) else ""
             if isinstance(item, yaml.ScalarNode) and not is_script and (found := _ITEM.fullmatch(item.value)):
                 seen.add(id(item))
-                yield _found(found["name"], found["value"], item, item, item, lines)
+                yield _found(found["name"], found["value"], item)
             yield from _walk(item, lines, seen, depth + 1)
     elif isinstance(node, yaml.MappingNode):
         pairs = {k.value: (k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode)}
@@ -115,9 +96,7 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
             last = pairs.get("value", pairs.get("valueFrom"))
             if isinstance(called, yaml.ScalarNode) and _NAME.fullmatch(called.value) and last is not None:
                 value = last[1].value if isinstance(last[1], yaml.ScalarNode) and "value" in pairs else None
-                end = last[1] if last[1].end_mark.index > called.end_mark.index else called
-                begin = key if key.start_mark.index < last[0].start_mark.index else last[0]
-                yield _found(called.value, value, called, begin, end, lines)
+                yield _found(called.value, value, key if key.start_mark.index < last[0].start_mark.index else last[0])
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
                 if key.value == "ddp_timeout" and value.value.isdigit():
@@ -125,7 +104,7 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
                 elif _NAME.fullmatch(key.value):
                     seen.add(id(value))
                     given = None if value.tag.endswith(":null") and not value.value else value.value
-                    yield _found(key.value, given, key, key, value, lines)
+                    yield _found(key.value, given, key)
             yield from _walk(value, lines, seen, depth + 1)
     elif isinstance(node, yaml.ScalarNode) and node.style == "|":
         script = lines.text.find("\n", node.start_mark.index) + 1
@@ -133,13 +112,12 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
             finish = node.end_mark.index
             indented = _INDENT.match(lines.text, script, finish)
             indent = len(indented["indent"]) if indented is not None else 0
-            inside = shell.parse(lines.text, begin=script, finish=finish, indent=indent, lines=lines)
-            yield _Script(begin=script, finish=finish, parsed=inside)
+            yield shell.parse(lines.text, begin=script, finish=finish, indent=indent, lines=lines)
     elif isinstance(node, yaml.ScalarNode) and _COMMAND.search(node.value) and (command := _on_one_line(node, lines)) is not None:
         yield command
 
 
-def _on_one_line(node: yaml.ScalarNode, lines: Lines) -> _Script | None:
+def _on_one_line(node: yaml.ScalarNode, lines: Lines) -> Parsed | None:
     """`command: bash -c "A=b torchrun"`, where the text of the file is that of the value and it sets something."""
     quoted = node.style in ("'", '"')
     begin, finish = node.start_mark.index + quoted, node.end_mark.index - quoted
@@ -148,10 +126,8 @@ def _on_one_line(node: yaml.ScalarNode, lines: Lines) -> _Script | None:
     inside = shell.parse(lines.text, begin=begin, finish=finish, lines=lines)
     if not any(is_known(one.name) for one in inside.settings) or inside.unclosed:
         return None
-    return _Script(begin=begin, finish=finish, parsed=inside)
+    return inside
 
 
-def _found(name: str, value: str | None, at: yaml.Node, begin: yaml.Node, end: yaml.Node, lines: Lines) -> Found:
-    """`at` is where the name stands."""
-    span = (lines.text.find(name, at.start_mark.index), end.end_mark.index)
-    return Found(name=name, value=value, line=begin.start_mark.line, span=span)
+def _found(name: str, value: str | None, at: yaml.Node) -> Found:
+    return Found(name=name, value=value, line=at.start_mark.line)

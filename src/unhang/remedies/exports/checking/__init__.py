@@ -10,9 +10,8 @@ from itertools import islice
 
 from unhang.errors import UnhangError
 from unhang.knowledge.text import NOTHING, Text, same
-from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script, starts, syntax
+from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, script, starts, syntax
 from unhang.remedies.exports.checking.names import known
-from unhang.remedies.exports.checking.not_checked import of_keys, of_text
 from unhang.remedies.exports.checking.problem import Layout, Problem
 from unhang.remedies.exports.forms import NAMES, form
 
@@ -20,6 +19,7 @@ _SHELL = ("torchrun", "bash", "slurm")
 _KUBERNETES = ("kubernetes", "kubernetes-job")
 _YAML = ("accelerate", "llamafactory", "skypilot", *_KUBERNETES)
 _PYTHON = ("lightning", "ray")
+_READ = [name for name in NAMES if name not in _PYTHON]
 _OF_SHELLS = (".sh", ".bash")
 _LINE_OF_A_SHELL = (
     r"^(?:export +\w+=|set -[a-z]+(?: +pipefail)?[ \t]*$|source +\S|exec +\S|srun +\S"
@@ -39,7 +39,7 @@ def check(
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     if not text.strip():
         raise UnhangError(f"{name} is empty: there is nothing to check", hint="unhang export FORM -o FILE writes one")
-    found = _form(form) if form is not None else recognise(name, text)
+    found = _form(name, form) if form is not None else recognise(name, text)
     layout = Layout(nodes=nodes, processes=processes, options=options)
     problems = dict.fromkeys(
         [*_characters(found, text, marked), *islice(_of_form(found, name, text, layout), _MOST_TOLD), *_variables(found, name, text)]
@@ -49,7 +49,7 @@ def check(
 
 
 def _characters(found: str, text: str, marked: bool) -> Iterator[Problem]:
-    """What editors of Windows write, and shells and JSON do not take; YAML, Python and Docker do."""
+    """What editors of Windows write, and shells and JSON do not take; YAML and Docker do."""
     is_shell = found in _SHELL or text.startswith("#!")
     if marked and (is_shell or found == "deepspeed"):
         says = Text(
@@ -68,8 +68,20 @@ def _characters(found: str, text: str, marked: bool) -> Iterator[Problem]:
         yield Problem(line=text.count("\n", 0, text.index("\r\n")) + 1, says=says, instead=same("sed -i 's/\\r$//' FILE"))
 
 
-def _form(name: str) -> str:
-    return form(name).name
+def _form(name: str, given: str) -> str:
+    found = form(given).name
+    if found in _PYTHON:
+        raise _of_python(name)
+    return found
+
+
+def _of_python(name: str) -> UnhangError:
+    return UnhangError(
+        f"{name} is a Python program, and no file of a launcher",
+        says_zh=f"{name} 是 Python 程序，不是启动器的文件",
+        cause="it is the training itself: what starts it can be checked",
+        hint="unhang export --check train.sh",
+    )
 
 
 def recognise(name: str, text: str) -> str:
@@ -78,15 +90,8 @@ def recognise(name: str, text: str) -> str:
         return "slurm"
     if re.match(r"#!.*\b(?:ba|z|k|da)?sh\b", text) or name.endswith(_OF_SHELLS):
         return _of_shell(text)
-    if re.search(r"^[ \t]*(?:from|import) +(?:ray|lightning|pytorch_lightning)\b", text, re.MULTILINE):
-        return "ray" if re.search(r"^[ \t]*(?:from|import) +ray\b", text, re.MULTILINE) else "lightning"
     if _is_python(name, text):
-        raise UnhangError(
-            f"{name} is a Python program, and no file of a launcher",
-            says_zh=f"{name} 是 Python 程序，不是启动器的文件",
-            cause="it is the training itself: what starts it can be checked",
-            hint="unhang export --check train.sh; --form lightning or ray takes it for one of those",
-        )
+        raise _of_python(name)
     if re.match(r"(?:[ \t\r]*(?:#.*|ARG[ \t].*)?\n)*FROM[ \t]+\S+(?=\s|$)(?![^\n]*\bimport\b)", text, re.IGNORECASE):
         return "dockerfile"
     if text.lstrip().startswith("{") and _is_deepspeed(documents.parse_json(name, text)):
@@ -116,7 +121,7 @@ def recognise(name: str, text: str) -> str:
     raise UnhangError(
         f"{name}: that is no form known here",
         cause="it has neither #SBATCH, #!, a line for a shell, nor keys of a launcher's file",
-        hint=f"--form torchrun for a script of a shell, else --form FORM; forms: {', '.join(NAMES)}",
+        hint=f"--form torchrun for a script of a shell, else --form FORM; forms: {', '.join(_READ)}",
     )
 
 
@@ -134,15 +139,8 @@ def named_by(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def starts_nothing(found: str, text: str) -> bool:
-    """Whether it is a script of a shell in which no launcher was seen, so that only its syntax and its variables were looked at."""
-    return found in _SHELL and not starts.read(text).starts
-
-
-def unseen(found: str, name: str, text: str) -> tuple[Text, ...]:
-    """What was not looked at in a file of this form."""
-    if found in ("accelerate", "llamafactory"):
-        return of_keys(documents.keys(name, text))
-    return () if found == "deepspeed" else of_text(found, text)
+    """Whether no launcher was seen in a script of a shell, and no training in pods: only syntax and variables were looked at then."""
+    return (found in _SHELL and not starts.read(text).starts) or (found in _KUBERNETES and not kubernetes.TRAINS.search(text))
 
 
 def _is_python(name: str, text: str) -> bool:
@@ -197,8 +195,6 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
     elif found in _SHELL:
         yield from syntax.check(name, text)
         yield from script.check(text)
-    elif found in _PYTHON:
-        yield from python.check(name, text)
 
 
 _TOLD = ("not-read", "typo", "value", "not-exported", "renamed")
@@ -221,8 +217,8 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     if text.lstrip().startswith("{"):
         # DeepSpeed's JSON sets none.
         return ()
-    suffix = {"dockerfile": ".dockerfile", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
-    parsed = opening.parse(name if name.endswith(suffix) else f"{name}{suffix}", text)
+    suffix = {"dockerfile": ".dockerfile", **dict.fromkeys(_YAML, ".yaml")}.get(found, ".sh")
+    parsed = opening.parse(name if name.endswith((suffix, *opening.OTHER_SHELLS)) else f"{name}{suffix}", text)
     settings = [
         Setting(name=s.name, value=s.value, source=name, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build) for s in parsed.settings
     ]
