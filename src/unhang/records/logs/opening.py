@@ -291,7 +291,7 @@ class _Walk:
                     return Stream(zips.checked(unpacking.unpacked(entry.packing, raw, self.budget, inner=packed > 0), entry, name), name)
 
                 size = entry.packed_bytes if entry.packing is None else None
-                wide = packed + (entry.packing in ("xz", "zstd"))
+                wide = packed + (entry.packing == "zstd")
                 yield from self._member(source, entry.name, entry.kind, size, entry.mtime, content, depth, wide)
         finally:
             if spooled is not None:
@@ -315,7 +315,10 @@ class _Walk:
         if leads_out(name):
             self.misses.add(full, "its name leads out of the archive; it was not opened")
         elif kind is not None:
-            self.misses.add(full, f"a member of an archive that is not read: {kind}")
+            from unhang.records.logs import zips
+
+            unread = kind in zips.CLOSED and no_log(name) is None
+            self.misses.add(full, f"a member of an archive that is not read: {kind}", unread=unread)
         elif what := no_log(name):
             self.misses.add(full, f"no log: {what}")
         else:

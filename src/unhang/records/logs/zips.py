@@ -1,6 +1,6 @@
 """A zip archive, read in the order of its directory: members as packed ranges of the file. Names stay names; nothing is written anywhere.
 
-Not `zipfile`: it holds the whole directory as objects, and unpacks bzip2 and LZMA without a bound on what comes out at once.
+Not `zipfile`: it holds the whole directory as objects. Members packed with bzip2 or LZMA, which hardly any tool writes, are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _END = struct.Struct("<4s4H2IH")
 _END_64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR_64 = struct.Struct("<4sIQI")
 _STORED = 0
-_PACKINGS: dict[int, Packing] = {8: "deflate", 12: "bzip2", 93: "zstd", 95: "xz"}
+_PACKINGS: dict[int, Packing] = {8: "deflate", 93: "zstd"}
+_ENCRYPTED, _REFUSED = "encrypted", "packed with bzip2, LZMA or another method that is not read in zips; unpack it first"
+# Kinds of members that may be logs.
+CLOSED = (_ENCRYPTED, _REFUSED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +143,8 @@ def _kind(name: str, flags: int, method: int, mode: int) -> str | None:
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
         return "a symbolic link" if stat.S_ISLNK(mode) else "a special member"
     if flags & 1:
-        return "encrypted"
-    return None if method == _STORED or method in _PACKINGS else "packed by a method that is not read here"
+        return _ENCRYPTED
+    return None if method == _STORED or method in _PACKINGS else _REFUSED
 
 
 def _extra(data: bytes) -> dict[int, bytes]:
