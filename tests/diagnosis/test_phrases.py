@@ -41,9 +41,3 @@ def test_counters_tell_what_is_over_and_who_has_issued_less():
     said = phrases.counters_say(Counted(group="1", number=2, completed=1, ranks=(0,), fewer=((3, 0), (4, 1))))
     assert "of rank 0 (#1 is)" in said.en
     assert said.en.endswith("; rank 3 has issued none of it; rank 4 has issued nothing after #1 of it")
-
-
-def test_of_several_times_the_nearest_is_told():
-    second = 1_000_000_000
-    assert phrases.out_of_time([(0, -90 * second), (1, 22 * second)]).en == "22 s after those of the others"
-    assert phrases.out_of_time([(0, -9 * second)]).en == "9 s before those of the others"

@@ -95,13 +95,5 @@ def what(call: Call) -> Text:
     return Text(en, en.replace(" of ", " ", 1))
 
 
-def out_of_time(apart: Sequence[tuple[int, int]]) -> Text:
-    """ "22 s after those of the others"."""
-    nearest = min((ns for _, ns in apart), key=abs)
-    return Text("{n} s {after} those of the others", "比其他 rank 的{after} {n} s 以上").fill(
-        n=abs(nearest) // 1_000_000_000, after=Text("after", "晚") if nearest > 0 else Text("before", "早")
-    )
-
-
 def is_message(call: str) -> bool:
     return call.startswith(("send to", "receive from"))

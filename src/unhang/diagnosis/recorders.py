@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unhang.diagnosis import contradictions, kernel_told
 from unhang.diagnosis.logs import ONLY_LOGS
-from unhang.diagnosis.phrases import ALL_COPIES, MISMATCHES, out_of_time
+from unhang.diagnosis.phrases import ALL_COPIES, MISMATCHES
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.telling import ROOTS, Teller
 from unhang.diagnosis.unnumbered import unnumbered
@@ -113,10 +113,7 @@ def _judged(recorded: Recorded) -> Examined:
     teller = Teller(recorded, outcome)
     others = [o for o in outcome.also if o.kind in ROOTS and (o.kind != outcome.kind or o.kind in MISMATCHES)]
     beside = [
-        Teller(
-            recorded, replace(o, left_out=outcome.left_out, older=outcome.older, perhaps_older=outcome.perhaps_older, out_of_time=outcome.out_of_time)
-        ).finding()
-        for o in others
+        Teller(recorded, replace(o, left_out=outcome.left_out, older=outcome.older, perhaps_older=outcome.perhaps_older)).finding() for o in others
     ]
     not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.untold.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
@@ -176,20 +173,10 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
         more = Text(" and {n} more", " 等 {n} 个").fill(n=len(numbers) - 1) if len(numbers) > 1 else NOTHING
         what = Text("the dump of {who} ({where}{more})", "{who} 的转储（{where}{more}）").fill(who=ranks(numbers), where=where, more=more)
         why = Text(
-            "{it} of another run than the dump of rank {other}: of another world, or of another time",
-            "与 rank {other} 的转储不属于同一次运行：进程组不同，或时间不同",
+            "{it} of another run than the dump of rank {other}: another world size, or another time, unless the clock of its host is wrong",
+            "与 rank {other} 的转储不属于同一次运行：进程组大小不同，或时间不同，除非其主机的时钟不准",
         )
         found.append(unexamined(what, why.fill(it=words.verb(numbers, "it is", "they are"), other=outcome.left_out[0][1])))
-    if outcome.out_of_time:
-        numbers = [rank for rank, _ in outcome.out_of_time]
-        what = Text("whether the {dumps} of {who} {are} of the same run", "{who} 的转储是否属于同一次运行").fill(
-            dumps=words.verb(numbers, "dump", "dumps"), who=ranks(numbers), are=words.verb(numbers, "is", "are")
-        )
-        why = Text(
-            "all {its} calls lie {apart}: clocks of hosts differ by as much, or {it} of another run",
-            "其全部调用都{apart}：要么各主机的时钟相差这么多，要么它属于另一次运行",
-        ).fill(its=words.verb(numbers, "its", "their"), apart=out_of_time(outcome.out_of_time), it=words.verb(numbers, "it is", "they are"))
-        found.append(unexamined(what, why))
     if outcome.older:
         older = outcome.older
         what = Text("what {who} did after {its} taken", "{who} 在转储之后做了什么").fill(

@@ -41,19 +41,8 @@ class Teller:
         self.untold = Untold(recorded, self.recordings, outcome, self._quoted)
 
     def finding(self) -> Finding | None:
-        """None where nothing is wrong. Nobody is more than possible where names of files do not tell ranks, or a dump may be of another run."""
+        """None where nothing is wrong. Nobody is more than possible where names of files do not tell ranks."""
         found = self._finding()
-        if found is not None and (apart := [(r, ns) for r, ns in self.outcome.out_of_time if r in {*self.outcome.members, *self.outcome.ranks}]):
-            numbers = [r for r, _ in apart]
-            doubt = Text(
-                "; the {dumps} of {who} may be of another run: all {its} calls lie {apart}", "；{who} 的转储可能属于另一次运行：其全部调用都{apart}"
-            ).fill(
-                dumps=words.verb(numbers, "dump", "dumps"),
-                who=ranks(numbers),
-                its=words.verb(numbers, "its", "their"),
-                apart=phrases.out_of_time(apart),
-            )
-            found = replace(continued(found, doubt), standing="possible" if found.standing in ("established", "likely") else found.standing)
         if found is None or not self.unsure or not found.ranks or self.unnumbered:
             return found
         each = Text("rank {r} is {file}", "rank {r} 是 {file}")

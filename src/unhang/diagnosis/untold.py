@@ -261,7 +261,7 @@ class Untold:
         for rank in numbers:
             r = self._recordings.get(rank)
             if r is None and rank in dict(self._outcome.left_out):
-                reason = Text("what is there of {who} is of another run", "{who} 的转储属于另一次运行")
+                reason = Text("the dump of {who} is of another world size or time", "{who} 的转储的进程组大小或时间不同")
             elif r is None and rank in self._closed:
                 reason = Text("the dump of {who} could not be read: permission denied", "没有读取 {who} 的转储的权限")
             elif r is None and rank in self._blank:

@@ -30,7 +30,7 @@ def test_a_ring_that_has_lost_the_time_on_a_host_whose_clock_is_behind(ahead_s):
     assert (found.kind, found.waiting, found.unseen) == ("cannot-tell", (0,), (3,))
 
 
-@pytest.mark.parametrize("ahead_s", [0, 60])
+@pytest.mark.parametrize("ahead_s", [0, 20])
 def test_a_ring_that_still_has_that_time(ahead_s):
     """Rank 0 began to wait long after the oldest that rank 3 still has."""
     dumps = {r: of(r, ahead_s if r == 3 else 0, issued=False) for r in range(4)}

@@ -21,7 +21,7 @@ from unhang.records.match import hosts
 from unhang.records.match.counters import buried, counted
 from unhang.records.match.edits import edit
 from unhang.records.match.groups import Job, Meeting, align
-from unhang.records.match.moments import behind, holds_what_is_over, of_one_run, out_of_time
+from unhang.records.match.moments import behind, holds_what_is_over, of_one_run
 from unhang.records.match.orders import strayed
 from unhang.records.match.outcome import By, Kind, Outcome, Place, SideOf, Step
 from unhang.records.match.voting import Parted, parted
@@ -86,8 +86,7 @@ def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None,
     """The answer of all recordings together, whatever their order. `others`: ranks that are known without one."""
     kept, left = of_one_run(recordings)
     job = align(kept, world_size=world_size, others=others)
-    apart = tuple(sorted(out_of_time(job).items()))
-    return replace(Judge(job).outcome(), left_out=tuple(sorted(left.items())), out_of_time=apart)
+    return replace(Judge(job).outcome(), left_out=tuple(sorted(left.items())))
 
 
 class Judge:

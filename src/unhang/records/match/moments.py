@@ -8,16 +8,16 @@ differ by minutes, and a rank that hangs may have made its newest call before th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Recording, Track
 from unhang.records.match import hosts
-from unhang.records.match.groups import Job, Meeting, align
+from unhang.records.match.groups import Job, Meeting
 
-# So many ranks, and so many of their calls, tell whether two dumps can be of one run.
+# So many ranks tell whether two dumps can be of one run.
 _COMPARED = 16
 
 
@@ -140,166 +140,79 @@ def _holds_ended(recording: Recording) -> bool:
 def of_one_run(recordings: Mapping[int, Recording]) -> tuple[Mapping[int, Recording], Mapping[int, int]]:
     """The recordings without those of other runs, and those ranks, each with one of the ranks that it does not fit.
 
-    Of several runs the one of which most ranks are here counts, of two such the later one. Another world is another run; so is what ended before the
-    others began, unless their calls go on where its own end.
+    Another world size is another run, and so are calls at another time, unless the one waited for the other. Of several runs the one of which most
+    ranks are here counts, of two such the later one.
     """
     told = {rank: r for rank, r in recordings.items() if r.entries and r.oldest_ns}
-    runs = [run for world in _by_world(told) for run in _in_time(world)]
+    runs = [run for of_size in _by_size(told) for run in _in_time(of_size)]
     if len(runs) < 2:
         return recordings, {}
-    kept = max(runs, key=lambda run: (len(run) / _size(run), max(r.newest_ns for r in run.values())))
+    kept = max(runs, key=lambda run: (len(run) / (max(map(_size, run.values())) or max(run) + 1), max(r.newest_ns for r in run.values())))
     left = {rank: min(kept) for run in runs if run is not kept for rank in run}
     return {rank: r for rank, r in recordings.items() if rank not in left}, left
 
 
-def out_of_time(job: Job) -> Mapping[int, int]:
-    """The ranks all of whose calls lie wholly outside those of most others in time although they share calls that are over, with by how much they are
-    later, negative where they are earlier. Clocks of hosts differ, or a dump is of another run: nothing in it tells which.
-    """
-    told = sorted(((r.oldest_ns, r.newest_ns, rank) for rank, r in job.recordings.items() if r.entries and r.oldest_ns))
-    parts: list[list[tuple[int, int, int]]] = []
-    until = 0
-    for span in told:
-        if not parts or span[0] > until + hosts.CLOSE_NS:
-            parts.append([])
-        parts[-1].append(span)
-        until = max(until, span[1])
-    if len(parts) < 2:
-        return {}
-    usual = max(parts, key=lambda part: (len(part), part[-1][0]))
-    begin, end = min(oldest for oldest, _, _ in usual), max(newest for _, newest, _ in usual)
-    ahead = hosts.ahead(job.meetings)
-    beside = [ahead[rank] for _, _, rank in usual if rank in ahead]
-
-    places = _places(job)
-
-    def contradicts(rank: int, *, later: bool) -> bool:
-        """Whether calls that are over were over before the others, who have issued the same ones, had begun."""
-        if rank in ahead:
-            return any(abs(ahead[rank] - ns) > hosts.CLOSE_NS for ns in beside)
-        return any(_was_through(job, places, *((other, rank) if later else (rank, other))) for _, _, other in usual[:_COMPARED])
-
-    return {
-        rank: oldest - end if oldest > end else newest - begin
-        for part in parts
-        for oldest, newest, rank in part
-        if part is not usual and contradicts(rank, later=oldest > end)
-    }
-
-
-def _places(job: Job) -> dict[int, list[Meeting]]:
-    """The groups that each rank has used."""
-    places: dict[int, list[Meeting]] = {}
-    for meeting in job.meetings:
-        for rank in meeting.tracks:
-            places.setdefault(rank, []).append(meeting)
-    return places
-
-
-def _was_through(job: Job, places: Mapping[int, Sequence[Meeting]], one: int, later: int) -> bool:
-    """Whether a rank has completed a call that needs all, and that the other one has issued, too."""
-    for meeting in places.get(one, ()):
-        track, other = meeting.tracks[one], meeting.tracks.get(later)
-        if other is None:
-            continue
-        for number in range(max(track.first, other.first), min(track.last, other.last) + 1)[:_COMPARED]:
-            call = track.at(number)
-            if track.end(number) == COMPLETED and other.at(number) and call and operations.needs_all(job.calls[call].split(" ")[0]):
-                return True
-    return False
-
-
-def _world(recording: Recording, known: dict[int, tuple[int, ...]] | None = None) -> tuple[int, ...]:
-    """The members of the default group as a dump tells them; () where it does not, or has had several.
-
-    `known`: those in order, by the identity of what is in dumps: ranks share it, and there are as many members as ranks.
-    """
-    groups = (*(t.group for t in recording.tracks), *recording.groups)
-    found = {id(g.members): g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
-    if known is None or len(found) != 1:
-        worlds = {tuple(sorted(members)) for members in found.values()}
-        return worlds.pop() if len(worlds) == 1 else ()
-    ((place, members),) = found.items()
-    if place not in known:
-        known[place] = tuple(sorted(members))
-    return known[place]
-
-
 def has_every_rank(recordings: Mapping[int, Recording]) -> bool:
     """Whether every rank of the world has a dump that holds calls."""
-    known: dict[int, tuple[int, ...]] = {}
-    found = {id(world): world for r in recordings.values() if (world := _world(r, known))}
-    worlds = set(found.values())
-    return len(worlds) == 1 and all(r in recordings and recordings[r].entries for r in worlds.pop())
+    sizes = {size for r in recordings.values() if (size := _size(r))}
+    return len(sizes) == 1 and all(rank in recordings and recordings[rank].entries for rank in range(sizes.pop()))
 
 
-def _size(run: Mapping[int, Recording]) -> int:
-    known: dict[int, tuple[int, ...]] = {}
-    return max(len(_world(r, known)) for r in run.values()) or max(run) + 1
+def _size(recording: Recording) -> int:
+    """How many ranks the default group has; 0 if the dump does not tell, or has had several sizes."""
+    groups = (*(t.group for t in recording.tracks), *recording.groups)
+    sizes = {len(g.members) for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _by_world(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]:
-    """By their default group. Who does not tell it, or has not come to one that was made again, is with most others."""
+def _by_size(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]:
+    """By world size. A dump that does not tell it, or is from before the default group was made again, is with most others."""
     newest = max((r.worlds for r in recordings.values()), default=0)
-    by_world: dict[tuple[int, ...], dict[int, Recording]] = {}
-    # To look one up takes as long as it has members. Its identity is its own for as long as it is held here.
-    by_place: dict[int, tuple[tuple[int, ...], dict[int, Recording]]] = {}
-    known: dict[int, tuple[int, ...]] = {}
-    others = {}
+    by_size: dict[int, dict[int, Recording]] = {}
     for rank, recording in recordings.items():
-        world = _world(recording, known) if recording.worlds == newest else ()
-        if world:
-            if id(world) not in by_place:
-                by_place[id(world)] = (world, by_world.setdefault(world, {}))
-            by_place[id(world)][1][rank] = recording
-        else:
-            others[rank] = recording
-    if not by_world:
+        by_size.setdefault(_size(recording) if recording.worlds == newest else 0, {})[rank] = recording
+    others = by_size.pop(0, {})
+    if not by_size:
         return [others] if others else []
-    most = max(by_world.values(), key=lambda of: (len(of), max(r.newest_ns for r in of.values())))
+    most = max(by_size.values(), key=lambda of: (len(of), max(r.newest_ns for r in of.values())))
     most |= others
-    return list(by_world.values())
+    return list(by_size.values())
 
 
-def _in_time(recordings: dict[int, Recording]) -> list[dict[int, Recording]]:
-    """Those that do not overlap in time and do not fit each other."""
+def _in_time(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]:
+    """Those whose calls do not overlap in time, unless they are of one run all the same."""
     parts: list[dict[int, Recording]] = []
     until = 0
     for rank, recording in sorted(recordings.items(), key=lambda item: item[1].oldest_ns):
-        if not parts or recording.oldest_ns > until:
+        if not parts or recording.oldest_ns > until + hosts.CLOSE_NS:
             parts.append({})
         parts[-1][rank] = recording
         until = max(until, recording.newest_ns)
-    if len(parts) < 2:
-        return parts
-    job = align(recordings)
-    older, places = behind(job).ranks, _places(job)
-
-    def was_through(one: Mapping[int, Recording], later: Mapping[int, Recording]) -> bool:
-        return any(_was_through(job, places, a, b) for a in islice(one, _COMPARED) for b in islice(later, _COMPARED))
-
     runs = parts[:1]
     for part in parts[1:]:
-        if _fits(runs[-1], part, older, was_through):
+        if _are_one(runs[-1], part):
             runs[-1].update(part)
         else:
             runs.append(part)
     return runs
 
 
-def _fits(
-    one: Mapping[int, Recording],
-    later: Mapping[int, Recording],
-    older: Mapping[int, int],
-    was_through: Callable[[Mapping[int, Recording], Mapping[int, Recording]], bool],
-) -> bool:
-    """Whether what ended before the other began may be of one run with it, on hosts whose clocks differ, behind what a ring has overwritten, or while
-    the first still waited."""
-    gap = min(r.oldest_ns for r in later.values()) - max(r.newest_ns for r in one.values())
-    # A restart comes behind a timeout, too: those who had been through a call with them did not wait for them.
-    apart = gap > hosts.MOST_NS and (gap > hosts.MOST_NS + max(r.patience_ns for r in one.values()) or was_through(one, later))
-    if apart and not any(r.lost or r.worlds for r in later.values()):
+def _are_one(one: Mapping[int, Recording], later: Mapping[int, Recording]) -> bool:
+    """Whether the calls of `one` may all be before those that `later` holds: overwritten by the ring since, or others waited that long."""
+    if any(_is_through(a, b) for a in islice(one.values(), _COMPARED) for b in islice(later.values(), _COMPARED)):
         return False
-    # Of the same processes before they made their default group again.
-    before = {rank for rank, r in one.items() if r.worlds < max(each.worlds for each in later.values())}
-    return not any((rank in one and owner in later and rank not in before) or (rank in later and owner in one) for rank, owner in older.items())
+    gap = min(r.oldest_ns for r in later.values()) - max(r.newest_ns for r in one.values())
+    return gap <= hosts.MOST_NS + max(r.patience_ns for r in one.values()) or any(r.lost or r.worlds for r in later.values())
+
+
+def _is_through(one: Recording, later: Recording) -> bool:
+    """Whether a dump has completed a call that needs all, and that the other rank, all of whose calls are later, has not had before these."""
+    if one.worlds != later.worlds:
+        return False
+    first = {t.group: t.first for t in later.tracks}
+    return any(
+        end == COMPLETED and call and number >= first[t.group] and operations.needs_all(one.calls[call].split(" ")[0])
+        for t in one.tracks
+        if t.group in first
+        for number, call, end in zip(range(t.last, t.first - 1, -1), reversed(t.ids), reversed(t.ends), strict=True)
+    )

@@ -71,7 +71,7 @@ class Outcome:
     which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
     recorded them. `older`: ranks whose dump is older than those of others, `perhaps_older` those
     that lack what another one went on from; `left_out`: those whose dump is of another run, each with a rank that it
-    does not fit; `out_of_time`: those whose dump may be, each with by how many nanoseconds all its calls are later than those of the others.
+    does not fit.
     `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
     `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
     `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
@@ -103,7 +103,6 @@ class Outcome:
     older: tuple[int, ...] = ()
     perhaps_older: tuple[int, ...] = ()
     left_out: tuple[tuple[int, int], ...] = ()
-    out_of_time: tuple[tuple[int, int], ...] = ()
     late: tuple[tuple[int, int], ...] = ()
     unstarted: tuple[int, ...] = ()
     also: tuple[Outcome, ...] = ()
