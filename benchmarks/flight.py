@@ -19,11 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from array import array
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from multiprocessing import get_context
-from operator import add
 from pathlib import Path
 
 import psutil
@@ -192,7 +191,7 @@ def summing_up(dumps: Path, folder: Path, ranks: int, limit_s: float) -> dict[st
 
 def digests(folder: Path, *, hosts: int, entries: int) -> Path:
     """Digests of hosts with 8 ranks each, in a group of the host, one across hosts and that of all, with steps of uneven length; the last call of the
-    rank in the middle has another size. The library itself makes them, of columns."""
+    rank in the middle has another size. The library itself makes them, of one entry of each form."""
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("fork")) as pool:
         for made in [pool.submit(digest_of, folder, host, hosts, entries) for host in range(hosts)]:
             made.result()
@@ -201,43 +200,57 @@ def digests(folder: Path, *, hosts: int, entries: int) -> Path:
 
 def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
     from unhang.records.flight import digest
-    from unhang.records.flight.columns import COMPLETED, STARTED, Columns
-    from unhang.records.flight.entries import Group
+    from unhang.records.flight.opening import Opened
 
     chance = random.Random(host)
-    noise = [int(900_000 * chance.random()) for _ in range(2 * entries)]
     world = 8 * hosts
-    everybody = Group(name="0", desc="default_pg", members=tuple(range(world)))
-    sites = [("/home/user/train.py", 20 + i % 12, "step") for i in range(entries)]
     # Of 12 calls in a step six are among the ranks of a host, four across hosts, two of all; the last one is of all.
     turns = (0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 2, 2)
-    numbers, counts = array("q"), [0, 0, 0]
-    for i in range(entries):
-        group = turns[i % 12] if i < entries - 1 else 2
+    form_of = [i % 12 if i < entries - 1 else 12 for i in range(entries)]
+    numbers, counts = list[int](), [0, 0, 0]
+    for form in form_of:
+        group = turns[form] if form < 12 else 2
         counts[group] += 1
         numbers.append(counts[group])
+    everybody = str(list(range(world)))
     dumps = []
     for local in range(8):
         rank = 8 * host + local
         groups = (
-            Group(name=f"tp{host}", desc="tp", members=tuple(range(8 * host, 8 * host + 8))),
-            Group(name=f"dp{local}", desc="dp", members=tuple(range(local, world, 8))),
-            everybody,
+            (f"tp{host}", "tp", str(list(range(8 * host, 8 * host + 8)))),
+            (f"dp{local}", "dp", str(list(range(local, world, 8)))),
+            ("0", "default_pg", everybody),
         )
-        shift = chance.randrange(entries)
-        calls = [(groups[g], 1024 + s) for s, g in enumerate(turns)]
-        calls.append((groups[2], 7 if rank == world // 2 else 4))
-        columns = Columns(
-            version="2.10",
-            kinds=tuple(((g.name, g.desc), "nccl:all_reduce", [[size]], [[size]], ["Float"], ["Float"], False) for g, size in calls),
-            kind_of=array("I", (i % 12 if i < entries - 1 else 12 for i in range(entries))),
-            numbers=numbers,
-            ends=bytearray([COMPLETED]) * (entries - 1) + bytearray([STARTED]),
-            created=array("q", map(add, range(T0, T0 + entries * 1_000_000, 1_000_000), noise[shift : shift + entries])),
-            configured={g.name: g for g in groups},
-        )
-        where = digest.Name(host="", name=f"/tmp/nccl_trace_rank_{rank}", said=True)
-        dumps.append(digest.packed(columns, sites, rank=rank, where=where, second=False, clean=str))
+        calls = [(g, 1024 + s) for s, g in enumerate(turns)] + [(2, 7 if rank == world // 2 else 4)]
+        forms = [
+            {
+                "frames": [{"name": "step", "filename": "/home/user/train.py", "line": 20 + n % 12}],
+                "record_id": n,
+                "pg_id": g,
+                "process_group": groups[g][:2],
+                "collective_seq_id": 0,
+                "p2p_seq_id": 0,
+                "profiling_name": "nccl:all_reduce",
+                "time_created_ns": 0,
+                "input_sizes": [[size]],
+                "output_sizes": [[size]],
+                "input_dtypes": ["Float"],
+                "output_dtypes": ["Float"],
+                "state": "completed" if n < 12 else "started",
+                "retired": n < 12,
+                "timeout_ms": 600_000,
+                "is_p2p": False,
+            }
+            for n, (g, size) in enumerate(calls)
+        ]
+        steps = {
+            "record_id": [0, *[1] * (entries - 1)],
+            "collective_seq_id": [b - a for a, b in pairwise((0, *numbers))],
+            "time_created_ns": [T0, *(100_000 + int(900_000 * chance.random()) for _ in range(entries - 1))],
+        }
+        config = {name: {"name": name, "desc": desc, "ranks": ranks} for name, desc, ranks in groups}
+        dump = Opened(raw={"version": "2.10", "pg_config": config, "entries": forms}, repeats=digest.Forms(form_of, steps))
+        dumps.append(digest.summed(dump, where=digest.Name(rank=rank, name=f"/tmp/nccl_trace_rank_{rank}", said=True), clean=str))
     digest.write(folder, f"node{host:04}", dumps, clean=str)
 
 

@@ -748,7 +748,7 @@ def test_a_digest_that_was_cut_is_told_as_one(ask, tmp_path, bytes_left):
     (cut,), (other,) = ((tmp_path / f"host{host}").iterdir() for host in range(2))
     cut.write_bytes(cut.read_bytes()[:bytes_left])
     told = refused(ask, cut)
-    assert "none of the flight-recorder dumps could be read" in told and (": is empty" if not bytes_left else "damaged") in told
+    assert "none of the flight-recorder dumps could be read" in told and "damaged" in told
     v = ask(cut.parent, other)
     (left,) = [n for n in v["not_examined"] if n["what"] == str(cut)]
     assert left["unread"] and "it was cut off while it was written or copied" in left["why"]
@@ -763,7 +763,7 @@ def test_no_digest_of_a_newer_unhang_passes_for_nothing(ask, tmp_path):
     (path,) = (tmp_path / "digests").iterdir()
     path.write_bytes(b"UNHANG-DIGEST\x09\n" + path.read_bytes()[15:])
     told = refused(ask, path)
-    assert "a digest of format 9, and this unhang reads format 1" in told and "another version of unhang wrote it" in told
+    assert "a digest of format 9, and this unhang reads format 2" in told and "another version of unhang wrote it" in told
 
 
 def test_progress_is_shown_on_a_terminal(ask, tmp_path, monkeypatch):
@@ -901,7 +901,7 @@ def test_dumps_in_archives_are_summed_up(tmp_path, ask, kept, how):
     one, two = ask(tmp_path / "loose"), ask(tmp_path / "digests")
     assert (one["primary"]["says"], one["primary"]["ranks"]) == (two["primary"]["says"], two["primary"]["ranks"])
     (made,) = (tmp_path / "digests").iterdir()
-    assert all(n.name.startswith("stdin!d/" if how == "pipe" else f"{archive}!d/") for n in digest.read(made).names)
+    assert all(digest.read(made).dump(n)[1].name.startswith("stdin!d/" if how == "pipe" else f"{archive}!d/") for n in range(4))
 
 
 def test_an_archive_without_dumps_cannot_be_summed_up(tmp_path, ask, kept):

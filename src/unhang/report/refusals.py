@@ -294,10 +294,10 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("move it away, or name another directory", "把它移走，或指定其他目录"),
     ("{} is there already and holds something else: it was left as it is", "{} 已经存在且内容不同：保持原样"),
     ("an earlier digest of this host, or that of another host with the same name", "本机以前的摘要，或同名主机的摘要"),
-    ("{} is damaged: none of its {} dumps can be read; they are of {}", "{} 已损坏：其中 {} 个转储都无法读取；它们来自 {}"),
+    ("{} dumps are too many for one digest", "{} 个转储对一个摘要来说太多"),
+    ("a digest is read as a whole, in bounded memory", "摘要须整体读入，而内存有上限"),
     ("{} is damaged: nothing in it can be read", "{} 已损坏：其中没有可读的内容"),
     ("it was cut off while it was written or copied", "它在写入或复制时被截断"),
-    ("{} is no digest of flight-recorder dumps, though it is called as one", "{} 不是 flight recorder 转储的摘要，尽管它以此命名"),
     ("{} is a digest of format {}, and this unhang reads format {}", "{} 是格式 {} 的摘要，而这个 unhang 读取格式 {}"),
     (
         "another version of unhang wrote it: merge with that one, or sum up the dumps again",

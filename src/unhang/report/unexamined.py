@@ -134,7 +134,6 @@ SENTENCES: tuple[tuple[str, str], ...] = (
         "a digest holds flight-recorder dumps alone; unhang why {} judges all of it",
         "摘要只含 flight recorder 转储；unhang why {} 会判断全部内容",
     ),
-    ("it is cut off or damaged: {} of its {} dumps cannot be read", "它不完整或已损坏：其 {1} 个转储中有 {0} 个无法读取"),
     # variables
     ("{} behind line {}", "{} 第 {} 行之后"),
     ("a {} that begins there is not closed", "从那里开始的 {} 没有闭合"),

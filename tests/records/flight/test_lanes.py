@@ -101,7 +101,6 @@ def test_the_newest_are_kept_where_not_all_can_be():
 
 
 def test_columns_without_times_have_none():
-    assert lanes(entry(1), timed=False).lanes[0].starts_ns is None
     assert lanes(entry(0, record=0, time_created_ns=0)).lanes[0].starts_ns is None
 
 

@@ -10,6 +10,7 @@ from tests.records.match import test_outcome
 from tests.records.match.test_outcome import *  # noqa: F403
 
 from unhang.records.flight import digest
+from unhang.records.flight.columns import recording_of
 from unhang.records.flight.opening import decoded
 
 
@@ -27,10 +28,13 @@ def summed_up(monkeypatch, tmp_path):
             blocks = []
             for rank in sorted(whole)[host::3]:
                 (opened,) = decoded(test_outcome.written(dumps[rank], as_json=rank in more.get("as_json", ())), "x")
-                where = digest.Name(host="", name=f"rank_{rank}", said=True)
-                blocks.append(digest.summed(opened, rank=rank, where=where, second=False, clean=str))
+                blocks.append(digest.summed(opened, where=digest.Name(rank=rank, name=f"rank_{rank}", said=True), clean=str))
             if blocks:
-                found |= {r.rank: r for r in digest.read(digest.write(folder, f"node{host}", blocks, clean=str)).recordings}
+                path = digest.write(folder, f"node{host}", blocks, clean=str)
+                read = digest.read(path)
+                for place in range(len(read)):
+                    dump, name = read.dump(place)
+                    found[name.rank] = dataclasses.replace(recording_of(dump, rank=name.rank, source=str(path)), place=place)
         assert {r: compared_of(one) for r, one in found.items()} == {r: compared_of(one) for r, one in whole.items()}
         return {r: dataclasses.replace(found[r], source=whole[r].source) for r in whole}
 

@@ -163,7 +163,7 @@ def examine_verdict():
     return Verdict(primary=None)
 
 
-def test_digests_are_drawn_by_number_and_name_their_hosts(tmp_path):
+def test_digests_are_drawn_and_name_their_hosts(tmp_path):
     (tmp_path / "d").mkdir()
     for rank in range(4):
         (tmp_path / "d" / f"rank_{rank}").write_bytes(pickle.dumps(jobs.dump(calls(4 if rank == 1 else 5), world(4)), protocol=2))
@@ -171,7 +171,7 @@ def test_digests_are_drawn_by_number_and_name_their_hosts(tmp_path):
         sum_up([tmp_path / "d" / f"rank_{r}" for r in (2 * host, 2 * host + 1)], tmp_path / "digests", f"node{host}", clean=str)
     scene = scene_of(examine(sorted((tmp_path / "digests").iterdir()), drawn=True))
     assert [r.host for r in scene.ranks] == ["node0", "node0", "node1", "node1"] and scene.hosts_differ
-    assert all(t.starts_ns is None for t in scene.tracks) and states(scene, 0) == [State.COMPLETED] * 4 + [State.STARTED]
+    assert all(t.starts_ns is not None for t in scene.tracks) and states(scene, 0) == [State.COMPLETED] * 4 + [State.STARTED]
 
 
 def test_what_was_not_kept_is_counted(drawn, monkeypatch):

@@ -23,7 +23,7 @@ from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED, has_lost, is_message, marks_batches, told_as_usual
 from unhang.records.flight.entries import Group, configured, counters_of, group_of, names_of_all, newest_generation, not_understood
 from unhang.records.flight.opening import Opened
-from unhang.records.flight.repeats import Repeats
+from unhang.records.flight.repeats import Repeating
 from unhang.records.incident import Counters
 
 # What is known of the end of a call.
@@ -39,10 +39,10 @@ _ENDS = {
 # For `bytes.translate`.
 _HAS_ENDED = bytes(n in (COMPLETED, ENDED) for n in range(256))
 _IS_PENDING = bytes(n != COMPLETED for n in range(256))
-_FIELDS = ("process_group", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "is_p2p", "p2p_seq_id")
+FIELDS = ("process_group", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "is_p2p", "p2p_seq_id")
 # (group and its description, name, sizes in and out, dtypes in and out, whether it is a message), as the dump has them.
 What = tuple[Any, ...]
-_what = itemgetter(*_FIELDS[:-1])
+_what = itemgetter(*FIELDS[:-1])
 _number = itemgetter("collective_seq_id")
 _state = itemgetter("state", "retired")
 _created = itemgetter("time_created_ns")
@@ -198,8 +198,7 @@ class Columns:
 
     `kinds` are the different calls as the dump has them (group, name, sizes in and out, dtypes in and out, whether it is a message), `kind_of` tells
     which one an entry is. `message_numbers` are those of sends and receives, by the place of the entry. `configured` are the groups that the dump's
-    configuration tells of, `counters` the newest operation that was enqueued, by group. `span`: when the first and the last entry were made, and the
-    last that has ended, where that is known beforehand. `worlds`, `status`, `patience_ns`: as in `Recording`.
+    configuration tells of, `counters` the newest operation that was enqueued, by group. `worlds`, `status`, `patience_ns`: as in `Recording`.
     """
 
     version: str = ""
@@ -218,7 +217,6 @@ class Columns:
     worlds: int = 0
     status: Mapping[str, Counters] = field(default_factory=dict)
     patience_ns: int = 0
-    span: tuple[int, int, int] | None = None
 
 
 def columns_of(dump: Opened) -> Columns:
@@ -341,7 +339,7 @@ def _unusual(kinds: Sequence[_Kind], version: object) -> bool:
     return any(k.p2p and k.endless for k in kinds) or (any(k.p2p for k in kinds) and not marks_batches(version))
 
 
-def _repeated(forms: _Entries, repeats: Repeats) -> _Entries:
+def _repeated(forms: _Entries, repeats: Repeating) -> _Entries:
     """The columns of all entries, of those of one entry of each form."""
     of = repeats.form_of
     kind_of = array("I", map(forms.kind_of.__getitem__, of))
@@ -366,8 +364,8 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
     used = {name: columns.configured.get(name, group) for name, group in groups.items()}
     texts: dict[str, int] = {"": 0}
     tracks, strays = _tracks(columns, kinds, used, texts)
-    oldest, newest, done = columns.span or _span(columns)
-    # A digest has the time of the oldest entry for all whose time it does not tell.
+    oldest, newest, done = _span(columns)
+    # Without times all are of the oldest.
     tracks = tuple(replace(t, over_ns={n: ns for n, ns in t.over_ns.items() if ns > oldest}) for t in tracks)
     return Recording(
         rank=rank,

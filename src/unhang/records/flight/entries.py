@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -341,11 +342,17 @@ def _call(entry: Mapping[str, Any], group: str, shared: _Shared) -> Call:
 
 def members_of(raw: Any) -> tuple[int, ...]:
     """`ranks` is a string, "[0, 1]", in every version so far; () for what cannot be understood, which is no list of members."""
-    if isinstance(raw, str):
-        text = raw.strip()
-        raw = [n.strip() for n in text[1:-1].split(",")] if text[:1] == "[" and text[-1:] == "]" else ()
-        if not all(n.isdecimal() for n in raw):
-            return ()
+    return _members_in(raw) if isinstance(raw, str) else _members(raw)
+
+
+@lru_cache(maxsize=64)
+def _members_in(text: str) -> tuple[int, ...]:
+    text = text.strip()
+    names = [n.strip() for n in text[1:-1].split(",")] if text[:1] == "[" and text[-1:] == "]" else []
+    return _members(names) if all(n.isdecimal() for n in names) else ()
+
+
+def _members(raw: Any) -> tuple[int, ...]:
     try:
         members = tuple(int(n) for n in raw or ())
     except (TypeError, ValueError, OverflowError):

@@ -76,8 +76,8 @@ class Lanes:
         return replace(self, lanes=tuple(replace(lane, group=replace(lane.group, name=f"cpu:{lane.group.name}")) for lane in self.lanes))
 
 
-def lanes_of(columns: Columns, sites: Sequence[Site | None], *, timed: bool = True, most: int = MOST_COLUMNS) -> Lanes:
-    """The lanes of columns; `sites` are the user's lines of their entries. `timed`: their times are those of the calls. `most`: of so many columns.
+def lanes_of(columns: Columns, sites: Sequence[Site | None], *, most: int = MOST_COLUMNS) -> Lanes:
+    """The lanes of columns; `sites` are the user's lines of their entries. `most`: of so many columns.
 
     Raises TypeError, ValueError, AttributeError or OverflowError where a dump has something else in place of sizes, numbers or frames.
     """
@@ -108,7 +108,7 @@ def lanes_of(columns: Columns, sites: Sequence[Site | None], *, timed: bool = Tr
             )
         lane = _lane(group, ids, *whole, calls, p2p=p2p, gloo=(name, p2p) in gloo)
         if lane is not None:
-            found.append(lane if timed else replace(lane, starts_ns=None))
+            found.append(lane)
     return _bounded(Lanes(calls=tuple(calls), sites=tuple(lines)[:MOST_IDS], lanes=tuple(found)), most)
 
 

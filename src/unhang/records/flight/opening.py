@@ -18,7 +18,7 @@ from unhang.errors import RecordError
 from unhang.records.flight import unpickle
 from unhang.records.flight.naming import is_rank
 from unhang.records.flight.reader_processes import extend_budget, is_bounded
-from unhang.records.flight.repeats import Repeats, repeats
+from unhang.records.flight.repeats import Repeating, repeats
 from unhang.records.logs import unpacking
 from unhang.records.logs.kinds import FLIGHT, no_log
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, Limits, Stream, chunks
@@ -48,7 +48,7 @@ class Opened:
     raw: Mapping[str, Any]
     rank: int | None = None
     cut: str | None = None
-    repeats: Repeats | None = None
+    repeats: Repeating | None = None
 
     def whole(self) -> Opened:
         """The same with all entries in `raw`."""

@@ -113,15 +113,19 @@ def record_all(
             of_files += [(shared.of(r), told, (str(path), r.place)) for r, told, _ in read]
             lanes |= {(str(path), r.place): shared.drawn(of) for r, _, of in read if of is not None}
             missed += [n for r, _, _ in read for n in _left_out(r)]
-    # What ranks have in common is decoded once, which several processes could not share.
-    for path, (part, why) in zip(digests, _each(lambda path: digest.read(path, drawn=share), digests, processes=1), strict=True):
-        ready(path, why or (part.damage if part is not None else None))
-        if part is not None:
-            of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
-            lanes |= {(r.source, r.place): shared.drawn(of) for r, of in zip(part.recordings, part.lanes, strict=False) if of is not None}
-            hosts |= {(r.source, r.place): part.host for r in part.recordings}
-            lost |= {rank: f"{name} on {part.host}" for rank, name in closed_ranks(part.blank, [n.name for n in part.names]).items()}
-            missed += [*part.missed, *(n for r in part.recordings for n in _left_out(r, of_digest=True))]
+    with contextlib.closing(_each(lambda path: _read_digest(path, share), digests)) as parts:
+        for path, (part, why) in zip(digests, parts, strict=True):
+            ready(path, why)
+            if part is None:
+                continue
+            of_digests += [(shared.of(r), name) for r, name, _ in part.dumps]
+            lanes |= {(str(path), r.place): shared.drawn(of) for r, _, of in part.dumps if of is not None}
+            hosts |= {(str(path), r.place): part.host for r, _, _ in part.dumps}
+            names = [name.name for _, name, _ in part.dumps]
+            lost |= {rank: f"{name} on {part.host}" for rank, name in closed_ranks([what for what, _ in part.missed], names).items()}
+            missed += [NotExamined(what=f"{what} on {part.host}", why=why, unread=True) for what, why in part.missed]
+            missed += [NotExamined(what=f"{what} on {part.host}", why=why) for what, why in part.beside]
+            missed += [n for r, _, _ in part.dumps for n in _left_out(r, of_digest=True)]
     of_files, copies = belonging.without_copies(of_files, named.guessed)
     if copies:
         named = ranks_of([str(p) for p in dumps if str(p) not in {n.what for n in copies}])
@@ -346,7 +350,8 @@ def flight(recording: Recording) -> Flight | None:
 def _flight(path: Path, rank: int, place: int) -> Flight | None:
     def read(path: Path) -> Flight | None:
         if digest.is_digest(path):
-            return digest.flight(path, place)
+            read = digest.read(path)
+            return flight_of(read.dump(place)[0].whole(), source=str(path)) if place < len(read) else None
         dumps = opened(path)
         told = [d for d in dumps if d.rank == rank]
         alone = told[0] if told else dumps[place] if place < len(dumps) else None
@@ -414,10 +419,10 @@ def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExami
     return found
 
 
-def _each(task: Callable[[Path], T], paths: Sequence[Path], *, processes: int | None = None) -> Generator[tuple[T | None, str | None]]:
+def _each(task: Callable[[Path], T], paths: Sequence[Path]) -> Generator[tuple[T | None, str | None]]:
     """What a task returns of each file, or why nothing; by so many processes as these are worth."""
     sizes = list(map(_worth, paths))
-    processes = processes or (cores() if sum(sizes) > _FEW_BYTES else 1)
+    processes = cores() if sum(sizes) > _FEW_BYTES else 1
     for path in paths:
         _left_s.pop(path, None)
     with contextlib.closing(map_bounded(task, paths, sizes, processes=processes, left_s=_left_s)) as answers:
@@ -436,6 +441,25 @@ def _read(path: str, rank: int, drawn: int) -> list[tuple[Recording, bool, Lanes
         recording, lanes = _recorded(dump, number, path, size, drawn)
         found.append((replace(recording, place=n, is_second=is_second(path)), told, lanes))
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Host:
+    """What a digest tells; `missed` and `beside` as in `digest.write`."""
+
+    host: str
+    dumps: Sequence[tuple[Recording, digest.Name, Lanes | None]]
+    missed: Sequence[tuple[str, str]]
+    beside: Sequence[tuple[str, str]]
+
+
+def _read_digest(path: Path, drawn: int) -> _Host:
+    read, size, dumps = digest.read(path), size_of(path), list[tuple[Recording, digest.Name, Lanes | None]]()
+    for place in range(len(read)):
+        dump, name = read.dump(place)
+        recording, lanes = _recorded(dump, name.rank, str(path), size, drawn // len(read))
+        dumps.append((replace(recording, place=place, is_second=name.second), name, lanes))
+    return _Host(host=read.host, dumps=dumps, missed=read.missed, beside=read.beside)
 
 
 def _recorded(dump: Opened, rank: int, path: str, size: int, drawn: int) -> tuple[Recording, Lanes | None]:
@@ -457,8 +481,8 @@ def _recorded(dump: Opened, rank: int, path: str, size: int, drawn: int) -> tupl
 def _sum(path: str, name: str, rank: int, said: bool, clean: digest.Clean) -> list[digest.Summed]:
     found = []
     for n, number, told, dump in _ranked(path, rank):
-        where = digest.Name(host="", name=name, nth=n, told=told, said=said)
-        found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), clean=clean))
+        where = digest.Name(rank=number, name=name, nth=n, told=told, said=said, second=is_second(path))
+        found.append(digest.summed(dump, where=where, clean=clean))
     return found
 
 

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 # Whole numbers that differ between calls that are otherwise the same.
 _NUMBERS = frozenset(
@@ -85,6 +85,15 @@ class _Alike:
         if sys.byteorder == "big":
             found.byteswap()
         return found if number.code == "q" else array("q", found)
+
+
+class Repeating(Protocol):
+    """The entries of a dump of which one of each form is in hand: entry i is like `form_of[i]` of these, with numbers of its own."""
+
+    @property
+    def form_of(self) -> array[int]: ...
+    def numbers(self, field: str) -> array[int]: ...
+    def expanded(self, forms: Sequence[Any]) -> list[Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
