@@ -16,11 +16,9 @@ PORT = (
 OOM = "2026-11-03 {t},000 [rank{r}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 SIZE = "2026-11-03 {t},000 world_size: {n}\n"
 NCCL = "2026-11-03 {t},000 {who} [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.7<0>\n"
-COMM = "2026-11-03 {t},000 {who} [0] NCCL INFO comm 0x55 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1 commId 0xabc - Init COMPLETE\n"
 XID = "2026-11-03T{t}.000000+00:00 node9 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
 LOSS = "2026-11-03 {t},000 step 7 loss 1.9\n"
 ENDED = "  host      : {host}\n  rank      : 3 (local_rank: 3)\n  exitcode  : 1 (pid: {pid})\n"
-LATER = OOM.format(t="02:04:00", r=0)
 
 
 @pytest.fixture
@@ -46,53 +44,60 @@ EARLY, LATE = ("02:00:00", "02:01:00"), ("09:00:00", "09:30:00")
 A, B = "node1:52:90", "node7:61:99"
 
 
+ONE, TWO = "slurm-4711.out", "slurm-4820.out"
+
+
 @pytest.mark.parametrize(
-    ("a", "b"),
+    ("a", "b", "names"),
     [
-        (job(*EARLY, size=8), job(*LATE, size=16)),
-        (job(*EARLY, who=A), job(*LATE, who=B)),
-        (job(*EARLY, size=8, who=A), job(*LATE, size=16, who=B)),
-        (job(*EARLY, size=8, who=A), job(*EARLY, size=16, who=B)),
+        # More than an hour, and other hosts, another size or another number.
+        (job(*EARLY, who=A), job(*LATE, who=B), ("a.log", "b.log")),
+        (job(*EARLY, size=8), job(*LATE, size=16), ("a.log", "b.log")),
+        (job(*EARLY), job(*LATE), (ONE, TWO)),
+        (job(*EARLY, who=A), job(*LATE, who=A), (ONE, TWO)),
+        # At one time.
+        (job(*EARLY, who=A), job(*EARLY, who=B), ("slurm_4711/x.log", "slurm_4820/x.log")),
         # No start, but steps from the first line on; the host stands in what torchrun ends with.
         (
             job(*EARLY) + ENDED.format(host="node1", pid=90),
             LOSS.format(t="09:00:00") + OOM.format(t="09:30:00", r=0) + ENDED.format(host="node7", pid=99),
+            ("a.log", "b.log"),
         ),
-        # A rank that is heard from two jobs of different sizes, or from two hosts.
-        (job(*EARLY, size=8) + PORT.format(t="02:03:00"), job("02:01:30", "02:02:00", size=16) + LATER),
-        (job(*EARLY, who=A) + PORT.format(t="02:03:00"), job("02:01:30", "02:02:00", who=B) + LATER),
+        # Without times, the last one given is the newest.
+        (f"{A} [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>\n", f"{B} [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.8<0>\n", (ONE, TWO)),
+        (f"{A} [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>\n", f"{B} [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.8<0>\n", (TWO, ONE)),
     ],
 )
-def test_two_things_tell_jobs_apart(newest, a, b):
-    a = a.replace("CUDA out of memory.", "CUDA out of memory on GPU 0.")
-    assert newest({"a.log": a, "b.log": b}) == (["b.log"], ["a.log"])
+def test_two_things_tell_jobs_apart(newest, a, b, names):
+    assert newest(dict(zip(names, (a, b), strict=True))) == ([names[1]], [names[0]])
 
 
 @pytest.mark.parametrize(
-    ("a", "b"),
+    ("a", "b", "names"),
     [
-        # Restarts, elastic jobs, nodes: one thing alone.
-        (job(*EARLY, size=8), job(*LATE, size=8)),
-        (job(*EARLY), job(*LATE)),
-        (job(*EARLY, size=8), job(*EARLY, size=16, rank=1)),
-        (job(*EARLY, who=A), job(*EARLY, who=B, rank=1)),
+        # Restarts, nodes, elastic jobs, numbers: one thing alone; and groups of other sizes on other hosts.
+        (job(*EARLY, size=8), job(*LATE, size=8), ("a.log", "b.log")),
+        (job(*EARLY), job(*LATE), ("a.log", "b.log")),
+        (job(*EARLY, size=8, who=A), job(*EARLY, size=16, who=B), ("a.log", "b.log")),
+        (job(*EARLY, who=A), job(*EARLY, who=A), (ONE, TWO)),
+        (job(*EARLY), job(*EARLY), (ONE, TWO)),
+        (job(*EARLY, who=A), job(*EARLY, who=B), ("job-0.log", "job-1.log")),
         # Less than a restart takes, or nothing failed, or nothing tells that the other one only began then.
-        (job("02:00:00", "02:01:00", size=8), job("02:50:00", "02:51:00", size=16)),
-        (job("02:00:00", "02:01:00", size=8, failure=LOSS), job(*LATE, size=16)),
-        (job(*EARLY, who=A), NCCL.format(t="08:00:00", who=B) + OOM.format(t="09:30:00", r=0)),
-        (job(*EARLY, who=A), SIZE.format(t="01:30:00", n=8) + NCCL.format(t="08:00:00", who=B) + OOM.format(t="09:30:00", r=0)),
-        # The same processes, the same communicator.
-        (job(*EARLY, size=8, who=A), job(*LATE, size=16, who=A)),
-        (job(*EARLY, size=8, who=A) + COMM.format(t="02:00:09", who=A), job(*LATE, size=16, who=B) + COMM.format(t="09:00:09", who=B)),
-        # One log holds what was copied from the other.
-        (job(*EARLY, who=A) + OOM.format(t="02:05:00", r=0), job(*EARLY, who=B) + OOM.format(t="02:05:00", r=0)),
+        (job("02:00:00", "02:01:00", who=A), job("02:50:00", "02:51:00", who=B), ("a.log", "b.log")),
+        (job("02:00:00", "02:01:00", who=A, failure=LOSS), job(*LATE, who=B), ("a.log", "b.log")),
+        (job(*EARLY, who=A), NCCL.format(t="08:00:00", who=B) + OOM.format(t="09:30:00", r=0), ("a.log", "b.log")),
+        (
+            job(*EARLY, who=A),
+            SIZE.format(t="01:30:00", n=8) + NCCL.format(t="08:00:00", who=B) + OOM.format(t="09:30:00", r=0),
+            ("a.log", "b.log"),
+        ),
         # An address and a name may be one host.
-        (job(*EARLY, who="10.0.0.7:52:90"), job(*LATE, who=B)),
-        (job(*EARLY, who="node7.cluster:51:90"), job(*LATE, who=B)),
+        (job(*EARLY, who="10.0.0.7:52:90"), job(*LATE, who=B), ("a.log", "b.log")),
+        (job(*EARLY, who="node7.cluster:51:90"), job(*LATE, who=B), ("a.log", "b.log")),
     ],
 )
-def test_one_does_not(newest, a, b):
-    assert newest({"a.log": a, "b.log": b}) == (["a.log", "b.log"], [])
+def test_one_does_not(newest, a, b, names):
+    assert newest(dict(zip(names, (a, b), strict=True))) == (list(names), [])
 
 
 @pytest.mark.parametrize(
@@ -112,27 +117,6 @@ def test_names_of_one_job(newest, names):
     assert newest(files) == (list(names), [])
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("rank0.log", "rank1.log"),
-        ("node1.out", "node7.err"),
-        ("train.node1.log", "train.node7.log"),
-        ("4711_0_log.err", "4711_12_log.out"),
-        ("0/stdout.log", "1/stderr.log"),
-        ("nccl.node1.4711.log", "nccl.node7.4820.log"),
-    ],
-)
-def test_nodes_of_one_job_have_different_hosts(newest, names):
-    """One failed early and was quiet, the other one began late."""
-    quiet, late = job(*EARLY, who=A), job(*LATE, who=B)
-    assert newest(dict(zip(names, (quiet, late), strict=True))) == (list(names), [])
-    assert newest({"a.log": quiet, "b.log": late}) == (["b.log"], ["a.log"])
-    # Their sizes differ as well: whatever their names are, these are two jobs.
-    sized = (job(*EARLY, size=8, who=A), job(*LATE, size=16, who=B))
-    assert len(newest(dict(zip(names, sized, strict=True)))[1]) == 1
-
-
 def test_a_kernel_log_is_no_job(newest):
     assert newest({"dmesg": XID.format(t="01:00:00"), "b.log": job(*LATE, size=16, who=B).replace(",000 ", "+00:00 ")})[1] == []
 
@@ -147,27 +131,12 @@ def test_ranks_of_two_jobs(newest):
     assert others == ["watch.txt, first/rank0.log, first/rank1.log and 3 more"]
 
 
-@pytest.mark.parametrize("names", [("slurm-471123.out", "slurm-471124.out"), ("a/rank0.log", "b/rank0.log"), ("job_12/out.log", "job_13/out.log")])
-def test_names_of_two_jobs(newest, names):
-    files = dict(zip(names, (job(*EARLY, size=8), job(*LATE, size=16)), strict=True))
-    assert newest(files) == ([names[1]], [names[0]])
-
-
 def test_jobs_are_bounded(newest):
-    """Each has a size and a host of its own."""
+    """Each has a number and a host of its own."""
     hosts = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(2 * MAX_JOBS)]
-    files = {
-        f"{host}.txt": f"world_size: {n + 1}\n{host}x:52:90 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>\n" for n, host in enumerate(hosts)
-    }
+    files = {f"slurm-{1000 + n}.out": f"{host}x:52:90 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>\n" for n, host in enumerate(hosts)}
     of_job, others = newest(files)
     assert of_job and len(others) == MAX_JOBS - 1
-
-
-def test_without_times_the_last_one_given_is_the_newest(newest):
-    a = f"world_size: 8\n{A} [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>\n"
-    b = f"world_size: 16\n{B} [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.8<0>\n"
-    assert newest({"a.log": a, "b.log": b}) == (["b.log"], ["a.log"])
-    assert newest({"b.log": b, "a.log": a}) == (["a.log"], ["b.log"])
 
 
 def test_the_earlier_jobs_failure_is_none_of_the_later_ones(tmp_path):
@@ -179,9 +148,3 @@ def test_the_earlier_jobs_failure_is_none_of_the_later_ones(tmp_path):
     assert [i.source for i in verdict.inputs] == [str(b)]
     assert any(n.what == str(a) and n.why == "another job; give it alone" and not n.unread for n in verdict.not_examined)
     assert judge_logs([str(a)]).verdict.primary.cause == "port-in-use"
-
-
-def test_trainers_and_servers_of_one_run(newest):
-    """Groups of other sizes on other hosts, at one time."""
-    of_job, others = newest({"trainer.log": job(*EARLY, size=8, who=A, rank=3), "server.log": job(*EARLY, size=16, who=B, rank=9)})
-    assert len(of_job) == 2 and not others

@@ -15,7 +15,7 @@ from unhang.text import Text, joined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unhang.diagnosis.bundle import Bundled
+    from unhang.diagnosis.bundle import Bundle
     from unhang.diagnosis.logs import Judged
     from unhang.diagnosis.recorders import Examined
     from unhang.errors import UnhangError
@@ -73,11 +73,9 @@ class Beside:
         if self._bundle is not None:
             from unhang.diagnosis.bundle import of_files
 
-            lines = [(m.source, m.line) for m in judged.timeline if m.line is not None] if judged is not None else []
-            places = judged.places if judged is not None else ()
             self._write(
                 self._bundle,
-                lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, places, called=called, progress=progress),
+                lambda target, progress: of_files(target, found.sources, found.dumps, verdict, called=called, progress=progress),
             )
 
     def _take_stacks(self, judged: Judged) -> None:
@@ -91,7 +89,7 @@ class Beside:
             self.untold.append(f"{told.unplaced} stacks of processes whose rank the logs do not tell")
         self.untold += [f"{redact_data(source)}: the stacks in it were not read: it is too large" for source in told.left]
 
-    def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundled]) -> None:
+    def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundle]) -> None:
         from unhang.errors import UnhangError
         from unhang.records.logs.opening import shown
         from unhang.report.progress import counting
@@ -99,12 +97,12 @@ class Beside:
         name = shown(str(target))
         try:
             with counting("bundling", quiet=self._quiet) as progress:
-                written = write(target, progress)
+                written, size = write(target, progress), target.stat().st_size
         except OSError as e:
             self.failed = UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz")
             return
         wrote = Text("wrote {name}: {n} files, {size}", "已写入 {name}：{n} 个文件，{size}")
-        say(wrote.fill(name=name, n=written.files, size=_size(written.size_bytes)))
+        say(wrote.fill(name=name, n=len(written.names), size=_size(size)))
         say(
             Text(
                 "credentials are hidden in it; hosts, paths and lines of code are not: look before you send it",

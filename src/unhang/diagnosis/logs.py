@@ -31,13 +31,12 @@ from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.records import named
-from unhang.records.logs import Hit, LogRead, Needles, Role, Signature, alarms
+from unhang.records.logs import Hit, LogRead, Needles, Role, alarms
 from unhang.records.logs.attempts import STARTS
 from unhang.records.logs.dumped import MAX_BYTES
 from unhang.records.logs.finding import EMPTY, Found, find
 from unhang.records.logs.kinds import OWN_RECORD
 from unhang.records.logs.opening import again
-from unhang.records.logs.said import LEFT_OUT
 
 _NAMED = ("established", "likely")
 # Of exceptions that were passed over, so many are told, and so much of each: why it was has to fit into the same line.
@@ -55,7 +54,6 @@ ONLY_STACKS = NotExamined(
     why_zh="只给了带有调用栈的日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
 )
 _ENVIRONMENTS = frozenset(environments.SIGNATURES)
-CUT = Signature(needle=LEFT_OUT, role="context")
 
 # The line of asterisks that closes what torchrun says before the first word of a rank.
 _BANNER = 1
@@ -77,17 +75,13 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The verdict, what the logs tell of the job, and the attempt that was judged with every line that was found.
-
-    `places`: source and line of all that was looked at, of what tells attempts apart as well.
-    """
+    """The verdict, what the logs tell of the job, and the attempt that was judged with every line that was found."""
 
     verdict: Verdict
     chosen: Attempt
     job: tuple[tuple[str, str], ...]
     attempt: int
     attempts: int
-    places: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
@@ -115,7 +109,7 @@ def judge_logs(
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {named.again(source.path.parent)}")
     not_examined = list(found.not_examined)
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, *environments.SIGNATURES, FATAL, CUT), cache=cache)
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, *environments.SIGNATURES, FATAL), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)
     # These tell where the job ran, and nothing of its course.
     marks = [h for r in reads for h in r.hits if h.signature in _ENVIRONMENTS]
@@ -152,15 +146,6 @@ def judge_logs(
         job=tuple((redact(what), redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
         attempts=len(all_attempts),
-        places=(
-            *(
-                (r.source, line)
-                for r in reads
-                for line in (*(h.line for h in r.hits), *(n for t in r.tracebacks for n in (t.line, t.end)))
-                if line is not None
-            ),
-            *((s.source, line) for a in all_attempts for s in a.view.stacks for line in (*range(s.line, s.end + 1), *s.told_by)),
-        ),
     )
 
 
@@ -252,7 +237,6 @@ class Judge:
             self._passed_over(attempt)
         else:
             self._headless(attempt, primary)
-        self._left_out()
         self.not_examined += _older(attempt.view)
         others = ", ".join(str(a.number) for a in self.attempts if a.number not in looked_at)
         if others and not (primary is None and failed is not None):
@@ -387,12 +371,6 @@ class Judge:
                     why_zh="日志中缺少它的开头：在哪里抛出不得而知",
                 )
             )
-
-    def _left_out(self) -> None:
-        cut = sorted({h.source for a in self.attempts for h in a.hits if h.signature == CUT})
-        if cut:
-            what = cut[0] if len(cut) == 1 else f"{len(cut)} logs, such as {cut[0]}"
-            self.not_examined.append(NotExamined(what=what, why="in part: lines were left out when it was bundled, in which nothing was found then"))
 
     def _nothing(self) -> None:
         told = {n.what for n in self.not_examined} | set(self.recognised)

@@ -287,6 +287,9 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("cannot create {}: {}", "无法创建 {}：{}"),
     ("cannot create the run directory {}: {}", "无法创建运行目录 {}：{}"),
     ("it is damaged, and what cannot be read cannot be cleaned: {}", "它已损坏，无法读取的内容也就无法清除其中的凭据：{}"),
+    ("it leads out of the run directory", "它指向运行目录之外"),
+    ("it is packed, and what cannot be read cannot be cleaned", "它是压缩的，无法读取的内容也就无法清除其中的凭据"),
+    ("it does not fit: all files of a bundle have {} MiB together", "放不下：一个归档中所有文件合计最多 {} MiB"),
     ("it was cut off, edited, or written by another version", "它被截断、被改动，或由其他版本写入"),
     # digests and dumps
     ("there is no {} to sum up", "没有可汇总的 {}"),

@@ -96,7 +96,6 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("it is longer than what is kept of a stream; the rest was not read", "它超过了流所能保留的长度；其余部分没有读取"),
     ("the rest was not read: {}", "其余部分没有读取：{}"),
     ("{} logs, such as {}", "{} 个日志，例如 {}"),
-    ("in part: lines were left out when it was bundled, in which nothing was found then", "部分内容：打包时略去了一些行，当时其中没有发现问题"),
     # dumps
     ("{} of its entries could not be understood", "其中 {} 个条目无法理解"),
     ("it is a copy of {}, equal to the nanosecond", "它是 {} 的副本，逐纳秒相同"),

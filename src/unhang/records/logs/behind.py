@@ -8,7 +8,6 @@ from __future__ import annotations
 from unhang.patterns import lazily
 from unhang.records.logs import attempts, tracebacks
 from unhang.records.logs.line import Line
-from unhang.records.logs.said import LEFT_OUT
 from unhang.records.logs.signature import compiled
 from unhang.records.logs.stamp import Stamp
 
@@ -40,8 +39,8 @@ class Behind:
     """What follows a stack of one writer. `step` is what he had counted before it: the same again is no progress.
 
     `went_on` is the line in which somebody counts on, `later` the first time that he prints. `far`: that so much follows, up to a line that tells of
-    a failure or to the end, that nothing is known. Lines of stacks do not count, those that a bundle leaves out do. `told_by` are the lines that
-    tell. `over`: nothing more has to be looked at.
+    a failure or to the end, that nothing is known. Lines of stacks do not count, those that a bundle left out do. `over`: nothing more has
+    to be looked at.
     """
 
     def __init__(self, writer: int | None, step: str = "") -> None:
@@ -49,7 +48,6 @@ class Behind:
         self.went_on: int | None = None
         self.later: Stamp | None = None
         self.far = False
-        self.told_by: list[int] = []
         self.over = False
         self._own = 0
         self._all = 0
@@ -63,13 +61,10 @@ class Behind:
             self._own += lines
             if self.later is None and line.time is not None and line.time.clock == "wall":
                 self.later = line.time
-                self.told_by.append(line.number)
             if not _numbers(counts) <= self._counted if counts else _tells_a_loss(line):
                 self.went_on = line.number
-                self.told_by.append(line.number)
         elif counts and counts not in self._of_others:
             self._of_others.add(counts)
-            self.told_by.append(line.number)
             if len(self._of_others) >= _STEPS_OF_OTHERS:
                 self.went_on = line.number
         if self._own > MOST_LINES or self._all > MOST_OF_ALL:
@@ -78,8 +73,8 @@ class Behind:
 
 
 def left_out(line: Line) -> int:
-    """How many more lines stood where a bundle left them out."""
-    return int("".join(_NUMBERS.findall(line.text)) or 0) if line.text.startswith(LEFT_OUT) else 0
+    """How many more lines stood where a bundle of an earlier version left them out, before as many empty lines."""
+    return int("".join(_NUMBERS.findall(line.text)) or 0) if line.text.startswith("[unhang: lines left out") else 0
 
 
 def _numbers(counted: str) -> frozenset[str]:

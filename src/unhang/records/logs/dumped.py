@@ -160,7 +160,6 @@ def _standing(source: str, dump: _Dump, read: Stacks, seconds: Callable[[str, St
         executes=None if main is None else main["state"].startswith("active"),
         went_on=dump.behind.went_on,
         far=dump.behind.far,
-        told_by=tuple(dump.behind.told_by),
         later_s=None if dump.behind.later is None else seconds(source, dump.behind.later),
     )
 

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from unhang.records.frames import Frame
     from unhang.records.logs.signature import Hit
 
-# Stands in a bundle where a part of a log is left out, before as many empty lines.
-LEFT_OUT = "[unhang: lines left out"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class At:
@@ -58,7 +55,7 @@ class Stack:
 
     `executes`: whether py-spy saw it on a processor, None where faulthandler wrote it, which does not tell. `went_on` is a line behind it in which
     the training counts on, and `later_s` the time of the first line that its writer dated behind it (seconds, as those of hits). `far`: so much
-    follows it before anything fails that how old it is is not known. `told_by` are the lines behind it that tell so.
+    follows it before anything fails that how old it is is not known.
     """
 
     source: str
@@ -70,7 +67,6 @@ class Stack:
     went_on: int | None = None
     later_s: float | None = None
     far: bool = False
-    told_by: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

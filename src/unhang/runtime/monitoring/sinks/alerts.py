@@ -1,4 +1,4 @@
-"""Tells people when something happens: by a webhook, by a command, or both."""
+"""Tells people when something happens, at once or not at all: by a webhook, by a command, or both."""
 
 from __future__ import annotations
 
@@ -8,60 +8,29 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from unhang.diagnosis.redact import redact_data
-from unhang.runtime.monitoring.sinks.command import Command
-from unhang.runtime.monitoring.sinks.delivery import Delivery, Way, not_delivered
-from unhang.runtime.monitoring.sinks.happenings import KINDS, OF_RANKS, Happening, Watch, joined
-from unhang.runtime.monitoring.sinks.webhook import Webhook
+from unhang.runtime.monitoring.sinks.delivery import Command, Delivery, Way, Webhook, not_delivered
+from unhang.runtime.monitoring.sinks.happenings import KINDS, Happening, Watch
 from unhang.runtime.monitoring.supervised import run_dir
 from unhang.runtime.monitoring.tally import Snapshot
 
 # A job of a thousand groups that all fail at once is one page of messages.
 _AT_ONCE = 5
 _CLOSES_WITHIN_S = 3.0
-# What is older than this says so.
-_AGO_S = 60.0
-
-
-@dataclass
-class _Told:
-    """Of one kind and subject: when a message went out, how many happenings were left out since, and what is to be told of them.
-
-    `at`: the snapshot that it was seen in.
-    """
-
-    sent_s: float
-    left_out: int = 0
-    newest: Happening | None = None
-    at: Snapshot | None = None
-
-    def add(self, happening: Happening, now: Snapshot) -> None:
-        self.left_out, self.at = self.left_out + 1, now
-        self.newest = happening if self.newest is None else joined(self.newest, happening, now)
-
-    def see(self, now: Snapshot) -> None:
-        """What is told of ranks later is how it is then, or nothing."""
-        if self.newest is None or self.newest.kind not in OF_RANKS:
-            return
-        if self.at is not now:
-            self.newest, self.at = joined(None, self.newest, now), now
-        # All of them are named.
-        self.left_out = min(self.left_out, 1) if self.newest is not None else 0
 
 
 class Alerts:
     """`webhook`: an http or https URL that gets a POST of JSON, with `text` as Slack shows it. `command`: gets the JSON on its standard input.
 
-    Of one kind and subject there is one message in `every_s`; what is left out is counted in the next. `on`: which kinds (all by default): failure,
-    evaluation_failure, restart, straggler, silent, heard_again,
-    store_lost. A straggler is a rank for which `straggler_share` of all waiting of a group was done
-    in each of `straggler_snapshots` in a row, for 5 % of the time. `name` is the training's, by default that of its run directory, job or script.
-    Delivering never disturbs the training or other sinks. Raises ValueError for what makes no sense, without the URL.
+    Of one kind and subject there is one message in `every_s`; what is left out is counted in the next message of any kind, and never told later.
+    `on`: which kinds (all by default): failure, evaluation_failure, restart, straggler, silent, heard_again, store_lost. A straggler is a rank for
+    which `straggler_share` of all waiting of a group was done in each of `straggler_snapshots` in a row, for 5 % of the time. `name` is the
+    training's, by default that of its run directory, job or script. Delivering never disturbs the training or other sinks. Raises ValueError for
+    what makes no sense, without the URL.
     """
 
     def __init__(
@@ -94,61 +63,40 @@ class Alerts:
         self.where = ", ".join(way.name for way in self._ways)
         self._every_s, self._on, self._name = every_s, frozenset(on), name
         self._watch = Watch(straggler_share=straggler_share, straggler_snapshots=straggler_snapshots)
-        self._told: dict[tuple[str, str], _Told] = {}
-        self._deliveries: list[Delivery] = []
-        self._last: Snapshot | None = None
+        self._sent_s: dict[tuple[str, str], float] = {}
+        self._left_out = 0
+        self._delivery: Delivery | None = None
 
     def __repr__(self) -> str:
         return f"Alerts({', '.join(map(repr, self._ways))})"
 
     def write(self, snapshot: Snapshot) -> None:
-        if self._last is None:
-            # Only rank 0 writes; the other ranks made this object as well.
-            self._deliveries = [Delivery(way) for way in self._ways]
+        if self._delivery is None:
+            # Only rank 0 writes; the other ranks made this object as well. A command ends in time, looking a webhook's name up may not.
+            self._delivery = Delivery(self._ways[::-1])
             for way in self._ways:
                 if isinstance(way, Command) and not way.found:
                     not_delivered(way, "there is no such program", "whatever happens will be told here alone")
-        self._last = snapshot
-        for happening in self._watch.since(snapshot):
-            if happening.kind in self._on:
-                told = self._told.setdefault((happening.kind, happening.subject), _Told(sent_s=float("-inf")))
-                told.add(happening, snapshot)
-        for told in self._told.values():
-            told.see(snapshot)
-        due = [told for told in self._told.values() if told.newest is not None and abs(snapshot.time_s - told.sent_s) >= self._every_s]
-        for told in due[:_AT_ONCE]:
-            self._tell(told, snapshot)
+        happened = [one for one in self._watch.since(snapshot) if one.kind in self._on]
+        due = [one for one in happened if abs(snapshot.time_s - self._sent_s.get((one.kind, one.subject), float("-inf"))) >= self._every_s][:_AT_ONCE]
+        self._left_out += len(happened) - len(due)
+        for one in due:
+            self._sent_s[one.kind, one.subject] = snapshot.time_s
+            self._delivery.send(message_of(one, snapshot, left_out=self._left_out, name=self._name or _of_training()))
+            self._left_out = 0
 
     def close(self) -> None:
-        """What was left out is told, as no other message will."""
-        until = time.monotonic() + _CLOSES_WITHIN_S
-        if self._last is not None:
-            for told in [told for told in self._told.values() if told.newest is not None][:_AT_ONCE]:
-                self._tell(told, self._last)
-        for delivery in self._deliveries:
-            delivery.close(until)
-
-    def _tell(self, told: _Told, snapshot: Snapshot) -> None:
-        if told.newest is None or told.at is None:
-            return
-        message = message_of(told.newest, told.at, left_out=told.left_out - 1, name=self._name or _of_training(), now_s=snapshot.time_s)
-        told.sent_s, told.left_out, told.newest, told.at = snapshot.time_s, 0, None, None
-        for delivery in self._deliveries:
-            delivery.send(message)
+        if self._delivery is not None:
+            self._delivery.close(time.monotonic() + _CLOSES_WITHIN_S)
 
 
-def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name: str, now_s: float) -> dict[str, Any]:
-    """As it is sent. `text` is all of it, for a chat; `says` and what follows is for programs. Without credentials.
-
-    `snapshot` is the one that it was seen in.
-    """
+def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name: str) -> dict[str, Any]:
+    """As it is sent. `text` is all of it, for a chat; `says` and what follows is for programs. Without credentials."""
     host = socket.gethostname()
     time_s = snapshot.time_s if happening.time_s is None else happening.time_s
     step = snapshot.step if happening.step is None else happening.step
     at = f" at step {step}" if step is not None else ""
     at_zh = f"（第 {step} 步）" if step is not None else ""
-    if (ago_s := now_s - time_s) >= _AGO_S:
-        at, at_zh = f"{at}, {ago_s / 60:.0f} min ago", f"{at_zh}（{ago_s / 60:.0f} 分钟前）"
     more = f" (and {left_out} more since the last message)" if left_out else ""
     more_zh = f"（自上一条消息以来另有 {left_out} 次）" if left_out else ""
     clean: dict[str, Any] = redact_data(

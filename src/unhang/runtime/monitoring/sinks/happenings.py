@@ -9,8 +9,6 @@ from typing import Any
 from unhang.runtime.monitoring.tally import Snapshot
 
 KINDS = ("failure", "evaluation_failure", "restart", "straggler", "silent", "heard_again", "store_lost")
-# Of ranks, and of the state that they are in: what a postponed message says of it is looked at again.
-OF_RANKS = ("silent", "heard_again")
 # A rank that others wait for, and for less of the time than this, is nobody's night.
 _COSTS_AT_LEAST = 0.05
 _NAMED = 8
@@ -49,8 +47,6 @@ class Watch:
     def __init__(self, *, straggler_share: float, straggler_snapshots: int) -> None:
         self._share, self._snapshots = straggler_share, straggler_snapshots
         self._failed: dict[str, int] = {}
-        # Calls that ranks were late for, though nobody has told yet that it gave them up.
-        self._late: set[str] = set()
         self._evaluation_failures = 0
         self._restarts = 0
         self._silent: set[int] = set()
@@ -80,17 +76,9 @@ class Watch:
         for one in now.failures:
             subject = f"{one.group}|{one.collective}|{one.cause}"
             before = self._failed.get(subject, 0)
-            if one.cause == _LATE and one.count > before:
-                # The others, who gave the call up and name the late rank, tell of it: maybe only in the next snapshot.
-                if (one.group, one.collective) not in given_up and subject not in self._late:
-                    self._late.add(subject)
-                    continue
-                self._late.discard(subject)
-                if (one.group, one.collective) in given_up:
-                    self._failed[subject] = one.count
-                    continue
             self._failed[subject] = one.count
-            if one.count > before:
+            # Of a late rank the others tell, who gave the call up and name it.
+            if one.count > before and not (one.cause == _LATE and (one.group, one.collective) in given_up):
                 again = f", {one.count} times by now" if one.count > 1 else ""
                 again_zh = f"，至今 {one.count} 次" if one.count > 1 else ""
                 yield Happening(
@@ -163,27 +151,11 @@ class Watch:
             )
 
 
-def joined(earlier: Happening | None, newer: Happening, now: Snapshot) -> Happening | None:
-    """The one message for both where it can be postponed: no rank that nobody was told of gets lost. None for what has passed meanwhile.
-
-    Of other kinds the newer one says how many there are by now.
-    """
-    if newer.kind not in OF_RANKS:
-        return newer
-    ranks = set(newer.fields["ranks"]) | set(earlier.fields["ranks"] if earlier is not None else ())
-    silent = {one.rank for one in now.silent}
-    if newer.kind == "heard_again":
-        back = sorted(ranks - silent)
-        return _heard_again(back) if back else None
-    # Who was named before is silent together with these.
-    return _silent(sorted(silent), now) if ranks & silent else None
-
-
 def _silent(ranks: list[int], now: Snapshot) -> Happening:
     for_s = max(one.for_s for one in now.silent if one.rank in ranks)
     return Happening(
         kind="silent",
-        subject="",
+        subject=_ranks(ranks),
         says=f"{_ranks(ranks)} of {now.world_size} {_have(ranks)} not been heard from for {for_s:.0f} s: ended, stopped or cut off",
         says_zh=f"{now.world_size} 个 rank 中的 {_ranks(ranks)} 已有 {for_s:.0f} 秒没有消息：已结束、被暂停或断开连接",
         fields={"ranks": ranks, "for_s": for_s},
@@ -193,7 +165,7 @@ def _silent(ranks: list[int], now: Snapshot) -> Happening:
 def _heard_again(ranks: list[int]) -> Happening:
     return Happening(
         kind="heard_again",
-        subject="",
+        subject=_ranks(ranks),
         says=f"{_ranks(ranks)} {_have(ranks)} been heard from again, or {_have(ranks)} come to an orderly end",
         says_zh=f"{_ranks(ranks)} 又有消息了，或已正常结束",
         fields={"ranks": ranks},
