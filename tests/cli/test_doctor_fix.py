@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from typer.testing import CliRunner
 from unhang.cli import doctor, repairing
 from unhang.errors import UnhangError
 from unhang.facts.snapshot import Snapshot
-from unhang.model import Examination, HostFinding, Live, Outcome, Remedy, StageResult
+from unhang.model import Examination, HostFinding, Remedy
 
 UNHANG = (sys.executable, "-m", "unhang")
 ROOT = os.geteuid() == 0
@@ -224,9 +223,7 @@ def test_as_json():
     [
         (["--yes"], "--yes is for --fix"),
         (["--fix", "--snapshot", "x"], "does not go with --snapshot"),
-        (["--trial-command", "t.py", "--live"], "--trial-command is for --live --fix"),
         (["--fix-limit", "40s", "--fix"], "--fix-limit is for --live --fix"),
-        (["--trial-limit", "9s", "--live", "--fix"], "--trial-limit has no effect without --trial-command"),
         (["--diff", "now", "now", "--fix-limit", "40s"], "--diff compares, and does nothing else: it does not go with --fix-limit"),
     ],
 )
@@ -237,15 +234,6 @@ def test_bad_input(args, says):
     ran = CliRunner().invoke(app, ["doctor", *args])
     assert isinstance(ran.exception, UnhangError)
     assert says in str(ran.exception)
-
-
-@pytest.mark.parametrize(("chosen", "code"), [(None, 1), ({"backend": "gloo"}, 1), ({}, 0)])
-def test_a_command_that_does_not_go_well_as_it_is_is_no_clean_end(chosen, code):
-    stages = (StageResult(stage="barrier", world_size=2, state="passed"),)
-    passed = Live(python="p", backend="gloo", stages=stages, conclusion="", conclusion_zh="")
-    found = Examination(host="h", taken="", areas=(), live=passed, ladder=Outcome(chosen=chosen, rungs=(), why="--trial-command"))
-    assert (doctor._exit_code(found, "warning"), doctor._exit_code(found, "never")) == (code, 0)
-    assert doctor._exit_code(replace(found, ladder=None), "warning") == 0
 
 
 def examined(**env: str) -> Examination:
@@ -321,30 +309,6 @@ def test_live_fix_writes_what_works(tmp_path):
     assert found["ladder"]["chosen"] == {"interface": "auto"} and found["ladder"]["confirmed"]
     assert found["written"] == "unhang.env"
     assert (tmp_path / "unhang.env").read_text() == "unset GLOO_SOCKET_IFNAME  # interface-selection\n"
-
-
-@pytest.mark.torch
-@pytest.mark.integration
-def test_live_fix_with_a_command_that_refuses_its_options(tmp_path):
-    (tmp_path / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
-    argv = [
-        "doctor",
-        "--only",
-        "shm",
-        "--live",
-        "--ranks",
-        "2",
-        "--fix",
-        "--json",
-        "--fail-on",
-        "error",
-        "--trial-command",
-        "train.py --no-such-option",
-    ]
-    done = unhang(*argv, cwd=tmp_path, timeout=110)
-    assert done.returncode == 1, done.stderr[-2000:]
-    ladder = json.loads(done.stdout)["ladder"]
-    assert "no setting mends your command" in ladder["says"] and ladder["says_zh"].endswith("train.py 不认识 --no-such-option")
 
 
 LIVE = ("doctor", "--live", "--ranks", "2", "--fix", "--fail-on", "never", "--lang", "en")

@@ -98,7 +98,7 @@ def test_all_settings_are_listed(tmp_path):
         (("run", "--fallback-limit", "29s", "true"), "it is a time from 30 seconds"),
         (("run", "--hang-after", "0.4", "true"), "it is a time from 0.5 seconds"),
         (("doctor", "--live", "--fix", "--fix-limit", "1x"), "such as 1800, 30m or 2h"),
-        (("doctor", "--live", "--fix", "--trial-limit", "1s"), "a time from 5 seconds"),
+        (("run", "--trial-limit", "1s", "true"), "a time from 5 seconds"),
         (("run", "--trial-limit", "soon", "true"), "such as 1800, 30m or 2h"),
         (("run", "--timeout", "soon", "true"), "such as 1800, 30m or 2h"),
         (("run", "--set", "timeout=60", "--timeout", "120", "true"), "--timeout 120 and --set timeout=60 contradict each other"),

@@ -214,5 +214,9 @@ def no_firewall() -> Part:
     """The kernel has packet filters, and nobody has put rules into them."""
     return Part(
         files={"/proc/net/netfilter/nf_log": ""},
-        commands={("nft", "list", "ruleset"): ran(), ("iptables-save",): ran(), ("ip6tables-save",): ran()},
+        commands={
+            ("nft", "-j", "list", "ruleset"): ran('{"nftables": [{"metainfo": {"json_schema_version": 1}}]}'),
+            ("iptables-save",): ran(),
+            ("ip6tables-save",): ran(),
+        },
     )

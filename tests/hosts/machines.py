@@ -91,7 +91,7 @@ def laptop() -> Part:
                 names_known={"ada": own},
                 commands={
                     ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-unix", "-n", "20000"): ran(kept),
-                    ("nft", "list", "ruleset"): ran(exitcode=1, err=refused),
+                    ("nft", "-j", "list", "ruleset"): ran(exitcode=1, err=refused),
                     ("chronyc", "-n", "tracking"): ran("System time     : 0.000213541 seconds slow of NTP time\n"),
                 },
             ),

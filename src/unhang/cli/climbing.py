@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from unhang.cli import own_steps
 from unhang.knowledge.settings.installed import installed
 from unhang.knowledge.settings.presets import CONSERVATIVE
 from unhang.model import Live, Outcome, StageResult
@@ -16,33 +15,28 @@ from unhang.report.language import Language
 _ALONE = ("import", "device", "train-step")
 
 
-def climb(
-    live: Live, *, limit_s: float, quiet: bool, lang: Language, command: str | None = None, command_limit_s: float = own_steps.LIMIT_S
-) -> Outcome | None:
+def climb(live: Live, *, limit_s: float, quiet: bool, lang: Language) -> Outcome | None:
     """None where nothing that settings of communication could answer has failed."""
     console = None if quiet else screen.console()
     failed = next((s for s in live.stages if s.state == "failed"), None)
-    if (failed is None and command is None) or (failed is not None and failed.stage in _ALONE):
+    if failed is None or failed.stage in _ALONE:
         if console is not None:
             climbing.render_needless("nothing" if failed is None else "not-settings", console, lang=lang)
         return None
-    verdict = None if failed is None else failed.verdict
     here = installed(live.python)
-    environ = dict(os.environ)
     bench = trial.Bench(
         python=live.python,
         world_size=max(s.world_size for s in live.stages),
         backend=live.backend,
-        environ=environ,
+        environ=dict(os.environ),
         installed=here,
-        own=None if command is None else own_steps.runner(command, python=live.python, environ=environ, limit_s=command_limit_s),
     )
     if console is not None:
         climbing.render_begin(limit_s, console, lang=lang)
     found = ladder.climb(
         bench,
         rungs.rungs(
-            verdict=verdict,
+            verdict=failed.verdict,
             installed=here,
             backend=live.backend,
             world_size=bench.world_size,
@@ -58,9 +52,7 @@ def climb(
     return found
 
 
-def _why(failed: StageResult | None) -> str:
-    if failed is None:
-        return "--trial-command"
+def _why(failed: StageResult) -> str:
     return failed.verdict.primary.cause if failed.verdict is not None and failed.verdict.primary is not None else failed.stage
 
 

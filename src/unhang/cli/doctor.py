@@ -82,20 +82,6 @@ def doctor(
             show_default="10m",
         ),
     ] = None,
-    trial_command: Annotated[
-        str | None,
-        typer.Option("--trial-command", metavar="COMMAND", help="With --live --fix: a few steps of your own that each change has to bring through."),
-    ] = None,
-    trial_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--trial-limit",
-            parser=duration(5),
-            metavar="TIME",
-            help="With --trial-command: how long these may take; who still steps then has passed.",
-            show_default="2m",
-        ),
-    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do it without asking.")] = False,
     fail_on: Annotated[Level, typer.Option(help="From which severity on the exit code is 1.")] = "warning",
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
@@ -105,8 +91,8 @@ def doctor(
 
     Needs no torch, no GPU and no root; what it could not look at it says, and never calls healthy.
 
-    Exit code: 0 if nothing of that severity was found (with --diff: nothing differs), 1 if something was, or a stage of --live or the command of
-    --trial-command did not go well, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
+    Exit code: 0 if nothing of that severity was found (with --diff: nothing differs), 1 if something was, or a stage of --live failed, 2 for bad
+    input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
     from dataclasses import replace
 
@@ -127,7 +113,7 @@ def doctor(
         return
     if diff is not None:
         given: dict[str, object] = {"--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--path": path}
-        given |= {"--write-speed": write_speed, "--fix-limit": fix_limit, "--trial-command": trial_command, "--trial-limit": trial_limit}
+        given |= {"--write-speed": write_speed, "--fix-limit": fix_limit}
         if also := [name for name, value in given.items() if value]:
             raise UnhangError(f"--diff compares, and does nothing else: it does not go with {' and '.join(also)}")
         raise typer.Exit(_compare(*diff, only, as_json=as_json, lang=chosen))
@@ -141,11 +127,8 @@ def doctor(
         raise UnhangError("--path and --write-speed look at this machine: they do not go with --snapshot")
     if (path or write_speed) and only and "storage" not in only:
         raise UnhangError("--path and --write-speed are for the area storage, and --only leaves it out", hint="add --only storage")
-    for name, value in {"--trial-command": trial_command, "--fix-limit": fix_limit}.items():
-        if value is not None and not (live and fix):
-            raise UnhangError(f"{name} is for --live --fix")
-    if trial_limit is not None and trial_command is None:
-        raise UnhangError("--trial-limit has no effect without --trial-command")
+    if fix_limit is not None and not (live and fix):
+        raise UnhangError("--fix-limit is for --live --fix")
     if yes and not fix:
         raise UnhangError("--yes is for --fix")
     to_stdout = save is not None and str(save) == "-"
@@ -179,17 +162,10 @@ def doctor(
         examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen, stderr=to_stdout))
     written = ""
     if examination.live is not None and fix:
-        from unhang.cli import climbing, own_steps, repairing
+        from unhang.cli import climbing, repairing
         from unhang.remedies import ladder
 
-        found_here = climbing.climb(
-            examination.live,
-            limit_s=fix_limit or ladder.LIMIT_S,
-            quiet=as_json,
-            lang=chosen,
-            command=trial_command,
-            command_limit_s=trial_limit or own_steps.LIMIT_S,
-        )
+        found_here = climbing.climb(examination.live, limit_s=fix_limit or ladder.LIMIT_S, quiet=as_json, lang=chosen)
         examination = replace(examination, ladder=found_here)
         if wanted := climbing.proposed(found_here):
             written, _ = repairing.write(wanted, repair, yes=yes, quiet=as_json, lang=chosen)
@@ -372,9 +348,6 @@ def _exit_code(examination: Examination, fail_on: Level) -> int:
     if fail_on == "never":
         return EXIT_OK
     if examination.live is not None and any(r.state == "failed" for r in examination.live.stages):
-        return EXIT_FOUND
-    # With --trial-command one is climbed where every stage passes, too; {}: the command went well as it is.
-    if examination.ladder is not None and examination.ladder.chosen != {}:
         return EXIT_FOUND
     counted = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     return EXIT_FOUND if any(f.severity in counted for f in examination.findings) else EXIT_OK

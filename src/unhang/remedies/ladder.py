@@ -24,9 +24,9 @@ _RESERVE = 1 / 3
 _LEAST_S = 5.0
 # A failure that only comes under load, or after hours, is not seen in seconds: that the probes pass acquits no setting.
 _AS_IS = Text(
-    "the probes pass as it is: what failed does not show in them, so they cannot tell whether a setting is to blame (--trial-command adds steps of "
-    "your own)",
-    "保持原样时探测全部通过：故障没有在探测中出现，因此无法判断是否与设置有关（--trial-command 可加入自己的训练步）",
+    "the probes pass as it is: what failed does not show in them, so they cannot tell whether a setting is to blame (unhang run --trial-command "
+    "adds steps of your own)",
+    "保持原样时探测全部通过：故障没有在探测中出现，因此无法判断是否与设置有关（unhang run --trial-command 可加入自己的训练步）",
 )
 _AS_IS_TOO = Text(
     "the probes and the command of --trial-command pass as it is: what failed does not show in them, so nothing is said of settings",

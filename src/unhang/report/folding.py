@@ -1,39 +1,21 @@
-"""Text in lines of a terminal's cells: Chinese takes two for a character, and may be broken behind each."""
+"""Text in lines of a terminal's cells, wrapped as rich wraps it, with an indent."""
 
 from __future__ import annotations
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
+from rich.text import Text
 
-from unhang.patterns import lazily
-
-_WIDE = "\u2e80-\u9fff\uf900-\ufaff"
-# What closes stays with what it closes.
-_CLOSING = "\u3001\u3002\uff01\uff09\uff0c\uff1a\uff1b\uff1f"
-# A class of characters beyond those of ASCII takes ten times as long to compile.
-_WORD = lazily(r"\s+|\S+")
-_PIECE = lazily(rf"\s+|[{_WIDE}{_CLOSING}][{_CLOSING}]*|[^\s{_WIDE}{_CLOSING}]+[{_CLOSING}]*")
+from unhang.report import screen
 
 
 def fold(text: str, width: int, *, first: str = "", deeper: str | None = None) -> list[str]:
     """All of it in lines of at most `width` cells, which begin with `first` and then `deeper`; at least one line."""
     deeper = first if deeper is None else deeper
-    lines, line, empty = list[str](), first, True
-    for piece in (_WORD if text.isascii() else _PIECE).findall(" ".join(text.split())):
-        if cell_len(line) + cell_len(piece) <= width:
-            line += piece if not (empty and piece == " ") else ""
-            empty = empty and piece == " "
-            continue
-        if not empty:
-            lines.append(line.rstrip())
-            line, empty = deeper, True
-        if piece == " ":
-            continue
-        *full, last = chop_cells(piece, max(2, width - max(cell_len(line), cell_len(deeper))))
-        for part in full:
-            lines.append(line + part)
-            line = deeper
-        line, empty = line + last, False
-    return [*lines, line.rstrip()] if not empty or not lines else lines
+    # What stands out beyond the indent is a part of the first word.
+    beyond = "_" * max(0, cell_len(first) - cell_len(deeper))
+    lines = Text(beyond + " ".join(text.split())).wrap(screen.console(), max(2, width - cell_len(deeper)))
+    plain = [line.plain.rstrip() for line in lines] or [beyond]
+    return [(first + plain[0][len(beyond) :]).rstrip(), *(deeper + line for line in plain[1:])]
 
 
 def cut(text: str, most: int) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 from unhang.knowledge import catalogue
 from unhang.model import ONLY_NEWEST, Contradiction, Evidence, Finding, NotExamined, Remedy, Verdict
 from unhang.patterns import lazily
-from unhang.report import command_lines, screen
+from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
 
@@ -28,8 +28,6 @@ MAX_NOT_EXAMINED = 2
 _FITS = (*((MAX_REMEDIES + 1, left) for left in (4, 3, 2)), *((MAX_REMEDIES, left) for left in (4, 3, 2, 1)), (1, 2), (1, 1))
 _INDENT = 2
 _USUAL = 80
-# Commands are not broken for less.
-_NARROWEST = 60
 # What the ends of narrow lines leave empty: half a long word, and the indent.
 _WASTED = 16
 _LAST_SEEN = lazily(r" \(last seen(?: ([\d.]+ \w+) before its end)?\)$")
@@ -48,7 +46,7 @@ def render(
     if brief and verdict.primary is not None and verdict.primary.cause == _EXPLAINS_ITSELF and not (verdict.contributing or verdict.contradictions):
         lines = list(_brief(verdict.primary, language, width))
     else:
-        lines = _lines(verdict, language, width, whole=whole, fits=console.is_terminal and not whole, again=again)
+        lines = _lines(verdict, language, width, whole=whole, again=again)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -112,7 +110,7 @@ def _brief(finding: Finding, lang: Language, width: int) -> Iterator[Text]:
         yield from _labelled(LABELS[lang]["remedy"], says(remedy, lang), width)
 
 
-def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: bool, again: str) -> list[Text]:
+def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, again: str) -> list[Text]:
     finding = verdict.primary
     if finding is None:
         mark, style = ("✓", "green") if went_well(verdict) else ("?", "yellow")
@@ -122,9 +120,11 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: b
     evidence = (0 if not finding.evidence else 1) + min(len(finding.evidence), MAX_EVIDENCE)
     # What has to be left out is: first what was not examined, then remedies.
     for shown, unexamined in _FITS:
-        remedies = list(_remedies(finding.remedies, lang, width, whole=whole, at_most=shown, fits=fits, again=again))
+        remedies = list(_remedies(finding.remedies, lang, width, whole=whole, at_most=shown, again=again))
         rest = list(_rest(verdict, lang, width, whole=whole, unexamined=unexamined, again=again))
-        left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
+        # Commands stay on one line, which a terminal shows over several.
+        rows = sum(-(-max(1, line.cell_len) // width) for line in remedies)
+        left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - rows - len(rest)
         if left >= evidence:
             break
     return [*head, *_evidence(finding.evidence, lang, width, at_most=left, whole=whole), *remedies, *rest]
@@ -225,32 +225,19 @@ def _evidence_lines(source: str, text: str, width: int) -> list[str]:
     return fold(flat, width, first=f"{first}{source}  ", deeper=deeper)
 
 
-def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int, fits: bool, again: str) -> Iterator[Text]:
-    """At most `at_most`, and how many there are besides. `fits`: commands have to fit a screen; elsewhere their words stay whole, to be copied."""
+def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int, again: str) -> Iterator[Text]:
+    """At most `at_most`, and how many there are besides."""
     if not remedies:
         return
     yield Text(LABELS[lang]["remedy"], style="bold")
     for r in remedies if whole else remedies[:at_most]:
         yield from _wrapped(says(r, lang), width, at_most=MAX_LINES if whole else 5)
-        yield from (Text(f"{' ' * _INDENT}{row}", style="green") for row in _command(r, width, fits=fits, at_most=MAX_LINES if whole else 6))
+        if command := ran(r):
+            yield Text(f"{' ' * _INDENT}{'$ ' if r.command else ''}{command}", style="green")
         if whole and r.verify:
             yield Text(f"{' ' * _INDENT}{LABELS[lang]['verify']}: {r.verify}", style="dim")
     if not whole and len(remedies) > at_most:
         yield Text(f"{' ' * _INDENT}{LABELS[lang]['more'].format(n=len(remedies) - at_most)}: {again}")
-
-
-def _command(remedy: Remedy, width: int, *, fits: bool, at_most: int) -> list[str]:
-    """What a remedy runs, in rows that a shell takes as they are. `fits`: where those would be more than `at_most`, in as few as it takes."""
-    command, mark = ran(remedy), "$ " if remedy.command else ""
-    if not command:
-        return []
-    rows = [
-        f"{' ' * len(mark) if i else mark}{row}" for i, row in enumerate(command_lines.split(command, max(_NARROWEST, width - _INDENT - len(mark))))
-    ]
-    room = width - _INDENT
-    if not fits or (len(rows) <= at_most and all(cell_len(row) <= room for row in rows)):
-        return rows
-    return _bounded(fold(f"{mark}{command}", room), room, at_most)
 
 
 def _wrapped(text: str, width: int, *, at_most: int, style: str = "") -> Iterator[Text]:

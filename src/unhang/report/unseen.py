@@ -18,6 +18,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("firewall rules ({})", "防火墙规则（{}）"),
     ("needs root", "需要 root"),
     ("neither nft nor iptables-save is installed", "nft 和 iptables-save 都没有安装"),
+    ("some are not understood", "有的规则无法理解"),
     ("{} did not end within {}", "{} 没有在 {} 内结束"),
     ("it failed", "失败"),
     (
