@@ -27,6 +27,8 @@ from unhang.records.incident import Counters
 Sizes = tuple[tuple[int, ...], ...]
 
 _MOST_GROUPS = 10_000
+# Of all groups of a process together: 40 with 100,000 ranks each.
+_MOST_MEMBERS = 4_000_000
 _NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
@@ -277,6 +279,8 @@ def configured(raw: Mapping[str, Any], groups: Mapping[str, Group]) -> dict[str,
     for name, ranks in members.items() if isinstance(members, Mapping) else ():
         known = found.get(name) or groups.get(name) or Group(name=name)
         found[name] = known if known.members else replace(known, members=members_of(ranks))
+    if sum(len(group.members) for group in found.values()) > _MOST_MEMBERS:
+        raise ValueError("more members of groups than a job has")
     return found
 
 
