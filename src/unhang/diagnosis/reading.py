@@ -13,7 +13,6 @@ from unhang.model import NotExamined
 from unhang.records import logs
 from unhang.records.logs import LogRead, Needles
 from unhang.records.logs.line import MAX_LINE_BYTES
-from unhang.records.logs.looking import MANY_NEEDLES
 from unhang.records.logs.opening import Source, named
 from unhang.records.logs.readers import Readers, cores
 from unhang.records.logs.search import Part, read_part
@@ -213,7 +212,7 @@ def _most(hits: int) -> int:
 def _sampled(log: LogRead) -> Iterator[NotExamined]:
     """Report a log with lines that were not all matched."""
     if log.sampled:
-        why = f"lines longer than {MAX_LINE_BYTES // 1024} KiB, or among more than {MANY_NEEDLES} kinds of messages in 1 MiB, were only sampled"
+        why = f"lines longer than {MAX_LINE_BYTES // 1024} KiB, or that take long to match, were only sampled"
         yield NotExamined(what=log.source, why=why, unread=True)
 
 

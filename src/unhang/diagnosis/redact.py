@@ -35,7 +35,7 @@ _JOINERS = {
     rf"{_BLANK}{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|：|%3[AD]|&#(?:61|58);|\\u003[ad]){_BLANK}{{0,8}}(?:[!&][!\w]{{1,20}}[ \t])?",
     "arrow": rf"{_BLANK}{{0,8}}(?:->|→){_BLANK}{{0,8}}",
     # A pod's environment.
-    "item": rf",?\s{{0,40}}(?:{_QUOTE})?value(?:{_QUOTE})?\s{{0,4}}[:=][ \t]{{0,8}}",
+    "item": rf",?\s{{0,40}}(?:\[[\w ]{{1,20}}\]:\s{{0,40}})?(?:{_QUOTE})?value(?:{_QUOTE})?\s{{0,4}}[:=][ \t]{{0,8}}",
     "element": r"</(?:name|key)>\s{0,40}<(?:value|string)>|>(?=[^<\n]{1,200}</)",
     "dots": r"[ \t]{0,2}(?:\.{4,200}|…{2,100})[ \t]{0,8}",
     "box": r"[ \t]{0,80}[|│┃║][ \t]{0,80}",
@@ -265,12 +265,14 @@ def _values(text: str, at: int, kind: str, found: re.Match[str]) -> Sequence[Spa
     word_at, joiner = at - len(head) + len(head.rstrip(_NAME_CHARS)), found.lastgroup or ""
     word, before = text[word_at : found.start(joiner)], text[max(0, word_at - _MAX_NAME_CHARS) : word_at]
     flag, capitals = word.startswith("-"), word.isupper()
+    # A line begins behind a launcher's prefix, too.
+    begins = before.rstrip(" \t-").endswith("]:") or before.strip(" \t")[-1:] in ("", "\n")
     is_named = flag or (capitals and ("_" in word or text[found.end() : found.end() + 1] in ("'", '"')))
     if (
         (joiner == "pair" and not (flag or capitals or before.rstrip("bu'\"\\").endswith(("(", "["))))
         or (joiner == "item" and not (found["closed"] or capitals or before.endswith("<") or set(",\n") & set(found[joiner])))
         or (joiner == "box" and before.strip(" \t")[-1:] not in ("", "\n", "|", "│", "┃", "║"))
-        or (joiner == "blank" and not is_named and len(found[joiner]) < 2 and before.strip(" \t")[-1:] not in ("", "\n"))
+        or (joiner == "blank" and not is_named and len(found[joiner]) < 2 and not begins)
     ):
         return ()
     looks, is_setting = _LOOKS.get(kind), flag or joiner in ("item", "element")

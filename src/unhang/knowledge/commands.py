@@ -41,7 +41,7 @@ _MOST_CHARS = 4096
 PYTHON = "/path/to/env/bin/python"
 _PLACEHOLDERS = ("COMMAND", PYTHON)
 # Where anybody may put a program, and what may lead there: a log that names one has it run by whoever pastes the command.
-_ANYBODYS = lazily(r"[/.]+(?:tmp|var[/.]+tmp|dev|proc|run)/|(?:.*/)?\.\.(?:/|$)")
+_ANYBODYS = lazily(r"[/.]+(?:(?:usr|var)[/.]+)?(?:tmp|lock|dev|proc|run)/|(?:.*/)?\.\.(?:/|$)")
 _BETWEEN = {"*": " ", ",": ","}
 
 

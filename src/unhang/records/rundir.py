@@ -30,6 +30,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,7 +46,7 @@ RUN_SCHEMA = "unhang/run/1"
 # Other programs write a run.json as well: ours has this in its first bytes, or an events.jsonl beside it.
 RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 # Of run.json: enough to name a run by.
-_MAX_NAMED_BYTES = 16 * 1024**2
+_MOST_OWNERS, _MAX_NAMED_BYTES = 1_000, 16 * 1024**2
 # More ranks or logs than this are believed only of an incident with so many bytes for each; we write 350 and 50 at least.
 _MANY, _BYTES_OF_RANK, _BYTES_OF_LOG = 2_000, 256, 48
 
@@ -161,7 +162,9 @@ class RunDir:
     def is_trusted(self) -> bool:
         """Whether commands may hold what its records say: the user or root wrote them, nobody else could, and no archive had them."""
         with contextlib.suppress(OSError):
-            return not any(owners.check_owner(p) for p in (self.path, self.run) if os.path.lexists(p))
+            within = islice(self.path.glob("incidents/*/incident.json"), _MOST_OWNERS)
+            parents = (p for incident in within for p in (incident, incident.parent, incident.parent.parent))
+            return not any(owners.check_owner(p) for p in dict.fromkeys((self.path, self.run, *parents)) if os.path.lexists(p))
         return False
 
     @property

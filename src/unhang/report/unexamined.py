@@ -18,10 +18,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("the last stacks of rank {}", "rank {} 的最后一次调用栈"),
     ("evidence of rank {}", "rank {} 的证据"),
     ("child processes of rank {}", "rank {} 的子进程"),
-    (
-        "lines longer than {} KiB, or among more than {} kinds of messages in 1 MiB, were only sampled",
-        "超过 {} KiB 的行，或 1 MiB 内消息种类超过 {} 时的行，只抽查了一部分",
-    ),
+    ("lines longer than {} KiB, or that take long to match, were only sampled", "超过 {} KiB 或匹配耗时过长的行只抽查了一部分"),
     ("not all were read within {} s", "在 {} 秒内没有全部读完"),
     (
         "torch.distributed is not initialised in this process, or this torch has no flight recorder",

@@ -99,8 +99,19 @@ def test_a_link_that_was_typed_is_followed(tmp_path):
     assert find([str(tmp_path / "more"), str(tmp_path / "elsewhere")]).not_examined == ()
 
 
-def test_a_link_to_the_root_is_not_walked(tmp_path):
-    (tmp_path / "all").symlink_to("/")
+@pytest.mark.parametrize("target", ["elsewhere", "elsewhere/r.log"])
+def test_a_link_that_a_pattern_matches_leads_no_farther_up_than_it_begins(tmp_path, target):
+    for name in ("run", "elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "r.log").write_text("x")
+    (tmp_path / "run" / "link.log").symlink_to(tmp_path / target)
+    found = find([f"{tmp_path}/run/*"])
+    assert names(found, tmp_path) == ["run/r.log"] and [n.why for n in found.not_examined] == [LEADS_OUT]
+
+
+@pytest.mark.parametrize("target", ["/", "/proc"])
+def test_a_link_to_the_root_is_not_walked(tmp_path, target):
+    (tmp_path / "all").symlink_to(target)
     for path in (tmp_path / "all", f"{tmp_path}/all/", f"{tmp_path}/a*", f"{tmp_path}/a*/**/*.log"):
         with pytest.raises(UnhangError) as refused:
             find([str(path)])

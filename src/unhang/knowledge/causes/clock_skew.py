@@ -129,7 +129,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="clock difference against peer",
-            pattern=r"clock difference against peer (?P<peer>\S+) is too high \[(?P<difference>[^\]]+?)(?: > [^\]]+)?\]",
+            pattern=r"clock difference against peer (?P<peer>\S+) is too high \[(?P<difference>[^]>]{1,80}?)(?: > [^]]{1,80})?\]",
             says="etcd measured a clock difference of {difference} against {peer}",
             says_zh="etcd 测得与 {peer} 的时钟相差 {difference}",
         ),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PINNING = r"\.pin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister|CachingHostAllocator"
 # As Trainer, Lightning, accelerate's examples and most loops of one's own call what evaluates; unhang.evaluate, too.
 _EVALUATES = lazily(r"(?:^|_)(?:eval|evaluat\w*|valid|validat\w*)(?:_|$)")
-_SIZE = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes|B)\b"
+_SIZE = r"\b(\d{1,15}(?:\.\d{1,9})?) ?([KMGT]i?B|bytes|B)\b"
 _UNITS = {"b": 1, "bytes": 1, "kb": 2**10, "kib": 2**10, "mb": 2**20, "mib": 2**20, "gb": 2**30, "gib": 2**30, "tb": 2**40, "tib": 2**40}
 # The wording of torch up to 2.0 stands in brackets, of 2.1 and later in sentences (2.1 wrote "capacty").
 _WANTED = lazily(rf"Tried to allocate {_SIZE}")

@@ -143,10 +143,13 @@ class _Finder:
     def _pattern(self, pattern: str) -> None:
         misses = Misses(shown(pattern))
         found = False
-        stars = _STARS.search(pattern)
+        stars, magic = _STARS.search(pattern), _MAGIC.search(pattern)
+        # Links that a pattern matches may lead no farther up than it begins.
+        inside = _followed(pattern[: pattern.rfind("/", 0, magic.start()) + 1] or ".") if magic else "\0"
+        paths = sorted(islice(_matches(pattern), _MOST_ENTRIES))
         if stars:
-            self.typed += tuple(map(_followed, glob.glob(pattern[: stars.start()] or ".")))  # noqa: PTH207
-        paths = [p for p in sorted(islice(_matches(pattern), _MOST_ENTRIES)) if not (stars and self._leads_out(p, misses))]
+            self.typed += tuple(filter(lambda real: real.startswith(inside), map(_followed, glob.glob(pattern[: stars.start()] or "."))))  # noqa: PTH207
+        paths = [p for p in paths if not self._leads_out(p, misses, () if stars else (inside,))]
         self.typed += tuple(_followed(p) for p in paths if os.path.isdir(p))  # noqa: PTH112
         for path in paths:
             if os.path.isdir(path):  # noqa: PTH112
@@ -208,9 +211,9 @@ class _Finder:
                     folders.append(entry.path)
         return sorted(folders), sorted(links), sorted(files)
 
-    def _leads_out(self, path: str, misses: Misses) -> bool:
+    def _leads_out(self, path: str, misses: Misses, inside: tuple[str, ...] = ()) -> bool:
         real = _real(path)
-        if real.startswith(self.typed) or not (os.path.isdir(path) or os.path.isfile(path)):  # noqa: PTH112, PTH113
+        if real.startswith((*self.typed, *inside)) or not (os.path.isdir(path) or os.path.isfile(path)):  # noqa: PTH112, PTH113
             return False
         misses.add(f"{shown(path)} -> {shown(real[:-1] or '/')}", LEADS_OUT, unread=True)
         return True
@@ -361,11 +364,12 @@ def _real(path: str) -> str:
 
 
 def _followed(path: str) -> str:
-    """Where symlinks found under `path` may lead; nowhere (NUL) for a symlink to /, which the shell may have matched by a star."""
+    """Where symlinks found under `path` may lead; nowhere (NUL) for a link to / or the kernel's files, which a star may have matched."""
     real = _real(path)
-    return "\0" if real == "/" and os.path.islink(path.rstrip("/")) else real  # noqa: PTH114
+    return "\0" if real in ("/", "/dev/", "/proc/", "/sys/") and os.path.islink(path.rstrip("/")) else real  # noqa: PTH114
 
 
+_MAGIC = lazily(r"[*?[]")
 _STARS = lazily(r"(?:^|(?<=/))\*\*(?:/+\*\*)*(?:/+|$)")
 
 

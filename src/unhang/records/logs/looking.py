@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, islice
+from time import thread_time
 from typing import TYPE_CHECKING
 
 from unhang.patterns import lazily
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
 # Lines with the needle of a signature that are parsed in one block, from each end; and lines that are only matched.
 MAX_LOOKS = 64
 MAX_GLANCES = 16_384
-# A block with more needles than this is no log of one failure (those have 30), and built to be slow: of each signature so many of these are
-# looked at, and so many bytes of a line on each side of its needle.
+# CPU time for the lines of a block, which takes a tenth of it in the log of a failure. Behind that, and in a block with more needles than such a log
+# has (30), little of each signature is looked at, with so many bytes on each side; behind as much again nothing.
+BLOCK_S = 0.4
 MANY_NEEDLES, FEW_LOOKS, FEW_GLANCES, FEW_BYTES = 200, 2, 4, 2048
+# Shorter lines are matched in no time, whatever the pattern.
+_SLOW_BYTES = 512
 # Parsing a line takes as long as matching N lines.
 LOOK_COSTS = 16
 # Evidence is read by people; context only by us.
@@ -40,9 +44,9 @@ MAX_TEXT = 2000
 MAX_CONTEXT_TEXT = 400
 # Lines longer than MAX_LINE_BYTES are matched in pieces: at most N pieces per signature, from the front of a part and from its end.
 MAX_PIECES = 16
-# Widths of terminals, the least one, and how many lines a message is wrapped into.
+# Widths of terminals, the least and the greatest one, and how many lines a message is wrapped into.
 WIDTHS = (80, 100, 120, 132)
-MIN_WIDTH = 79
+MIN_WIDTH, MAX_WIDTH = 79, 1024
 MAX_WRAPPED = 12
 # Parsed lines that are kept: at least those of a block, for each signature goes through all of it. One takes about as much beside its text.
 MAX_KEPT_BYTES = 24 * 1024 * 1024
@@ -72,15 +76,25 @@ class Kept(dict[tuple[int, int], Line]):
     bytes = 0
 
 
+class Budget:
+    """The CPU time that is left for the lines of a block, in seconds: for little at 0, and for nothing at -BLOCK_S."""
+
+    def __init__(self, needles: int) -> None:
+        self.left_s = BLOCK_S if needles <= MANY_NEEDLES else 0.0
+
+    def spend(self, since_s: float) -> None:
+        self.left_s -= thread_time() - since_s
+
+
 class Look:
     """One block of a log, behind so many lines. `rank` is the log's owner if that is certain, whatever its lines say.
 
     `pieces` counts pieces of overlong lines; blocks that are searched in one direction share it. `lines` are parsed ones, which
-    all blocks of a part share. `crowded`: it has more than MANY_NEEDLES.
+    all blocks of a part share.
     """
 
     def __init__(
-        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, pieces: Counter[Signature], lines: Kept, crowded: bool
+        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, pieces: Counter[Signature], lines: Kept, budget: Budget
     ) -> None:
         self.block = block
         self.window = block.window
@@ -89,7 +103,7 @@ class Look:
         self.rank = rank
         self.pieces = pieces
         self.lines_before = lines_before
-        self.max_looks, self.max_glances, self.half_line = (FEW_LOOKS, FEW_GLANCES, FEW_BYTES) if crowded else (MAX_LOOKS, MAX_GLANCES, _HALF_LINE)
+        self.budget = budget
         self._lines = lines
         # Behind the end of a line: the end of the next one, and the step that it counts.
         self._counts: dict[int, tuple[int, tuple[str, ...]]] = {}
@@ -97,28 +111,28 @@ class Look:
     def first(self, signature: Signature, at: int, count: int) -> tuple[list[Found], int | None]:
         """The first `count` hits of a signature from a place in the window on; and where the search stopped, None at the end of the block."""
         found: list[Found] = []
-        literal, looks = signature.needle.encode(), self.max_looks
+        literal, looks = signature.needle.encode(), 0
         end, pattern = self._reach(literal), unanchored(signature.pattern)
-        for _ in range(self.max_glances):
-            if len(found) == count or looks == 0:
+        for glances in range(MAX_GLANCES):
+            if len(found) == count or self._is_enough(looks, glances):
                 break
             at = self.window.find(literal, at, end)
             if at < 0:
                 return found, None
             start, stop = self._segment(at)
-            if self._may_match(signature, pattern, at, start, stop):
-                looks -= 1
-                if (hit := self._found(signature, at, start, stop)) is not None:
-                    found.append(hit)
+            matches, hit = self._hit_at(signature, pattern, at, start, stop)
+            looks += matches
+            if hit is not None:
+                found.append(hit)
             at = max(stop, at + len(literal))
         return found, at
 
     def last(self, signature: Signature, from_: int, count: int, *, at_most: int) -> tuple[list[Found], int]:
         """The last `count` hits of a signature that begin at `from_` or later, newest first; and the cost in matched lines, about `at_most`."""
         found: list[Found] = []
-        literal, looks = signature.needle.encode(), self.max_looks
+        literal, looks = signature.needle.encode(), 0
         end, pattern, seen = self._reach(literal), unanchored(signature.pattern), 0
-        while seen < min(at_most, self.max_glances) and len(found) < count and looks:
+        while seen < at_most and len(found) < count and not self._is_enough(looks, seen):
             at = self.window.rfind(literal, from_, end)
             if at < 0:
                 break
@@ -126,13 +140,31 @@ class Look:
             start, stop = self._segment(at)
             # Of a line with several of them the first one, as from the front.
             at = self.window.find(literal, max(start, from_), end)
-            if self._may_match(signature, pattern, at, start, stop):
-                looks -= 1
-                seen += LOOK_COSTS
-                if (hit := self._found(signature, at, start, stop)) is not None:
-                    found.append(hit)
+            matches, hit = self._hit_at(signature, pattern, at, start, stop)
+            looks += matches
+            seen += LOOK_COSTS * matches
+            if hit is not None:
+                found.append(hit)
             end = max(start, from_)
         return found, seen
+
+    def _is_enough(self, looks: int, glances: int) -> bool:
+        left_s = self.budget.left_s
+        return looks >= MAX_LOOKS or (left_s <= 0 and (looks >= FEW_LOOKS or glances >= FEW_GLANCES or left_s <= -BLOCK_S))
+
+    def _hit_at(self, signature: Signature, pattern: re.Pattern[str], at: int, start: int, stop: int) -> tuple[bool, Found | None]:
+        """Whether a line may match, and its hit if it does."""
+        begun_s = thread_time() if stop - start > _SLOW_BYTES else None
+        hit = None
+        if matches := self._may_match(signature, pattern, at, start, stop):
+            begun_s = thread_time() if begun_s is None else begun_s
+            hit = self._found(signature, at, start, stop)
+        if begun_s is not None:
+            self.budget.spend(begun_s)
+        return matches, hit
+
+    def _most(self, size: int) -> int:
+        return size if self.budget.left_s > 0 else FEW_BYTES
 
     def _reach(self, literal: bytes) -> int:
         """Where a literal that begins in the block ends at the latest."""
@@ -154,7 +186,11 @@ class Look:
             return True
         # The rest of what a terminal wrapped is in the next lines.
         width = len(raw)
-        if not _may_be_wrapped(signature) or width < MIN_WIDTH or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n"):
+        if (
+            not _may_be_wrapped(signature)
+            or not MIN_WIDTH <= width <= MAX_WIDTH
+            or (width not in WIDTHS and self.window[stop + 1 + width : stop + 2 + width] != b"\n")
+        ):
             return False
         # A line with the needle is no rest of another.
         if self.window.find(signature.needle.encode(), stop + 1, self._end(stop + 1, min(len(self.window), stop + 1 + MAX_LINE_BYTES))) >= 0:
@@ -179,7 +215,9 @@ class Look:
             if line.level == signature.needle and signature.needle not in line.text:
                 # It was taken off with the prefix.
                 line = replace(line, text=f"{line.level} {line.text}")
-        message, is_certain = self._unwrapped(line, start, stop, signature.needle) if _may_be_wrapped(signature) else ("", False)
+        message, is_certain = (
+            self._unwrapped(line, start, stop, signature.needle) if _may_be_wrapped(signature) and stop - start <= MAX_WIDTH else ("", False)
+        )
         said = [text for text in (line.text, message) if text and (not signature.pattern or compiled(signature.pattern).search(text) is not None)]
         if not said:
             return None
@@ -234,8 +272,9 @@ class Look:
     def _segment(self, at: int) -> tuple[int, int]:
         """The line around a place; of a progress bar the state behind the last carriage return."""
         window, size = self.window, len(self.window)
-        low = at - self.half_line if at > self.half_line else 0
-        high = at + self.half_line if at + self.half_line < size else size
+        reach = self._most(_HALF_LINE)
+        low = at - reach if at > reach else 0
+        high = at + reach if at + reach < size else size
         start = window.rfind(b"\n", low, at) + 1 or low
         stop = window.find(b"\n", at, high)
         stop = high if stop < 0 else stop
@@ -308,12 +347,12 @@ class Look:
         return "\n".join((*above[::-1], self._line(start, stop).text, self._behind(stop, count)))
 
     def _behind(self, stop: int, count: int) -> str:
-        bounds = islice(self._bounds(stop + 1, min(len(self.window), stop + 1 + MAX_NEAR_BYTES)), count)
+        bounds = islice(self._bounds(stop + 1, min(len(self.window), stop + 1 + self._most(MAX_NEAR_BYTES))), count)
         return "\n".join(self._line(*b).text for b in bounds)
 
     def _above(self, start: int, count: int) -> Iterator[tuple[int, int]]:
         """The lines above one that are not empty, from the nearest up."""
-        limit = max(0, start - MAX_NEAR_BYTES)
+        limit = max(0, start - self._most(MAX_NEAR_BYTES))
         stop = start - 1
         while count:
             if stop > limit and self.window[stop - 1] in _BREAKS:

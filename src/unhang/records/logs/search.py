@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from unhang.errors import RecordError
 from unhang.records.logs.blocks import Block, blocks
 from unhang.records.logs.line import Readable
-from unhang.records.logs.looking import MANY_NEEDLES, MAX_GLANCES, MAX_PIECES, Found, Kept, Look
+from unhang.records.logs.looking import MAX_GLANCES, MAX_PIECES, Budget, Found, Kept, Look
 from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
@@ -54,7 +54,7 @@ class LogRead:
 
     `ranks` are those that the beginning of some line names, and the log's owner: that of its name, which may be a node's where lines name others.
     `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one. `tail` are its last bytes.
-    `sampled`: lines too long to be matched as a whole, or in a block with more than MANY_NEEDLES, were only sampled.
+    `sampled`: of lines that are too long to be matched as a whole, or take too long, only some were.
     """
 
     source: str
@@ -262,7 +262,7 @@ def _in_order(
 class _Waiting(NamedTuple):
     load: Callable[[], Block]
     lines_before: int
-    crowded: bool
+    budget: Budget
 
 
 class _Collector:
@@ -285,14 +285,14 @@ class _Collector:
 
     def add(self, surveyed: _Survey) -> None:
         part, block = self.part, surveyed.block
-        waiting = _Waiting(surveyed.load, part.lines, len(surveyed.present) > MANY_NEEDLES)
-        part.sampled |= waiting.crowded
+        waiting = _Waiting(surveyed.load, part.lines, Budget(len(surveyed.present)))
         look = self._look_at(block, waiting, self.pieces)
         if not block.offset:
             part.begins = look.begins()
         if surveyed.present:
             waits = [self._look(look, waiting, s, at) for i, at in surveyed.present.items() for s in self.needles.signatures[i]]
             self.blocks_waiting += any(waits)
+        part.sampled |= waiting.budget.left_s <= 0
         part.lines += surveyed.newlines
         part.bytes += block.end - block.begin
         part.tail = block.window[max(0, block.end - TAIL_BYTES) : block.end]
@@ -321,7 +321,7 @@ class _Collector:
             lines_before=waiting.lines_before,
             pieces=pieces,
             lines=self.lines,
-            crowded=waiting.crowded,
+            budget=waiting.budget,
         )
 
     def settle(self) -> None:
@@ -340,7 +340,7 @@ class _Collector:
                 if len(found) == signature.lasts or glances <= 0:
                     break
             self.part.add_last(signature, found[::-1])
-        self.part.sampled |= any(n > MAX_PIECES for n in (*self.pieces.values(), *pieces.values()))
+        self.part.sampled |= any(n > MAX_PIECES for n in (*self.pieces.values(), *pieces.values())) or any(w.budget.left_s <= 0 for w in looks)
         self.waiting.clear()
         self.blocks_waiting = 0
 
