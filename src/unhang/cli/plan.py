@@ -101,7 +101,7 @@ def plan(
     from unhang.launch import command as commands
     from unhang.planning import choice, exported, training
     from unhang.planning.shape import Unshaped
-    from unhang.remedies.exports.exported import Exported
+    from unhang.remedies.exports.launch_command import Exported
     from unhang.report import language
     from unhang.report import plan as report
     from unhang.text import Text
