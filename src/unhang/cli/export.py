@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from unhang import files
+from unhang.cli.json_errors import print_json
 from unhang.cli.options import NoColor
-from unhang.cli.refused import print_json
 from unhang.report import screen
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhang.cli import refused
+from unhang.cli import json_errors
 from unhang.cli.options import NoColor
 from unhang.report import screen
 
@@ -174,7 +174,7 @@ def plan(
         screen.echo(f"unhang: {text.of(chosen)}", stderr=True)
     measured = _measured(made, made.row(strategy), run) if run is not None else None
     if as_json:
-        refused.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
+        json_errors.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
     elif measured is not None:
         screen.echo(measured.says().of(chosen))
     is_fine = any(row.is_usable for row in made.rows) or machine.device_bytes is None
