@@ -28,7 +28,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     from unhang.records.flight.recordings import sum_up
     from unhang.records.logs.finding import find
     from unhang.records.logs.opening import shown
-    from unhang.report.progress import reading
+    from unhang.report.screen import reading
 
     summed = [_dumps_of_run(p) for p in paths]
     of_runs = [left for _, left in summed if left is not None]

@@ -72,11 +72,11 @@ def save(
     Exit code: 0 if it was packed, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM); then there is no new FILE.
     """
     from unhang.pack import packer
-    from unhang.report import language, pack, progress
+    from unhang.report import language, pack
 
     chosen = language.chosen(lang)
     extras = packer.Extras(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
-    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
+    with _interruptible(_NOTHING_LEFT), screen.reading(quiet=as_json) as on_progress:
         taken, digest, total = packer.save(env, file, extras, level=level, replace=replace, on_progress=on_progress)
     written = file.stat().st_size
     if as_json:
@@ -105,10 +105,10 @@ def load(
     interrupted (143 by SIGTERM).
     """
     from unhang.pack import loader
-    from unhang.report import language, pack, progress
+    from unhang.report import language, pack
 
     chosen = language.chosen(lang)
-    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
+    with _interruptible(_NOTHING_LEFT), screen.reading(quiet=as_json) as on_progress:
         loaded = loader.load(file, dest, replace=replace, on_progress=on_progress)
     if as_json:
         head = {"schema": "unhang/pack-load/1", "state": loaded.state, "dest": loaded.dest, "digest": loaded.digest}

@@ -332,11 +332,11 @@ def _tracked(
 
 
 def _measured(made: Plan, row: Row, command: Command) -> Calibration:
-    from unhang.bench import peak
+    from unhang.bench.runner import measure_peak
     from unhang.launch.supervise import run_path
     from unhang.records.rundir import RunDir
     from unhang.report.plan import calibrate
 
     rundir = RunDir.create(lambda: run_path(Path("runs"), "plan").absolute(), private=True)
-    ranks = peak.measure(command, rundir, steps=3, tell=lambda event: None)
+    ranks = measure_peak(command, rundir, steps=3, tell=lambda event: None)
     return calibrate(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])

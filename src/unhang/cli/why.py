@@ -303,7 +303,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
     from unhang.diagnosis.explained import explained
     from unhang.diagnosis.recorders import examine, examine_with_logs, times
     from unhang.records.flight.recordings import record_all
-    from unhang.report.progress import reading
+    from unhang.report.screen import reading
 
     found, blank = unpacking.set_apart(found)
     if not found.sources:
@@ -332,7 +332,7 @@ def _title(paths: list[str]) -> str:
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool, recorded: Recorded | None = None) -> Judged:
     from unhang.cli import caches
     from unhang.diagnosis.logs import judge_logs
-    from unhang.report.progress import reading
+    from unhang.report.screen import reading
 
     with reading(quiet=quiet) as progress:
         judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress, found=found, recorded=recorded)

@@ -95,7 +95,7 @@ class Beside:
     def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundle]) -> None:
         from unhang.errors import UnhangError
         from unhang.records.logs.opening import shown
-        from unhang.report.progress import counting
+        from unhang.report.screen import counting
 
         name = shown(str(target))
         try:
