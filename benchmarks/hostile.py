@@ -127,7 +127,7 @@ class Judged:
     def __init__(self, log: Path, harmless: bytes) -> None:
         from rich.console import Console
 
-        from unhang.cli import app, beside, unpacking, why  # noqa: F401
+        from unhang.cli import app, unpacking, why, why_outputs  # noqa: F401
         from unhang.diagnosis import logs
         from unhang.report import terminal
 

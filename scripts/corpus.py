@@ -111,7 +111,7 @@ class Unhang:
     """The verbs of the unhang that can be imported, each command answered in this process."""
 
     def __init__(self, home: Path) -> None:
-        from unhang.cli import app, verbs
+        from unhang.cli import app
         from unhang.diagnosis import logs
         from unhang.report import language
 
@@ -125,7 +125,7 @@ class Unhang:
             return self._judged[-1]
 
         logs.judge_logs = noted
-        verbs.whole = functools.cache(verbs.whole)
+        app.whole = functools.cache(app.whole)
         self._home = home
         # Nobody's machine: one core, so that nothing is forked, and a clock that stands still.
         os.sched_getaffinity = lambda pid: {0}

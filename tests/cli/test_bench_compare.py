@@ -9,7 +9,7 @@ import pytest
 
 from unhang.bench.in_force import ARGUMENTS
 from unhang.bench.records import Asked
-from unhang.cli import app, bench_compare, verbs
+from unhang.cli import app, bench_compare
 from unhang.errors import UnhangError
 from unhang.launch import command as commands
 from unhang.report import language
@@ -100,10 +100,10 @@ def test_a_command_with_a_credential_is_typed_again(folder, monkeypatch, capsys,
 
 @pytest.mark.parametrize(("typed", "margin"), [([], 0.01), (["--margin", "2.5%"], 0.025), (["--margin", "5"], 0.05)])
 def test_margins_are_percentages(typed, margin):
-    context = verbs.whole("bench").commands["compare"].make_context("compare", [*typed, "train.py"])
+    context = app.whole("bench").commands["compare"].make_context("compare", [*typed, "train.py"])
     assert context.params["margin"] == pytest.approx(margin) and context.params["budget"] == 1200
     if typed:
-        assert verbs.whole("bench").commands["check"].make_context("check", typed).params["margin"] == pytest.approx(margin)
+        assert app.whole("bench").commands["check"].make_context("check", typed).params["margin"] == pytest.approx(margin)
 
 
 def test_why_no_ready_made_comparison_applies_is_said(folder):

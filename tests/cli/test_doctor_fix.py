@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from unhang.cli import doctor, repairing
+from unhang.cli import doctor, doctor_fix
 from unhang.errors import UnhangError
 from unhang.facts.snapshot import Snapshot
 from unhang.model import Examination, HostFinding, Remedy
@@ -242,8 +242,8 @@ def examined(**env: str) -> Examination:
     return Examination(host="h", taken="t", areas=(), findings=(finding,))
 
 
-def repaired(examination: Examination, *, yes: bool = True, goes_on: bool = False) -> repairing.Repair:
-    return repairing.repair(Snapshot(host="h", taken="t"), examination, yes=yes, quiet=False, lang="en", goes_on=goes_on)
+def repaired(examination: Examination, *, yes: bool = True, goes_on: bool = False) -> doctor_fix.Repair:
+    return doctor_fix.repair(Snapshot(host="h", taken="t"), examination, yes=yes, quiet=False, lang="en", goes_on=goes_on)
 
 
 def test_settings_are_written(tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from unhang.cli import misplaced
+from unhang.cli import training_command
 from unhang.errors import UnhangError
 
 OWN = frozenset({"--dry-run", "--name", "--fallback", "--nproc-per-node"})
@@ -26,27 +26,27 @@ def script(tmp_path):
 
 def test_a_dry_run_that_would_start_the_training_is_refused(script):
     with pytest.raises(UnhangError, match="would go to it") as raised:
-        misplaced.notes((script("print(1)"), "--lr", "1", "--dry-run"), OWN)
+        training_command.notes((script("print(1)"), "--lr", "1", "--dry-run"), OWN)
     assert "unhang run --dry-run" in raised.value.hint and "unhang run -- " in raised.value.hint
 
 
 @pytest.mark.parametrize("text", ["add('--dry-run')", "dry_run: bool = False", "if args.DRY_RUN:"])
 def test_a_script_that_has_one_of_its_own_gets_it(script, text):
-    assert misplaced.notes((script(text), "--dry-run"), OWN) == []
+    assert training_command.notes((script(text), "--dry-run"), OWN) == []
 
 
 def test_who_sets_the_command_apart_means_it(script):
-    assert misplaced.notes((script(""), "--dry-run"), OWN, meant=True) == []
+    assert training_command.notes((script(""), "--dry-run"), OWN, meant=True) == []
 
 
 def test_others_are_told(script):
     path = script("if __name__ == '__main__': pass  # --fallback")
-    (note,) = misplaced.notes(("torchrun", "--nproc-per-node", "2", path, "--name=x", "--fallback", "off", "--lr", "1"), OWN)
+    (note,) = training_command.notes(("torchrun", "--nproc-per-node", "2", path, "--name=x", "--fallback", "off", "--lr", "1"), OWN)
     assert "--name stands behind" in note
 
 
 def test_a_command_of_its_own_is_no_script():
-    assert misplaced.notes(("make", "--dry-run", "--name", "x"), OWN) == []
+    assert training_command.notes(("make", "--dry-run", "--name", "x"), OWN) == []
 
 
 def test_the_command_knows_its_options(script, tmp_path):

@@ -8,11 +8,11 @@ import tempfile
 
 import pytest
 
-from unhang.cli import app, verbs
+from unhang.cli import app
 from unhang.errors import EXIT_OURS, EXIT_USER
 from unhang.report import language
 
-WITH_JSON = [name for name in verbs.SAYS if any("--json" in p.opts for p in verbs.whole(name).params)]
+WITH_JSON = [name for name in app.SAYS if any("--json" in p.opts for p in app.whole(name).params)]
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_words_that_are_not_understood_may_hide_where_the_options_end(unhang):
 
 
 def test_our_own_failure(unhang, monkeypatch):
-    monkeypatch.setattr("unhang.cli.bug_report.write", lambda error: "report.md")
+    monkeypatch.setattr("unhang.cli.app.write_bug_report", lambda error: "report.md")
     monkeypatch.setattr("unhang.cli.top._looker", lambda path: 1 / 0)
     code, out, err = unhang("top", "--json", ".")
     assert (code, json.loads(out)["exitcode"]) == (EXIT_OURS, EXIT_OURS) and "report.md" in err
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_written_beside_an_answer_is_told_of_on_stderr_alo
 
 
 def test_our_own_failure_behind_an_answer(unhang, tmp_path, monkeypatch):
-    monkeypatch.setattr("unhang.cli.bug_report.write", lambda error: "report.md")
+    monkeypatch.setattr("unhang.cli.app.write_bug_report", lambda error: "report.md")
     monkeypatch.setattr("unhang.cli.why.write_report", lambda *given: 1 / 0)
     (tmp_path / "train.log").write_text("RuntimeError: CUDA error: an illegal memory access was encountered\n")
     code, out, err = unhang("why", "--json", "--report", "x.html", "train.log")
@@ -144,8 +144,8 @@ def test_a_verb_that_cannot_be_imported(unhang, tmp_path, monkeypatch):
 
 def test_the_report_is_written_before_a_program_is_told(unhang, monkeypatch):
     order = []
-    monkeypatch.setattr("unhang.cli.bug_report.write", lambda error: order.append("report") or "report.md")
-    monkeypatch.setattr("unhang.cli.refused.tell", lambda *said, **more: order.append("told"))
+    monkeypatch.setattr("unhang.cli.app.write_bug_report", lambda error: order.append("report") or "report.md")
+    monkeypatch.setattr("unhang.cli.json_errors.tell", lambda *said, **more: order.append("told"))
     monkeypatch.setattr("unhang.cli.top._looker", lambda path: 1 / 0)
     assert unhang("top", "--json", ".")[0] == EXIT_OURS and order == ["report", "told"]
 
@@ -158,6 +158,6 @@ def test_a_reader_that_has_gone_changes_no_exit_code(unhang, monkeypatch):
         def flush(self):
             pass
 
-    monkeypatch.setattr("unhang.cli.refused.os.dup2", lambda a, b: None)
+    monkeypatch.setattr("unhang.cli.json_errors.os.dup2", lambda a, b: None)
     monkeypatch.setattr(sys, "stdout", Gone())
     assert unhang("why", "--json", "nosuch.log")[0] == EXIT_USER

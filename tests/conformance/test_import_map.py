@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import unhang
-from unhang.cli.verbs import SAYS
+from unhang.cli.app import SAYS
 
 PACKAGE = Path(unhang.__file__).parent
 MAY_IMPORT_TORCH = {"probes", "runtime", "integrations", "testing"}
@@ -93,7 +93,7 @@ def test_the_library_loads_nothing():
 
 # What other verbs, other records and other packages need: half of the time in which a small log is answered would go there.
 NOT_FOR_A_LOG = (
-    *(f"unhang.cli.{verb}" for verb in ("run", "doctor", "vars", "explain", "demo", "digest", "ras", "running", "repairing")),
+    *(f"unhang.cli.{verb}" for verb in ("run", "doctor", "vars", "explain", "demo", "digest", "ras", "running", "doctor_fix")),
     *(f"unhang.records.{name}" for name in ("flight", "match", "ras", "incident", "picture", "stacks", "kernel", "trunks")),
     *("unhang.diagnosis.contradictions", "unhang.diagnosis.recorders", "unhang.diagnosis.why", "unhang.diagnosis.bundle"),
     *("unhang.facts", "unhang.launch", "unhang.probes", "unhang.remedies", "unhang.runtime", "unhang.testing", "unhang.report.html"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.cli.beside import Beside
+from unhang.cli.why_outputs import Beside
 from unhang.diagnosis.logs import judge_logs
 from unhang.records.logs.finding import find
 from unhang.records.trunks import ends

@@ -14,7 +14,7 @@ from unhang.bench.arms import Rules
 from unhang.bench.comparison import Comparison
 from unhang.bench.rounds import RoundView
 from unhang.model import Evidence, Finding, Verdict
-from unhang.report import bench_plot
+from unhang.report import bench_metrics
 from unhang.report.bench import ProgressLine, Report
 from unhang.report.bench_ranking import Ranking
 from unhang.report.html import of_bench
@@ -99,7 +99,7 @@ def test_it_speaks_chinese(trainings):
 
 def test_a_plot_has_one_scale_and_no_more_columns_than_the_terminal():
     rows = [compared("1", -0.02), compared("2", 0.04, 0.03, 0.06), compared("all", 0.0, -900.0), compared("x", 0.0, None, 0.02)]
-    head, one, two, three, four = bench_plot.lines(rows, 0.01, width=46)
+    head, one, two, three, four = bench_metrics.lines(rows, 0.01, width=46)
     # 41 columns from -2 % to 6 %: five for each percent.
     assert head.split() == ["-2.0", "%", "+6.0", "%"] and max(map(len, (head, one, two, three))) == 46
     assert one == "  1  *    :    |    :"

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from unhang.report import progress
+from unhang.report import screen
 
 
 class Screen(io.StringIO):
@@ -16,11 +16,11 @@ class Screen(io.StringIO):
 
 @pytest.mark.parametrize(("no_color", "quiet", "drawn"), [("", False, True), ("1", False, False), ("", True, False)])
 def test_the_bar(monkeypatch, no_color, quiet, drawn):
-    screen = Screen()
-    monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr(progress, "PATIENCE_S", -1.0)
+    terminal = Screen()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(screen, "PATIENCE_S", -1.0)
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", "xterm-256color")
-    with progress.reading(quiet=quiet) as tell:
+    with screen.reading(quiet=quiet) as tell:
         tell(1, 2)
-    assert bool(screen.getvalue()) is drawn
+    assert bool(terminal.getvalue()) is drawn

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.cli.climbing import proposed
+from unhang.cli.doctor_fix import proposed
 from unhang.model import Finding, Outcome, StageResult, Steps, Trial, Tried, Verdict
 from unhang.report import solution
 

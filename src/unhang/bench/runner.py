@@ -23,8 +23,10 @@ from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, RunDirError, Unha
 from unhang.facts.host import Host
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
+from unhang.launch.command import Command
 from unhang.model import Verdict
 from unhang.records import named
+from unhang.records.rundir import RunDir
 from unhang.runtime.attach import protocol
 
 Stopped = Literal["decided", "budget", "interrupted", "failed"]
@@ -231,3 +233,34 @@ class Benchmark:
             failures=tuple(self._failures),
             **failed,
         )
+
+
+def measure_peak(command: Command, rundir: RunDir, *, steps: int, tell: Callable[[events.Event], None]) -> tuple[step_times.RankFile, ...]:
+    """Run the command until the optimizer step `steps` of every rank, for the most memory that they take.
+
+    Raises UnhangError if it fails or takes none, SystemExit for Ctrl-C.
+    """
+    files = rundir.path / "steps"
+    files.mkdir(mode=0o700)
+    supervisor = supervise.Supervisor(
+        command,
+        rundir=rundir,
+        options=Options(),
+        policy=supervise.Policy(on_failure="abort", max_restarts=0),
+        tell=tell,
+        sink=lambda rank, stream, data: None,
+        settings={protocol.ENV_STEP_TIMES: str(files), protocol.ENV_STEP_LIMIT: str(steps)},
+    )
+    with supervise.signals_kept():
+        outcome = supervisor.run()
+    ranks = step_times.read(files)
+    shutil.rmtree(files)
+    if outcome.interrupted:
+        raise SystemExit(outcome.exitcode)
+    if outcome.exitcode or not any(one.host_bytes for one in ranks):
+        raise UnhangError(
+            "the training failed before its memory could be measured" if outcome.exitcode else "no optimizer step was seen",
+            says_zh="训练在测得内存之前失败" if outcome.exitcode else "没有观察到优化器更新",
+            hint=f"unhang why {named.again(rundir.path)}",
+        )
+    return ranks

@@ -1,26 +1,72 @@
-"""All verbs together, and the one place where errors become exit codes."""
+"""All verbs, of which only the one that was asked for is imported, and the one place where errors become exit codes."""
 
 from __future__ import annotations
 
 import codecs
 import errno
+import importlib
 import io
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from unhang import __version__
-from unhang.cli import refused
+from unhang.cli import json_errors
 from unhang.cli.main import answer_interrupts, say_nothing_was_started
 from unhang.cli.options import NoColor
-from unhang.cli.verbs import Verbs
 from unhang.errors import EXIT_OURS, EXIT_USER, UnhangError, interrupted_by
 from unhang.printable import Printable
 from unhang.report import screen
+
+# In the order of the list.
+SAYS = {
+    "run": "Run a training: watch it, say why it failed, start it again.",
+    "top": "Show how a run stands: its ranks, where they are, who is waited for.",
+    "why": "Say why a run failed, and what to do.",
+    "doctor": "Say what of this machine will make a training fail.",
+    "presets": "Show settings that go together, and what this machine makes of them.",
+    "export": "Write settings in the form of a launcher, or check such a file.",
+    "plan": "Say what of a training fits this hardware, and how to divide it.",
+    "bench": "Measure what a setting costs: compare trainings that differ in it.",
+    "pack": "Move an environment to other hosts, and prove that it works there.",
+    "vars": "Say which variables are read here, and which are wrong.",
+    "explain": "Print what is known of a cause.",
+    "demo": "Break a small training in seven ways, and see each found.",
+}
+
+
+class Verbs(TyperGroup):
+    """Its `commands` are for the list, for completion and for what somebody may have meant; whoever calls one gets the whole of it."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands.update((name, TyperCommand(name, short_help=says)) for name, says in SAYS.items())
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and whole(command.name or ""), rest
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with json_errors.told():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with json_errors.told():
+            return super().invoke(ctx)
+
+
+def whole(name: str) -> Any:
+    """One verb with its options, as a command that can be called."""
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    importlib.import_module(f"unhang.cli.{name}").register(alone)
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
     name="unhang",
@@ -68,7 +114,7 @@ def run() -> None:
 
 
 def _answer() -> None:
-    refused.answers(given=False)
+    json_errors.answers(given=False)
     try:
         try:
             app()
@@ -175,25 +221,52 @@ def _complain(error: UnhangError) -> None:
 
     labels = language.LABELS[language.spoken()]
     says_zh = error.says_zh if language.spoken() == "zh" else None
-    _say(f"unhang: {refused.shown(says_zh or language.refusal(str(error)))}", red=True)
+    _say(f"unhang: {json_errors.shown(says_zh or language.refusal(str(error)))}", red=True)
     if error.cause:
-        _say(f"{labels['usual_cause']}: {refused.shown(language.refusal(error.cause))}")
+        _say(f"{labels['usual_cause']}: {json_errors.shown(language.refusal(error.cause))}")
     if error.hint:
-        _say(f"{labels['try']}: {refused.shown(language.refusal(error.hint))}")
-    refused.tell(str(error), exitcode=EXIT_USER, error_zh=error.says_zh, cause=error.cause, hint=error.hint)
+        _say(f"{labels['try']}: {json_errors.shown(language.refusal(error.hint))}")
+    json_errors.tell(str(error), exitcode=EXIT_USER, error_zh=error.says_zh, cause=error.cause, hint=error.hint)
 
 
 def _report(error: Exception) -> None:
-    from unhang.cli import bug_report
-
     said = f"this is our own failure: {type(error).__name__}: {error}"
-    _say(f"unhang: {refused.shown(said)}", red=True)
-    path = bug_report.write(error)
+    _say(f"unhang: {json_errors.shown(said)}", red=True)
+    path = write_bug_report(error)
     if path is not None:
         _say(f"A report ready to paste is in {path}")
-    refused.tell(said, exitcode=EXIT_OURS)
+    json_errors.tell(said, exitcode=EXIT_OURS)
     if path is None:
         raise error
+
+
+def write_bug_report(error: BaseException) -> Path | None:
+    """Write one of our own failures to a new file, ready to paste, and return its path; None where no file can be written."""
+    import platform
+    import tempfile
+    import traceback
+
+    from unhang.diagnosis.redact import redact
+
+    lines = [
+        "### What happened",
+        f"`{' '.join(sys.argv)}` ended with {type(error).__name__}: {error}",
+        "",
+        "### Versions",
+        f"unhang {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "",
+        "### Traceback",
+        "```",
+        "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip(),
+        "```",
+        "",
+    ]
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="unhang-report-", suffix=".md", delete=False, encoding="utf-8", errors="replace") as f:
+            f.write(redact("\n".join(lines)))
+    except OSError:
+        return None
+    return Path(f.name)
 
 
 def _say(text: str, *, red: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
-from unhang.cli.options import NoColor, Private, duration, percentage
+from unhang.cli.options import NoColor, Private, duration, is_typed, percentage
 from unhang.errors import MissingExtra
 
 _ARM = "Settings as --set of unhang run takes them, env.NAME=VALUE, a preset, or none."
@@ -139,9 +139,9 @@ def compare(
     our own failure; 130 if interrupted by Ctrl-C (143 by SIGTERM). What was measured is kept: --resume DIR goes on.
     """
     options = SimpleNamespace(**locals())
-    from unhang.cli import again, bench_compare
+    from unhang.cli import bench_compare
 
-    typed = {p.opts[0] for p in context.command.params if again.is_typed(context, str(p.name))}
+    typed = {p.opts[0] for p in context.command.params if is_typed(context, str(p.name))}
     bench_compare.run(cast(Any, context.command.name), options, typed)
 
 

@@ -12,7 +12,7 @@ from unhang.bench import baseline, hardware
 from unhang.bench import comm as measuring
 from unhang.bench.comm import LOCAL, OPS, Asked, Result, Row
 from unhang.bench.comparison import Comparison
-from unhang.cli import caches, refused
+from unhang.cli import caches, json_errors
 from unhang.cli.bench import LEAST_ROUNDS, need_scipy
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, UnhangError
@@ -32,7 +32,7 @@ def comm(options: SimpleNamespace) -> None:
     report = Report(result=result, limit=None if result.group is None else hardware.limit(result.group, memory_gbps=memory))
     if options.csv is not None:
         options.csv.write(report.csv())
-    refused.answer(report.json(), report.print, as_json=options.as_json)
+    json_errors.answer(report.json(), report.print, as_json=options.as_json)
     raise typer.Exit(1 if result.stopped == "failed" or any(row.wrong for row in result.rows) else 0)
 
 
@@ -58,7 +58,7 @@ def record(options: SimpleNamespace) -> None:
     kept = baseline.Baseline(recorded=baseline.now(), machine=machine, asked=asked, seconds={key: tuple(values) for key, values in seconds.items()})
     store.keep(kept)
     document = {"schema": "unhang/bench-baseline/1", "file": str(store.path), **msgspec.to_builtins(kept)}
-    refused.answer(document, lambda console: console.print(f"recorded in {store.path}"), as_json=options.as_json)
+    json_errors.answer(document, lambda console: console.print(f"recorded in {store.path}"), as_json=options.as_json)
 
 
 def check(options: SimpleNamespace) -> None:
@@ -82,7 +82,7 @@ def check(options: SimpleNamespace) -> None:
     store.keep_check(found)
     document = {"schema": "unhang/bench-check/1", "recorded": before.recorded, "margin": options.margin, "interrupted": not rows}
     document["measured"] = msgspec.to_builtins(found)
-    refused.answer(document, lambda console: console.print(check_table(before, seconds, found, options.margin)), as_json=options.as_json)
+    json_errors.answer(document, lambda console: console.print(check_table(before, seconds, found, options.margin)), as_json=options.as_json)
     outcomes = {one.outcome for one in found}
     raise typer.Exit(EXIT_FOUND if "slower" in outcomes else EXIT_UNDECIDED if "undecided" in outcomes else EXIT_OK)
 
@@ -131,7 +131,7 @@ def _sound(asked: Asked, prefix: str, *, as_json: bool) -> tuple[Row, ...]:
         return ()
     if result.stopped == "failed" or any(row.wrong for row in result.rows):
         report = Report(result=result, limit=None)
-        refused.answer(report.json(), report.print, as_json=as_json)
+        json_errors.answer(report.json(), report.print, as_json=as_json)
         raise typer.Exit(1)
     return result.rows
 

@@ -24,7 +24,7 @@ from unhang.bench.in_force import ARGUMENTS, BY_HOOK, REPORTED_AS, WORLD_SIZE
 from unhang.bench.ready_made import NONE, READY_MADE
 from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
-from unhang.cli import refused, training_command
+from unhang.cli import json_errors, training_command
 from unhang.cli import settings as of_settings
 from unhang.cli.bench import need_scipy
 from unhang.diagnosis.redact import redact_command
@@ -82,14 +82,16 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         directory = BenchDir.create(command.name, asked, private=private)
     directory.lock()
     if options.resume is not None:
-        screen.echo(f"unhang: {_GOES_ON.fill(command=refused.shown(shlex.join(redact_command(command.argv)))).of(language.spoken())}", stderr=True)
+        screen.echo(
+            f"unhang: {_GOES_ON.fill(command=json_errors.shown(shlex.join(redact_command(command.argv)))).of(language.spoken())}", stderr=True
+        )
     again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
         result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()
     common: dict[str, Any] = {"arms": arms, "rules": rules, "run_dir": directory.path, "again": again, "result": result}
     report = Ranking(**common, left_out=asked.left_out) if rules.is_race else bench.Report(**common)
     # What was measured is shown whatever happens to the files.
-    refused.answer(report.json(), report.print, as_json=options.as_json)
+    json_errors.answer(report.json(), report.print, as_json=options.as_json)
     page = functools.partial(of_bench.render, report, command.argv)
     for path, write in (
         (options.csv, report.csv),

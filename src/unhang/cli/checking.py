@@ -13,7 +13,7 @@ from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.knowledge.text import Text
 from unhang.records import named, piped
 from unhang.remedies.exports import checking
-from unhang.remedies.exports.checking.problem import Problem
+from unhang.remedies.exports.checking.documents import Problem
 from unhang.report import language, screen
 
 _MAX_BYTES = 4 * 1024 * 1024

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unhang.cli import refused, unpacking
+from unhang.cli import json_errors, unpacking
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     from unhang.records.flight.recordings import sum_up
     from unhang.records.logs.finding import find
     from unhang.records.logs.opening import shown
-    from unhang.report.progress import reading
+    from unhang.report.screen import reading
 
     summed = [_dumps_of_run(p) for p in paths]
     of_runs = [left for _, left in summed if left is not None]
@@ -61,7 +61,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
             "dumps": done.dumps,
             "not_examined": missed,
         }
-        refused.print_json(told)
+        json_errors.print_json(told)
     else:
         dumps = f"{done.dumps} dump{'s' if done.dumps != 1 else ''}"
         next_step = f"unhang why {named.again(folder)}"

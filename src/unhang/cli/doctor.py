@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unhang import files
-from unhang.cli import refused
+from unhang.cli import json_errors
 from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
 from unhang.report import screen
@@ -107,7 +107,7 @@ def doctor(
 
         titles = {s.id: s.title_zh if chosen == "zh" else s.title for s in subjects().values()}
         if as_json:
-            refused.print_json([{"id": id, "title": title} for id, title in titles.items()])
+            json_errors.print_json([{"id": id, "title": title} for id, title in titles.items()])
         else:
             screen.echo("\n".join(f"{id:14} {title}" for id, title in titles.items()))
         return
@@ -147,9 +147,9 @@ def doctor(
     examination = _examined(seen, only, quiet=as_json, lang=chosen, elsewhere=snapshot is not None, stderr=to_stdout)
     repair = None
     if fix:
-        from unhang.cli import repairing
+        from unhang.cli import doctor_fix
 
-        repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen, goes_on=live)
+        repair = doctor_fix.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen, goes_on=live)
         if repair.changed:
             seen = _seen(None, only, here)
             examination = _examined(seen, only, quiet=as_json, lang=chosen)
@@ -162,13 +162,13 @@ def doctor(
         examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen, stderr=to_stdout))
     written = ""
     if examination.live is not None and fix:
-        from unhang.cli import climbing, repairing
+        from unhang.cli import doctor_fix
         from unhang.remedies import ladder
 
-        found_here = climbing.climb(examination.live, limit_s=fix_limit or ladder.LIMIT_S, quiet=as_json, lang=chosen)
+        found_here = doctor_fix.climb(examination.live, limit_s=fix_limit or ladder.LIMIT_S, quiet=as_json, lang=chosen)
         examination = replace(examination, ladder=found_here)
-        if wanted := climbing.proposed(found_here):
-            written, _ = repairing.write(wanted, repair, yes=yes, quiet=as_json, lang=chosen)
+        if wanted := doctor_fix.proposed(found_here):
+            written, _ = doctor_fix.write(wanted, repair, yes=yes, quiet=as_json, lang=chosen)
     if as_json:
         import msgspec
 
@@ -177,7 +177,7 @@ def doctor(
             | ({} if not written else {"written": written})
             | ({} if repair is None else {"repair": msgspec.to_builtins(repair)})
         )
-        refused.print_json(found)
+        json_errors.print_json(found)
     raise typer.Exit(_exit_code(examination, fail_on))
 
 
@@ -295,7 +295,7 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
     # What was saved is without credentials: else they would differ, and be shown.
     differences = between(*(handed_on(seen(which)) for which in (a, b)))
     if as_json:
-        refused.print_json({"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences})
+        json_errors.print_json({"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences})
     else:
         from unhang.report.doctor import render_differences
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unhang.cli import refused
+from unhang.cli import json_errors
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def explain(
         else:
             listed = [_described(catalogue.get(cause))]
         told = {"schema": EXPLAIN_SCHEMA, **(listed[0] if cause is not None else {"causes": listed})}
-        refused.print_json(told)
+        json_errors.print_json(told)
         return
     if show_list:
         for line in list_for_terminal(catalogue.load().values(), chosen, screen.width(console)):

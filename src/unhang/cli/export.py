@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from unhang import files
+from unhang.cli.json_errors import print_json
 from unhang.cli.options import NoColor
-from unhang.cli.refused import print_json
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from unhang.knowledge.settings.configuration import Configuration
     from unhang.knowledge.settings.setting import Installed, Value
-    from unhang.remedies.exports.exported import Exported
-    from unhang.remedies.exports.layout import Layout
+    from unhang.remedies.exports.form_settings import Layout
+    from unhang.remedies.exports.launch_command import Exported
     from unhang.report.language import Language
 
 SCHEMA = "unhang/export/1"
@@ -88,7 +88,7 @@ def export(
     """
     from unhang.errors import UnhangError
     from unhang.remedies.exports import forms
-    from unhang.remedies.exports.carrying import said
+    from unhang.remedies.exports.form_settings import said
     from unhang.report import language
 
     chosen = language.chosen(lang)
@@ -143,26 +143,24 @@ def _export(
 ) -> Exported:
     from unhang.cli import settings as asked
     from unhang.errors import UnhangError
-    from unhang.remedies.exports import forms, layout
-    from unhang.remedies.exports.carrying import TODAY
-    from unhang.remedies.exports.typed import taken_apart
+    from unhang.remedies.exports import form_settings, forms, launch_command
 
     forms.form(form)
     configured = asked.configured(Path.cwd())
     typed = asked.typed(settings, timeout)
     _contradictions(typed, processes)
-    releases = TODAY if python is None else _installed(python)
+    releases = form_settings.TODAY if python is None else _installed(python)
     if cpu:
         releases = replace(releases, gpus=0)
-    behind = taken_apart(command)
+    behind = launch_command.taken_apart(command)
     nodes = _agreed("--nodes", nodes, behind.nodes)
     processes = _agreed("--processes", processes, behind.processes)
-    address, port = layout.master(master) if master else (None, None)
+    address, port = form_settings.master(master) if master else (None, None)
     address, port = _agreed("--master", address, behind.address), _agreed("--master", port, behind.port)
     of_preset = _of_preset(preset, configured, python, nodes, address)
     choice = {**of_preset, **configured.settings, **{key: value for key, value, _ in typed}}
     given = {key: value for key, value in {"name": name, "image": image, "address": address}.items() if value is not None}
-    where = layout.Layout(
+    where = form_settings.Layout(
         nodes=1 if nodes is None else nodes,
         processes=processes if processes is not None else int(choice.get("processes", 2)),
         given_port=port,
@@ -176,7 +174,9 @@ def _export(
     # A user's own preset is what the user wants.
     own = {*configured.settings, *(key for key, _, _ in typed), *_of_own_preset(preset, configured)}
     suggested = [key for key in of_preset if key not in own and key not in configured.arguments]
-    found = forms.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang, suggested=suggested)
+    found = launch_command.export(
+        form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang, suggested=suggested
+    )
     ours = {key: origin for key, _, origin in typed}
     if wrong := [r for r in found.refused if r.key in ours]:
         first = wrong[0]
@@ -306,9 +306,8 @@ def _check(names: Sequence[str], form: str | None, nodes: int | None, processes:
 def _list(chosen: Language, as_json: bool) -> None:
     from unhang.remedies.exports import forms
 
-    found = [forms.form(name) for name in forms.NAMES]
     if as_json:
-        print_json({"schema": SCHEMA, "forms": [{"name": f.name, "file": f.file, "title": f.title.of(chosen)} for f in found]})
+        print_json({"schema": SCHEMA, "forms": [{"name": f.name, "file": f.file, "title": f.title.of(chosen)} for f in forms.FORMS]})
         return
-    for one in found:
+    for one in forms.FORMS:
         screen.echo(f"{one.name:<15} {one.file:<20} {one.title.of(chosen)}")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from unhang.cli import refused
+from unhang.cli import json_errors
 from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
 from unhang.errors import EXIT_FOUND, EXITS_INTERRUPTED, UnhangError
@@ -72,16 +72,16 @@ def save(
     Exit code: 0 if it was packed, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM); then there is no new FILE.
     """
     from unhang.pack import packer
-    from unhang.report import language, pack, progress
+    from unhang.report import language, pack
 
     chosen = language.chosen(lang)
     extras = packer.Extras(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
-    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
+    with _interruptible(_NOTHING_LEFT), screen.reading(quiet=as_json) as on_progress:
         taken, digest, total = packer.save(env, file, extras, level=level, replace=replace, on_progress=on_progress)
     written = file.stat().st_size
     if as_json:
         head = {"schema": "unhang/pack-save/1", "file": str(file), "bytes": written, "sha256": total, "digest": digest}
-        refused.print_json(head | {"ignored": taken.ignored, "manifest": _without_entries(taken.manifest)})
+        json_errors.print_json(head | {"ignored": taken.ignored, "manifest": _without_entries(taken.manifest)})
         return
     for says in (*pack.packed(taken.manifest), *pack.ignored(taken.ignored)):
         screen.echo(says.of(chosen))
@@ -105,14 +105,14 @@ def load(
     interrupted (143 by SIGTERM).
     """
     from unhang.pack import loader
-    from unhang.report import language, pack, progress
+    from unhang.report import language, pack
 
     chosen = language.chosen(lang)
-    with _interruptible(_NOTHING_LEFT), progress.reading(quiet=as_json) as on_progress:
+    with _interruptible(_NOTHING_LEFT), screen.reading(quiet=as_json) as on_progress:
         loaded = loader.load(file, dest, replace=replace, on_progress=on_progress)
     if as_json:
         head = {"schema": "unhang/pack-load/1", "state": loaded.state, "dest": loaded.dest, "digest": loaded.digest}
-        refused.print_json(head | {"findings": loaded.findings, "manifest": _without_entries(loaded.manifest)})
+        json_errors.print_json(head | {"findings": loaded.findings, "manifest": _without_entries(loaded.manifest)})
     else:
         pack.findings(loaded.findings, screen.console(), chosen)
         again = f"unhang pack verify {shlex.quote(str(dest))}"
@@ -150,7 +150,7 @@ def verify(
         say(Text(f"{dest} was not moved: --repair has nothing to rewrite", f"{dest} 没有被移动过：--repair 没有可改写的内容"))
     found = verification.verify(dest, limit_s=limit)
     if as_json:
-        refused.print_json(found)
+        json_errors.print_json(found)
     else:
         pack.verified(found, screen.console(), chosen)
     if not found.is_good:
@@ -176,7 +176,7 @@ def diff(
     chosen = language.chosen(lang)
     found = comparison.compare(a, b)
     if as_json:
-        refused.print_json(found)
+        json_errors.print_json(found)
     else:
         screen.echo("\n".join(pack.compared(found, chosen)))
     if not found.is_same:
@@ -234,7 +234,7 @@ def send(
             tell=lambda host, says: say(same(f"{host}: ") + says),
         )
     if as_json:
-        refused.print_json({"schema": transfer.SCHEMA, "dest": dest, "total_bytes": taken.manifest.size_bytes, "hosts": results})
+        json_errors.print_json({"schema": transfer.SCHEMA, "dest": dest, "total_bytes": taken.manifest.size_bytes, "hosts": results})
     else:
         pack.sent(results, screen.console(), chosen)
     if not all(r.is_good for r in results):
@@ -249,7 +249,7 @@ def _interruptible(says: Text) -> Iterator[None]:
     except SystemExit as e:
         if e.code in EXITS_INTERRUPTED:
             say(says)
-            refused.tell(says.en, exitcode=int(e.code or 0), error_zh=says.zh)
+            json_errors.tell(says.en, exitcode=int(e.code or 0), error_zh=says.zh)
         raise
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhang.cli import refused
+from unhang.cli import json_errors
 from unhang.cli.options import NoColor
 from unhang.report import screen
 
@@ -101,7 +101,7 @@ def plan(
     from unhang.launch import command as commands
     from unhang.planning import choice, exported, training
     from unhang.planning.shape import Unshaped
-    from unhang.remedies.exports.exported import Exported
+    from unhang.remedies.exports.launch_command import Exported
     from unhang.report import language
     from unhang.report import plan as report
     from unhang.text import Text
@@ -174,7 +174,7 @@ def plan(
         screen.echo(f"unhang: {text.of(chosen)}", stderr=True)
     measured = _measured(made, made.row(strategy), run) if run is not None else None
     if as_json:
-        refused.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
+        json_errors.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
     elif measured is not None:
         screen.echo(measured.says().of(chosen))
     is_fine = any(row.is_usable for row in made.rows) or machine.device_bytes is None
@@ -332,11 +332,11 @@ def _tracked(
 
 
 def _measured(made: Plan, row: Row, command: Command) -> Calibration:
-    from unhang.bench import peak
+    from unhang.bench.runner import measure_peak
     from unhang.launch.supervise import run_path
     from unhang.records.rundir import RunDir
     from unhang.report.plan import calibrate
 
     rundir = RunDir.create(lambda: run_path(Path("runs"), "plan").absolute(), private=True)
-    ranks = peak.measure(command, rundir, steps=3, tell=lambda event: None)
+    ranks = measure_peak(command, rundir, steps=3, tell=lambda event: None)
     return calibrate(row.estimate, made.training, [(one.host_bytes, one.cuda_bytes) for one in ranks])

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unhang.cli.options import NoColor, Private, duration
+from unhang.cli.options import NoColor, Private, duration, words
 
 
 def register(app: typer.Typer) -> None:
@@ -96,14 +96,14 @@ def run(
     input; 3 for a failure of unhang's own; 130 if interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP. The first of these is passed on to the
     command, a second one ends everything at once.
     """
-    from unhang.cli import again, running
+    from unhang.cli import running
 
     running.run(
         running.Request(
             words=tuple(command),
             own_options=frozenset(o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")),
             # A directory of its own and a memory that is forgotten are for one run.
-            own_words=(*again.words(context, without=("command", "module", "run_dir", "forget")), *(("-m",) if module else ())),
+            own_words=(*words(context, without=("command", "module", "run_dir", "forget")), *(("-m",) if module else ())),
             # The parser has taken the word away.
             set_apart=sys.argv[-len(command) - 1 : -len(command)] == ["--"],
             nproc_per_node=nproc_per_node,

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from unhang import encoding
-from unhang.cli import caches, misplaced, own_steps, training_command
+from unhang.cli import caches, own_steps, training_command
 from unhang.cli.aside import say
 from unhang.cli.fallback import Fallback, Mode
 from unhang.diagnosis.retyped import Typed
@@ -106,7 +106,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     mode = request.fallback or (configured.fallback if configured is not None else "") or "auto"
     _check_together(request, "--fallback off" if request.fallback else "[run] fallback of unhang.toml, which is off", mode)
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
-    for line in misplaced.notes(words, request.own_options, meant=request.set_apart):
+    for line in training_command.notes(words, request.own_options, meant=request.set_apart):
         screen.echo(f"unhang: {line}", stderr=True)
     command = training_command.resolve(
         words,

@@ -127,7 +127,7 @@ def _taken(applied: Applied) -> Text:
 
 def _of_today(seen: Installed, launcher: str) -> Installed:
     """What is taken to be installed where that is not known: releases of today, as in files for other machines."""
-    from unhang.remedies.exports.carrying import TODAY
+    from unhang.remedies.exports.form_settings import TODAY
 
     packages = {name: version for name, version in TODAY.packages.items() if name == launcher}
     return replace(TODAY, nccl=(), packages=packages, gpus=seen.gpus, python=seen.python, is_assumed=True)

@@ -67,7 +67,7 @@ def top(
         if as_json:
             _print(picture)
         else:
-            from unhang.report.top.once import render
+            from unhang.report.top.lines import render
 
             render(picture, screen.console(), lang=chosen, everything=everything)
         raise typer.Exit(_exitcode(picture))

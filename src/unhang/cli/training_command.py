@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment
 from unhang.launch.command import Command
-from unhang.records import named
+from unhang.records import named, whole
 from unhang.report import language, screen
+
+_MOST_OF_A_SCRIPT = 1024 * 1024
+_DRY_RUN = "--dry-run"
 
 
 def resolve(words: Sequence[str], *, module: bool, nproc_per_node: int | None, python: str | None, typed: Sequence[str] = ()) -> Command:
@@ -47,3 +51,42 @@ def _in_vain(python: str, first: str, own: str) -> str:
     said = f"--python {python} has no effect: {first} starts its ranks with its own Python, {own}"
     beside = launcher_beside(python, first)
     return said if beside is None else f"{said}; name {named.again(beside)} for the other one"
+
+
+def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) -> list[str]:
+    """What is to be told of options of `unhang run` that stand behind the script, and so go to it.
+
+    Many scripts have a --name or a --timeout of their own, and nobody but they can know: that is only told, and only where the script's text says
+    nothing of such an option. A --dry-run that starts a training is refused.
+    `own` are the options' names; `meant`: the command stood behind "--". Raises UnhangError for a --dry-run.
+    """
+    begin = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
+    if begin is None or meant:
+        return []
+    script = words[begin]
+    behind = list(dict.fromkeys(word.partition("=")[0] for word in words[begin + 1 :]))
+    found = [name for name in behind if name in own]
+    if not found:
+        return []
+    text = _text(Path(script))
+    found = [name for name in found if not _knows(text, name)]
+    if _DRY_RUN in found:
+        again = named.again(script)
+        raise UnhangError(
+            f"{_DRY_RUN} stands behind {script} and would go to it: the training would start",
+            cause="options of unhang run go before the command",
+            hint=f"unhang run {_DRY_RUN} {again} ...; for a script that has one of its own: unhang run -- {again} {_DRY_RUN}",
+        )
+    return [f"{name} stands behind {script} and goes to it; for unhang run put it before" for name in found]
+
+
+def _text(script: Path) -> str:
+    try:
+        return whole.read(script, _MOST_OF_A_SCRIPT).decode("utf-8", "replace").lower()
+    except OSError:
+        return ""
+
+
+def _knows(text: str, option: str) -> bool:
+    words = option.removeprefix("--").split("-")
+    return re.search(rf"(?<![a-z0-9_]){'[-_]'.join(map(re.escape, words))}(?![a-z0-9_])", text) is not None

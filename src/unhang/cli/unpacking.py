@@ -1,10 +1,14 @@
-"""What comes packed in what was given, taken out for as long as it is judged, and called by the names that the user knows."""
+"""What was given, before it is judged: dumps that were never written are set apart, and what comes packed is taken out.
+
+It is taken out for as long as it is judged, and called by the names that the user knows.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -86,3 +90,21 @@ def taken_out(found: Found, *, runs: bool) -> Iterator[Given]:
                 sources.remove(source)
         taken = replace(found, sources=tuple(sources), dumps=tuple(dumps), not_examined=tuple(missed), blank=tuple(blank))
         yield Given(found=taken, runs=of_runs, names=names)
+
+
+def set_apart(found: Found) -> tuple[Found, tuple[Path, ...]]:
+    """What was found without the empty ones of files beside dumps that are called as these are, and in which no dump is; and all of them.
+
+    A rank's process ended while it was writing, or a disk was full. What else stands in one, as the error of a copy that failed, is read as a log.
+    """
+    from unhang.model import NotExamined
+    from unhang.records.flight.naming import closed_ranks
+    from unhang.records.logs.finding import EMPTY
+
+    files = {str(s.path): s for s in found.sources if s.path is not None and s.seekable}
+    alike = set(closed_ranks([*files, *map(str, found.blank)], [str(p) for p in found.dumps]).values())
+    empty = {files[name] for name in alike & files.keys() if not files[name].size_bytes}
+    missed = [n for n in found.not_examined if not (n.why == EMPTY and any(n.what == s.name for s in empty))]
+    missed += [NotExamined(what=s.name, why=EMPTY, unread=True) for s in sorted(empty, key=lambda s: s.name)]
+    sources = tuple(s for s in found.sources if s not in empty)
+    return replace(found, sources=sources, not_examined=tuple(missed)), tuple(map(Path, sorted(alike)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhang.cli import refused
+from unhang.cli import json_errors
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def vars(
 
     examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=(*missed, *examining.unseen(judged, seen))))
     if as_json:
-        refused.print_json(examined)
+        json_errors.print_json(examined)
     else:
         render(examined, screen.console(), lang=chosen)
     if any(m.unread for m in missed):

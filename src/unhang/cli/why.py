@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhang.cli import refused, unpacking
+from unhang.cli import json_errors, unpacking
 from unhang.cli.aside import say
-from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
-from unhang.cli.targets import check_bundle, check_report, write_report
+from unhang.cli.why_outputs import Beside, check_bundle, check_report, write_report
 from unhang.report import screen
 from unhang.text import NOTHING, Text
 
@@ -119,8 +118,8 @@ def why(
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
     if as_json:
-        refused.answers(given=True)
-        refused.print_json(verdict)
+        json_errors.answers(given=True)
+        json_errors.print_json(verdict)
     elif markdown:
         from unhang.report.markdown import render as render_markdown
 
@@ -301,13 +300,12 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
-    from unhang.cli.blank import set_apart
     from unhang.diagnosis.explained import explained
     from unhang.diagnosis.recorders import examine, examine_with_logs, times
     from unhang.records.flight.recordings import record_all
-    from unhang.report.progress import reading
+    from unhang.report.screen import reading
 
-    found, blank = set_apart(found)
+    found, blank = unpacking.set_apart(found)
     if not found.sources:
         with reading(quiet=quiet) as progress:
             examined = examine(found.dumps, drawn=beside.drawn, closed=found.closed, blank=blank, progress=progress)
@@ -334,7 +332,7 @@ def _title(paths: list[str]) -> str:
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool, recorded: Recorded | None = None) -> Judged:
     from unhang.cli import caches
     from unhang.diagnosis.logs import judge_logs
-    from unhang.report.progress import reading
+    from unhang.report.screen import reading
 
     with reading(quiet=quiet) as progress:
         judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress, found=found, recorded=recorded)

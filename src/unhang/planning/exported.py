@@ -10,9 +10,8 @@ from typing import Any
 from unhang.errors import UnhangError
 from unhang.planning.choice import Plan, Row, recommend
 from unhang.planning.training import Strategy, Training
-from unhang.remedies.exports import forms
-from unhang.remedies.exports.exported import Exported
-from unhang.remedies.exports.layout import Layout
+from unhang.remedies.exports.form_settings import Layout
+from unhang.remedies.exports.launch_command import Exported, export
 
 FORMS = ("deepspeed", "accelerate", "llamafactory", "trainer")
 # What goes beside FILE where the form has DeepSpeed read a file of its own.
@@ -47,9 +46,9 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
     choice: dict[str, Any] = {"batch": training.batch, "accumulation": training.accumulation, "precision": half}
     beside = {COMPANION: json.dumps(_deepspeed(choice, layout, strategy), indent=2) + "\n"} if is_deepspeed else {}
     if form == "deepspeed":
-        return Exported(text=beside[COMPANION], companions=forms.export(form, choice, layout).companions)
+        return Exported(text=beside[COMPANION], companions=export(form, choice, layout).companions)
     if form == "accelerate":
-        return Exported(text=_accelerate(forms.export(form, {"precision": half}, layout).text, strategy, training))
+        return Exported(text=_accelerate(export(form, {"precision": half}, layout).text, strategy, training))
     fields = {**_fields(made, training), **({"deepspeed": f"{name}{COMPANION}"} if is_deepspeed else {})}
     if form == "trainer":
         if strategy.name == "fsdp2":
@@ -72,7 +71,7 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
         fields["freeze_trainable_layers"] = max(1, made.counts.layers - training.frozen)
     words = tuple(f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in fields.items())
     where = Layout(nodes=layout.nodes, processes=layout.processes, gpus=layout.gpus, command=words)
-    return Exported(text=forms.export(form, choice, where).text, companions=beside)
+    return Exported(text=export(form, choice, where).text, companions=beside)
 
 
 def _fields(made: Plan, training: Training) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def _fields(made: Plan, training: Training) -> dict[str, Any]:
 
 
 def _deepspeed(choice: Mapping[str, Any], layout: Layout, strategy: Strategy) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(forms.export("deepspeed", choice, layout).text)
+    found: dict[str, Any] = json.loads(export("deepspeed", choice, layout).text)
     zero = found["zero_optimization"]
     zero["stage"] = strategy.stage
     if strategy.offload:

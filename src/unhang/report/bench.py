@@ -28,7 +28,7 @@ from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.facts.units import counted
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.printable import strip_unprintable
-from unhang.report import bench_metrics, bench_plot, language, screen
+from unhang.report import bench_metrics, language, screen
 from unhang.report.folding import fold
 
 OUTCOMES: dict[Outcome, Text] = {
@@ -131,7 +131,7 @@ class Report:
         console.print(table(*in_language(self.rows(), self.lang), left=(0, 1, 7, 8)))
         if compared := sorted((one for one in self.state.comparisons if one.is_useful), key=lambda one: one.change):
             console.print(_PLOT.fill(baseline=self.arms[0].name).of(self.lang), markup=False, soft_wrap=True)
-            for line in bench_plot.lines(compared, self.rules.margin, width=screen.width(console)):
+            for line in bench_metrics.lines(compared, self.rules.margin, width=screen.width(console)):
                 console.print(line, markup=False, soft_wrap=True)
         console.print()
         if self.state.runs and not self.rules.is_race:

@@ -1,15 +1,17 @@
-"""All numbers of the arms of a comparison, side by side, with their differences from the first arm."""
+"""All numbers of the arms of a comparison, side by side, with their differences from the first arm; and the changes drawn on one scale."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from unhang.bench.arms import Arm
+from unhang.bench.comparison import Comparison
 from unhang.facts.units import size
 from unhang.text import Text, same
 
 _NOT_MEASURED = Text("not measured", "未测量")
 _HEAD = Text("per step, of all runs", "每步，所有运行")
+_WIDEST = 72
 
 
 def _ms(value: float) -> str:
@@ -48,3 +50,31 @@ def _cell(value: float | None, first: float | None, write: Callable[[float], str
     if value is None:
         return _NOT_MEASURED
     return same(write(value) + (f" ({(value / first - 1) * 100:+.1f} %)" if first and not is_first else ""))
+
+
+def lines(compared: Sequence[Comparison], margin: float, *, width: int) -> Iterator[str]:
+    """Changes of arms with their intervals. Plain ASCII, so that every terminal shows it: * a change, = its interval, : the margin around | none.
+
+    The scale holds all changes, and the intervals where they fit.
+    """
+    label = max(len(row.arm) for row in compared)
+    values = [-margin, margin, *(row.change for row in compared)]
+    # An interval of few rounds may be hundreds of times as wide as what was measured.
+    room = max(values) - min(values)
+    ends = [end for row in compared for end in (row.low, row.high) if end is not None and min(values) - room <= end <= max(values) + room]
+    low, high = min(values + ends), max(values + ends)
+    columns = max(min(width, _WIDEST) - label - 2, 20)
+
+    def column(value: float) -> int:
+        return min(max(round((value - low) / (high - low) * (columns - 1)), 0), columns - 1)
+
+    left, right = f"{low * 100:+.1f} %", f"{high * 100:+.1f} %"
+    yield f"{'':{label + 2}}{left}{right:>{columns - len(left)}}"
+    for row in compared:
+        cells = [" "] * columns
+        if row.low is not None or row.high is not None:
+            first, last = 0 if row.low is None else column(row.low), columns - 1 if row.high is None else column(row.high)
+            cells[first : last + 1] = "=" * (last + 1 - first)
+        for at, mark in ((-margin, ":"), (margin, ":"), (0.0, "|"), (row.change, "*")):
+            cells[column(at)] = mark
+        yield f"{row.arm:>{label}}  {''.join(cells)}".rstrip()

@@ -21,8 +21,9 @@ from unhang.errors import UnhangError
 from unhang.knowledge.settings.catalogue import SETTINGS, parse
 from unhang.knowledge.settings.presets import STATIC
 from unhang.remedies.exports import checking, forms
-from unhang.remedies.exports.layout import Layout, master
-from unhang.remedies.exports.rendering import shell
+from unhang.remedies.exports.form_settings import Layout, master
+from unhang.remedies.exports.launch_command import export
+from unhang.remedies.exports.render import shell
 
 CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": STATIC["conservative"].settings, "debug": STATIC["debug"].settings}
 HOSTILE = (
@@ -76,9 +77,9 @@ def read_back(name, file, text, **counts):
 def test_is_valid_and_clean(name, choice, nodes):
     if name == "bash" and nodes > 1:
         with pytest.raises(UnhangError, match="one host"):
-            forms.export(name, CHOICES[choice], Layout(nodes=nodes))
+            export(name, CHOICES[choice], Layout(nodes=nodes))
         return
-    found = forms.export(name, CHOICES[choice], Layout(nodes=nodes))
+    found = export(name, CHOICES[choice], Layout(nodes=nodes))
     assert found.text.endswith("\n")
     for text in (found.text, *found.companions.values()):
         assert parsed(name, text)
@@ -92,7 +93,7 @@ def test_every_preset_and_layout_reads_back_clean(name, nodes, processes, tmp_pa
     if name == "bash" and nodes > 1:
         return
     for choice, gpus, address in itertools.product(({}, {"backend": "gloo"}, *(p.settings for p in STATIC.values())), (True, False), ("", "node0")):
-        found = forms.export(name, choice, Layout(nodes=nodes, processes=processes, gpus=gpus, address=address))
+        found = export(name, choice, Layout(nodes=nodes, processes=processes, gpus=gpus, address=address))
         for behind, text in {"": found.text, **found.companions}.items():
             file = forms.form(name).file + behind
             assert read_back(name, file, text, nodes=nodes, processes=processes) == ("bash" if behind else name, ()), text
@@ -140,7 +141,7 @@ def test_whatever_is_written_reads_back_clean(name, choice, layout, with_unhang,
         choice.pop("ib-timeout", None)
     where = Layout(**{**layout, "command": ()} if name == "llamafactory" else layout)
     try:
-        found = forms.export(name, choice, where, with_unhang=with_unhang, arguments=arguments)
+        found = export(name, choice, where, with_unhang=with_unhang, arguments=arguments)
     except UnhangError:
         return
     for behind, text in {"": found.text, **found.companions}.items():
@@ -162,14 +163,14 @@ def test_whatever_is_written_reads_back_clean(name, choice, layout, with_unhang,
 )
 def test_fields_that_llamafactory_refuses_are_not_written(words, says):
     with pytest.raises(UnhangError, match=re.escape(says)) as e:
-        forms.export("llamafactory", {}, Layout(command=words))
+        export("llamafactory", {}, Layout(command=words))
     assert e.value.hint and e.value.says_zh
     assert ("LLaMA-Factory" in e.value.hint) == (says == "no field `mine`") or says == "bf16 and fp16 are both on"
 
 
 @pytest.mark.parametrize("name", [n for n in forms.NAMES if n not in ("llamafactory",)])
 def test_hostile_words_stay_words(name, tmp_path):
-    found = forms.export(name, {"backend": "gloo", "interface": "eth0"}, Layout(command=HOSTILE, image="a/b:c"))
+    found = export(name, {"backend": "gloo", "interface": "eth0"}, Layout(command=HOSTILE, image="a/b:c"))
     texts = {"": found.text, **found.companions}
     for text in texts.values():
         got = parsed(name, text)
@@ -215,7 +216,7 @@ def started(script, tmp_path, first):
 
 
 def test_gloo_is_each_forms_own_way():
-    texts = {name: forms.export(name, {"backend": "gloo"}, Layout()) for name in forms.NAMES}
+    texts = {name: export(name, {"backend": "gloo"}, Layout()) for name in forms.NAMES}
     assert "backend" not in yaml.safe_load(texts["accelerate"].text)
     assert "unhang run --set backend=gloo accelerate launch" in texts["accelerate"].text
     assert yaml.safe_load(texts["llamafactory"].text)["ddp_backend"] == "gloo"
@@ -231,14 +232,14 @@ def test_fields_of_llamafactory_keep_their_type():
     """Its reader of files converts nothing: "5" > 0 would end it."""
     given = {"max_steps": 5, "learning_rate": 1e-4, "use_cpu": True, "save_strategy": "no", "dataset": "a,b", "resume_from_checkpoint": None}
     words = [f"{key}={'null' if value is None else value}" for key, value in given.items()]
-    read = yaml.safe_load(forms.export("llamafactory", {}, Layout(command=(*words, "lora_target=[1, 2]"))).text)
+    read = yaml.safe_load(export("llamafactory", {}, Layout(command=(*words, "lora_target=[1, 2]"))).text)
     assert {key: read[key] for key in given} == given
     assert read["lora_target"] == [1, 2]
 
 
 def test_fields_of_llamafactory_keep_their_types():
     command = ("cutoff_len=1024", "learning_rate=1e-5", "do_eval=false", "run_name=it's 1", "output_dir=a b/$x", "seed=nan")
-    text = forms.export("llamafactory", {}, Layout(command=command)).text
+    text = export("llamafactory", {}, Layout(command=command)).text
     read = yaml.safe_load(text)
     assert (read["cutoff_len"], read["learning_rate"], read["do_eval"]) == (1024, 0.00001, False)
     assert (read["run_name"], read["output_dir"], read["seed"]) == ("it's 1", "a b/$x", "nan")
@@ -247,7 +248,7 @@ def test_fields_of_llamafactory_keep_their_types():
 @pytest.mark.parametrize("choice", [{}, {"backend": "gloo"}])
 def test_deepspeed_on_several_hosts_has_a_hostfile_and_leaves_none(choice, tmp_path):
     # Without one it refuses --num_nodes above 1.
-    script = forms.export("deepspeed", choice, Layout(nodes=2, processes=8, address="node0")).companions[".start.sh"]
+    script = export("deepspeed", choice, Layout(nodes=2, processes=8, address="node0")).companions[".start.sh"]
     bin, left = tmp_path / "bin", tmp_path / "left"
     bin.mkdir()
     left.mkdir()
@@ -269,7 +270,7 @@ def test_deepspeed_on_several_hosts_has_a_hostfile_and_leaves_none(choice, tmp_p
 
 def test_accelerate_on_cpus_starts_what_it_says():
     # MULTI_CPU starts a single process, whatever num_processes is.
-    text = forms.export("accelerate", {}, Layout(gpus=False)).text
+    text = export("accelerate", {}, Layout(gpus=False)).text
     assert yaml.safe_load(text)["distributed_type"] == "MULTI_GPU" and "env ACCELERATE_USE_CPU=true accelerate launch" in text
 
 
@@ -279,7 +280,7 @@ def test_nothing_is_dropped_in_silence():
         for through in (None, False):
             if through is False and name == "bash":
                 continue
-            found = forms.export(name, choice, Layout(), with_unhang=through)
+            found = export(name, choice, Layout(), with_unhang=through)
             whole = "".join((found.text, *found.companions.values()))
             for key in choice:
                 refused = key in {r.key for r in found.refused}
@@ -292,14 +293,14 @@ def test_nothing_is_dropped_in_silence():
 
 def test_workers_that_are_not_there_are_refused():
     for name in ("lightning", "llamafactory"):
-        found = forms.export(name, {"prefetch": 2, "persistent-workers": True}, Layout())
+        found = export(name, {"prefetch": 2, "persistent-workers": True}, Layout())
         assert {r.key for r in found.refused} == {"prefetch", "persistent-workers"}
         assert "prefetch_factor" not in found.text.replace("NOT carried", "")
-        assert not forms.export(name, {"prefetch": 2, "loader-workers": 1}, Layout()).refused
+        assert not export(name, {"prefetch": 2, "loader-workers": 1}, Layout()).refused
 
 
 def test_the_menu_begins_with_the_first_way_without_a_terminal(tmp_path):
-    script = forms.export("bash", {}, Layout()).text
+    script = export("bash", {}, Layout()).text
     bin = tmp_path / "bin"
     bin.mkdir()
     (bin / "unhang").write_text('#!/bin/bash\necho "$@"\n')
@@ -335,7 +336,7 @@ def test_a_layout_that_no_launcher_takes(wrong):
 @pytest.mark.parametrize("name", [n for n in forms.NAMES if n != "bash"])
 def test_what_a_form_says_that_it_has_a_place_for_stands_in_its_file(name, nodes):
     marks = {"address": "node77", "port": "23456", "name": "tune-it", "image": "my/image:7"}
-    found = forms.export(name, {}, Layout(nodes=nodes, address="node77", given_port=23456, name="tune-it", image="my/image:7"))
+    found = export(name, {}, Layout(nodes=nodes, address="node77", given_port=23456, name="tune-it", image="my/image:7"))
     texts = [line for text in (found.text, *found.companions.values()) for line in text.splitlines() if "NOT carried" not in line]
     there = {what for what, mark in marks.items() if any(mark in line for line in texts)}
     layout = Layout(nodes=nodes)
@@ -346,14 +347,14 @@ def test_what_a_form_says_that_it_has_a_place_for_stands_in_its_file(name, nodes
 
 @pytest.mark.parametrize("name", forms.NAMES)
 def test_flags_of_the_script_are_carried_by_every_form(name):
-    found = forms.export(name, {"gpu-cache": 5000}, Layout(), arguments={"gpu-cache": "--cache-size"})
+    found = export(name, {"gpu-cache": 5000}, Layout(), arguments={"gpu-cache": "--cache-size"})
     assert not found.refused
     text = "\n".join((found.text, *found.companions.values()))
     assert re.search(r"--cache-size\W+5000\b", text)
 
 
 def test_a_port_that_was_named_is_slurms(tmp_path):
-    plain, named = (forms.export("slurm", {}, Layout(nodes=2, given_port=port)).text for port in (None, 12345))
+    plain, named = (export("slurm", {}, Layout(nodes=2, given_port=port)).text for port in (None, 12345))
     assert "SLURM_JOB_ID % 20000" in plain and 'MASTER_PORT="${MASTER_PORT:-12345}"' in named and "% 20000" not in named
     assert checking.check("train.sbatch", named, nodes=2, processes=2) == ("slurm", ())
 
@@ -372,6 +373,6 @@ def test_an_unknown_form_lists_all():
 @pytest.mark.parametrize("name", forms.NAMES)
 def test_how_unhang_is_installed_is_true(name):
     """No package index has it: its name there could be anybody's."""
-    found = forms.export(name, {"backend": "gloo"}, Layout())
+    found = export(name, {"backend": "gloo"}, Layout())
     for text in (found.text, *found.companions.values()):
         assert not re.search(r"pip install [^.\n]*\bunhang\b", text.replace("/opt/unhang", ".").replace("./unhang", "."))

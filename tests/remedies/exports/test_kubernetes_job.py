@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from unhang.errors import UnhangError
-from unhang.remedies.exports import forms
-from unhang.remedies.exports.layout import Layout
+from unhang.remedies.exports.form_settings import Layout
+from unhang.remedies.exports.launch_command import export
 
 
 def test_pods_of_several_hosts_find_one_another():
-    service, job = yaml.safe_load_all(forms.export("kubernetes-job", {"ib": False}, Layout(nodes=2, processes=8, name="tune")).text)
+    service, job = yaml.safe_load_all(export("kubernetes-job", {"ib": False}, Layout(nodes=2, processes=8, name="tune")).text)
     assert (service["apiVersion"], service["kind"]) == ("v1", "Service") and (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -38,13 +38,13 @@ def test_pods_of_several_hosts_find_one_another():
 
 
 def test_one_host_needs_no_service():
-    (job,) = yaml.safe_load_all(forms.export("kubernetes-job", {}, Layout(gpus=False)).text)
+    (job,) = yaml.safe_load_all(export("kubernetes-job", {}, Layout(gpus=False)).text)
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["torchrun", "--standalone", "--nproc-per-node=2", "train.py"]
     assert "env" not in container and "resources" not in container and "subdomain" not in job["spec"]["template"]["spec"]
 
 
 def test_a_name_that_its_last_pod_cannot_have():
-    forms.export("kubernetes-job", {}, Layout(nodes=2, name="a" * 61))
+    export("kubernetes-job", {}, Layout(nodes=2, name="a" * 61))
     with pytest.raises(UnhangError, match="longer than 63"):
-        forms.export("kubernetes-job", {}, Layout(nodes=2, name="a" * 62))
+        export("kubernetes-job", {}, Layout(nodes=2, name="a" * 62))

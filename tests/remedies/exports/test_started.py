@@ -11,8 +11,8 @@ import pytest
 
 import unhang
 from unhang.knowledge.settings.presets import STATIC
-from unhang.remedies.exports import forms
-from unhang.remedies.exports.layout import Layout
+from unhang.remedies.exports.form_settings import Layout
+from unhang.remedies.exports.launch_command import export
 
 SCRIPT = """import os
 import torch, torch.distributed as dist
@@ -30,7 +30,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(("name", "words"), [("torchrun", []), ("bash", ["3"])])
 def test_it_starts(name, words, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "start.sh").write_text(forms.export(name, {"detail": True}, Layout(gpus=False)).text)
+    (tmp_path / "start.sh").write_text(export(name, {"detail": True}, Layout(gpus=False)).text)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(Path(unhang.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(["bash", "start.sh", *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False)
@@ -45,7 +45,7 @@ def test_it_starts(name, words, tmp_path):
 def test_accelerate_reads_its_file(choice, nodes, tmp_path):
     commands = pytest.importorskip("accelerate.commands.config.config_args")
     file = tmp_path / "accelerate.yaml"
-    file.write_text(forms.export("accelerate", choice, Layout(nodes=nodes)).text)
+    file.write_text(export("accelerate", choice, Layout(nodes=nodes)).text)
     read = commands.load_config_from_file(str(file))
     assert (read.num_processes, read.num_machines, read.main_process_port) == (2 * nodes, nodes, 29500)
     file.write_text(file.read_text() + "backend: gloo\n")

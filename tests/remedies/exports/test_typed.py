@@ -8,8 +8,8 @@ import pytest
 
 from unhang.errors import UnhangError
 from unhang.remedies.exports import checking, forms
-from unhang.remedies.exports.layout import Layout
-from unhang.remedies.exports.typed import Typed, taken_apart
+from unhang.remedies.exports.form_settings import Layout
+from unhang.remedies.exports.launch_command import Typed, export, taken_apart
 from unhang.report import language
 
 SCRIPT = ("train.py", "--lr", "1")
@@ -75,9 +75,9 @@ def test_a_module_is_started_as_one(name):
     layout = Layout(command=("-m", "pkg.train", "--lr", "1"))
     if name == "ray":
         with pytest.raises(UnhangError, match="not a module"):
-            forms.export(name, {}, layout)
+            export(name, {}, layout)
         return
-    found = forms.export(name, {}, layout)
+    found = export(name, {}, layout)
     whole = "".join((found.text, *found.companions.values()))
     words = whole.replace('", "', " ").replace("\n", " ")
     assert ("--module" if name == "deepspeed" else "-m") + " pkg.train --lr 1" in words
@@ -91,7 +91,7 @@ def test_a_module_is_started_as_one(name):
 def test_what_is_no_script_is_not_exported(name, words):
     layout = Layout(command=taken_apart(shlex.split(words)).command)
     with pytest.raises(UnhangError, match=r"no script of Python|without a module|not a module") as e:
-        forms.export(name, {}, layout)
+        export(name, {}, layout)
     assert e.value.hint
 
 
@@ -99,5 +99,5 @@ def test_that_is_said_in_chinese_too(monkeypatch):
     monkeypatch.setattr(language, "spoken", lambda: "zh")
     for words in (("./train.sh",), ("-m",), ("train.py", "\udce9")):
         with pytest.raises(UnhangError) as e:
-            forms.export("torchrun", {}, Layout(command=words))
+            export("torchrun", {}, Layout(command=words))
         assert any("\u4e00" <= c <= "\u9fff" for c in language.refusal(str(e.value)))

@@ -17,7 +17,7 @@ from unhang.records.live.monitored import Calls
 from unhang.records.live.picture import PHASES, STATES, Memory
 from unhang.report.top import lines, words
 from unhang.report.top.choosing import choose
-from unhang.report.top.once import render
+from unhang.report.top.lines import render
 
 STUCK = picture(
     rank(0, "waiting", waits_s=12.4, call="all_reduce", group="0", number=77),

@@ -1,1 +1,1 @@
-"""Chosen settings in every launcher's own form: one module and one template for each. `forms` lists them, `checking` reads them back."""
+"""Chosen settings in every launcher's own form: `forms` lists them, each with one template; `checking` reads them back."""

@@ -14,8 +14,7 @@ from unhang.diagnosis.redact import redact_command
 from unhang.records.rundir import RunDir
 from unhang.report.bench import Report, duration, in_language, percent
 from unhang.report.html import of_run, sections, without_script
-from unhang.report.html.charts import WIDTH, draw, number, svg, table
-from unhang.report.html.markup import Child, Markup, element
+from unhang.report.html.markup import WIDTH, Child, Markup, draw, element, number, svg, table
 from unhang.report.html.scene import Fact, Facts, Scene
 from unhang.text import Text
 

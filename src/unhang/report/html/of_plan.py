@@ -9,8 +9,7 @@ from unhang.planning.choice import Plan
 from unhang.planning.formula import Term
 from unhang.report import plan as texts
 from unhang.report.html import without_script
-from unhang.report.html.charts import svg, table
-from unhang.report.html.markup import Markup, element
+from unhang.report.html.markup import Markup, element, svg, table
 from unhang.report.html.sections import section
 from unhang.report.language import Language
 from unhang.text import Text

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.text import Text
 
 from unhang.printable import escape
+from unhang.records import named
 from unhang.records.live.picture import Job, Picture, Rank, State
+from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import STANDINGS, Language, refusal
-from unhang.report.top.choosing import Chosen
+from unhang.report.top.choosing import Chosen, choose
 from unhang.report.top.words import (
     KINDS,
     LABELS,
@@ -37,6 +40,9 @@ _MOST_SAID = 2
 _ENDED: frozenset[State] = frozenset({"failed", "stopped", "done"})
 # Of these a place is no more than where the last heartbeat saw it: where it ended, or is now, nobody has told.
 _LAST_SEEN: frozenset[State] = _ENDED | {"unknown", "silent"}
+_MOST_RANKS = 64
+_MOST_CALLS = 20
+_MOST_EVENTS = 10
 _MOST_LINES_OF_VERDICT = 3
 _TIME_UNKNOWN: Mapping[Language, str] = {"en": "how long it took is not known", "zh": "用时未知"}
 
@@ -48,6 +54,25 @@ class Column:
     name: str
     width: int
     right: bool = False
+
+
+def render(picture: Picture, console: Console, *, lang: Language = "en", everything: bool = False) -> None:
+    """Print one picture, all of it; `everything`: also the ranks of which nothing is to be said, one by one."""
+    width, labels = screen.width(console), LABELS[lang]
+
+    def put(*said: Text) -> None:
+        for line in said:
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    put(Text(clean(picture.run_dir), style="bold"), *head(picture, width, lang, whole=True))
+    if picture.ranks:
+        chosen = choose(picture.ranks, everything=everything, at_most=_MOST_RANKS)
+        shown = columns(chosen.shown, width)
+        put(Text(), heading(shown, lang), *(row(r, shown, lang) for r in chosen.shown), *folded(chosen, width, lang))
+    put(Text(), Text(labels["collectives"], style="bold"), *collectives(picture, width, _MOST_CALLS, lang))
+    put(Text(), Text(labels["events"], style="bold"), *events(picture, width, _MOST_EVENTS, lang))
+    if picture.job.verdict is not None:
+        put(Text(), Text(labels["records"].format(path=named.again(clean(picture.run_dir))), style="dim"))
 
 
 def columns(ranks: Sequence[Rank], width: int) -> tuple[Column, ...]:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from unhang.remedies.exports.checking import check
-from unhang.remedies.exports.checking.names import known
+from unhang.remedies.exports.checking.documents import known
 
 BATCH = {"train_micro_batch_size_per_gpu": 1}
 HIT = [

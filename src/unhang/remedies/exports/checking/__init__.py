@@ -10,9 +10,8 @@ from itertools import islice
 
 from unhang.errors import UnhangError
 from unhang.knowledge.text import NOTHING, Text, same
-from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, script, starts, syntax
-from unhang.remedies.exports.checking.names import known
-from unhang.remedies.exports.checking.problem import Layout, Problem
+from unhang.remedies.exports.checking import accelerate, deepspeed, documents, kubernetes, script, starts
+from unhang.remedies.exports.checking.documents import Layout, Problem, known
 from unhang.remedies.exports.forms import NAMES, form
 
 _SHELL = ("torchrun", "bash", "slurm")
@@ -167,7 +166,7 @@ def _is_deepspeed(read: object) -> bool:
 def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Problem]:
     if found == "deepspeed":
         if text.lstrip().startswith("#!"):
-            yield from syntax.check(name, text)
+            yield from script.check_syntax(name, text)
             yield from script.check(text)
             return
         documents.parse_json(name, text)
@@ -182,7 +181,7 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
         if found == "accelerate":
             yield from accelerate.check(keys, layout)
         elif found == "llamafactory":
-            yield from llamafactory.check(keys, layout)
+            yield from accelerate.check_llamafactory(keys)
         elif found in _KUBERNETES:
             yield from kubernetes.check(keys, text)
         elif found == "skypilot":
@@ -191,9 +190,9 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
                 if key.path in (("run",), ("setup",)) and isinstance(key.value, str):
                     yield from script.check(key.value, first=key.line + ("\n" in key.value), given=given)
     elif found == "dockerfile":
-        yield from dockerfile.check(text)
+        yield from kubernetes.check_dockerfile(text)
     elif found in _SHELL:
-        yield from syntax.check(name, text)
+        yield from script.check_syntax(name, text)
         yield from script.check(text)
 
 

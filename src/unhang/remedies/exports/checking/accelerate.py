@@ -1,13 +1,14 @@
-"""accelerate's YAML. An unknown key makes `accelerate launch` abort, one of a section is ignored; keys and values are those of 1.15.0."""
+"""YAML of accelerate and LLaMA-Factory. Keys and values of accelerate are those of 1.15.0.
+
+`accelerate launch` aborts at an unknown key, and ignores one of a section.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from unhang.knowledge.text import Text, same
-from unhang.remedies.exports.checking.documents import Key
-from unhang.remedies.exports.checking.names import known, nearest
-from unhang.remedies.exports.checking.problem import Layout, Problem
+from unhang.remedies.exports.checking.documents import Key, Layout, Problem, known, nearest
 
 _GLOO = Text(
     'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")]) in the script, ddp_backend="gloo" with the Trainer, '
@@ -44,6 +45,18 @@ _EXACT = ("compute_environment", "distributed_type")
 _BY_NUMBER = ("fsdp_sharding_strategy", "fsdp_backward_prefetch", "fsdp_state_dict_type")
 # From the least to the most; -1 processes are those that the command line tells (ClusterConfig's default).
 _NUMBERS = {"num_processes": (1, None), "num_machines": (1, None), "machine_rank": (0, None), "main_process_port": (0, 65535)}
+_LLAMAFACTORY_VALUES = {
+    "stage": ("pt", "sft", "rm", "ppo", "dpo", "kto"),
+    "finetuning_type": ("lora", "oft", "freeze", "full"),
+    "ddp_backend": ("nccl", "gloo", "mpi", "ccl", "hccl", "cncl", "mccl", "xccl"),
+}
+# Written in many a file, and a field of none.
+_LLAMAFACTORY_OTHERS = {
+    "backend": "ddp_backend",
+    "dist_backend": "ddp_backend",
+    "batch_size": "per_device_train_batch_size",
+    "timeout": "ddp_timeout",
+}
 
 
 def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
@@ -242,3 +255,27 @@ def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
             f"num_processes 为 {total}，而作业共有 {layout.world} 个进程（它是所有主机的总数）",
         )
         yield Problem(line=processes.line, says=says, instead=same(f"num_processes: {layout.world}"))
+
+
+def check_llamafactory(keys: tuple[Key, ...]) -> Iterator[Problem]:
+    """LLaMA-Factory's own fields and the Trainer's. A field of neither is refused, unless ALLOW_EXTRA_ARGS is set."""
+    top = {str(k.path[0]): k for k in keys if len(k.path) == 1}
+    fields = known("llamafactory")["own"] | known("llamafactory")["trainer"]
+    # A file for `llamafactory-cli eval` has others.
+    for name, key in () if "task" in top else top.items():
+        if name not in fields:
+            says = Text(f"LLaMA-Factory has no field `{name}`, and refuses the file", f"LLaMA-Factory 没有字段 {name}，会拒绝该文件")
+            yield Problem(
+                line=key.line, says=says, instead=same(_LLAMAFACTORY_OTHERS[name]) if name in _LLAMAFACTORY_OTHERS else nearest(name, fields)
+            )
+    for name, valid in _LLAMAFACTORY_VALUES.items():
+        if name in top and top[name].value is not None and top[name].value not in valid:
+            says = Text(f"{name} is {top[name].value}: there is no such one", f"{name} 为 {top[name].value}：没有这个值")
+            yield Problem(line=top[name].line, says=says, instead=same(", ".join(valid)))
+    if (both := top.get("fp16")) is not None and both.value is True and "bf16" in top and top["bf16"].value is True:
+        yield Problem(line=both.line, says=Text("bf16 and fp16 are both on: the Trainer refuses that", "bf16 与 fp16 同时开启：Trainer 会拒绝"))
+    workers = top.get("dataloader_num_workers")
+    for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
+        if name in top and top[name].value and (workers is None or not workers.value):
+            says = Text(f"{name} without workers: DataLoader raises ValueError", f"没有工作进程却设置 {name}：DataLoader 会抛出 ValueError")
+            yield Problem(line=top[name].line, says=says, instead=same("dataloader_num_workers: 2"))

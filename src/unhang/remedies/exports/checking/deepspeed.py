@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from unhang.knowledge.text import Text, joined, same
-from unhang.remedies.exports.checking.documents import Key, dotted
-from unhang.remedies.exports.checking.names import known, nearest
-from unhang.remedies.exports.checking.problem import Layout, Problem
+from unhang.remedies.exports.checking.documents import Key, Layout, Problem, dotted, known, nearest
 
 _TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _ZERO = "zero_optimization"

@@ -1,17 +1,18 @@
-"""YAML and JSON with the line of each key."""
+"""YAML and JSON with the line of each key, what can be wrong in them, and the names that programs know (known/*.yaml)."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import Text
-from unhang.remedies.exports.checking.problem import Problem
+from unhang.knowledge.text import NOTHING, Text, same
 
 if TYPE_CHECKING:
     import yaml
@@ -19,6 +20,29 @@ if TYPE_CHECKING:
 _MAX_DEPTH = 100
 # Ten lines of anchors that hold one another twice are a thousand million keys.
 _MAX_NODES = 200_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """`line` counts from 1. `note`: worth knowing, and no fault."""
+
+    line: int
+    says: Text
+    instead: Text = NOTHING
+    note: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What the user said of the job, and the options of the command that reads the file (`named_by`); None where nothing was."""
+
+    nodes: int | None = None
+    processes: int | None = None
+    options: Mapping[str, str] | None = None
+
+    @property
+    def world(self) -> int | None:
+        return None if self.nodes is None and self.processes is None else (self.nodes or 1) * (self.processes or 1) if self.processes else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +132,24 @@ def twice(found: Iterable[Key]) -> Iterator[Problem]:
 
 def dotted(path: Sequence[str | int]) -> str:
     return ".".join(map(str, path))
+
+
+@functools.cache
+def known(program: str) -> Mapping[str, frozenset[str]]:
+    """Names by section; those of nested sections by their dotted path."""
+    import yaml
+
+    read = yaml.safe_load(resources.files(__package__).joinpath("known").joinpath(f"{program}.yaml").read_text("utf-8"))
+    return {path: frozenset(words.split()) for path, words in read.items()}
+
+
+def nearest(name: str, among: Collection[str]) -> Text:
+    """What to write instead; nothing where none is near."""
+    small = name.lower()
+    near = next(iter(difflib.get_close_matches(small, sorted(among), 1, 0.6)), None)
+    if near is None and len(small) > 2:
+        near = next((one for one in sorted(among) if one.startswith(small)), None)
+    return same(near) if near else NOTHING
 
 
 def _of_json(text: str) -> Iterator[Key]:

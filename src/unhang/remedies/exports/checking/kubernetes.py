@@ -1,21 +1,23 @@
-"""Kubernetes: the shared memory that pods get, what their containers start, and Jobs whose pods have to find one another."""
+"""Kubernetes and Dockerfiles: the shared memory that pods get, what their containers start, and Jobs whose pods have to find one another."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.knowledge.text import Text, same
 from unhang.remedies.exports.checking import script
-from unhang.remedies.exports.checking.documents import Key
-from unhang.remedies.exports.checking.problem import Problem
+from unhang.remedies.exports.checking.documents import Key, Problem
 
 TRAINS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafactory|train", re.IGNORECASE)
 # Operators that tell the containers of a job where they meet.
 _OPERATED = frozenset({"PyTorchJob", "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime", "MPIJob", "RayJob", "RayCluster"})
-
+# Where ranks meet: told to the container, not written into its image.
 _BY_OPERATOR = ("MASTER_PORT", "PET_MASTER_ADDR", "PET_NODE_RANK")
+_STARTS_OF_DOCKERFILES = re.compile(r"^[ \t]*(?:CMD|ENTRYPOINT)\b(?P<words>(?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE | re.IGNORECASE)
+_TRAINS_IN_IMAGE = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafactory|unhang|python", re.IGNORECASE)
 
 _Path = tuple[str | int, ...]
 
@@ -124,3 +126,28 @@ def _job(keys: Mapping[_Path, Key], services: Sequence[Mapping[_Path, Key]]) -> 
 def _value(keys: Mapping[_Path, Key], *path: str | int) -> object:
     key = keys.get(path)
     return key.value if key is not None else None
+
+
+def check_dockerfile(text: str) -> Iterator[Problem]:
+    """The shared memory that a container gets, and what it starts."""
+    starts = [m for m in _STARTS_OF_DOCKERFILES.finditer(text) if _TRAINS_IN_IMAGE.search(m[0])]
+    line, at = 1, 0
+    for one in starts:
+        line, at = line + text.count("\n", at, one.start()), one.start()
+        yield from script.check(_shell(one["words"]), first=line, given=_BY_OPERATOR)
+    if starts and not re.search(r"--shm-size|--ipc[= ]host", text):
+        says = Text(
+            "nothing says that its containers need --shm-size: their /dev/shm has 64 MiB",
+            "没有说明容器需要 --shm-size：其 /dev/shm 只有 64 MiB",
+        )
+        instead = Text("a comment: # docker run --gpus all --shm-size=8g IMAGE", "写一行注释：# docker run --gpus all --shm-size=8g IMAGE")
+        yield Problem(line=text.count("\n", 0, starts[0].start()) + 1, says=says, instead=instead)
+
+
+def _shell(words: str) -> str:
+    """What is written as a list of JSON is started without a shell."""
+    try:
+        listed = json.loads(words.replace("\\\n", " "))
+    except ValueError:
+        return words
+    return shlex.join(map(str, listed)) if isinstance(listed, list) else words

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
+from unhang.facts.host import Host
 from unhang.knowledge.text import NOTHING, Text, joined, same
-from unhang.remedies.exports.checking.problem import Problem
+from unhang.remedies.exports.checking.documents import Problem
 from unhang.remedies.exports.checking.starts import Script, Start, Value, host_and_port, read
 
 _ONE = ("1", "1:1")
@@ -42,8 +44,33 @@ _DEFAULT_PORT = "29500"
 _MISCOUNTED = ("--nproc-per-node", "--nnodes")
 # What starts a command on other hosts.
 _ON_HOSTS = frozenset(("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush", "pssh", "ibrun", "jsrun", "aprun", "prun", "parallel"))
+_BASH_TIMEOUT_S = 5.0
+# One word of a command line has no room for more than 128 KiB.
+_MOST_BYTES_OF_A_WORD = 100_000
+_BY_BASH = re.compile(r"#!.*\b(?:ba|da)?sh\b")
+# Without a first line that names a shell it is bash that is given them, as a rule.
+_NAMES_OF_SCRIPTS = re.compile(r"-|(?:.*/)?(?:[^./]+|.+\.(?:sh|bash|sbatch|slurm|job))", re.DOTALL)
+# What shopt turns on is not on for who only reads.
+_ELSEWHERE = re.compile(r"extglob|\r")
+_SAID_BY_BASH = re.compile(r"line (?P<line>\d{1,9}): (?P<what>.*)")
 
 _At = Callable[[int], int]
+
+
+def check_syntax(name: str, text: str) -> Iterator[Problem]:
+    """Whether bash takes a script at all: `bash -n` reads it, and runs nothing of it. Without bash, nothing is reported."""
+    is_bash = _BY_BASH.match(text) if text.startswith("#!") else _NAMES_OF_SCRIPTS.fullmatch(name)
+    if not is_bash or _ELSEWHERE.search(text) or len(os.fsencode(text)) > _MOST_BYTES_OF_A_WORD:
+        return
+    try:
+        # -p: no file that the environment names is read before.
+        ran = Host().run(("env", "LC_ALL=C", "bash", "-p", "-n", "-c", text), timeout_s=_BASH_TIMEOUT_S)
+    except OSError:
+        return
+    said = _SAID_BY_BASH.search(ran.err)
+    if ran.exitcode and said is not None:
+        line = min(int(said["line"]), text.rstrip("\n").count("\n") + 1)
+        yield Problem(line=line, says=Text(f"bash cannot read it: {said['what']}", f"bash 无法读取：{said['what']}"))
 
 
 def check(

@@ -1,14 +1,18 @@
-"""What was typed behind `--`, taken apart: a form starts the script by itself, and a launcher in front of it would be one inside of another."""
+"""A launch as it was typed, taken apart, and written in another form, which starts the script by itself."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from unhang.errors import UnhangError
+from unhang.knowledge.settings.setting import Choice, Installed, Refused
+from unhang.remedies.exports.checking import accelerate, documents
 from unhang.remedies.exports.checking.starts import Start, host_and_port, read
+from unhang.remedies.exports.form_settings import TODAY, Layout, carried
+from unhang.remedies.exports.forms import Form, form
 
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _NODES = ("--nnodes", "--num-nodes", "--num-machines")
@@ -33,6 +37,15 @@ class Typed:
     processes: int | None = None
     address: str | None = None
     port: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """`companions` are texts by what is put behind the file's name."""
+
+    text: str
+    refused: tuple[Refused, ...] = ()
+    companions: Mapping[str, str] = field(default_factory=dict)
 
 
 def taken_apart(words: Sequence[str]) -> Typed:
@@ -97,3 +110,64 @@ def _number(start: Start, names: Sequence[str]) -> int | None:
 
 def _given(start: Start) -> str:
     return f"unhang export FORM --nodes 1 -n 2 -- {shlex.join(start.rest[:3]) or 'train.py'}"
+
+
+def export(
+    name: str,
+    choice: Choice,
+    layout: Layout,
+    *,
+    installed: Installed = TODAY,
+    arguments: Mapping[str, str] | None = None,
+    with_unhang: bool | None = None,
+    suggested: Collection[str] = (),
+) -> Exported:
+    """`with_unhang`: None starts through `unhang run` only where something chosen needs its hook. `suggested`: keys that only a preset of ours chose.
+
+    Raises UnhangError for what the form cannot be.
+    """
+    found = form(name)
+    if found.needs_unhang and with_unhang is False:
+        raise UnhangError(f"{name} starts through unhang run: its ways are what unhang's hook does", hint="unhang export torchrun --without-unhang")
+    if not found.runs_unhang and with_unhang:
+        raise UnhangError(f"{name} starts nothing by itself", hint="start it by unhang run")
+    one = carried(
+        {key: value for key, value in choice.items() if key != "processes"},
+        installed,
+        launcher=found.launcher,
+        native=found.native,
+        arguments=arguments,
+        with_unhang=with_unhang,
+        runs_unhang=found.runs_unhang,
+        suggested=suggested,
+    )
+    one = replace(one, refused=(*one.refused, *_homeless(found, layout)))
+    through = bool(with_unhang or one.sets or found.needs_unhang)
+    text, companions = found.write(layout, one, through)
+    if found.name == "llamafactory" and layout.command:
+        _refuse(found, text)
+    return Exported(text=text, refused=one.refused, companions=companions)
+
+
+def _homeless(found: Form, layout: Layout) -> Iterator[Refused]:
+    """Of where ranks meet, what was named and has no place in the file."""
+    given = {"address": layout.address or None, "port": layout.given_port}
+    for what, value in given.items():
+        if value is not None and not found.has_place_for(what, layout):
+            why = f"{found.name} names the master's {what} by itself"
+            why_zh = f"{found.name} 自行确定主节点的{'地址' if what == 'address' else '端口'}"
+            if layout.nodes == 1:
+                why, why_zh = "one host needs none", "单台主机不需要"
+            yield Refused(key=f"master {what}", value=value, why=why, why_zh=why_zh)
+
+
+def _refuse(found: Form, text: str) -> None:
+    """Raises UnhangError for what LLaMA-Factory would not take of the fields that were given."""
+    wrong = next(accelerate.check_llamafactory(documents.keys(found.file, text)), None)
+    if wrong is not None:
+        raise UnhangError(
+            wrong.says.en,
+            says_zh=wrong.says.zh,
+            hint=wrong.instead.en
+            or f"leave it out; a field of another release of LLaMA-Factory than {TODAY.packages['llamafactory']} is added to the file by hand",
+        )

@@ -1,13 +1,15 @@
-"""What `unhang why` makes beside the verdict: the picture for a report, grouped stacks, a bundle.
+"""What `unhang why` makes beside the verdict: the picture for a report, grouped stacks, a bundle; and whose place its files may take.
 
 All of it is taken while what was judged is there: a run directory out of an archive is gone afterwards.
 """
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unhang import files
 from unhang.cli.aside import say
 from unhang.report import language
 from unhang.text import Text, joined
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from unhang.records.rundir import RunDir
     from unhang.records.trunks import Trunk
     from unhang.report.html.scene import Scene
+    from unhang.report.language import Language
 
 
 class Beside:
@@ -92,7 +95,7 @@ class Beside:
     def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundle]) -> None:
         from unhang.errors import UnhangError
         from unhang.records.logs.opening import shown
-        from unhang.report.progress import counting
+        from unhang.report.screen import counting
 
         name = shown(str(target))
         try:
@@ -117,3 +120,57 @@ class Beside:
 
 def _size(size: int) -> str:
     return f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
+
+
+def check_bundle(bundle: Path, ras: list[str] | None) -> None:
+    from unhang.errors import UnhangError
+
+    if ras:
+        raise UnhangError("--bundle is for what has ended; of a job that runs, keep the answers: unhang why --ras HOST:PORT --json")
+    from unhang.diagnosis.bundle import is_one
+
+    _check_target("--bundle", bundle, (".tar.gz", ".tgz"), "why.tar.gz", is_one)
+
+
+def check_report(report: Path) -> None:
+    from unhang.report.html import HEAD_BYTES, is_page
+
+    def is_ours(path: Path) -> bool:
+        with path.open("rb") as f:
+            return is_page(f.read(HEAD_BYTES))
+
+    _check_target("--report", report, (".html", ".htm"), "why.html", is_ours)
+
+
+def _check_target(option: str, target: Path, endings: tuple[str, ...], example: str, is_ours: Callable[[Path], bool]) -> None:
+    """Before anything is read: what is meant as PATH, or is somebody's own, must not be written over."""
+    from unhang.errors import UnhangError
+    from unhang.records.logs.opening import shown
+
+    name = f"{option} {shown(str(target))}"
+    hint = f"unhang why train.log {option} {example}"
+    if not target.name.lower().endswith(endings):
+        raise UnhangError(f"{name}: its name has to end in {endings[0]}", hint=hint)
+    try:
+        status = target.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UnhangError(f"{name}: it is {'a directory' if stat.S_ISDIR(status.st_mode) else 'no regular file'}", hint=hint)
+        if status.st_size and not is_ours(target):
+            raise UnhangError(f"{name}: that file was not written by unhang, and is left as it is", hint=hint)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise UnhangError(f"{name}: {e.strerror or e}", hint=hint) from e
+
+
+def write_report(path: Path, verdict: Verdict, scene: Scene | None, lang: Language) -> None:
+    from unhang.errors import UnhangError
+    from unhang.records.logs.opening import shown
+    from unhang.report.html import render
+
+    page = render(verdict, scene, lang=lang).encode("utf-8", "replace")
+    try:
+        files.write_named(path, page)
+    except OSError as e:
+        raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
+    say(Text("wrote {path}", "已写入 {path}").fill(path=shown(str(path))))

@@ -6,11 +6,12 @@ import contextlib
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
 
 REFUSAL_SCHEMA = "unhang/refusal/1"
@@ -87,12 +88,12 @@ def shown(said: object) -> str:
 def _is_asked_for(argv: list[str], *, misread: bool) -> bool:
     if "--json" not in argv:
         return False
-    from unhang.cli import verbs
+    from unhang.cli import app
 
     name, rest = next(((word, argv[i + 1 :]) for i, word in enumerate(argv) if not word.startswith("-")), ("", []))
-    if name not in verbs.SAYS:
+    if name not in app.SAYS:
         return False
-    command = verbs.whole(name)
+    command = app.whole(name)
     while hasattr(command, "commands"):
         # A verb with verbs of its own.
         name, rest = next(((word, rest[i + 1 :]) for i, word in enumerate(rest) if not word.startswith("-")), ("", []))
@@ -104,3 +105,42 @@ def _is_asked_for(argv: list[str], *, misread: bool) -> bool:
         return "--json" in own and any("--json" in p.opts for p in command.params)
     # Behind the script of `unhang run` it is the script's.
     return bool(command.make_context(name, rest, resilient_parsing=True).params.get("as_json"))
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Options and arguments that do not exist, are missing or have no such value: what typer says of them, in Chinese where that is spoken."""
+    try:
+        yield
+    except Exception as e:
+        # Its class has a home of its own in each version of typer. Help that is shown for want of arguments is no error.
+        if hasattr(e, "format_message") and type(e).__name__ != "NoArgsIsHelpError":
+            _translate(e)
+            _tell(e)
+        raise
+
+
+def _tell(error: Any) -> None:
+    hint = f"{error.ctx.command_path} -h" if error.ctx is not None else None
+    tell(error.format_message(), exitcode=error.exit_code, hint=hint, misread=True)
+
+
+def _translate(error: Any) -> None:
+    from unhang.report import language
+
+    as_it_is = error.show
+    # Its own way to standard error would go around ours where that is no UTF-8.
+    error.show = lambda file=None: as_it_is(file or sys.stderr)
+    if language.spoken() != "zh":
+        return
+    said = language.refusal(error.format_message())
+
+    def show(file: IO[Any] | None = None) -> None:
+        file = file or sys.stderr
+        if (context := getattr(error, "ctx", None)) is not None:
+            typer.echo(f"用法：{context.get_usage().removeprefix('Usage: ')}", file=file)
+            for name in context.help_option_names[:1]:
+                typer.echo(f"用 {context.command_path} {name} 查看帮助。\n", file=file)
+        typer.echo(f"错误：{said}", file=file)
+
+    error.show = show

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from unhang.remedies.exports.carrying import said
+from unhang.remedies.exports.form_settings import said
 
 if TYPE_CHECKING:
     from jinja2 import Environment
