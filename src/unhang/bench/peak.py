@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from unhang.bench import step_times
 from unhang.errors import UnhangError
+from unhang.files import as_argument
 from unhang.launch import supervise
 from unhang.launch.attempt import Options
 from unhang.launch.command import Command
 from unhang.launch.events import Event
-from unhang.records import named
 from unhang.records.rundir import RunDir
 from unhang.runtime.attach import protocol
 
@@ -39,6 +39,6 @@ def measure(command: Command, rundir: RunDir, *, steps: int, tell: Callable[[Eve
         raise UnhangError(
             "the training failed before its memory could be measured" if outcome.exitcode else "no optimizer step was seen",
             says_zh="训练在测得内存之前失败" if outcome.exitcode else "没有观察到优化器更新",
-            hint=f"unhang why {named.again(rundir.path)}",
+            hint=f"unhang why {as_argument(rundir.path)}",
         )
     return ranks

@@ -21,10 +21,10 @@ from unhang.bench.records import BenchDir, Failure, Run, last_words
 from unhang.bench.rounds import RaceState, evaluate_rounds, find_round
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, RunDirError, UnhangError
 from unhang.facts.host import Host
+from unhang.files import as_argument
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
-from unhang.records import named
 from unhang.runtime.attach import protocol
 
 Stopped = Literal["decided", "budget", "interrupted", "failed"]
@@ -208,7 +208,7 @@ class Benchmark:
             raise UnhangError(
                 f"no optimizer step was seen in {path}",
                 cause="only steps of torch.optim are counted, in ranks on this host",
-                hint=f"unhang why {named.again(path)}",
+                hint=f"unhang why {as_argument(path)}",
             )
         steps = step_times.summarize(step_times.durations(ranks))
         if steps is None:

@@ -254,12 +254,12 @@ def _holding(seen: Snapshot, path: Path, only: list[str]) -> Snapshot:
 
 def _read(path: Path) -> bytes:
     """Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device."""
+    from unhang import files
     from unhang.errors import UnhangError
-    from unhang.records import whole
 
     try:
-        data = whole.read(path, _MAX_BYTES + 1)
-    except (whole.NotRegular, IsADirectoryError) as e:
+        data = files.bounded_read(path, _MAX_BYTES + 1)
+    except (files.NotRegular, IsADirectoryError) as e:
         raise UnhangError(f"{path} is no regular file: a snapshot is read from one", hint="unhang doctor --save host.json") from e
     except (OSError, ValueError) as e:
         raise UnhangError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e

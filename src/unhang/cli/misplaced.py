@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from unhang import files
 from unhang.errors import UnhangError
-from unhang.records import named, whole
 
 _MAX_BYTES = 1024 * 1024
 _STARTS = "--dry-run"
@@ -30,7 +30,7 @@ def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) ->
     text = _text(Path(script))
     found = [name for name in found if not _knows(text, name)]
     if _STARTS in found:
-        again = named.again(script)
+        again = files.as_argument(script)
         raise UnhangError(
             f"{_STARTS} stands behind {script} and would go to it: the training would start",
             cause="options of unhang run go before the command",
@@ -41,7 +41,7 @@ def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) ->
 
 def _text(script: Path) -> str:
     try:
-        return whole.read(script, _MAX_BYTES).decode("utf-8", "replace").lower()
+        return files.bounded_read(script, _MAX_BYTES).decode("utf-8", "replace").lower()
     except OSError:
         return ""
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import typer
 
+from unhang import files
 from unhang.facts import shm
 from unhang.facts.snapshot import Snapshot
 from unhang.model import Examination
-from unhang.records import whole
 from unhang.remedies import cleaning, settings
 from unhang.report import repairs, screen
 from unhang.report.language import Language
@@ -115,7 +115,7 @@ def _write(path: Path, wanted: tuple[settings.Setting, ...], asks: _Asks) -> tup
     try:
         there = path.exists()
         if there:
-            if whole.read(path, _MOST_BYTES).decode(errors="replace") == settings.text(wanted):
+            if files.bounded_read(path, _MOST_BYTES).decode(errors="replace") == settings.text(wanted):
                 return str(path), ""
             if not asks("overwrite", even_with_yes=True):
                 raise FileExistsError

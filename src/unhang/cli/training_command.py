@@ -6,11 +6,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from unhang import files
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment
 from unhang.launch.command import Command
-from unhang.records import named
 from unhang.report import language, screen
 
 
@@ -46,4 +46,4 @@ def _in_vain(python: str, first: str, own: str) -> str:
         return f"--python {python} has no effect: {first} is itself a Python, {own}, and runs"
     said = f"--python {python} has no effect: {first} starts its ranks with its own Python, {own}"
     beside = launcher_beside(python, first)
-    return said if beside is None else f"{said}; name {named.again(beside)} for the other one"
+    return said if beside is None else f"{said}; name {files.as_argument(beside)} for the other one"

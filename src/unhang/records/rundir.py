@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, TypeVar
 from unhang import files
 from unhang.errors import RunDirError
 from unhang.patterns import lazily
-from unhang.records import named, owners
 
 if TYPE_CHECKING:
     from unhang.records.incident import Incident, Stacks
@@ -161,7 +160,7 @@ class RunDir:
     def is_trusted(self) -> bool:
         """Whether commands may hold what its records say: the user or root wrote them, nobody else could, and no archive had them."""
         with contextlib.suppress(OSError):
-            return not any(owners.check_owner(p) for p in (self.path, self.run) if os.path.lexists(p))
+            return not any(files.check_owner(p) for p in (self.path, self.run) if os.path.lexists(p))
         return False
 
     @property
@@ -342,7 +341,7 @@ class RunDir:
         return RunDirError(
             what,
             cause="other users can read only the logs of a run unless its owner allows more",
-            hint=f"as its owner: chmod -R g+rX {named.again(self.path)}",
+            hint=f"as its owner: chmod -R g+rX {files.as_argument(self.path)}",
         )
 
     def write(self, path: Path, value: object) -> None:

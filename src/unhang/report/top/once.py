@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from unhang.records import named
+from unhang import files
 from unhang.records.live.picture import Picture
 from unhang.report import screen
 from unhang.report.language import Language
@@ -34,4 +34,4 @@ def render(picture: Picture, console: Console, *, lang: Language = "en", everyth
     put(Text(), Text(labels["collectives"], style="bold"), *lines.collectives(picture, width, _MOST_CALLS, lang))
     put(Text(), Text(labels["events"], style="bold"), *lines.events(picture, width, _MOST_EVENTS, lang))
     if picture.job.verdict is not None:
-        put(Text(), Text(labels["records"].format(path=named.again(lines.clean(picture.run_dir))), style="dim"))
+        put(Text(), Text(labels["records"].format(path=files.as_argument(lines.clean(picture.run_dir))), style="dim"))
