@@ -284,7 +284,7 @@ def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language, 
 def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) -> int:
     """Raises UnhangError. As diff does: 0 where nothing differs, 1 where something does."""
     from unhang.diagnosis.differences import between
-    from unhang.diagnosis.handing_on import handed_on
+    from unhang.diagnosis.doctor import handed_on
     from unhang.errors import EXIT_FOUND, EXIT_OK
     from unhang.facts import snapshot
     from unhang.facts.host import Host
@@ -304,7 +304,7 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
 
 
 def _save(seen: Snapshot, path: Path) -> None:
-    from unhang.diagnosis.handing_on import handed_on
+    from unhang.diagnosis.doctor import handed_on
     from unhang.errors import UnhangError
     from unhang.facts import snapshot
 

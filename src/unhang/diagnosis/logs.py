@@ -15,7 +15,7 @@ from unhang.diagnosis import job, proven
 from unhang.diagnosis.absent import Absent, absent
 from unhang.diagnosis.alarms import ends_badly, unrecognised
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
-from unhang.diagnosis.init import Unfinished, unfinished
+from unhang.diagnosis.job import Unfinished, unfinished
 from unhang.diagnosis.kernel_told import Doubt, Recorded, sifted, weighed
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
