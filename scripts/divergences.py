@@ -359,7 +359,7 @@ class Witness:
 def be_rank(case: Case, rank: int, folder: Path, rundir: RunDir, link: socket.socket) -> None:
     import torch.distributed as dist
 
-    from unhang.runtime.attach import fatal
+    from unhang.runtime.attach import last_words
     from unhang.runtime.attach.frames import traceback_frames
 
     for fd, stream in ((1, "out"), (2, "err")):
@@ -376,7 +376,7 @@ def be_rank(case: Case, rank: int, folder: Path, rundir: RunDir, link: socket.so
         "UNHANG_FATAL_DIR": str(rundir.fatal(0)),
         "DIRTY": json.dumps(case.dirty[rank]),
     }
-    fatal.arrange()
+    last_words.arrange_fatal()
     witness = Witness(link)
     script = folder / "train.py"
     try:

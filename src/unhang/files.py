@@ -1,4 +1,4 @@
-"""Files and directories that only their owner can access, and removal of those that a killed process left.
+"""Files and directories that only their owner can access, and removal of those that a killed process left; reading what users name and give.
 
 Whatever holds arguments, an environment or stacks is created with 0600 or 0700, whatever the umask: before a later chmod others could open it.
 """
@@ -6,11 +6,21 @@ Whatever holds arguments, an environment or stacks is created with 0600 or 0700,
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import io
 import os
+import pwd
+import select
+import shlex
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
+
+from unhang.errors import UnhangError
+from unhang.text import Text
 
 PREFIX = "unhang-"
 # Marks a directory that is deleted when its process ends; without a lock on it, it is a leftover.
@@ -137,3 +147,131 @@ def _mark(made: Path) -> int | None:
             os.close(lock)
         return None
     return lock
+
+
+class NotRegular(OSError):
+    """A pipe, a socket or a device."""
+
+
+def bounded_read(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """The first `most_bytes` of a file. Raises OSError; of it NotRegular for what is no file.
+
+    A named pipe has whoever opens it wait for a writer, who may never come, and what it gives is another's; a device may never end.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(mode):
+            raise NotRegular(errno.EINVAL, "it is no regular file", os.fspath(path))
+    except BaseException:
+        os.close(fd)
+        raise
+    with os.fdopen(fd, "rb") as f:
+        return f.read(most_bytes)
+
+
+_NAP_MS = 500
+
+
+class _Piped(io.RawIOBase):
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        # A signal that comes just before the system call is answered by Python only after it: that must come back by itself.
+        while not self._poll.poll(_NAP_MS):
+            pass
+        return os.readv(self._fd, [buffer])
+
+
+def read_stdin() -> IO[bytes]:
+    """The bytes of standard input, none of which may have been read before. What stands in for it, and is no file, is taken as it is.
+
+    A pipe with nothing in it keeps nobody from being interrupted.
+    """
+    stream = sys.stdin.buffer
+    try:
+        fd = stream.fileno()
+    except OSError:
+        return stream
+    return io.BufferedReader(_Piped(fd))
+
+
+# `Path.exists` and its kin do not answer for a path behind a directory that one may not enter: up to Python 3.13 they raise, later they deny that
+# anything is there.
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Raises UnhangError where that cannot be told."""
+    return _mode_of(path) is not None
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Raises UnhangError where that cannot be told."""
+    mode = _mode_of(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def is_dir(path: str | os.PathLike[str]) -> bool:
+    """Raises UnhangError where that cannot be told."""
+    mode = _mode_of(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def as_argument(path: str | os.PathLike[str]) -> str:
+    """As a word of a command: quoted, and never one that looks like an option or stands for standard input."""
+    name = os.fspath(path)
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
+
+
+def _mode_of(path: str | os.PathLike[str]) -> int | None:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as e:
+        if e.errno == errno.ENAMETOOLONG:
+            # Nothing of that name can be there.
+            return None
+        raise UnhangError(f"cannot read {os.fspath(path)}: {e.strerror or e}") from e
+
+
+# Paths, separated as in PATH, that are trusted whoever owns them: containers and NFS map owners.
+TRUST = "UNHANG_TRUST"
+_OTHER = Text(
+    "ignored {path}: it belongs to {owner}; run {command}, or set {trust}={path}",
+    "已忽略 {path}：它属于 {owner}；请运行 {command}，或设置 {trust}={path}",
+)
+_OPEN = Text("ignored {path}: anyone can write to it; run {command}", "已忽略 {path}：任何人都可以写入；请运行 {command}")
+
+
+def check_owner(path: str | os.PathLike[str]) -> Text | None:
+    """Return None if a configuration, cache or plugin is to be trusted, else the reason and the command that mends it.
+
+    A symlink is checked with its target. Raises OSError.
+    """
+    path = os.fspath(path)
+    if os.path.realpath(path) in map(os.path.realpath, filter(None, os.environ.get(TRUST, "").split(os.pathsep))):
+        return None
+    # Under sudo the caller is trusted, who may do anything as root. Rules of git's safe.directory.
+    trusted = {0, os.geteuid(), *([int(sudo)] if os.geteuid() == 0 and (sudo := os.environ.get("SUDO_UID", "")).isdecimal() else [])}
+    for status in (os.lstat(path), os.stat(path)):  # noqa: PTH116
+        named = {"path": shlex.quote(path), "trust": TRUST}
+        if status.st_uid not in trusted:
+            command = f"{'sudo ' if os.geteuid() else ''}chown {os.geteuid()} {named['path']}"
+            return _OTHER.fill(**named, owner=_user_name(status.st_uid), command=command)
+        if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
+            return _OPEN.fill(**named, command=f"chmod o-w {named['path']}")
+    return None
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

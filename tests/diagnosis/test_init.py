@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.diagnosis.init import unfinished
+from unhang.diagnosis.job import unfinished
 from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge.cause import LogView
 from unhang.records.logs.said import At, Init, NcclSaid

@@ -9,7 +9,7 @@ import pytest
 from tests.hosts.nvml import LOST, Nvml, card, data_center
 from tests.hosts.part import GIB
 
-from unhang.facts.gpu_memory import EVERY_S, FIRST_S, OLD_S, GpuMemory
+from unhang.facts.nvml import EVERY_S, FIRST_S, OLD_S, GpuMemory
 
 
 class Clock:

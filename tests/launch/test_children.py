@@ -80,7 +80,7 @@ def test_python_children_are_read_and_left_as_they_are(family):
 
 
 def test_without_py_spy_it_is_said_once(family, monkeypatch):
-    monkeypatch.setattr(children.py_spy, "find", lambda: None)
+    monkeypatch.setattr(children, "find_py_spy", lambda: None)
     found, kept, missed = read(family[0])
     assert (len(found), kept, [(m.what, m.why) for m in missed]) == (3, {}, [("child processes of rank 1", "py-spy is not installed")])
 
@@ -89,7 +89,7 @@ def test_a_reader_that_takes_too_long_keeps_what_it_has(family, monkeypatch):
     async def dump(*_):
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(children.py_spy, "dump", dump)
+    monkeypatch.setattr(children, "dump_by_py_spy", dump)
     monkeypatch.setattr(children, "TIMEOUT_S", 0.5)
     found, _, missed = read(family[0])
     assert [c.exitcode for c in found.values()] == [7] and "within 0.5 s" in missed[0].why

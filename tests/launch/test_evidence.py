@@ -36,7 +36,7 @@ class Asked:
 @pytest.fixture
 def taker(tmp_path, monkeypatch):
     """Makes one that is soon out of patience."""
-    monkeypatch.setattr(evidence.py_spy, "find", lambda: None)
+    monkeypatch.setattr(evidence, "find_py_spy", lambda: None)
     monkeypatch.setattr(evidence, "ANSWER_TIMEOUT_S", 0.2)
     monkeypatch.setattr(evidence, "DUMP_TIMEOUT_S", 0.2)
     rundir = RunDir.create(tmp_path / "run")

@@ -14,8 +14,7 @@ from unhang.launch.interruption import Interruption, asked_to_end, still_there
 from unhang.launch.watch import RankState, Stall
 from unhang.records.frames import Frame
 from unhang.records.incident import Ended
-from unhang.records.now import Place
-from unhang.records.seen import Seen
+from unhang.records.now import Place, Seen
 
 WAITING = Stall(since_s=3.0, threshold_s=300.0, waiting=(0,), absent=(1,))
 SILENT = Stall(since_s=3.0, threshold_s=300.0, waiting=(), absent=(0, 1))

@@ -6,8 +6,7 @@ from unhang.launch import events, lastseen
 from unhang.launch.watch import RankState
 from unhang.records.frames import Frame
 from unhang.records.incident import Ended, Raised
-from unhang.records.now import Place
-from unhang.records.seen import Seen
+from unhang.records.now import Place, Seen
 
 AT = Place(file="/p/train.py", line=16, name="step")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from unhang.launch import events
-from unhang.launch.pace import Pace
 from unhang.launch.rhythm import Rhythm
-from unhang.launch.watch import RankState, Watch
+from unhang.launch.watch import Pace, RankState, Watch
 from unhang.records.incident import Ended
 
 

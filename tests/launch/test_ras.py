@@ -10,7 +10,7 @@ from tests.diagnosis.test_ras import all_but
 from tests.records.nccl_ras import TEXT_ONLY, V28, listening, nccl
 
 from unhang.facts.host import Host
-from unhang.launch import evidence, ras
+from unhang.launch import evidence
 from unhang.launch.incidents import Asked, Incidents
 from unhang.launch.watch import RankState, Stall
 from unhang.records.ras import load
@@ -33,7 +33,7 @@ def server(monkeypatch):
 
 def taken(rundir, *states):
     missed = []
-    return ras.take(rundir, 1, states, missed.append), [m.why for m in missed]
+    return evidence.take_ras(rundir, 1, states, missed.append), [m.why for m in missed]
 
 
 def test_the_answer_is_kept_as_it_came(rundir, server):
@@ -65,7 +65,7 @@ def test_what_is_turned_off_or_not_there_is_told(rundir, server, monkeypatch):
 
 @pytest.mark.parametrize("stalls", [True, False])
 def test_an_incident_takes_it_beside_the_ranks(rundir, server, monkeypatch, stalls):
-    monkeypatch.setattr(evidence.py_spy, "find", lambda: None)
+    monkeypatch.setattr(evidence, "find_py_spy", lambda: None)
     incidents = Incidents(rundir, host=Host(), first=1, clock=lambda: 9.0, tell=lambda event: None)
     stall = Stall(since_s=1.0, threshold_s=5.0, waiting=(), absent=()) if stalls else None
     opened = incidents.open("hang" if stalls else "failure", stall)

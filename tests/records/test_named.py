@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.records import named
+from unhang import files
 
 
 @pytest.mark.parametrize(
@@ -24,5 +24,5 @@ from unhang.records import named
     ],
 )
 def test_a_path_is_no_option(path, word):
-    assert named.again(path) == word
+    assert files.as_argument(path) == word
     assert Path(shlex.split(word)[0]) == Path(path)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from unhang.cli import aside, caches
+from unhang.files import check_owner
 from unhang.knowledge.settings import configuration
-from unhang.records.owners import check_owner
 
 UNHANG = (sys.executable, "-m", "unhang")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge import seen as words
-from unhang.records.now import Place
-from unhang.records.seen import Seen, fewer, together
+from unhang.records.now import Place, Seen, fewer, together
 
 AT = Place(file="/p/t.py", line=3, name="f")
 

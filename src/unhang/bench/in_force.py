@@ -19,13 +19,13 @@ from unhang.errors import UnhangError
 from unhang.knowledge.settings.runtime import COMPILE_DISABLE
 from unhang.knowledge.text import Text
 from unhang.launch import events
-from unhang.records.logs import nccl_used
+from unhang.records.logs import nccl
 from unhang.runtime.attach import protocol
 
 ARGUMENTS = "arguments"
 WORLD_SIZE = "world size"
 # What ranks were seen to use; all else in the record is what they were given.
-OBSERVED = frozenset({"TCP addresses", nccl_used.TRANSPORTS, nccl_used.NETWORK, nccl_used.CONNECTED, nccl_used.ALGORITHMS})
+OBSERVED = frozenset({"TCP addresses", nccl.TRANSPORTS, nccl.NETWORK, nccl.CONNECTED, nccl.ALGORITHMS})
 UNKNOWN = "not known"
 VERSIONS = frozenset({"torch version", "CUDA version", "NCCL version"})
 RUN_DIR = "{run_dir}"
@@ -168,7 +168,7 @@ def _why_equal(one: Arm, other: Arm, runs: Mapping[str, Run]) -> EqualArms | Non
             backend=a.in_force.get("backend", ""), n=a.in_force.get(WORLD_SIZE, "?"), names=", ".join(sorted(asked))
         )
     elif asked and all(map(_CHOOSES_TRANSPORT.fullmatch, asked)) and not OBSERVED.intersection(differing) and _knows_transports(a):
-        says = Text("by its own log, NCCL uses {used} in both", "NCCL 的日志表明，两组都使用 {used}").fill(used=a.in_force[nccl_used.TRANSPORTS])
+        says = Text("by its own log, NCCL uses {used} in both", "NCCL 的日志表明，两组都使用 {used}").fill(used=a.in_force[nccl.TRANSPORTS])
         cause = "NCCL takes the first transport that works between two GPUs: P2P (NVLink, then PCIe), shared memory, the network"
         hint = "switch off in both arms what comes first: --a 'p2p=off shm=on' --b 'p2p=off shm=off'"
     else:
@@ -184,4 +184,4 @@ def _may_use_nccl(run: Run) -> bool:
 
 def _knows_transports(run: Run) -> bool:
     """Whether NCCL's log of every rank of the training says what it uses."""
-    return UNKNOWN not in run.in_force.get(nccl_used.TRANSPORTS, UNKNOWN) and run.in_force.get(WORLD_SIZE) == str(len(run.ranks))
+    return UNKNOWN not in run.in_force.get(nccl.TRANSPORTS, UNKNOWN) and run.in_force.get(WORLD_SIZE) == str(len(run.ranks))

@@ -26,7 +26,6 @@ from unhang.diagnosis.redact import redact
 from unhang.errors import RecordError, RunDirError
 from unhang.launch.supervise import run_path
 from unhang.model import Verdict
-from unhang.records import owners
 from unhang.records.rundir import RunDir, new_directory
 
 
@@ -122,7 +121,7 @@ class BenchDir:
                 says_zh=f"{path} 不是 unhang bench 的目录：其中没有 bench.json",
                 cause="unhang bench compare makes them as runs/bench-<name>-<time>/",
             )
-        if (wrong := owners.check_owner(path)) is not None:
+        if (wrong := files.check_owner(path)) is not None:
             raise RunDirError(wrong.en, says_zh=wrong.zh)
         return cls(path.absolute(), RunDir(path).read(path / "bench.json", Asked))
 

@@ -21,11 +21,11 @@ from unhang.bench.records import BenchDir, Failure, Run, last_words
 from unhang.bench.rounds import RaceState, evaluate_rounds, find_round
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, RunDirError, UnhangError
 from unhang.facts.host import Host
+from unhang.files import as_argument
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
 from unhang.launch.command import Command
 from unhang.model import Verdict
-from unhang.records import named
 from unhang.records.rundir import RunDir
 from unhang.runtime.attach import protocol
 
@@ -210,7 +210,7 @@ class Benchmark:
             raise UnhangError(
                 f"no optimizer step was seen in {path}",
                 cause="only steps of torch.optim are counted, in ranks on this host",
-                hint=f"unhang why {named.again(path)}",
+                hint=f"unhang why {as_argument(path)}",
             )
         steps = step_times.summarize(step_times.durations(ranks))
         if steps is None:
@@ -261,6 +261,6 @@ def measure_peak(command: Command, rundir: RunDir, *, steps: int, tell: Callable
         raise UnhangError(
             "the training failed before its memory could be measured" if outcome.exitcode else "no optimizer step was seen",
             says_zh="训练在测得内存之前失败" if outcome.exitcode else "没有观察到优化器更新",
-            hint=f"unhang why {named.again(rundir.path)}",
+            hint=f"unhang why {as_argument(rundir.path)}",
         )
     return ranks

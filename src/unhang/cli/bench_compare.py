@@ -32,7 +32,6 @@ from unhang.errors import RunDirError, UnhangError
 from unhang.knowledge.settings.planning import Plan
 from unhang.launch import command as commands
 from unhang.launch.command import Command
-from unhang.records import named
 from unhang.report import bench, language, screen, settings
 from unhang.report.bench_ranking import Ranking
 from unhang.report.html import of_bench
@@ -59,7 +58,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     """
     need_scipy()
     for path in filter(None, (options.csv, options.markdown, options.html)):
-        if not named.is_dir(path.absolute().parent):
+        if not files.is_dir(path.absolute().parent):
             raise UnhangError(f"cannot write {path}: there is no directory {path.parent}")
     directory = _resumed(verb, options, typed) if options.resume is not None else None
     asked = directory.asked if directory is not None else _asked(verb, options)
@@ -85,7 +84,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         screen.echo(
             f"unhang: {_GOES_ON.fill(command=json_errors.shown(shlex.join(redact_command(command.argv)))).of(language.spoken())}", stderr=True
         )
-    again = f"unhang bench {verb} --resume {named.again(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
+    again = f"unhang bench {verb} --resume {files.as_argument(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
         result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()
     common: dict[str, Any] = {"arms": arms, "rules": rules, "run_dir": directory.path, "again": again, "result": result}
@@ -227,7 +226,7 @@ def _resumed(verb: str, options: SimpleNamespace, typed: Collection[str]) -> Ben
     if asked.verb != verb:
         raise UnhangError(
             f"{path} is a directory of unhang bench {asked.verb}",
-            hint=f"unhang bench {asked.verb} --resume {named.again(path)}",
+            hint=f"unhang bench {asked.verb} --resume {files.as_argument(path)}",
         )
     if others := sorted(frozenset(typed) - _ANEW - {"command"}):
         raise UnhangError(f"{others[0]} cannot be changed: {path} goes on as it began", hint=f"leave {others[0]} out, or start a new comparison")
@@ -236,7 +235,7 @@ def _resumed(verb: str, options: SimpleNamespace, typed: Collection[str]) -> Ben
     if not words and asked.hides:
         raise UnhangError(
             "the command holds a credential, which is not kept: it has to be typed again",
-            hint=f"unhang bench {asked.verb} --resume {named.again(path)} -- {shlex.join(asked.words)}",
+            hint=f"unhang bench {asked.verb} --resume {files.as_argument(path)} -- {shlex.join(asked.words)}",
         )
     if words and tuple(redact_command(words)) != tuple(asked.words):
         raise UnhangError(f"this is another command than that of {path}: {shlex.join(asked.words)}", hint="leave it out")

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unhang import files
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.knowledge.text import Text
-from unhang.records import named, piped
 from unhang.remedies.exports import checking
 from unhang.remedies.exports.checking.documents import Problem
 from unhang.report import language, screen
@@ -104,11 +104,11 @@ def as_json(one: Checked) -> dict[str, object]:
 
 def _text(name: str) -> str:
     try:
-        data = piped.stdin().read(_MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
+        data = files.read_stdin().read(_MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
     except OSError as e:
         raise UnhangError(f"cannot read {name}: {e.strerror}") from e
     if data.startswith(_UTF_16):
-        raise UnhangError(f"{name} is UTF-16, which no launcher reads", hint=f"iconv -f UTF-16 -t UTF-8 {named.again(name)}")
+        raise UnhangError(f"{name} is UTF-16, which no launcher reads", hint=f"iconv -f UTF-16 -t UTF-8 {files.as_argument(name)}")
     if len(data) > _MAX_BYTES or b"\0" in data:
         raise UnhangError(f"{name} is no file of a launcher")
     return data.decode("utf-8", errors="surrogateescape")

@@ -254,12 +254,12 @@ def _holding(seen: Snapshot, path: Path, only: list[str]) -> Snapshot:
 
 def _read(path: Path) -> bytes:
     """Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device."""
+    from unhang import files
     from unhang.errors import UnhangError
-    from unhang.records import whole
 
     try:
-        data = whole.read(path, _MAX_BYTES + 1)
-    except (whole.NotRegular, IsADirectoryError) as e:
+        data = files.bounded_read(path, _MAX_BYTES + 1)
+    except (files.NotRegular, IsADirectoryError) as e:
         raise UnhangError(f"{path} is no regular file: a snapshot is read from one", hint="unhang doctor --save host.json") from e
     except (OSError, ValueError) as e:
         raise UnhangError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
@@ -284,7 +284,7 @@ def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language, 
 def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) -> int:
     """Raises UnhangError. As diff does: 0 where nothing differs, 1 where something does."""
     from unhang.diagnosis.differences import between
-    from unhang.diagnosis.handing_on import handed_on
+    from unhang.diagnosis.doctor import handed_on
     from unhang.errors import EXIT_FOUND, EXIT_OK
     from unhang.facts import snapshot
     from unhang.facts.host import Host
@@ -304,7 +304,7 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
 
 
 def _save(seen: Snapshot, path: Path) -> None:
-    from unhang.diagnosis.handing_on import handed_on
+    from unhang.diagnosis.doctor import handed_on
     from unhang.errors import UnhangError
     from unhang.facts import snapshot
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import typer
 
+from unhang import files
 from unhang.facts import shm
 from unhang.facts.snapshot import Snapshot
 from unhang.knowledge.settings.installed import installed
 from unhang.knowledge.settings.presets import CONSERVATIVE
 from unhang.model import Examination, Live, Outcome, StageResult
-from unhang.records import whole
 from unhang.remedies import cleaning, ladder, rungs, settings, trial
 from unhang.report import climbing, repairs, screen, solution
 from unhang.report.language import Language
@@ -120,7 +120,7 @@ def _write(path: Path, wanted: tuple[settings.Setting, ...], asks: _Asks) -> tup
     try:
         there = path.exists()
         if there:
-            if whole.read(path, _MOST_BYTES).decode(errors="replace") == settings.text(wanted):
+            if files.bounded_read(path, _MOST_BYTES).decode(errors="replace") == settings.text(wanted):
                 return str(path), ""
             if not asks("overwrite", even_with_yes=True):
                 raise FileExistsError

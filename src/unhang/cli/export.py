@@ -254,16 +254,16 @@ def _of_preset(name: str | None, configured: Configuration, python: str | None, 
 
 
 def write(output: Path, found: Exported, force: bool) -> None:
+    from unhang import files
     from unhang.errors import UnhangError
-    from unhang.records import named
 
     if not output.parent.is_dir():
         said = f"{output.parent} is no directory" if output.parent.exists() else f"there is no directory {output.parent}"
-        raise UnhangError(said, says_zh=f"目录 {output.parent} 不存在", hint=f"mkdir -p {named.again(output.parent)}")
+        raise UnhangError(said, says_zh=f"目录 {output.parent} 不存在", hint=f"mkdir -p {files.as_argument(output.parent)}")
     texts = {output: found.text, **{output.with_name(output.name + behind): text for behind, text in found.companions.items()}}
     for path in texts:
         if path.is_dir():
-            raise UnhangError(f"{path} is a directory", says_zh=f"{path} 是目录", hint=f"-o {named.again(path / 'FILE')}")
+            raise UnhangError(f"{path} is a directory", says_zh=f"{path} 是目录", hint=f"-o {files.as_argument(path / 'FILE')}")
         if not force and (path.exists() or path.is_symlink()):
             raise UnhangError(f"{path} is there already", hint="--force overwrites it")
     for path, text in texts.items():

@@ -27,10 +27,10 @@ def judge(given: Sequence[str], *, apart_s: float | None, quiet: bool) -> Verdic
     """The verdict on a job that is asked twice (None: `APART_S` apart, 0: once), or on answers in files. Raises UnhangError."""
     from unhang.diagnosis import ras
     from unhang.errors import UnhangError
-    from unhang.records import named
+    from unhang.files import is_file
     from unhang.records.ras import NoHost, address
 
-    files = [g for g in given if named.is_file(g)]
+    files = [g for g in given if is_file(g)]
     if len(files) == len(given) <= 2:
         if apart_s is not None:
             raise UnhangError("--apart is for a job that is asked, not for answers in files")

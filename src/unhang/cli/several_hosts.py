@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from unhang import files
 from unhang.launch import command as commands
 from unhang.launch.command import Command
-from unhang.records import whole
 
 _HOSTS = ("NNODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 # The number of a task and how many there are, by srun, OpenMPI's and MPICH's mpirun, and by whoever speaks as torch does.
@@ -54,7 +54,7 @@ def _machines(config: Path) -> int | None:
     import yaml
 
     try:
-        data = whole.read(config, _MAX_BYTES + 1)
+        data = files.bounded_read(config, _MAX_BYTES + 1)
         return int(yaml.safe_load(data).get("num_machines", 1)) if len(data) <= _MAX_BYTES else None
     except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return None

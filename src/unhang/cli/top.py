@@ -108,8 +108,8 @@ def _run_dir(given: str | None) -> Path:
 
 def _looker(path: Path) -> Looker:
     from unhang.facts import processes
-    from unhang.facts.gpu_memory import GpuMemory
     from unhang.facts.host import Host
+    from unhang.facts.nvml import GpuMemory
     from unhang.records.live.looking import Looker
     from unhang.records.live.picture import Memory
 

@@ -51,17 +51,17 @@ def vars(
     """
     from dataclasses import replace
 
+    from unhang import files
     from unhang.cli import caches
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.facts import variable_readers, variables
     from unhang.facts.host import Host
     from unhang.facts.names_in_files import Reader
     from unhang.knowledge.variables import examining
-    from unhang.records import named
     from unhang.report import language, screen
 
     chosen = language.chosen(lang)
-    if libs is not None and not named.is_dir(libs):
+    if libs is not None and not files.is_dir(libs):
         raise UnhangError(f"there is no directory {libs}", hint="unhang vars --libs /path/to/lib/python3.11/site-packages")
     host = Host()
     found = variable_readers.installed(host, str(libs.resolve()) if libs is not None else None)
@@ -92,11 +92,11 @@ def vars(
 
 def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[tuple[Judged, ...], list[NotExamined]]:
     """What was asked for, and what of several files could not be read. Raises UnhangError where none could."""
+    from unhang import files
     from unhang.errors import UnhangError
     from unhang.knowledge.variables import examining
     from unhang.knowledge.variables.files import opening
     from unhang.model import NotExamined
-    from unhang.records import named
 
     if show_all:
         return examining.of_names(examining.all_names(), seen, scan), []
@@ -107,7 +107,7 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
     unread = 0
     for one in what:
         try:
-            is_file = named.exists(one)
+            is_file = files.exists(one)
             if _NAME.fullmatch(one) and not is_file:
                 judged += examining.of_names([one], seen, scan)
                 continue
@@ -127,16 +127,16 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
 
 
 def _read(name: str) -> Parsed:
+    from unhang import files
     from unhang.errors import UnhangError
     from unhang.knowledge.variables.files import opening
-    from unhang.records import named, piped
 
     try:
-        data = piped.stdin().read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
+        data = files.read_stdin().read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
     except OSError as e:
         capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
         if isinstance(e, IsADirectoryError):
-            inside = named.again(f"{name.rstrip('/')}/train.sh")
+            inside = files.as_argument(f"{name.rstrip('/')}/train.sh")
             raise UnhangError(f"{name} is a directory", says_zh=f"{name} 是目录", hint=f"unhang vars {inside}") from e
         raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e
     if len(data) > _MAX_BYTES:
@@ -147,12 +147,12 @@ def _read(name: str) -> Parsed:
 
 
 def _of_file(path: Path) -> bytes:
+    from unhang import files
     from unhang.errors import UnhangError
-    from unhang.records import named
 
     # A shell's <(command) is one, too, and has a writer.
     if path.is_fifo() and path.parts[1:2] not in (("dev",), ("proc",)):
-        raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {named.again(path)}")
+        raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {files.as_argument(path)}")
     with path.open("rb") as f:
         return f.read(_MAX_BYTES + 1)
 

@@ -83,8 +83,8 @@ def why(
     found and a part of it could not be read, or no log was in it), 3 for our own failure, 130 if interrupted (143 by SIGTERM). A reader that goes
     early (| head) changes none of them.
     """
+    from unhang import files
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
-    from unhang.records import named
     from unhang.report import language
 
     if as_json and markdown:
@@ -94,7 +94,7 @@ def why(
         say(Text("reading standard input", "正在读取标准输入"))
         paths = ["-"]
     if bool(paths) == bool(ras):
-        raise UnhangError("give either PATH... or --ras HOST:PORT", hint=f"unhang why {'runs' if named.is_dir('runs') else 'train.log'}")
+        raise UnhangError("give either PATH... or --ras HOST:PORT", hint=f"unhang why {'runs' if files.is_dir('runs') else 'train.log'}")
     if digest is not None:
         if ras or markdown or everything or incident is not None or attempt is not None or report is not None or bundle is not None:
             raise UnhangError("--digest only sums up dumps: it goes with --json alone")
@@ -126,7 +126,7 @@ def why(
         screen.echo(render_markdown(verdict, lang=chosen), end="")
     else:
         options = [word for name, n in (("--incident", incident), ("--attempt", attempt)) if n is not None for word in (name, str(n))]
-        given = [word for r in ras or () for word in ("--ras", named.again(r))] + [named.again(p) if p != "-" else p for p in paths or ()]
+        given = [word for r in ras or () for word in ("--ras", files.as_argument(r))] + [files.as_argument(p) if p != "-" else p for p in paths or ()]
         again = " ".join(["unhang why --all", *options, *given])
         _show(verdict, judged if everything else None, beside, chosen, everything=everything, again=again)
     # The verdict is told by now, whatever becomes of the files.
@@ -185,13 +185,13 @@ def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict
 
 
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
+    from unhang import files
     from unhang.errors import UnhangError
-    from unhang.records import named
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir, runs_in
 
     alone = Path(paths[0]) if len(paths) == 1 else None
-    holding = RunDir.holding(alone) if alone is not None and named.exists(alone) and not RunDir.is_one(alone) else None
+    holding = RunDir.holding(alone) if alone is not None and files.exists(alone) and not RunDir.is_one(alone) else None
     if holding is not None and alone is not None and not holding.is_log(alone):
         part = Text("{path} is part of the run directory {run}: judging that", "{path} 是运行目录 {run} 的一部分：正在判断后者")
         say(part.fill(path=shown(str(alone)), run=_shortest(holding.path)))
@@ -199,8 +199,8 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         paths, alone = [str(holding.path)], holding.path
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
     if rundirs and len(paths) > 1:
-        raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {named.again(rundirs[0])}")
-    runs = [] if rundirs or alone is None or not named.is_dir(alone) else runs_in(alone)
+        raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {files.as_argument(rundirs[0])}")
+    runs = [] if rundirs or alone is None or not files.is_dir(alone) else runs_in(alone)
     if rundirs or runs:
         _refuse_attempt(attempt, paths[0])
     if rundirs:
@@ -220,7 +220,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     from unhang.records.logs.finding import find
 
     found = find(paths)
-    with unpacking.taken_out(found, runs=alone is not None and not named.is_dir(alone)) as given:
+    with unpacking.taken_out(found, runs=alone is not None and not files.is_dir(alone)) as given:
         if given.runs is not None:
             return _packed(given.runs, paths[0], incident, attempt, beside), None
         if incident is not None:
@@ -230,7 +230,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
             # Of one without incidents these logs may be all there is: whoever comes from there is not sent back.
             more = Text(", which has no record of an incident", "，其中没有 incident 的记录")
             if holding.incident_numbers():
-                more = Text(", which knows more: {again}", "，后者知道得更多：{again}").fill(again=f"unhang why {named.again(run)}")
+                more = Text(", which knows more: {again}", "，后者知道得更多：{again}").fill(again=f"unhang why {files.as_argument(run)}")
             belongs = Text("{path} is part of the run directory {run}{more}", "{path} 是运行目录 {run} 的一部分{more}")
             say(belongs.fill(path=shown(paths[0]), run=run, more=more))
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
@@ -242,11 +242,13 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
+    from unhang import files
     from unhang.errors import UnhangError
-    from unhang.records import named
 
     if attempt is not None:
-        raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {named.again(path)}")
+        raise UnhangError(
+            f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {files.as_argument(path)}"
+        )
 
 
 def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | None, beside: Beside) -> Verdict:

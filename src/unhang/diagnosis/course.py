@@ -16,8 +16,8 @@ from unhang.knowledge import seen, words
 from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import Text, joined
 from unhang.model import Evidence, Finding, NotExamined, Remedy
+from unhang.records.now import Seen
 from unhang.records.rundir import refuse_special
-from unhang.records.seen import Seen
 
 MAX_LINE_BYTES = 1024 * 1024
 

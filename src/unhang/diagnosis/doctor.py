@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from unhang.diagnosis.redact import redact_data
 from unhang.facts import snapshot as snapshots
+from unhang.facts import variables
 from unhang.facts.snapshot import Part, Snapshot
 from unhang.facts.subject import Subject
 from unhang.knowledge import catalogue
+from unhang.knowledge.variables.known import entries, nearest
+from unhang.knowledge.variables.readers import table
 from unhang.model import Area, AreaState, Examination, HostFinding, NotExamined, Severity
 
 # What the judgement of other areas rests on: which commands fit here, and for how many GPUs it is.
@@ -51,3 +55,22 @@ def _area(subject: Subject[object], part: Part, findings: list[HostFinding], *, 
     state: AreaState = "found" if against - {"note"} else "unknown" if unread or not judged else "noted" if against else "ok"
     told = subject.summary(part.facts)
     return Area(id=subject.id, state=state, summary=told.en, details=tuple(subject.details(part.facts)), unread=unread, summary_zh=told.zh)
+
+
+def handed_on(seen: Snapshot) -> Snapshot:
+    """A snapshot as it may leave the machine: without credentials, and without values of variables that are none of ours.
+
+    Of a variable that only begins as ours do the name stays: what a program of the user's keeps in it is unknown.
+    """
+    part = seen.parts.get(variables.SUBJECT.id)
+    if part is not None and part.facts is not None:
+        kept: variables.Variables = part.facts
+        settings = tuple(s if _is_ours(s.name) else replace(s, value=None) for s in kept.settings)
+        plain = {name: value for name, value in kept.plain.items() if _is_ours(name)}
+        seen = replace(seen, parts={**seen.parts, variables.SUBJECT.id: replace(part, facts=replace(kept, settings=settings, plain=plain))})
+    return redact_data(seen)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether it is known, or a slip of the finger away from one that is."""
+    return name in entries() or name in table().names() or nearest(name) is not None

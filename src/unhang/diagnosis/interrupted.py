@@ -12,7 +12,7 @@ from unhang.knowledge.text import Text, continued, joined
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records import logs
 from unhang.records.frames import Frame, user_frame
-from unhang.records.seen import fewer
+from unhang.records.now import fewer
 
 if TYPE_CHECKING:
     from unhang.diagnosis.course import Course

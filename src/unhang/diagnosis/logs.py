@@ -15,7 +15,7 @@ from unhang.diagnosis import job, proven
 from unhang.diagnosis.absent import Absent, absent
 from unhang.diagnosis.alarms import ends_badly, unrecognised
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
-from unhang.diagnosis.init import Unfinished, unfinished
+from unhang.diagnosis.job import Unfinished, unfinished
 from unhang.diagnosis.kernel_told import Doubt, Recorded, sifted, weighed
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
@@ -25,12 +25,12 @@ from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, 
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
+from unhang.files import as_argument
 from unhang.knowledge import catalogue, environments, stacked
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
-from unhang.records import named
 from unhang.records.logs import Hit, LogRead, Needles, Role, alarms
 from unhang.records.logs.attempts import STARTS
 from unhang.records.logs.dumped import MAX_BYTES
@@ -107,7 +107,7 @@ def judge_logs(
     found = found or find(paths)
     for source in found.sources:
         if source.kind == OWN_RECORD and source.path is not None:
-            raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {named.again(source.path.parent)}")
+            raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {as_argument(source.path.parent)}")
     not_examined = list(found.not_examined)
     needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, *environments.SIGNATURES, FATAL), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)

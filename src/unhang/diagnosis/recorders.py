@@ -15,12 +15,12 @@ from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.phrases import ALL_COPIES, MISMATCHES
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.telling import ROOTS, Teller
-from unhang.diagnosis.unnumbered import unnumbered
 from unhang.diagnosis.untold import ONE_LOOK, STACKS, unexamined
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import NOTHING, Text, ranks
-from unhang.model import Contradiction, Input, NotExamined, Verdict
+from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Verdict
+from unhang.patterns import lazily
 from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.logs.said import Status
 from unhang.records.match.judge import judge
@@ -233,3 +233,31 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
             )
         )
     return found
+
+
+# One dump alone whose name does not tell its rank was numbered to be read, and no answer may name that number.
+# The partner of a message is one that the dump itself tells.
+_EN = lazily(r"(?<!from )(?<!to )\brank 0\b")
+_ZH = lazily(r"(?<!来自 )(?<!发往 )\brank 0\b")
+
+
+def unnumbered(verdict: Verdict) -> Verdict:
+    """The verdict on a dump that was numbered 0, without that number."""
+    return replace(verdict.each(_finding_without), not_examined=tuple(map(_not_examined_without, verdict.not_examined)))
+
+
+def _en(text: str) -> str:
+    return _EN.sub("the rank of this dump", text)
+
+
+def _zh(text: str) -> str:
+    return _ZH.sub("该转储所属的 rank", text)
+
+
+def _finding_without(finding: Finding) -> Finding:
+    evidence = tuple(Evidence(source=e.source, text=_en(e.text), line=e.line) for e in finding.evidence)
+    return replace(finding, says=_en(finding.says), says_zh=_zh(finding.says_zh), ranks=(), evidence=evidence)
+
+
+def _not_examined_without(left: NotExamined) -> NotExamined:
+    return replace(left, what=_en(left.what), why=_en(left.why), what_zh=_zh(left.what_zh), why_zh=_zh(left.why_zh))

@@ -19,9 +19,8 @@ from unhang.knowledge.text import COMMA, NOTHING, Text, joined
 from unhang.model import Evidence, ProcessId, Remedy
 from unhang.records.live.looking import Looker
 from unhang.records.live.picture import Phase, Picture, Rank
-from unhang.records.now import Now, RankNow
+from unhang.records.now import Now, RankNow, Seen, together
 from unhang.records.rundir import RunDir
-from unhang.records.seen import Seen, together
 
 _MOST_EVIDENCE = 8
 _MOST_NAMED = 8

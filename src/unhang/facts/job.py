@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unhang.facts import conf_file
 from unhang.facts.host import Host
 
 
@@ -53,7 +53,7 @@ def setting(host: Host, name: str) -> Setting | None:
         return Setting(name=name, value=host.environ[name], place="the environment")
     home = host.environ.get("HOME")
     try:
-        own = conf_file.named(host) or (f"{home}/.nccl.conf" if home else None)
+        own = conf_file(host) or (f"{home}/.nccl.conf" if home else None)
     except OSError:
         own = None
     for path in (own, "/etc/nccl.conf"):
@@ -100,3 +100,17 @@ def _most(text: str) -> int | None:
     """The upper end of "4" or "1:4"."""
     text = text.rpartition(":")[2]
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def conf_file(host: Host) -> str | None:
+    """The path, from the root, of the file of further settings that NCCL_CONF_FILE names; None where none is.
+
+    Raises OSError where it is relative to a directory that is not known.
+    """
+    path = host.environ.get("NCCL_CONF_FILE")
+    if not path or os.path.isabs(path):  # noqa: PTH117
+        return path or None
+    # NCCL opens it as it stands: it is relative to where each process is started.
+    if host.is_live:
+        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    raise OSError(f"NCCL_CONF_FILE={path} is relative to the directory that a process is started in, which is not known")

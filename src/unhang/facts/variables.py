@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from unhang.facts import conf_file, network, variable_readers, which_nccl
+from unhang.facts import job, network, variable_readers, which_nccl
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 from unhang.text import COMMA, NOTHING, Text, joined
@@ -162,7 +162,7 @@ def _conf_files(host: Host, libraries: Mapping[str, str], unread: list[str]) -> 
     which = "rccl" if "rccl" in libraries else "nccl"
     if host.environ.get("NCCL_CONF_FILE") and variable_readers.at_least(libraries.get("nccl", ""), 2, 23):
         try:
-            yield conf_file.named(host) or ""
+            yield job.conf_file(host) or ""
         except OSError as e:
             unread.append(str(e))
     elif home := host.environ.get("HOME"):
@@ -172,7 +172,7 @@ def _conf_files(host: Host, libraries: Mapping[str, str], unread: list[str]) -> 
 
 def _is_named(host: Host, path: str) -> bool:
     try:
-        return conf_file.named(host) == path
+        return job.conf_file(host) == path
     except OSError:
         return False
 

@@ -15,8 +15,8 @@ from unhang.model import Finding
 from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, same
 
 if TYPE_CHECKING:
-    from unhang.records.match.edits import Edit
     from unhang.records.match.outcome import Kind
+    from unhang.records.match.voting import Edit
     from unhang.records.picture import Picture, RankView
 
 __all__ = [

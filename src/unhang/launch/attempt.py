@@ -36,12 +36,11 @@ from unhang.launch.lastseen import Overdue
 from unhang.launch.listener import Listener, Peer
 from unhang.launch.now import Onlookers
 from unhang.launch.output import Channel, Sink, Stream
-from unhang.launch.pace import Pace
 from unhang.launch.patience import Patience
 from unhang.launch.rhythm import STARTUP_S, Rhythm
 from unhang.launch.roster import Roster
 from unhang.launch.sampling import MAX_WINDOW_S, Sampler, window_s
-from unhang.launch.watch import RankState, Stall, Watch
+from unhang.launch.watch import Pace, RankState, Stall, Watch
 from unhang.model import Verdict
 from unhang.records.incident import Incident, IncidentKind
 from unhang.records.rundir import RunDir

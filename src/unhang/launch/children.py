@@ -6,6 +6,9 @@ py-spy never pauses them: a stopped process must not be continued, and a system 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +19,6 @@ from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.facts.processes import Child
 from unhang.facts.waits import waits_in
-from unhang.launch import py_spy
 from unhang.model import Wait
 from unhang.records import stacks as stacks_of
 from unhang.records.incident import ChildRecord, Missed, Stacks
@@ -52,7 +54,7 @@ class ChildReader:
 
     async def _read(self, pid: int, found: list[ChildRecord], idle: set[int], missed: list[str]) -> None:
         children = await asyncio.to_thread(relevant, self._host, pid)
-        tool = py_spy.find()
+        tool = find_py_spy()
         if children and tool is None:
             missed.append("py-spy is not installed")
         await asyncio.gather(*(self._one(child, tool, found, idle, missed) for child in children))
@@ -62,7 +64,7 @@ class ChildReader:
         if not child.ended and tool is not None:
             try:
                 async with self._free:
-                    out = await py_spy.dump(tool, child.pid, "--nonblocking", "--locals")
+                    out = await dump_by_py_spy(tool, child.pid, "--nonblocking", "--locals")
                 read = stacks_of.from_pyspy(out)
                 worker, index = stacks_of.worker_of_pyspy(out)
                 idle |= stacks_of.idle_threads(read)
@@ -98,3 +100,36 @@ def _is_python(child: Child, rank: Child) -> bool:
     if child.executable is None:
         return child.name in (_WORKER, rank.name) or child.name.startswith("python")
     return child.executable == rank.executable or Path(child.executable).name.startswith("python")
+
+
+PY_SPY_TIMEOUT_S = 8.0
+
+
+def find_py_spy() -> str | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.is_file() else shutil.which("py-spy")
+
+
+async def dump_by_py_spy(tool: str, pid: int, *options: str) -> bytes:
+    """What `py-spy dump --json` prints of a process. Raises OSError.
+
+    It pauses what it reads. A process that is stopped would be continued by that: give `--nonblocking`.
+    """
+    argv = [tool, "dump", "--json", *options, "--pid", str(pid)]
+    # Its last line is to be the reason, not the end of its own backtrace.
+    environ = {**os.environ, "RUST_BACKTRACE": "0"}
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environ
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT_S)
+    except (asyncio.TimeoutError, asyncio.CancelledError) as e:
+        process.kill()
+        await process.wait()
+        if isinstance(e, asyncio.CancelledError):
+            raise
+        raise TimeoutError(f"py-spy did not end within {PY_SPY_TIMEOUT_S:g} s") from e
+    if process.returncode != 0:
+        last = err.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+        raise ChildProcessError(f"py-spy: {last[0]}")
+    return out

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from unhang.errors import CommandNotFound, UnhangError
+from unhang.files import as_argument, is_dir, is_file
 from unhang.knowledge.settings.setting import worded
-from unhang.records import named
 from unhang.runtime.attach import protocol
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
@@ -184,7 +184,7 @@ def _fields(command: Command) -> Mapping[str, str]:
     import yaml
 
     path = next((word for word in command.argv if word.endswith(_FILES)), "")
-    if not path or not named.is_file(path):
+    if not path or not is_file(path):
         return {}
     try:
         with Path(path).open("rb") as f:
@@ -271,7 +271,7 @@ def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path 
         raise UnhangError(
             f"{', '.join(wanted)}: only unhang's hook applies that, and deepspeed starts ranks on {count} hosts over ssh, without the hook",
             cause=f"{file} names them; DeepSpeed's launcher hands neither the hook nor its variables to a host",
-            hint=f"start it on each host: unhang run -- deepspeed --no_ssh --node_rank N --master_addr HOST --hostfile {named.again(file)} train.py",
+            hint=f"start it on each host: unhang run -- deepspeed --no_ssh --node_rank N --master_addr HOST --hostfile {as_argument(file)} train.py",
         )
 
 
@@ -324,9 +324,9 @@ def _set(argv: list[str], name: str, value: str) -> None:
 def _not_found(word: str) -> CommandNotFound:
     if not word:
         return CommandNotFound("the command is empty", cause="a variable of the shell that is not set, in quotes")
-    if named.is_dir(word):
+    if is_dir(word):
         return CommandNotFound(f"{word} is a directory", cause="the script in it was left out, or its options come before the command's name")
-    if named.is_file(word):
+    if is_file(word):
         here = word if "/" in word else f"./{word}"
         quoted = shlex.quote(here)
         if os.access(word, os.X_OK):
@@ -345,9 +345,9 @@ def is_script(word: str) -> bool:
     """Whether it is a Python file, which torchrun starts. Raises CommandNotFound for one that is missing."""
     if not word.endswith(".py"):
         return False
-    if named.is_dir(word):
+    if is_dir(word):
         raise _not_found(word)
-    if not named.is_file(word):
+    if not is_file(word):
         raise CommandNotFound(f"{word}: no such file", cause=f"the current directory is {Path.cwd()}")
     return True
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import linecache
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,11 +22,11 @@ from unhang import files
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.launch import py_spy
-from unhang.launch.children import ChildReader
+from unhang.launch.children import ChildReader, dump_by_py_spy, find_py_spy
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights
+from unhang.records import ras
 from unhang.records import stacks as stacks_of
 from unhang.records.frames import LOADER, Frame, inside, user_frame
 from unhang.records.incident import Activity, ChildRecord, Counters, GuardedLine, Missed, Stacks, ThreadStack
@@ -235,13 +236,13 @@ class Taker:
 
     async def _from_outside(self, state: RankState, *, stopped: bool) -> Stacks | None:
         what = f"stacks of rank {state.rank}"
-        tool = py_spy.find()
+        tool = find_py_spy()
         if tool is None:
             self.missed.append(Missed(what=what, why="the process did not answer and py-spy is not installed"))
             return None
         try:
             # py-spy pauses what it reads; a process that is stopped already must not be continued by it.
-            return stacks_of.from_pyspy(await py_spy.dump(tool, state.pid, *(["--nonblocking"] if stopped else [])))
+            return stacks_of.from_pyspy(await dump_by_py_spy(tool, state.pid, *(["--nonblocking"] if stopped else [])))
         except (OSError, RecordError) as e:
             self.missed.append(Missed(what=what, why=str(e)))
             return None
@@ -276,3 +277,33 @@ def guarded(frame: Frame) -> Frame:
     code = frame.code or linecache.getline(frame.file, frame.line).strip()
     at = frame.file, frame.line
     return dataclasses.replace(frame, code=code, guards=stacks_of.guards_of(*at), endless=stacks_of.is_endless(*at))
+
+
+# NCCL's own view of the job, asked while it hangs: it knows the ranks of other hosts, too.
+RAS_VIEW = "NCCL's own view of the job (RAS)"
+# No longer than the ranks themselves are waited for.
+_PEERS_S = 2.0
+_CONNECT_S = 2.0
+_TOTAL_S = 8.0
+
+
+def take_ras(rundir: RunDir, incident: int, states: Iterable[RankState], missed: Callable[[Missed], None]) -> str | None:
+    """Ask a job on NCCL and keep the answer as it came, relative to the run directory. None where nobody answers, or nobody runs on NCCL."""
+    if not any("nccl" in (state.backend or "") for state in states):
+        return None
+    if os.environ.get("NCCL_RAS_ENABLE") == "0":
+        missed(Missed(what=RAS_VIEW, why="NCCL_RAS_ENABLE=0 turns it off"))
+        return None
+    try:
+        answer = ras.fetch(peers_timeout_s=_PEERS_S, connect_timeout_s=_CONNECT_S, total_timeout_s=_TOTAL_S)
+        path = rundir.ras(incident, answer.format)
+        rundir.write_bytes(path, answer.data)
+    except RecordError as e:
+        missed(Missed(what=RAS_VIEW, why=f"{e}{f' ({e.cause})' if e.cause else ''}"))
+        return None
+    except OSError as e:
+        missed(Missed(what=RAS_VIEW, why=f"cannot be kept: {e.strerror or e}"))
+        return None
+    if answer.cut:
+        missed(Missed(what=f"the rest of {RAS_VIEW}", why=answer.cut))
+    return rundir.relative(path)

@@ -21,7 +21,7 @@ from unhang.facts import memory, processes
 from unhang.facts.host import Host
 from unhang.facts.kernel_log import uptime_s
 from unhang.facts.processes import FIRST_PID_NAMESPACE
-from unhang.launch import events, ras
+from unhang.launch import events, evidence
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
 from unhang.launch.sampling import MIN_WINDOW_S, Sampler
@@ -192,9 +192,9 @@ class Incidents:
         if opened.stall is None:
             return
         try:
-            opened.ras = await asyncio.to_thread(ras.take, self._rundir, opened.number, [a.state for a in asked], opened.taker.missed.append)
+            opened.ras = await asyncio.to_thread(evidence.take_ras, self._rundir, opened.number, [a.state for a in asked], opened.taker.missed.append)
         except Exception as e:
-            opened.taker.missed.append(Missed(what=ras.WHAT, why=f"{type(e).__name__}: {e}"))
+            opened.taker.missed.append(Missed(what=evidence.RAS_VIEW, why=f"{type(e).__name__}: {e}"))
 
     async def draw(self, opened: Open, situation: Situation) -> Verdict | None:
         """Write the incident down and judge it. None where it cannot be judged; the user is told. Never raises: this watches a living training."""

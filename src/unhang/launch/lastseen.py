@@ -9,8 +9,7 @@ from unhang.launch import events
 from unhang.launch.watch import RankState
 from unhang.records.frames import Frame
 from unhang.records.incident import Raised
-from unhang.records.now import MOST_CHARACTERS, Place
-from unhang.records.seen import Seen, together
+from unhang.records.now import MOST_CHARACTERS, Place, Seen, together
 
 
 def placed(at: Frame | None) -> Place | None:

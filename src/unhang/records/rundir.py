@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, TypeVar
 from unhang import files
 from unhang.errors import RunDirError
 from unhang.patterns import lazily
-from unhang.records import named, owners
 
 if TYPE_CHECKING:
     from unhang.records.incident import Incident, Stacks
@@ -164,7 +163,7 @@ class RunDir:
         with contextlib.suppress(OSError):
             within = islice(self.path.glob("incidents/*/incident.json"), _MOST_OWNERS)
             parents = (p for incident in within for p in (incident, incident.parent, incident.parent.parent))
-            return not any(owners.check_owner(p) for p in dict.fromkeys((self.path, self.run, *parents)) if os.path.lexists(p))
+            return not any(files.check_owner(p) for p in dict.fromkeys((self.path, self.run, *parents)) if os.path.lexists(p))
         return False
 
     @property
@@ -345,7 +344,7 @@ class RunDir:
         return RunDirError(
             what,
             cause="other users can read only the logs of a run unless its owner allows more",
-            hint=f"as its owner: chmod -R g+rX {named.again(self.path)}",
+            hint=f"as its owner: chmod -R g+rX {files.as_argument(self.path)}",
         )
 
     def write(self, path: Path, value: object) -> None:

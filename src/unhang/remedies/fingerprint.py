@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import unhang
-from unhang import encoding
+from unhang import encoding, files
 from unhang.facts import container, gpu, limits, network, shm, snapshot
 from unhang.facts.host import Host
 from unhang.knowledge.settings.setting import Installed
-from unhang.records import whole
 from unhang.remedies.trial import OF_COMMUNICATION
 
 # Options that say where something goes, and no two runs share: "--output_dir runs/7", "--run-name=b".
@@ -82,7 +81,7 @@ def job(words: Sequence[str], cwd: Path) -> list[str]:
 def _content(path: Path) -> str | None:
     """Of a configuration: the same name may stand for another job tomorrow."""
     try:
-        return hashlib.sha256(whole.read(path, _MOST_BYTES)).hexdigest()
+        return hashlib.sha256(files.bounded_read(path, _MOST_BYTES)).hexdigest()
     except OSError:
         return None
 

@@ -20,11 +20,11 @@ from typing import IO, Any, Literal
 
 from rich.console import Console
 
+from unhang import files
 from unhang.knowledge import seen
 from unhang.knowledge.text import NOTHING, Text
 from unhang.launch import events
 from unhang.model import Finding
-from unhang.records import named
 from unhang.report import language, screen, stalled, terminal
 from unhang.report.folding import cut, fold
 from unhang.report.stalled import clock
@@ -351,4 +351,4 @@ def _called(run_dir: str) -> str:
     path = Path(run_dir)
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
-    return named.again(path)
+    return files.as_argument(path)

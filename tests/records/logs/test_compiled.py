@@ -9,7 +9,7 @@ import pytest
 
 hyperscan = pytest.importorskip("hyperscan")
 
-from unhang.records.logs import compiled  # noqa: E402
+from unhang.records.logs import needles  # noqa: E402
 from unhang.records.logs.needles import Hyperscan  # noqa: E402
 
 LITERALS = [b"needle", b"hay stack"]
@@ -21,8 +21,8 @@ FOUND = {0: 2, 1: 14}
 def compiles(monkeypatch):
     """How often something was compiled."""
     count = []
-    real = compiled._compiled
-    monkeypatch.setattr(compiled, "_compiled", lambda literals: count.append(1) or real(literals))
+    real = needles._compiled
+    monkeypatch.setattr(needles, "_compiled", lambda literals: count.append(1) or real(literals))
     return count
 
 
@@ -89,10 +89,10 @@ def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
 def test_only_the_newest_are_kept(tmp_path):
     for n in range(10):
         Hyperscan([b"needle %d" % n], tmp_path)
-    assert len(list(tmp_path.iterdir())) == compiled._MOST_KEPT
+    assert len(list(tmp_path.iterdir())) == needles._MOST_KEPT
     assert {p.stat().st_size > 100 for p in tmp_path.iterdir()} == {True}
 
 
 def test_in_one_process_it_is_compiled_once():
-    assert compiled.database(LITERALS, None) is compiled.database(tuple(LITERALS), None)
-    assert compiled.database(LITERALS[::-1], None) is not compiled.database(LITERALS, None)
+    assert needles._database(LITERALS, None) is needles._database(tuple(LITERALS), None)
+    assert needles._database(LITERALS[::-1], None) is not needles._database(LITERALS, None)

@@ -9,8 +9,7 @@ import pytest
 
 from unhang.records.flight.columns import Track
 from unhang.records.flight.entries import Group
-from unhang.records.match.edits import Edit, edit
-from unhang.records.match.voting import parted
+from unhang.records.match.voting import Edit, edit, parted
 
 
 def track(first, ids):

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from unhang.runtime.attach import compiler
+from unhang.runtime.attach.recorder import left_alone
 
 DUMP = """
 import os, pickle, sys
@@ -47,7 +47,7 @@ def torch(monkeypatch):
 
 def test_other_threads_find_the_real_one(torch):
     found = []
-    with compiler.left_alone():
+    with left_alone():
         assert hasattr(torch, "_inductor") and not hasattr(torch._inductor, "codecache")
         thread = threading.Thread(target=lambda: found.append(torch._inductor.codecache))
         thread.start()
@@ -60,11 +60,11 @@ def test_two_dumps_at_a_time_keep_it_from_each_other(torch):
     """The excepthook's and the helper's."""
 
     def other():
-        with compiler.left_alone():
+        with left_alone():
             found.append(hasattr(torch._inductor, "codecache"))
 
     found = []
-    with compiler.left_alone():
+    with left_alone():
         thread = threading.Thread(target=other)
         thread.start()
         thread.join(10)
@@ -74,24 +74,24 @@ def test_two_dumps_at_a_time_keep_it_from_each_other(torch):
 
 def test_one_that_is_there_stays(torch):
     torch._inductor = there = ModuleType("there")
-    with compiler.left_alone():
+    with left_alone():
         assert torch._inductor is there
     assert torch._inductor is there
 
 
 def test_one_that_another_thread_imports_meanwhile_stays(torch):
-    with compiler.left_alone():
+    with left_alone():
         torch._inductor = imported = ModuleType("imported")
     assert torch._inductor is imported
 
 
 def test_after_an_error_it_is_taken_away(torch):
-    with pytest.raises(RuntimeError), compiler.left_alone():
+    with pytest.raises(RuntimeError), left_alone():
         raise RuntimeError
     assert not hasattr(torch, "_inductor")
 
 
 def test_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    with compiler.left_alone():
+    with left_alone():
         pass

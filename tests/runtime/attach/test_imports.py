@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from unhang.runtime.attach.imports import PatchAfterImport
+from unhang.runtime.attach.start import PatchAfterImport
 
 
 @pytest.fixture

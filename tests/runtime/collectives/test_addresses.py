@@ -13,9 +13,9 @@ from tests.runtime.collectives.world import Raised
 
 import unhang
 from unhang.runtime.collectives import agreeing
-from unhang.runtime.collectives.addresses import Addresses
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.connection import Connection
+from unhang.runtime.collectives.lane import Addresses
 
 pytestmark = pytest.mark.torch
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from unhang.knowledge.settings import reading, values
 from unhang.knowledge.settings.setting import Installed, Setting, Spelled, Value
 from unhang.knowledge.text import Text
-from unhang.knowledge.variables import tuning
 from unhang.knowledge.variables.known import entries
+from unhang.knowledge.variables.values import wrong_for_tuning
 
 # Read by the hook in the training's processes, see runtime/attach/protocol.
 BACKEND = "UNHANG_BACKEND"
@@ -79,7 +79,7 @@ def _interface(value: Value, installed: Installed, launcher: str) -> Spelled | T
 
 def _tuned(variable: str) -> Callable[[str], Value]:
     def parse(text: str) -> Value:
-        found = tuning.wrong(text.strip(), entries()[variable].kind.choices)
+        found = wrong_for_tuning(text.strip(), entries()[variable].kind.choices)
         if not text.strip() or found is not None:
             shown = ", ".join(entries()[variable].kind.choices)
             raise ValueError(f"it is one or more of {shown}, with commas between them; ^ in front leaves them out")

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unhang import files
 from unhang.errors import UnhangError
 from unhang.knowledge.settings import catalogue, values
 from unhang.knowledge.settings.setting import Choice, Value, flag, worded
-from unhang.records import owners, whole
 from unhang.text import NOTHING, Text
 
 if sys.version_info >= (3, 11):
@@ -91,7 +91,7 @@ def load(start: Path) -> Configuration:
     if path is None:
         return Configuration()
     try:
-        wrong = owners.check_owner(path)
+        wrong = files.check_owner(path)
     except OSError as e:
         raise UnhangError(f"cannot read {path}: {e.strerror}") from e
     return read(path) if wrong is None else Configuration(ignored=wrong)
@@ -100,7 +100,7 @@ def load(start: Path) -> Configuration:
 def read(path: Path) -> Configuration:
     """Raises UnhangError as `load` does."""
     try:
-        data = whole.read(path, _MAX_BYTES + 1)
+        data = files.bounded_read(path, _MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise UnhangError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: no file of settings")
         # Some editors of Windows write a mark in front.

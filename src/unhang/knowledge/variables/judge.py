@@ -10,8 +10,7 @@ from typing import Literal
 from unhang.facts.variable_readers import PLUGINS
 from unhang.facts.variables import kept, touches
 from unhang.knowledge.variables import values
-from unhang.knowledge.variables.families import foreign
-from unhang.knowledge.variables.known import entries, nearest, owned
+from unhang.knowledge.variables.known import entries, foreign, nearest, owned
 from unhang.knowledge.variables.readers import Reader, Scan, is_early, release, table
 from unhang.knowledge.variables.variable import Text, Variable
 from unhang.model import Severity

@@ -8,11 +8,11 @@
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse
 from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
+from unhang.records.logs.prefix import Writer, rank_at, writer_at
 from unhang.records.logs.search import LogRead, Stopped, read, scan
 from unhang.records.logs.signature import NEAR_LINES, Hit, Role, Signature, by_cause, match
 from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import Traceback
-from unhang.records.logs.writer import Writer, rank_at, writer_at
 
 __all__ = [
     "MAX_LINE_BYTES",

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from unhang.errors import UnhangError
+from unhang.files import read_stdin
 from unhang.model import NotExamined
 from unhang.patterns import lazily
-from unhang.records import piped
 from unhang.records.logs import unpacking
 from unhang.records.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, SOURCE_CODE, Misses, no_log
 from unhang.records.logs.opening import Limits, Source, is_plain, kind_of, shown
@@ -120,7 +120,7 @@ class _Finder:
             return
         if self.stdin is None and sys.stdin is None:
             raise UnhangError("standard input is closed")
-        spool = SpooledBytes(STDIN, (self.stdin or piped.stdin()).read, self.limits.spool_bytes)
+        spool = SpooledBytes(STDIN, (self.stdin or read_stdin()).read, self.limits.spool_bytes)
         if spool.stopped:
             self.not_examined.append(NotExamined(what=STDIN, why=spool.stopped, unread=True))
         self.sources.append(Source(name=STDIN, size_bytes=spool.size_bytes, path=None, seekable=False, mtime=None, named=True, spool=spool))

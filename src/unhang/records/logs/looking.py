@@ -13,13 +13,12 @@ from unhang.patterns import lazily
 from unhang.records.logs import tracebacks, watchdog
 from unhang.records.logs.alarms import CRASHES, OF_ANY_LEVEL
 from unhang.records.logs.harmless import HARMLESS
-from unhang.records.logs.json_lines import JSON_BEGINS
-from unhang.records.logs.line import MAX_LINE_BYTES, Line, decode, parse
+from unhang.records.logs.line import JSON_BEGINS, MAX_LINE_BYTES, Line, decode, parse
 from unhang.records.logs.needles import TRACEBACK
+from unhang.records.logs.prefix import writer_at
 from unhang.records.logs.signature import NEAR_LINES, Hit, Signature, compiled, groups_of, unanchored
 from unhang.records.logs.stamp import Stamp
 from unhang.records.logs.tracebacks import Traceback
-from unhang.records.logs.writer import writer_at
 
 if TYPE_CHECKING:
     import re

@@ -21,11 +21,11 @@ from unhang.records.logs.line import Readable
 from unhang.records.logs.looking import MAX_GLANCES, MAX_PIECES, Budget, Found, Kept, Look
 from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
+from unhang.records.logs.prefix import rank_at
 from unhang.records.logs.signature import Hit, Signature
 from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import Traceback, writer
 from unhang.records.logs.trouble import TAIL_BYTES
-from unhang.records.logs.writer import rank_at
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

@@ -17,14 +17,12 @@ from typing import Literal
 
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Message, Recording, Track
-from unhang.records.match import hosts
+from unhang.records.match import moments
 from unhang.records.match.counters import buried, counted
-from unhang.records.match.edits import edit
 from unhang.records.match.groups import Job, Meeting, align
 from unhang.records.match.moments import behind, holds_what_is_over, of_one_run
-from unhang.records.match.orders import strayed
 from unhang.records.match.outcome import By, Kind, Outcome, Place, SideOf, Step
-from unhang.records.match.voting import Parted, parted
+from unhang.records.match.voting import Parted, edit, parted, strayed
 
 # Before all others what proves itself, at the end what proves nothing.
 _WEIGHT: tuple[Kind, ...] = (
@@ -100,9 +98,9 @@ class Judge:
         self.counted = counted(job, self.older)
         self.parted = {id(m): found for m in job.meetings if (found := parted(self._voting(m), members=len(m.members))) is not None}
         self.graph = _Graph()
-        self._ahead_ns = hosts.ahead(job.meetings)
+        self._ahead_ns = moments.ahead(job.meetings)
         compared = self._ahead_ns.keys() >= {rank for rank, r in job.recordings.items() if r.entries}
-        self._clocks_ns = hosts.CLOSE_NS if compared else hosts.MOST_NS
+        self._clocks_ns = moments.CLOSE_NS if compared else moments.MOST_NS
         self.aside: tuple[Step, ...] = ()
         self._beside: dict[int, tuple[int, object]] = {}
         self._failed: dict[tuple[int, int], bool] = {}

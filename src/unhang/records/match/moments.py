@@ -8,13 +8,13 @@ differ by minutes, and a rank that hangs may have made its newest call before th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import median_low
 
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Recording, Track
-from unhang.records.match import hosts
 from unhang.records.match.groups import Job, Meeting
 
 # So many ranks tell whether two dumps can be of one run.
@@ -184,7 +184,7 @@ def _in_time(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]:
     parts: list[dict[int, Recording]] = []
     until = 0
     for rank, recording in sorted(recordings.items(), key=lambda item: item[1].oldest_ns):
-        if not parts or recording.oldest_ns > until + hosts.CLOSE_NS:
+        if not parts or recording.oldest_ns > until + CLOSE_NS:
             parts.append({})
         parts[-1][rank] = recording
         until = max(until, recording.newest_ns)
@@ -202,7 +202,7 @@ def _are_one(one: Mapping[int, Recording], later: Mapping[int, Recording]) -> bo
     if any(_is_through(a, b) for a in islice(one.values(), _COMPARED) for b in islice(later.values(), _COMPARED)):
         return False
     gap = min(r.oldest_ns for r in later.values()) - max(r.newest_ns for r in one.values())
-    return gap <= hosts.MOST_NS + max(r.patience_ns for r in one.values()) or any(r.lost or r.worlds for r in later.values())
+    return gap <= MOST_NS + max(r.patience_ns for r in one.values()) or any(r.lost or r.worlds for r in later.values())
 
 
 def _is_through(one: Recording, later: Recording) -> bool:
@@ -216,3 +216,38 @@ def _is_through(one: Recording, later: Recording) -> bool:
         if t.group in first
         for number, call, end in zip(range(t.last, t.first - 1, -1), reversed(t.ids), reversed(t.ends), strict=True)
     )
+
+
+# How much the clock of each host is ahead: ranks issue one call within a moment of each other, for the slowest holds up the rest; recorders tell
+# that moment by the clocks of their hosts.
+# No two hosts of a job have clocks that differ by more.
+MOST_NS = 600_000_000_000
+# Within it ranks issue one call, and clocks that are kept agree.
+CLOSE_NS = 5_000_000_000
+
+
+def ahead(meetings: Sequence[Meeting]) -> Mapping[int, int]:
+    """Nanoseconds by which each rank's clock is ahead of that of the lowest; only of ranks of which calls tell."""
+    beside: dict[int, dict[int, int]] = {}
+    for meeting in meetings:
+        timed = {rank: track.over_ns for rank, track in meeting.tracks.items() if track.over_ns}
+        if len(timed) < 2:
+            continue
+        # Beside one of them: not all pairs.
+        first = max(timed, key=lambda rank: (max(timed[rank]), -rank))
+        for rank, times in timed.items():
+            common = sorted(times.keys() & timed[first].keys())
+            if rank != first and common:
+                apart = median_low([times[n] - timed[first][n] for n in common])
+                beside.setdefault(first, {}).setdefault(rank, apart)
+                beside.setdefault(rank, {}).setdefault(first, -apart)
+    if not beside:
+        return {}
+    found = {min(beside): 0}
+    todo = list(found)
+    for rank in todo:
+        for other, apart in beside[rank].items():
+            if other not in found:
+                found[other] = found[rank] + apart
+                todo.append(other)
+    return {rank: ns if abs(ns) > CLOSE_NS else 0 for rank, ns in found.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from unhang.records.match.edits import Edit
+from unhang.records.match.voting import Edit
 
 Kind = Literal[
     "missing",

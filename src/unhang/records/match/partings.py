@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED
 from unhang.records.frames import Frame, other_line, user_frame
-from unhang.records.match.edits import Edit
 from unhang.records.match.outcome import Kind, Outcome
+from unhang.records.match.voting import Edit
 from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:

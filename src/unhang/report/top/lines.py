@@ -11,8 +11,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from unhang import files
 from unhang.printable import escape
-from unhang.records import named
 from unhang.records.live.picture import Job, Picture, Rank, State
 from unhang.report import screen
 from unhang.report.folding import fold
@@ -72,7 +72,7 @@ def render(picture: Picture, console: Console, *, lang: Language = "en", everyth
     put(Text(), Text(labels["collectives"], style="bold"), *collectives(picture, width, _MOST_CALLS, lang))
     put(Text(), Text(labels["events"], style="bold"), *events(picture, width, _MOST_EVENTS, lang))
     if picture.job.verdict is not None:
-        put(Text(), Text(labels["records"].format(path=named.again(clean(picture.run_dir))), style="dim"))
+        put(Text(), Text(labels["records"].format(path=files.as_argument(clean(picture.run_dir))), style="dim"))
 
 
 def columns(ranks: Sequence[Rank], width: int) -> tuple[Column, ...]:

@@ -11,7 +11,7 @@ from unhang.knowledge import seen
 from unhang.knowledge.text import Text
 from unhang.records.live.history import Happened
 from unhang.records.live.picture import Phase, State
-from unhang.records.seen import Seen
+from unhang.records.now import Seen
 from unhang.report.language import Language, refusal
 
 # What is not known; never an empty place, which might be read as nothing being wrong.

@@ -4,15 +4,14 @@ It is loaded at interpreter start by `hook/sitecustomize.py`, by path and under 
 not be installed: everything here uses the standard library only, imports its neighbours relatively (and `unhang.user_files`, which is shared with
 the rest), and does nothing when imported.
 
-    start       which kind of process is this?            imports       patches modules after they are imported
-    session     the attachment of this process            distributed   torch.distributed: joined, left
-    link        the socket                                optimizer     torch.optim: steps
-    heartbeat   the thread that beats and answers         launcher      torchrun's agent: stopping
-    recorder    torch's flight recorder                   last_words    exceptions and the end of the interpreter
-    frames      stacks and places                         fatal         stacks when a signal ends the process
-    ray_train   Ray Train: its thread and exceptions      spawn         torch.multiprocessing: exceptions of its workers
+    start       which kind of process is this? Patches modules after they are imported
+    session     the attachment of this process, the thread that beats and answers
+    link        the socket                                distributed   torch.distributed: joined, left
+    recorder    torch's flight recorder                   optimizer     torch.optim: steps
+    frames      stacks and places                         launcher      torchrun's agent: stopping
     protocol    the messages, shared with the supervisor
-    overrides   what the user asks for over the script's head, and the account of it
+    last_words  exceptions (of workers of torch.multiprocessing and Ray Train, too), the end of the interpreter, stacks when a signal ends it
+    overrides   what the user asks for over the script's head, and the account of it; DDP's buckets
     groups      torch.distributed: backend, timeout       host_memory what Gloo lacks on GPUs
     functional  ... by the functional collectives         sends       buffers that nobody waits for
     frameworks  tells them that it is Gloo

@@ -1,20 +1,22 @@
-"""What a process says at its end: the exception that nothing caught, the call that ended it, and that the interpreter ends in order."""
+"""What a process says at its end: the exception that nothing caught, the call that ended it, its stacks, and that it ends in order."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType, ModuleType, TracebackType
+from typing import IO, Any
 
 from . import session
 from .frames import CodeFrame, call_stack, traceback_frames
-from .protocol import GO_TIMEOUT_S
+from .protocol import ENV_FATAL, GO_TIMEOUT_S, open_private
 
 _MAX_TEXT = 20_000
 _DRAIN_S = 0.5
@@ -154,3 +156,113 @@ def _say(value: BaseException) -> str:
         return str(value)
     except Exception:
         return "<the exception has no readable text>"
+
+
+_end_arranged = False
+
+
+def arrange_end() -> None:
+    """Report that the script has run to its end, before the interpreter is torn down: what dies after that took no result with it."""
+    global _end_arranged
+    if _end_arranged:
+        return
+    _end_arranged = True
+    # What is registered last is called first: no sooner than when the main thread has ended, and before threads that still train are waited for.
+    # It is private, and refuses once the interpreter ends.
+    with contextlib.suppress(AttributeError, RuntimeError):
+        threading._register_atexit(atexit.register, tell_end)  # type: ignore[attr-defined]
+
+
+def tell_end() -> None:
+    """Do nothing if an exception ended the script, or it asked for an exit code."""
+    attached = session.current()
+    # What printed the exception has kept it there, also where sys.excepthook was replaced.
+    if attached is not None and exit_status() in (None, 0) and getattr(sys, "last_type", None) is None:
+        attached.link.post("finished")
+        attached.link.drain(timeout_s=0.5)
+
+
+# Its workers' exceptions are caught and sent to the parent, so sys.excepthook never sees them.
+def patch_spawn(module: ModuleType) -> None:
+    """Wrap what torch.multiprocessing.spawn runs in each worker. It stays picklable: by its name, as before."""
+    run: Any = module._wrap
+
+    @functools.wraps(run)
+    def run_and_tell(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        def told(*fn_args: Any) -> Any:
+            try:
+                return fn(*fn_args)
+            except Exception as e:
+                # Without this frame.
+                tell(type(e), e, e.__traceback__.tb_next if e.__traceback__ else None)
+                raise
+
+        return run(told, *args, **kwargs)
+
+    module._wrap = run_and_tell  # type: ignore[attr-defined]
+
+
+# Ray Train runs the training in a thread of its actor and keeps its exceptions: sys.excepthook never sees them, and the main thread only waits.
+def patch_ray_train(module: ModuleType) -> None:
+    """Wrap ThreadRunner.run of ray.train.v2._internal.execution.worker_group.thread_runner, through which every training goes."""
+    runner: Any = module.ThreadRunner
+    run = runner.run
+
+    @functools.wraps(run)
+    def run_and_tell(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(target)
+        def told() -> Any:
+            attached = session.current()
+            with contextlib.nullcontext() if attached is None else attached.training_here():
+                try:
+                    return target()
+                except Exception as e:
+                    # Without this frame.
+                    tell(type(e), e, e.__traceback__.tb_next if e.__traceback__ else None)
+                    raise
+
+        return run(self, told, *args, **kwargs)
+
+    runner.run = run_and_tell
+
+
+# For ends that leave no time for anything else, a crash or a launcher's SIGTERM: faulthandler writes stacks from inside the signal handler, so that a
+# rank that is blocked in C++ and runs no Python code leaves its stacks too.
+_fatal_file: IO[bytes] | None = None
+_fatal_enabled = False
+
+
+def arrange_fatal() -> None:
+    """Write the stacks of all threads to a file in UNHANG_FATAL_DIR; nothing where that cannot be written or the user does it already."""
+    global _fatal_file, _fatal_enabled
+    directory = os.environ.get(ENV_FATAL)
+    if not directory or _fatal_file is not None:
+        return
+    rank = os.environ.get("RANK", "")
+    name = f"rank{rank}.txt" if rank.isdecimal() else f"pid{os.getpid()}.txt"
+    try:
+        _fatal_file = open(os.path.join(directory, name), "ab", buffering=0, opener=open_private)  # noqa: SIM115  open as long as the process lives
+        if not faulthandler.is_enabled():
+            faulthandler.enable(file=_fatal_file, all_threads=True)
+            _fatal_enabled = True
+        # chain: afterwards the signal does what it would have done. A handler that the script installs later replaces this one.
+        faulthandler.register(signal.SIGTERM, file=_fatal_file, all_threads=True, chain=True)
+    except Exception:
+        return
+
+
+def forget_fatal() -> None:
+    """In a forked child: loader workers are ended by SIGTERM as a matter of course, and theirs are not the rank's stacks."""
+    global _fatal_file, _fatal_enabled
+    if _fatal_file is None:
+        return
+    try:
+        # Once the script has a handler of its own, unregistering would take that away.
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            faulthandler.unregister(signal.SIGTERM)
+        if _fatal_enabled:
+            faulthandler.disable()
+        _fatal_file.close()
+    except Exception:
+        pass
+    _fatal_file, _fatal_enabled = None, False

@@ -12,11 +12,12 @@ import math
 import os
 from _thread import get_ident
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import session
 from .frames import glance
-from .protocol import ENV_BACKEND, ENV_TIMEOUT
+from .protocol import ENV_BACKEND, ENV_BUCKET, ENV_TIMEOUT
 
 if TYPE_CHECKING:
     import inspect
@@ -115,3 +116,20 @@ def flush() -> None:
 def _send(kind: str, **fields: object) -> None:
     _unsent.append((kind, fields))
     flush()
+
+
+def patch_ddp(module: ModuleType) -> None:
+    """torch.nn.parallel.distributed: the bucket size of every DistributedDataParallel."""
+    wanted = count(ENV_BUCKET, least=1)
+    if wanted is None:
+        return
+    kind: Any = module.DistributedDataParallel
+
+    def change(arguments: dict[str, Any], _: Any) -> None:
+        asked = arguments.get("bucket_cap_mb")
+        # torch 2.4 and later: None stands for it.
+        if (was := getattr(module, "_DEFAULT_BUCKET_CAP_MB", 25) if asked is None else asked) != wanted:
+            arguments["bucket_cap_mb"] = wanted
+            changed("DDP bucket_cap_mb", was=was, now=wanted)
+
+    kind.__init__ = rebound(kind.__init__, change)

@@ -1,19 +1,20 @@
-"""The attachment of this process to its supervisor: made once, forgotten in forked children, ended with the interpreter."""
+"""The attachment of this process to its supervisor: made once, forgotten in forked children, ended with the interpreter; and its heartbeat."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from types import ModuleType
 
-from . import fatal, heartbeat, last_words, script_end
+from . import last_words
 from .frames import glance, remember_starts, stacks
 from .link import Link
-from .protocol import ENV_RANK_PID, ENV_SOCKET, ENV_STDIO, ENV_SUPERVISOR, ENV_TOKEN, MAX_MESSAGE_BYTES, VERSION
+from .protocol import BEAT_INTERVAL_S, ENV_RANK_PID, ENV_SOCKET, ENV_STDIO, ENV_SUPERVISOR, ENV_TOKEN, MAX_MESSAGE_BYTES, VERSION
 from .recorder import Recorders
 from .start import belongs_to_rank
 
@@ -52,7 +53,7 @@ class Session:
                 self.link.post("training", pid=os.getpid(), tid=None)
 
     def start_heartbeat(self) -> None:
-        self.thread = threading.Thread(target=heartbeat.run, args=(self,), name="unhang-heartbeat", daemon=True)
+        self.thread = threading.Thread(target=_run, args=(self,), name="unhang-heartbeat", daemon=True)
         self.thread.start()
         # Whoever looks from outside can tell this thread from the training's. Not written by itself, whose open file the script might close.
         with contextlib.suppress(OSError), open(f"/proc/self/task/{self.thread.native_id}/comm", "w") as comm:  # not Linux, or no /proc
@@ -133,9 +134,9 @@ def attach(*, rank_process: bool = False, rank: int | None = None) -> Session | 
         return None
     _survive_forks()
     last_words.arrange()
-    script_end.arrange()
+    last_words.arrange_end()
     if rank_process:
-        fatal.arrange()
+        last_words.arrange_fatal()
     _admit_supervisor()
     remember_starts()
     _current = Session(link)
@@ -261,4 +262,41 @@ def _after_fork_in_child() -> None:
     _quiesced.clear()
     if session is not None:
         session.link.close()
-        fatal.forget()
+        last_words.forget_fatal()
+
+
+# What a fault of this thread itself would raise must stay unblocked.
+_OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
+
+
+def _run(session: Session) -> None:
+    """The thread that beats, also while the main thread is blocked inside a collective, and answers, until the supervisor is gone."""
+    try:
+        # A script that blocks a signal in all its threads, to wait for it, knows nothing of this one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN_FAULTS)
+        _serve(session)
+    except Exception:  # whatever it is, the training goes on
+        pass
+    finally:
+        session.link.close()
+        session.go.set()
+
+
+def _serve(session: Session) -> None:
+    due = time.monotonic()
+    while session.link.open:
+        if time.monotonic() >= due:
+            with session.working:
+                # A supervisor that does not read is not buried in beats.
+                if session.link.flush() and not session.link.pending:
+                    session.beat()
+            due = time.monotonic() + BEAT_INTERVAL_S
+        for message in session.link.receive(timeout_s=due - time.monotonic()):
+            kind = message["m"]
+            if kind == "evidence":
+                with session.working:
+                    session.give_evidence(request=message.get("id"), flight=message.get("flight"))
+            elif kind == "go":
+                session.go.set()
+            elif kind == "refused":
+                return

@@ -14,10 +14,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveError
 from unhang.runtime.collectives import lane as lanes
-from unhang.runtime.collectives.addresses import Addresses
 from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
 from unhang.runtime.collectives.ending import LOOK_S, TOLD, Ending
-from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, StoreLane
+from unhang.runtime.collectives.lane import OPENS_WITHIN_S, Addresses, GlooLane, Lane, StoreLane
 from unhang.runtime.collectives.living import LOOKS_EVERY_S, have_ended
 from unhang.runtime.collectives.meeting import Moved
 from unhang.runtime.collectives.nccl_lane import NcclLane, store_beside

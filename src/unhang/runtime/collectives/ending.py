@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveTimeout, LatePeer, PeerFailed, StoreLost
 from unhang.runtime.collectives import places
-from unhang.runtime.collectives.board import Board
+from unhang.runtime.collectives.board import Board, Leftovers
 from unhang.runtime.collectives.calls import (
     GIVEN_UP,
     NOTHING_SENT,
@@ -37,7 +37,6 @@ from unhang.runtime.collectives.calls import (
     said,
 )
 from unhang.runtime.collectives.lane import Lane, graveyard
-from unhang.runtime.collectives.leftovers import Leftovers
 from unhang.runtime.collectives.living import Neighbours, have_ended
 from unhang.runtime.collectives.meeting import Meeting, Moved
 from unhang.runtime.collectives.places import FINISHED

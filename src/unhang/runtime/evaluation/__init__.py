@@ -1,9 +1,8 @@
 """Evaluation that cannot kill a training.
 
 keeping     what a training must find again as it left it: random numbers, train or eval mode, grad mode
-results     what an evaluation found, and what of it is missing
+results     what an evaluation found, and what of it is missing; which metrics a data set has, of evaluations before
 counting    how many collectives each group sees meanwhile, and which are out of step behind it
-known       which metrics a data set has, of evaluations before
 attempt     one try at one data set: everything local, then one decision for all ranks
 evaluating  evaluate() and evaluation()
 """

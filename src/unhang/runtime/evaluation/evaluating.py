@@ -18,7 +18,7 @@ from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.given import can_be_told, paired
-from unhang.runtime.evaluation import known
+from unhang.runtime.evaluation import results
 from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches, tried, within
 from unhang.runtime.evaluation.counting import Calls
 from unhang.runtime.evaluation.keeping import as_it_was
@@ -92,7 +92,7 @@ def evaluate(
             gone = tuple(sorted({*missing, *left}))
             if gone:
                 why = f"{name}: {'; '.join([*left.values(), *([outcome.silent] if outcome.silent else [])])}"
-        found = known.completed(circle.ranks, found)
+        found = results.completed(circle.ranks, found)
         evaluation = Evaluation(step=step, data_sets=found, missing=missing, why=why, seconds=round(time.monotonic() - began, 3))
         _shown(monitor, evaluation, circle)
     return evaluation

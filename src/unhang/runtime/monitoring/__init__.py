@@ -7,6 +7,6 @@ monitor            the object of a rank: it observes, gathers through the store,
 supervised         what `unhang run` and torchrun have told this process
 outlet             a thread for each sink: one that raises or hangs is switched off
 sinks              one module for each, and what they share:
-  flat               a snapshot as named numbers          extras    whether a library is there
+  flat               a snapshot as named numbers; whether a library is there
   happenings         what people should know of           delivery  messages on their way; by webhook, by command
 """

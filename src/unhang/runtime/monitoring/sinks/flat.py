@@ -1,4 +1,6 @@
-"""A snapshot as named numbers, for back ends that know no attributes. Names stay as they are: charts are made of them.
+"""What sinks by other libraries share: a snapshot as named numbers, for back ends that know no attributes, and whether the library is there.
+
+Names stay as they are: charts are made of them.
 
     unhang/calls/COLLECTIVE/GROUP/count, latency_p50_s, latency_p95_s, latency_p99_s, busbw_p50_gbps     all but count since the snapshot before
     unhang/failures/COLLECTIVE/GROUP/CAUSE          calls, by cause
@@ -14,10 +16,30 @@ Names are of letters, digits, `_`, `-` and `.`, which all back ends take. No nam
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import re
 from itertools import pairwise
 
+from unhang.errors import MissingExtra
 from unhang.runtime.monitoring.tally import Snapshot
+
+
+def needed(sink: str, extra: str, *modules: str) -> None:
+    """Raises MissingExtra with the command that installs what is not there; nothing is imported: sinks are made on every rank, and used on one."""
+    missing = [name.partition(".")[0] for name in modules if not _there(name)]
+    if missing:
+        install = f'pip install "unhang[{extra}]"'
+        raise MissingExtra(f"unhang.{sink} needs {missing[0]}, which is not installed: {install}", hint=install)
+
+
+def _there(name: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return False
+    # ./wandb is also what wandb writes, and ./tensorboard a usual name for logs: a directory without code can be imported, and holds nothing.
+    return spec is not None and spec.origin is not None
+
 
 _LONGEST = 60
 

@@ -8,8 +8,7 @@ import sys
 from itertools import islice
 from typing import Any
 
-from unhang.runtime.monitoring.sinks.extras import needed
-from unhang.runtime.monitoring.sinks.flat import axis, flat
+from unhang.runtime.monitoring.sinks.flat import axis, flat, needed
 from unhang.runtime.monitoring.tally import Snapshot
 
 # A server takes no more at once.

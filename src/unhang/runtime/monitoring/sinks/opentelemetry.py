@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 import unhang
 from unhang.diagnosis.redact import redact
 from unhang.runtime.log import log
-from unhang.runtime.monitoring.sinks.extras import needed
+from unhang.runtime.monitoring.sinks.flat import needed
 from unhang.runtime.monitoring.tally import Snapshot
 
 Measured = Iterable[tuple[float, dict[str, str | int]]]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unhang.runtime.monitoring.sinks.extras import needed
-from unhang.runtime.monitoring.sinks.flat import axis, flat
+from unhang.runtime.monitoring.sinks.flat import axis, flat, needed
 from unhang.runtime.monitoring.supervised import run_dir
 from unhang.runtime.monitoring.tally import Snapshot
 

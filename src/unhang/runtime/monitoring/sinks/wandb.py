@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from unhang.runtime.log import log
-from unhang.runtime.monitoring.sinks.extras import needed
-from unhang.runtime.monitoring.sinks.flat import flat
+from unhang.runtime.monitoring.sinks.flat import flat, needed
 from unhang.runtime.monitoring.tally import Snapshot
 
 _STEP = "unhang/step"
