@@ -384,11 +384,7 @@ def page(results: Sequence[tuple[Case, Told]]) -> str:
         "",
         "| cause | n | right | shared | second | first instead |",
         "|---|---:|---:|---:|---:|---|",
-        *(
-            f"| [{r.cause}](causes/{r.cause}.md) | {r.n} | {r.share_right:.0%} | {r.shared} | {r.second} | "
-            f"{', '.join(f'{c} {k}' for c, k in r.instead)} |"
-            for r in table
-        ),
+        *(f"| {r.cause} | {r.n} | {r.share_right:.0%} | {r.shared} | {r.second} | {', '.join(f'{c} {k}' for c, k in r.instead)} |" for r in table),
         "",
         f"Not measured here, because no line names them: {', '.join(unmeasured) or 'none'}.",
     ]

@@ -262,10 +262,16 @@ def test_the_documentation_notices_a_change(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROOT", tmp_path)
     assert module.main(["--check"]) == 1
     assert module.main([]) == 0 and module.main(["--check"]) == 0
-    orphan = tmp_path / "docs" / "causes" / "gone.md"
-    orphan.write_text("x")
+    index = tmp_path / "docs" / "causes" / "index.md"
+    assert index.read_text("utf-8").count("\n| ") == len(CAUSES) + 1
+    index.write_text("x")
     assert module.main(["--check"]) == 1
-    assert module.main([]) == 0 and not orphan.exists()
+
+    pages = tmp_path / "pages"
+    assert module.main(["--pages", str(pages)]) == 0 and {p.stem for p in pages.iterdir()} == set(CAUSES)
+    for cause in CAUSES.values():
+        page = (pages / f"{cause.id}.md").read_text("utf-8")
+        assert cause.explain["en"] in page and cause.explain["zh"] in page and all(line.strip() in page for line in cause.hits)
 
 
 LINE_BYTES = 16 * 1024

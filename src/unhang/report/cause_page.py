@@ -15,18 +15,8 @@ from unhang.report.terminal import says
 
 
 def page(cause: Cause) -> str:
-    """The documentation page, English first."""
-    return "\n".join(
-        [
-            "<!-- made by scripts/generate_docs.py; do not edit -->",
-            f"# {cause.id}",
-            "",
-            *_part(cause, "en"),
-            "---",
-            "",
-            *_part(cause, "zh"),
-        ]
-    )
+    """The page of a release, English first."""
+    return "\n".join([f"# {cause.id}", "", *_part(cause, "en"), "---", "", *_part(cause, "zh")])
 
 
 def index(causes: Iterable[Cause]) -> str:
@@ -36,11 +26,12 @@ def index(causes: Iterable[Cause]) -> str:
         "# Causes",
         "",
         "Every verdict names one of these. A root can be the primary cause; a symptom only says that somebody else failed or was late.",
+        "`unhang explain CAUSE` prints all that is known of one: why it happens, how it looks, what to do, what it is mistaken for.",
         "",
         "| cause | role | what it means | 含义 |",
         "|---|---|---|---|",
     ]
-    lines += [f"| [{c.id}]({c.id}.md) | {c.role} | {c.title} | {c.title_zh} |" for c in causes]
+    lines += [f"| {c.id} | {c.role} | {c.title} | {c.title_zh} |" for c in causes]
     return "\n".join(lines) + "\n"
 
 
