@@ -22,7 +22,7 @@ def again_of(*typed, monkeypatch):
 
 def test_what_was_typed_stays_and_what_is_for_one_run_goes(monkeypatch):
     typed = ("--nproc-per-node=2", "--set", "timeout=20m", "--set", "p2p=off", "--preset", "basic", "--run-dir", "r", "--forget", "--no-world-check")
-    words = again_of(*typed, "--hang-after", "2000000", "--timeout", "2h", "--module", "mod", "--x", "1", monkeypatch=monkeypatch)
+    words = again_of(*typed, "--hang-after", "2000000", "--timeout", "2h", "-m", "mod", "--x", "1", monkeypatch=monkeypatch)
     assert " ".join(words) == "-n 2 --hang-after 2000000 --preset basic --set timeout=20m --set p2p=off --timeout 2h --no-world-check -m"
     # What they come to is the same.
     assert again_of(*words, "mod", monkeypatch=monkeypatch) == words

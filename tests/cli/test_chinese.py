@@ -80,7 +80,7 @@ def run(request, chinese):
 
         if torch.cuda.is_available():
             pytest.skip("NCCL works here")
-    out = chinese("run", "-q", "-n", "2", "--run-dir", request.param, *command, **environ)
+    out = chinese("run", "--quiet", "-n", "2", "--run-dir", request.param, *command, **environ)
     assert [word for word in says if word not in out] == [], out
     return request.param, out
 

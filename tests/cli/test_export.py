@@ -217,7 +217,7 @@ def test_several_files_are_all_read_and_the_worst_counts(run, tmp_path):
     assert "no JSON" in listed[0]["error"] and listed[0]["form"] is None and listed[1]["problems"][0]["line"] == 1
     alone = run("--check", broken, "--json")
     assert alone.exit_code == 2 and "no JSON" in json.loads(alone.stdout)["error"]
-    assert run("deepspeed", "--check", wrong).exit_code == 1
+    assert run("--form", "deepspeed", "--check", wrong).exit_code == 1
 
 
 BY_TORCHRUN = "torchrun --standalone --nproc-per-node 2 train.py\n"

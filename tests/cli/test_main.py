@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.cli import running
+from unhang.cli import running, verbs
 from unhang.errors import RunDirError
 from unhang.launch import supervise
 
@@ -195,13 +195,13 @@ def on_a_terminal(*argv: str, cwd: Path, **environ: str) -> bytes:
 def test_no_color_is_no_escape_at_all(tmp_path, argv):
     (tmp_path / "a.log").write_text("OSError: [Errno 98] Address already in use\n")
     assert b"\x1b" in on_a_terminal(*argv, cwd=tmp_path)
-    for number, (wanted, environ) in enumerate((((argv[0], "--no-color", *argv[1:]), {}), (("--no-color", *argv), {}), (argv, {"NO_COLOR": "1"}))):
+    for number, (wanted, environ) in enumerate((((argv[0], "--no-color", *argv[1:]), {}), (argv, {"NO_COLOR": "1"}))):
         seen = on_a_terminal(*(f"here{number}" if word == "here" else word for word in wanted), cwd=tmp_path, **environ)
         assert seen and b"\x1b" not in seen
 
 
 def test_no_color_is_not_for_the_training(tmp_path):
-    done = unhang("--no-color", "run", "--run-dir", "here", "sh", "-c", "echo ${NO_COLOR-unset}", cwd=tmp_path)
+    done = unhang("run", "--no-color", "--run-dir", "here", "sh", "-c", "echo ${NO_COLOR-unset}", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "unset\n")
 
 
@@ -234,7 +234,6 @@ def test_only_errors_of_the_run_directory_are_the_users(tmp_path, monkeypatch, e
         max_restarts=0,
         hang_after_s=None,
         startup_s=1.0,
-        name=None,
         run_dir=tmp_path / "run",
         prefix=False,
         quiet=True,
@@ -265,6 +264,19 @@ def test_only_errors_of_the_run_directory_are_the_users(tmp_path, monkeypatch, e
 def test_an_option_that_does_not_exist_gets_a_suggestion(tmp_path, verb, typed, meant):
     done = unhang(verb, typed, cwd=tmp_path)
     assert done.returncode == 2 and re.search(rf"No such option: {typed}.*{meant}\b", done.stderr)
+
+
+def test_an_option_has_one_name():
+    """Beside it, only how many processes there are has a letter."""
+
+    def options(command):
+        yield from (p for p in command.params if p.param_type_name == "option")
+        for one in getattr(command, "commands", {}).values():
+            yield from options(one)
+
+    found = [p for verb in verbs.SAYS for p in options(verbs.whole(verb))]
+    assert len(found) > 100
+    assert [p.opts for p in found if len(p.opts) > 1 and "-n" not in p.opts] == [] == [p.opts for p in found if p.hidden]
 
 
 def test_schemas_are_named_alike():

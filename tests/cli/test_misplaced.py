@@ -11,7 +11,7 @@ import pytest
 from unhang.cli import training_command
 from unhang.errors import UnhangError
 
-OWN = frozenset({"--dry-run", "--name", "--fallback", "--nproc-per-node"})
+OWN = frozenset({"--dry-run", "--timeout", "--fallback", "--nproc-per-node"})
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def test_who_sets_the_command_apart_means_it(script):
 
 def test_others_are_told(script):
     path = script("if __name__ == '__main__': pass  # --fallback")
-    (note,) = training_command.notes(("torchrun", "--nproc-per-node", "2", path, "--name=x", "--fallback", "off", "--lr", "1"), OWN)
-    assert "--name stands behind" in note
+    (note,) = training_command.notes(("torchrun", "--nproc-per-node", "2", path, "--timeout=9", "--fallback", "off", "--lr", "1"), OWN)
+    assert "--timeout stands behind" in note
 
 
 def test_a_command_of_its_own_is_no_script():
-    assert training_command.notes(("make", "--dry-run", "--name", "x"), OWN) == []
+    assert training_command.notes(("make", "--dry-run", "--timeout", "9"), OWN) == []
 
 
 def test_the_command_knows_its_options(script, tmp_path):

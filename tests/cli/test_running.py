@@ -51,7 +51,6 @@ def request_of(run_dir):
         max_restarts=0,
         hang_after_s=None,
         startup_s=9.0,
-        name=None,
         run_dir=run_dir,
         prefix=False,
         quiet=True,

@@ -304,7 +304,10 @@ def test_what_it_starts_gets_the_setting(tmp_path, torchless):
     ("argv", "helps"),
     [
         (("--timeout", "60", "python", "train.py"), "give the interpreter by its path: unhang run --timeout 60 /path/to/python train.py"),
-        (("-q", "--timeout", "60", "--", "python", "a b"), "give the interpreter by its path: unhang run --timeout 60 -q -- /path/to/python 'a b'"),
+        (
+            ("--quiet", "--timeout", "60", "--", "python", "a b"),
+            "give the interpreter by its path: unhang run --timeout 60 --quiet -- /path/to/python 'a b'",
+        ),
         (
             ("--timeout", "60", "--python", sys.executable, "python", "train.py"),
             f"give the interpreter by its path: unhang run --timeout 60 {sys.executable} train.py",

@@ -80,7 +80,7 @@ def test_where_nothing_tells(rundir, text):
 
 
 def test_a_command_that_was_set_apart_stays_so():
-    assert again(["--set", "a=b"], Typed(options=("-q", "--"), command=("./x",))) == "unhang run --set a=b -q -- ./x"
+    assert again(["--set", "a=b"], Typed(options=("--quiet", "--"), command=("./x",))) == "unhang run --set a=b --quiet -- ./x"
 
 
 @pytest.mark.parametrize(("torch", "python"), [("2.13", "'/opt/my env/bin/python'"), (None, "/path/to/env/bin/python")])

@@ -178,7 +178,7 @@ def test_a_number_of_processes_for_a_command_of_its_own(path, words, hint):
         (["-n", "2", "--set", "backend=gloo"], ["python", "t.py", "--lr", "1"], None, "unhang run -n 2 --set backend=gloo t.py --lr 1"),
         (["-n", "2", "--python", "/p q/python"], ["python3", "t.py"], "/p q/python", "unhang run -n 2 --python '/p q/python' t.py"),
         (["-n", "2", "--"], ["python", "t.py", "--json"], None, "unhang run -n 2 -- t.py --json"),
-        (["-n", "2", "-q", "--"], ["python3", "-m", "pkg.t"], None, "unhang run -n 2 -q --python python3 -m -- pkg.t"),
+        (["-n", "2", "--quiet", "--"], ["python3", "-m", "pkg.t"], None, "unhang run -n 2 --quiet --python python3 -m -- pkg.t"),
     ],
 )
 def test_all_that_was_typed_stays_where_a_word_is_left_out(path, typed, words, python, hint):

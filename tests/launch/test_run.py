@@ -780,7 +780,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(launcher):
     script = launcher.script(CALM)
     program = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     run_dir = launcher.tmp_path / "r"
-    argv = ["-m", "unhang", "run", "-q", "--run-dir", str(run_dir), "--python", sys.executable, "-n", "2", str(script)]
+    argv = ["-m", "unhang", "run", "--quiet", "--run-dir", str(run_dir), "--python", sys.executable, "-n", "2", str(script)]
     process = subprocess.Popen([sys.executable, "-c", program, *argv], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     launcher.processes.append(process)
     launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
@@ -798,7 +798,7 @@ def test_a_full_disk_costs_neither_verdict_nor_restart(launcher):
         body = "print('x' * 1000000, flush=True)\n" + broken("raise ValueError('no such batch')")
         script = launcher.script(body)
         process = subprocess.run(
-            [sys.executable, "-m", "unhang", "run", "-q", "--run-dir", str(mount / "run"), "-n", "2", "--python", sys.executable, str(script)],
+            [sys.executable, "-m", "unhang", "run", "--quiet", "--run-dir", str(mount / "run"), "-n", "2", "--python", sys.executable, str(script)],
             capture_output=True,
             text=True,
             timeout=400,

@@ -53,7 +53,7 @@ class Training:
     def exported(self, form: str, name: str, *words: str) -> Path:
         """The file that `unhang export FORM WORDS` writes."""
         path = self.launcher.tmp_path / name
-        command = [sys.executable, "-m", "unhang", "export", form, "--output", str(path), *words]
+        command = [sys.executable, "-m", "unhang", "export", form, "-o", str(path), *words]
         done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return path

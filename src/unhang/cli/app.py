@@ -19,7 +19,6 @@ from typer.core import TyperCommand, TyperGroup
 from unhang import __version__
 from unhang.cli import json_errors
 from unhang.cli.main import answer_interrupts, say_nothing_was_started
-from unhang.cli.options import NoColor
 from unhang.errors import EXIT_OURS, EXIT_USER, UnhangError, interrupted_by
 from unhang.printable import Printable
 from unhang.report import screen
@@ -89,7 +88,6 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
-    no_color: NoColor = False,
 ) -> None:
     pass
 

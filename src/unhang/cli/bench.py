@@ -29,7 +29,7 @@ Exit code: as that of unhang bench compare. A setting with which the training fa
 """
 
 
-_NOT_OF = {"compare": ("only",), "priorities": ("ready_made", "a", "b", "c", "d", "argument")}
+_NOT_OF = {"compare": ("ready_made", "only"), "priorities": ("ready_made", "a", "b", "c", "d", "argument")}
 
 
 class _Command(TyperCommand):
@@ -46,7 +46,7 @@ class _Command(TyperCommand):
             from unhang.bench.ready_made import READY_MADE
 
             if words[0] in READY_MADE:
-                args = [*args[:at], "--ready-made", *args[at:]]
+                ctx.params["ready_made"] = args.pop(at)
         return super().parse_args(ctx, args)
 
 
@@ -93,7 +93,7 @@ def compare(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[--] COMMAND...", help="A Python script or module, or any launcher's command line.")
     ] = None,
-    ready_made: Annotated[str | None, typer.Option("--ready-made", hidden=True)] = None,
+    ready_made: str | None = None,
     a: Annotated[str | None, typer.Option("--a", metavar="ARM", help=f"What the others are compared with. {_ARM}")] = None,
     b: Annotated[str | None, typer.Option("--b", metavar="ARM", help="Compared with --a; written in the same way.")] = None,
     c: Annotated[str | None, typer.Option("--c", metavar="ARM", help="A third arm.")] = None,
@@ -111,7 +111,7 @@ def compare(
     nproc_per_node: Annotated[
         int | None, typer.Option("--nproc-per-node", "-n", min=1, help="Processes to start, for a script or module.", show_default="1")
     ] = None,
-    module: Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")] = False,
+    module: Annotated[bool, typer.Option("-m", help="COMMAND is a Python module.")] = False,
     python: _Python = None,
     private: Private = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")] = None,

@@ -47,7 +47,7 @@ def doctor(
         list[str] | None,
         typer.Option(metavar="AREA", autocompletion=_complete, help="Look at this area only; several with commas, or given several times."),
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", "-l", help="List the areas.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the areas.")] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what was seen to a file, without credentials; - is standard output.")
     ] = None,
@@ -82,7 +82,7 @@ def doctor(
             show_default="10m",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --fix: do it without asking.")] = False,
     fail_on: Annotated[Level, typer.Option(help="From which severity on the exit code is 1.")] = "warning",
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,

@@ -30,7 +30,7 @@ def explain(
     cause: Annotated[
         str | None, typer.Argument(metavar="CAUSE", autocompletion=_complete, help="The id that a verdict names, for example process-stuck.")
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", "-l", help="List all causes.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List all causes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, in both languages.")] = False,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,

@@ -68,9 +68,9 @@ def export(
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Spell for what this Python has installed.", show_default="for current releases")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here.", show_default="stdout")] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write here.", show_default="stdout")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
-    show_list: Annotated[bool, typer.Option("--list", "-l", help="List the forms.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the forms.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,
@@ -101,8 +101,6 @@ def export(
         if preset or settings or timeout or master or name or image or cpu or with_unhang or without_unhang or python or output or force:
             raise UnhangError("--check writes nothing: it goes with --form, --nodes, --processes and --json only")
         more = [*([form] if form is not None else []), *(command or [])]
-        if more and of_form is None and more[0] in forms.NAMES and not Path(more[0]).exists():
-            of_form = more.pop(0)
         raise typer.Exit(_check([*check, *more], of_form, nodes, processes, as_json, chosen))
     if of_form is not None:
         raise UnhangError("--form goes with --check")
@@ -123,7 +121,7 @@ def export(
     elif output is None:
         screen.echo(found.text, end="")
         for behind, text in found.companions.items():
-            screen.echo(f"unhang: --output FILE writes this beside it, as FILE{behind}:\n{text}", stderr=True, end="")
+            screen.echo(f"unhang: -o FILE writes this beside it, as FILE{behind}:\n{text}", stderr=True, end="")
 
 
 def _export(

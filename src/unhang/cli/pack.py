@@ -188,7 +188,7 @@ def send(
     hosts: Annotated[list[str], typer.Argument(metavar="HOST...", help="Hosts, as ssh takes them.")],
     to: Annotated[str | None, typer.Option("--to", metavar="DIR", help="Where it shall be there.", show_default="the same path as here")] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--ssh", "-s", metavar="WORDS", help="Options of ssh, for example '-p 2222'; may be given several times.")
+        list[str] | None, typer.Option("--ssh", metavar="WORDS", help="Options of ssh, for example '-p 2222'; may be given several times.")
     ] = None,
     at_once: Annotated[int, typer.Option("--at-once", min=1, help="So many hosts at a time.")] = 8,
     project: _Projects = None,

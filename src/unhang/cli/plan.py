@@ -72,7 +72,7 @@ def plan(
     data_rows: Annotated[int | None, typer.Option(metavar="N", min=1, help="Rows that are tokenized before the training.")] = None,
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Run the COMMAND behind -- for three steps and state the error.")] = False,
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="With --calibrate.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan for a launcher.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write the plan for a launcher.")] = None,
     form: Annotated[str, typer.Option(help="Of FILE: deepspeed, accelerate, llamafactory or trainer.")] = "deepspeed",
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a page.")] = None,

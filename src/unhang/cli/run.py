@@ -21,7 +21,7 @@ def run(
     nproc_per_node: Annotated[
         int | None, typer.Option("--nproc-per-node", "-n", min=1, help="Processes to start, for a script or module.", show_default="1")
     ] = None,
-    module: Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")] = False,
+    module: Annotated[bool, typer.Option("-m", help="COMMAND is a Python module.")] = False,
     on_failure: Annotated[str, typer.Option(help="restart, abort, or report (say why and leave it alone).")] = "restart",
     max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again.")] = 3,
     hang_after: Annotated[
@@ -61,18 +61,17 @@ def run(
         str | None,
         typer.Option(metavar="TIME", help="How long collectives may take (1800, 30m, 2h), for all layers.", show_default="each layer's own"),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run.", show_default="the script's name")] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/NAME-TIME")
+        Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/SCRIPT-TIME")
     ] = None,
     private: Private = None,
     prefix: Annotated[bool, typer.Option("--prefix", help="Put [rank N] before each line of the training's output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the training's output in the logs only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Keep the training's output in the logs only.")] = False,
     python: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="The training's Python.", show_default="the one beside unhang if it has torch, else python on PATH"),
     ] = None,
-    world_check: Annotated[bool, typer.Option("--world-check/--no-world-check", help="Fail unless the processes form the world asked for.")] = True,
+    no_world_check: Annotated[bool, typer.Option("--no-world-check", help="Do not fail if the processes do not form the world asked for.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact environment and command; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout; the training's output goes to stderr.")] = False,
     no_color: NoColor = False,
@@ -120,13 +119,12 @@ def run(
             preset=preset,
             settings=tuple(settings or ()),
             timeout=timeout,
-            name=name,
             run_dir=run_dir,
             private=private,
             prefix=prefix,
             quiet=quiet,
             python=python,
-            check_world=world_check,
+            check_world=not no_world_check,
             dry_run=dry_run,
             as_json=as_json,
         )

@@ -58,7 +58,6 @@ class Request:
     forget: bool = False
     trial_command: str | None = None
     trial_limit_s: float | None = None
-    name: str | None
     run_dir: Path | None
     prefix: bool
     quiet: bool
@@ -120,7 +119,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         own_steps.words(request.trial_command, python=command.python, environ=os.environ)
 
     def path() -> Path:
-        return (request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)).absolute()
+        return (request.run_dir or supervise.run_path(Path("runs"), command.name)).absolute()
 
     plan = _plan(command, request, configured, words)
     if plan is not None:

@@ -35,7 +35,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture as plain text, and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One picture as a JSON object.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="With --json: a line whenever there is something new, until the run is over.")] = False,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Show all ranks, also those that nothing is to be said of.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all ranks, also those that nothing is to be said of.")] = False,
     every_s: Annotated[float, typer.Option("--every", parser=duration(0.2), metavar="TIME", help="How often to look.")] = 1.0,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,

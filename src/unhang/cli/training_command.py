@@ -56,7 +56,7 @@ def _in_vain(python: str, first: str, own: str) -> str:
 def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) -> list[str]:
     """What is to be told of options of `unhang run` that stand behind the script, and so go to it.
 
-    Many scripts have a --name or a --timeout of their own, and nobody but they can know: that is only told, and only where the script's text says
+    Many scripts have a --timeout or a --preset of their own, and nobody but they can know: that is only told, and only where the script's text says
     nothing of such an option. A --dry-run that starts a training is refused.
     `own` are the options' names; `meant`: the command stood behind "--". Raises UnhangError for a --dry-run.
     """
