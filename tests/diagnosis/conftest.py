@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -263,7 +264,7 @@ def lab() -> SimpleNamespace:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[[], Builder]:
-    count = iter(range(100))
+    count = itertools.count()
     return lambda: Builder(tmp_path / f"run{next(count)}")
 
 

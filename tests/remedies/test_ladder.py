@@ -47,6 +47,7 @@ MACHINES = {
 @pytest.mark.parametrize("name", MACHINES)
 def test_it_ends_on_the_smallest_change(world, bench, name):
     world.works, smallest = MACHINES[name]
+    world.started.clear()
     found = climb(bench())
     assert found.chosen == smallest
     assert len(world.started) <= 20
@@ -269,6 +270,8 @@ def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, benc
 def test_no_climb_takes_longer_than_it_may(clock, bench, name, limit_s, takes_s):
     clock.works, smallest = MACHINES[name]
     clock.takes_s = lambda environ: takes_s
+    clock.now_s = 1000
+    clock.started.clear()
     found = climb(bench(), limit_s=limit_s)
     assert clock.now_s - 1000 <= limit_s
     assert found.chosen is None or clock.works(*clock.started[-1])
