@@ -80,7 +80,11 @@ def names_of(function: ast.AST) -> set[str]:
     """Every name in a function, but for those that only its comprehensions bind."""
     inside = {id(n) for c in ast.walk(function) if isinstance(c, Comprehensions) for n in ast.walk(c)}
     loops = of_comprehensions(function)
-    return {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and not (n.id in loops and id(n) in inside)} | (bound(function) - loops)
+    return (
+        {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and not (n.id in loops and id(n) in inside)}
+        | (bound(function) - loops)
+        | {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
+    )
 
 
 def is_dotted(node: ast.AST) -> bool:
