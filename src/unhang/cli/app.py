@@ -127,7 +127,14 @@ def _answer() -> None:
             _give_up(1)
             _say(f"unhang: cannot write the report: {e.strerror}", red=True)
             sys.exit(EXIT_USER)
-        _report(e)
+        said = f"this is our own failure: {type(e).__name__}: {e}"
+        _say(f"unhang: {json_errors.shown(said)}", red=True)
+        path = write_bug_report(e)
+        if path is not None:
+            _say(f"A report ready to paste is in {path}")
+        json_errors.tell(said, exitcode=EXIT_OURS)
+        if path is None:
+            raise e
         sys.exit(EXIT_OURS)
 
 
@@ -225,17 +232,6 @@ def _complain(error: UnhangError) -> None:
     if error.hint:
         _say(f"{labels['try']}: {json_errors.shown(language.refusal(error.hint))}")
     json_errors.tell(str(error), exitcode=EXIT_USER, error_zh=error.says_zh, cause=error.cause, hint=error.hint)
-
-
-def _report(error: Exception) -> None:
-    said = f"this is our own failure: {type(error).__name__}: {error}"
-    _say(f"unhang: {json_errors.shown(said)}", red=True)
-    path = write_bug_report(error)
-    if path is not None:
-        _say(f"A report ready to paste is in {path}")
-    json_errors.tell(said, exitcode=EXIT_OURS)
-    if path is None:
-        raise error
 
 
 def write_bug_report(error: BaseException) -> Path | None:

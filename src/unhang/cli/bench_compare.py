@@ -189,25 +189,6 @@ def _work_of(arm: Arm, key: str) -> int | None:
     return next((int(value) for value in found if value and value.isdecimal() and int(value)), None)
 
 
-def _with_samples(arms: Sequence[Arm]) -> list[Arm]:
-    """Raises UnhangError if a step of one arm does other work than that of another, and it is not known how much."""
-    found = {key: [_work_of(arm, key) for arm in arms] for key in _WORK}
-    for key, numbers in found.items():
-        if None in numbers and (known := [i for i, number in enumerate(numbers) if number is not None]):
-            raise UnhangError(
-                f"the {key} of arm {arms[numbers.index(None)].name} is not known, and arm {arms[known[0]].name} sets {numbers[known[0]]}",
-                hint=f"name the {key} in the command, or set it in every arm",
-            )
-    is_other_work = any(WORLD_SIZE in arm.changes for arm in arms) or len(set(found["accumulation"])) > 1
-    if is_other_work and None in found["batch"]:
-        raise UnhangError(
-            "a step has other samples in each arm, and the batch of a rank is not known",
-            cause="processes and accumulation change the work of a step",
-            hint="name the batch in the command, or set it in every arm",
-        )
-    return [replace(arm, samples=batch and batch * (times or 1)) for arm, batch, times in zip(arms, *found.values(), strict=True)]
-
-
 def _of_argument(text: str) -> dict[str, str]:
     name, joined, values = text.partition("=")
     found = values.split(",")
@@ -253,7 +234,22 @@ def _arms(command: Command, asked: Asked) -> list[Arm]:
                     f"arms {other.name} and {one.name} are the same: {other.asked}, {one.asked}",
                     cause="they set the same variables, options and arguments here",
                 )
-    return _with_samples(arms)
+    # Raises UnhangError if a step of one arm does other work than that of another, and it is not known how much.
+    found = {key: [_work_of(arm, key) for arm in arms] for key in _WORK}
+    for key, numbers in found.items():
+        if None in numbers and (known := [i for i, number in enumerate(numbers) if number is not None]):
+            raise UnhangError(
+                f"the {key} of arm {arms[numbers.index(None)].name} is not known, and arm {arms[known[0]].name} sets {numbers[known[0]]}",
+                hint=f"name the {key} in the command, or set it in every arm",
+            )
+    is_other_work = any(WORLD_SIZE in arm.changes for arm in arms) or len(set(found["accumulation"])) > 1
+    if is_other_work and None in found["batch"]:
+        raise UnhangError(
+            "a step has other samples in each arm, and the batch of a rank is not known",
+            cause="processes and accumulation change the work of a step",
+            hint="name the batch in the command, or set it in every arm",
+        )
+    return [replace(arm, samples=batch and batch * (times or 1)) for arm, batch, times in zip(arms, *found.values(), strict=True)]
 
 
 def _with_argument(command: Command, name: str, text: str) -> Arm:

@@ -54,8 +54,15 @@ class Row:
 
 def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: bool) -> None:
     """Run the demo and leave with 0, or with 1 if anything was not as it should be. Raises UnhangError."""
-    chosen = _choose(quick, only)
-    _need_packages()
+    names = [s.name for s in SCENARIOS]
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise UnhangError(f"there is no fault {', '.join(unknown)}", hint=f"one of {', '.join(names)}")
+    wanted = only or (QUICK if quick else tuple(names))
+    chosen = [s for s in SCENARIOS if s.name in wanted]
+    missing = [name for name in ("torch", "transformers", "tokenizers", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(f"the demo needs {', '.join(missing)}", hint="pip install 'unhang[demo]'")
     recipe = _recipe()
     try:
         base = new_directory(lambda: (directory or run_path(Path("runs"), "demo")).absolute())
@@ -93,7 +100,8 @@ def _one(console: Console, recipe: Path, base: Path, data: Path, scenario: Scena
     elapsed = time.monotonic() - started
     events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()] if run_dir.is_dir() else []
     primary = (outcome.get("verdict") or {}).get("primary") or {}
-    metrics = _metrics(output)
+    file = output / "metrics.jsonl"
+    metrics = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
     row = Row(
         name=name,
         says=scenario.says if scenario else "undisturbed",
@@ -166,11 +174,6 @@ def _found_s(record: Path, run_dir: Path, events: list[dict[str, Any]]) -> float
     return round(float(verdict - fired), 1)
 
 
-def _metrics(output: Path) -> list[dict[str, Any]]:
-    file = output / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-
-
 def _steps_lost(metrics: list[dict[str, Any]]) -> int:
     """Training steps that had to be done again."""
     steps = [m["step"] for m in metrics if "lr" in m]
@@ -222,21 +225,6 @@ def _seconds(seconds: float | None) -> str:
 def _short(where: str | None) -> str:
     place = _place(where)
     return f"{place[0]}:{place[1]}" if place else ""
-
-
-def _choose(quick: bool, only: tuple[str, ...]) -> list[Scenario]:
-    names = [s.name for s in SCENARIOS]
-    unknown = [name for name in only if name not in names]
-    if unknown:
-        raise UnhangError(f"there is no fault {', '.join(unknown)}", hint=f"one of {', '.join(names)}")
-    wanted = only or (QUICK if quick else tuple(names))
-    return [s for s in SCENARIOS if s.name in wanted]
-
-
-def _need_packages() -> None:
-    missing = [name for name in ("torch", "transformers", "tokenizers", "pyarrow") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingExtra(f"the demo needs {', '.join(missing)}", hint="pip install 'unhang[demo]'")
 
 
 def _recipe() -> Path:

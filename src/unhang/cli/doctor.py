@@ -232,9 +232,20 @@ def _seen(path: Path | None, only: list[str], here: Host) -> Snapshot:
 
 
 def _opened(path: Path) -> Snapshot:
+    # Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device.
+    from unhang import files
+    from unhang.errors import UnhangError
     from unhang.facts import snapshot
 
-    return snapshot.decode(_read(path), name=str(path))
+    try:
+        data = files.bounded_read(path, _MAX_BYTES + 1)
+    except (files.NotRegular, IsADirectoryError) as e:
+        raise UnhangError(f"{path} is no regular file: a snapshot is read from one", hint="unhang doctor --save host.json") from e
+    except (OSError, ValueError) as e:
+        raise UnhangError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
+    if len(data) > _MAX_BYTES:
+        raise UnhangError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: no snapshot of a host", hint="unhang doctor --save host.json")
+    return snapshot.decode(data, name=str(path))
 
 
 def _holding(seen: Snapshot, path: Path, only: list[str]) -> Snapshot:
@@ -250,22 +261,6 @@ def _holding(seen: Snapshot, path: Path, only: list[str]) -> Snapshot:
         holds = f"it holds {', '.join(seen.parts)}" if seen.parts else None
         raise UnhangError(f"{path} holds nothing of what is asked for", cause=holds, hint="unhang doctor --save host.json")
     return replace(seen, parts=parts)
-
-
-def _read(path: Path) -> bytes:
-    """Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device."""
-    from unhang import files
-    from unhang.errors import UnhangError
-
-    try:
-        data = files.bounded_read(path, _MAX_BYTES + 1)
-    except (files.NotRegular, IsADirectoryError) as e:
-        raise UnhangError(f"{path} is no regular file: a snapshot is read from one", hint="unhang doctor --save host.json") from e
-    except (OSError, ValueError) as e:
-        raise UnhangError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
-    if len(data) > _MAX_BYTES:
-        raise UnhangError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: no snapshot of a host", hint="unhang doctor --save host.json")
-    return data
 
 
 def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language, stderr: bool = False) -> Live:

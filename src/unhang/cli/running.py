@@ -248,7 +248,14 @@ def _plan(command: commands.Command, request: Request, configured: Configuration
         return None
     from unhang.cli import settings
 
-    by_path = _by_its_path(request, words)
+    # The command that starts it in another environment: --python puts none in the place of what the command names.
+    own = _own(request)
+    at = own.index("--python") if "--python" in own else len(own)
+    apart = ("--",) if request.set_apart else ()
+    program = "interpreter" if commands.is_python(words[0]) else "launcher"
+    there = request.python and (request.python if program == "interpreter" else training_command.launcher_beside(request.python, words[0]))
+    path = there or f"/path/to/{Path(words[0]).name}"
+    by_path = f"give the {program} by its path: {shlex.join(('unhang', 'run', *own[:at], *own[at + 2 :], *apart, path, *words[1:]))}"
     return settings.plan(command, configured, preset=request.preset, settings=request.settings, timeout=request.timeout, by_path=by_path)
 
 
@@ -256,17 +263,6 @@ def _own(request: Request) -> tuple[str, ...]:
     """The options of a run that was refused: it has used no directory yet."""
     directory = ("--run-dir", str(request.run_dir)) if request.run_dir is not None else ()
     return (*request.own_words, *directory, *(("--forget",) if request.forget else ()))
-
-
-def _by_its_path(request: Request, words: tuple[str, ...]) -> str:
-    """The command that starts it in another environment: --python puts none in the place of what the command names."""
-    own = _own(request)
-    at = own.index("--python") if "--python" in own else len(own)
-    apart = ("--",) if request.set_apart else ()
-    program = "interpreter" if commands.is_python(words[0]) else "launcher"
-    there = request.python and (request.python if program == "interpreter" else training_command.launcher_beside(request.python, words[0]))
-    path = there or f"/path/to/{Path(words[0]).name}"
-    return f"give the {program} by its path: {shlex.join(('unhang', 'run', *own[:at], *own[at + 2 :], *apart, path, *words[1:]))}"
 
 
 def _write_report(rundir: RunDir, verdict: Verdict) -> None:

@@ -72,7 +72,15 @@ class Beside:
     def take_files(self, found: Found, verdict: Verdict, judged: Judged | None, called: Callable[[str], str] = str) -> None:
         """`called` gives the name by which the user knows a file that was unpacked."""
         if self._stacks and judged is not None:
-            self._take_stacks(judged)
+            from unhang.diagnosis.redact import redact_data
+            from unhang.records.stacks import main_thread
+            from unhang.records.trunks import group
+
+            told = judged.chosen.dumped
+            self.trunk = redact_data(group({rank: main_thread(of_rank) for rank, of_rank in told.stacks.items()}))
+            if told.unplaced:
+                self.untold.append(f"{told.unplaced} stacks of processes whose rank the logs do not tell")
+            self.untold += [f"{redact_data(source)}: the stacks in it were not read: it is too large" for source in told.left]
         if self._bundle is not None:
             from unhang.diagnosis.bundle import of_files
 
@@ -80,17 +88,6 @@ class Beside:
                 self._bundle,
                 lambda target, progress: of_files(target, found.sources, found.dumps, verdict, called=called, progress=progress),
             )
-
-    def _take_stacks(self, judged: Judged) -> None:
-        from unhang.diagnosis.redact import redact_data
-        from unhang.records.stacks import main_thread
-        from unhang.records.trunks import group
-
-        told = judged.chosen.dumped
-        self.trunk = redact_data(group({rank: main_thread(of_rank) for rank, of_rank in told.stacks.items()}))
-        if told.unplaced:
-            self.untold.append(f"{told.unplaced} stacks of processes whose rank the logs do not tell")
-        self.untold += [f"{redact_data(source)}: the stacks in it were not read: it is too large" for source in told.left]
 
     def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundle]) -> None:
         from unhang.errors import UnhangError

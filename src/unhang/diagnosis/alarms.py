@@ -10,7 +10,7 @@ from unhang.knowledge import words
 from unhang.knowledge.caught import STEPS, that_ended_something
 from unhang.knowledge.cause import filled
 from unhang.knowledge.text import Text
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, place, user_frame
 from unhang.records.logs import trouble
@@ -46,6 +46,10 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     cut = _in_order(alarms, TRACEBACK_CUT)
     frames = [Frame(file=h.groups["file"], line=int(h.groups["at"]), name=h.groups["name"]) for h in cut]
     frame = user_frame(frames)
+    # What to collect next; NCCL's own messages only if they are not on.
+    wanted = dict.fromkeys((*(r for h in alarms[:1] for r in h.signature.remedies or ()), SUPERVISE.id))
+    if view.nccl.inits or view.nccl.interfaces or view.nccl.transports or view.nccl.traces:
+        wanted.pop(NCCL_DEBUG.id, None)
     return Finding(
         cause="unknown",
         standing="not-established",
@@ -55,7 +59,7 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
         hosts=(alarms[0].host,) if alarms and alarms[0].host is not None and alarms[0].signature in _CRASHES else (),
         where=None if frame is None else place(frame, ""),
         evidence=tuple({(e.source, e.line): e for e in evidence}.values())[:_SHOWN],
-        remedies=_remedies(view, alarms),
+        remedies=tuple(_REMEDIES[r] for r in wanted),
     )
 
 
@@ -130,11 +134,3 @@ def _rank(hit: Hit) -> tuple[int, bool]:
 
 def _in_order(alarms: Iterable[Hit], signature: Signature) -> list[Hit]:
     return sorted((h for h in alarms if h.signature == signature), key=lambda h: h.place)
-
-
-def _remedies(view: LogView, alarms: Sequence[Hit]) -> tuple[Remedy, ...]:
-    """What to collect next; NCCL's own messages only if they are not on."""
-    wanted = dict.fromkeys((*(r for h in alarms[:1] for r in h.signature.remedies or ()), SUPERVISE.id))
-    if view.nccl.inits or view.nccl.interfaces or view.nccl.transports or view.nccl.traces:
-        wanted.pop(NCCL_DEBUG.id, None)
-    return tuple(_REMEDIES[r] for r in wanted)

@@ -11,7 +11,7 @@ from unhang.diagnosis import course
 from unhang.errors import UnhangError
 from unhang.knowledge import words
 from unhang.knowledge.text import Text
-from unhang.model import Finding, Remedy, Verdict
+from unhang.model import Remedy, Verdict
 from unhang.records.rundir import RunDir
 
 # After such a verdict unhang ends the training, unless it was told to leave it alone.
@@ -35,7 +35,27 @@ def told(verdict: Verdict, rundir: RunDir, logs: Path, *, called: str) -> Verdic
     if primary is None or primary.cause != "launcher-teardown" or (attempt := rundir.attempt_of(logs)) is None:
         return verdict
     number = _incident(rundir, attempt)
-    return verdict if number is None else replace(verdict, primary=_ended(primary, rundir, number, called))
+    if number is None:
+        return verdict
+    at = f"{called}/{rundir.relative(rundir.events)}"
+    return replace(
+        verdict,
+        primary=replace(
+            primary,
+            standing="not-established",
+            says=f"unhang run ended the job itself, once it had found that it hung (incident {number}); why it hung these logs alone do not tell",
+            says_zh=f"unhang run 发现任务挂起后自己结束了它（事件 {number}）；为什么挂起，仅凭这些日志看不出来",
+            evidence=(words.stated(at, Text("incident {n} was opened and judged", "incident {n} 已打开并已判断").fill(n=number)), *primary.evidence),
+            remedies=(
+                Remedy(
+                    id="judge-the-run",
+                    says="Have the whole run directory judged: it has stacks, flight recorders and counters of that moment.",
+                    says_zh="让 unhang 判断整个运行目录：其中有当时的调用栈、flight recorder 和计数器。",
+                    command=course.why(called),
+                ),
+            ),
+        ),
+    )
 
 
 def _incident(rundir: RunDir, attempt: int) -> int | None:
@@ -47,22 +67,3 @@ def _incident(rundir: RunDir, attempt: int) -> int | None:
     except (UnhangError, OSError):
         return None
     return ended[-1] if ended else None
-
-
-def _ended(primary: Finding, rundir: RunDir, number: int, called: str) -> Finding:
-    at = f"{called}/{rundir.relative(rundir.events)}"
-    return replace(
-        primary,
-        standing="not-established",
-        says=f"unhang run ended the job itself, once it had found that it hung (incident {number}); why it hung these logs alone do not tell",
-        says_zh=f"unhang run 发现任务挂起后自己结束了它（事件 {number}）；为什么挂起，仅凭这些日志看不出来",
-        evidence=(words.stated(at, Text("incident {n} was opened and judged", "incident {n} 已打开并已判断").fill(n=number)), *primary.evidence),
-        remedies=(
-            Remedy(
-                id="judge-the-run",
-                says="Have the whole run directory judged: it has stacks, flight recorders and counters of that moment.",
-                says_zh="让 unhang 判断整个运行目录：其中有当时的调用栈、flight recorder 和计数器。",
-                command=course.why(called),
-            ),
-        ),
-    )

@@ -308,7 +308,14 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
     worth: dict[tuple[str, int | None], Standing] = {}
     for h in view.hits_of(cause):
         if (key := (h.source, h.line)) in doubts:
-            worth[key] = min(_worth(h, doubts[key], view), worth.get(key, "possible"), key=STANDINGS.index)
+            doubt = doubts[key]
+            ties = [doubt.alone]
+            # Only a rank's own GPU gives a line of the driver a rank.
+            if h.rank is not None and not h.by_name:
+                ties.append(doubt.with_gpu)
+            if is_of_a_rank(h, view):
+                ties.append(doubt.with_pid)
+            worth[key] = min(min(ties, key=STANDINGS.index), worth.get(key, "possible"), key=STANDINGS.index)
     lines = {key for key, standing in worth.items() if standing != "established"}
     in_doubt = [h for h in view.hits_of(cause) if (h.source, h.line) in lines]
     if found is None or not in_doubt:
@@ -332,16 +339,6 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
     if standing == found.standing and standing != "possible":
         return found
     return continued(replace(found, standing=standing), THEN + why)
-
-
-def _worth(hit: Hit, doubt: Doubt, view: LogView) -> Standing:
-    ties = [doubt.alone]
-    # Only a rank's own GPU gives a line of the driver a rank.
-    if hit.rank is not None and not hit.by_name:
-        ties.append(doubt.with_gpu)
-    if is_of_a_rank(hit, view):
-        ties.append(doubt.with_pid)
-    return min(ties, key=STANDINGS.index)
 
 
 def _time(at_s: float) -> Text:

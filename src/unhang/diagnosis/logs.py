@@ -86,7 +86,32 @@ class Judged:
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
         """Every line that was found, in order."""
-        return _timeline(self.chosen)
+        attempt = self.chosen
+        causes = catalogue.signatures()
+        moments: dict[tuple[str, int | None], Moment] = {}
+        for h in attempt.hits:
+            moment = Moment(
+                at_s=h.at_s,
+                rank=h.rank,
+                host=None if h.host is None else redact(h.host),
+                source=redact(h.source),
+                line=h.line,
+                text=redact(h.text.strip()),
+                cause=causes.get(h.signature),
+                role=h.signature.role,
+            )
+            # Of a line that says several things, what belongs to a cause is told.
+            known = moments.get((h.source, h.line))
+            if known is None or (known.cause is None and moment.cause is not None):
+                moments[h.source, h.line] = moment
+        for t in attempt.view.tracebacks:
+            moment = Moment(
+                at_s=t.at_s, rank=t.rank, host=t.host, source=redact(t.source), line=t.end, text=redact(t.says), cause=None, role="context"
+            )
+            moments.setdefault((t.source, t.end), moment)
+        order = {h.source: n for n, h in reversed(list(enumerate(attempt.hits)))}
+        timed = all(m.at_s is not None for m in moments.values())
+        return tuple(sorted(moments.values(), key=lambda m: (m.at_s if timed else 0, order.get(m.source, 0), m.line or 0)))
 
 
 def judge_logs(
@@ -169,11 +194,6 @@ def _unread_stacks(source: str) -> NotExamined:
     )
 
 
-def _older(view: LogView) -> list[NotExamined]:
-    found = stacked.passed_over(view) if view.stacks else ()
-    return [NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh) for what, why in found]
-
-
 class Judge:
     """Asks the causes about the attempts of one job."""
 
@@ -236,8 +256,19 @@ class Judge:
         if primary is None:
             self._passed_over(attempt)
         else:
-            self._headless(attempt, primary)
-        self.not_examined += _older(attempt.view)
+            # Whether the exception that the verdict rests on stands without its traceback.
+            shown = {(e.source, e.line) for e in primary.evidence}
+            for t in [t for t in attempt.view.tracebacks if not t.frames and (t.source, t.end) in shown][:1]:
+                self.not_examined.append(
+                    NotExamined(
+                        what=f"the traceback of {t.source}:{t.end}",
+                        why="its beginning is missing in the log: where it was raised is not known",
+                        what_zh=f"{t.source}:{t.end} 的 traceback",
+                        why_zh="日志中缺少它的开头：在哪里抛出不得而知",
+                    )
+                )
+        found = stacked.passed_over(attempt.view) if attempt.view.stacks else ()
+        self.not_examined += [NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh) for what, why in found]
         others = ", ".join(str(a.number) for a in self.attempts if a.number not in looked_at)
         if others and not (primary is None and failed is not None):
             why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"
@@ -359,19 +390,6 @@ class Judge:
         if len(found) > PASSED_OVER:
             self.not_examined.append(NotExamined(what=f"{len(found) - PASSED_OVER} more of the kind", why=why))
 
-    def _headless(self, attempt: Attempt, primary: Finding) -> None:
-        """Whether the exception that the verdict rests on stands without its traceback."""
-        shown = {(e.source, e.line) for e in primary.evidence}
-        for t in [t for t in attempt.view.tracebacks if not t.frames and (t.source, t.end) in shown][:1]:
-            self.not_examined.append(
-                NotExamined(
-                    what=f"the traceback of {t.source}:{t.end}",
-                    why="its beginning is missing in the log: where it was raised is not known",
-                    what_zh=f"{t.source}:{t.end} 的 traceback",
-                    why_zh="日志中缺少它的开头：在哪里抛出不得而知",
-                )
-            )
-
     def _nothing(self) -> None:
         told = {n.what for n in self.not_examined} | set(self.recognised)
         if inputs := [i for i in self.inputs if i.source not in told]:
@@ -385,29 +403,3 @@ class Judge:
             if ended:
                 why = f"nothing that failed was recognised in it; the training finished, as unhang run tells ({ended})"
             self.not_examined.append(NotExamined(what=read, why=why if any(i.bytes for i in inputs) else EMPTY))
-
-
-def _timeline(attempt: Attempt) -> tuple[Moment, ...]:
-    causes = catalogue.signatures()
-    moments: dict[tuple[str, int | None], Moment] = {}
-    for h in attempt.hits:
-        moment = Moment(
-            at_s=h.at_s,
-            rank=h.rank,
-            host=None if h.host is None else redact(h.host),
-            source=redact(h.source),
-            line=h.line,
-            text=redact(h.text.strip()),
-            cause=causes.get(h.signature),
-            role=h.signature.role,
-        )
-        # Of a line that says several things, what belongs to a cause is told.
-        known = moments.get((h.source, h.line))
-        if known is None or (known.cause is None and moment.cause is not None):
-            moments[h.source, h.line] = moment
-    for t in attempt.view.tracebacks:
-        moment = Moment(at_s=t.at_s, rank=t.rank, host=t.host, source=redact(t.source), line=t.end, text=redact(t.says), cause=None, role="context")
-        moments.setdefault((t.source, t.end), moment)
-    order = {h.source: n for n, h in reversed(list(enumerate(attempt.hits)))}
-    timed = all(m.at_s is not None for m in moments.values())
-    return tuple(sorted(moments.values(), key=lambda m: (m.at_s if timed else 0, order.get(m.source, 0), m.line or 0)))

@@ -11,7 +11,7 @@ from unhang.diagnosis.course import MAX_LINE_BYTES
 from unhang.diagnosis.proven import first, remedy
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge.text import Text
-from unhang.model import NotExamined, Outcome, Remedy, Verdict
+from unhang.model import NotExamined, Outcome, Verdict
 from unhang.records.rundir import RunDir, refuse_special
 
 
@@ -34,10 +34,6 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
         return replace(found, not_examined=(*found.not_examined, left))
     if not outcome.chosen or outcome.why != found.primary.cause:
         return found
-    return first(found, _of_outcome(outcome, rundir))
-
-
-def _of_outcome(outcome: Outcome, rundir: RunDir) -> Remedy:
     chosen = outcome.chosen or {}
     sets = [f"{key}={_spelled(value)}" for key, value in chosen.items()]
     trials = [t for t in (*(r.trial for r in outcome.rungs), *outcome.dropping) if t is not None and t.choice == chosen and t.outcome == "passed"]
@@ -63,7 +59,7 @@ def _of_outcome(outcome: Outcome, rundir: RunDir) -> Remedy:
         then=then,
         file=rundir.relative(rundir.solution_report),
     )
-    return remedy(says, sets, retyped.of(rundir))
+    return first(found, remedy(says, sets, retyped.of(rundir)))
 
 
 def _afterwards(rundir: RunDir) -> tuple[bool, bool]:

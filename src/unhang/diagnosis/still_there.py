@@ -6,7 +6,7 @@ A pid is given anew once its process is gone, and a signal to it would then go t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ def told(
             return replace(_continued(remedy, (_ENDED if alive is False else _ENDING).fill(pid=pid)), command=None)
         if alive:
             return remedy
-        return _continued(remedy, _UNSEEN.fill(host=_host(of_pids, pid)))
+        return _continued(remedy, _UNSEEN.fill(host=of_pids[pid].host if pid in of_pids else _ITS_HOST))
 
     def of_finding(finding: Finding) -> Finding:
         return replace(finding, remedies=tuple(map(remedied, finding.remedies)))
@@ -77,7 +77,3 @@ def _continued(remedy: Remedy, more: Text) -> Remedy:
         # A verdict that was drawn during the run says so already.
         return remedy
     return replace(remedy, says=remedy.says + more.en, says_zh=remedy.says_zh and remedy.says_zh + more.zh)
-
-
-def _host(of_pids: Mapping[int, RankRecord], pid: int) -> Text | str:
-    return of_pids[pid].host if pid in of_pids else _ITS_HOST

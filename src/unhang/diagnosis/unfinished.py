@@ -260,30 +260,26 @@ def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | Non
         command=command("ps -o pid,stat,etime,args -p {pids:pid,}", pids=pids),
     )
     left = (*((end_left,) if running else ()), *((look_left,) if pids else ()))
-    killed = _who_killed(supervisor.pid, kernels_pids=kernels_pids)
-    if lost:
-        # Perhaps nobody did.
-        return *left, *read, *((killed,) if left or read else ())
-    return *left, killed, *read
-
-
-def _who_killed(pid: int, *, kernels_pids: bool) -> Remedy:
     counted = Text(
         " Its log has the machine's pids, and a container its own pids: pid {pid} may be another one there. Go by the name and the time.",
         "内核日志用的是整台机器的 pid，而容器有自己的 pid：{pid} 在日志中可能是另一个进程，请看进程名和时间。",
-    ).fill(pid=pid)
+    ).fill(pid=supervisor.pid)
     says = Text(
         "Ask the kernel whether it killed unhang run for memory; a kill -9 by anybody else leaves no trace.",
         "查看内核是否因内存不足杀死了 unhang run；别人的 kill -9 不留痕迹。",
     ) + (NOTHING if kernels_pids else counted)
-    return Remedy(
+    killed = Remedy(
         id="who-killed-it",
         says=says.en,
         says_zh=says.zh,
-        command=command("dmesg -T | grep -i 'killed process {pid:pid} '", pid=pid)
+        command=command("dmesg -T | grep -i 'killed process {pid:pid} '", pid=supervisor.pid)
         if kernels_pids
         else command("dmesg -T | grep -i 'killed process'"),
     )
+    if lost:
+        # Perhaps nobody did.
+        return *left, *read, *((killed,) if left or read else ())
+    return *left, killed, *read
 
 
 def _interrupt(pid: int) -> Remedy:

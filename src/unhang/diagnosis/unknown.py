@@ -174,7 +174,31 @@ def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | N
         return only_symptoms(symptoms, remains=WAITING, remedies=(_say_more(picture),), hits=picture.hits_of("collective-timeout"))
     if kind in ("hang", "straggler", "interrupted"):
         return _silent(picture)
-    return _command_failed(picture)
+    code = picture.incident.exitcode
+    if code is None:
+        how = Text("failed", "失败了")
+    elif code < 0:
+        how = Text("ended by {signal}", "被 {signal} 结束").fill(signal=words.signal_name(code))
+    else:
+        how = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=code)
+    says = Text("the command {how}{none}, and nothing recognised says why", "命令{how}{none}，认出的内容都没有说明原因").fill(
+        how=how,
+        none=NOTHING if picture.ranks else Text("; no process of it initialised torch.distributed", "；其中没有进程初始化 torch.distributed"),
+    )
+    return Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says.en,
+        says_zh=says.zh,
+        ranks=tuple(r.number for r in picture.ranks),
+        evidence=(
+            *_last_words(picture, None),
+            words.stated(
+                picture.incident_source, Text("{command}: {how}", "{command}：{how}").fill(command=" ".join(picture.incident.command), how=how)
+            ),
+        ),
+        remedies=(READ_LOG,),
+    )
 
 
 def _say_more(picture: Picture) -> Remedy:
@@ -469,34 +493,6 @@ def _silent(picture: Picture) -> Finding:
             *(e for r in shown for e in (*words.activity_evidence(picture, r), *words.stack_evidence(picture, r, innermost=r not in absent))),
         ),
         remedies=(_say_more(picture),),
-    )
-
-
-def _command_failed(picture: Picture) -> Finding:
-    code = picture.incident.exitcode
-    if code is None:
-        how = Text("failed", "失败了")
-    elif code < 0:
-        how = Text("ended by {signal}", "被 {signal} 结束").fill(signal=words.signal_name(code))
-    else:
-        how = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=code)
-    says = Text("the command {how}{none}, and nothing recognised says why", "命令{how}{none}，认出的内容都没有说明原因").fill(
-        how=how,
-        none=NOTHING if picture.ranks else Text("; no process of it initialised torch.distributed", "；其中没有进程初始化 torch.distributed"),
-    )
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
-        ranks=tuple(r.number for r in picture.ranks),
-        evidence=(
-            *_last_words(picture, None),
-            words.stated(
-                picture.incident_source, Text("{command}: {how}", "{command}：{how}").fill(command=" ".join(picture.incident.command), how=how)
-            ),
-        ),
-        remedies=(READ_LOG,),
     )
 
 

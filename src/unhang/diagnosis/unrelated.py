@@ -8,7 +8,7 @@ hosts. Restarts are hours apart, elastic jobs change their size, and nodes of on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from unhang.diagnosis import clocks
@@ -150,7 +150,10 @@ def _ids(source: str) -> Iterator[str]:
 
 
 def _different(a: _Job, b: _Job) -> bool:
-    named, hosts, sizes = a.named.isdisjoint(b.named), _hosts_apart(a.hosts, b.hosts), a.sizes.isdisjoint(b.sizes)
+    # Whether two sets of hosts share none. An address and a name may be the same host.
+    one, other = set(a.hosts), set(b.hosts)
+    kinds = {bool(_IP_ADDRESS.fullmatch(h)) for h in one | other}
+    named, hosts, sizes = a.named.isdisjoint(b.named), bool(one) and bool(other) and len(kinds) == 1 and not one & other, a.sizes.isdisjoint(b.sizes)
     named, sizes = named and bool(a.named and b.named), sizes and bool(a.sizes and b.sizes)
     return (named and hosts) or ((named or hosts or sizes) and (_was_over(a, b) or _was_over(b, a)))
 
@@ -160,13 +163,6 @@ def _was_over(a: _Job, b: _Job) -> bool:
     if a.last_s is None or b.first_s is None or b.begun_s is None:
         return False
     return a.is_job and a.failed and b.begun_s - b.first_s <= _BEGIN_S and a.last_s + RESTART_S < b.first_s
-
-
-def _hosts_apart(a: Iterable[str], b: Iterable[str]) -> bool:
-    """Whether two sets of hosts share none. An address and a name may be the same host."""
-    one, other = set(a), set(b)
-    kinds = {bool(_IP_ADDRESS.fullmatch(h)) for h in one | other}
-    return bool(one) and bool(other) and len(kinds) == 1 and not one & other
 
 
 def _apart_s(a: _Job, b: _Job) -> float:

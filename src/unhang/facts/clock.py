@@ -44,7 +44,16 @@ def collect(host: Host) -> Clock:
         synchronised = not status & _UNSYNCHRONISED
     except OSError:
         unread.append("whether the kernel's clock is synchronised")
-    keepers = _keepers(host)
+    found = set()
+    for pid in host.names("/proc") if host.path("/proc").is_dir() else ():
+        if pid.isdigit():
+            try:
+                name = host.read(f"/proc/{pid}/comm").strip()
+            except OSError:
+                continue
+            if name in _KEEPERS:
+                found.add(name)
+    keepers = tuple(sorted(found))
     source = host.text("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     return Clock(
         now_s=host.now_s(),
@@ -55,19 +64,6 @@ def collect(host: Host) -> Clock:
         source=source,
         unread=tuple(unread),
     )
-
-
-def _keepers(host: Host) -> tuple[str, ...]:
-    found = set()
-    for pid in host.names("/proc") if host.path("/proc").is_dir() else ():
-        if pid.isdigit():
-            try:
-                name = host.read(f"/proc/{pid}/comm").strip()
-            except OSError:
-                continue
-            if name in _KEEPERS:
-                found.add(name)
-    return tuple(sorted(found))
 
 
 def _chrony(host: Host) -> float | None:

@@ -65,7 +65,8 @@ class Container:
 def collect(host: Host) -> Container:
     """Never raises: a machine without any sign is bare."""
     signs = list(_signs(host))
-    status = _status(host)
+    text = _line(host, "/proc/self/status", whole=True) or ""
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
     unread = []
     if not status:
         unread.append("capabilities")
@@ -139,11 +140,6 @@ def _line(host: Host, path: str, *, whole: bool = False) -> str | None:
     except OSError:
         return None
     return text if whole else text.strip()
-
-
-def _status(host: Host) -> dict[str, str]:
-    text = _line(host, "/proc/self/status", whole=True) or ""
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
 def _capabilities(text: str | None) -> tuple[str, ...] | None:

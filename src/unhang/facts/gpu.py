@@ -237,15 +237,11 @@ def _devices(host: Host) -> tuple[pcie.Device, ...]:
 def _pairs(gpus: tuple[Gpu, ...], p2p: Mapping[tuple[int, int], str], devices: Mapping[str, pcie.Device]) -> Iterator[Pair]:
     for a, b in combinations(gpus, 2):
         first, second = devices.get(a.address or ""), devices.get(b.address or "")
-        links = _nvlinks_between(a, b)
+        direct = sum(link.active and link.remote_kind == "gpu" and link.remote == b.address for link in a.nvlinks)
+        # Every GPU at the switches reaches every other one with all its links.
+        links = direct or min(sum(link.active and link.remote_kind == "switch" for link in g.nvlinks) for g in (a, b))
         apart = pcie.distance(first, second) if first and second else None
         yield Pair(first=a.index, second=b.index, link=f"NV{links}" if links else apart, p2p=p2p.get((a.index, b.index)))
-
-
-def _nvlinks_between(a: Gpu, b: Gpu) -> int:
-    direct = sum(link.active and link.remote_kind == "gpu" and link.remote == b.address for link in a.nvlinks)
-    # Every GPU at the switches reaches every other one with all its links.
-    return direct or min(sum(link.active and link.remote_kind == "switch" for link in g.nvlinks) for g in (a, b))
 
 
 def _libraries(host: Host) -> Iterator[Library]:
@@ -269,14 +265,10 @@ def _fabric_manager(host: Host) -> FabricManager:
             version = found[0] if found else None
     names = []
     with contextlib.suppress(OSError):
-        names = [_first(host, f"/proc/{pid}/comm") for pid in host.names("/proc") if pid.isdigit()]
+        names = [next(iter(_lines(host, f"/proc/{pid}/comm")), "").strip() for pid in host.names("/proc") if pid.isdigit()]
     # A name holds 15 characters. Without process 2 (kthreadd) this is a container, or /proc hides what is not ours.
     running = "nv-fabricmanage" in names or (False if "kthreadd" in names else None)
     return FabricManager(running=running, version=version)
-
-
-def _first(host: Host, path: str) -> str:
-    return next(iter(_lines(host, path)), "").strip()
 
 
 def _lines(host: Host, path: str) -> list[str]:

@@ -60,7 +60,24 @@ def collect(host: Host) -> Memory:
             info[name] = int(words[0]) * (1024 if words[1:] else 1)
     if not info.get("MemTotal"):
         raise ValueError("/proc/meminfo does not tell how much memory there is")
-    group = _tightest(host)
+    # The group with the least room of this one and all around it; without a limit, this one.
+    groups = []
+    for directory in _groups(host):
+        limit = cgroups.number(host, f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
+        used = cgroups.number(host, f"{directory}/memory.current", f"{directory}/memory.usage_in_bytes")
+        # v1 counts the groups below only in its total_ names, v2 always. "file" and "cache" would count tmpfs as well, which nothing takes back.
+        totals = cgroups.counted(host, f"{directory}/memory.stat", ("total_active_file", "total_inactive_file"))
+        # cgroup v1 writes "no limit" as a number near 2^63.
+        groups.append(
+            _Group(
+                directory,
+                None if limit is None or limit >= 1 << 60 else limit,
+                used,
+                totals if totals is not None else cgroups.counted(host, f"{directory}/memory.stat", ("active_file", "inactive_file")),
+            )
+        )
+    limited = [group for group in groups if group.limit is not None]
+    group = min(limited, key=lambda group: group.left) if limited else next(iter(groups), None)
     available = info.get("MemAvailable", info.get("MemFree"))
     return Memory(
         total_bytes=info["MemTotal"],
@@ -105,24 +122,6 @@ class _Group:
     @property
     def left(self) -> int:
         return (self.limit or 0) - (self.used or 0) + (self.reclaimable or 0)
-
-
-def _tightest(host: Host) -> _Group | None:
-    """The group with the least room of this one and all around it; without a limit, this one."""
-    groups = []
-    for directory in _groups(host):
-        limit = cgroups.number(host, f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
-        used = cgroups.number(host, f"{directory}/memory.current", f"{directory}/memory.usage_in_bytes")
-        # cgroup v1 writes "no limit" as a number near 2^63.
-        groups.append(_Group(directory, None if limit is None or limit >= 1 << 60 else limit, used, _reclaimable(host, directory)))
-    limited = [group for group in groups if group.limit is not None]
-    return min(limited, key=lambda group: group.left) if limited else next(iter(groups), None)
-
-
-def _reclaimable(host: Host, directory: str) -> int | None:
-    # v1 counts the groups below only in its total_ names, v2 always. "file" and "cache" would count tmpfs as well, which nothing takes back.
-    totals = cgroups.counted(host, f"{directory}/memory.stat", ("total_active_file", "total_inactive_file"))
-    return totals if totals is not None else cgroups.counted(host, f"{directory}/memory.stat", ("active_file", "inactive_file"))
 
 
 def _chosen(host: Host, path: str) -> str | None:

@@ -93,7 +93,20 @@ class Reader:
         if not library.binaries and not library.sources:
             return None
         if library.id not in self._done:
-            self._done[library.id] = self._look(library)
+            whole = True
+            binaries: dict[str, str] = {}
+            sources: dict[str, str] = {}
+            for path in library.binaries:
+                found = self._of_file(path)
+                whole = whole and found is not None
+                binaries |= dict.fromkeys(found or (), path)
+            for folder in library.sources:
+                for path in _python_files(folder):
+                    found = self._of_file(path)
+                    whole = whole and found is not None
+                    for n in found or ():
+                        sources.setdefault(n, path)
+            self._done[library.id] = Names(binaries=binaries, sources=sources, whole=whole)
         return self._done[library.id]
 
     def save(self) -> None:
@@ -103,22 +116,6 @@ class Reader:
         with contextlib.suppress(OSError):
             files.make_directory(self._path.parent)
             files.write_atomically(self._path, encoding.encode({**self._load(), **self._now}))
-
-    def _look(self, library: Library) -> Names:
-        whole = True
-        binaries: dict[str, str] = {}
-        sources: dict[str, str] = {}
-        for path in library.binaries:
-            found = self._of_file(path)
-            whole = whole and found is not None
-            binaries |= dict.fromkeys(found or (), path)
-        for folder in library.sources:
-            for path in _python_files(folder):
-                found = self._of_file(path)
-                whole = whole and found is not None
-                for n in found or ():
-                    sources.setdefault(n, path)
-        return Names(binaries=binaries, sources=sources, whole=whole)
 
     def _of_file(self, path: str) -> list[str] | None:
         try:

@@ -104,7 +104,17 @@ def collect(host: Host) -> Network:
     interfaces, known = look(host)
     if not known:
         unread.append("the addresses of interfaces, and so what NCCL and Gloo would choose")
-    routes = _routes(host, unread)
+    # The kernel's tables, best first: the longest prefix, then the smallest metric.
+    found: _Routes = []
+    for path, read in (("/proc/net/route", _ipv4_route), ("/proc/net/ipv6_route", _ipv6_route)):
+        try:
+            lines = host.read(path).splitlines()
+        except OSError:
+            if path == "/proc/net/route":
+                unread.append("routes")
+            continue
+        found += _read(lines, read)
+    routes = sorted(found, key=lambda r: (-r[0].prefixlen, r[1]))
     unknown = Choice(interfaces=None, why="the addresses of interfaces are not known")
     return Network(
         interfaces=interfaces,
@@ -268,20 +278,6 @@ def _gloo(host: Host, interfaces: tuple[Interface, ...]) -> Choice:
 
 
 _Routes = list[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, int, Route]]
-
-
-def _routes(host: Host, unread: list[str]) -> _Routes:
-    """The kernel's tables, best first: the longest prefix, then the smallest metric."""
-    found: _Routes = []
-    for path, read in (("/proc/net/route", _ipv4_route), ("/proc/net/ipv6_route", _ipv6_route)):
-        try:
-            lines = host.read(path).splitlines()
-        except OSError:
-            if path == "/proc/net/route":
-                unread.append("routes")
-            continue
-        found += _read(lines, read)
-    return sorted(found, key=lambda r: (-r[0].prefixlen, r[1]))
 
 
 def _read(lines: Iterable[str], read: Callable[[list[str]], _Routes]) -> _Routes:

@@ -101,7 +101,7 @@ def collect(host: Host) -> Ports:
         store_port=store,
         range_first=bounds[0] if bounds else None,
         range_last=bounds[1] if bounds else None,
-        reserved=_reserved(host),
+        reserved=tuple(entry for entry in (host.text("/proc/sys/net/ipv4/ip_local_reserved_ports") or "").split(",") if entry),
         in_range=len(used) if bounds else None,
         job=here,
         unread=tuple(unread),
@@ -221,10 +221,6 @@ def _range(host: Host, unread: list[str]) -> tuple[int, int] | None:
         unread.append("the range of ports that the system hands out")
         return None
     return first, last
-
-
-def _reserved(host: Host) -> tuple[str, ...]:
-    return tuple(entry for entry in (host.text("/proc/sys/net/ipv4/ip_local_reserved_ports") or "").split(",") if entry)
 
 
 def _summary(ports: Ports) -> Text:

@@ -328,7 +328,11 @@ class _Looking:
         gone = paths.missing(host, python)
         prefix = paths.real(host, python.rpartition("/")[0].rpartition("/")[0]) if gone else self.prefix(python)
         target = paths.real(host, python)
-        config = _config(paths.text(host, f"{prefix}/pyvenv.cfg"))
+        # pyvenv.cfg; None where there is none.
+        text = paths.text(host, f"{prefix}/pyvenv.cfg")
+        lines = (line.partition("=") for line in text.splitlines())
+        found = {key.strip().lower(): value.strip() for key, sign, value in lines if sign}
+        config = found or None
         kind: Kind = "system" if prefix in ("/usr", "/usr/local") else "installation"
         if config is not None:
             kind = "venv"
@@ -464,13 +468,6 @@ def _shadows(known: Mapping[str, Mapping[str, tuple[str, ...]]], outside: Sequen
             hidden = next((known[p][name][0] for p in inside if order.index(p) > order.index(place) and name in known[p]), None)
             if hidden is not None and hidden != versions[0] and (name in TRAINING or name.startswith("nvidia-")):
                 yield Shadow(name=name, version=versions[0], place=place, hidden=hidden)
-
-
-def _config(text: str) -> dict[str, str] | None:
-    """pyvenv.cfg; None where there is none."""
-    lines = (line.partition("=") for line in text.splitlines())
-    found = {key.strip().lower(): value.strip() for key, sign, value in lines if sign}
-    return found or None
 
 
 def _minor(version: str) -> str:

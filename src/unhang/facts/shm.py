@@ -109,7 +109,13 @@ class Shm:
 def collect(host: Host) -> Shm:
     """Raises OSError where there is no /dev/shm and no /proc to say so."""
     unread: list[str] = []
-    mount = _mount(host)
+    # What /dev/shm lies on: the innermost mount around it, and of several at one place the last.
+    found: _Mount | None = None
+    for line in host.read("/proc/mounts").splitlines():
+        fields = line.split()
+        if len(fields) >= 4 and fields[1] in ("/", "/dev", "/dev/shm") and (found is None or len(fields[1]) >= len(found.point)):
+            found = _Mount(fields[1], fields[0], fields[2], tuple(fields[3].split(",")))
+    mount = found
     space: Space | None = None
     status: os.stat_result | None = None
     present: bool | None = True
@@ -153,16 +159,6 @@ class _Mount:
     source: str
     kind: str
     options: tuple[str, ...]
-
-
-def _mount(host: Host) -> _Mount | None:
-    """What /dev/shm lies on: the innermost mount around it, and of several at one place the last."""
-    found: _Mount | None = None
-    for line in host.read("/proc/mounts").splitlines():
-        fields = line.split()
-        if len(fields) >= 4 and fields[1] in ("/", "/dev", "/dev/shm") and (found is None or len(fields[1]) >= len(found.point)):
-            found = _Mount(fields[1], fields[0], fields[2], tuple(fields[3].split(",")))
-    return found
 
 
 def _limit_from(host: Host, mount: _Mount | None, space: Space | None) -> LimitFrom | None:

@@ -106,7 +106,13 @@ def _waits_in(host: Host, pid: int, tid: int, idle: Collection[int]) -> Wait | N
     if name in ("read", "write"):
         return _of_descriptor(host, pid, args[0], reads=name == "read")
     if name in ("poll", "ppoll"):
-        return _of_poll(host, pid, args, timed=args[2] != 0 if name == "ppoll" else _signed(args[2]) >= 0)
+        # Of a poll with a single descriptor, that descriptor's wait.
+        timed = args[2] != 0 if name == "ppoll" else _signed(args[2]) >= 0
+        if args[1] == 1:
+            with contextlib.suppress(OSError, struct.error):
+                fd, events = struct.unpack("ih", _memory(host, pid, args[0], 6))
+                return _of_descriptor(host, pid, fd, reads=bool(events & _POLLIN), timed=timed)
+        return Wait(kind="poll", timed=timed)
     return Wait(kind="poll", timed=args[4] != 0 if name == "select" else _signed(args[3]) >= 0)
 
 
@@ -187,15 +193,6 @@ def _of_descriptor(host: Host, pid: int, fd: int, *, reads: bool, timed: bool = 
         holder = min(others, default=None)
         return Wait(kind="pipe", timed=timed, ends=ends, what=what, holder=holder, command=command_line(host, holder))
     return Wait(kind="poll" if target.startswith("anon_inode:") else "file", timed=timed, what=target or None)
-
-
-def _of_poll(host: Host, pid: int, args: tuple[int, ...], *, timed: bool) -> Wait:
-    """Of a poll with a single descriptor, that descriptor's wait."""
-    if args[1] == 1:
-        with contextlib.suppress(OSError, struct.error):
-            fd, events = struct.unpack("ih", _memory(host, pid, args[0], 6))
-            return _of_descriptor(host, pid, fd, reads=bool(events & _POLLIN), timed=timed)
-    return Wait(kind="poll", timed=timed)
 
 
 def _at_the_other_end(host: Host, target: str, *, writers: bool) -> tuple[set[int], bool]:

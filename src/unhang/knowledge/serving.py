@@ -65,18 +65,17 @@ def by_the_numbers(hit: Hit) -> Asked | None:
     """For an engine's own message with numbers; None for every other one."""
     told = {name: float(value) for name, value in hit.groups.items() if value is not None and re.fullmatch(r"\d+(?:\.\d+)?", value)}
     if "share" in told:
-        return _too_little_free(told["free"] / told["total"]) if told.get("total") else None
+        if told.get("total"):
+            free = told["free"] / told["total"]
+            share = int((free - _MARGIN) * 100) / 100
+            if share < _SMALLEST_SHARE:
+                return Asked(remedies=("free-the-gpu",))
+            commands = {"smaller-share": command("vllm serve MODEL --gpu-memory-utilization {share:number}", share=f"{share:.2f}")}
+            return Asked(remedies=("smaller-share", "free-the-gpu") if free >= _FREE_ENOUGH else ("free-the-gpu", "smaller-share"), commands=commands)
+        return None
     if "length" in told:
         return _too_long(told)
     return None
-
-
-def _too_little_free(free: float) -> Asked:
-    share = int((free - _MARGIN) * 100) / 100
-    if share < _SMALLEST_SHARE:
-        return Asked(remedies=("free-the-gpu",))
-    commands = {"smaller-share": command("vllm serve MODEL --gpu-memory-utilization {share:number}", share=f"{share:.2f}")}
-    return Asked(remedies=("smaller-share", "free-the-gpu") if free >= _FREE_ENOUGH else ("free-the-gpu", "smaller-share"), commands=commands)
 
 
 def _too_long(told: dict[str, float]) -> Asked:

@@ -160,7 +160,9 @@ def trained_behind(view: LogView, hit: Hit) -> bool:
     gave_up = (*(t.at for t in view.timeouts), *(s.at for s in view.statuses))
     if hit.steps or any(_is_behind(at.source, at.line, hit) for at in gave_up):
         return True
-    return any(_is_behind(t.source, t.line, hit) and _is_named(t) and _may_be_the_same(t, hit) for t in _failures(view))
+    return any(
+        _is_behind(t.source, t.line, hit) and (t.rank is not None or t.local_rank is not None) and _may_be_the_same(t, hit) for t in _failures(view)
+    )
 
 
 def other_failed(view: LogView, hit: Hit) -> bool:
@@ -183,10 +185,6 @@ def _failures(view: LogView) -> list[Traceback]:
 
 def _is_behind(source: str, line: int | None, hit: Hit) -> bool:
     return source == hit.source and line is not None and hit.line is not None and line > hit.line
-
-
-def _is_named(back: Traceback) -> bool:
-    return back.rank is not None or back.local_rank is not None
 
 
 def _may_be_the_same(back: Traceback, hit: Hit) -> bool:

@@ -468,16 +468,12 @@ def _interpreter(executable: Path) -> str | None:
         program = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
         return shutil.which(program) if is_python(program) else None
     if words and Path(words[0]).name == "sh":
-        return _handed_over(second, executable)
+        # The Python that a shell hands a script over to: installers write this where the path is too long for a #! line, or has spaces in it.
+        found = re.match(r"""\'\'\'exec\'\s+(?P<path>.+?)\s+"\$0"\s+"\$@\"""", second)
+        if found is None:
+            return None
+        path = found["path"]
+        beside = re.fullmatch(r"""(?P<quote>["']?)\$\(dirname.*\)(?P=quote)/["']?(?P<name>[^/"']+)["']?""", path)
+        python = executable.resolve().with_name(beside["name"]) if beside else Path(path.strip("\"'").replace("\\ ", " "))
+        return str(python) if "python" in python.name else None
     return words[0] if words and "python" in Path(words[0]).name else None
-
-
-def _handed_over(line: str, executable: Path) -> str | None:
-    """The Python that a shell hands a script over to: installers write this where the path is too long for a #! line, or has spaces in it."""
-    found = re.match(r"""\'\'\'exec\'\s+(?P<path>.+?)\s+"\$0"\s+"\$@\"""", line)
-    if found is None:
-        return None
-    path = found["path"]
-    beside = re.fullmatch(r"""(?P<quote>["']?)\$\(dirname.*\)(?P=quote)/["']?(?P<name>[^/"']+)["']?""", path)
-    python = executable.resolve().with_name(beside["name"]) if beside else Path(path.strip("\"'").replace("\\ ", " "))
-    return str(python) if "python" in python.name else None

@@ -104,7 +104,9 @@ class Family:
         """Send a signal to those that have a handler for it; others would die of it."""
         for process in self.members():
             with contextlib.suppress(psutil.Error, OSError):
-                if _handles(process.pid, number):
+                with open(f"/proc/{process.pid}/status", "rb") as f:  # noqa: PTH123
+                    mask = next((line.split()[1] for line in f if line.startswith(b"SigCgt:")), b"0")
+                if bool(int(mask, 16) >> (number - 1) & 1):
                     process.send_signal(number)
 
     def ask(self, number: int) -> None:
@@ -144,9 +146,3 @@ class Family:
             return True
         with open(f"/proc/{pid}/environ", "rb") as f:  # noqa: PTH123
             return self._marker in f.read().split(b"\0")
-
-
-def _handles(pid: int, number: int) -> bool:
-    with open(f"/proc/{pid}/status", "rb") as f:  # noqa: PTH123
-        mask = next((line.split()[1] for line in f if line.startswith(b"SigCgt:")), b"0")
-    return bool(int(mask, 16) >> (number - 1) & 1)

@@ -74,7 +74,9 @@ class Onlookers:
             self._begun = True
             self._thread.start()
         if not self._queue.full():
-            self._offer(self._taken(now))
+            taken = self._taken(now)
+            with contextlib.suppress(queue.Full):
+                self._queue.put_nowait(taken)
         self._every_s = max(INTERVAL_S, (time.perf_counter() - began) / MOST_SHARE)
         self._due_s = now + self._every_s
         if self._failed is not None:
@@ -91,10 +93,6 @@ class Onlookers:
         except queue.Full:
             return
         self._thread.join(max(0.0, until - time.monotonic()))
-
-    def _offer(self, taken: Now) -> None:
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(taken)
 
     def _write(self) -> None:
         while (taken := self._queue.get()) is not None:

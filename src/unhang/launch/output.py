@@ -139,19 +139,15 @@ def _pair(terminal: bool, trouble: Callable[[str], None]) -> tuple[int, int]:
     """What is read from, and what the training writes to. Raises OSError where there is not even a pipe to be had."""
     if terminal:
         try:
-            return _terminal()
+            master, slave = os.openpty()
+            # Bytes as they are: no \n to \r\n, no echo.
+            tty.setraw(slave)
+            _take_size(master)
+            return master, slave
         except OSError as e:
             # Containers without /dev/pts, and machines on which all are taken.
             trouble(f"there is no pseudo-terminal to be had ({e.strerror or e}): the training's output is no terminal for it; it goes on")
     return os.pipe()
-
-
-def _terminal() -> tuple[int, int]:
-    master, slave = os.openpty()
-    # Bytes as they are: no \n to \r\n, no echo.
-    tty.setraw(slave)
-    _take_size(master)
-    return master, slave
 
 
 def _take_size(master: int) -> None:

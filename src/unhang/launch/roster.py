@@ -76,7 +76,11 @@ class Roster:
         rank = peer.hello.get("rank")
         if rank is None:
             return
-        if self._is_of_another_training(peer):
+        # One training after the other is watched; of two at once the one that came first.
+        job = peer.hello.get("job")
+        if all(s.ended is not None for s in self.watch.ranks.values()):
+            self._job = job
+        if job is not None and self._job is not None and job != self._job:
             if not self._others:
                 self._tell(events.Note(text="another training runs under the same command; it is not watched"))
             self._others.add(peer)
@@ -104,7 +108,14 @@ class Roster:
             if state is not None and int(message["pid"]) == peer.pid:
                 state.tid = None if (tid := message["tid"]) is None else int(tid)
         elif kind == "stopping":
-            self._stopping(peer, message)
+            for worker in message["workers"]:
+                if worker.get("exitcode") is not None:
+                    self.exitcodes[int(worker["pid"])] = int(worker["exitcode"])
+            self._launcher_stops = True
+            if self.closing or all(code == 0 for code in self.exitcodes.values()):
+                self._react.release(peer)
+            else:
+                self._react.failed(peer)
         elif kind in ("evidence", "dumped"):
             self._react.answered(peer, message)
         elif kind == "raised":
@@ -114,7 +125,14 @@ class Roster:
                 self._beat(state, message)
         elif kind in ("overridden", "ignored"):
             if state is not None:
-                self._changed(state, message)
+                fields = ("what", "was", "now") if message["m"] == "overridden" else ("what", "value", "why")
+                key = (message["m"], *(str(message[field]) for field in fields))
+                place = message.get("place")
+                where = (str(place[0]), int(place[1])) if place else None
+                ranks, _, _ = self._changes.setdefault(key, (set(), self._clock(), where))
+                ranks.add(state.rank)
+                if len(ranks) >= (self._promised or state.told_world or state.world_size or len(ranks) + 1):
+                    self._tell_changes(only=key)
         elif kind == "missed":
             for state in [found for rank in message["ranks"] if (found := self.watch.ranks.get(int(rank))) is not None]:
                 state.missed_s = self._clock()
@@ -171,13 +189,6 @@ class Roster:
             if state.alone_s is not None:
                 state.world_size = 1
         self._react.wrong_world()
-
-    def _is_of_another_training(self, peer: Peer) -> bool:
-        """One training after the other is watched; of two at once the one that came first."""
-        job = peer.hello.get("job")
-        if all(s.ended is not None for s in self.watch.ranks.values()):
-            self._job = job
-        return job is not None and self._job is not None and job != self._job
 
     def _enter(self, peer: Peer, rank: int) -> RankState:
         before = self.watch.ranks.get(rank)
@@ -242,16 +253,6 @@ class Roster:
             else:
                 state.world_size = 1
 
-    def _stopping(self, peer: Peer, message: dict[str, Any]) -> None:
-        for worker in message["workers"]:
-            if worker.get("exitcode") is not None:
-                self.exitcodes[int(worker["pid"])] = int(worker["exitcode"])
-        self._launcher_stops = True
-        if self.closing or all(code == 0 for code in self.exitcodes.values()):
-            self._react.release(peer)
-        else:
-            self._react.failed(peer)
-
     def _raised(self, peer: Peer, state: RankState | None, message: dict[str, Any]) -> None:
         if state is None:
             # A launcher's own exception only sums up what its workers did.
@@ -262,16 +263,6 @@ class Roster:
             self._react.release(peer)
         else:
             self._react.failed(peer)
-
-    def _changed(self, state: RankState, message: dict[str, Any]) -> None:
-        fields = ("what", "was", "now") if message["m"] == "overridden" else ("what", "value", "why")
-        key = (message["m"], *(str(message[field]) for field in fields))
-        place = message.get("place")
-        where = (str(place[0]), int(place[1])) if place else None
-        ranks, _, _ = self._changes.setdefault(key, (set(), self._clock(), where))
-        ranks.add(state.rank)
-        if len(ranks) >= (self._promised or state.told_world or state.world_size or len(ranks) + 1):
-            self._tell_changes(only=key)
 
     def _tell_changes(self, *, until: float | None = None, only: tuple[str, ...] | None = None) -> None:
         for key, (ranks, since_s, where) in list(self._changes.items()):

@@ -168,7 +168,25 @@ class Supervisor:
             before = self._environ
             self._change(self._helped(lambda: remedying.at_start(self._tell)))
             self._settings |= {name: value for name, value in self._environ.items() if before.get(name) != value}
-        self._describe(version)
+        evidence = environment.evidence(version, self._environ, dumps=self._rundir.flight_of_torch(0))
+        self._rundir.write(
+            self._rundir.run,
+            {
+                "schema": RUN_SCHEMA,
+                "command": redact_command(self._command.argv),
+                **({"typed": _redacted(self._typed)} if self._typed is not None else {}),
+                "cwd": str(Path.cwd()),
+                "python": self._command.python,
+                "torch": None if version is None else f"{version[0]}.{version[1]}",
+                "world_size": self._command.world_size,
+                "environment": {**evidence, **self._settings},
+                **({"settings": self._described} if self._described is not None else {}),
+                "options": asdict(self._options) | {"pauses": str(self._options.pauses or "")} | asdict(self._policy),
+                "supervisor": processes.identity(self._host, os.getpid()),
+                "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            },
+        )
+        self._rundir.write(self._rundir.host, snapshot.take(self._host, only=("container", "memory", "shm")))
         return asyncio.run(self._supervise(version))
 
     def stop(self) -> None:
@@ -356,27 +374,6 @@ class Supervisor:
             steps_per_s=result.pace,
         )
 
-    def _describe(self, version: environment.Version | None) -> None:
-        evidence = environment.evidence(version, self._environ, dumps=self._rundir.flight_of_torch(0))
-        self._rundir.write(
-            self._rundir.run,
-            {
-                "schema": RUN_SCHEMA,
-                "command": redact_command(self._command.argv),
-                **({"typed": _redacted(self._typed)} if self._typed is not None else {}),
-                "cwd": str(Path.cwd()),
-                "python": self._command.python,
-                "torch": None if version is None else f"{version[0]}.{version[1]}",
-                "world_size": self._command.world_size,
-                "environment": {**evidence, **self._settings},
-                **({"settings": self._described} if self._described is not None else {}),
-                "options": asdict(self._options) | {"pauses": str(self._options.pauses or "")} | asdict(self._policy),
-                "supervisor": processes.identity(self._host, os.getpid()),
-                "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            },
-        )
-        self._rundir.write(self._rundir.host, snapshot.take(self._host, only=("container", "memory", "shm")))
-
     def _tell(self, event: events.Event) -> None:
         if isinstance(event, events.Opened):
             self._incidents += 1
@@ -385,24 +382,21 @@ class Supervisor:
         elif isinstance(event, (events.Drawn, events.Revised)):
             self._verdict = event.verdict
         if not isinstance(event, (events.Pace, events.Revised)):
-            self._log(event)
+            line: dict[str, Any] = {"s": round(time.monotonic() - self._started, 3), "event": type(event).__name__}
+            line |= msgspec.to_builtins(event)
+            if isinstance(event, events.Started):
+                line["command"] = redact_command(event.command)
+            if isinstance(event, events.Drawn):
+                primary = event.verdict.primary
+                line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
+            try:
+                with open(self._rundir.events, "ab", opener=files.open_private) as f:
+                    f.write(encoding.encode(line) + b"\n")
+            except OSError as e:
+                if not self._log_broken:
+                    self._log_broken = True
+                    self._told(events.Note(text=not_written(self._rundir.events, e)))
         self._told(event)
-
-    def _log(self, event: events.Event) -> None:
-        line: dict[str, Any] = {"s": round(time.monotonic() - self._started, 3), "event": type(event).__name__}
-        line |= msgspec.to_builtins(event)
-        if isinstance(event, events.Started):
-            line["command"] = redact_command(event.command)
-        if isinstance(event, events.Drawn):
-            primary = event.verdict.primary
-            line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
-        try:
-            with open(self._rundir.events, "ab", opener=files.open_private) as f:
-                f.write(encoding.encode(line) + b"\n")
-        except OSError as e:
-            if not self._log_broken:
-                self._log_broken = True
-                self._told(events.Note(text=not_written(self._rundir.events, e)))
 
 
 def _redacted(typed: Typed) -> Typed:

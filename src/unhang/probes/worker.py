@@ -288,21 +288,17 @@ def sizes(rank: Rank, at: Callable[[str], None]) -> str:
         dist.all_reduce(x)
         rank.done()
         _expect(rank, x, rank.pattern(size_bytes // 4, torch.int64) * rank.world_size)
-        took_s = _median_s(rank, dist.all_reduce, x)
+        took: list[float] = []
+        for _ in range(_REPEATS):
+            before = time.perf_counter()
+            dist.all_reduce(x)
+            rank.done()
+            took.append(time.perf_counter() - before)
+        took_s = sorted(took)[_REPEATS // 2]
         # What each rank sends and receives, as nccl-tests counts it.
         bus = size_bytes / took_s * 2 * (rank.world_size - 1) / rank.world_size / 1e9
         said = f"up to {_size(size_bytes)}, bus bandwidth {bus:.3g} GB/s (median of {_REPEATS})"
     return said
-
-
-def _median_s(rank: Rank, call: Callable[[Any], Any], x: Any) -> float:
-    took: list[float] = []
-    for _ in range(_REPEATS):
-        before = time.perf_counter()
-        call(x)
-        rank.done()
-        took.append(time.perf_counter() - before)
-    return sorted(took)[_REPEATS // 2]
 
 
 def ddp_step(rank: Rank, at: Callable[[str], None]) -> str:

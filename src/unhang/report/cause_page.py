@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from rich.cells import cell_len
 
 from unhang.knowledge.cause import Cause
-from unhang.model import Remedy
 from unhang.report.folding import fold
 from unhang.report.language import LABELS, Language
 from unhang.report.markdown import code
@@ -76,7 +75,16 @@ def _part(cause: Cause, lang: Language) -> Iterator[str]:
         yield f"### {labels['remedies']}"
         yield ""
         for remedy in cause.remedies:
-            yield from _remedy(remedy, lang)
+            yield f"- {says(remedy, lang)}"
+            ran = [*(f"export {k}={v}" for k, v in remedy.env.items()), *([remedy.command] if remedy.command else [])]
+            if ran:
+                yield ""
+                yield "  ```sh"
+                yield from (f"  {line}" for line in ran)
+                yield "  ```"
+            if remedy.verify:
+                yield ""
+                yield f"  {LABELS[lang]['verify']}: {code(remedy.verify)}"
         yield ""
     if cause.mistaken_for:
         yield f"### {labels['mistaken_for']}"
@@ -95,16 +103,3 @@ def _part(cause: Cause, lang: Language) -> Iterator[str]:
         yield ""
         yield from (f"- <{source}>" for source in cause.sources)
         yield ""
-
-
-def _remedy(remedy: Remedy, lang: Language) -> Iterator[str]:
-    yield f"- {says(remedy, lang)}"
-    ran = [*(f"export {k}={v}" for k, v in remedy.env.items()), *([remedy.command] if remedy.command else [])]
-    if ran:
-        yield ""
-        yield "  ```sh"
-        yield from (f"  {line}" for line in ran)
-        yield "  ```"
-    if remedy.verify:
-        yield ""
-        yield f"  {LABELS[lang]['verify']}: {code(remedy.verify)}"

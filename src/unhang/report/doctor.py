@@ -10,7 +10,7 @@ from rich.text import Text
 
 from unhang.diagnosis.doctor import SEVERITIES
 from unhang.facts import snapshot
-from unhang.model import Area, Difference, Examination, HostFinding, Severity
+from unhang.model import Area, Difference, Examination, HostFinding
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import Language, unseen
@@ -107,7 +107,7 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool, 
 
 def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
     # What is only worth knowing is no fault, and no reason to be silent about it either.
-    mark, style = _MARKS[_worst(against) if against and area.state in ("found", "noted") else area.state]
+    mark, style = _MARKS[min((f.severity for f in against), key=SEVERITIES.index) if against and area.state in ("found", "noted") else area.state]
     said = (area.summary_zh if lang == "zh" else "") or unseen(area.summary, lang)
     if area.unread:
         said += _WORDS[lang]["besides"].format(what=_WORDS[lang]["comma"].join(unseen(what, lang) for what in area.unread))
@@ -124,10 +124,6 @@ def _area(area: Area, title: str, column: int, against: list[HostFinding], width
             text.stylize(style, 0, 1)
             text.stylize("bold", 2, 2 + len(title))
         yield text
-
-
-def _worst(findings: list[HostFinding]) -> Severity:
-    return min((f.severity for f in findings), key=SEVERITIES.index)
 
 
 def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]:

@@ -70,7 +70,14 @@ class Live:
     def output(self, rank: int | None, stream: Literal["out", "err"], data: bytes) -> None:
         """Pass on what the training wrote."""
         if self._prefix:
-            data = self._prefixed(rank, stream, data)
+            key = (rank, stream)
+            *whole, rest = (self._partial.get(key, b"") + data).split(b"\n")
+            if len(rest) > _BUFFER_BYTES:
+                whole.append(rest)
+                rest = b""
+            self._partial[key] = rest
+            label = b"[launcher] " if rank is None else b"[rank %d] " % rank
+            data = b"".join(label + line + b"\n" for line in whole)
         target = self._targets[stream]
         if target is None or not data:
             return
@@ -197,16 +204,6 @@ class Live:
                     self._patience[fd] = 0.0
                     return
 
-    def _prefixed(self, rank: int | None, stream: str, data: bytes) -> bytes:
-        key = (rank, stream)
-        *whole, rest = (self._partial.get(key, b"") + data).split(b"\n")
-        if len(rest) > _BUFFER_BYTES:
-            whole.append(rest)
-            rest = b""
-        self._partial[key] = rest
-        label = b"[launcher] " if rank is None else b"[rank %d] " % rank
-        return b"".join(label + line + b"\n" for line in whole)
-
 
 def _say(event: events.Event) -> tuple[Text, str]:
     """One line for an event and its style; an empty line for what is not worth one."""
@@ -240,13 +237,22 @@ def _say(event: events.Event) -> tuple[Text, str]:
         )
         return said.fill(cause=event.cause, ranks=_count(event.ranks), time=clock(event.limit_s), share=share), "cyan"
     if isinstance(event, events.RungTried):
-        return _tried(event)
+        marks = {"passed": (Text("works", "可行"), "green"), "failed": (Text("fails", "失败"), "yellow")}
+        mark, style = marks.get(event.outcome, (Text("not decided", "未定"), "yellow"))
+        measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
+        took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
+        title = Text(event.title, event.title_zh or event.title)
+        said = Text("{title}: {mark}{took}", "{title}：{mark}{took}").fill(title=title, mark=mark, took=took)
+        return said if event.outcome == "passed" else said + Text(": {why}", "：{why}").fill(why=_why(event)), style
     if isinstance(event, events.Asking):
         return Text(
             "an answer is waited for {time} at most; without one it starts again as it is", "最多等待回答 {time}；没有回答则按原样重新启动"
         ).fill(time=clock(event.within_s)), "cyan"
     if isinstance(event, events.FellBack):
-        return _fell_back(event), "green"
+        set_to = [f"{name}={shlex.quote(value)}" if value else f"{name} unset" for name, value in event.environment.items()]
+        what = " ".join([*set_to, *map(shlex.quote, event.arguments)])
+        says = Text(event.says, event.says_zh or event.says)
+        return Text("{says}: from here on {what}", "{says}；从现在起使用 {what}").fill(says=says, what=what), "green"
     if isinstance(event, events.GaveUp):
         return Text("not starting again: {why}", "不再重新启动：{why}").fill(why=_told(event.why)), "red"
     if isinstance(event, events.Note):
@@ -293,25 +299,8 @@ def _pace(event: events.Pace) -> Text:
     return said.fill(step=event.step, rate=rate, ranks=_count(event.ranks), time=clock(event.elapsed_s))
 
 
-def _tried(event: events.RungTried) -> tuple[Text, str]:
-    marks = {"passed": (Text("works", "可行"), "green"), "failed": (Text("fails", "失败"), "yellow")}
-    mark, style = marks.get(event.outcome, (Text("not decided", "未定"), "yellow"))
-    measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
-    took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
-    title = Text(event.title, event.title_zh or event.title)
-    said = Text("{title}: {mark}{took}", "{title}：{mark}{took}").fill(title=title, mark=mark, took=took)
-    return said if event.outcome == "passed" else said + Text(": {why}", "：{why}").fill(why=_why(event)), style
-
-
 def _why(event: events.RungTried) -> Text:
     return Text(cut(event.says, _MOST_SAID), cut(event.says_zh or event.says, _MOST_SAID))
-
-
-def _fell_back(event: events.FellBack) -> Text:
-    set_to = [f"{name}={shlex.quote(value)}" if value else f"{name} unset" for name, value in event.environment.items()]
-    what = " ".join([*set_to, *map(shlex.quote, event.arguments)])
-    says = Text(event.says, event.says_zh or event.says)
-    return Text("{says}: from here on {what}", "{says}；从现在起使用 {what}").fill(says=says, what=what)
 
 
 def _not_done(event: events.Ignored) -> Text:

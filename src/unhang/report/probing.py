@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from unhang.model import Finding, Live, StageResult
+from unhang.model import Live, StageResult
 from unhang.probes import told
 from unhang.probes.plan import STAGES, Stage
 from unhang.report import screen
@@ -97,18 +97,15 @@ def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
     else:
         yield Text.assemble((mark, style), (head[1:] + text).rstrip())
     if result.verdict is not None and result.verdict.primary is not None:
-        yield from _finding(result.verdict.primary, width, lang)
+        finding = result.verdict.primary
+        yield Text.assemble("      ", (finding.cause, "bold"), f"  {STANDINGS[lang][finding.standing]}")
+        yield from (Text(line) for line in fold(says(finding, lang), width, first=" " * 6))
+        for remedy in finding.remedies[:2]:
+            yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
+            if line := ran(remedy):
+                yield Text(f"{' ' * 8}{'$ ' if remedy.command else ''}{line}", style="green")
     if result.logs:
         yield Text("      " + _WORDS[lang]["logs"].format(path=result.logs), style="dim")
-
-
-def _finding(finding: Finding, width: int, lang: Language) -> Iterator[Text]:
-    yield Text.assemble("      ", (finding.cause, "bold"), f"  {STANDINGS[lang][finding.standing]}")
-    yield from (Text(line) for line in fold(says(finding, lang), width, first=" " * 6))
-    for remedy in finding.remedies[:2]:
-        yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
-        if line := ran(remedy):
-            yield Text(f"{' ' * 8}{'$ ' if remedy.command else ''}{line}", style="green")
 
 
 def _title(stage: Stage, lang: Language) -> str:

@@ -171,7 +171,18 @@ def _lines(outcome: Outcome, words: Mapping[str, str], lang: Language, command: 
     first = next((r.trial for r in outcome.rungs if r.trial is not None and r.trial.outcome != "passed" and _has_broken(r.trial)), None)
     if first is not None:
         yield from _stages(first, words, lang)
-    yield from _table(outcome, words, lang)
+    found = ways(outcome, lang)
+    best = best_of(found)
+    yield f"## {words['ways']}"
+    yield ""
+    yield words["head"]
+    yield "|---|---|---|---|---|---|"
+    for way in found:
+        yield _row(way, best, words, lang)
+    for rung in outcome.rungs:
+        if rung.trial is None:
+            yield _skipped(rung, words, lang)
+    yield ""
     if outcome.dropping:
         yield f"## {words['dropped']}"
         yield ""
@@ -207,21 +218,6 @@ def _stages(trial: Trial, words: Mapping[str, str], lang: Language) -> Iterator[
         primary = trial.verdict.primary
         yield ""
         yield f"`{primary.cause}`: {(lang == 'zh' and primary.says_zh) or primary.says}"
-    yield ""
-
-
-def _table(outcome: Outcome, words: Mapping[str, str], lang: Language) -> Iterator[str]:
-    found = ways(outcome, lang)
-    best = best_of(found)
-    yield f"## {words['ways']}"
-    yield ""
-    yield words["head"]
-    yield "|---|---|---|---|---|---|"
-    for way in found:
-        yield _row(way, best, words, lang)
-    for rung in outcome.rungs:
-        if rung.trial is None:
-            yield _skipped(rung, words, lang)
     yield ""
 
 

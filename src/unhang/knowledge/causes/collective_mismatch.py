@@ -45,7 +45,26 @@ def _in_run(picture: Picture) -> Finding | None:
         return _of_parting(picture, picture.front.parting)
     if picture.front is not None and picture.front.crossed:
         return _of_crossing(picture, picture.front)
-    return _of_words(picture)
+    # torch's own check (TORCH_DISTRIBUTED_DEBUG=DETAIL) names the ranks in its message.
+    hits = [h for h in picture.hits_of(CAUSE.id) if "other" in h.groups]
+    if not hits:
+        return None
+    if found := fingerprints.sides(hits):
+        places = {r.number: at for r in picture.raised if (at := picture.where(r)) is not None}
+        return _of_sides(found, len(picture.ranks), places)
+    numbers = _named(hits)
+    speaker = next((r for r in picture.raised if r.number in numbers or not numbers), None)
+    at = picture.where(speaker) if speaker is not None else None
+    return CAUSE.finding(
+        standing=_worth(hits),
+        says=Text(
+            "{who} issued different collectives{at} (found by torch's own check)", "{who} 发出了不同的集合通信{at}（torch 自己的检查发现）"
+        ).fill(who=text.ranks(numbers), at=text.at(picture, speaker) if speaker else NOTHING),
+        ranks=numbers,
+        where=at,
+        evidence=words.hit_evidence(hits),
+        remedies=("same-order",),
+    )
 
 
 def _of_crossing(picture: Picture, front: Front) -> Finding:
@@ -127,7 +146,8 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
             "what is sent in call #{seq} of group {group} is not what is received: {sums}",
             "组 {group} 的调用 #{seq} 中发送的数量与接收的不一致：{sums}",
         ).fill(seq=str(parting.seq), group=str(parting.group), sums=text.joined(told))
-        says += _at_one_line(picture, parting)
+        places = {picture.place(s.place) for s in parting.sides if s.place is not None}
+        says += Text(", all at {at}", "，全部位于 {at}").fill(at=places.pop()) if len(places) == 1 else NOTHING
     else:
         says = Text("{one}{seq}, where {other}", "{seq}{one}，而 {other}").fill(
             one=_did(picture, parting, first_odd),
@@ -154,11 +174,6 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
 def _sized(picture: Picture, side: Side) -> Text:
     at = Text(" at {at}", "，位于 {at}").fill(at=picture.place(side.place)) if side.place is not None else NOTHING
     return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=text.sized(side.says), rank=side.rank, at=at)
-
-
-def _at_one_line(picture: Picture, parting: Parting) -> Text:
-    places = {picture.place(s.place) for s in parting.sides if s.place is not None}
-    return Text(", all at {at}", "，全部位于 {at}").fill(at=places.pop()) if len(places) == 1 else NOTHING
 
 
 def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
@@ -309,29 +324,6 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
 
 
 _THINGS = {("dtype",): ("type", "类型"), ("shape",): ("size", "大小"), ("dtype", "shape"): ("type or size", "类型或大小")}
-
-
-def _of_words(picture: Picture) -> Finding | None:
-    """torch's own check (TORCH_DISTRIBUTED_DEBUG=DETAIL) names the ranks in its message."""
-    hits = [h for h in picture.hits_of(CAUSE.id) if "other" in h.groups]
-    if not hits:
-        return None
-    if found := fingerprints.sides(hits):
-        places = {r.number: at for r in picture.raised if (at := picture.where(r)) is not None}
-        return _of_sides(found, len(picture.ranks), places)
-    numbers = _named(hits)
-    speaker = next((r for r in picture.raised if r.number in numbers or not numbers), None)
-    at = picture.where(speaker) if speaker is not None else None
-    return CAUSE.finding(
-        standing=_worth(hits),
-        says=Text(
-            "{who} issued different collectives{at} (found by torch's own check)", "{who} 发出了不同的集合通信{at}（torch 自己的检查发现）"
-        ).fill(who=text.ranks(numbers), at=text.at(picture, speaker) if speaker else NOTHING),
-        ranks=numbers,
-        where=at,
-        evidence=words.hit_evidence(hits),
-        remedies=("same-order",),
-    )
 
 
 def _of_sides(found: Sequence[fingerprints.Side], world_size: int, places: Mapping[int, str]) -> Finding:

@@ -113,7 +113,11 @@ def _in_logs(view: LogView) -> Finding | None:
     waited = first_of_each(view)
     if not waited:
         return _of_hits(hits, view)
-    most = _most(waited)
+    # The collective in which most of the ranks waited.
+    found: dict[tuple[str | None, int | None, str], list[Timeout]] = {}
+    for t in waited:
+        found.setdefault((t.group, t.seq, t.op), []).append(t)
+    most = max(found.values(), key=len)
     numbers = ranks_of(most)
     missing = behind(view)
     absent = tuple(r for r, _ in missing) or silent(view)
@@ -126,14 +130,6 @@ def _in_logs(view: LogView) -> Finding | None:
     elif absent:
         says += Text("; {who} printed no timeout", "；{who} 没有打印超时").fill(who=ranks(absent))
     return CAUSE.finding(standing="established", says=says, ranks=numbers, evidence=evidence_of(t.at for t in most[:2]))
-
-
-def _most(waited: tuple[Timeout, ...]) -> list[Timeout]:
-    """The collective in which most of the ranks waited."""
-    found: dict[tuple[str | None, int | None, str], list[Timeout]] = {}
-    for t in waited:
-        found.setdefault((t.group, t.seq, t.op), []).append(t)
-    return max(found.values(), key=len)
 
 
 CAUSE = Cause(

@@ -42,7 +42,19 @@ def _in_logs(view: LogView) -> Finding | None:
         launcher = best.signature in starting.BY_OTHERS
         missed = all(h.signature in starting.SIGNATURES for h in hits)
         helper = missed and any(starting.other_failed(view, h) for h in hits)
-        return CAUSE.of_hits(hits, None if launcher else view, standing="possible" if helper else None, commands=_commands(best))
+        # Remedies with the names that the line holds.
+        found: dict[str, Command | None] = {}
+        if script := best.groups.get("script"):
+            folder, _, name = script.rpartition("/")
+            found["name-the-script"] = command("ls -la {folder:path}", folder=folder or ("/" if script.startswith("/") else "."))
+            runs = {"py": "python", "sh": "bash", "bash": "bash"}.get(name.rpartition(".")[2], "file")
+            found["by-the-interpreter"] = command("head -1 {script:path}; {runs:name} {script:program}", script=script, runs=runs)
+        program = best.groups.get("program", "").replace(" <command> [<args>]", "")
+        if program.endswith(".py"):
+            program = f"python {program}"
+        if _PROGRAM_NAME.fullmatch(program):
+            found["read-help"] = command("{program:program*} --help", program=program.split(" "))
+        return CAUSE.of_hits(hits, None if launcher else view, standing="possible" if helper else None, commands=found)
     train, micro, steps, world = (int(batch.groups[k]) for k in ("train", "micro", "steps", "world_size"))
     fits = micro * steps * world
     says = Text(
@@ -69,22 +81,6 @@ def _in_run(picture: Picture) -> Finding | None:
     if picture.raised or any(r.record.step for r in picture.ranks):
         hits = tuple(h for h in hits if h.signature not in starting.SIGNATURES)
     return CAUSE.of_hits(hits)
-
-
-def _commands(hit: Hit) -> dict[str, Command | None]:
-    """Remedies with the names that the line holds."""
-    found: dict[str, Command | None] = {}
-    if script := hit.groups.get("script"):
-        folder, _, name = script.rpartition("/")
-        found["name-the-script"] = command("ls -la {folder:path}", folder=folder or ("/" if script.startswith("/") else "."))
-        runs = {"py": "python", "sh": "bash", "bash": "bash"}.get(name.rpartition(".")[2], "file")
-        found["by-the-interpreter"] = command("head -1 {script:path}; {runs:name} {script:program}", script=script, runs=runs)
-    program = hit.groups.get("program", "").replace(" <command> [<args>]", "")
-    if program.endswith(".py"):
-        program = f"python {program}"
-    if _PROGRAM_NAME.fullmatch(program):
-        found["read-help"] = command("{program:program*} --help", program=program.split(" "))
-    return found
 
 
 def _of_checks(view: LogView) -> Finding | None:
@@ -124,7 +120,15 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     seen = host.get(variables.SUBJECT)
     if seen is None:
         return
-    told = _told_elsewhere(host)
+    # The variables that other areas, where they were looked at, hold against the host by the same rules.
+    from unhang.facts import gpu, infiniband, network
+
+    net, rdma, gpus = host.get(network.SUBJECT), host.get(infiniband.SUBJECT), host.get(gpu.SUBJECT)
+    told = {
+        *(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if net is not None and net.nccl.interfaces is not None else ()),
+        *(("NCCL_IB_HCA",) if rdma is not None else ()),
+        *(("CUDA_VISIBLE_DEVICES",) if gpus is not None and gpus.gpus and gpus.nvml_error is None else ()),
+    }
     for one in of_environment(seen, nothing_to_scan):
         value = "" if one.value is None else f"={one.value}"
         for said in one.remarks:
@@ -149,18 +153,6 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 remedies=("correct-variable",),
                 commands={"correct-variable": command("unset {name:variable}", name=one.name)},
             )
-
-
-def _told_elsewhere(host: Snapshot) -> set[str]:
-    """The variables that other areas, where they were looked at, hold against the host by the same rules."""
-    from unhang.facts import gpu, infiniband, network
-
-    net, rdma, gpus = host.get(network.SUBJECT), host.get(infiniband.SUBJECT), host.get(gpu.SUBJECT)
-    return {
-        *(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if net is not None and net.nccl.interfaces is not None else ()),
-        *(("NCCL_IB_HCA",) if rdma is not None else ()),
-        *(("CUDA_VISIBLE_DEVICES",) if gpus is not None and gpus.gpus and gpus.nvml_error is None else ()),
-    }
 
 
 # With the place that YAML names below its exception, and without.

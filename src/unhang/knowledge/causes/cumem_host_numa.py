@@ -43,7 +43,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 gpus=_gpus(len(empty)),
                 n=len(empty),
                 all=len(seen.gpus),
-                nodes=_nodes(lacking),
+                nodes=f"node {lacking[0]}" if len(lacking) == 1 else f"nodes {', '.join(map(str, lacking))}",
                 numbers="、".join(map(str, lacking)),
                 what=_what(nodes[n] for n in lacking),
             ),
@@ -85,10 +85,6 @@ def _lacks(node: Node) -> bool:
 
 def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
-def _nodes(numbers: list[int]) -> str:
-    return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))}"
 
 
 def _what(nodes: Iterable[Node]) -> Text:

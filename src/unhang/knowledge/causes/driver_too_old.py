@@ -25,7 +25,9 @@ def _in_logs(view: LogView) -> Finding | None:
     found = next((h for h in hits if "found" in h.groups), None)
     if found is None:
         return CAUSE.of_hits(hits, view)
-    serves = _cuda(found.groups["found"])
+    # "11040" is CUDA 11.4.
+    number = int(found.groups["found"])
+    serves = f"{number // 1000}.{number % 1000 // 10}"
     return CAUSE.of_hits(
         hits,
         view,
@@ -42,12 +44,6 @@ def oldest_driver(cuda: str) -> str | None:
     from unhang.facts.libraries import number
 
     return _MINIMUM.get((number(cuda) or (0,))[0])
-
-
-def _cuda(code: str) -> str:
-    """ "11040" is CUDA 11.4."""
-    number = int(code)
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:

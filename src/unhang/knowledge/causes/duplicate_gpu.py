@@ -24,7 +24,10 @@ def _in_logs(view: LogView) -> Finding | None:
     """Every rank names one pair; together they tell how many share how many GPUs."""
     hits = view.hits_of(CAUSE.id)
     pairs = {(int(h.groups["first"]), int(h.groups["second"]), h.groups["device"]) for h in hits if "device" in h.groups}
-    guess = ("name-the-device",) if _is_guess(view) else ()
+    # Whether torch's nccl2 may have chosen the devices: it says so, or NCCL is the release that torch 2.15 pins, or a later one.
+    releases = [tuple(int(n) for n in m.groups()) for v in view.nccl.versions if (m := _RELEASE.search(v)) is not None]
+    newer = any("GPU/Partition" in h.signature.needle for h in view.hits_of(CAUSE.id))
+    guess = ("name-the-device",) if bool(view.nccl.guessed) or newer or any(r >= _OF_NCCL2 for r in releases) else ()
     if not pairs:
         own = next((h.signature.remedies or () for h in hits), ())
         return CAUSE.of_hits(hits, view, remedies=(*guess, *own) if guess else None)
@@ -56,13 +59,6 @@ def _in_logs(view: LogView) -> Finding | None:
         remedies = ("one-rank-per-gpu", *guess, "set-the-device")
         commands["one-rank-per-gpu"] = command("torchrun --standalone --nproc-per-node {n:number} train.py", n=len(devices))
     return CAUSE.of_hits(hits, view, says=says, remedies=remedies, commands=commands)
-
-
-def _is_guess(view: LogView) -> bool:
-    """Whether torch's nccl2 may have chosen the devices: it says so, or NCCL is the release that torch 2.15 pins, or a later one."""
-    releases = [tuple(int(n) for n in m.groups()) for v in view.nccl.versions if (m := _RELEASE.search(v)) is not None]
-    newer = any("GPU/Partition" in h.signature.needle for h in view.hits_of(CAUSE.id))
-    return bool(view.nccl.guessed) or newer or any(r >= _OF_NCCL2 for r in releases)
 
 
 def _bus_id(device: str) -> str:

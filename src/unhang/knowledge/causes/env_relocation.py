@@ -12,7 +12,7 @@ from unhang.knowledge.text import NOTHING, Text, joined, same
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.facts.python_env import Environment, PythonEnv, Script
+    from unhang.facts.python_env import Environment, Script
     from unhang.facts.snapshot import Snapshot
 
 _PROGRAMS = r"torchrun|accelerate|deepspeed|llamafactory-cli|uv|ray|vllm|pip|conda|python[\d.]*"
@@ -39,7 +39,24 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield from _interpreter(env)
         yield from _scripts(env)
         yield from _leads(env)
-    yield from _programs(seen)
+    # Launchers on the PATH that cannot start and are not of the environment that was looked at.
+    from unhang.facts.python_env import LAUNCHERS
+
+    inside = {(s.path.rpartition("/")[2], s.interpreter) for env in seen.environments for s in env.broken_scripts}
+    for p in seen.programs:
+        if p.name not in LAUNCHERS or p.fault is None or (p.name, p.interpreter) in inside or p.dead_links:
+            continue
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="error",
+            says=Text(
+                "{name} on the PATH is {path}, which begins with {what}: {interpreter}", "PATH 上的 {name} 是 {path}，它以{what}开头：{interpreter}"
+            ).fill(name=p.name, path=p.path, what=_FAULTS[p.fault], interpreter=str(p.interpreter)),
+            leads_to=Text(f"{p.name} does not start", f"{p.name} 无法启动"),
+            evidence=(Evidence(source=p.path, text=f"#!{p.interpreter}"),),
+            remedies=("through-the-interpreter",),
+            commands={"through-the-interpreter": command(_TORCHRUN, python=seen.training.python)} if p.name == "torchrun" else None,
+        )
     if seen.python_home_wrong:
         yield CAUSE.host_finding(
             area="python_env",
@@ -238,27 +255,6 @@ def _leads(env: Environment) -> Iterable[HostFinding]:
 
 def _count(things: tuple[object, ...], one: str, many: str) -> str:
     return f"{len(things)} {one if len(things) == 1 else many}"
-
-
-def _programs(seen: PythonEnv) -> Iterable[HostFinding]:
-    """Launchers on the PATH that cannot start and are not of the environment that was looked at."""
-    from unhang.facts.python_env import LAUNCHERS
-
-    inside = {(s.path.rpartition("/")[2], s.interpreter) for env in seen.environments for s in env.broken_scripts}
-    for p in seen.programs:
-        if p.name not in LAUNCHERS or p.fault is None or (p.name, p.interpreter) in inside or p.dead_links:
-            continue
-        yield CAUSE.host_finding(
-            area="python_env",
-            severity="error",
-            says=Text(
-                "{name} on the PATH is {path}, which begins with {what}: {interpreter}", "PATH 上的 {name} 是 {path}，它以{what}开头：{interpreter}"
-            ).fill(name=p.name, path=p.path, what=_FAULTS[p.fault], interpreter=str(p.interpreter)),
-            leads_to=Text(f"{p.name} does not start", f"{p.name} 无法启动"),
-            evidence=(Evidence(source=p.path, text=f"#!{p.interpreter}"),),
-            remedies=("through-the-interpreter",),
-            commands={"through-the-interpreter": command(_TORCHRUN, python=seen.training.python)} if p.name == "torchrun" else None,
-        )
 
 
 CAUSE = Cause(

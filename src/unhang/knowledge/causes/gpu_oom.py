@@ -108,24 +108,6 @@ def _gib(size: float) -> str:
     return f"{size / 2**20:.0f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
 
 
-def _says(m: _Memory) -> Text:
-    gpu = Text("GPU {n}", "GPU {n} ").fill(n=m.device) if m.device else Text("the GPU", "GPU ")
-    of = Text(" of {all}", "（共 {all}）").fill(all=_gib(m.total_bytes)) if m.total_bytes is not None else NOTHING
-    parts = [Text("{gpu} ran out of memory: {size} wanted", "{gpu}显存不足：需要 {size}").fill(gpu=gpu, size=_gib(m.wanted_bytes))]
-    if m.free_bytes is not None:
-        parts.append(Text("{size}{of} free", "空闲 {size}{of}").fill(size=_gib(m.free_bytes), of=of))
-    if m.allocated_bytes is not None:
-        parts.append(Text("{size} allocated by PyTorch", "PyTorch 已分配 {size}").fill(size=_gib(m.allocated_bytes)))
-    if m.unallocated_bytes is not None:
-        parts.append(Text("{size} reserved but unused", "已保留但未使用 {size}").fill(size=_gib(m.unallocated_bytes)))
-    if m.others:
-        held = Text("process {pid} holds {size}", "进程 {pid} 占用 {size}")
-        parts.append(joined(held.fill(pid=pid, size=_gib(size)) for pid, size in m.others[:3]))
-    elif _crowded(m):
-        parts.append(Text("about {size} held outside of PyTorch", "PyTorch 之外约占用 {size}").fill(size=_gib(m.others_bytes)))
-    return joined(parts, Text(", ", "，"))
-
-
 def _crowded(m: _Memory) -> bool:
     """Whether others hold so much that it matters: without them the allocation would have fitted, and PyTorch itself does not fill the GPU.
 
@@ -165,7 +147,21 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None, backs: Sequence[Tracebac
     first, memory = told[0]
     same = [first, *(h for h, _ in told[1:] if h.signature == first.signature), *(h for h in ordered if h.signature != first.signature)]
     chosen = _remedies(memory, first.whole, _frames(first, backs) or raised)
-    return CAUSE.of_hits(same, view, standing="established", says=_says(memory), remedies=chosen)
+    gpu = Text("GPU {n}", "GPU {n} ").fill(n=memory.device) if memory.device else Text("the GPU", "GPU ")
+    of = Text(" of {all}", "（共 {all}）").fill(all=_gib(memory.total_bytes)) if memory.total_bytes is not None else NOTHING
+    parts = [Text("{gpu} ran out of memory: {size} wanted", "{gpu}显存不足：需要 {size}").fill(gpu=gpu, size=_gib(memory.wanted_bytes))]
+    if memory.free_bytes is not None:
+        parts.append(Text("{size}{of} free", "空闲 {size}{of}").fill(size=_gib(memory.free_bytes), of=of))
+    if memory.allocated_bytes is not None:
+        parts.append(Text("{size} allocated by PyTorch", "PyTorch 已分配 {size}").fill(size=_gib(memory.allocated_bytes)))
+    if memory.unallocated_bytes is not None:
+        parts.append(Text("{size} reserved but unused", "已保留但未使用 {size}").fill(size=_gib(memory.unallocated_bytes)))
+    if memory.others:
+        held = Text("process {pid} holds {size}", "进程 {pid} 占用 {size}")
+        parts.append(joined(held.fill(pid=pid, size=_gib(size)) for pid, size in memory.others[:3]))
+    elif _crowded(memory):
+        parts.append(Text("about {size} held outside of PyTorch", "PyTorch 之外约占用 {size}").fill(size=_gib(memory.others_bytes)))
+    return CAUSE.of_hits(same, view, standing="established", says=joined(parts, Text(", ", "，")), remedies=chosen)
 
 
 def _frames(hit: Hit, backs: Sequence[Traceback]) -> tuple[Frame, ...]:

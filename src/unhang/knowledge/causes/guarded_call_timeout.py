@@ -32,7 +32,27 @@ def _found(seen: LogView | Picture) -> Finding | None:
     without = [h for h in hits if "missing" in h.groups]
     if given_up:
         return _of_call(given_up, seen)
-    return _without(without, seen) if without else _of_late(hits, seen)
+    if without:
+        said = without[0].groups
+        missing, line = guarded.numbers(said["missing"]), guarded.line_of(without, seen)
+        says = Text("{what} waited for {who} in vain{at}", "{what} 没有等到 {who}{at}")
+        return guarded.finding(
+            CAUSE,
+            without,
+            says.fill(what=same(said["what"]), who=text.ranks(missing), at=guarded.at_line(line)),
+            standing="likely",
+            ranks=missing,
+            where=line,
+        )
+    if not hits:
+        return None
+    said, late, line = hits[0].groups, guarded.numbers(" ".join(h.groups["late"] for h in hits)), guarded.line_of(hits, seen)
+    says = Text(
+        "{who} came too late to {call}, which the others had given up after {waited} s, and nothing caught that{at}",
+        "{who} 太晚才到 {call}，其他 rank 等了 {waited} 秒后已放弃，而这个异常没有被捕获{at}",
+    )
+    told = says.fill(who=text.ranks(late), call=said["call"], waited=said["waited"], at=guarded.at_line(line))
+    return guarded.finding(CAUSE, hits, told, standing="likely", ranks=late, where=line)
 
 
 def _of_call(hits: list[Hit], seen: LogView | Picture) -> Finding:
@@ -71,32 +91,6 @@ def _captured(seen: LogView | Picture, ranks: Iterable[int]) -> dict[int, str]:
         return {}
     there = [r for r in seen.ranks if r.number in ranks and r.raised is None and r.captured and not r.only_last_seen]
     return {r.number: at for r in there if (at := seen.where(r)) is not None}
-
-
-def _without(hits: list[Hit], seen: LogView | Picture) -> Finding:
-    said = hits[0].groups
-    missing, line = guarded.numbers(said["missing"]), guarded.line_of(hits, seen)
-    says = Text("{what} waited for {who} in vain{at}", "{what} 没有等到 {who}{at}")
-    return guarded.finding(
-        CAUSE,
-        hits,
-        says.fill(what=same(said["what"]), who=text.ranks(missing), at=guarded.at_line(line)),
-        standing="likely",
-        ranks=missing,
-        where=line,
-    )
-
-
-def _of_late(hits: tuple[Hit, ...], seen: LogView | Picture) -> Finding | None:
-    if not hits:
-        return None
-    said, late, line = hits[0].groups, guarded.numbers(" ".join(h.groups["late"] for h in hits)), guarded.line_of(hits, seen)
-    says = Text(
-        "{who} came too late to {call}, which the others had given up after {waited} s, and nothing caught that{at}",
-        "{who} 太晚才到 {call}，其他 rank 等了 {waited} 秒后已放弃，而这个异常没有被捕获{at}",
-    )
-    told = says.fill(who=text.ranks(late), call=said["call"], waited=said["waited"], at=guarded.at_line(line))
-    return guarded.finding(CAUSE, hits, told, standing="likely", ranks=late, where=line)
 
 
 CAUSE = Cause(

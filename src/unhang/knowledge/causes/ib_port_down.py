@@ -40,7 +40,27 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         severity = _severity(seen, device, port, several)
         if severity is not None:
             yield _down(device, port, severity, up)
-    yield from _slow(up)
+    # A link that came up with fewer lanes or at a lower speed than its likes.
+    for device, port in up:
+        rates = [p.rate_gbps for d, p in up if (d.board_id, p.link_layer) == (device.board_id, port.link_layer) and p.rate_gbps is not None]
+        usual = max(set(rates), key=lambda r: (rates.count(r), r), default=None)
+        narrow = port.link_layer == "InfiniBand" and port.lanes == 1
+        if port.rate_gbps is None or usual is None or (port.rate_gbps >= usual and not narrow):
+            continue
+        others = (
+            Text(f"; {rates.count(usual)} others like it run at {usual:g}", f"；另有 {rates.count(usual)} 个同类端口为 {usual:g}")
+            if port.rate_gbps < usual
+            else Text("; links of InfiniBand have four lanes as a rule", "；InfiniBand 链路通常有四条通道")
+        )
+        yield CAUSE.host_finding(
+            area="infiniband",
+            severity="warning",
+            says=Text(f"{device.name} port {port.number} runs at {port.rate}", f"{device.name} 端口 {port.number} 的速率为 {port.rate}") + others,
+            leads_to=Text("every ring that passes through it runs at its speed", "经过它的每个环都以它的速度运行"),
+            evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/rate", text=port.rate or ""),),
+            remedies=("cable-and-switch", "see-the-ports"),
+            commands={"cable-and-switch": command("sudo mlxlink -d {device:name} -c", device=device.name)},
+        )
     yield from _flapping(up)
 
 
@@ -132,30 +152,6 @@ def _down(device: Device, port: Port, severity: Severity, up: Sequence[tuple[Dev
             "name-good-ports": command("export NCCL_IB_HCA=={good:name,}", good=good),
         },
     )
-
-
-def _slow(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
-    """A link that came up with fewer lanes or at a lower speed than its likes."""
-    for device, port in up:
-        rates = [p.rate_gbps for d, p in up if (d.board_id, p.link_layer) == (device.board_id, port.link_layer) and p.rate_gbps is not None]
-        usual = max(set(rates), key=lambda r: (rates.count(r), r), default=None)
-        narrow = port.link_layer == "InfiniBand" and port.lanes == 1
-        if port.rate_gbps is None or usual is None or (port.rate_gbps >= usual and not narrow):
-            continue
-        others = (
-            Text(f"; {rates.count(usual)} others like it run at {usual:g}", f"；另有 {rates.count(usual)} 个同类端口为 {usual:g}")
-            if port.rate_gbps < usual
-            else Text("; links of InfiniBand have four lanes as a rule", "；InfiniBand 链路通常有四条通道")
-        )
-        yield CAUSE.host_finding(
-            area="infiniband",
-            severity="warning",
-            says=Text(f"{device.name} port {port.number} runs at {port.rate}", f"{device.name} 端口 {port.number} 的速率为 {port.rate}") + others,
-            leads_to=Text("every ring that passes through it runs at its speed", "经过它的每个环都以它的速度运行"),
-            evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/rate", text=port.rate or ""),),
-            remedies=("cable-and-switch", "see-the-ports"),
-            commands={"cable-and-switch": command("sudo mlxlink -d {device:name} -c", device=device.name)},
-        )
 
 
 def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:

@@ -100,7 +100,27 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield from _not_activated(seen, python)
         for program in seen.programs:
             yield from _elsewhere(seen, python, program)
-    yield from _shadows(seen)
+    for env in seen.environments:
+        places: dict[str, list[Shadow]] = {}
+        for shadow in env.shadows:
+            places.setdefault(shadow.place, []).append(shadow)
+        for place, shadows in places.items():
+            first = sorted(shadows, key=lambda s: s.name != "torch")[:4]
+            told = joined((Text(f"{s.name} {s.version} before {s.hidden}", f"{s.name} {s.version} 遮住 {s.hidden}") for s in first), COMMA)
+            by_path = place in seen.python_path
+            yield CAUSE.host_finding(
+                area="python_env",
+                severity="warning",
+                says=Text("{which} {place} comes before the packages of {prefix}: {told}", "{which} {place} 排在 {prefix} 的软件包之前：{told}").fill(
+                    which="PYTHONPATH" if by_path else Text("the user site", "用户 site 目录"), place=place, prefix=env.prefix, told=told
+                ),
+                leads_to=Text(
+                    "a mixture of two sets of packages: missing modules, undefined symbols, or another release than the other hosts run",
+                    "两套软件包混用：缺少模块、未定义符号，或与其他主机的版本不同",
+                ),
+                evidence=(Evidence(source=place, text=", ".join(f"{s.name}-{s.version}" for s in shadows[:8])),),
+                remedies=("no-python-path",) if by_path else ("no-user-site",),
+            )
     torch = seen.training.packages.get("torch")
     if torch and seen.own is not None and "torch" in seen.own.packages:
         yield CAUSE.host_finding(
@@ -181,30 +201,6 @@ def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[H
             evidence=(Evidence(source="PATH", text=program.path),),
             remedies=("activate-everywhere",),
         )
-
-
-def _shadows(seen: PythonEnv) -> Iterable[HostFinding]:
-    for env in seen.environments:
-        places: dict[str, list[Shadow]] = {}
-        for shadow in env.shadows:
-            places.setdefault(shadow.place, []).append(shadow)
-        for place, shadows in places.items():
-            first = sorted(shadows, key=lambda s: s.name != "torch")[:4]
-            told = joined((Text(f"{s.name} {s.version} before {s.hidden}", f"{s.name} {s.version} 遮住 {s.hidden}") for s in first), COMMA)
-            by_path = place in seen.python_path
-            yield CAUSE.host_finding(
-                area="python_env",
-                severity="warning",
-                says=Text("{which} {place} comes before the packages of {prefix}: {told}", "{which} {place} 排在 {prefix} 的软件包之前：{told}").fill(
-                    which="PYTHONPATH" if by_path else Text("the user site", "用户 site 目录"), place=place, prefix=env.prefix, told=told
-                ),
-                leads_to=Text(
-                    "a mixture of two sets of packages: missing modules, undefined symbols, or another release than the other hosts run",
-                    "两套软件包混用：缺少模块、未定义符号，或与其他主机的版本不同",
-                ),
-                evidence=(Evidence(source=place, text=", ".join(f"{s.name}-{s.version}" for s in shadows[:8])),),
-                remedies=("no-python-path",) if by_path else ("no-user-site",),
-            )
 
 
 CAUSE = Cause(

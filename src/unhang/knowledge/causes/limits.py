@@ -61,7 +61,22 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     yield from _open_files(seen, gpus, kind)
     yield from _locked_memory(seen, gpus, kind)
     yield from _processes(seen, gpus, kind)
-    yield from _cpus(seen, gpus)
+    if gpus and seen.cpus is not None and seen.cpus < 2:
+        quota = seen.cpu_quota is not None and seen.cpu_quota < (seen.cpus_allowed or 2)
+        by = Text("by the quota of the control group", "受控制组配额限制") if quota else Text("by its affinity", "受 CPU 亲和性限制")
+        yield CAUSE.host_finding(
+            area="limits",
+            severity="warning",
+            says=Text("what is started here has {n} of {all} CPUs, {by}", "从这里启动的程序只能用 {all} 个 CPU 中的 {n} 个，{by}").fill(
+                n=f"{seen.cpus:g}", all=str(seen.cpus_online), by=by
+            ),
+            leads_to=Text(
+                "ranks, NCCL's helper threads and data loader workers wait for each other: GPUs idle, and late ranks look like hanging ones",
+                "rank、NCCL 的辅助线程和 DataLoader worker 互相等待：GPU 空闲，迟到的 rank 看上去像挂起",
+            ),
+            evidence=(Evidence(source="/proc/self/status", text=f"Cpus_allowed_list has {seen.cpus_allowed}; quota {seen.cpu_quota or 'none'}"),),
+            remedies=("more-cpus",),
+        )
     yield from _others(seen, gpus)
 
 
@@ -173,25 +188,6 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
             evidence=(_of_process("Max processes", limit.soft, limit.hard),),
             remedies=("processes", "fewer-threads"),
             commands={"processes": command("ulimit -u {n:name}", n=limit.hard or "unlimited")} if can else None,
-        )
-
-
-def _cpus(seen: Limits, gpus: int) -> Iterable[HostFinding]:
-    if gpus and seen.cpus is not None and seen.cpus < 2:
-        quota = seen.cpu_quota is not None and seen.cpu_quota < (seen.cpus_allowed or 2)
-        by = Text("by the quota of the control group", "受控制组配额限制") if quota else Text("by its affinity", "受 CPU 亲和性限制")
-        yield CAUSE.host_finding(
-            area="limits",
-            severity="warning",
-            says=Text("what is started here has {n} of {all} CPUs, {by}", "从这里启动的程序只能用 {all} 个 CPU 中的 {n} 个，{by}").fill(
-                n=f"{seen.cpus:g}", all=str(seen.cpus_online), by=by
-            ),
-            leads_to=Text(
-                "ranks, NCCL's helper threads and data loader workers wait for each other: GPUs idle, and late ranks look like hanging ones",
-                "rank、NCCL 的辅助线程和 DataLoader worker 互相等待：GPU 空闲，迟到的 rank 看上去像挂起",
-            ),
-            evidence=(Evidence(source="/proc/self/status", text=f"Cpus_allowed_list has {seen.cpus_allowed}; quota {seen.cpu_quota or 'none'}"),),
-            remedies=("more-cpus",),
         )
 
 

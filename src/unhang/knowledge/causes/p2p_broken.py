@@ -150,7 +150,9 @@ def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
     from unhang.facts import pcie
 
     devices = {d.address: d for d in bus.devices}
-    joined = _joined(seen)
+    # Pairs of GPUs that have NVLink.
+    address = {g.index: g.address for g in seen.gpus}
+    joined = [{address.get(p.first), address.get(p.second)} for p in seen.pairs if (p.link or "").startswith("NV")]
     between_gpus: dict[str, tuple[str, ...]] = {}
     to_nics: dict[str, tuple[str, ...]] = {}
     for b in bus.between:
@@ -216,12 +218,6 @@ def _translated(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
             evidence=(Evidence(source="/sys/kernel/iommu_groups", text=f"{one}: type {kinds.get(one)}"),),
             remedies=("iommu-and-acs", "prove-it", "host-memory"),
         )
-
-
-def _joined(seen: Gpus) -> list[set[str | None]]:
-    """Pairs of GPUs that have NVLink."""
-    address = {g.index: g.address for g in seen.gpus}
-    return [{address.get(p.first), address.get(p.second)} for p in seen.pairs if (p.link or "").startswith("NV")]
 
 
 CAUSE = Cause(

@@ -39,7 +39,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     hung = [e for e in log.events if e.kind == "hung-task"] if log is not None else []
     if not hung:
         return
-    serious = [e for e in hung if _is_long(e) and e.last_age_s is not None and e.last_age_s < _RECENT_S]
+    serious = [e for e in hung if (e.seconds is None or e.seconds >= _LONG_S) and e.last_age_s is not None and e.last_age_s < _RECENT_S]
     last = (serious or hung)[-1]
     for_s = Text(" for more than {s} s", "超过 {s} 秒").fill(s=last.seconds) if last.seconds is not None else NOTHING
     others = sum(e.count for e in hung) - last.count
@@ -68,10 +68,6 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         remedies=("look-at-io",),
         commands={"look-at-io": command(_STACK, pid=last.pid) if last.process_is_there else command(_BLOCKED)},
     )
-
-
-def _is_long(event: Event) -> bool:
-    return event.seconds is None or event.seconds >= _LONG_S
 
 
 def _held_cpu(events: Iterable[Event]) -> Iterable[HostFinding]:

@@ -18,7 +18,7 @@ from unhang.records.logs import Traceback, exits, tracebacks
 from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture, RankView
+    from unhang.records.picture import Picture
 
 # What a process raises because somebody asked it to end.
 _ASKED = ("KeyboardInterrupt", "SystemExit")
@@ -55,10 +55,8 @@ _NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
 def _in_run(picture: Picture) -> Finding | None:
     own = [r for r in picture.raised if r.raised is not None and not r.raised_hits and r.raised.type.rpartition(".")[2] not in _ASKED]
-    return _of_ranks(picture, own) if own else _of_logs(picture)
-
-
-def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
+    if not own:
+        return _of_logs(picture)
     first = own[0]
     assert first.raised is not None
     raised = first.raised

@@ -108,7 +108,17 @@ def _of_lines(view: LogView) -> Finding | None:
     if wait is None:
         return _of_comers(view)
     if (found := _at_work(view, wait)) is not None:
-        return _of_work(found, wait, standing="possible" if _another_root(view, found) else "likely")
+        # Whether something that names a cause was printed too: a rank that works is an ordinary thing.
+        named = any(
+            h.signature.role == "root" and h.signature.standing in ("established", "likely")
+            for cause, hits in view.hits.items()
+            if cause not in _HARMLESS_TOO
+            for h in hits
+        )
+        # Against an exception speaks only that the work itself tells how long it took.
+        return _of_work(
+            found, wait, standing="possible" if named or (_elapsed_s(found) is None and bool(own_tracebacks(view.tracebacks, view))) else "likely"
+        )
     room = next(((t, n) for t in view.tracebacks for n in (_room(t),) if n is not None and _gave_up(view, t)), None)
     if room is not None:
         return _of_room(room[0], room[1], wait)
@@ -152,18 +162,6 @@ def _at_work(view: LogView, wait: _Wait) -> Hit | None:
     """The last line of work of a rank that did not wait, unfinished, within the waiting time."""
     found = [h for h in view.work if not _SHARED.search(h.text) and (h.rank is None or h.rank not in wait.ranks) and _then(h, wait)]
     return max(found, key=lambda h: (h.at_s or 0.0, h.place, h.line or 0), default=None)
-
-
-def _another_root(view: LogView, work: Hit) -> bool:
-    """Whether something that names a cause was printed too: a rank that works is an ordinary thing."""
-    named = any(
-        h.signature.role == "root" and h.signature.standing in ("established", "likely")
-        for cause, hits in view.hits.items()
-        if cause not in _HARMLESS_TOO
-        for h in hits
-    )
-    # Against an exception speaks only that the work itself tells how long it took.
-    return named or (_elapsed_s(work) is None and bool(own_tracebacks(view.tracebacks, view)))
 
 
 def _then(hit: Hit, wait: _Wait) -> bool:

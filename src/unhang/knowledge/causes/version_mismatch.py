@@ -24,7 +24,12 @@ _PINS = "python -m pip install {pins:requirement*}"
 def _in_logs(view: LogView) -> Finding | None:
     """NCCL itself compares versions only late; what each rank prints shows the difference before that."""
     own = view.hits_of(CAUSE.id)
-    printed = _printed(view.nccl.versions)
+    # Places by NCCL release, the toolkit that it was built with left aside: builds of one release understand each other.
+    found: dict[str, list[At]] = {}
+    for text, places in sorted(view.nccl.versions.items()):
+        if release := _RELEASE.search(text):
+            found.setdefault(release[1], []).extend(places)
+    printed = found
     apart = _apart(printed)
     named = next((h for h in own if "first_version" in h.groups), None)
     if named is not None:
@@ -55,15 +60,6 @@ def _in_logs(view: LogView) -> Finding | None:
         ),
         remedies=("same-everywhere", "see-what-is-loaded"),
     )
-
-
-def _printed(versions: Mapping[str, Iterable[At]]) -> dict[str, list[At]]:
-    """Places by NCCL release, the toolkit that it was built with left aside: builds of one release understand each other."""
-    found: dict[str, list[At]] = {}
-    for text, places in sorted(versions.items()):
-        if release := _RELEASE.search(text):
-            found.setdefault(release[1], []).extend(places)
-    return found
 
 
 def _apart(printed: Mapping[str, list[At]]) -> str | None:

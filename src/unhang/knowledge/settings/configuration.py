@@ -117,6 +117,24 @@ def read(path: Path) -> Configuration:
     _once(path, "[run] ", _table(path, tables, "run"))
     _once(path, "presets.", _table(path, tables, "presets"))
     run = {_name(key) if _name(key) in _OF_A_RUN else key: value for key, value in _table(path, tables, "run").items()}
+    table = _table(path, tables, "arguments")
+    _once(path, "[arguments] ", table)
+    found = {}
+    for key, template in table.items():
+        canonical = key.lower().replace("_", "-")
+        if canonical not in catalogue.SETTINGS:
+            raise _unknown(path, f"[arguments] {key}", key, tuple(catalogue.SETTINGS), "settings")
+        text = _text(path, f"[arguments] {key}", template)
+        if not text.strip():
+            raise UnhangError(f"{path}: [arguments] {key} is empty, where the script's flag should stand", hint=f'{key} = "--{canonical}"')
+        example = catalogue.SETTINGS[canonical].parse(catalogue.SETTINGS[canonical].example)
+        try:
+            words = [word for value in ((True, False) if isinstance(example, bool) else (example,)) for word in flag(text, value)]
+        except ValueError as e:
+            raise UnhangError(f"{path}: [arguments] {key} = {text!r}: {e}", hint=f'{key} = "--{canonical}"') from e
+        if any("\0" in word for word in words):
+            raise UnhangError(f"{path}: [arguments] {key} = {text!r} holds a NUL, which no program can be given", hint=f'{key} = "--{canonical}"')
+        found[canonical] = text
     return Configuration(
         path=str(path),
         preset=_text(path, "[run] preset", run["preset"]) if "preset" in run else "",
@@ -125,7 +143,7 @@ def read(path: Path) -> Configuration:
         private=_bool(path, "[run] private", run.get("private", False)),
         settings=_settings(path, "[run]", run, _OF_A_RUN),
         presets={_name(n): _own(path, n, t) for n, t in _table(path, tables, "presets").items()},
-        arguments=_arguments(path, _table(path, tables, "arguments")),
+        arguments=found,
     )
 
 
@@ -154,27 +172,6 @@ def _settings(path: Path, where: str, table: Mapping[str, Any], besides: tuple[s
             found[canonical] = catalogue.of_value(key, value)
         except UnhangError as e:
             raise UnhangError(f"{path}: {where} {e}", cause=e.cause, hint=e.hint) from e
-    return found
-
-
-def _arguments(path: Path, table: Mapping[str, Any]) -> dict[str, str]:
-    _once(path, "[arguments] ", table)
-    found = {}
-    for key, template in table.items():
-        canonical = key.lower().replace("_", "-")
-        if canonical not in catalogue.SETTINGS:
-            raise _unknown(path, f"[arguments] {key}", key, tuple(catalogue.SETTINGS), "settings")
-        text = _text(path, f"[arguments] {key}", template)
-        if not text.strip():
-            raise UnhangError(f"{path}: [arguments] {key} is empty, where the script's flag should stand", hint=f'{key} = "--{canonical}"')
-        example = catalogue.SETTINGS[canonical].parse(catalogue.SETTINGS[canonical].example)
-        try:
-            words = [word for value in ((True, False) if isinstance(example, bool) else (example,)) for word in flag(text, value)]
-        except ValueError as e:
-            raise UnhangError(f"{path}: [arguments] {key} = {text!r}: {e}", hint=f'{key} = "--{canonical}"') from e
-        if any("\0" in word for word in words):
-            raise UnhangError(f"{path}: [arguments] {key} = {text!r} holds a NUL, which no program can be given", hint=f'{key} = "--{canonical}"')
-        found[canonical] = text
     return found
 
 

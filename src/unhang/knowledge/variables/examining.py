@@ -80,7 +80,9 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
     where = place(seen, is_this_host=False)
-    if _brings_its_own_nccl(parsed):
+    # Whether a file puts an NCCL in front of the one that is installed, or something that it does not show.
+    front = (s.value for s in parsed.settings if s.name in ("LD_PRELOAD", "LD_AUDIT"))
+    if any(value is None or not values.is_known(value) or re.search("[nr]ccl", value) for value in front):
         where = replace(where, libraries={id: "" if id in _NCCL else version for id, version in where.libraries.items()})
         judged = judge(settings, where, lambda id, of: None if id in _NCCL else scan(id, of), options)
     else:
@@ -96,12 +98,6 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
 
 
 _NCCL = ("nccl", "rccl")
-
-
-def _brings_its_own_nccl(parsed: Parsed) -> bool:
-    """Whether a file puts an NCCL in front of the one that is installed, or something that it does not show."""
-    front = (s.value for s in parsed.settings if s.name in ("LD_PRELOAD", "LD_AUDIT"))
-    return any(value is None or not values.is_known(value) or re.search("[nr]ccl", value) for value in front)
 
 
 def of_names(names: Iterable[str], seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:

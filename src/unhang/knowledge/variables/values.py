@@ -95,7 +95,12 @@ def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
     if kind.parser == "gpus":
         return _wrong_for_cuda(value)
     if kind.parser == "threads":
-        return _wrong_for_openmp(value)
+        if all(_THREADS.fullmatch(n) and 1 <= int(n) <= _UINT64 for n in value.split(",")):
+            return None
+        return "warning", Text(
+            f"OpenMP takes whole numbers from 1 here, refuses {value!r} and takes all cores, in each process",
+            f"OpenMP 此处只接受不小于 1 的整数，会拒绝 {value!r}，每个进程都使用全部核心",
+        )
     text = value.strip()
     if kind.parser == "hosts":
         return (
@@ -192,15 +197,6 @@ def _wrong_for_cuda(value: str) -> tuple[Severity, Text] | None:
     if visible_gpus(end)[0]:
         return "error", Text(f"{end} stands there twice: CUDA then shows no GPU at all", f"{end} 重复出现：CUDA 会因此不显示任何 GPU")
     return "error", Text(f"{end!r} names no GPU: CUDA shows none at all", f"{end!r} 不是 GPU：CUDA 不显示任何 GPU")
-
-
-def _wrong_for_openmp(value: str) -> tuple[Severity, Text] | None:
-    if all(_THREADS.fullmatch(n) and 1 <= int(n) <= _UINT64 for n in value.split(",")):
-        return None
-    return "warning", Text(
-        f"OpenMP takes whole numbers from 1 here, refuses {value!r} and takes all cores, in each process",
-        f"OpenMP 此处只接受不小于 1 的整数，会拒绝 {value!r}，每个进程都使用全部核心",
-    )
 
 
 def _outside(kind: Kind, n: int) -> tuple[Severity, Text] | None:

@@ -364,7 +364,8 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
     used = {name: columns.configured.get(name, group) for name, group in groups.items()}
     texts: dict[str, int] = {"": 0}
     tracks, strays = _tracks(columns, kinds, used, texts)
-    oldest, newest, done = _span(columns)
+    created = columns.created
+    oldest, newest, done = min(created, default=0), max(created, default=0), max(compress(created, columns.ends.translate(_HAS_ENDED)), default=0)
     # Without times all are of the oldest.
     tracks = tuple(replace(t, over_ns={n: ns for n, ns in t.over_ns.items() if ns > oldest}) for t in tracks)
     return Recording(
@@ -394,11 +395,6 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
 def kinds_of(columns: Columns) -> list[_Kind]:
     """What is known of each of its different calls."""
     return [_kind(marshal.dumps(what, 2)) for what in columns.kinds]
-
-
-def _span(columns: Columns) -> tuple[int, int, int]:
-    created = columns.created
-    return min(created, default=0), max(created, default=0), max(compress(created, columns.ends.translate(_HAS_ENDED)), default=0)
 
 
 class _Kind:

@@ -109,7 +109,26 @@ def lanes_of(columns: Columns, sites: Sequence[Site | None], *, most: int = MOST
         lane = _lane(group, ids, *whole, calls, p2p=p2p, gloo=(name, p2p) in gloo)
         if lane is not None:
             found.append(lane)
-    return _bounded(Lanes(calls=tuple(calls), sites=tuple(lines)[:MOST_IDS], lanes=tuple(found)), most)
+    # The newest columns of each lane, so many of all of them.
+    lanes = Lanes(calls=tuple(calls), sites=tuple(lines)[:MOST_IDS], lanes=tuple(found))
+    total = sum(len(lane.ends) for lane in lanes.lanes)
+    if total <= most:
+        return lanes
+    kept = []
+    for lane in lanes.lanes:
+        count = max(1, len(lane.ends) * most // total)
+        begin = len(lane.ends) - count
+        kept.append(
+            replace(
+                lane,
+                first=lane.first + begin,
+                ops=lane.ops[2 * begin :],
+                sites=lane.sites[2 * begin :],
+                ends=lane.ends[begin:],
+                starts_ns=None if lane.starts_ns is None else lane.starts_ns[begin:],
+            )
+        )
+    return replace(lanes, lanes=tuple(kept), left_out=total - sum(len(lane.ends) for lane in kept))
 
 
 def _numbers_of(sites: Iterable[Site | None]) -> dict[Site | None, int]:
@@ -241,25 +260,3 @@ def _by_number(
             states[i] = ends[closing[-1]] if closing else min((ends[p] for p in places), key=_LEAST_FINISHED.index)
         lines[i], times[i] = sites[earliest], starts[earliest]
     return first, of, states, times, lines
-
-
-def _bounded(lanes: Lanes, most: int) -> Lanes:
-    """The newest columns of each lane, so many of all of them."""
-    total = sum(len(lane.ends) for lane in lanes.lanes)
-    if total <= most:
-        return lanes
-    kept = []
-    for lane in lanes.lanes:
-        count = max(1, len(lane.ends) * most // total)
-        begin = len(lane.ends) - count
-        kept.append(
-            replace(
-                lane,
-                first=lane.first + begin,
-                ops=lane.ops[2 * begin :],
-                sites=lane.sites[2 * begin :],
-                ends=lane.ends[begin:],
-                starts_ns=None if lane.starts_ns is None else lane.starts_ns[begin:],
-            )
-        )
-    return replace(lanes, lanes=tuple(kept), left_out=total - sum(len(lane.ends) for lane in kept))

@@ -58,7 +58,17 @@ class Appended:
         with opened as file:
             try:
                 self.missing = False
-                size = self._begin(file)
+                # Find the place to go on from; returns the size.
+                status = os.fstat(file.fileno())
+                identity = (status.st_dev, status.st_ino)
+                if identity != self._identity or status.st_size < self._offset or not self._is_the_same(file):
+                    self.restarted += self._identity is not None
+                    self._identity, self._offset, self._mark, self._rest, self._skips = identity, 0, b"", b"", False
+                    self.too_long = 0
+                    if self._from_last_bytes is not None and status.st_size > self._from_last_bytes:
+                        self._offset, self._skips = status.st_size - self._from_last_bytes, True
+                file.seek(self._offset)
+                size = status.st_size
                 while self._offset < size:
                     data = file.read(min(CHUNK_BYTES, size - self._offset))
                     if not data:
@@ -68,19 +78,6 @@ class Appended:
                     yield from self._lines(data)
             except OSError as e:
                 self.error = f"{e.strerror or e}"
-
-    def _begin(self, file: FileIO) -> int:
-        """Find the place to go on from; returns the size."""
-        status = os.fstat(file.fileno())
-        identity = (status.st_dev, status.st_ino)
-        if identity != self._identity or status.st_size < self._offset or not self._is_the_same(file):
-            self.restarted += self._identity is not None
-            self._identity, self._offset, self._mark, self._rest, self._skips = identity, 0, b"", b"", False
-            self.too_long = 0
-            if self._from_last_bytes is not None and status.st_size > self._from_last_bytes:
-                self._offset, self._skips = status.st_size - self._from_last_bytes, True
-        file.seek(self._offset)
-        return status.st_size
 
     def _is_the_same(self, file: FileIO) -> bool:
         file.seek(self._offset - len(self._mark))

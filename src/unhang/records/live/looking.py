@@ -80,7 +80,20 @@ class Looker:
 
     def look(self) -> Picture:
         """How it stands now. Raises RunDirError where there is no run directory, or none that may be read."""
-        self._check()
+        try:
+            names = {p.name for p in self.path.iterdir()} if not (self.path / "run.json").is_file() else {"run.json"}
+        except FileNotFoundError as e:
+            raise RunDirError(f"there is no run directory {self.path}", hint="unhang top without a name takes the newest one here") from e
+        except NotADirectoryError as e:
+            raise RunDirError(f"{self.path} is no directory", cause="unhang run makes run directories as runs/<name>-<time>/") from e
+        except OSError as e:
+            raise RunDirError(f"cannot read {self.path}: {e.strerror or e}", cause=why_unreadable(e)) from e
+        for file in (self._run, self._now, self._verdict, self._history.lines, self._snapshots.lines):
+            self._rundir.check(file.path)
+        if not names:
+            raise RunDirError(f"{self.path} is empty", cause="unhang run has not begun to write there yet, or was ended before it could")
+        if "run.json" not in names and "events.jsonl" not in names:
+            raise RunDirError(f"{self.path} is not a run directory: it has no run.json", cause="unhang run makes them as runs/<name>-<time>/")
         run = self._run.read() or _Run()
         self._history.read()
         # Behind the events: of what both tell it is the newer.
@@ -110,22 +123,6 @@ class Looker:
             picture.notes,
         )
 
-    def _check(self) -> None:
-        try:
-            names = {p.name for p in self.path.iterdir()} if not (self.path / "run.json").is_file() else {"run.json"}
-        except FileNotFoundError as e:
-            raise RunDirError(f"there is no run directory {self.path}", hint="unhang top without a name takes the newest one here") from e
-        except NotADirectoryError as e:
-            raise RunDirError(f"{self.path} is no directory", cause="unhang run makes run directories as runs/<name>-<time>/") from e
-        except OSError as e:
-            raise RunDirError(f"cannot read {self.path}: {e.strerror or e}", cause=why_unreadable(e)) from e
-        for file in (self._run, self._now, self._verdict, self._history.lines, self._snapshots.lines):
-            self._rundir.check(file.path)
-        if not names:
-            raise RunDirError(f"{self.path} is empty", cause="unhang run has not begun to write there yet, or was ended before it could")
-        if "run.json" not in names and "events.jsonl" not in names:
-            raise RunDirError(f"{self.path} is not a run directory: it has no run.json", cause="unhang run makes them as runs/<name>-<time>/")
-
     def age_s(self, now: Now) -> float | None:
         """How old it is. By our own clock once it was seen to be replaced: that of another host may be wrong."""
         mono = self._monotonic()
@@ -147,7 +144,16 @@ class _Drawing:
         self._history = looker._history
         self._time_s = looker._clock()
         self._age_s = looker.age_s(now) if now is not None else None
-        self._supervisor = self._of_supervisor()
+        process = self._run.supervisor
+        silent_s = self._age_s
+        if silent_s is None and self._started_s() is not None and self._history.newest_s is not None:
+            silent_s = max(self._time_s - (self._started_s() or 0.0) - self._history.newest_s, 0.0)
+        self._supervisor = Supervisor(
+            host=process.host if process is not None else self._now.host if self._now is not None else None,
+            pid=process.pid if process is not None else None,
+            alive=None if process is None else self._looker._is_alive(process),
+            silent_s=None if silent_s is None else round(silent_s, 1),
+        )
         started = _since_1970(run.started)
         # run.json tells whole seconds only.
         self._started = now.time_s - now.at_s if now is not None else started
@@ -175,18 +181,6 @@ class _Drawing:
         )
 
     # -- the run
-
-    def _of_supervisor(self) -> Supervisor:
-        process = self._run.supervisor
-        silent_s = self._age_s
-        if silent_s is None and self._started_s() is not None and self._history.newest_s is not None:
-            silent_s = max(self._time_s - (self._started_s() or 0.0) - self._history.newest_s, 0.0)
-        return Supervisor(
-            host=process.host if process is not None else self._now.host if self._now is not None else None,
-            pid=process.pid if process is not None else None,
-            alive=None if process is None else self._looker._is_alive(process),
-            silent_s=None if silent_s is None else round(silent_s, 1),
-        )
 
     def _started_s(self) -> float | None:
         return _since_1970(self._run.started)
@@ -376,16 +370,14 @@ class _Drawing:
             return "silent"
         stands = now.standstill
         if stands is not None and told.rank in stands.absent:
-            return self._absent(told, now.at_s - stands.since_s >= now.hang_after_s)
+            for_long = now.at_s - stands.since_s >= now.hang_after_s
+            stalled, wrong = self._history.stalled, self._history.wrong
+            if stalled is not None and told.rank in stalled.ranks:
+                return "slow" if stalled.kind in ("works", "repeats") else "stuck" if stalled.kind in ("stuck", "stopped") else "late"
+            return "stuck" if for_long or (wrong is not None and wrong.kind == "hang") else "late"
         if (stands is not None and told.rank in stands.waiting) or (told.waiting is not None and now.at_s - told.waiting.since_s >= WAITS_S):
             return "waiting"
         return "running" if joined else "starting"
-
-    def _absent(self, told: RankNow, for_long: bool) -> State:
-        stalled, wrong = self._history.stalled, self._history.wrong
-        if stalled is not None and told.rank in stalled.ranks:
-            return "slow" if stalled.kind in ("works", "repeats") else "stuck" if stalled.kind in ("stuck", "stopped") else "late"
-        return "stuck" if for_long or (wrong is not None and wrong.kind == "hang") else "late"
 
     # -- what could not be read
 

@@ -234,7 +234,16 @@ class _Dumps:
         else:
             if known is not None:
                 self.done.append(self._open.pop(by))
-            self._go_on(line, by)
+            if line.number in self._failed:
+                # What stands behind it is of the failure.
+                self._watched.clear()
+            counts, lines = progress(line), 1 + left_out(line)
+            for key, dump in list(self._watched.items()):
+                dump.behind.add(line, by, counts, lines)
+                if dump.behind.over:
+                    del self._watched[key]
+            if counts:
+                self._counted[by] = counts
 
     def _begin(self, line: Line, by: int | None, id: str) -> None:
         told = self._of_heading
@@ -259,18 +268,6 @@ class _Dumps:
         if line.rank is not None:
             return line.rank
         return self._owner if by is None else self._of_writer.get(by)
-
-    def _go_on(self, line: Line, by: int | None) -> None:
-        if line.number in self._failed:
-            # What stands behind it is of the failure.
-            self._watched.clear()
-        counts, lines = progress(line), 1 + left_out(line)
-        for key, dump in list(self._watched.items()):
-            dump.behind.add(line, by, counts, lines)
-            if dump.behind.over:
-                del self._watched[key]
-        if counts:
-            self._counted[by] = counts
 
 
 def _parsed(text: list[str]) -> Stacks | None:

@@ -199,8 +199,21 @@ class Look:
     def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
         # To compare signatures takes as long as to compare all that they say.
         if signature is TRACEBACK:
-            return self._traceback(at, start, stop)
-        return self._alone(at, start, stop) if signature.pattern == tracebacks.CLASS else self._hit(signature, at, start, stop)
+            before = [self._line(*bounds) for bounds in self._above(start, tracebacks.BEFORE)][::-1]
+            mark = self._line(start, stop)
+            back = tracebacks.read(before, mark, self._after(stop), source=self.source)
+            return None if back is None else (self._owned(back, at), mark.time or self._time_before(start))
+        if signature.pattern == tracebacks.CLASS:
+            # The exception in a line that no header of a traceback leads to.
+            line = self._line(start, stop)
+            above = (self._line(*bounds) for bounds in self._above(start, tracebacks.ABOVE))
+            back = tracebacks.alone(above, line, self._after(stop), source=self.source)
+            if back is None:
+                return None
+            if not back.frames:
+                back = replace(back, steps=self._steps(stop, tracebacks.BEHIND))
+            return self._owned(back, at), line.time or self._time_before(start)
+        return self._hit(signature, at, start, stop)
 
     def _hit(self, signature: Signature, at: int, start: int, stop: int) -> tuple[Hit, Stamp | None] | None:
         if signature.role in ("root", "symptom") and self._is_code(start, stop):
@@ -371,27 +384,10 @@ class Look:
             yield first, min(stop, first + MAX_LINE_BYTES)
             first = stop + 1
 
-    def _traceback(self, at: int, start: int, stop: int) -> tuple[Traceback, Stamp | None] | None:
-        before = [self._line(*bounds) for bounds in self._above(start, tracebacks.BEFORE)][::-1]
-        mark = self._line(start, stop)
-        back = tracebacks.read(before, mark, self._after(stop), source=self.source)
-        return None if back is None else (self._owned(back, at), mark.time or self._time_before(start))
-
     def begins(self) -> Stamp | None:
         """The time of the first lines of the log, in its first block."""
         first = islice(self._bounds(0, min(len(self.window), MAX_NEAR_BYTES)), NEAR_LINES)
         return next((time for bounds in first if (time := self._line(*bounds).time) is not None), None)
-
-    def _alone(self, at: int, start: int, stop: int) -> tuple[Traceback, Stamp | None] | None:
-        """The exception in a line that no header of a traceback leads to."""
-        line = self._line(start, stop)
-        above = (self._line(*bounds) for bounds in self._above(start, tracebacks.ABOVE))
-        back = tracebacks.alone(above, line, self._after(stop), source=self.source)
-        if back is None:
-            return None
-        if not back.frames:
-            back = replace(back, steps=self._steps(stop, tracebacks.BEHIND))
-        return self._owned(back, at), line.time or self._time_before(start)
 
     def _owned(self, back: Traceback, at: int) -> Traceback:
         told = _first(self.rank, back.rank)

@@ -48,7 +48,11 @@ def _database(literals: Sequence[bytes], cache: Path | None) -> hyperscan.Databa
     made = _compiled(tuple(literals))
     # A full disk or a folder that cannot be written is no fault.
     with contextlib.suppress(OSError):
-        _keep(path, hyperscan.dumpb(made))
+        data = hyperscan.dumpb(made)
+        files.make_directory(path.parent)
+        files.write_atomically(path, _digest_of(_keyed(path, data)) + data)
+        for old in sorted(path.parent.glob(f"{_NAME}*"), key=lambda p: p.stat().st_mtime)[:-_MOST_KEPT]:
+            old.unlink(missing_ok=True)
     return made
 
 
@@ -83,13 +87,6 @@ def _digest_of(data: bytes) -> bytes:
 def _keyed(path: Path, data: bytes) -> bytes:
     """With the name, which tells what it was compiled from: one that was renamed, or copied over another, answers with that one's needles."""
     return path.name.encode() + b"\0" + data
-
-
-def _keep(path: Path, data: bytes) -> None:
-    files.make_directory(path.parent)
-    files.write_atomically(path, _digest_of(_keyed(path, data)) + data)
-    for old in sorted(path.parent.glob(f"{_NAME}*"), key=lambda p: p.stat().st_mtime)[:-_MOST_KEPT]:
-        old.unlink(missing_ok=True)
 
 
 # Whose lines begin with `[rank17]` is told by the engine in passing.

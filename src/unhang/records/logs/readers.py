@@ -67,7 +67,9 @@ class Readers(Generic[S]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # Nobody wants what they read any more, and to their next block it may be seconds.
         if error is not None:
-            self._kill()
+            with uninterrupted():
+                for process in self._processes:
+                    process.kill()
         self._end()
 
     def _end(self) -> None:
@@ -76,11 +78,6 @@ class Readers(Generic[S]):
         if self._pool is not None:
             with uninterrupted():
                 self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _kill(self) -> None:
-        with uninterrupted():
-            for process in self._processes:
-                process.kill()
 
     @property
     def forked(self) -> bool:

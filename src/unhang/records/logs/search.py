@@ -200,7 +200,11 @@ def read_part(
     name = source or str(log)
 
     def survey(load: Callable[[], Block]) -> _Survey:
-        return _survey(load, needles)
+        block = load()
+        begin, end = block.begin, block.end
+        with memoryview(block.window) as whole, whole[begin : min(end + needles.reach - 1, len(block.window))] as data:
+            present, ranks = needles.present(data)
+        return _Survey(block, load, {i: begin + at for i, at in present.items()}, ranks, block.window.count(b"\n", begin, end))
 
     try:
         with blocks(log, limit_bytes, span) as all_blocks, closing(_in_order(all_blocks, survey, pool)) as surveys:
@@ -227,14 +231,6 @@ class _Survey(NamedTuple):
     present: dict[int, int]
     ranks: frozenset[int]
     newlines: int
-
-
-def _survey(load: Callable[[], Block], needles: Needles) -> _Survey:
-    block = load()
-    begin, end = block.begin, block.end
-    with memoryview(block.window) as whole, whole[begin : min(end + needles.reach - 1, len(block.window))] as data:
-        present, ranks = needles.present(data)
-    return _Survey(block, load, {i: begin + at for i, at in present.items()}, ranks, block.window.count(b"\n", begin, end))
 
 
 def _in_order(

@@ -85,7 +85,18 @@ def resolve(stamps: Sequence[Stamp | None], *, latest_s: float | None = None) ->
     than (the file's mtime), and a step back by more than half a year is New Year. What nothing gives a year stays as it is; so does the boot clock.
     """
     if any(s is not None and s.has_year for s in stamps):
-        return _from_neighbours(stamps)
+        result: list[Stamp | None] = []
+        anchor = next(s for s in stamps if s is not None and s.has_year)
+        for stamp in stamps:
+            if stamp is None or stamp.clock == "boot":
+                result.append(stamp)
+            elif stamp.has_year:
+                anchor = stamp
+                result.append(stamp)
+            else:
+                year, seconds = _year(anchor.seconds), anchor.seconds
+                result.append(min((_in_year(stamp, y) for y in (year - 1, year, year + 1)), key=lambda s: abs(s.seconds - seconds)))
+        return result
     if latest_s is None:
         return list(stamps)
     turns, turn, last = [], 0, None
@@ -104,24 +115,9 @@ def resolve(stamps: Sequence[Stamp | None], *, latest_s: float | None = None) ->
     ]
 
 
-def _from_neighbours(stamps: Sequence[Stamp | None]) -> list[Stamp | None]:
-    result: list[Stamp | None] = []
-    anchor = next(s for s in stamps if s is not None and s.has_year)
-    for stamp in stamps:
-        if stamp is None or stamp.clock == "boot":
-            result.append(stamp)
-        elif stamp.has_year:
-            anchor = stamp
-            result.append(stamp)
-        else:
-            year, seconds = _year(anchor.seconds), anchor.seconds
-            result.append(min((_in_year(stamp, y) for y in (year - 1, year, year + 1)), key=lambda s: abs(s.seconds - seconds)))
-    return result
-
-
 def _latest_year(stamp: Stamp, latest_s: float) -> int:
     year = _year(latest_s + _AHEAD_S)
-    is_leap_day = _is_leap_day(stamp)
+    is_leap_day = _MARCH_S - _DAY_S <= stamp.seconds - _NO_YEAR_S < _MARCH_S
     while (is_leap_day and not _has_leap_day(year)) or _in_year(stamp, year).seconds > latest_s + _AHEAD_S:
         year -= 1
         if year <= _YEARS[0]:
@@ -136,10 +132,6 @@ def _in_year(stamp: Stamp, year: int) -> Stamp:
     if not _has_leap_day(year) and stamp.seconds - _NO_YEAR_S >= _MARCH_S:
         seconds -= _DAY_S
     return replace(stamp, seconds=seconds, has_year=True)
-
-
-def _is_leap_day(stamp: Stamp) -> bool:
-    return _MARCH_S - _DAY_S <= stamp.seconds - _NO_YEAR_S < _MARCH_S
 
 
 def _year(seconds: float) -> int:

@@ -58,7 +58,11 @@ class Job:
 def align(recordings: Mapping[int, Recording], *, world_size: int | None = None, others: Collection[int] = ()) -> Job:
     """Put the tracks of all ranks together by group. `world_size`: how many ranks there are, where that is known from elsewhere; `others`: ranks that
     are known without a recording."""
-    recordings = _of_one_world(recordings)
+    # Where the default group was destroyed and made again: the newest one's calls. A rank that has none yet in it has come to none of them.
+    #
+    # Of a ring that has lost its beginning nobody knows which one its calls are of.
+    newest = max((r.worlds for r in recordings.values()), default=0)
+    recordings = {rank: _of_none(r) if r.worlds < newest and not r.lost else r for rank, r in recordings.items()}
     table: dict[str, int] = {"": 0}
     for rank in sorted(recordings):
         for text in recordings[rank].calls:
@@ -67,7 +71,13 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None,
     tracks = [(rank, track) for rank in sorted(recordings) for track in _in_table(recordings[rank], same)]
     declared = _declared(recordings)
     seen = [*recordings, *others, *(r for members in declared.values() for each in members for r in each)]
-    described = _described(recordings)
+    # The description of each group by name, as most have it who tell one.
+    votes: dict[str, Counter[str]] = {}
+    for recording in recordings.values():
+        for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
+            if group.desc and group.desc != "undefined":
+                votes.setdefault(group.name, Counter())[group.desc] += 1
+    described = {name: "default_pg" if "default_pg" in of else min(of.items(), key=_most)[0] for name, of in votes.items()}
     told_world = [each for name, lists in declared.items() if described.get(name) == "default_pg" for each in lists]
     world = tuple(range(max(world_size or 0, max(seen, default=-1) + 1)))
     world_known = world_size is not None or any(len(each) == len(world) for each in told_world)
@@ -110,15 +120,6 @@ def _reopened(meeting: Meeting) -> Meeting:
     return meeting if number is None else replace(meeting, tracks=reopened(meeting.tracks, number), unwaited=number)
 
 
-def _of_one_world(recordings: Mapping[int, Recording]) -> Mapping[int, Recording]:
-    """Where the default group was destroyed and made again: the newest one's calls. A rank that has none yet in it has come to none of them.
-
-    Of a ring that has lost its beginning nobody knows which one its calls are of.
-    """
-    newest = max((r.worlds for r in recordings.values()), default=0)
-    return {rank: _of_none(r) if r.worlds < newest and not r.lost else r for rank, r in recordings.items()}
-
-
 def _of_none(recording: Recording) -> Recording:
     """A rank that has no call in the newest default group. What was heard of one without a dump may be of any."""
     groups = (*recording.groups, *(t.group for t in recording.tracks))
@@ -126,16 +127,6 @@ def _of_none(recording: Recording) -> Recording:
     if heard is not None:
         heard = {} if recording.entries else {name: replace(h, least=-1, most=max(h.most, _ANY), done=-1) for name, h in heard.items()}
     return replace(recording, tracks=(), messages=(), counters={}, status={}, groups=groups, heard=heard)
-
-
-def _described(recordings: Mapping[int, Recording]) -> dict[str, str]:
-    """The description of each group by name, as most have it who tell one."""
-    votes: dict[str, Counter[str]] = {}
-    for recording in recordings.values():
-        for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
-            if group.desc and group.desc != "undefined":
-                votes.setdefault(group.name, Counter())[group.desc] += 1
-    return {name: "default_pg" if "default_pg" in of else min(of.items(), key=_most)[0] for name, of in votes.items()}
 
 
 def _most(vote: tuple[str, int]) -> tuple[int, str]:

@@ -222,9 +222,6 @@ class Judge:
         meeting, number, posted = place
         if meeting is None:
             return _Node(meeting=None, number=number, message=posted, waiting=waiting, since_ns=since)
-        return self._node(meeting, number, waiting, since)
-
-    def _node(self, meeting: Meeting, number: int, waiting: tuple[int, ...], since: int) -> _Node:
         stands: dict[str, list[int]] = {}
         inside = frozenset(waiting)
         for rank in meeting.members:

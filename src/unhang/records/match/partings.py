@@ -173,7 +173,7 @@ def _together(calls: Sequence[Call]) -> Call:
 def _unlike_before(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int) -> tuple[int, ...]:
     """The ranks whose line issued something else before; () unless the others did as their lines always did."""
     unusual = tuple(s.rank for s in sides if s.call is not None and _differs_from_history(s.call, history, seq))
-    usual = tuple(s.rank for s in sides if s.call is not None and _fits_history(s.call, history, seq))
+    usual = tuple(s.rank for s in sides if s.call is not None and key_of(s.call) in _before(s.call, history, seq))
     return unusual if usual and len(unusual) + len(usual) == len(sides) else ()
 
 
@@ -218,7 +218,3 @@ def way_to(frames: Sequence[Frame]) -> tuple[Place, ...]:
 def _differs_from_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int) -> bool:
     before = _before(call, history, seq)
     return len(before) == 1 and key_of(call) not in before
-
-
-def _fits_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int) -> bool:
-    return key_of(call) in _before(call, history, seq)

@@ -164,7 +164,15 @@ def _communicator(raw: _Communicator, source: str) -> Communicator:
         *_failures("initialization", ((m.rank, m.init_result) for m in members)),
         *_failures("asynchronous", ((m.rank, m.async_result) for m in members)),
     )
-    states = tuple(_states(members, missing))
+    ranks: defaultdict[State, list[int]] = defaultdict(list)
+    for m in members:
+        if m.state is not None:
+            ranks[m.state].append(m.rank)
+    for gone in missing:
+        if gone.unresponsive is False:
+            ranks["NOCOMM"].append(gone.rank)
+    found = [InState(state=state, ranks_count=len(of), ranks=tuple(sorted(of))) for state, of in ranks.items()]
+    states = tuple(sorted(found, key=lambda s: -s.ranks_count))
     kinds = [group.op for group in launched]
     problems: list[Problem] = []
     if any(m.unresponsive is not False for m in missing) or missing_count > len(missing):
@@ -207,18 +215,6 @@ def _missing(raw: _MissingRank) -> Missing:
         unresponsive=raw.status.unresponsive if raw.status else None,
         dead=raw.status.considered_dead if raw.status else None,
     )
-
-
-def _states(members: Iterable[Member], missing: Iterable[Missing]) -> list[InState]:
-    ranks: defaultdict[State, list[int]] = defaultdict(list)
-    for m in members:
-        if m.state is not None:
-            ranks[m.state].append(m.rank)
-    for gone in missing:
-        if gone.unresponsive is False:
-            ranks["NOCOMM"].append(gone.rank)
-    found = [InState(state=state, ranks_count=len(of), ranks=tuple(sorted(of))) for state, of in ranks.items()]
-    return sorted(found, key=lambda s: -s.ranks_count)
 
 
 def _member(raw: _Rank, counts: dict[str, int]) -> Member:

@@ -125,22 +125,19 @@ class _Reader:
         elif found := _CUDA.match(line):
             self.runtime, self.driver = int(found[1]), int(found[2])
         elif self.section == "Job summary":
-            self._summary(line)
+            if line.startswith("(total)"):
+                self._totals_next = True
+            elif self._totals_next:
+                self._totals_next = False
+                numbers = line.split()
+                if len(numbers) in (3, 5) and all(n.isascii() and n.isdigit() and len(n) < 10 for n in numbers):
+                    self.known = True
+                    self.totals = (int(numbers[0]), int(numbers[-2]), int(numbers[-1]))
         elif self.section == "Communicators":
             if found := _ROW.match(line):
                 self._row(found)
         elif self.section:
             self._problems(line)
-
-    def _summary(self, line: str) -> None:
-        if line.startswith("(total)"):
-            self._totals_next = True
-        elif self._totals_next:
-            self._totals_next = False
-            numbers = line.split()
-            if len(numbers) in (3, 5) and all(n.isascii() and n.isdigit() and len(n) < 10 for n in numbers):
-                self.known = True
-                self.totals = (int(numbers[0]), int(numbers[-2]), int(numbers[-1]))
 
     def _row(self, found: re.Match[str]) -> None:
         problems = () if found[7] == "OK" else tuple(dict.fromkeys(found[7].split(",")))

@@ -145,7 +145,15 @@ def export(
     through = bool(with_unhang or one.sets or found.needs_unhang)
     text, companions = found.write(layout, one, through)
     if found.name == "llamafactory" and layout.command:
-        _refuse(found, text)
+        # Raises UnhangError for what LLaMA-Factory would not take of the fields that were given.
+        wrong = next(accelerate.check_llamafactory(documents.keys(found.file, text)), None)
+        if wrong is not None:
+            raise UnhangError(
+                wrong.says.en,
+                says_zh=wrong.says.zh,
+                hint=wrong.instead.en
+                or f"leave it out; a field of another release of LLaMA-Factory than {TODAY.packages['llamafactory']} is added to the file by hand",
+            )
     return Exported(text=text, refused=one.refused, companions=companions)
 
 
@@ -159,15 +167,3 @@ def _homeless(found: Form, layout: Layout) -> Iterator[Refused]:
             if layout.nodes == 1:
                 why, why_zh = "one host needs none", "单台主机不需要"
             yield Refused(key=f"master {what}", value=value, why=why, why_zh=why_zh)
-
-
-def _refuse(found: Form, text: str) -> None:
-    """Raises UnhangError for what LLaMA-Factory would not take of the fields that were given."""
-    wrong = next(accelerate.check_llamafactory(documents.keys(found.file, text)), None)
-    if wrong is not None:
-        raise UnhangError(
-            wrong.says.en,
-            says_zh=wrong.says.zh,
-            hint=wrong.instead.en
-            or f"leave it out; a field of another release of LLaMA-Factory than {TODAY.packages['llamafactory']} is added to the file by hand",
-        )

@@ -77,7 +77,20 @@ def _divergence(scene: Scene, outcome: Outcome, odd: tuple[int, ...]) -> Diverge
 
 
 def _row(rank: int, recording: Recording, scene: Scene, tracks: Sequence[Track], outcome: Outcome, odd: tuple[int, ...]) -> RankRow:
-    wait = _waits(rank, recording, outcome)
+    # Not one that is pending beside what the rank does. On Gloo all that is over is pending for ever: of that only what the verdict says.
+    beside = {(s.group, s.number) for s in outcome.aside if rank in s.waiting}
+    here = outcome.group_name if rank in outcome.waiting else None
+    found: list[tuple[int, _Wait]] = []
+    for track in recording.tracks:
+        for number, ns in track.pending_ns.items():
+            given_up = track.gloo and track.end(number) == ENDED and (here, outcome.number) != (track.group.name, number)
+            if given_up or any(n == number and g.split(" (")[0] == track.group.name for g, n in beside):
+                continue
+            op = recording.calls[track.at(number) or 0].split("+")[0].split(" ")[0]
+            found.append((ns, _Wait(group=track.group.name, number=number, p2p=False, op=op or "a call")))
+            break
+    found += [(m.created_ns, _Wait(group=m.group.name, number=m.number, p2p=True, op=m.kind)) for m in recording.messages[:1]]
+    wait = min(found, key=lambda f: f[0])[1] if found else None
     concern: Concern
     if rank in odd:
         concern = "odd"
@@ -104,23 +117,6 @@ class _Wait:
     @property
     def says(self) -> str:
         return f"waits in a {self.op}" if self.p2p else f"waits in {self.op} #{self.number} of group {self.group}"
-
-
-def _waits(rank: int, recording: Recording, outcome: Outcome) -> _Wait | None:
-    """Not one that is pending beside what the rank does. On Gloo all that is over is pending for ever: of that only what the verdict says."""
-    beside = {(s.group, s.number) for s in outcome.aside if rank in s.waiting}
-    here = outcome.group_name if rank in outcome.waiting else None
-    found: list[tuple[int, _Wait]] = []
-    for track in recording.tracks:
-        for number, ns in track.pending_ns.items():
-            given_up = track.gloo and track.end(number) == ENDED and (here, outcome.number) != (track.group.name, number)
-            if given_up or any(n == number and g.split(" (")[0] == track.group.name for g, n in beside):
-                continue
-            op = recording.calls[track.at(number) or 0].split("+")[0].split(" ")[0]
-            found.append((ns, _Wait(group=track.group.name, number=number, p2p=False, op=op or "a call")))
-            break
-    found += [(m.created_ns, _Wait(group=m.group.name, number=m.number, p2p=True, op=m.kind)) for m in recording.messages[:1]]
-    return min(found, key=lambda f: f[0])[1] if found else None
 
 
 def _line(scene: Scene, tracks: Sequence[Track], wait: _Wait) -> str:

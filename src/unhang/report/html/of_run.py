@@ -47,25 +47,21 @@ def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
     scene = Scene(title=shown(rundir.path.name), facts=tuple(_facts(rundir)))
     for n in [number] if number is not None else reversed(rundir.incident_numbers()):
         try:
-            left = _read(rundir, n)
+            incident = rundir.read_incident(n)
+            given = [(path, r.rank) for r in incident.ranks if r.flight and rundir.holds(path := rundir.path / r.flight)]
+            with closing(dump.read_all(given)) as found:
+                dumps = {rank: d for (_, rank), d in zip(given, found, strict=True) if isinstance(d, dump.Dump)}
+            frames = trunks.main_threads(rundir, incident)
+            records = {r.rank: r for r in incident.ranks}
+            alive = [rank for rank, r in records.items() if r.ended is None or r.raised is not None]
+            stands = match.standstill(records, dumps, frames, at_s=incident.at_s, alive=alive)
+            flights = {rank: d.flight for rank, d in dumps.items()}
+            left = _Left(incident=incident, flights=flights, frames=frames, waits=stands.waits, front=stands.front)
         except UnhangError:
             continue
         scene = _scene(left, scene)
         break
     return redact_data(scene)
-
-
-def _read(rundir: RunDir, number: int) -> _Left:
-    incident = rundir.read_incident(number)
-    given = [(path, r.rank) for r in incident.ranks if r.flight and rundir.holds(path := rundir.path / r.flight)]
-    with closing(dump.read_all(given)) as found:
-        dumps = {rank: d for (_, rank), d in zip(given, found, strict=True) if isinstance(d, dump.Dump)}
-    frames = trunks.main_threads(rundir, incident)
-    records = {r.rank: r for r in incident.ranks}
-    alive = [rank for rank, r in records.items() if r.ended is None or r.raised is not None]
-    stands = match.standstill(records, dumps, frames, at_s=incident.at_s, alive=alive)
-    flights = {rank: d.flight for rank, d in dumps.items()}
-    return _Left(incident=incident, flights=flights, frames=frames, waits=stands.waits, front=stands.front)
 
 
 def _scene(left: _Left, scene: Scene) -> Scene:

@@ -227,7 +227,14 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
     if monitor.deadlines_s:
         lines.append(_cut(f"{labels['deadlines']}: " + ", ".join(f"{kind} {small(s)}" for kind, s in monitor.deadlines_s.items()), width))
     if monitor.calls:
-        of_calls = _of_calls(width)
+        # A number that is cut is another number: where it is narrow some are left out, and where it is wide names get more.
+        numbers = {"count": 8, "p50": 8, "p95": 8, "p99": 8, "busbw": 7}
+        for left_out in ("p95", "p99"):
+            if _GROUP + _CALL + sum(n + 1 for n in numbers.values()) + 1 > width:
+                del numbers[left_out]
+        spare = width - (_GROUP + _CALL + sum(n + 1 for n in numbers.values()) + 1)
+        names = Column("group", _GROUP), Column("call", _CALL + min(max(spare, 0), _MOST_SPARE))
+        of_calls = *names, *(Column(name, cells, right=True) for name, cells in numbers.items())
         titles = {"p50": "p50", "p95": "p95", "p99": "p99", "busbw": "GB/s"} | {name: labels[name] for name in ("group", "call", "count")}
         lines.append(_cut(_call_row(titles, of_calls), width, style="bold"))
         late = {(c.group, c.collective): c for c in monitor.interval_calls}
@@ -246,17 +253,6 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
 
 def _call_row(told: Mapping[str, str], of: Sequence[Column]) -> str:
     return " ".join(_sized(told[column.name], column) for column in of)
-
-
-def _of_calls(width: int) -> tuple[Column, ...]:
-    """A number that is cut is another number: where it is narrow some are left out, and where it is wide names get more."""
-    numbers = {"count": 8, "p50": 8, "p95": 8, "p99": 8, "busbw": 7}
-    for left_out in ("p95", "p99"):
-        if _GROUP + _CALL + sum(n + 1 for n in numbers.values()) + 1 > width:
-            del numbers[left_out]
-    spare = width - (_GROUP + _CALL + sum(n + 1 for n in numbers.values()) + 1)
-    names = Column("group", _GROUP), Column("call", _CALL + min(max(spare, 0), _MOST_SPARE))
-    return *names, *(Column(name, cells, right=True) for name, cells in numbers.items())
 
 
 _GROUP, _CALL, _MOST_SPARE = 10, 12, 12
@@ -404,12 +400,8 @@ def _sized(text: str, column: Column) -> str:
     text = clean(text)
     if cell_len(text) > column.width:
         text = set_cell_size(text, column.width - 1) + "…"
-    return _padded(text, column.width, right=column.right)
-
-
-def _padded(text: str, width: int, *, right: bool = False) -> str:
-    space = " " * max(width - cell_len(text), 0)
-    return space + text if right else text + space
+    space = " " * max(column.width - cell_len(text), 0)
+    return space + text if column.right else text + space
 
 
 def _in_lines(parts: Iterable[str], width: int) -> list[str]:

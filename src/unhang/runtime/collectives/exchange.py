@@ -206,7 +206,7 @@ class Exchanging(Ending):
                 elif told := [said for said in board.look_at([f"{key}{what}/place/{rank}" for what in (CALLS_OF_IT, ALL_OF_IT)]) if said is not None]:
                     there[rank] = _ABSENT + b"at " + told[0]
             found = board.decide(f"{key}/v", _packed(there))
-        said = Heard(_unpacked(found))
+        said = Heard(msgspec.msgpack.decode(found, type=dict[int, bytes]))
         if len(said) == self.size:
             self._left.all_came(board)
         else:
@@ -217,13 +217,6 @@ class Exchanging(Ending):
     def _given(self, board: Board, key: str, value: bytes) -> bytes | None:
         """What is decided, where we are the last to come."""
         return self._given_by(board, self.me, key, value)
-
-    def _given_for_ended(self, board: Board, key: str) -> None:
-        for rank in self.ended_ranks():
-            given = [f"{key}/p/{rank}", f"{key}/ended/{rank}"]
-            if board.look(given[0]) is None and board.decide(given[1], b"%d" % self.me) == b"%d" % self.me:
-                self._left.add(*given)
-                self._given_by(board, rank, key, _ABSENT + ENDED.encode())
 
     def _given_by(self, board: Board, rank: int, key: str, value: bytes) -> bytes | None:
         board.put(f"{key}/p/{rank}", value)
@@ -253,7 +246,12 @@ class Exchanging(Ending):
             now = time.monotonic()
             if now >= looks_for_ended:
                 looks_for_ended = now + LOOKS_EVERY_S
-                self._given_for_ended(self.board, key)
+                board = self.board
+                for rank in self.ended_ranks():
+                    given = [f"{key}/p/{rank}", f"{key}/ended/{rank}"]
+                    if board.look(given[0]) is None and board.decide(given[1], b"%d" % self.me) == b"%d" % self.me:
+                        self._left.add(*given)
+                        self._given_by(board, rank, key, _ABSENT + ENDED.encode())
             late, half = until <= now, half_way is not None and until - now < deadline_s / 2
             if not late and not half and now < looks_at:
                 continue
@@ -275,7 +273,3 @@ def _named(ranks: Sequence[int]) -> str:
 
 def _packed(values: dict[int, bytes]) -> bytes:
     return msgspec.msgpack.encode(values)
-
-
-def _unpacked(packed: bytes) -> dict[int, bytes]:
-    return msgspec.msgpack.decode(packed, type=dict[int, bytes])

@@ -97,7 +97,9 @@ class Meeting:
                 self.root.count("asks")
                 self.root.count("wants")
             if founds_s == float("inf") and self.root.count("wants", 0) != wanted:
-                before = [said for said in self.root.look_at([f"hello/{rank}" for rank in self._earlier()]) if said is not None]
+                before = [
+                    said for said in self.root.look_at([f"hello/{rank}" for rank in self._ranks[1 : self._ranks.index(self._me)]]) if said is not None
+                ]
                 founds_s = now + min(_FOUNDS_AFTER_S * len(before), _FOUNDS_WITHIN_S)
             # Who is answered by now founds no other round: those of two would wait for each other for ever.
             if self._hears(self.root):
@@ -107,7 +109,7 @@ class Meeting:
             else:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
-        return called or not self._of_the_first()
+        return called or not self.round.startswith(f"{self._ranks[0]}-")
 
     def hello(self) -> None:
         """Says that we are there, without waiting: `tend` takes the answer."""
@@ -136,12 +138,6 @@ class Meeting:
             return False
         with self._lock:
             return self._sit(self.root, found.decode())
-
-    def _earlier(self) -> tuple[int, ...]:
-        return self._ranks[1 : self._ranks.index(self._me)]
-
-    def _of_the_first(self) -> bool:
-        return self.round.startswith(f"{self._ranks[0]}-")
 
     def _knock(self, root: Board) -> None:
         with self._lock:

@@ -213,7 +213,10 @@ def _kind(error: BaseException, deadline_s: float, me: int) -> str:
         return "ended"
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
         return "interrupted"
-    if _is_memory(error):
+    # torch 2.5 and newer have one for all devices; the CPU's allocator raises a RuntimeError.
+    kinds = tuple(kind for kind in (getattr(torch, "OutOfMemoryError", None), getattr(torch.cuda, "OutOfMemoryError", None)) if kind)
+    said = _text(error)
+    if isinstance(error, (MemoryError, *kinds)) or "can't allocate memory" in said or "CUDA out of memory" in said:
         return "memory"
     if isinstance(error, PeerFailed) and any(rank != me for rank in error.ranks):
         # That rank says so itself.
@@ -222,13 +225,6 @@ def _kind(error: BaseException, deadline_s: float, me: int) -> str:
         # Half an hour, and then another one.
         return "passing" if error.closed is not None and error.closed.waited_s < deadline_s / 2 else "stood"
     return "wrong" if isinstance(error, _WRONG) else "passing"
-
-
-def _is_memory(error: BaseException) -> bool:
-    # torch 2.5 and newer have one for all devices; the CPU's allocator raises a RuntimeError.
-    kinds = tuple(kind for kind in (getattr(torch, "OutOfMemoryError", None), getattr(torch.cuda, "OutOfMemoryError", None)) if kind)
-    said = _text(error)
-    return isinstance(error, (MemoryError, *kinds)) or "can't allocate memory" in said or "CUDA out of memory" in said
 
 
 def _make_room() -> None:

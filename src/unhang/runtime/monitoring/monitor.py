@@ -169,18 +169,15 @@ class Monitor:
 
     def _run(self) -> None:
         try:
-            self._forgotten()
+            # What an attempt before has left in a store that outlives it (torchrun keeps its own): who has told already tells again.
+            if self._board is not None and self._rank == 0:
+                with contextlib.suppress(StoreLost):
+                    self._board.forget([str(rank) for rank in range(1, self._size)])
             while not self._closes_within(self._every_s):
                 self._tell()
             self._tell(last=True)
         except Exception:
             log.exception("the monitor of rank %d ends, the training goes on", self._rank)
-
-    def _forgotten(self) -> None:
-        """What an attempt before has left in a store that outlives it (torchrun keeps its own): who has told already tells again."""
-        if self._board is not None and self._rank == 0:
-            with contextlib.suppress(StoreLost):
-                self._board.forget([str(rank) for rank in range(1, self._size)])
 
     def _closes_within(self, seconds: float) -> bool:
         """Looks meanwhile that torch's recorder forgets nothing unread."""

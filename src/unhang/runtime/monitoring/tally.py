@@ -368,7 +368,10 @@ def _of_calls(key: str, calls: Calls) -> OfCalls:
 def _of_failures(key: str, tallies: Sequence[Tally]) -> OfFailures:
     """`tallies`: those that have the key."""
     group, collective, why = key.split("|")
-    newest = _saw_the_newest(key, tallies)
+    # Rank 0, whose clock and step are the snapshot's; another where rank 0 has seen none, or that has counted more and since then.
+    first = next((one for one in tallies if one.rank == 0 and key in one.failed_at), None)
+    asked = tallies if first is None else [first, *(one for one in tallies if one.failures[key] > first.failures[key])]
+    newest = max(asked, key=lambda one: at.time_s if (at := one.failed_at.get(key)) else float("-inf"))
     at = newest.failed_at.get(key)
     return OfFailures(
         group=group,
@@ -379,13 +382,6 @@ def _of_failures(key: str, tallies: Sequence[Tally]) -> OfFailures:
         time_s=at.time_s if at else None,
         step=at.step if at else None,
     )
-
-
-def _saw_the_newest(key: str, tallies: Sequence[Tally]) -> Tally:
-    """Rank 0, whose clock and step are the snapshot's; another where rank 0 has seen none, or that has counted more and since then."""
-    first = next((one for one in tallies if one.rank == 0 and key in one.failed_at), None)
-    asked = tallies if first is None else [first, *(one for one in tallies if one.failures[key] > first.failures[key])]
-    return max(asked, key=lambda one: at.time_s if (at := one.failed_at.get(key)) else float("-inf"))
 
 
 def _stragglers(group: str, inside: Mapping[int, float]) -> list[Straggler]:

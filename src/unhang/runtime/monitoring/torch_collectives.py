@@ -169,7 +169,13 @@ class TorchCollectives:
         if newest < recorder.last:
             # It has been reset.
             recorder.last, recorder.seq, recorder.pending, recorder.overdue = -1, {}, {}, set()
-        self._know_groups()
+        # torch keeps them so; a group that is gone is remembered, as long as there are not too many.
+        world: Any = c10d._world
+        with contextlib.suppress(AttributeError, KeyError, RuntimeError):
+            names = dict(world.pg_names)
+            if len(self._groups) > _MOST_KEYS:
+                self._groups.clear()
+            self._groups |= {str(names[pg]): tuple(sorted(ranks)) for pg, ranks in dict(world.pg_group_ranks).items() if pg in names}
         held = set()
         now_ns = time.time_ns()
         # Of calls that were launched together none ends but this one, which is the last.
@@ -247,15 +253,6 @@ class TorchCollectives:
     def _add_failure(self, key: str) -> None:
         if key in self.failures or len(self.failures) < _MOST_KEYS:
             self.failures[key] = self.failures.get(key, 0) + 1
-
-    def _know_groups(self) -> None:
-        # torch keeps them so; a group that is gone is remembered, as long as there are not too many.
-        world: Any = c10d._world
-        with contextlib.suppress(AttributeError, KeyError, RuntimeError):
-            names = dict(world.pg_names)
-            if len(self._groups) > _MOST_KEYS:
-                self._groups.clear()
-            self._groups |= {str(names[pg]): tuple(sorted(ranks)) for pg, ranks in dict(world.pg_group_ranks).items() if pg in names}
 
     def _status(self, recorder: _Recorder) -> Mapping[Any, Mapping[str, Any]]:
         # includeCollectives, includeStackTraces, onlyActive

@@ -60,22 +60,8 @@ _LLAMAFACTORY_OTHERS = {
 
 
 def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
-    keys = _with_options(keys, layout.options or {})
-    by_path = {_whole(k.path): k for k in keys}
-    top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
-    sagemaker = top.get("compute_environment")
-    if sagemaker is not None and sagemaker.value == "AMAZON_SAGEMAKER":
-        # Another file with other keys, for jobs that SageMaker starts.
-        return
-    yield from _names(keys)
-    yield from _values(by_path)
-    yield from _sections(by_path, top)
-    yield from _kind(top, "mpirun_hostfile" in {path[-1] for path in by_path})
-    yield from _hosts(top, layout)
-
-
-def _with_options(keys: tuple[Key, ...], options: Mapping[str, str]) -> tuple[Key, ...]:
-    """The command's options come before the keys of the file that it reads."""
+    # The command's options come before the keys of the file that it reads.
+    options = layout.options or {}
     lines = {str(k.path[0]): k.line for k in keys if len(k.path) == 1}
     given = {
         name: text
@@ -84,17 +70,13 @@ def _with_options(keys: tuple[Key, ...], options: Mapping[str, str]) -> tuple[Ke
     }
     values = {name: int(text) if text.isdecimal() else None if "$" in text and name in _NUMBERS else text for name, text in given.items()}
     more = (Key(path=(name,), line=lines.get(name, 1), value=value) for name, value in values.items())
-    return (*(k for k in keys if k.path[0] not in given), *more)
-
-
-def _whole(path: tuple[str | int, ...]) -> tuple[str, ...]:
-    section, *rest = map(str, path)
-    if rest and not rest[0].startswith(_PREFIX.get(section, "")):
-        rest[0] = _PREFIX[section] + rest[0]
-    return section, *rest
-
-
-def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
+    keys = (*(k for k in keys if k.path[0] not in given), *more)
+    by_path = {_whole(k.path): k for k in keys}
+    top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
+    sagemaker = top.get("compute_environment")
+    if sagemaker is not None and sagemaker.value == "AMAZON_SAGEMAKER":
+        # Another file with other keys, for jobs that SageMaker starts.
+        return
     names = known("accelerate")
     for key in keys:
         path = _whole(key.path)
@@ -113,6 +95,17 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
             )
             instead = Text(f"{path[1]} at the top level", f"{path[1]} 写在顶层") if path[1] in names["top"] else nearest(path[1], names[path[0]])
             yield Problem(line=key.line, says=says, instead=instead)
+    yield from _values(by_path)
+    yield from _sections(by_path, top)
+    yield from _kind(top, "mpirun_hostfile" in {path[-1] for path in by_path})
+    yield from _hosts(top, layout)
+
+
+def _whole(path: tuple[str | int, ...]) -> tuple[str, ...]:
+    section, *rest = map(str, path)
+    if rest and not rest[0].startswith(_PREFIX.get(section, "")):
+        rest[0] = _PREFIX[section] + rest[0]
+    return section, *rest
 
 
 def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:

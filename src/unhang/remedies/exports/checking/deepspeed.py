@@ -56,20 +56,6 @@ _REPLACED = {
 
 def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
     by_path = {tuple(map(str, k.path)): k for k in keys}
-    yield from _auto(keys)
-    yield from _names(keys)
-    yield from _kinds(by_path)
-    yield from _precision(by_path)
-    yield from _zero(by_path)
-    top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
-    # What fills in `auto` brings the batches, too.
-    if _TRAIN not in top and _MICRO not in top and not any(k.value == "auto" for k in keys):
-        says = Text(f"neither {_TRAIN} nor {_MICRO}: DeepSpeed refuses the file", f"{_TRAIN} 与 {_MICRO} 都没有：DeepSpeed 会拒绝该文件")
-        yield Problem(line=1, says=says, instead=same(f'"{_MICRO}": 1'))
-    yield from _batches(top, layout)
-
-
-def _auto(keys: tuple[Key, ...]) -> Iterator[Problem]:
     filled = [key for key in keys if key.value == "auto" and dotted(key.path) in _FILLED]
     for key in keys:
         if key.value == "auto" and key not in filled:
@@ -87,6 +73,16 @@ def _auto(keys: tuple[Key, ...]) -> Iterator[Problem]:
             f"{first}{also_zh} auto：由 Hugging Face Trainer 或 accelerate 填写；单独使用 deepspeed.initialize 时不会填写",
         )
         yield Problem(line=filled[0].line, says=says, note=True)
+    yield from _names(keys)
+    yield from _kinds(by_path)
+    yield from _precision(by_path)
+    yield from _zero(by_path)
+    top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
+    # What fills in `auto` brings the batches, too.
+    if _TRAIN not in top and _MICRO not in top and not any(k.value == "auto" for k in keys):
+        says = Text(f"neither {_TRAIN} nor {_MICRO}: DeepSpeed refuses the file", f"{_TRAIN} 与 {_MICRO} 都没有：DeepSpeed 会拒绝该文件")
+        yield Problem(line=1, says=says, instead=same(f'"{_MICRO}": 1'))
+    yield from _batches(top, layout)
 
 
 def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:

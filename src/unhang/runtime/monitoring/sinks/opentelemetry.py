@@ -75,27 +75,24 @@ class OpenTelemetry:
         if not self._instruments:
             self._instruments = self._made(self._found())
         if self._own is not None and not (self._fails and 0 <= snapshot.time_s - self._failed_s < _AGAIN_AFTER_S):
-            self._send(snapshot)
-
-    def _send(self, snapshot: Snapshot) -> None:
-        """A collector that is gone may come back: it is warned of once, and tried again with later snapshots, briefly."""
-        # The provider answers True whatever became of it, and the exporter writes a line for each attempt.
-        hush = _Hush(threading.get_ident())
-        logger = logging.getLogger(type(self._exporter).__mro__[1].__module__)
-        logger.addFilter(hush)
-        try:
-            self._own.force_flush(timeout_millis=_FLUSH_S * 1000)
-        except Exception as e:
-            self._exporter.sent, hush.said = False, f"{type(e).__name__}: {e}"
-        finally:
-            logger.removeFilter(hush)
-        fails = not self._exporter.sent
-        if fails:
-            self._failed_s = snapshot.time_s
-        if fails is not self._fails:
-            self._fails = fails
-            says = f"cannot send (tried again with later snapshots): {redact(hush.said) or 'no answer'}" if fails else "sends again"
-            log.warning("the monitor's OpenTelemetry%s %s", f" ({self.where})" if self.where else "", says)
+            # A collector that is gone may come back: it is warned of once, and tried again with later snapshots, briefly.
+            # The provider answers True whatever became of it, and the exporter writes a line for each attempt.
+            hush = _Hush(threading.get_ident())
+            logger = logging.getLogger(type(self._exporter).__mro__[1].__module__)
+            logger.addFilter(hush)
+            try:
+                self._own.force_flush(timeout_millis=_FLUSH_S * 1000)
+            except Exception as e:
+                self._exporter.sent, hush.said = False, f"{type(e).__name__}: {e}"
+            finally:
+                logger.removeFilter(hush)
+            fails = not self._exporter.sent
+            if fails:
+                self._failed_s = snapshot.time_s
+            if fails is not self._fails:
+                self._fails = fails
+                says = f"cannot send (tried again with later snapshots): {redact(hush.said) or 'no answer'}" if fails else "sends again"
+                log.warning("the monitor's OpenTelemetry%s %s", f" ({self.where})" if self.where else "", says)
 
     def close(self) -> None:
         if self._own is not None:

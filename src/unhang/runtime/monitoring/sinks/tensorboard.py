@@ -19,7 +19,7 @@ class TensorBoard:
     def __init__(self, log_dir: str | Path | None = None) -> None:
         needed("TensorBoard", "tensorboard", "tensorboard")
         # TensorBoard reads the files of a directory one after the other and leaves the earlier one for good: a second writer cuts off the first.
-        self.log_dir = (_default() if log_dir is None else Path(log_dir)) / "unhang"
+        self.log_dir = ((run_dir() or Path("unhang-monitor")) / "tensorboard" if log_dir is None else Path(log_dir)) / "unhang"
         self.where = str(self.log_dir)
         self._writer: Any = None
         self._began_s = 0.0
@@ -38,7 +38,3 @@ class TensorBoard:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-def _default() -> Path:
-    return (run_dir() or Path("unhang-monitor")) / "tensorboard"

@@ -59,7 +59,7 @@ class WandB:
         import wandb
 
         theirs = self._given or wandb.run
-        if theirs is not None and not _finished(theirs):
+        if theirs is not None and not bool(getattr(theirs, "_is_finished", False)):
             if self._own is not None:
                 self._own.finish()
                 self._own = None
@@ -76,7 +76,16 @@ class WandB:
         keyless = (wanted.get("mode") or os.environ.get("WANDB_MODE")) not in ("offline", "disabled", "dryrun") and not _has_key()
         if keyless:
             wanted["mode"] = "offline"
-        run = wandb.init(**{**wanted, "reinit": "create_new", "settings": _settings(wandb, wanted.get("settings"))})
+        # What a training prints is its own affair: without `console` all of it would go to this run.
+        given = wanted.get("settings")
+        named = dict(given) if isinstance(given, dict) else {}
+        run = wandb.init(
+            **{
+                **wanted,
+                "reinit": "create_new",
+                "settings": wandb.Settings(**{"console": "off", "silent": True, "init_timeout": _INIT_TIMEOUT_S, **named}),
+            }
+        )
         # The training may start a run of its own later: wandb.init would give it the newest one that it knows of.
         if (known := getattr(run, "_wl", None)) is not None and hasattr(known, "remove_active_run"):
             known.remove_active_run(run)
@@ -84,16 +93,6 @@ class WandB:
             where = getattr(run.settings, "sync_dir", "wandb/offline-run-...")
             log.warning("the monitor's WandB has found no key (WANDB_API_KEY, ~/.netrc) and writes offline: `wandb sync %s` uploads it later", where)
         return run
-
-
-def _settings(wandb: Any, given: Any) -> Any:
-    """What a training prints is its own affair: without `console` all of it would go to this run."""
-    named = dict(given) if isinstance(given, dict) else {}
-    return wandb.Settings(**{"console": "off", "silent": True, "init_timeout": _INIT_TIMEOUT_S, **named})
-
-
-def _finished(run: Any) -> bool:
-    return bool(getattr(run, "_is_finished", False))
 
 
 def _has_key() -> bool:
