@@ -76,20 +76,20 @@ def own_us(ours: Callable[[], object], plain: Callable[[], object], n: int) -> l
     """Quartiles of what a call of `ours`, of a kind that has a lane of its own, takes beside that lane, in microseconds. In turns with `plain`: where
     nothing travels between two calls everything that they touch is at hand, and they take a tenth.
     """
-    from unhang.runtime.collectives import circle
+    from unhang.runtime.collectives import guarded_group
 
     for _ in range(4):
         ours()
-    lanes = dict(circle.of()._own)
+    lanes = dict(guarded_group.of()._own)
     timed = {call: Timed(lane) for call, lane in lanes.items()}
-    circle.of()._own.update(timed)
+    guarded_group.of()._own.update(timed)
     took = []
     for _ in range(n):
         plain()
         before, began = sum(lane.seconds for lane in timed.values()), time.perf_counter()
         ours()
         took.append(time.perf_counter() - began - sum(lane.seconds for lane in timed.values()) + before)
-    circle.of()._own.update(lanes)
+    guarded_group.of()._own.update(lanes)
     return [round(one * 1e6, 1) for one in statistics.quantiles(took, n=4)]
 
 

@@ -225,7 +225,7 @@ def run(name: str) -> None:
 def serve() -> None:
     """Fork the ranks of one job after the other, as the parent asks for them on standard input."""
     # What takes a second in each rank, torch with it.
-    import unhang.runtime.evaluation.evaluating
+    import unhang.runtime.evaluation.evaluation
     import unhang.runtime.monitoring.monitor
     import unhang.runtime.sync_check  # noqa: F401
 

@@ -199,8 +199,8 @@ def digests(folder: Path, *, hosts: int, entries: int) -> Path:
 
 
 def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
-    from unhang.records.flight import digest
-    from unhang.records.flight.opening import Opened
+    from unhang.flight import digest
+    from unhang.flight.dump_file import DumpFile
 
     chance = random.Random(host)
     world = 8 * hosts
@@ -249,7 +249,7 @@ def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
             "time_created_ns": [T0, *(100_000 + int(900_000 * chance.random()) for _ in range(entries - 1))],
         }
         config = {name: {"name": name, "desc": desc, "ranks": ranks} for name, desc, ranks in groups}
-        dump = Opened(raw={"version": "2.10", "pg_config": config, "entries": forms}, repeats=digest.Forms(form_of, steps))
+        dump = DumpFile(raw={"version": "2.10", "pg_config": config, "entries": forms}, repeats=digest.Forms(form_of, steps))
         dumps.append(digest.summed(dump, where=digest.Name(rank=rank, name=f"/tmp/nccl_trace_rank_{rank}", said=True), clean=str))
     digest.write(folder, f"node{host:04}", dumps, clean=str)
 

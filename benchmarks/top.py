@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from unhang.launch.now import encoded
-from unhang.records.live.looking import Looker
-from unhang.records.now import Now, Place, RankNow
+from unhang.launch.status_file import encoded
+from unhang.records.run_follower import Looker
+from unhang.records.status import Now, Place, RankNow
 from unhang.report.top.app import Top
 
 HOSTS_OF = 8

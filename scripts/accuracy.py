@@ -29,7 +29,7 @@ from field import wilson
 
 from unhang.diagnosis import logs as diagnosis
 from unhang.knowledge import catalogue
-from unhang.records.logs import clean, match
+from unhang.logs import clean, match
 
 ROOT = Path(__file__).resolve().parent.parent
 HEALTHY = ROOT / "tests" / "diagnosis" / "healthy"

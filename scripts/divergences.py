@@ -35,10 +35,10 @@ from pathlib import Path
 from typing import Any
 
 from unhang.diagnosis.why import judge
+from unhang.frames import Frame
 from unhang.launch.evidence import guarded_lines, with_guards
-from unhang.model import Verdict
-from unhang.records.frames import Frame
-from unhang.records.incident import Activity, Counters, Ended, Incident, LogRef, Raised, RankRecord, Stacks, ThreadStack
+from unhang.model import Counters, Verdict
+from unhang.records.incident import Activity, Ended, Incident, LogRef, Raised, RankRecord, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 
 KINDS = ("skip", "extra", "swap", "size", "op", "group", "dtype", "root", "batches")
@@ -338,8 +338,8 @@ class Witness:
         from torch._C import _distributed_c10d
         from torch.distributed import distributed_c10d
 
-        from unhang.runtime.attach.frames import glance, stacks
-        from unhang.runtime.attach.recorder import Recorders
+        from unhang.attach.frames import glance, stacks
+        from unhang.attach.recorder import Recorders
 
         recorders = Recorders(distributed_c10d, _distributed_c10d)
         for line in self.link:
@@ -359,8 +359,8 @@ class Witness:
 def be_rank(case: Case, rank: int, folder: Path, rundir: RunDir, link: socket.socket) -> None:
     import torch.distributed as dist
 
-    from unhang.runtime.attach import last_words
-    from unhang.runtime.attach.frames import traceback_frames
+    from unhang.attach import exit_hooks
+    from unhang.attach.frames import traceback_frames
 
     for fd, stream in ((1, "out"), (2, "err")):
         os.dup2(os.open(rundir.log(0, rank=rank, stream=stream), os.O_CREAT | os.O_WRONLY | os.O_APPEND), fd)
@@ -376,7 +376,7 @@ def be_rank(case: Case, rank: int, folder: Path, rundir: RunDir, link: socket.so
         "UNHANG_FATAL_DIR": str(rundir.fatal(0)),
         "DIRTY": json.dumps(case.dirty[rank]),
     }
-    last_words.arrange_fatal()
+    exit_hooks.arrange_fatal()
     witness = Witness(link)
     script = folder / "train.py"
     try:

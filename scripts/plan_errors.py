@@ -19,10 +19,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from unhang.planning import tracked
-from unhang.planning.formula import estimate, total
-from unhang.planning.shape import from_config
-from unhang.planning.training import STRATEGIES, Lora, Training
+from unhang.plan import tracked
+from unhang.plan.memory_model import estimate, total
+from unhang.plan.model_shape import from_config
+from unhang.plan.training import STRATEGIES, Lora, Training
 from unhang.probes import memory
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "plan.md"

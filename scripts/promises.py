@@ -19,20 +19,20 @@ def documents() -> dict[str, Any]:
     from unhang import model
     from unhang.bench import records
     from unhang.facts.snapshot import Snapshot
-    from unhang.knowledge.variables import examining
     from unhang.launch.events import Event
-    from unhang.planning.choice import Plan
+    from unhang.plan.recommend import Plan
     from unhang.records.incident import Incident, Stacks
-    from unhang.records.live.picture import Picture
-    from unhang.records.now import Now
+    from unhang.records.run_snapshot import RunSnapshot
+    from unhang.records.status import Now
+    from unhang.variables import examine
 
     return {
         "verdict": model.Verdict,
         "doctor": model.Examination,
         "solution": model.Outcome,
         "host": Snapshot,
-        "vars": examining.Examined,
-        "top": Picture,
+        "vars": examine.Examined,
+        "top": RunSnapshot,
         "plan": Plan,
         "bench": records.Asked,
         "bench-run": records.Run,

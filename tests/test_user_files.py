@@ -59,8 +59,8 @@ NOT_USER = [
     "/root/miniconda3/bin/my-tool",
     "/home/u/.pyenv/versions/3.12.4/bin/my-tool",
     f"{HERE}/testing/faults.py",
-    f"{HERE}/runtime/attach/heartbeat.py",
-    f"{HERE}/runtime/attach/hook/sitecustomize.py",
+    f"{HERE}/attach/heartbeat.py",
+    f"{HERE}/attach/hook/sitecustomize.py",
 ]
 
 

@@ -228,9 +228,9 @@ def install() -> None:
     import unhang.diagnosis.logs
     import unhang.diagnosis.recorders
     import unhang.diagnosis.why
-    import unhang.knowledge.variables.files.opening
-    import unhang.records.ras
-    import unhang.remedies.exports.checking
+    import unhang.files.opening
+    import unhang.ras
+    import unhang.remedies.lint
 
     OUT.mkdir(parents=True, exist_ok=True)
     wrap(unhang.diagnosis.logs, "judge_logs", logs)
@@ -238,9 +238,9 @@ def install() -> None:
     for name in ("judge_dumps", "examine"):
         wrap(unhang.diagnosis.recorders, name, dumps)
     wrap(unhang.diagnosis.doctor, "examine", machine)
-    wrap(unhang.records.ras, "parse", answer)
-    wrap(unhang.knowledge.variables.files.opening, "parse", setting)
-    wrap(unhang.remedies.exports.checking, "check", launcher_file)
+    wrap(unhang.ras, "parse", answer)
+    wrap(unhang.files.opening, "parse", setting)
+    wrap(unhang.remedies.lint, "check", launcher_file)
     wrap(typer.testing.CliRunner, "invoke", invoked)
     wrap(subprocess, "run", started)
 

@@ -40,7 +40,7 @@ ORDERED = (
     "bench",
     "facts",
 )  # rooms in which the order of calls may matter
-LEFT = ("runtime/attach",)  # loaded at every interpreter start and entered by frames that others look for
+LEFT = ("attach",)  # loaded at every interpreter start and entered by frames that others look for
 
 Function = ast.FunctionDef
 Scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

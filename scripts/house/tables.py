@@ -38,11 +38,11 @@ SHARED = {
     "tests/facts/test_libraries.py": {"gpu_machine"},
     "tests/facts/test_which_nccl.py": {"lay_out"},
     "tests/knowledge/causes": {"in_chinese", "logs"},
-    "tests/records/logs/test_exits.py": {"read"},
-    "tests/records/logs/test_tracebacks.py": {"job"},
-    "tests/records/logs/test_watchdog.py": {"hits"},
-    "tests/records/logs/test_work.py": {"whats"},
-    "tests/records/match/test_outcome_of_digests.py": {"summed_up"},
+    "tests/logs/test_exits.py": {"read"},
+    "tests/logs/test_tracebacks.py": {"job"},
+    "tests/logs/test_watchdog.py": {"hits"},
+    "tests/logs/test_work.py": {"whats"},
+    "tests/flight/test_outcome_of_digests.py": {"summed_up"},
     "tests/remedies": {"bench", "world", "clock"},
 }
 # What starts processes in every case would be one item of minutes.

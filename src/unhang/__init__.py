@@ -28,9 +28,9 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 _FOUND_IN = {
-    **dict.fromkeys(("all_gather", "all_gather_object", "all_reduce", "broadcast", "reduce_scatter"), "unhang.runtime.collectives.moving"),
+    **dict.fromkeys(("all_gather", "all_gather_object", "all_reduce", "broadcast", "reduce_scatter"), "unhang.runtime.collectives.collectives"),
     **dict.fromkeys(("Agreed", "agree", "all_ok", "barrier", "reduce_metrics"), "unhang.runtime.collectives.agreement"),
-    **dict.fromkeys(("evaluate", "evaluation"), "unhang.runtime.evaluation.evaluating"),
+    **dict.fromkeys(("evaluate", "evaluation"), "unhang.runtime.evaluation.evaluation"),
     "Evaluation": "unhang.runtime.evaluation.results",
     "sync_check": "unhang.runtime.sync_check",
     "Alerts": "unhang.runtime.monitoring.sinks.alerts",
@@ -51,9 +51,9 @@ _FOUND_IN = {
 if TYPE_CHECKING:
     from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, EvaluationFailed, LatePeer, OutOfSync, PeerFailed, StoreLost
     from unhang.runtime.collectives.agreement import Agreed, agree, all_ok, barrier, reduce_metrics
+    from unhang.runtime.collectives.collectives import all_gather, all_gather_object, all_reduce, broadcast, reduce_scatter
     from unhang.runtime.collectives.deadlines import adaptive, deadline
-    from unhang.runtime.collectives.moving import all_gather, all_gather_object, all_reduce, broadcast, reduce_scatter
-    from unhang.runtime.evaluation.evaluating import evaluate, evaluation
+    from unhang.runtime.evaluation.evaluation import evaluate, evaluation
     from unhang.runtime.evaluation.results import Evaluation
     from unhang.runtime.monitoring.monitor import Monitor
     from unhang.runtime.monitoring.sinks.alerts import Alerts

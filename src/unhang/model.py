@@ -344,3 +344,11 @@ class Wait:
     what: str | None = None
     holder: int | None = None
     command: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """One process group on one rank: sequence number of the newest collective issued and of the newest completed."""
+
+    enqueued: int
+    completed: int

@@ -27,9 +27,9 @@ _COMMANDS = ("axolotl", "fabric", "horovodrun", "llamafactory-cli", "torchrun", 
 _ENVIRONMENTS = ("env", "venv", ".venv", ".local", "usr", "local")
 _ROOMS = frozenset(
     (
-        "__init__", "__main__", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "files", "integrations", "kernel_lines", "knowledge",
-        "launch", "model", "pack", "patterns", "planning", "printable", "probes", "records", "remedies", "report", "runtime", "testing", "text",
-        "user_files",
+        "__init__", "__main__", "attach", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "files", "flight", "frames", "fsio",
+        "integrations", "kernel_lines", "knowledge", "launch", "logs", "model", "pack", "patterns", "plan", "printable", "probes", "ras", "records",
+        "remedies", "report", "runtime", "settings", "testing", "text", "user_files", "variables",
     )
 )  # fmt: skip
 

@@ -10,14 +10,14 @@ import pytest
 from tests.hosts.part import lay_out
 from tests.hosts.test_machines import dgx, infiniband, pcie_server
 
-from unhang.bench import baseline, comm, hardware
+from unhang.bench import baseline, collective_bench, hardware
 from unhang.bench.baseline import Baseline, Store
 from unhang.diagnosis import doctor
 from unhang.errors import RecordError, UnhangError
 from unhang.facts import snapshot
 
 pytest.importorskip("scipy")
-ASKED = comm.Asked(launcher=("torchrun",), backend="gloo", ops=("all_reduce",), sizes=(8,), time_s=0.1, python="python")
+ASKED = collective_bench.Asked(launcher=("torchrun",), backend="gloo", ops=("all_reduce",), sizes=(8,), time_s=0.1, python="python")
 HERE = {"host": "node7", "torch": "2.13", "driver": "570.1"}
 
 
@@ -37,20 +37,20 @@ def made(seconds=None, **machine):
     ],
 )
 def test_sizes(text, sizes):
-    assert comm.parse_sizes(text) == sizes
+    assert collective_bench.parse_sizes(text) == sizes
 
 
 @pytest.mark.parametrize("text", ["", "0", "8x", "16..8", "8..16*2", "-8", "8,,16"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError):
-        comm.parse_sizes(text)
+        collective_bench.parse_sizes(text)
 
 
 def test_what_the_links_should_carry(machine):
     here = socket.gethostname()
 
     def limit(whole, hosts, backend="nccl"):
-        group = comm.Group(backend=backend, hosts=hosts, torch="2.13", nccl=None, device="H100")
+        group = collective_bench.Group(backend=backend, hosts=hosts, torch="2.13", nccl=None, device="H100")
         return hardware.limit(group, memory_gbps=9.0, host=None if whole is None else lay_out(machine, whole))
 
     assert limit(None, (here, here), "gloo").gbps == 9.0
@@ -80,7 +80,9 @@ def test_slower_same_and_undecided(machine):
 
 def test_sizes_with_the_same_part_for_a_rank_are_one_measurement():
     seconds = {}
-    baseline.add(seconds, [comm.Row(op="all_gather", size_bytes=32, p50_s=1.0), comm.Row(op="all_gather", size_bytes=32, p50_s=2.0)])
+    baseline.add(
+        seconds, [collective_bench.Row(op="all_gather", size_bytes=32, p50_s=1.0), collective_bench.Row(op="all_gather", size_bytes=32, p50_s=2.0)]
+    )
     assert seconds == {"all_gather, 32 B": [2.0]}
 
 

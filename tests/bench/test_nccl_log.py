@@ -8,8 +8,8 @@ import pytest
 from tests.bench.trainings import Trainings
 
 from unhang.bench import nccl_log
-from unhang.bench.in_force import EqualArms
-from unhang.records.logs import nccl
+from unhang.bench.effective_settings import EqualArms
+from unhang.logs import nccl_lines
 
 LOG = """\
 node7:4711:4711 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>
@@ -26,7 +26,7 @@ node7:4711:4711 [0] NCCL INFO AllReduce: 4194304 Bytes -> Algo TREE proto LL128 
 def test_what_a_log_says(tmp_path):
     path = tmp_path / "nccl.log"
     path.write_text(LOG.format(off=0, via="SHM/direct/direct"))
-    assert nccl.read_used(path) == {
+    assert nccl_lines.read_used(path) == {
         "NCCL transports": "NET/Socket, SHM/direct/direct",
         "NCCL network": "Socket [0]eth0:10.0.0.7<0>",
         "NCCL connected": "rings, trees",

@@ -7,7 +7,7 @@ import pytest
 from tests.bench.trainings import OFF, Trainings
 
 from unhang.bench import runner
-from unhang.bench.in_force import EqualArms, find_changes
+from unhang.bench.effective_settings import EqualArms, find_changes
 from unhang.bench.records import BenchDir
 from unhang.errors import RecordError, RunDirError, UnhangError
 

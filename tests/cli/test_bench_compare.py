@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from unhang.bench.in_force import ARGUMENTS
+from unhang.bench.effective_settings import ARGUMENTS
 from unhang.bench.records import Asked
 from unhang.cli import app, bench_compare
 from unhang.errors import UnhangError

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.records.match import jobs
-from tests.records.match.test_outcome import history, last
+from tests.flight import jobs
+from tests.flight.test_outcome import history, last
 
 import unhang
 from unhang.errors import RunDirError

@@ -158,7 +158,7 @@ def test_a_preset_is_chosen_by_the_way_to_the_master(run, monkeypatch):
 def test_what_is_chosen_from_the_machine_is_chosen_from_one(run, monkeypatch):
     """The settings of preset auto are those that `unhang presets auto` shows, not those of 8 GPUs that nobody has."""
     from unhang.cli import settings
-    from unhang.knowledge.settings.setting import Installed
+    from unhang.settings.setting import Installed
 
     found = {}
     for gpus, nccl in ((0, None), (8, (2, 27, 5))):

@@ -15,14 +15,14 @@ import pytest
 
 from unhang.cli import fallback, several_hosts
 from unhang.cli.fallback import Fallback
-from unhang.knowledge.settings.setting import Installed
 from unhang.launch import command as commands
 from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.command import Command
 from unhang.model import Evidence, Finding, Outcome, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
-from unhang.remedies import fingerprint, ladder, memory
+from unhang.remedies import job_fingerprint, ladder, outcome_store
+from unhang.settings.setting import Installed
 
 COMMAND = Command(
     argv=("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "--token", "hf_" + "a" * 34),
@@ -83,7 +83,7 @@ def here(tmp_path, monkeypatch):
         @contextlib.contextmanager
         def locked(self):
             """Another training holds the memory."""
-            with contextlib.closing(sqlite3.connect(tmp_path / "cache" / memory.FILE, isolation_level=None)) as other:
+            with contextlib.closing(sqlite3.connect(tmp_path / "cache" / outcome_store.FILE, isolation_level=None)) as other:
                 other.execute("BEGIN EXCLUSIVE")
                 yield
                 other.execute("ROLLBACK")
@@ -94,7 +94,7 @@ def here(tmp_path, monkeypatch):
     made = Here()
     monkeypatch.setattr(ladder, "climb", made.climb)
     monkeypatch.setattr(fallback, "find_installed", lambda python, host: Installed(torch=(2, 13), nccl=None))
-    monkeypatch.setattr(fingerprint, "key", lambda **asked: fingerprint.Key(place=str(asked["words"]), versions=made.versions))
+    monkeypatch.setattr(job_fingerprint, "key", lambda **asked: job_fingerprint.Key(place=str(asked["words"]), versions=made.versions))
     monkeypatch.setattr(fallback.caches, "folder", lambda: tmp_path / "cache")
     return made
 
@@ -214,7 +214,7 @@ def test_it_can_be_forgotten(here):
 def test_what_cannot_be_forgotten_is_not_said_to_be(here, monkeypatch):
     here.before()
     here.told.clear()
-    monkeypatch.setattr(memory, "_BUSY_S", 0.05)
+    monkeypatch.setattr(outcome_store, "_BUSY_S", 0.05)
     with here.locked():
         assert here(forgets=True).at_start(here.told.append) is None
     assert len(here.told) == 1 and "is not forgotten" in here.texts()[0] and "locked" in here.texts()[0]
@@ -252,7 +252,7 @@ def test_a_memory_that_is_held_by_another_training_holds_up_nobody(here):
     with here.locked():
         began = time.monotonic()
         run.saw(STEPPED)
-        assert time.monotonic() - began < memory._BUSY_S / 4
+        assert time.monotonic() - began < outcome_store._BUSY_S / 4
         assert not here.told
     run.saw(FINISHED)
     assert ["is remembered for this job" in text for text in here.texts()] == [True]
@@ -262,7 +262,7 @@ def test_a_memory_that_is_held_by_another_training_holds_up_nobody(here):
 def test_a_memory_that_never_answers_ends_no_run_late(here, monkeypatch):
     run, answers = here(), threading.Event()
     monkeypatch.setattr(fallback, "_KEEP_S", 0.05)
-    monkeypatch.setattr(memory.Memory, "keep", lambda *_, **__: answers.wait(60))
+    monkeypatch.setattr(outcome_store.Memory, "keep", lambda *_, **__: answers.wait(60))
     run.after(failed(), here.told.append, lambda: False)
     try:
         run.saw(STEPPED)
@@ -274,7 +274,7 @@ def test_a_memory_that_never_answers_ends_no_run_late(here, monkeypatch):
 
 def test_the_machine_is_not_looked_at_while_the_training_is_watched(here, monkeypatch):
     looked = []
-    monkeypatch.setattr(fingerprint, "key", lambda **_: looked.append(1) or fingerprint.Key(place="a", versions="b"))
+    monkeypatch.setattr(job_fingerprint, "key", lambda **_: looked.append(1) or job_fingerprint.Key(place="a", versions="b"))
     run = here()
     run.at_start(here.told.append)
     run.after(failed(), here.told.append, lambda: False)

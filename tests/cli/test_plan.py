@@ -143,12 +143,12 @@ def test_what_is_assumed_stands_above_the_table_and_no_largest_batch_is_a_cap(ru
 
 @pytest.mark.parametrize("ranks", [[(10**9, None)], [(10**9, 10**9)] * 2])
 def test_other_ranks_or_another_device_are_no_calibration(ranks):
-    from unhang.planning import formula, shape
-    from unhang.planning.training import STRATEGIES, Training
+    from unhang.plan import memory_model, model_shape
+    from unhang.plan.training import STRATEGIES, Training
     from unhang.report.plan import calibrate
 
     training = Training(world_size=2, per_node=2, device="cpu")
-    found = formula.estimate(shape.from_count(10**7, {}), training, STRATEGIES[0])
+    found = memory_model.estimate(model_shape.from_count(10**7, {}), training, STRATEGIES[0])
     with pytest.raises(UnhangError, match="nothing to compare"):
         calibrate(found, training, ranks)
     assert "with DDP" in calibrate(found, training, [(10**9, None)] * 2).says().en
@@ -247,7 +247,7 @@ BUILT = {
 
 @pytest.mark.parametrize(("after", "says"), [("exec sleep 60", "not done within"), ("kill -9 $$", "exit code -9")])
 def test_a_count_that_takes_long_or_dies_keeps_what_was_built_and_says_what_it_does(run, config, tmp_path, monkeypatch, after, says):
-    from unhang.planning import tracked
+    from unhang.plan import tracked
 
     monkeypatch.setattr(tracked, "_TIMEOUT_S", 1.0)
     monkeypatch.setattr(plan, "_QUIET_S", 0.0)

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.records.live.runs import Laid
+from tests.records.runs import Laid
 
 from unhang.facts import processes
 from unhang.facts.host import Host

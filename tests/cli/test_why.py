@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from unhang.cli import why
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
-from unhang.model import Finding, NotExamined, Verdict
-from unhang.records.incident import Activity, Counters, Incident, RankRecord
-from unhang.records.logs.readers import cores
+from unhang.logs.readers import cores
+from unhang.model import Counters, Finding, NotExamined, Verdict
+from unhang.records.incident import Activity, Incident, RankRecord
 from unhang.records.rundir import RunDir
 
 

@@ -19,15 +19,15 @@ from pathlib import Path
 import pytest
 import typer
 import zstandard
-from tests.records.match import jobs
+from tests.flight import jobs
 from typer.testing import CliRunner
 
 from unhang.cli import why
 from unhang.diagnosis.recorders import with_logs
 from unhang.errors import UnhangError
+from unhang.flight import digest
 from unhang.model import Finding, Verdict
 from unhang.records import packed as unpacking
-from unhang.records.flight import digest
 from unhang.report.language import REASONS
 
 DEFAULT = ("0", "default_pg")
@@ -927,11 +927,11 @@ def test_a_bundle_of_dumps_is_judged_alike(tmp_path, ask):
 
 
 def test_a_report_of_dumps_has_their_timeline_and_reads_none_of_them_again(tmp_path, ask, monkeypatch):
-    from unhang.records.flight import recordings
+    from unhang.flight import read_all
 
     read = []
-    opened = recordings.opened
-    monkeypatch.setattr(recordings, "opened", lambda path, **more: read.append(path) or opened(path, **more))
+    opened = read_all.opened
+    monkeypatch.setattr(read_all, "opened", lambda path, **more: read.append(path) or opened(path, **more))
     folder = write(
         tmp_path / "job7", {r: jobs.dump([*history(3), fourth(**({"line": 44, "op": "broadcast"} if r == 2 else {}))], groups(4)) for r in range(4)}
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from tests.diagnosis.test_ras import all_but, later
-from tests.records.nccl_ras import V26, V28, in_json, in_text, job, listening, nccl
+from tests.ras.nccl_ras import V26, V28, in_json, in_text, job, listening, nccl
 
 WHY = [sys.executable, "-m", "unhang", "why"]
 

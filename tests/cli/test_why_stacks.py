@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.diagnosis.conftest import Builder, Entry, dump, in_collective, steps, user
-from tests.records.logs.test_dumped import PY_SPY
+from tests.records.test_stacks_in_logs import PY_SPY
 from typer.testing import CliRunner
 
 from unhang.cli.app import app

@@ -16,8 +16,8 @@ from unhang.diagnosis.assemble import CONTEXT
 from unhang.knowledge import catalogue
 from unhang.knowledge import causes as room
 from unhang.knowledge.environments import ENVIRONMENTS
-from unhang.records.logs import clean, match
-from unhang.records.logs.signature import compiled, unanchored
+from unhang.logs import clean, match
+from unhang.logs.signature import compiled, unanchored
 
 ROOT = Path(__file__).resolve().parents[2]
 CAUSES = catalogue.load()

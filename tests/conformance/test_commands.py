@@ -37,7 +37,7 @@ HARMLESS = {
     "text": ("a=b",),
 }
 # They make commands, hand them on, or put words of their own into them.
-CHANGED = {"knowledge/commands.py", "knowledge/cause.py", "knowledge/environments.py", "diagnosis/retyped.py", "diagnosis/why.py"}
+CHANGED = {"knowledge/commands.py", "knowledge/cause.py", "knowledge/environments.py", "diagnosis/rerun_command.py", "diagnosis/why.py"}
 
 
 def name(node: ast.AST) -> str:

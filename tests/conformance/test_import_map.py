@@ -14,7 +14,7 @@ import unhang
 from unhang.cli.app import SAYS
 
 PACKAGE = Path(unhang.__file__).parent
-MAY_IMPORT_TORCH = {"probes", "runtime", "integrations", "testing"}
+MAY_IMPORT_TORCH = {"attach", "probes", "runtime", "integrations", "testing"}
 
 
 def room_of(path: Path) -> str:
@@ -51,7 +51,7 @@ def test_torch_is_imported_inside_functions_of_the_rooms_that_may():
         tree = ast.parse(path.read_text())
         # The library is imported by trainings, which have torch; the hook is in every process of theirs.
         room = room_of(path)
-        is_library = room == "integrations" or (room == "runtime" and "attach" not in path.parts)
+        is_library = room == "integrations" or room == "runtime"
         heavy = {"pyarrow"} if room == "integrations" else {"transformers", "pyarrow", "numpy"} | (set() if is_library else {"torch"})
         at_top = {n for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) for n in imported(node)}
         anywhere = {n for n in imported(tree) if n.split(".")[0] == "torch"}
@@ -97,7 +97,7 @@ NOT_FOR_A_LOG = (
     *(f"unhang.records.{name}" for name in ("flight", "match", "ras", "incident", "picture", "stacks", "kernel", "trunks")),
     *("unhang.diagnosis.contradictions", "unhang.diagnosis.recorders", "unhang.diagnosis.why", "unhang.diagnosis.bundle"),
     *("unhang.facts", "unhang.launch", "unhang.probes", "unhang.remedies", "unhang.runtime", "unhang.testing", "unhang.report.html"),
-    *("unhang.knowledge.variables", "unhang.report.markdown"),
+    *("unhang.variables", "unhang.report.markdown"),
     *("msgspec", "yaml", "psutil", "pynvml", "zstandard", "tarfile", "zipfile", "multiprocessing", "concurrent", "asyncio", "html", "secrets"),
     *("rich.markdown", "rich.traceback", "rich.live", "pygments", "torch", "numpy"),
 )
@@ -123,7 +123,7 @@ def test_help_loads_what_it_prints(verb):
     names = loaded(*([verb] if verb else []), "--help")
     others = {f"unhang.cli.{other}" for other in SAYS if other != verb}
     assert verb is None or f"unhang.cli.{verb}" in names
-    below = ("facts", "records", "knowledge", "diagnosis", "launch", "probes", "remedies", "runtime", "testing")
+    below = ("facts", "logs", "flight", "ras", "records", "variables", "files", "settings", "knowledge", "diagnosis", "attach", "launch", "probes", "remedies", "runtime", "testing")
     assert within(names, *others, *(f"unhang.{room}" for room in below), "rich", "msgspec", "psutil", "yaml") == set()
 
 
@@ -134,4 +134,4 @@ def test_textual_is_imported_where_the_application_is_and_nowhere_else(tmp_path)
     (tmp_path / "events.jsonl").write_text('{"s": 1, "event": "Finished", "exitcode": 0, "attempts": 1, "incidents": 0, "elapsed_s": 1}\n')
     for option in ("--once", "--json"):
         names = loaded("top", str(tmp_path), option)
-        assert "unhang.records.live.looking" in names and not within(names, "textual", "torch", "numpy", "asyncio", "unhang.launch")
+        assert "unhang.records.run_follower" in names and not within(names, "textual", "torch", "numpy", "asyncio", "unhang.launch")

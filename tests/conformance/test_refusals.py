@@ -14,7 +14,7 @@ from unhang.report import language
 
 ROOT = Path(unhang.__file__).parent
 # Those of a training's own process speak to its log.
-ROOMS = [p for p in ROOT.rglob("*.py") if not {"runtime", "integrations"} & set(p.relative_to(ROOT).parts)]
+ROOMS = [p for p in ROOT.rglob("*.py") if not {"attach", "runtime", "integrations"} & set(p.relative_to(ROOT).parts)]
 _KINDS = {"UnhangError"}
 while more := {c.__name__ for c in UnhangError.__subclasses__()} - _KINDS:
     _KINDS |= more

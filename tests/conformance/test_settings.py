@@ -7,16 +7,16 @@ import re
 
 import pytest
 
+from unhang.attach import protocol
 from unhang.facts.snapshot import Snapshot
-from unhang.knowledge.settings import choosing, communication, reading, runtime, timeouts
-from unhang.knowledge.settings.catalogue import SETTINGS, parse
-from unhang.knowledge.settings.choosing import Here
-from unhang.knowledge.settings.presets import STATIC
-from unhang.knowledge.settings.setting import Installed, Refused, Spelled, applied
-from unhang.knowledge.variables.examining import nothing_to_scan
-from unhang.knowledge.variables.known import entries
-from unhang.knowledge.variables.readers import table
-from unhang.runtime.attach import protocol
+from unhang.settings import choosing, communication, runtime, support, timeouts
+from unhang.settings.catalogue import SETTINGS, parse
+from unhang.settings.choosing import Here
+from unhang.settings.presets import STATIC
+from unhang.settings.setting import Installed, Refused, Spelled, applied
+from unhang.variables.examine import nothing_to_scan
+from unhang.variables.known import entries
+from unhang.variables.readers import table
 
 PACKAGES = {"accelerate": "1.15.0", "deepspeed": "0.19.8", "lightning": "2.6.6", "transformers": "5.23.0", "llamafactory": "0.9.5", "ray": "2.60.0"}
 TORCHES = [(2, minor) for minor in range(4, 16)]
@@ -125,6 +125,6 @@ def test_who_reads_it_and_what_it_takes_is_told_in_chinese(setting):
     for place, launcher in itertools.product(PLACES, LAUNCHERS):
         spelled = setting.spell(setting.parse(setting.example), place, launcher)
         if isinstance(spelled, Spelled):
-            told = reading.reader(spelled.read_by)
+            told = support.reader(spelled.read_by)
             assert told.en == spelled.read_by
             assert not re.search(r"\b(of|the|hook|script|runtime)\b", told.zh)

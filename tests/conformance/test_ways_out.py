@@ -14,7 +14,7 @@ WAYS_OUT = re.compile(
     r"print|pprint|(?:typer|click)\.s?echo|Console|rich\.print|sys\.__?std(?:out|err)__\.\w*|sys\.std(?:out|err)(?:\.buffer)?\.write(?:lines)?|traceback\.print_\w+"
 )
 # Processes of trainings, whose output is the training's, and programs whose output we read.
-OTHERS = {"probes", "runtime", "integrations", "testing"}
+OTHERS = {"attach", "probes", "runtime", "integrations", "testing"}
 JUSTIFIED = {
     "cli/app.py": 1,  # shows the cursor again
     "cli/main.py": 1,  # before anything is imported: a sentence of our own
@@ -22,11 +22,11 @@ JUSTIFIED = {
     "cli/running.py": 1,  # the same
     "cli/doctor.py": 1,  # a snapshot, packed
     "report/screen.py": 2,  # the door itself
-    "report/live.py": 2,  # what the training wrote, as it is, and our own line
+    "report/live_line.py": 2,  # what the training wrote, as it is, and our own line
     "report/top/app.py": 2,  # what puts the terminal back as it was found
-    "pack/checks.py": 1,  # these three run by themselves on other hosts; what they print is read
+    "pack/import_checks.py": 1,  # these three run by themselves on other hosts; what they print is read
     "pack/interpreter.py": 1,
-    "pack/placement.py": 2,
+    "pack/relocate.py": 2,
 }
 
 

@@ -12,27 +12,14 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from unhang import logs
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.diagnosis.why import judge
+from unhang.frames import Frame
 from unhang.knowledge import catalogue
-from unhang.model import Verdict, Wait
-from unhang.records import logs
-from unhang.records.frames import Frame
-from unhang.records.incident import (
-    Activity,
-    ChildRecord,
-    Counters,
-    Ended,
-    Incident,
-    IncidentKind,
-    LogRef,
-    Missed,
-    Raised,
-    RankRecord,
-    Stacks,
-    ThreadStack,
-)
-from unhang.records.logs import Needles
+from unhang.logs import Needles
+from unhang.model import Counters, Verdict, Wait
+from unhang.records.incident import Activity, ChildRecord, Ended, Incident, IncidentKind, LogRef, Missed, Raised, RankRecord, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 
 CWD = "/home/user/project"

@@ -7,7 +7,7 @@ import pytest
 from unhang.diagnosis.assemble import MAX_ATTEMPTS, assemble
 from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge import catalogue
-from unhang.records.logs import nccl
+from unhang.logs import nccl_lines
 
 OMP = "W1103 {t} 4700 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each process to be 1\n"
 EXIT = "E1103 {t} 4700 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 4711) of binary: python\n"
@@ -223,7 +223,7 @@ def test_lines_that_name_no_host_are_on_their_logs_clock(assembled):
         files[f"part{rank}"] = f"2026-11-03 {hour}:00:00,000 {done}" + raised(host, f"2026-11-03 {hour}:{minute}:00,000")
     (attempt,) = assembled(**files)
     assert told([attempt]) == [["n8", "n7"]]
-    assert len({h.at_s for h in attempt.hits if h.signature == nccl.COMPLETE}) == 1
+    assert len({h.at_s for h in attempt.hits if h.signature == nccl_lines.COMPLETE}) == 1
 
 
 def test_the_length_of_each_log_is_told(assembled):

@@ -10,16 +10,16 @@ import pickle
 import tarfile
 
 import pytest
-from tests.records.match import jobs
+from tests.flight import jobs
 
 from unhang.diagnosis import bundle
 from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.recorders import judge_dumps
 from unhang.diagnosis.why import judge, judge_packed
+from unhang.flight.read_all import sum_up
+from unhang.logs.discovery import find
 from unhang.model import Verdict
 from unhang.records import packed
-from unhang.records.flight.recordings import sum_up
-from unhang.records.logs.finding import find
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 4
 KEY = "\n".join(

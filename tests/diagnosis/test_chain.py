@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from unhang.diagnosis.why import judge
-from unhang.records.incident import Counters, Ended, Raised
+from unhang.model import Counters
+from unhang.records.incident import Ended, Raised
 
 TIMED_OUT = "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 40000ms for recv operation to complete"
 

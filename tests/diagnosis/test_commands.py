@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from unhang.cli import why
 from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.retyped import Typed, again
+from unhang.diagnosis.rerun_command import RunCommand, again
 from unhang.diagnosis.why import judge
 from unhang.knowledge import catalogue
 from unhang.knowledge.commands import command
@@ -116,7 +116,7 @@ def test_a_recorded_verdict_gives_no_command_of_its_own(tmp_path):
 
 @pytest.mark.parametrize("word", ["a\nb", "\x1b[2J", "COMMAND $(x)", "/path/to/env/bin/python '"])
 def test_words_of_a_run_that_cannot_be_pasted_are_left_to_the_reader(word):
-    assert again(["--set", "shm=off"], Typed(options=("-n", "2"), command=("train.py", word))) == "unhang run --set shm=off COMMAND"
+    assert again(["--set", "shm=off"], RunCommand(options=("-n", "2"), command=("train.py", word))) == "unhang run --set shm=off COMMAND"
 
 
 @pytest.mark.parametrize(

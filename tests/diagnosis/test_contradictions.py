@@ -7,7 +7,7 @@ import json
 
 import pytest
 from rich.console import Console
-from tests.records.nccl_ras import V28, in_json, job
+from tests.ras.nccl_ras import V28, in_json, job
 from typer.testing import CliRunner
 
 from unhang.cli.app import app

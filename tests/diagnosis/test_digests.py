@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.records.flight.test_digest import DEFAULT, on_hosts, summed, write
-from tests.records.match import jobs
-from tests.records.match.test_outcome import KINDS, injected
+from tests.flight import jobs
+from tests.flight.test_digest import DEFAULT, on_hosts, summed, write
+from tests.flight.test_outcome import KINDS, injected
 
 from unhang.diagnosis.recorders import judge_dumps
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from unhang.records.frames import Frame
+from unhang.frames import Frame
 
 
 def survivor(b, lab, number=0, **more):
@@ -349,7 +349,7 @@ def left_early(b, lab, *, raised_at=30.0, by_launcher=False, exitcode=0, entries
     return b.rank(1, ended=gone, entries=entries, last_place=lab.user(22, "main"), last_beat_s=30.2)
 
 
-HOOK = Frame(file="/opt/venv/lib/python3.11/site-packages/unhang/runtime/attach/session.py", line=76, name="wait_for_go")
+HOOK = Frame(file="/opt/venv/lib/python3.11/site-packages/unhang/attach/session.py", line=76, name="wait_for_go")
 WAIT = Frame(file="/usr/lib/python3.11/threading.py", line=331, name="wait")
 
 
@@ -361,7 +361,7 @@ def test_a_rank_that_destroyed_its_group_and_left(build, lab, by_launcher, exitc
     p = v.primary
     assert (p.cause, p.standing, p.ranks, p.where) == ("premature-exit", "established", (1,), "train.py:22 in main")
     assert "last seen at train.py:22 in main" in p.says and "rank 0 waits in all_reduce (train.py:20 in step)" in p.says
-    assert not any("runtime/attach" in e.text or "threading" in e.text for e in p.evidence)
+    assert not any("attach" in e.text or "threading" in e.text for e in p.evidence)
 
 
 def test_a_rank_that_came_to_the_collective_did_not_leave_early(build, lab):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.records import picture
+from unhang.records import incident_view
 
 BACKENDS = ("gloo", "nccl")
 
@@ -46,7 +46,7 @@ def test_gloo_on_a_torch_that_is_built_for_gpus(build, lab, group):
     b.rank(2, frames=(lab.user(40, "main"), lab.user(61, "load")), answered=False, enqueued=12, world=3)
     b.ranks = [lab.dataclasses.replace(r, groups={group: r.groups["0"]}) for r in b.ranks]
     rundir = b.write()
-    found = picture.load(rundir, 1, signatures={})
+    found = incident_view.load(rundir, 1, signatures={})
     assert (found.front.group, found.front.seq, found.front.waiting, found.front.absent) == ("0", 13, (0, 1), (2,))
     assert not found.front.unseen and [r.record.groups["0"].enqueued for r in found.ranks] == [13, 13, 12]
 

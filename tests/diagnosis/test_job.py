@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.diagnosis.job import told
 from unhang.knowledge.cause import LogView
-from unhang.records.logs.said import At, Exit, NcclSaid
+from unhang.logs.log_facts import At, Exit, NcclSaid
 
 
 def at(rank=None, text="", host=None):

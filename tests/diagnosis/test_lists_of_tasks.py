@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unhang.diagnosis.logs import judge_logs
-from unhang.records.logs import exits
+from unhang.logs import exits
 
 BYTES = 1_000_000
 MOST_TIMES = 16

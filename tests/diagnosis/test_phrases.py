@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.diagnosis import phrases
-from unhang.records.match.outcome import Counted, Outcome, Step
+from unhang.flight.outcome import Counted, Outcome, Step
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from unhang.diagnosis import precedence
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.knowledge.cause import Cause
+from unhang.logs import Hit, Signature
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs import Hit, Signature
 
 
 def cause(id, leads_to=()):

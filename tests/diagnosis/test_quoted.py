@@ -5,13 +5,13 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, gloo, history, last
+from tests.flight import jobs
+from tests.flight.test_outcome import ALL4, gloo, history, last
 
 from unhang.diagnosis import phrases, quoted
 from unhang.diagnosis.quoted import Quoted
-from unhang.records.flight.recordings import record_all
-from unhang.records.match.judge import judge
+from unhang.flight.read_all import record_all
+from unhang.flight.wait_graph import judge
 
 
 @pytest.fixture

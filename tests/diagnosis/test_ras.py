@@ -8,10 +8,10 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.records.nccl_ras import V24, V26, V28, V32, Comm, Job, in_json, in_text, job, ranks_of
+from tests.ras.nccl_ras import V24, V26, V28, V32, Comm, Job, in_json, in_text, job, ranks_of
 
 from unhang.diagnosis.ras import Told, judge
-from unhang.records.ras import parse
+from unhang.ras import parse
 
 WAITS = (1, 0, 20, 20, 65)
 

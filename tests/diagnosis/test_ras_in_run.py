@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.diagnosis.test_ras import all_but
-from tests.records.nccl_ras import V28, in_json, job
+from tests.ras.nccl_ras import V28, in_json, job
 
 
 def waiting(build, lab, ras, **how):

@@ -14,8 +14,8 @@ import pytest
 
 from unhang.diagnosis import reading
 from unhang.diagnosis.reading import read_all
-from unhang.records.logs import Needles, Signature, blocks, readers
-from unhang.records.logs.finding import find
+from unhang.logs import Needles, Signature, blocks, readers
+from unhang.logs.discovery import find
 
 NEEDLES = Needles([Signature(needle="needle", pattern=r"needle \d", keep=1000)])
 

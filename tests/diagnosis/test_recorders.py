@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 import re
 
-from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, all_behind, behind_a_lost_call, gloo, history, last, message, rounds
+from tests.flight import jobs
+from tests.flight.test_outcome import ALL4, all_behind, behind_a_lost_call, gloo, history, last, message, rounds
 
 from unhang.diagnosis.recorders import judge_dumps
 

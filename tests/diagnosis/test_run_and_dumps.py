@@ -8,8 +8,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.records.match import jobs
-from tests.records.match.test_outcome import KINDS, injected
+from tests.flight import jobs
+from tests.flight.test_outcome import KINDS, injected
 
 from unhang.diagnosis.recorders import judge_dumps
 

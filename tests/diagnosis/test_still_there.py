@@ -14,8 +14,8 @@ from unhang.diagnosis.why import judge
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.launch.incidents import _identified
-from unhang.model import Finding, Remedy, Verdict
-from unhang.records.incident import Activity, Counters, Ended, Incident, RankRecord
+from unhang.model import Counters, Finding, Remedy, Verdict
+from unhang.records.incident import Activity, Ended, Incident, RankRecord
 from unhang.records.rundir import RunDir
 
 OTHER = "another one may have its number by now"

@@ -8,8 +8,8 @@ import pytest
 
 from unhang.cli.why_outputs import Beside
 from unhang.diagnosis.logs import judge_logs
-from unhang.records.logs.finding import find
-from unhang.records.trunks import ends
+from unhang.logs.discovery import find
+from unhang.records.stack_tree import ends
 
 SAID = Path(__file__).with_name("torch_debug")
 DESYNC = """\

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.records.live.runs import SUPERVISOR, Laid
+from tests.records.runs import SUPERVISOR, Laid
 
-from unhang.diagnosis import course, unfinished
+from unhang.diagnosis import run_history, unfinished
 from unhang.diagnosis.why import judge
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.records.now import Now, Place, RankNow, Standstill, Waiting
 from unhang.records.rundir import RunDir
+from unhang.records.status import Now, Place, RankNow, Standstill, Waiting
 
 AT = Place(file="/p/train.py", line=16, name="step")
 ELSEWHERE = Place(file="/p/data.py", line=7, name="load")
@@ -102,7 +102,7 @@ LOST = "it was killed, or failed itself, or its end was recorded in what is lost
 def whole(run, logs="run/logs/attempt-0"):
     """As it is told with all that its directory holds."""
     rundir = RunDir(run.path)
-    went = course.read(rundir.events, source="events.jsonl")
+    went = run_history.read(rundir.events, source="events.jsonl")
     return unfinished.look(rundir, went, called="run", logs=logs, is_alive=lambda process: run.alive).finding()
 
 
@@ -274,7 +274,7 @@ def test_commands_for_a_directory_that_is_named_like_an_option_can_be_run(laid, 
     (tmp_path / "-x" / "logs" / "attempt-0").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     found = unfinished.look(
-        RunDir(Path("-x")), course.read(Path("-x/events.jsonl"), source="e"), called="-x", logs="-x/logs", is_alive=lambda process: alive
+        RunDir(Path("-x")), run_history.read(Path("-x/events.jsonl"), source="e"), called="-x", logs="-x/logs", is_alive=lambda process: alive
     )
     named = [c for c in commands(found) if "-x" in c]
     assert named == (["unhang top ./-x"] if alive else ["unhang why ./-x/logs"])

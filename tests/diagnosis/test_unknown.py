@@ -11,7 +11,7 @@ def in_the_library(build, lab):
 
     def in_the_library(world):
         frames = lab.in_collective("all_reduce", lab.user(20, "step"))
-        asks = lab.Frame(file="/v/lib/python3.11/site-packages/unhang/runtime/evaluation/evaluating.py", line=87, name="evaluate")
+        asks = lab.Frame(file="/v/lib/python3.11/site-packages/unhang/runtime/evaluation/evaluation.py", line=87, name="evaluate")
         activity = lab.Activity(window_s=3.0, state="S", cpu_share=0.01, tree_cpu_share=0.02, switches_per_s=300.0, moved_share=0.1)
         entries = [*lab.steps(12), lab.Entry(seq=13, op="all_reduce", done=False, frames=frames)]
         b = build().rank(0, frames=frames, entries=entries, world=world)

@@ -7,7 +7,7 @@ from tests.hosts.elf import library
 
 from unhang.facts import snapshot, variable_readers, variables, which_nccl
 from unhang.facts.names_in_files import Reader
-from unhang.knowledge.variables import examining
+from unhang.variables import examine
 
 SITE = "/env/lib/python3.11/site-packages"
 TORCH_CUDA = f"{SITE}/torch/lib/libtorch_cuda.so"
@@ -189,8 +189,8 @@ def looked_at(host, environ_name):
         variable_readers.Library(id=one.id, version=one.version, binaries=tuple(str(host.path(b)) for b in one.binaries), sources=one.sources)
         for one in libraries
     ]
-    for scan in (examining.scanner(there, Reader(None)), examining.nothing_to_scan):
-        yield next(j for j in examining.of_environment(seen, scan) if j.name == environ_name)
+    for scan in (examine.scanner(there, Reader(None)), examine.nothing_to_scan):
+        yield next(j for j in examine.of_environment(seen, scan) if j.name == environ_name)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["unhang.records.logs", "unhang.diagnosis"]):
+with atheris.instrument_imports(include=["unhang.logs", "unhang.diagnosis"]):
     from unhang.diagnosis.assemble import CONTEXT, assemble
-    from unhang.diagnosis.kernel_told import sifted
+    from unhang.diagnosis.kernel_log_scope import sifted
     from unhang.diagnosis.logs import Judge
-    from unhang.records.logs import Needles, alarms, blocks, looking, read
+    from unhang.logs import Needles, alarms, blocks, line_matcher, read
 
 from rich.console import Console
 
@@ -35,7 +35,7 @@ def one(data: bytes) -> None:
         verdict = Judge(reads, sorted_out.not_examined, attempts, sorted_out.doubts).verdict(attempt.number, alone=True)
         assert not [n for n in verdict.not_examined if "check is broken" in n.why], verdict.not_examined
         for h in attempt.hits:
-            assert len(h.text) <= looking.MAX_TEXT + 2 and h.line is not None and h.line >= 1
+            assert len(h.text) <= line_matcher.MAX_TEXT + 2 and h.line is not None and h.line >= 1
         terminal.render(verdict, Console(file=io.StringIO(), width=80), lang="en")
         markdown.render(verdict)
 

@@ -18,10 +18,10 @@ import atheris
 
 from unhang.errors import UnhangError
 
-with atheris.instrument_imports(include=["unhang.records.logs"]):
-    from unhang.records.logs.finding import find
-    from unhang.records.logs.opening import Limits, walk
-    from unhang.records.logs.tars import BLOCK_BYTES
+with atheris.instrument_imports(include=["unhang.logs"]):
+    from unhang.logs.discovery import find
+    from unhang.logs.sources import Limits, walk
+    from unhang.logs.tars import BLOCK_BYTES
 
 import zstandard
 

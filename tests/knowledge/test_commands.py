@@ -24,8 +24,8 @@ from unhang.facts.host import Space
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.text import same
+from unhang.logs import Hit, clean, match
 from unhang.model import Finding, HostFinding
-from unhang.records.logs import Hit, clean, match
 
 CAUSES = catalogue.load()
 # The address of a store that nobody reached is told by one cause and enters commands of others.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.knowledge import fingerprints
-from unhang.records.logs import Hit, Signature
+from unhang.logs import Hit, Signature
 
 WHOLE = (
     "CollectiveFingerPrint(SequenceNumber=3, OpType={op}, TensorShape=[{shape}], TensorDtypes={dtype}, TensorDeviceTypes=TensorOptions(dtype=float "

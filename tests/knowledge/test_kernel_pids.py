@@ -9,8 +9,8 @@ import pytest
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.kernel_pids import is_of_a_rank
-from unhang.records.logs import Hit, match
-from unhang.records.logs.said import At, Exit, Init, NcclSaid
+from unhang.logs import Hit, match
+from unhang.logs.log_facts import At, Exit, Init, NcclSaid
 
 OOM = "Out of memory: Killed process 312 (python3) total-vm:512000kB, anon-rss:500000kB"
 XID = "NVRM: Xid (PCI:0000:47:00): 79, pid=312, name=python3, GPU has fallen off the bus."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.knowledge import serving
-from unhang.records.logs import Hit, Signature
+from unhang.logs import Hit, Signature
 
 ALL = ("shorter-context", "split-the-model", "larger-share")
 

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from unhang import flight as match
 from unhang.diagnosis import why
 from unhang.facts.host import Host
 from unhang.facts.kernel_log import uptime_s
+from unhang.frames import Frame
 from unhang.launch import events
 from unhang.launch.evidence import Taken
-from unhang.launch.incidents import Asked, Incidents, Situation, _host_pids, in_a_circle
+from unhang.launch.incidents import EvidenceRequest, Incidents, Situation, _host_pids, in_a_circle
 from unhang.launch.watch import RankState
 from unhang.model import Finding, Remedy, Verdict
-from unhang.records import match
-from unhang.records.frames import Frame
 from unhang.records.incident import Activity, RankRecord
 from unhang.records.rundir import RunDir
 
@@ -52,12 +52,12 @@ def held(**changes):
         issued = (Frame(file=TRAIN, line=7, name="step"), Frame(file=TORCH, line=99, name="all_reduce"))
         stands = (Frame(file=TRAIN, line=line, name="step"), *([Frame(file=TORCH, line=99, name=op)] if op else [])) if rank else issued
         call = SimpleNamespace(frames=issued, is_p2p=bool(rank and message))
-        waits[rank] = match.Wait(rank=rank, op="all_reduce", group=str(rank), seq=seq if rank else 3, call=call, frames=stands)
+        waits[rank] = match.CollectiveWait(rank=rank, op="all_reduce", group=str(rank), seq=seq if rank else 3, call=call, frames=stands)
         share = 0.5 if rank and busy else 0.0
         activity = Activity(window_s=5.0, state="S", cpu_share=share, tree_cpu_share=share, io_bytes_per_s=0.0, switches_per_s=1.0, rss_bytes=1)
         records[rank] = RankRecord(rank=rank, pid=rank + 1, host="h", activity=activity)
-    front = match.Front(group="0", seq=3, waiting=(0,), absent=(), complete=True, parting=None, crossed=(0, 1))
-    return match.Standstill(waits=waits, front=front), records
+    front = match.Stall(group="0", seq=3, waiting=(0,), absent=(), complete=True, parting=None, crossed=(0, 1))
+    return match.Waits(waits=waits, front=front), records
 
 
 def test_a_circle_holds_those_who_stand_in_it():
@@ -98,7 +98,7 @@ def test_what_has_come_stays_when_it_is_enough(tmp_path):
         for rank, answers in enumerate((True, False)):
             peer = Peer(answers)
             peer.opened = opened
-            asked.append(Asked(state=RankState(rank=rank, pid=1, host="h", local_rank=rank, since_s=0.0), peer=peer, activity=None))
+            asked.append(EvidenceRequest(state=RankState(rank=rank, pid=1, host="h", local_rank=rank, since_s=0.0), peer=peer, activity=None))
         gathering = asyncio.ensure_future(incidents.gather(opened, asked, enough=enough))
         while 0 not in opened.taken or opened.taken[0].stacks is None:
             await asyncio.sleep(0)
@@ -119,7 +119,9 @@ def test_a_look_that_is_cancelled_is_not_taken_for_enough(tmp_path):
         opened = incidents.open("hang")
         state = RankState(rank=0, pid=1, host="h", local_rank=0, since_s=0.0)
         for enough in (None, asyncio.Event()):
-            gathering = asyncio.ensure_future(incidents.gather(opened, [Asked(state=state, peer=Peer(False), activity=None)], enough=enough))
+            gathering = asyncio.ensure_future(
+                incidents.gather(opened, [EvidenceRequest(state=state, peer=Peer(False), activity=None)], enough=enough)
+            )
             await asyncio.sleep(0)
             gathering.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -141,7 +143,7 @@ def test_what_a_rank_gave_stays_until_it_gives_anything_again(tmp_path):
         peer = Peer(answers)
         peer.opened = opened
         state = RankState(rank=0, pid=1, host="h", local_rank=0, since_s=0.0)
-        gathering = asyncio.ensure_future(incidents.gather(opened, [Asked(state=state, peer=peer, activity=None)], enough=enough))
+        gathering = asyncio.ensure_future(incidents.gather(opened, [EvidenceRequest(state=state, peer=peer, activity=None)], enough=enough))
         for _ in range(10):
             await asyncio.sleep(0)
         meanwhile = opened.taken[0]

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from unhang.frames import Frame
 from unhang.launch import events, interruption
-from unhang.launch.incidents import Asked, Situation
+from unhang.launch.incidents import EvidenceRequest, Situation
 from unhang.launch.interruption import Interruption, asked_to_end, still_there
 from unhang.launch.watch import RankState, Stall
-from unhang.records.frames import Frame
 from unhang.records.incident import Ended
-from unhang.records.now import Place, Seen
+from unhang.records.status import Place, Seen
 
 WAITING = Stall(since_s=3.0, threshold_s=300.0, waiting=(0,), absent=(1,))
 SILENT = Stall(since_s=3.0, threshold_s=300.0, waiting=(), absent=(0, 1))
@@ -68,7 +68,7 @@ class Around:
 
     # the ground
     def everybody(self, stall):
-        return [Asked(state=s, peer=None, activity=None) for s in self.ranks.values()]
+        return [EvidenceRequest(state=s, peer=None, activity=None) for s in self.ranks.values()]
 
     def situation(self, opened):
         return Situation(

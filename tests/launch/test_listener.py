@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
+from unhang.attach import protocol
 from unhang.launch.listener import Listener
-from unhang.runtime.attach import protocol
 
 
 class Handler:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unhang.runtime.attach import protocol
+from unhang.attach import protocol
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.launch import events
-from unhang.launch.rhythm import Rhythm
+from unhang.launch.step_rate import Rhythm
 from unhang.launch.watch import Pace, RankState, Watch
 from unhang.records.incident import Ended
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import unhang
-from unhang import files
+from unhang import fsio
 from unhang.records.rundir import RunDir, new_directory
 
 PRIVATE = "[run]\nprivate = true\n"
@@ -157,10 +157,10 @@ def test_what_a_killed_run_left_goes_with_the_next_one(launcher):
 
 def dead(base: Path, name: str = "unhang-dead") -> Path:
     """As a process leaves it that is killed."""
-    with files.temporary_directory(base=str(base)) as made:
+    with fsio.temporary_directory(base=str(base)) as made:
         copied = base / name
         copied.mkdir(mode=0o700)
-        (copied / files.MARK).write_bytes((made / files.MARK).read_bytes())
+        (copied / fsio.MARK).write_bytes((made / fsio.MARK).read_bytes())
     (copied / "kept.txt").touch()
     return copied
 
@@ -172,20 +172,20 @@ def test_only_what_is_left_for_certain_is_removed(tmp_path, monkeypatch):
     gone, outside = dead(base), dead(elsewhere)
     open_to_others, other_machine, unmarked = (dead(base, f"unhang-{name}") for name in ("open", "other", "unmarked"))
     open_to_others.chmod(0o770)
-    (other_machine / files.MARK).write_text("another boot")
-    (unmarked / files.MARK).unlink()
+    (other_machine / fsio.MARK).write_text("another boot")
+    (unmarked / fsio.MARK).unlink()
     link = base / "unhang-link"
     link.symlink_to(outside)
     (gone / "link").symlink_to(outside)
     linked_mark = base / "unhang-linked-mark"
     linked_mark.mkdir(mode=0o700)
-    (linked_mark / files.MARK).symlink_to(outside / files.MARK)
-    with files.temporary_directory(base=str(base)) as alive:
+    (linked_mark / fsio.MARK).symlink_to(outside / fsio.MARK)
+    with fsio.temporary_directory(base=str(base)) as alive:
         monkeypatch.setattr(os, "geteuid", lambda: gone.stat().st_uid + 1)
-        files.sweep(str(base))
+        fsio.sweep(str(base))
         assert gone.exists()
         monkeypatch.undo()
-        files.sweep(str(base))
+        fsio.sweep(str(base))
         assert sorted(base.iterdir()) == sorted([alive, open_to_others, other_machine, unmarked, link, linked_mark])
     assert (outside / "kept.txt").exists() and not alive.exists()
 
@@ -200,14 +200,14 @@ def test_nothing_is_open_in_what_is_removed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(shutil, "rmtree", removed)
     dead(tmp_path)
-    files.sweep(str(tmp_path))
+    fsio.sweep(str(tmp_path))
     assert opened == [[], []] and list(tmp_path.iterdir()) == []
 
 
 def test_what_is_kept_for_the_user_stays(tmp_path):
-    with files.temporary_directory(base=str(tmp_path)) as made:
-        files.keep(made)
-    files.sweep(str(tmp_path))
+    with fsio.temporary_directory(base=str(tmp_path)) as made:
+        fsio.keep(made)
+    fsio.sweep(str(tmp_path))
     assert made.is_dir()
 
 

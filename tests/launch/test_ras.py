@@ -7,13 +7,13 @@ import json
 
 import pytest
 from tests.diagnosis.test_ras import all_but
-from tests.records.nccl_ras import TEXT_ONLY, V28, listening, nccl
+from tests.ras.nccl_ras import TEXT_ONLY, V28, listening, nccl
 
 from unhang.facts.host import Host
 from unhang.launch import evidence
-from unhang.launch.incidents import Asked, Incidents
+from unhang.launch.incidents import EvidenceRequest, Incidents
 from unhang.launch.watch import RankState, Stall
-from unhang.records.ras import load
+from unhang.ras import load
 from unhang.records.rundir import MEMBER, RunDir
 
 STATE = RankState(rank=1, pid=2**22 + 1, host="h", local_rank=1, since_s=0.0, backend="cpu:gloo,cuda:nccl")
@@ -69,7 +69,7 @@ def test_an_incident_takes_it_beside_the_ranks(rundir, server, monkeypatch, stal
     incidents = Incidents(rundir, host=Host(), first=1, clock=lambda: 9.0, tell=lambda event: None)
     stall = Stall(since_s=1.0, threshold_s=5.0, waiting=(), absent=()) if stalls else None
     opened = incidents.open("hang" if stalls else "failure", stall)
-    asyncio.run(incidents.gather(opened, [Asked(state=STATE, peer=None, activity=None)]))
+    asyncio.run(incidents.gather(opened, [EvidenceRequest(state=STATE, peer=None, activity=None)]))
     assert opened.gathered.is_set()
     assert opened.ras == ("incidents/1/ras.json" if stalls else None)
     assert bool(server.commands) is stalls

@@ -19,7 +19,7 @@ import pytest
 
 from unhang.diagnosis.why import judge
 from unhang.launch.attempt import INTERRUPT_GRACE_S
-from unhang.launch.rhythm import STANDS_S
+from unhang.launch.step_rate import STANDS_S
 from unhang.records.rundir import RunDir
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from unhang.frames import Frame
 from unhang.launch import events
-from unhang.launch.alarm import Alarm
 from unhang.launch.evidence import Taken
+from unhang.launch.hang_detector import Alarm
 from unhang.launch.patience import LIMIT_S, Patience
 from unhang.launch.watch import RankState, Stall
-from unhang.model import Wait
-from unhang.records.frames import Frame
-from unhang.records.incident import Activity, Counters
+from unhang.model import Counters, Wait
+from unhang.records.incident import Activity
 
 QUIET = Activity(window_s=5.0, state="S", cpu_share=0.0, tree_cpu_share=0.0, switches_per_s=0.0, places=1)
 WORKS = replace(QUIET, state="R", cpu_share=1.0, tree_cpu_share=1.0, places=50)

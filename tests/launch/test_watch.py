@@ -1,8 +1,9 @@
 import pytest
 
-from unhang.launch.rhythm import Rhythm
+from unhang.launch.step_rate import Rhythm
 from unhang.launch.watch import RankState, Watch
-from unhang.records.incident import Counters, Ended
+from unhang.model import Counters
+from unhang.records.incident import Ended
 
 
 class Training:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.pack import verification
+from unhang.pack import verify
 from unhang.pack.manifest import Entry, Manifest, Python, Torch
 from unhang.pack.preflight import Target, preflight
 
@@ -96,7 +96,7 @@ LIBRARY = "Traceback (most recent call last):\nImportError: libcudnn.so.9: canno
     ],
 )
 def test_interpretation(changed, area, state, cause):
-    found = {a.id: (a, findings) for a, findings in verification.interpret(GOOD | changed, MANIFEST)}
+    found = {a.id: (a, findings) for a, findings in verify.interpret(GOOD | changed, MANIFEST)}
     assert list(found) == ["imports", "pip", "scripts", "gloo", "nccl"]
     assert found[area][0].state == state
     assert all(a.state == "ok" for id, (a, _) in found.items() if id != area)
@@ -105,7 +105,7 @@ def test_interpretation(changed, area, state, cause):
 
 
 def test_a_python_that_does_not_start_is_one_finding():
-    (area, findings), *others = verification.interpret(
+    (area, findings), *others = verify.interpret(
         "Fatal Python error: init_fs_encoding: No module named 'encodings'\nModuleNotFoundError: No module named 'encodings'", MANIFEST
     )
     assert (area.state, area.summary, [f.cause for f in findings]) == ("found", "its Python does not start", ["env-relocation"])
@@ -114,6 +114,6 @@ def test_a_python_that_does_not_start_is_one_finding():
 
 def test_a_reason_is_given_once():
     failed = {"tried": 3, "failed": [{"module": name, "output": LIBRARY} for name in ("torch", "numpy")]}
-    found = {a.id: findings for a, findings in verification.interpret(GOOD | {"imports": failed, "gloo": [1, LIBRARY]}, MANIFEST)}
+    found = {a.id: findings for a, findings in verify.interpret(GOOD | {"imports": failed, "gloo": [1, LIBRARY]}, MANIFEST)}
     assert [f.says.partition(": ")[0] for f in found["imports"]] == ["cannot import torch (torch), numpy (numpy)"]
     assert [(f.says, f.remedies) for f in found["gloo"]] == [("2 ranks of torchrun fail at an all_reduce: as above", ())]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.pack.conftest import package, run, unhang
 
-from unhang.pack import placement
+from unhang.pack import relocate
 
 
 @pytest.fixture
@@ -137,26 +137,26 @@ def test_a_project_travels_without_its_archive(is_checkout, env, tmp_path):
 )
 def test_paths_are_replaced_where_they_are_paths(text, expected):
     moves = [("/old/project", "/new/.editable/project"), ("/old/env", "/new"), ("/old/b", "/a new")]
-    found = placement.rewritten(text.encode(), "text", moves, final="/new", interpreter=None, names=())
+    found = relocate.rewritten(text.encode(), "text", moves, final="/new", interpreter=None, names=())
     assert found.decode() == expected
 
 
 def test_new_paths_are_not_replaced_again():
     moves = [("/home/ann/proj/.venv", "/home/ann/proj/envs/a"), ("/home/ann/proj", "/home/ann/proj/envs/a/.editable/proj")]
-    found = placement.rewritten(b"/home/ann/proj/.venv/bin:/home/ann/proj/src", "text", moves, final="/x", interpreter=None, names=())
+    found = relocate.rewritten(b"/home/ann/proj/.venv/bin:/home/ann/proj/src", "text", moves, final="/x", interpreter=None, names=())
     assert found == b"/home/ann/proj/envs/a/bin:/home/ann/proj/envs/a/.editable/proj/src"
 
 
 def test_the_python_without_a_lock_is_found():
     script = b"#!/old/env/bin/python3.14t -I\n"
-    found = placement.rewritten(script, "script", [("/old/env", "/new")], final="/new", interpreter=None, names=("python3.14t",))
+    found = relocate.rewritten(script, "script", [("/old/env", "/new")], final="/new", interpreter=None, names=("python3.14t",))
     assert b"/'python3.14t' -I \"$0\"" in found
 
 
 def test_a_script_with_a_future_keeps_its_first_statement():
     script = b'#!/old/env/bin/python\n"""Says."""\nfrom __future__ import annotations\n'
     moves = [("/old/env", "/new")]
-    found = placement.rewritten(script, "script", moves, final="/new", interpreter=None, names=("python",))
+    found = relocate.rewritten(script, "script", moves, final="/new", interpreter=None, names=("python",))
     assert found == script.replace(b"/old/env", b"/new")
     compile(found, "script", "exec")
 

@@ -20,7 +20,8 @@ from tests.pack.conftest import package, run, unhang
 
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
-from unhang.pack import archive, checks, contents, placement
+from unhang.pack import archive, import_checks, relocate
+from unhang.pack import files as contents
 
 HIDE = """
 set -e
@@ -48,7 +49,7 @@ def test_works_without_its_old_place_and_without_its_python(env, packed, tmp_pat
     hidden = [str(env.parent), *([base] if (base := base_of(env)) not in ("/usr", "/") and not sys.executable.startswith("/usr") else [])]
     script = tmp_path / "hide.sh"
     script.write_text(HIDE)
-    shutil.copy(checks.__file__, tmp_path / "checks.py")
+    shutil.copy(import_checks.__file__, tmp_path / "checks.py")
     out = run("unshare", "-m", "sh", script, *hidden, env=os.environ | {"DEST": str(dest), "CHECKS": str(tmp_path / "checks.py")})
     said, modules, told = out.strip().splitlines()
     assert said == f"first {dest} {dest}/.python"
@@ -263,7 +264,7 @@ def test_two_ranks_meet_with_the_torchrun_of_the_environment(packed, tmp_path):
     script = dest / "bin" / "torchrun"
     script.write_bytes((dest / "bin" / "demo-cli").read_bytes().replace(b"demo_pkg import main", b"torch.distributed.run import main"))
     script.chmod(0o755)
-    told = json.loads(run(dest / "bin" / "python", "-I", checks.__file__, "120").strip().splitlines()[-1])
+    told = json.loads(run(dest / "bin" / "python", "-I", import_checks.__file__, "120").strip().splitlines()[-1])
     assert told["gloo"][0] == 0, told["gloo"][1]
     assert told["nccl"][0] == 0, told["nccl"][1]
     assert {f["script"] for f in told["scripts"]["failed"]} == set()
@@ -316,8 +317,8 @@ def test_what_is_no_environment_is_refused(tmp_path, packed):
     (tmp_path / ".place.unhang-new").symlink_to("thesis")
     assert "cannot write" in unhang("load", packed, tmp_path / "place", code=2)
     # It appeared while an archive was unpacked.
-    with pytest.raises(OSError), placement.beside(tmp_path / "new") as new:
-        placement.exchange(new, tmp_path / "thesis", replace=False)
+    with pytest.raises(OSError), relocate.beside(tmp_path / "new") as new:
+        relocate.exchange(new, tmp_path / "thesis", replace=False)
     assert (tmp_path / "thesis" / "a.tex").read_text() == "three years"
     assert f"{packed} is no directory" in unhang("load", packed, packed / "a" / "b", code=2)
     unhang("load", packed, tmp_path / "a" / "b")

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from unhang.planning.formula import Tracked, counts, estimate, layer_activations
-from unhang.planning.shape import from_config
-from unhang.planning.training import STRATEGIES, Lora, Training
+from unhang.plan.memory_model import Tracked, counts, estimate, layer_activations
+from unhang.plan.model_shape import from_config
+from unhang.plan.training import STRATEGIES, Lora, Training
 from unhang.probes import memory
 
 pytestmark = pytest.mark.torch

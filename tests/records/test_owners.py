@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from unhang.cli import aside, caches
-from unhang.files import check_owner
-from unhang.knowledge.settings import configuration
+from unhang.cli import caches, stderr
+from unhang.fsio import check_owner
+from unhang.settings import configuration
 
 UNHANG = (sys.executable, "-m", "unhang")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -74,7 +74,7 @@ def test_a_cache_that_another_user_may_have_filled(tmp_path, monkeypatch, capsys
     assert caches.folder() == tmp_path / "unhang", "to be made"
     (tmp_path / "unhang").mkdir(mode=0o755)
     assert caches.folder() == tmp_path / "unhang"
-    aside.say_once.cache_clear()
+    stderr.say_once.cache_clear()
     (tmp_path / "unhang").chmod(0o777) if how == "writable" else os.chown(tmp_path / "unhang", OTHER, OTHER)
     assert caches.folder() is None and caches.folder() is None
     assert len(capsys.readouterr().err.splitlines()) == 1

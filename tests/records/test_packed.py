@@ -17,10 +17,10 @@ import pytest
 import zstandard
 
 from unhang.errors import UnhangError
+from unhang.logs.discovery import find
+from unhang.logs.sources import Source
+from unhang.logs.streams import Limits
 from unhang.records import packed
-from unhang.records.logs.finding import find
-from unhang.records.logs.opening import Source
-from unhang.records.logs.streams import Limits
 
 RUN = b'{"schema": "unhang/run/1", "started": "2026-11-0%dT10:00:00+00:00"}'
 

@@ -13,7 +13,7 @@ from unhang.diagnosis.why import judge
 from unhang.errors import RunDirError
 from unhang.launch.supervise import run_path
 from unhang.records.incident import Raised
-from unhang.records.live.looking import Looker
+from unhang.records.run_follower import Looker
 from unhang.records.rundir import MEMBER, RunDir
 
 

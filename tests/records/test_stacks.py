@@ -11,8 +11,8 @@ import textwrap
 import pytest
 
 from unhang.errors import RecordError
+from unhang.frames import Frame, place, user_frame, without_hook
 from unhang.records import stacks
-from unhang.records.frames import Frame, place, user_frame, without_hook
 from unhang.records.incident import Stacks, ThreadStack
 from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, is_endless, main_thread, worker_of_pyspy
 
@@ -214,7 +214,7 @@ def test_guards_of_one_physical_line(tmp_path):
 def test_the_hook_is_not_where_a_rank_stands():
     user, torch = frame("/home/u/train.py"), frame(f"{SITE}/torch/optim/adam.py")
     wait = frame("/usr/lib/python3.11/threading.py")
-    for hook in (f"{SITE}/unhang/runtime/attach/session.py", "/src/unhang/testing/faults.py"):
+    for hook in (f"{SITE}/unhang/attach/session.py", "/src/unhang/testing/faults.py"):
         assert without_hook((user, torch, frame(hook), wait)) == (user, torch)
         # A wrapper around the user's call is passed through.
         assert without_hook((user, frame(hook), torch)) == (user, frame(hook), torch)

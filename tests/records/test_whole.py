@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from unhang import files
+from unhang import fsio
 
 
 @pytest.mark.timeout(20)
@@ -13,7 +13,7 @@ def test_a_file_is_read_up_to_a_bound_and_nothing_else_is(tmp_path):
     file, pipe = tmp_path / "file", tmp_path / "pipe"
     file.write_bytes(b"12345")
     os.mkfifo(pipe)
-    assert files.bounded_read(file, 9) == b"12345" and files.bounded_read(str(file), 3) == b"123"
+    assert fsio.bounded_read(file, 9) == b"12345" and fsio.bounded_read(str(file), 3) == b"123"
     for path, number, says in (
         (pipe, errno.EINVAL, "it is no regular file"),
         ("/dev/zero", errno.EINVAL, "it is no regular file"),
@@ -21,7 +21,7 @@ def test_a_file_is_read_up_to_a_bound_and_nothing_else_is(tmp_path):
         (tmp_path / "none", errno.ENOENT, "No such file or directory"),
     ):
         with pytest.raises(OSError, match=says) as e:
-            files.bounded_read(path, 9)
+            fsio.bounded_read(path, 9)
         assert e.value.errno == number and e.value.strerror == says
 
 
@@ -29,7 +29,7 @@ def test_what_a_pipe_holds_stays_in_it():
     reader, writer = os.pipe()
     os.write(writer, b"another's")
     with pytest.raises(OSError, match="no regular file"):
-        files.bounded_read(f"/dev/fd/{reader}", 9)
+        fsio.bounded_read(f"/dev/fd/{reader}", 9)
     assert os.read(reader, 99) == b"another's"
     os.close(reader)
     os.close(writer)

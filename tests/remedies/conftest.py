@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.knowledge.settings.setting import Installed
 from unhang.remedies import trial
+from unhang.settings.setting import Installed
 
 # Whether so many ranks over that backend work under an environment.
 Works = Callable[[Mapping[str, str], int, str], bool]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.knowledge.settings.installed import installed
-from unhang.remedies import ladder, rungs, trial
+from unhang.remedies import ladder, ladder_steps, trial
+from unhang.settings.installed import installed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -24,7 +24,7 @@ def one_gpu():
     return trial.Bench(python=sys.executable, world_size=1, backend="nccl", environ=environ, installed=here)
 
 
-@pytest.mark.parametrize("key", [None, *rungs.TRANSPORTS])
+@pytest.mark.parametrize("key", [None, *ladder_steps.TRANSPORTS])
 def test_each_rung_works_with_one_rank(one_gpu, key):
     choice = {} if key is None else {key: False}
     if one_gpu.refused(choice):
@@ -42,6 +42,6 @@ def test_two_ranks_on_one_gpu_end_on_gloo(one_gpu):
     first = trial.run(bench, {}, limit_s=300)
     assert first.outcome == "failed"
     assert first.verdict is not None and first.verdict.primary is not None and first.verdict.primary.cause == "duplicate-gpu"
-    candidates = rungs.rungs(verdict=first.verdict, installed=bench.installed, backend="nccl", world_size=2)
+    candidates = ladder_steps.rungs(verdict=first.verdict, installed=bench.installed, backend="nccl", world_size=2)
     found = ladder.climb(bench, candidates, why="duplicate-gpu", limit_s=800)
     assert found.chosen == {"backend": "gloo"} and found.confirmed

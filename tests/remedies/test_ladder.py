@@ -2,14 +2,14 @@
 
 import pytest
 
-from unhang.knowledge.settings.presets import CONSERVATIVE
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy, Steps, Verdict
-from unhang.remedies import ladder, rungs, trial
+from unhang.remedies import ladder, ladder_steps, trial
+from unhang.settings.presets import CONSERVATIVE
 
 
 def climb(bench, **more):
-    candidates = rungs.rungs(
+    candidates = ladder_steps.rungs(
         verdict=more.pop("verdict", None),
         installed=bench.installed,
         backend=bench.backend,

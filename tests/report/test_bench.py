@@ -12,7 +12,7 @@ from tests.bench.trainings import Trainings
 from unhang import encoding
 from unhang.bench.arms import Rules
 from unhang.bench.comparison import Comparison
-from unhang.bench.rounds import RoundView
+from unhang.bench.elimination import RoundView
 from unhang.model import Evidence, Finding, Verdict
 from unhang.report import bench_metrics
 from unhang.report.bench import ProgressLine, Report

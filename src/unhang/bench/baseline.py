@@ -13,16 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from unhang import encoding, files
-from unhang.bench.comm import Asked, Row
+from unhang import encoding, fsio
+from unhang.bench.collective_bench import Asked, Row
 from unhang.bench.comparison import CONFIDENCE, Comparison, compare
 from unhang.errors import RecordError, UnhangError
 from unhang.facts import gpu, snapshot
 from unhang.facts.host import Host
 from unhang.facts.speed import Check
 from unhang.facts.units import size
-from unhang.knowledge.settings.installed import installed
-from unhang.remedies import fingerprint
+from unhang.remedies import job_fingerprint
+from unhang.settings.installed import installed
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS baseline (machine TEXT PRIMARY KEY, recorded TEXT, data BLOB);
@@ -46,7 +46,7 @@ def machine(python: str) -> dict[str, str]:
     seen = snapshot.take(host, only=("gpu", "network", "shm", "container", "limits"))
     gpus, found = seen.get(gpu.SUBJECT), installed(python, host)
     words = {
-        **fingerprint.machine(seen),
+        **job_fingerprint.machine(seen),
         "driver": gpus.driver if gpus is not None else None,
         "cores": os.cpu_count(),
         "torch": found.torch and ".".join(map(str, found.torch)),
@@ -113,7 +113,7 @@ class Store:
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            files.make_for_database(self.path)
+            fsio.make_for_database(self.path)
             with contextlib.closing(sqlite3.connect(self.path, timeout=5)) as db, db:
                 db.executescript(_TABLES)
                 yield db

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from unhang.bench.comm import Group
+from unhang.bench.collective_bench import Group
 from unhang.facts import gpu, infiniband, network, pcie, snapshot
 from unhang.facts.host import Host
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unhang.bench.arms import Arm
 from unhang.bench.step_times import RankFile
-from unhang.records.logs import nccl
+from unhang.logs import nccl_lines
 
 # Connections, devices and settings. COLL and TUNING print a line for each call, which costs time.
 SUBSYSTEMS = "INIT,ENV"
@@ -31,6 +31,6 @@ def read(folder: Path, ranks: Iterable[RankFile]) -> tuple[RankFile, ...]:
     found = []
     for one in ranks:
         with contextlib.suppress(OSError):
-            one = replace(one, observed={**one.observed, **nccl.read_used(folder / f"nccl-{host}-{one.pid}.log")})
+            one = replace(one, observed={**one.observed, **nccl_lines.read_used(folder / f"nccl-{host}-{one.pid}.log")})
         found.append(one)
     return tuple(found)

@@ -19,8 +19,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from unhang import encoding, files
-from unhang.bench.measures import RankMeasures
+from unhang import encoding, fsio
+from unhang.bench.step_breakdown import RankMeasures
 from unhang.bench.step_times import Steps
 from unhang.diagnosis.redact import redact
 from unhang.errors import RecordError, RunDirError
@@ -121,7 +121,7 @@ class BenchDir:
                 says_zh=f"{path} 不是 unhang bench 的目录：其中没有 bench.json",
                 cause="unhang bench compare makes them as runs/bench-<name>-<time>/",
             )
-        if (wrong := files.check_owner(path)) is not None:
+        if (wrong := fsio.check_owner(path)) is not None:
             raise RunDirError(wrong.en, says_zh=wrong.zh)
         return cls(path.absolute(), RunDir(path).read(path / "bench.json", Asked))
 
@@ -144,7 +144,7 @@ class BenchDir:
 
     def _read(self, name: str, kind: type[_Line]) -> tuple[_Line, ...]:
         try:
-            with open(self.path / name, "r+b", opener=files.open_private) as f:
+            with open(self.path / name, "r+b", opener=fsio.open_private) as f:
                 *lines, rest = f.read().split(b"\n")
                 found = [msgspec.json.decode(line, type=kind) for line in lines]
                 if rest:
@@ -161,7 +161,7 @@ class BenchDir:
         """Raises RunDirError."""
         try:
             path = self.path / ("runs.jsonl" if isinstance(line, Run) else "failures.jsonl")
-            with open(path, "ab", opener=files.open_private) as f:
+            with open(path, "ab", opener=fsio.open_private) as f:
                 f.write(encoding.encode(line) + b"\n")
         except OSError as e:
             raise RunDirError(f"cannot write {e.filename}: {e.strerror or e}") from e

@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from unhang.bench import gpu_counters, in_force, measures, nccl_log, step_times
+from unhang.attach import protocol
+from unhang.bench import effective_settings, gpu_counters, nccl_log, step_breakdown, step_times
 from unhang.bench.arms import Arm, Rules, order
+from unhang.bench.elimination import RaceState, evaluate_rounds, find_round
 from unhang.bench.records import BenchDir, Failure, Run, last_words
-from unhang.bench.rounds import RaceState, evaluate_rounds, find_round
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, RunDirError, UnhangError
 from unhang.facts.host import Host
-from unhang.files import as_argument
+from unhang.fsio import as_argument
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
 from unhang.launch.command import Command
 from unhang.model import Verdict
 from unhang.records.rundir import RunDir
-from unhang.runtime.attach import protocol
 
 Stopped = Literal["decided", "budget", "interrupted", "failed"]
 
@@ -147,7 +147,7 @@ class Benchmark:
         asked[protocol.ENV_STEP_VARIABLES] = ",".join(sorted({name for one in self._arms.values() for name in one.changes}))
         asked |= nccl_log.settings(self._arms.values(), nccl, os.environ)
         supervisor = supervise.Supervisor(
-            replace(arm.command, argv=tuple(word.replace(in_force.RUN_DIR, str(rundir.path)) for word in arm.command.argv)),
+            replace(arm.command, argv=tuple(word.replace(effective_settings.RUN_DIR, str(rundir.path)) for word in arm.command.argv)),
             rundir=rundir,
             options=Options(),
             policy=supervise.Policy(on_failure="abort", max_restarts=0),
@@ -184,7 +184,7 @@ class Benchmark:
             if not self._rules.is_race or arm.name == next(iter(self._arms)):
                 raise
             return Failure(round=progress.round, arm=arm.name, run_dir=str(rundir.path), why=str(e))
-        found, own = in_force.gather(ranks, overridden, run_dir=str(rundir.path))
+        found, own = effective_settings.gather(ranks, overridden, run_dir=str(rundir.path))
         run = Run(
             round=progress.round,
             arm=arm.name,
@@ -194,11 +194,11 @@ class Benchmark:
             steps=steps,
             in_force=found,
             set_by_script=own,
-            ranks=measures.measure(ranks, steps, counters.over),
+            ranks=step_breakdown.measure(ranks, steps, counters.over),
             gpu_links=gpu_counters.links(Host(), {one.gpu for one in ranks if one.gpu}) if progress.round == 1 else (),
         )
         if (first := next((one for one in self._runs if one.arm == arm.name), None)) is not None:
-            in_force.check_alike(arm, first, run)
+            effective_settings.check_alike(arm, first, run)
         self._directory.add(run)
         self._runs.append(run)
         self._longest_s = max(self._longest_s, run.elapsed_s)

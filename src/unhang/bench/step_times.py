@@ -1,4 +1,4 @@
-"""The step times of one run, from the files that each rank wrote (runtime/attach/step_times)."""
+"""The step times of one run, from the files that each rank wrote (attach/step_times)."""
 
 from __future__ import annotations
 

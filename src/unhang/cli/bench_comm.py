@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from unhang.bench import baseline, hardware
-from unhang.bench import comm as measuring
-from unhang.bench.comm import LOCAL, OPS, Asked, Result, Row
+from unhang.bench import collective_bench as measuring
+from unhang.bench.collective_bench import LOCAL, OPS, Asked, Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.cli import caches, json_errors
 from unhang.cli.bench import LEAST_ROUNDS, need_scipy
@@ -18,10 +18,10 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, UnhangError
 from unhang.facts.speed import FILE
 from unhang.facts.units import size
-from unhang.knowledge.settings.installed import installed
 from unhang.probes import live
 from unhang.report import language, screen
-from unhang.report.comm import INTERRUPTED, Report, check_table
+from unhang.report.collective_bench import INTERRUPTED, Report, check_table
+from unhang.settings.installed import installed
 
 
 def comm(options: SimpleNamespace) -> None:

@@ -17,11 +17,12 @@ from typing import Any, Literal
 
 import typer
 
-from unhang import files
-from unhang.bench import ready_made
+from unhang import fsio
+from unhang.attach.step_times import is_of_interest, is_secret
+from unhang.bench import presets as ready_made
 from unhang.bench.arms import Arm, Rules
-from unhang.bench.in_force import ARGUMENTS, BY_HOOK, REPORTED_AS, WORLD_SIZE
-from unhang.bench.ready_made import NONE, READY_MADE
+from unhang.bench.effective_settings import ARGUMENTS, BY_HOOK, REPORTED_AS, WORLD_SIZE
+from unhang.bench.presets import NONE, READY_MADE
 from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
 from unhang.cli import json_errors, training_command
@@ -29,13 +30,12 @@ from unhang.cli import settings as of_settings
 from unhang.cli.bench import need_scipy
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import RunDirError, UnhangError
-from unhang.knowledge.settings.planning import Plan
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.report import bench, language, screen, settings
 from unhang.report.bench_ranking import Ranking
 from unhang.report.html import of_bench
-from unhang.runtime.attach.step_times import is_of_interest, is_secret
+from unhang.settings.plan import Plan
 from unhang.text import Text
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -58,7 +58,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     """
     need_scipy()
     for path in filter(None, (options.csv, options.markdown, options.html)):
-        if not files.is_dir(path.absolute().parent):
+        if not fsio.is_dir(path.absolute().parent):
             raise UnhangError(f"cannot write {path}: there is no directory {path.parent}")
     directory = _resumed(verb, options, typed) if options.resume is not None else None
     asked = directory.asked if directory is not None else _asked(verb, options)
@@ -84,7 +84,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         screen.echo(
             f"unhang: {_GOES_ON.fill(command=json_errors.shown(shlex.join(redact_command(command.argv)))).of(language.spoken())}", stderr=True
         )
-    again = f"unhang bench {verb} --resume {files.as_argument(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
+    again = f"unhang bench {verb} --resume {fsio.as_argument(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
         result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()
     common: dict[str, Any] = {"arms": arms, "rules": rules, "run_dir": directory.path, "again": again, "result": result}
@@ -99,7 +99,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     ):
         try:
             if path is not None:
-                files.write_named(path, write().encode("utf-8"))
+                fsio.write_named(path, write().encode("utf-8"))
         except OSError as e:
             raise RunDirError(f"cannot write {path}: {e.strerror or e}") from e
     raise typer.Exit(result.exitcode)
@@ -207,7 +207,7 @@ def _resumed(verb: str, options: SimpleNamespace, typed: Collection[str]) -> Ben
     if asked.verb != verb:
         raise UnhangError(
             f"{path} is a directory of unhang bench {asked.verb}",
-            hint=f"unhang bench {asked.verb} --resume {files.as_argument(path)}",
+            hint=f"unhang bench {asked.verb} --resume {fsio.as_argument(path)}",
         )
     if others := sorted(frozenset(typed) - _ANEW - {"command"}):
         raise UnhangError(f"{others[0]} cannot be changed: {path} goes on as it began", hint=f"leave {others[0]} out, or start a new comparison")
@@ -216,7 +216,7 @@ def _resumed(verb: str, options: SimpleNamespace, typed: Collection[str]) -> Ben
     if not words and asked.hides:
         raise UnhangError(
             "the command holds a credential, which is not kept: it has to be typed again",
-            hint=f"unhang bench {asked.verb} --resume {files.as_argument(path)} -- {shlex.join(asked.words)}",
+            hint=f"unhang bench {asked.verb} --resume {fsio.as_argument(path)} -- {shlex.join(asked.words)}",
         )
     if words and tuple(redact_command(words)) != tuple(asked.words):
         raise UnhangError(f"this is another command than that of {path}: {shlex.join(asked.words)}", hint="leave it out")
@@ -297,7 +297,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
 
 def _variable(arm: str, word: str) -> tuple[str, str]:
     """Raises UnhangError for a name or a value that cannot be meant, and for what must not be recorded."""
-    from unhang.knowledge.variables import known, values
+    from unhang.variables import known, value_parsers
 
     name, joined, value = word.removeprefix(_VARIABLE).partition("=")
     said = f"--{arm} {_VARIABLE}{name}"
@@ -308,7 +308,7 @@ def _variable(arm: str, word: str) -> tuple[str, str]:
     entry = known.entries().get(name)
     if entry is None and known.owned(name) and (meant := known.nearest(name)) is not None:
         raise UnhangError(f"{said}: no such variable is known", cause=f"did you mean {meant}?", hint=f"--{arm} {_VARIABLE}{meant}={value}")
-    if entry is not None and not values.is_legal(entry.kind, value):
+    if entry is not None and not value_parsers.is_legal(entry.kind, value):
         raise UnhangError(f"{said}={value}: it takes {entry.kind.text()}")
     return name, value
 

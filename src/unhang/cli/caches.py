@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from unhang import files
-from unhang.cli.aside import say_once
+from unhang import fsio
+from unhang.cli.stderr import say_once
 
 
 def folder() -> Path | None:
@@ -16,7 +16,7 @@ def folder() -> Path | None:
         return None
     cache = Path(root) / "unhang"
     # One that is not there yet will be made.
-    if os.path.lexists(cache) and (wrong := files.check_owner(cache)) is not None:
+    if os.path.lexists(cache) and (wrong := fsio.check_owner(cache)) is not None:
         say_once(wrong)
         return None
     return cache

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unhang import files
+from unhang import fsio
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.knowledge.text import Text
-from unhang.remedies.exports import checking
-from unhang.remedies.exports.checking.documents import Problem
+from unhang.remedies import lint
+from unhang.remedies.lint.documents import Problem
 from unhang.report import language, screen
 
 _MAX_BYTES = 4 * 1024 * 1024
@@ -51,7 +51,7 @@ def check(names: Sequence[str], *, form: str | None, nodes: int | None, processe
     for name in asked:
         try:
             texts[name] = text = _text(name)
-            commands = list(checking.named_by(text))
+            commands = list(lint.named_by(text))
         except UnhangError as e:
             found.append(Checked(name=name, refused=e))
             texts.pop(name, None)
@@ -64,8 +64,8 @@ def check(names: Sequence[str], *, form: str | None, nodes: int | None, processe
     for name, text in texts.items():
         try:
             own = form if name in names else None
-            recognised, problems = checking.check(name, text, form=own, nodes=nodes, processes=processes, options=given.get(name, {}))
-            starts_nothing = checking.starts_nothing(recognised, text)
+            recognised, problems = lint.check(name, text, form=own, nodes=nodes, processes=processes, options=given.get(name, {}))
+            starts_nothing = lint.starts_nothing(recognised, text)
             found.append(Checked(name=name, form=recognised, problems=problems, starts_nothing=starts_nothing))
         except UnhangError as e:
             found.append(Checked(name=name, refused=e))
@@ -104,11 +104,11 @@ def as_json(one: Checked) -> dict[str, object]:
 
 def _text(name: str) -> str:
     try:
-        data = files.read_stdin().read(_MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
+        data = fsio.read_stdin().read(_MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
     except OSError as e:
         raise UnhangError(f"cannot read {name}: {e.strerror}") from e
     if data.startswith(_UTF_16):
-        raise UnhangError(f"{name} is UTF-16, which no launcher reads", hint=f"iconv -f UTF-16 -t UTF-8 {files.as_argument(name)}")
+        raise UnhangError(f"{name} is UTF-16, which no launcher reads", hint=f"iconv -f UTF-16 -t UTF-8 {fsio.as_argument(name)}")
     if len(data) > _MAX_BYTES or b"\0" in data:
         raise UnhangError(f"{name} is no file of a launcher")
     return data.decode("utf-8", errors="surrogateescape")

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from unhang.errors import EXIT_FOUND, MissingExtra, RecordError, RunDirError, UnhangError, interrupted_by
-from unhang.launch.ending import die_with_parent
+from unhang.flight import load
 from unhang.launch.supervise import run_path
-from unhang.records.flight import load
+from unhang.launch.terminate import die_with_parent
 from unhang.records.rundir import RunDir, new_directory
 from unhang.report import screen
 from unhang.testing.scenarios import QUICK, SCENARIOS, Scenario, places

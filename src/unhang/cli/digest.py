@@ -20,14 +20,14 @@ _NAMES = 3
 def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     """Write this host's digest and say where; the exit code. Raises UnhangError."""
 
-    from unhang import files
+    from unhang import fsio
     from unhang.diagnosis.redact import redact
     from unhang.errors import EXIT_OK, EXIT_USER, RecordError, UnhangError
+    from unhang.flight.rank_from_name import closed_ranks
+    from unhang.flight.read_all import sum_up
+    from unhang.logs.discovery import find
+    from unhang.logs.sources import shown
     from unhang.model import NotExamined
-    from unhang.records.flight.naming import closed_ranks
-    from unhang.records.flight.recordings import sum_up
-    from unhang.records.logs.finding import find
-    from unhang.records.logs.opening import shown
     from unhang.report.screen import reading
 
     summed = [_dumps_of_run(p) for p in paths]
@@ -64,7 +64,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
         json_errors.print_json(told)
     else:
         dumps = f"{done.dumps} dump{'s' if done.dumps != 1 else ''}"
-        next_step = f"unhang why {files.as_argument(folder)}"
+        next_step = f"unhang why {fsio.as_argument(folder)}"
         screen.echo(f"{shown(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {shown(next_step)}")
         for n in missed:
             screen.echo(f"unhang: not in it: {shown(n.what)}: {shown(n.why)}", stderr=True)
@@ -76,9 +76,9 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
 
 def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
     """Of a run directory the dumps of its last incident, and what it holds beside them; anything else as it is."""
-    from unhang import files
+    from unhang import fsio
+    from unhang.logs.sources import shown
     from unhang.model import NotExamined
-    from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir
 
     run = RunDir(Path(path))
@@ -92,5 +92,5 @@ def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
         return str(dumps), None
     # It is read elsewhere, too.
     whole = str(run.path.absolute())
-    why = f"a digest holds flight-recorder dumps alone; unhang why {files.as_argument(whole)} judges all of it"
+    why = f"a digest holds flight-recorder dumps alone; unhang why {fsio.as_argument(whole)} judges all of it"
     return str(dumps), NotExamined(what=f"{' and '.join(others)} in the run directory {shown(whole)}", why=why)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unhang import files
+from unhang import fsio
 from unhang.cli import json_errors
-from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
+from unhang.cli.stderr import say
 from unhang.report import screen
 from unhang.text import Text
 
@@ -233,13 +233,13 @@ def _seen(path: Path | None, only: list[str], here: Host) -> Snapshot:
 
 def _opened(path: Path) -> Snapshot:
     # Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device.
-    from unhang import files
+    from unhang import fsio
     from unhang.errors import UnhangError
     from unhang.facts import snapshot
 
     try:
-        data = files.bounded_read(path, _MAX_BYTES + 1)
-    except (files.NotRegular, IsADirectoryError) as e:
+        data = fsio.bounded_read(path, _MAX_BYTES + 1)
+    except (fsio.NotRegular, IsADirectoryError) as e:
         raise UnhangError(f"{path} is no regular file: a snapshot is read from one", hint="unhang doctor --save host.json") from e
     except (OSError, ValueError) as e:
         raise UnhangError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
@@ -333,7 +333,7 @@ def _write(path: Path, data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
         return
-    files.write_named(path, data)
+    fsio.write_named(path, data)
 
 
 def _exit_code(examination: Examination, fail_on: Level) -> int:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import typer
 
-from unhang import files
+from unhang import fsio
 from unhang.facts import shm
 from unhang.facts.snapshot import Snapshot
-from unhang.knowledge.settings.installed import installed
-from unhang.knowledge.settings.presets import CONSERVATIVE
 from unhang.model import Examination, Live, Outcome, StageResult
-from unhang.remedies import cleaning, ladder, rungs, settings, trial
-from unhang.report import climbing, repairs, screen, solution
+from unhang.remedies import cleaning, ladder, ladder_steps, settings_file, trial
+from unhang.report import ladder as climbing
+from unhang.report import ladder_report, repairs, screen
 from unhang.report.language import Language
+from unhang.settings.installed import installed
+from unhang.settings.presets import CONSERVATIVE
 
 _MOST_BYTES = 1024 * 1024
 # Where one rank alone fails there, no way of talking to others is the answer.
@@ -29,7 +30,7 @@ class Repair:
     """`segments` in /dev/shm, each with what became of it. `settings` were `written` to that file; "" where they were not, and `why`."""
 
     segments: tuple[cleaning.Step, ...]
-    settings: tuple[settings.Setting, ...]
+    settings: tuple[settings_file.Setting, ...]
     written: str = ""
     why: str = ""
 
@@ -45,7 +46,7 @@ def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, 
     """
     shared = seen.get(shm.SUBJECT)
     steps = cleaning.propose(shared) if shared is not None else ()
-    wanted = settings.proposed(examination.findings)
+    wanted = settings_file.proposed(examination.findings)
     can_ask = not quiet and sys.stdin.isatty()
     asks = _Asks(yes=yes, can=can_ask, lang=lang)
     console = None if quiet else screen.console()
@@ -60,7 +61,7 @@ def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, 
             repairs.render_outcome(steps, console, lang=lang)
     elif removable and console is not None and can_ask:
         repairs.render_declined("remove", console, lang=lang)
-    written, why = _write(Path(settings.FILE), wanted, asks) if wanted else ("", "")
+    written, why = _write(Path(settings_file.FILE), wanted, asks) if wanted else ("", "")
     if console is not None and (written or why):
         repairs.render_written(written, why, console, lang=lang)
     elif wanted and console is not None and can_ask:
@@ -68,7 +69,7 @@ def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, 
     return Repair(segments=steps, settings=wanted, written=written, why=why)
 
 
-def write(wanted: tuple[settings.Setting, ...], before: Repair | None, *, yes: bool, quiet: bool, lang: Language) -> tuple[str, str]:
+def write(wanted: tuple[settings_file.Setting, ...], before: Repair | None, *, yes: bool, quiet: bool, lang: Language) -> tuple[str, str]:
     """Ask, and write what was proven on this machine beside what was written `before`: the file, or why there is none; both empty where declined."""
     can_ask = not quiet and sys.stdin.isatty()
     names = {s.name for s in wanted}
@@ -83,12 +84,12 @@ def write(wanted: tuple[settings.Setting, ...], before: Repair | None, *, yes: b
     if earlier and asks("write"):
         # Ours, of a moment ago.
         try:
-            settings.write(Path(settings.FILE), together, overwrite=True)
-            written, why = settings.FILE, ""
+            settings_file.write(Path(settings_file.FILE), together, overwrite=True)
+            written, why = settings_file.FILE, ""
         except OSError as e:
-            written, why = "", f"cannot write {settings.FILE}: {e.strerror}"
+            written, why = "", f"cannot write {settings_file.FILE}: {e.strerror}"
     else:
-        written, why = ("", "") if earlier else _write(Path(settings.FILE), together, asks)
+        written, why = ("", "") if earlier else _write(Path(settings_file.FILE), together, asks)
     if console is not None and (written or why):
         repairs.render_written(written, why, console, lang=lang)
     elif console is not None and can_ask:
@@ -113,18 +114,18 @@ class _Asks:
             return False
 
 
-def _write(path: Path, wanted: tuple[settings.Setting, ...], asks: _Asks) -> tuple[str, str]:
+def _write(path: Path, wanted: tuple[settings_file.Setting, ...], asks: _Asks) -> tuple[str, str]:
     """The file that was written, or why none was."""
     if not asks("write"):
         return "", ""
     try:
         there = path.exists()
         if there:
-            if files.bounded_read(path, _MOST_BYTES).decode(errors="replace") == settings.text(wanted):
+            if fsio.bounded_read(path, _MOST_BYTES).decode(errors="replace") == settings_file.text(wanted):
                 return str(path), ""
             if not asks("overwrite", even_with_yes=True):
                 raise FileExistsError
-        settings.write(path, wanted, overwrite=there)
+        settings_file.write(path, wanted, overwrite=there)
     except FileExistsError:
         return "", f"{path} is there already, and is left as it is"
     except OSError as e:
@@ -152,7 +153,7 @@ def climb(live: Live, *, limit_s: float, quiet: bool, lang: Language) -> Outcome
         climbing.render_begin(limit_s, console, lang=lang)
     found = ladder.climb(
         bench,
-        rungs.rungs(
+        ladder_steps.rungs(
             verdict=failed.verdict,
             installed=here,
             backend=live.backend,
@@ -173,7 +174,7 @@ def _why(failed: StageResult) -> str:
     return failed.verdict.primary.cause if failed.verdict is not None and failed.verdict.primary is not None else failed.stage
 
 
-def proposed(outcome: Outcome | None) -> tuple[settings.Setting, ...]:
+def proposed(outcome: Outcome | None) -> tuple[settings_file.Setting, ...]:
     """The change as a file of variables, where that is all of it: a part of it is not what was proven."""
-    found = {} if outcome is None else solution.variables(outcome)
-    return tuple(settings.Setting(name=name, value=value, cause=outcome.why if outcome else "") for name, value in found.items())
+    found = {} if outcome is None else ladder_report.variables(outcome)
+    return tuple(settings_file.Setting(name=name, value=value, cause=outcome.why if outcome else "") for name, value in found.items())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from unhang import files
+from unhang import fsio
 from unhang.cli.json_errors import print_json
 from unhang.cli.options import NoColor
 from unhang.report import screen
@@ -16,11 +16,11 @@ from unhang.report import screen
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from unhang.knowledge.settings.configuration import Configuration
-    from unhang.knowledge.settings.setting import Installed, Value
     from unhang.remedies.exports.form_settings import Layout
     from unhang.remedies.exports.launch_command import Exported
     from unhang.report.language import Language
+    from unhang.settings.configuration import Configuration
+    from unhang.settings.setting import Installed, Value
 
 SCHEMA = "unhang/export/1"
 
@@ -223,7 +223,7 @@ def _installed(python: str) -> Installed:
     import shutil
 
     from unhang.errors import UnhangError
-    from unhang.knowledge.settings.installed import installed
+    from unhang.settings.installed import installed
 
     if shutil.which(python) is None:
         raise UnhangError(f"--python {python}: there is no such program")
@@ -240,35 +240,35 @@ def _of_own_preset(name: str | None, configured: Configuration) -> Collection[st
 
 def _of_preset(name: str | None, configured: Configuration, python: str | None, nodes: int | None, address: str | None) -> dict[str, Value]:
     from unhang.cli import settings as asked
-    from unhang.knowledge.settings import planning
     from unhang.launch import command as commands
+    from unhang.settings import plan
 
     wanted = name or configured.preset
     if not wanted:
         return {}
     # A preset that is chosen from facts is chosen from those of this machine, whatever its settings are spelt for: of two machines none is that.
     here = asked.here(python or commands.training_python(), looks=True, address=address, hosts=nodes)
-    return dict(planning.preset(wanted, here, configured).settings)
+    return dict(plan.preset(wanted, here, configured).settings)
 
 
 def write(output: Path, found: Exported, force: bool) -> None:
-    from unhang import files
+    from unhang import fsio
     from unhang.errors import UnhangError
 
     if not output.parent.is_dir():
         said = f"{output.parent} is no directory" if output.parent.exists() else f"there is no directory {output.parent}"
-        raise UnhangError(said, says_zh=f"目录 {output.parent} 不存在", hint=f"mkdir -p {files.as_argument(output.parent)}")
+        raise UnhangError(said, says_zh=f"目录 {output.parent} 不存在", hint=f"mkdir -p {fsio.as_argument(output.parent)}")
     texts = {output: found.text, **{output.with_name(output.name + behind): text for behind, text in found.companions.items()}}
     for path in texts:
         if path.is_dir():
-            raise UnhangError(f"{path} is a directory", says_zh=f"{path} 是目录", hint=f"-o {files.as_argument(path / 'FILE')}")
+            raise UnhangError(f"{path} is a directory", says_zh=f"{path} 是目录", hint=f"-o {fsio.as_argument(path / 'FILE')}")
         if not force and (path.exists() or path.is_symlink()):
             raise UnhangError(f"{path} is there already", hint="--force overwrites it")
     for path, text in texts.items():
         data = text.encode("utf-8")
         try:
             if force and (path.exists() or path.is_symlink()):
-                files.write_named(path, data)
+                fsio.write_named(path, data)
             else:
                 _create(path, data)
             if text.startswith("#!") and path.is_file():
@@ -280,7 +280,7 @@ def write(output: Path, found: Exported, force: bool) -> None:
 
 def _create(path: Path, data: bytes) -> None:
     """All of it or nothing. Raises OSError, FileExistsError among them."""
-    with open(path, "xb", opener=files.open_private) as f:
+    with open(path, "xb", opener=fsio.open_private) as f:
         try:
             f.write(data)
             f.flush()

@@ -19,9 +19,6 @@ from unhang.cli import own_steps as of_own_steps
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
-from unhang.knowledge.settings.installed import installed as find_installed
-from unhang.knowledge.settings.presets import CONSERVATIVE
-from unhang.knowledge.settings.setting import Choice, Installed, applied
 from unhang.knowledge.text import NOTHING, Text
 from unhang.launch import command as commands
 from unhang.launch import events
@@ -29,8 +26,11 @@ from unhang.launch.attempt import Result
 from unhang.launch.supervise import Changed
 from unhang.model import Outcome, Trial, Verdict
 from unhang.records.rundir import RunDir, not_written
-from unhang.remedies import fingerprint, ladder, memory, rungs, trial
-from unhang.report import asking, language, screen, solution
+from unhang.remedies import job_fingerprint, ladder, ladder_steps, outcome_store, trial
+from unhang.report import ladder_choice, ladder_report, language, screen
+from unhang.settings.installed import installed as find_installed
+from unhang.settings.presets import CONSERVATIVE
+from unhang.settings.setting import Choice, Installed, applied
 
 Mode = Literal["auto", "ask", "off"]
 Tell = Callable[[events.Event], None]
@@ -101,10 +101,10 @@ class Fallback:
         self._limit_s = limit_s
         self._host = host or Host()
         folder = caches.folder()
-        self._path = None if folder is None else folder / memory.FILE
-        self._memory = memory.Memory(self._path, trouble=lambda why: self._tell(events.Note(text=why)))
+        self._path = None if folder is None else folder / outcome_store.FILE
+        self._memory = outcome_store.Memory(self._path, trouble=lambda why: self._tell(events.Note(text=why)))
         self._installed: Installed | None = None
-        self._key: fingerprint.Key | None = None
+        self._key: job_fingerprint.Key | None = None
         self._backend: str | None = None
         self.outcome: Outcome | None = None
 
@@ -132,7 +132,7 @@ class Fallback:
             return False
         self._unproven = False
         key, outcome = self._keyed(), self.outcome
-        mind = memory.Memory(self._path, trouble=self._of_keeping.append)
+        mind = outcome_store.Memory(self._path, trouble=self._of_keeping.append)
 
         def keep() -> None:
             if mind.keep(key, outcome, command=" ".join(map(str, self._words[:1]))):
@@ -189,7 +189,7 @@ class Fallback:
         self._tell = tell
         self._cancelled = cancelled
         verdict = result.verdict
-        answerable = verdict is not None and verdict.primary is not None and rungs.answerable(verdict)
+        answerable = verdict is not None and verdict.primary is not None and ladder_steps.answerable(verdict)
         if self._mode == "off":
             if answerable:
                 assert verdict is not None
@@ -235,8 +235,8 @@ class Fallback:
         if self._mode == "ask" and not _can_ask():
             return None
         until = time.monotonic() + self._limit_s
-        bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
-        if rungs.lacks_nccl(verdict):
+        bench = self._bench(loaders=ladder_steps.of_loaders(verdict), cancelled=cancelled)
+        if ladder_steps.lacks_nccl(verdict):
             # Its library may be installed, but the ranks have found it unusable here: no trial has to show that again.
             bench = replace(bench, backend="nccl", installed=replace(bench.installed, nccl=None))
         asks = self._mode == "ask"
@@ -247,7 +247,7 @@ class Fallback:
             )
         )
         address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
-        candidates = rungs.rungs(
+        candidates = ladder_steps.rungs(
             verdict=verdict,
             installed=bench.installed,
             backend=bench.backend,
@@ -285,7 +285,7 @@ class Fallback:
 
     def _interrupted(self, outcome: Outcome) -> Text:
         """What a Ctrl-C leaves behind: an hour later nobody knows what had passed by then."""
-        passed = [f"{ladder.named(w.trials[0].choice)} ({w.passed}x)" for w in solution.ways(outcome, "en") if w.passed and w.trials[0].choice]
+        passed = [f"{ladder.named(w.trials[0].choice)} ({w.passed}x)" for w in ladder_report.ways(outcome, "en") if w.passed and w.trials[0].choice]
         said = Text("nothing had passed until then", "此前没有任何设置通过")
         if passed:
             said = Text("until then {passed} had passed", "此前 {passed} 已通过").fill(passed=", ".join(passed))
@@ -304,14 +304,14 @@ class Fallback:
     def _asked(self, outcome: Outcome, bench: trial.Bench, until: float) -> Outcome:
         """What the user has chosen; nothing where that is none of them, or where `until` has come: GPUs stand idle meanwhile."""
         lang = language.from_locale(os.environ)
-        ways = [w for w in solution.ways(outcome, lang) if w.passed and w.trials[0].choice]
+        ways = [w for w in ladder_report.ways(outcome, lang) if w.passed and w.trials[0].choice]
         # What the ladder ends on is proposed first, then what costs least.
         order = [rung.trial.choice for rung in outcome.rungs if rung.trial is not None]
         ways.sort(
             key=lambda way: -1 if (choice := way.trials[0].choice) == outcome.chosen else order.index(choice) if choice in order else len(order)
         )
         self._tell(events.Asking(ways=len(ways), within_s=max(0.0, round(until - time.monotonic(), 3))))
-        screen.echo(asking.menu(ways, lang=lang), stderr=True)
+        screen.echo(ladder_choice.menu(ways, lang=lang), stderr=True)
         # What was typed while the training ran is no answer.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
         while number := self._number(len(ways), lang, bench.cancelled, until):
@@ -342,7 +342,7 @@ class Fallback:
     def _number(self, most: int, lang: language.Language, cancelled: Callable[[], bool], until: float) -> int | None:
         """0 where nobody can answer any more, None where nobody has until then: Ctrl-C has to be heard while we wait."""
         while True:
-            screen.echo(asking.question(lang=lang), stderr=True, end="")
+            screen.echo(ladder_choice.question(lang=lang), stderr=True, end="")
             while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
                 if cancelled():
                     # Behind what the terminal echoes.
@@ -355,10 +355,10 @@ class Fallback:
             line = os.read(sys.stdin.fileno(), 4096)
             if not line:
                 return 0
-            number = asking.read(line.decode(errors="replace"), most)
+            number = ladder_choice.read(line.decode(errors="replace"), most)
             if number is not None:
                 return number
-            screen.echo(asking.not_understood(most, lang=lang), stderr=True)
+            screen.echo(ladder_choice.not_understood(most, lang=lang), stderr=True)
 
     def _why_not(self) -> str | None:
         """Why nothing can be tried, or used that was."""
@@ -371,7 +371,7 @@ class Fallback:
 
     def _why_not_after(self, verdict: Verdict) -> str | None:
         """Why nothing can be tried after this failure."""
-        if rungs.lacks_nccl(verdict):
+        if ladder_steps.lacks_nccl(verdict):
             if self._here().gpus:
                 return "there are GPUs here, and on the CPU it would be another training (if you want it: unhang run --set backend=gloo)"
             if "CUDA_VISIBLE_DEVICES" in self._environ:
@@ -412,9 +412,9 @@ class Fallback:
             self._installed = find_installed(self._command.python, self._host)
         return self._installed
 
-    def _keyed(self) -> fingerprint.Key:
+    def _keyed(self) -> job_fingerprint.Key:
         if self._key is None:
-            self._key = fingerprint.key(
+            self._key = job_fingerprint.key(
                 words=self._words,
                 world_size=self._command.world_size or 0,
                 cwd=Path.cwd(),
@@ -465,7 +465,7 @@ class Fallback:
     def _write(self, outcome: Outcome) -> None:
         try:
             self._rundir.write(self._rundir.solution, outcome)
-            text = solution.render(outcome, lang=language.from_locale(os.environ), command=redact_command(self._typed))
+            text = ladder_report.render(outcome, lang=language.from_locale(os.environ), command=redact_command(self._typed))
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
             self._tell(events.Note(text=not_written(self._rundir.solution_report, e)))

@@ -15,18 +15,18 @@ from typing import Any
 
 import msgspec
 
-from unhang import files
-from unhang.diagnosis import retyped
+from unhang import fsio
+from unhang.diagnosis import rerun_command
 from unhang.errors import EXIT_INTERRUPTED, UnhangError
-from unhang.knowledge.settings.setting import Choice
 from unhang.knowledge.text import Text, same
-from unhang.launch import ending
+from unhang.launch import terminate
 from unhang.launch.command import resolve
 from unhang.model import Finding, Steps
 from unhang.records.rundir import RunDir
-from unhang.remedies import rungs
+from unhang.remedies import ladder_steps
 from unhang.remedies.ladder import spelled
 from unhang.remedies.trial import Wrong
+from unhang.settings.setting import Choice
 
 LIMIT_S = 120.0
 _LOOK_S = 0.25
@@ -75,7 +75,7 @@ def runner(
     def run(choice: Choice, size: int, left_s: float) -> Steps | Text | Wrong:
         if left_s < min(limit_s, _LEAST_S):
             return _too_little_time(left_s)
-        with files.temporary_directory("steps-") as folder:
+        with fsio.temporary_directory("steps-") as folder:
             found = _run(folder, given, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
         # With all of its own time it might have stepped.
         if left_s < limit_s and found == _no_step(left_s):
@@ -103,7 +103,7 @@ def _run(
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-                preexec_fn=ending.die_with_parent,
+                preexec_fn=terminate.die_with_parent,
             )
         over = _wait(process, limit_s, cancelled)
         found = _steps(out.read_bytes(), process.returncode, (base / "err").read_text(errors="replace"), choice, over=over, limit_s=limit_s)
@@ -123,7 +123,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 process.wait(patience_s)
                 return
     finally:
-        ending.kill_tree(process)
+        terminate.kill_tree(process)
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float, cancelled: Callable[[], bool]) -> bool:
@@ -141,7 +141,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, cancelled: Callable[
 
 def _as_given(run: RunDir) -> bool:
     """Whether it was started as it was given, without anything that a setting adds to command lines."""
-    typed = retyped.of(run)
+    typed = rerun_command.of(run)
     if typed is None:
         return False
     started = tuple(run.read(run.run, dict)["command"])
@@ -166,7 +166,7 @@ def _steps(out: bytes, exitcode: int, err: str, choice: Choice, *, over: bool, l
     primary = (told.get("verdict") or {}).get("primary") if exitcode else None
     found = msgspec.convert(primary, Finding) if primary else None
     said = Text("", "") if found is None else Text(f"{found.cause}: {found.says}", f"{found.cause}：{found.says_zh or found.says}")
-    if not steps and (exitcode in _NOT_STARTED or (found is not None and rungs.beyond_settings(found, choice))):
+    if not steps and (exitcode in _NOT_STARTED or (found is not None and ladder_steps.beyond_settings(found, choice))):
         return Wrong(why=said if said.en else Text(f"exit code {exitcode}", f"退出码 {exitcode}"))
     if not steps and found is not None and found.cause == "config-error":
         return _not_run(said)

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from unhang.cli import json_errors
-from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
+from unhang.cli.stderr import say
 from unhang.errors import EXIT_FOUND, EXITS_INTERRUPTED, UnhangError
 from unhang.report import screen
 from unhang.text import Text, same
@@ -104,7 +104,7 @@ def load(
     Exit code: 0 if it is in its place, 1 if this host cannot run it (nothing was written), 2 for bad input, 3 for our own failure, 130 if
     interrupted (143 by SIGTERM).
     """
-    from unhang.pack import loader
+    from unhang.pack import load as loader
     from unhang.report import language, pack
 
     chosen = language.chosen(lang)
@@ -142,7 +142,7 @@ def verify(
 
     Exit code: 0 if it works, 1 if something was found, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
-    from unhang.pack import verification
+    from unhang.pack import verify as verification
     from unhang.report import language, pack
 
     chosen = language.chosen(lang)
@@ -170,7 +170,7 @@ def diff(
 
     Exit code: 0 if nothing differs, 1 if something does, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     """
-    from unhang.pack import comparison
+    from unhang.pack import diff as comparison
     from unhang.report import language, pack
 
     chosen = language.chosen(lang)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from unhang.bench.hardware import Limit
     from unhang.launch.command import Command
-    from unhang.planning.choice import Machine, Plan, Row
-    from unhang.planning.formula import Tracked
-    from unhang.planning.shape import Shape
-    from unhang.planning.training import Strategy, Training
+    from unhang.plan.memory_model import Tracked
+    from unhang.plan.model_shape import Shape
+    from unhang.plan.recommend import Machine, Plan, Row
+    from unhang.plan.training import Strategy, Training
     from unhang.report.plan import Calibration
     from unhang.text import Text
 
@@ -99,8 +99,8 @@ def plan(
     from unhang.cli import export, training_command
     from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
     from unhang.launch import command as commands
-    from unhang.planning import choice, exported, training
-    from unhang.planning.shape import Unshaped
+    from unhang.plan import exported, recommend, training
+    from unhang.plan.model_shape import Unshaped
     from unhang.remedies.exports.launch_command import Exported
     from unhang.report import language
     from unhang.report import plan as report
@@ -155,7 +155,7 @@ def plan(
     if tracked is not None and tracked.activations and shape is not None and not shape.is_known:
         # What the nearest family would need is no better than what was counted.
         shape = None
-    made = choice.plan(shape, asked, strategies, machine, name=name, tracked=tracked, data_rows=data_rows, notes=notes)
+    made = recommend.plan(shape, asked, strategies, machine, name=name, tracked=tracked, data_rows=data_rows, notes=notes)
     if not as_json:
         report.show(made, screen.console(), lang=chosen, explain=explain)
     row = None if output is None else made.row(strategy) if strategy is not None else exported.best(form, made)
@@ -196,7 +196,7 @@ def _progress(lang: str, doing: Text) -> Iterator[None]:
 def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) -> tuple[Shape | None, str | None]:
     """The shape, or what is to be called for the model. Raises Unshaped if there is none, UnhangError for bad input."""
     from unhang.errors import UnhangError
-    from unhang.planning import model_file, shape
+    from unhang.plan import model_file, model_shape
 
     if model is None:
         if params is not None:
@@ -205,9 +205,9 @@ def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) ->
             if not 1 <= count <= 10**15:
                 raise UnhangError(f"--params {params}: it is a number such as 7B, 350M or 7e9, and at most 1e15",
                                   says_zh=f"--params {params}：应为 7B、350M 或 7e9 这样的数，最多 1e15")  # fmt: skip
-            return shape.from_count(count, numbers), None
+            return model_shape.from_count(count, numbers), None
         if numbers:
-            return shape.from_numbers("these numbers", numbers), None
+            return model_shape.from_numbers("these numbers", numbers), None
         raise UnhangError(
             "name a model, or give its numbers", says_zh="请指定模型，或给出它的规模", hint="unhang plan config.json, or unhang plan --params 7e9"
         )
@@ -253,7 +253,7 @@ def _gpus() -> tuple[int, ...]:
 def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, cpus: float | None, gpus: tuple[int, ...]) -> Machine:
     from unhang.facts import limits, memory, snapshot
     from unhang.facts.host import Host
-    from unhang.planning.choice import Machine
+    from unhang.plan.recommend import Machine
     from unhang.text import Text
 
     # With --gpu-memory another machine is planned for, of which nothing is known.
@@ -282,11 +282,11 @@ def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, cpu
 def _links(asked: Training) -> Limit | None:
     import socket
 
-    from unhang.bench import comm, hardware
+    from unhang.bench import collective_bench, hardware
 
     here = socket.gethostname()
     hosts = tuple(here if rank < asked.per_node else "another" for rank in range(asked.world_size))
-    return hardware.limit(comm.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
+    return hardware.limit(collective_bench.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
 
 
 def _tracked(
@@ -295,7 +295,7 @@ def _tracked(
     """What torch counted, and a note for what it could not, where the closed form stands in. Raises UnhangError where that cannot."""
     from unhang.errors import UnhangError
     from unhang.launch import command as commands
-    from unhang.planning import model_file, tracked
+    from unhang.plan import model_file, tracked
     from unhang.text import Text
 
     config = model_file.config(Path(model)) if model is not None and callable_name is None else None

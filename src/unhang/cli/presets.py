@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _complete(begun: str) -> list[str]:
-    from unhang.knowledge.settings.choosing import NAMES
+    from unhang.settings.choosing import NAMES
 
     return [name for name in NAMES if name.startswith(begun)]
 
@@ -37,10 +37,10 @@ def presets(
     from unhang import encoding
     from unhang.cli import settings as asked
     from unhang.errors import UnhangError
-    from unhang.knowledge.settings import planning
-    from unhang.knowledge.settings.catalogue import SETTINGS
     from unhang.report import language
     from unhang.report import settings as report
+    from unhang.settings import plan
+    from unhang.settings.catalogue import SETTINGS
 
     chosen = language.chosen(lang)
     console = screen.console()
@@ -65,8 +65,8 @@ def presets(
             console.print(line, soft_wrap=True)
         return
     here, configured, names = asked.presets(python, [name] if name is not None else [])
-    found = [planning.preset(n, here, configured) for n in names]
-    judged = [(p, planning.of_preset(p, here, configured)) for p in found]
+    found = [plan.preset(n, here, configured) for n in names]
+    judged = [(p, plan.of_preset(p, here, configured)) for p in found]
     if as_json:
         listed = [report.of_preset(p, a, SETTINGS, chosen) for p, a in judged]
         _print_json(encoding.encode({"schema": report.PRESETS_SCHEMA, "here": here.installed, "presets": listed}))

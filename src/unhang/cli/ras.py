@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unhang.cli.aside import say
+from unhang.cli.stderr import say
 from unhang.text import Text
 
 if TYPE_CHECKING:
     from unhang.diagnosis.ras import Told
     from unhang.model import Verdict
-    from unhang.records.ras import Address
+    from unhang.ras import Address
 
 APART_S = 10.0
 _IS = "it is HOST, HOST:PORT, or a file that holds an answer"
@@ -27,8 +27,8 @@ def judge(given: Sequence[str], *, apart_s: float | None, quiet: bool) -> Verdic
     """The verdict on a job that is asked twice (None: `APART_S` apart, 0: once), or on answers in files. Raises UnhangError."""
     from unhang.diagnosis import ras
     from unhang.errors import UnhangError
-    from unhang.files import is_file
-    from unhang.records.ras import NoHost, address
+    from unhang.fsio import is_file
+    from unhang.ras import NoHost, address
 
     files = [g for g in given if is_file(g)]
     if len(files) == len(given) <= 2:
@@ -69,7 +69,7 @@ def _no_file(given: str, *, alone: bool) -> str | None:
 
 def _asked(where: Address, apart_s: float, *, quiet: bool) -> list[Told]:
     from unhang.diagnosis.ras import Told
-    from unhang.records.ras import fetch
+    from unhang.ras import fetch
 
     told = []
     for again in (False, True) if apart_s else (False,):
@@ -87,7 +87,7 @@ def _asked(where: Address, apart_s: float, *, quiet: bool) -> list[Told]:
 
 def _of_file(path: Path) -> Told:
     from unhang.diagnosis.ras import Told
-    from unhang.records.ras import load
+    from unhang.ras import load
 
     return Told(report=load(path), bytes=path.stat().st_size)
 

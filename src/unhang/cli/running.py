@@ -15,10 +15,11 @@ import msgspec
 import typer
 
 from unhang import encoding
+from unhang.attach import protocol
 from unhang.cli import caches, own_steps, training_command
-from unhang.cli.aside import say
 from unhang.cli.fallback import Fallback, Mode
-from unhang.diagnosis.retyped import Typed
+from unhang.cli.stderr import say
+from unhang.diagnosis.rerun_command import RunCommand
 from unhang.errors import EXITS_INTERRUPTED, RunDirError, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment, events, patience, supervise
@@ -27,13 +28,12 @@ from unhang.model import Verdict
 from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import ladder
 from unhang.report import language, markdown, screen
-from unhang.report.live import Live
-from unhang.runtime.attach import protocol
+from unhang.report.live_line import Live
 from unhang.text import Text
 
 if TYPE_CHECKING:
-    from unhang.knowledge.settings.configuration import Configuration
-    from unhang.knowledge.settings.planning import Plan
+    from unhang.settings.configuration import Configuration
+    from unhang.settings.plan import Plan
 
 _LATER = "<made at start>"
 
@@ -129,7 +129,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     commands.check_reach(command, {**os.environ, **{name: value for env in typed for name, value in env.items()}})
     lang = language.chosen(None)
 
-    typed_words = Typed(options=(*request.own_words, *(("--",) if request.set_apart else ())), command=words)
+    typed_words = RunCommand(options=(*request.own_words, *(("--",) if request.set_apart else ())), command=words)
 
     def fallback_of(rundir: RunDir) -> Fallback:
         return Fallback(
@@ -268,11 +268,11 @@ def _own(request: Request) -> tuple[str, ...]:
 def _write_report(rundir: RunDir, verdict: Verdict) -> None:
     """The page for a browser. The training is over and its exit code known: nothing that goes wrong here may change that."""
     try:
-        from unhang.diagnosis import course
+        from unhang.diagnosis import run_history
         from unhang.report import html
         from unhang.report.html.of_run import gather
 
-        verdict = replace(verdict, recovered=course.read(rundir.events, source="").recovered)
+        verdict = replace(verdict, recovered=run_history.read(rundir.events, source="").recovered)
         rundir.write_bytes(rundir.report_html, html.render(verdict, gather(rundir)).encode("utf-8", "replace"))
     except KeyboardInterrupt:
         return

@@ -8,22 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from unhang.attach import protocol
 from unhang.cli import several_hosts
-from unhang.cli.aside import say_once
+from unhang.cli.stderr import say_once
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
-from unhang.knowledge.settings import catalogue, choosing, configuration, planning, reading
-from unhang.knowledge.settings.choosing import Here
-from unhang.knowledge.settings.communication import AUTO
-from unhang.knowledge.settings.configuration import Configuration
-from unhang.knowledge.settings.installed import installed
-from unhang.knowledge.settings.planning import Plan
-from unhang.knowledge.settings.setting import Applied, Installed, Value, worded
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.launch import command as commands
 from unhang.launch.command import Command
-from unhang.runtime.attach import protocol
+from unhang.settings import catalogue, choosing, configuration, support
+from unhang.settings import plan as planning
+from unhang.settings.choosing import Here
+from unhang.settings.communication import AUTO
+from unhang.settings.configuration import Configuration
+from unhang.settings.installed import installed
+from unhang.settings.plan import Plan
+from unhang.settings.setting import Applied, Installed, Value, worded
 
 _NAMED_BY_OPTION = "activate it, or name its Python with --python PATH"
 _GUESSED = Text(
@@ -105,7 +106,7 @@ def plan(
         also_zh = f"；{'、'.join(r.key for r in others)} 同样如此" if others else ""
         # --timeout is the setting's own option.
         named = origin if origin == f"--{first.key}" else f"{origin} {first.key}"
-        lacks_torch = first.why == reading.no_torch(machine.installed).en
+        lacks_torch = first.why == support.no_torch(machine.installed).en
         raise UnhangError(
             f"{named}: {first.why}{also}",
             says_zh=f"{named}：{first.why_zh or first.why}{also_zh}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from unhang import files
+from unhang import fsio
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 
@@ -54,7 +54,7 @@ def _machines(config: Path) -> int | None:
     import yaml
 
     try:
-        data = files.bounded_read(config, _MAX_BYTES + 1)
+        data = fsio.bounded_read(config, _MAX_BYTES + 1)
         return int(yaml.safe_load(data).get("num_machines", 1)) if len(data) <= _MAX_BYTES else None
     except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return None

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhang.cli.aside import say
 from unhang.cli.options import NoColor, duration
+from unhang.cli.stderr import say
 from unhang.report import screen
 from unhang.text import NOTHING, Text
 
 if TYPE_CHECKING:
-    from unhang.records.live.looking import Looker
-    from unhang.records.live.picture import Picture
+    from unhang.records.run_follower import Looker
+    from unhang.records.run_snapshot import RunSnapshot
     from unhang.report.language import Language
 
 
@@ -79,7 +79,7 @@ def top(
 def _run_dir(given: str | None) -> Path:
     """Raises UnhangError where there is none."""
     from unhang.errors import RunDirError, UnhangError
-    from unhang.records.logs.opening import shown
+    from unhang.logs.sources import shown
     from unhang.records.rundir import RunDir, runs_in
 
     if given == "":
@@ -92,7 +92,7 @@ def _run_dir(given: str | None) -> Path:
             return holding.path
         runs = runs_in(path) if path.is_dir() else []
     except OSError as e:
-        from unhang.records.live.looking import why_unreadable
+        from unhang.records.run_follower import why_unreadable
 
         raise RunDirError(f"cannot read {shown(str(e.filename or path))}: {e.strerror or e}", cause=why_unreadable(e)) from e
     if runs:
@@ -110,8 +110,8 @@ def _looker(path: Path) -> Looker:
     from unhang.facts import processes
     from unhang.facts.host import Host
     from unhang.facts.nvml import GpuMemory
-    from unhang.records.live.looking import Looker
-    from unhang.records.live.picture import Memory
+    from unhang.records.run_follower import Looker
+    from unhang.records.run_snapshot import Memory
 
     host = Host()
     gpus = GpuMemory(host)
@@ -127,13 +127,13 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
 
 
-def _exitcode(picture: Picture) -> int:
+def _exitcode(picture: RunSnapshot) -> int:
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER
 
     return EXIT_FOUND if picture.is_wrong else EXIT_OK if picture.is_known else EXIT_USER
 
 
-def _print(picture: Picture) -> None:
+def _print(picture: RunSnapshot) -> None:
     from unhang import encoding
 
     screen.echo(encoding.encode(picture).decode())

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from unhang import files
+from unhang import fsio
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment
@@ -50,7 +50,7 @@ def _in_vain(python: str, first: str, own: str) -> str:
         return f"--python {python} has no effect: {first} is itself a Python, {own}, and runs"
     said = f"--python {python} has no effect: {first} starts its ranks with its own Python, {own}"
     beside = launcher_beside(python, first)
-    return said if beside is None else f"{said}; name {files.as_argument(beside)} for the other one"
+    return said if beside is None else f"{said}; name {fsio.as_argument(beside)} for the other one"
 
 
 def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) -> list[str]:
@@ -71,7 +71,7 @@ def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) ->
     text = _text(Path(script))
     found = [name for name in found if not _knows(text, name)]
     if _DRY_RUN in found:
-        again = files.as_argument(script)
+        again = fsio.as_argument(script)
         raise UnhangError(
             f"{_DRY_RUN} stands behind {script} and would go to it: the training would start",
             cause="options of unhang run go before the command",
@@ -82,7 +82,7 @@ def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) ->
 
 def _text(script: Path) -> str:
     try:
-        return files.bounded_read(script, _MOST_OF_A_SCRIPT).decode("utf-8", "replace").lower()
+        return fsio.bounded_read(script, _MOST_OF_A_SCRIPT).decode("utf-8", "replace").lower()
     except OSError:
         return ""
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unhang.logs.discovery import Discovered
     from unhang.model import NotExamined, Verdict
-    from unhang.records.logs.finding import Found
     from unhang.records.packed import Unpacked
 
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Given:
     """`found`: with the dumps out of archives and pipes, without those that hold nothing else. `runs`: run directories, if that was all."""
 
-    found: Found
+    found: Discovered
     runs: Unpacked | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,13 +54,13 @@ class Given:
 
     def _was_read(self, left: NotExamined) -> bool:
         """Whether something is a dump that whoever read the logs beside it left to others."""
-        from unhang.records.logs.kinds import FLIGHT
+        from unhang.logs.kinds import FLIGHT
 
         return left.why == f"no log: {FLIGHT}" and any(name in left.what for name in self.names.values())
 
 
 @contextlib.contextmanager
-def taken_out(found: Found, *, runs: bool) -> Iterator[Given]:
+def taken_out(found: Discovered, *, runs: bool) -> Iterator[Given]:
     """With what stands in archives and pipes; `runs`: run directories, too, where one of them is all that was given. Raises UnhangError."""
     packed = [s for s in found.sources if not s.seekable]
     if not packed:
@@ -92,14 +92,14 @@ def taken_out(found: Found, *, runs: bool) -> Iterator[Given]:
         yield Given(found=taken, runs=of_runs, names=names)
 
 
-def set_apart(found: Found) -> tuple[Found, tuple[Path, ...]]:
+def set_apart(found: Discovered) -> tuple[Discovered, tuple[Path, ...]]:
     """What was found without the empty ones of files beside dumps that are called as these are, and in which no dump is; and all of them.
 
     A rank's process ended while it was writing, or a disk was full. What else stands in one, as the error of a copy that failed, is read as a log.
     """
+    from unhang.flight.rank_from_name import closed_ranks
+    from unhang.logs.discovery import EMPTY
     from unhang.model import NotExamined
-    from unhang.records.flight.naming import closed_ranks
-    from unhang.records.logs.finding import EMPTY
 
     files = {str(s.path): s for s in found.sources if s.path is not None and s.seekable}
     alike = set(closed_ranks([*files, *map(str, found.blank)], [str(p) for p in found.dumps]).values())

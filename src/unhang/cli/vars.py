@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from unhang.facts.variables import Variables
-    from unhang.knowledge.variables.files.found import Parsed
-    from unhang.knowledge.variables.judge import Judged
-    from unhang.knowledge.variables.readers import Scan
+    from unhang.files.found import Parsed
     from unhang.model import NotExamined
+    from unhang.variables.judge import Judged
+    from unhang.variables.readers import Scan
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]+")
 _SETTING = re.compile(r"[A-Z][A-Z0-9_]+=[^\n]*")
@@ -51,17 +51,17 @@ def vars(
     """
     from dataclasses import replace
 
-    from unhang import files
+    from unhang import fsio
     from unhang.cli import caches
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.facts import variable_readers, variables
     from unhang.facts.host import Host
     from unhang.facts.names_in_files import Reader
-    from unhang.knowledge.variables import examining
     from unhang.report import language, screen
+    from unhang.variables import examine
 
     chosen = language.chosen(lang)
-    if libs is not None and not files.is_dir(libs):
+    if libs is not None and not fsio.is_dir(libs):
         raise UnhangError(f"there is no directory {libs}", hint="unhang vars --libs /path/to/lib/python3.11/site-packages")
     host = Host()
     found = variable_readers.installed(host, str(libs.resolve()) if libs is not None else None)
@@ -73,14 +73,14 @@ def vars(
         seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None, plugins=())
     reader = Reader(caches.folder())
     plugins = variable_readers.plugins(host) if libs is None else None
-    scan = examining.scanner(found if plugins is None else (*found, plugins), reader)
+    scan = examine.scanner(found if plugins is None else (*found, plugins), reader)
     if show_all and what:
         raise UnhangError("--all lists every variable that is known: it takes no names and files")
     judged, missed = _judged(what or [], show_all, seen, scan)
     reader.save()
     from unhang.report.vars import redacted, render
 
-    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=(*missed, *examining.unseen(judged, seen))))
+    examined = redacted(examine.Examined(libraries=seen.libraries, variables=judged, not_examined=(*missed, *examine.unseen(judged, seen))))
     if as_json:
         json_errors.print_json(examined)
     else:
@@ -92,24 +92,24 @@ def vars(
 
 def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[tuple[Judged, ...], list[NotExamined]]:
     """What was asked for, and what of several files could not be read. Raises UnhangError where none could."""
-    from unhang import files
+    from unhang import fsio
     from unhang.errors import UnhangError
-    from unhang.knowledge.variables import examining
-    from unhang.knowledge.variables.files import opening
+    from unhang.files import opening
     from unhang.model import NotExamined
+    from unhang.variables import examine
 
     if show_all:
-        return examining.of_names(examining.all_names(), seen, scan), []
+        return examine.of_names(examine.all_names(), seen, scan), []
     if not what:
-        return examining.of_environment(seen, scan), []
+        return examine.of_environment(seen, scan), []
     judged: list[Judged] = []
     missed: list[NotExamined] = []
     unread = 0
     for one in what:
         try:
-            is_file = files.exists(one)
+            is_file = fsio.exists(one)
             if _NAME.fullmatch(one) and not is_file:
-                judged += examining.of_names([one], seen, scan)
+                judged += examine.of_names([one], seen, scan)
                 continue
             given = _SETTING.fullmatch(one) is not None and not is_file
             parsed = opening.parse("settings.env", one) if given else _read(one)
@@ -119,7 +119,7 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
             missed.append(NotExamined(what=one, why=str(e), unread=True))
             unread += 1
             continue
-        judged += examining.in_file(parsed, "command line" if given else one, seen, scan)
+        judged += examine.in_file(parsed, "command line" if given else one, seen, scan)
         missed += _unclosed(one, parsed)
     if unread == len(what):
         raise UnhangError(f"none of the files could be read: {missed[0].why}")
@@ -127,16 +127,16 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
 
 
 def _read(name: str) -> Parsed:
-    from unhang import files
+    from unhang import fsio
     from unhang.errors import UnhangError
-    from unhang.knowledge.variables.files import opening
+    from unhang.files import opening
 
     try:
-        data = files.read_stdin().read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
+        data = fsio.read_stdin().read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
     except OSError as e:
         capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
         if isinstance(e, IsADirectoryError):
-            inside = files.as_argument(f"{name.rstrip('/')}/train.sh")
+            inside = fsio.as_argument(f"{name.rstrip('/')}/train.sh")
             raise UnhangError(f"{name} is a directory", says_zh=f"{name} 是目录", hint=f"unhang vars {inside}") from e
         raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e
     if len(data) > _MAX_BYTES:
@@ -147,12 +147,12 @@ def _read(name: str) -> Parsed:
 
 
 def _of_file(path: Path) -> bytes:
-    from unhang import files
+    from unhang import fsio
     from unhang.errors import UnhangError
 
     # A shell's <(command) is one, too, and has a writer.
     if path.is_fifo() and path.parts[1:2] not in (("dev",), ("proc",)):
-        raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {files.as_argument(path)}")
+        raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {fsio.as_argument(path)}")
     with path.open("rb") as f:
         return f.read(_MAX_BYTES + 1)
 

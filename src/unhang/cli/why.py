@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import json_errors, unpacking
-from unhang.cli.aside import say
 from unhang.cli.options import NoColor
+from unhang.cli.stderr import say
 from unhang.cli.why_outputs import Beside, check_bundle, check_report, write_report
 from unhang.report import screen
 from unhang.text import NOTHING, Text
 
 if TYPE_CHECKING:
     from unhang.cli.unpacking import Given
-    from unhang.diagnosis.kernel_told import Recorded
+    from unhang.diagnosis.kernel_log_scope import Recorded
     from unhang.diagnosis.logs import Judged
+    from unhang.logs.discovery import Discovered
     from unhang.model import Verdict
-    from unhang.records.logs.finding import Found
     from unhang.records.packed import Unpacked
     from unhang.report.language import Language
 
@@ -83,7 +83,7 @@ def why(
     found and a part of it could not be read, or no log was in it), 3 for our own failure, 130 if interrupted (143 by SIGTERM). A reader that goes
     early (| head) changes none of them.
     """
-    from unhang import files
+    from unhang import fsio
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.report import language
 
@@ -94,7 +94,7 @@ def why(
         say(Text("reading standard input", "正在读取标准输入"))
         paths = ["-"]
     if bool(paths) == bool(ras):
-        raise UnhangError("give either PATH... or --ras HOST:PORT", hint=f"unhang why {'runs' if files.is_dir('runs') else 'train.log'}")
+        raise UnhangError("give either PATH... or --ras HOST:PORT", hint=f"unhang why {'runs' if fsio.is_dir('runs') else 'train.log'}")
     if digest is not None:
         if ras or markdown or everything or incident is not None or attempt is not None or report is not None or bundle is not None:
             raise UnhangError("--digest only sums up dumps: it goes with --json alone")
@@ -126,7 +126,7 @@ def why(
         screen.echo(render_markdown(verdict, lang=chosen), end="")
     else:
         options = [word for name, n in (("--incident", incident), ("--attempt", attempt)) if n is not None for word in (name, str(n))]
-        given = [word for r in ras or () for word in ("--ras", files.as_argument(r))] + [files.as_argument(p) if p != "-" else p for p in paths or ()]
+        given = [word for r in ras or () for word in ("--ras", fsio.as_argument(r))] + [fsio.as_argument(p) if p != "-" else p for p in paths or ()]
         again = " ".join(["unhang why --all", *options, *given])
         _show(verdict, judged if everything else None, beside, chosen, everything=everything, again=again)
     # The verdict is told by now, whatever becomes of the files.
@@ -143,8 +143,8 @@ def why(
 def _refuse_no_logs(verdict: Verdict) -> None:
     """Where not one line of a log was read, nothing can be said: a script must not take that for healthy."""
     from unhang.errors import UnhangError
-    from unhang.records.logs.finding import EMPTY
-    from unhang.records.logs.kinds import no_log
+    from unhang.logs.discovery import EMPTY
+    from unhang.logs.kinds import no_log
 
     why = {i.source: EMPTY if not i.bytes else f"no log: {kind}" if (kind := no_log(i.source)) else "" for i in verdict.inputs}
     if why and all(why.values()) and not any(n.unread for n in verdict.not_examined):
@@ -185,13 +185,13 @@ def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict
 
 
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
-    from unhang import files
+    from unhang import fsio
     from unhang.errors import UnhangError
-    from unhang.records.logs.opening import shown
+    from unhang.logs.sources import shown
     from unhang.records.rundir import RunDir, runs_in
 
     alone = Path(paths[0]) if len(paths) == 1 else None
-    holding = RunDir.holding(alone) if alone is not None and files.exists(alone) and not RunDir.is_one(alone) else None
+    holding = RunDir.holding(alone) if alone is not None and fsio.exists(alone) and not RunDir.is_one(alone) else None
     if holding is not None and alone is not None and not holding.is_log(alone):
         part = Text("{path} is part of the run directory {run}: judging that", "{path} 是运行目录 {run} 的一部分：正在判断后者")
         say(part.fill(path=shown(str(alone)), run=_shortest(holding.path)))
@@ -199,8 +199,8 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         paths, alone = [str(holding.path)], holding.path
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
     if rundirs and len(paths) > 1:
-        raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {files.as_argument(rundirs[0])}")
-    runs = [] if rundirs or alone is None or not files.is_dir(alone) else runs_in(alone)
+        raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {fsio.as_argument(rundirs[0])}")
+    runs = [] if rundirs or alone is None or not fsio.is_dir(alone) else runs_in(alone)
     if rundirs or runs:
         _refuse_attempt(attempt, paths[0])
     if rundirs:
@@ -217,10 +217,10 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         return _newest(runs, paths[0], incident, beside), None
     if "-" in paths and sys.stdin.isatty():
         say(Text("reading standard input; end it with Ctrl-D", "正在读取标准输入；按 Ctrl-D 结束"))
-    from unhang.records.logs.finding import find
+    from unhang.logs.discovery import find
 
     found = find(paths)
-    with unpacking.taken_out(found, runs=alone is not None and not files.is_dir(alone)) as given:
+    with unpacking.taken_out(found, runs=alone is not None and not fsio.is_dir(alone)) as given:
         if given.runs is not None:
             return _packed(given.runs, paths[0], incident, attempt, beside), None
         if incident is not None:
@@ -230,7 +230,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
             # Of one without incidents these logs may be all there is: whoever comes from there is not sent back.
             more = Text(", which has no record of an incident", "，其中没有 incident 的记录")
             if holding.incident_numbers():
-                more = Text(", which knows more: {again}", "，后者知道得更多：{again}").fill(again=f"unhang why {files.as_argument(run)}")
+                more = Text(", which knows more: {again}", "，后者知道得更多：{again}").fill(again=f"unhang why {fsio.as_argument(run)}")
             belongs = Text("{path} is part of the run directory {run}{more}", "{path} 是运行目录 {run} 的一部分{more}")
             say(belongs.fill(path=shown(paths[0]), run=run, more=more))
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
@@ -242,20 +242,18 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
-    from unhang import files
+    from unhang import fsio
     from unhang.errors import UnhangError
 
     if attempt is not None:
-        raise UnhangError(
-            f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {files.as_argument(path)}"
-        )
+        raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {fsio.as_argument(path)}")
 
 
 def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | None, beside: Beside) -> Verdict:
     """The verdict on the newest run directory in an archive."""
     from unhang.diagnosis.why import judge_packed
-    from unhang.records.logs.finding import STDIN
-    from unhang.records.logs.opening import shown
+    from unhang.logs.discovery import STDIN
+    from unhang.logs.sources import shown
     from unhang.records.rundir import RunDir
 
     _refuse_attempt(attempt, name)
@@ -275,7 +273,7 @@ def _of_several(count: int, where: str) -> Text:
 
 def _shortest(path: Path) -> str:
     """A path as somebody would type it here."""
-    from unhang.records.logs.opening import shown
+    from unhang.logs.sources import shown
 
     return shown(min(str(path), os.path.relpath(path), key=len))
 
@@ -292,7 +290,7 @@ def _judge_found(given: Given, paths: list[str], attempt: int | None, *, quiet: 
     return given.told(verdict), judged
 
 
-def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
+def _verdict_on(found: Discovered, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
 
     if not found.dumps:
@@ -304,7 +302,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
 
     from unhang.diagnosis.explained import explained
     from unhang.diagnosis.recorders import examine, examine_with_logs, times
-    from unhang.records.flight.recordings import record_all
+    from unhang.flight.read_all import record_all
     from unhang.report.screen import reading
 
     found, blank = unpacking.set_apart(found)
@@ -326,12 +324,12 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
 
 def _title(paths: list[str]) -> str:
     """What was given, where it has one name."""
-    from unhang.records.logs.opening import shown
+    from unhang.logs.sources import shown
 
     return shown(Path(paths[0]).resolve().name) if len(paths) == 1 and paths[0] != "-" else ""
 
 
-def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool, recorded: Recorded | None = None) -> Judged:
+def _judge_logs(paths: list[str], found: Discovered, attempt: int | None, *, quiet: bool, recorded: Recorded | None = None) -> Judged:
     from unhang.cli import caches
     from unhang.diagnosis.logs import judge_logs
     from unhang.report.screen import reading
@@ -346,7 +344,7 @@ def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: b
 
 def _newest(runs: list[Path], folder: str, incident: int | None, beside: Beside) -> Verdict:
     from unhang.diagnosis.why import judge_newest
-    from unhang.records.logs.opening import shown
+    from unhang.logs.sources import shown
     from unhang.records.rundir import RunDir
 
     judging = Text("judging {run}{others}", "正在判断 {run}{others}")

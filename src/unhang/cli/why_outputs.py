@@ -9,8 +9,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unhang import files
-from unhang.cli.aside import say
+from unhang import fsio
+from unhang.cli.stderr import say
 from unhang.report import language
 from unhang.text import Text, joined
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from unhang.diagnosis.logs import Judged
     from unhang.diagnosis.recorders import Examined
     from unhang.errors import UnhangError
+    from unhang.logs.discovery import Discovered
     from unhang.model import Verdict
-    from unhang.records.logs.finding import Found
     from unhang.records.rundir import RunDir
-    from unhang.records.trunks import Trunk
+    from unhang.records.stack_tree import Trunk
     from unhang.report.html.scene import Scene
     from unhang.report.language import Language
 
@@ -54,7 +54,7 @@ class Beside:
             self.scene = gather(rundir, number=incident)
         if self._stacks:
             from unhang.diagnosis.redact import redact_data
-            from unhang.records.trunks import of_run as stacks_of_run
+            from unhang.records.stack_tree import of_run as stacks_of_run
 
             if (found := stacks_of_run(rundir, incident)) is not None:
                 self.trunk, self.cwd = redact_data(found)
@@ -69,12 +69,12 @@ class Beside:
 
             self.scene = scene_of(examined, title=title)
 
-    def take_files(self, found: Found, verdict: Verdict, judged: Judged | None, called: Callable[[str], str] = str) -> None:
+    def take_files(self, found: Discovered, verdict: Verdict, judged: Judged | None, called: Callable[[str], str] = str) -> None:
         """`called` gives the name by which the user knows a file that was unpacked."""
         if self._stacks and judged is not None:
             from unhang.diagnosis.redact import redact_data
+            from unhang.records.stack_tree import group
             from unhang.records.stacks import main_thread
-            from unhang.records.trunks import group
 
             told = judged.chosen.dumped
             self.trunk = redact_data(group({rank: main_thread(of_rank) for rank, of_rank in told.stacks.items()}))
@@ -91,7 +91,7 @@ class Beside:
 
     def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundle]) -> None:
         from unhang.errors import UnhangError
-        from unhang.records.logs.opening import shown
+        from unhang.logs.sources import shown
         from unhang.report.screen import counting
 
         name = shown(str(target))
@@ -142,7 +142,7 @@ def check_report(report: Path) -> None:
 def _check_target(option: str, target: Path, endings: tuple[str, ...], example: str, is_ours: Callable[[Path], bool]) -> None:
     """Before anything is read: what is meant as PATH, or is somebody's own, must not be written over."""
     from unhang.errors import UnhangError
-    from unhang.records.logs.opening import shown
+    from unhang.logs.sources import shown
 
     name = f"{option} {shown(str(target))}"
     hint = f"unhang why train.log {option} {example}"
@@ -162,12 +162,12 @@ def _check_target(option: str, target: Path, endings: tuple[str, ...], example: 
 
 def write_report(path: Path, verdict: Verdict, scene: Scene | None, lang: Language) -> None:
     from unhang.errors import UnhangError
-    from unhang.records.logs.opening import shown
+    from unhang.logs.sources import shown
     from unhang.report.html import render
 
     page = render(verdict, scene, lang=lang).encode("utf-8", "replace")
     try:
-        files.write_named(path, page)
+        fsio.write_named(path, page)
     except OSError as e:
         raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
     say(Text("wrote {path}", "已写入 {path}").fill(path=shown(str(path))))

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.diagnosis.unknown import NATIVE_STACK, NCCL_DEBUG, SUPERVISE, WHOLE_LOG
+from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import words
-from unhang.knowledge.caught import STEPS, that_ended_something
+from unhang.knowledge.caught_exceptions import STEPS, that_ended_something
 from unhang.knowledge.cause import filled
 from unhang.knowledge.text import Text
+from unhang.logs import trailing_lines
+from unhang.logs.alarms import CRASHES, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
-from unhang.records.frames import Frame, place, user_frame
-from unhang.records.logs import trouble
-from unhang.records.logs.alarms import CRASHES, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
-    from unhang.records.logs import Hit, Signature
+    from unhang.logs import Hit, Signature
 
 _SHOWN = 5
 _REMEDIES = {r.id: r for r in (NATIVE_STACK, NCCL_DEBUG, SUPERVISE, WHOLE_LOG)}
@@ -65,7 +65,7 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
 
 def ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
     """What the last lines say where no line was recognised at all. `tails`: of each log its last bytes, and how many lines it has."""
-    found = [(source, line) for source, (tail, lines) in tails.items() for line in trouble.at_the_end(tail, lines)]
+    found = [(source, line) for source, (tail, lines) in tails.items() for line in trailing_lines.at_the_end(tail, lines)]
     if not found:
         return None
     says = Text("the log ends in words of a failure or of waiting that nothing here recognises", "日志以失败或等待的字样结束，但没有已知的特征能识别")

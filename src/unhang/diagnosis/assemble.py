@@ -16,15 +16,16 @@ from typing import NamedTuple, TypeVar
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
-from unhang.knowledge import stacked
+from unhang.knowledge import collective_waits
 from unhang.knowledge.cause import LogView
-from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
-from unhang.records.logs.alarms import CRASHES
-from unhang.records.logs.attempts import Failure, Marks
-from unhang.records.logs.dumped import Dumped
-from unhang.records.logs.line import Readable
-from unhang.records.logs.stamp import Stamp, resolve
-from unhang.records.logs.tracebacks import BEHIND
+from unhang.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl_lines, owner_of, slow_work, watchdog
+from unhang.logs.alarms import CRASHES
+from unhang.logs.attempts import Failure, Marks
+from unhang.logs.line import Readable
+from unhang.logs.timestamps import Stamp, resolve
+from unhang.logs.tracebacks import BEHIND
+from unhang.records import stacks_in_logs
+from unhang.records.stacks_in_logs import Dumped
 
 Piece = TypeVar("Piece", Hit, Traceback)
 
@@ -33,17 +34,17 @@ CONTEXT: tuple[Signature, ...] = tuple(
         (
             *watchdog.SIGNATURES,
             *exits.SIGNATURES,
-            *nccl.SIGNATURES,
-            *work.SIGNATURES,
-            *work.FINISHED,
-            *work.ENDS,
+            *nccl_lines.SIGNATURES,
+            *slow_work.SIGNATURES,
+            *slow_work.FINISHED,
+            *slow_work.ENDS,
             *attempts.SIGNATURES,
             *job_size.SIGNATURES,
-            *dumped.SIGNATURES,
+            *stacks_in_logs.SIGNATURES,
         )
     )
 )
-_WATCHDOG, _EXITS, _NCCL = frozenset(watchdog.SIGNATURES), frozenset(exits.SIGNATURES), frozenset(nccl.SIGNATURES)
+_WATCHDOG, _EXITS, _NCCL = frozenset(watchdog.SIGNATURES), frozenset(exits.SIGNATURES), frozenset(nccl_lines.SIGNATURES)
 _AGENTS = frozenset((exits.RANK, exits.CODE, exits.FAILED, exits.DEEPSPEED, *attempts.AGENTS))
 # A host alone stands in tables of settings as well.
 _FAILED = _EXITS - {exits.HOST}
@@ -51,10 +52,10 @@ _ENDED = _FAILED - frozenset(exits.SUBPROCESS)
 _TEARDOWN = "launcher-teardown"
 # Of what a teardown may look like, this also happens in runs that go on: some tool failed, a data loader was closed.
 _NO_END = ("subprocess.CalledProcessError: Command", "is killed by signal: Terminated")
-_WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.STARTS), frozenset(job_size.SIGNATURES)
-_STACKS = frozenset(dumped.SIGNATURES)
-_CRASHES, _ENDS = frozenset(CRASHES), frozenset(work.ENDS)
-_OVER = _ENDS.union(work.FINISHED)
+_WORK, _STARTS, _SIZES = frozenset(slow_work.SIGNATURES), frozenset(attempts.STARTS), frozenset(job_size.SIGNATURES)
+_STACKS = frozenset(stacks_in_logs.SIGNATURES)
+_CRASHES, _ENDS = frozenset(CRASHES), frozenset(slow_work.ENDS)
+_OVER = _ENDS.union(slow_work.FINISHED)
 # These tell attempts apart, and nothing else.
 _COURSE = frozenset((attempts.GAVE_UP, *attempts.STEPS))
 
@@ -156,8 +157,8 @@ def with_stacks(
     for n, attempt in enumerate(attempts):
         if any(h.signature in _STACKS for h in attempt.hits):
             spans = _spans(attempts[:n], attempts[n + 1 :])
-            told = dumped.read(
-                attempt.hits, paths, again=again, spans=spans, failed=stacked.failing(attempt.view), seconds=partial(_seconds, attempt)
+            told = stacks_in_logs.read(
+                attempt.hits, paths, again=again, spans=spans, failed=collective_waits.failing(attempt.view), seconds=partial(_seconds, attempt)
             )
             attempt = replace(attempt, view=replace(attempt.view, stacks=told.standing), dumped=told)
             left += told.left
@@ -201,12 +202,12 @@ def _attempt(
         timeouts=watchdog.timeouts(h for h in own if h.signature in _WATCHDOG),
         statuses=watchdog.statuses(h for h in own if h.signature in _WATCHDOG),
         exits=exits.read(h for h in own if h.signature in _EXITS),
-        nccl=nccl.read(h for h in own if h.signature in _NCCL),
+        nccl=nccl_lines.read(h for h in own if h.signature in _NCCL),
         work=tuple(h for h in own if h.signature in _WORK),
         printed=printed | {h.rank for h in own if h.rank is not None},
         world_size=job_size.read(h for h in own if h.signature in _SIZES or h.signature in _NCCL),
         lines=lines,
-        finished=any(h.signature in work.FINISHED for h in own),
+        finished=any(h.signature in slow_work.FINISHED for h in own),
         ends=tuple(h for h in own if h.signature in _ENDS),
         crashed=tuple(h for h in own if h.signature in _CRASHES),
     )
@@ -322,7 +323,7 @@ def _with_gpus(hits: list[Hit]) -> list[Hit]:
     """What the driver says of a GPU is of the rank that NCCL says uses it: on the same host, for the GPUs of all hosts have the same addresses."""
     users: dict[tuple[int, str | None, str], set[int]] = {}
     for h in hits:
-        if h.rank is not None and (address := nccl.gpu_of(h)) is not None:
+        if h.rank is not None and (address := nccl_lines.gpu_of(h)) is not None:
             users.setdefault((h.attempt, h.host, address), set()).add(h.rank)
     hosts = {host for _, host, _ in users}
     return [_with_gpu(h, users, hosts) if h.rank is None and {"xid", "bus"} <= h.groups.keys() else h for h in hits]
@@ -369,7 +370,9 @@ def _ranks_of_communicators(hits: Sequence[Hit]) -> list[tuple[Hit, int]]:
     Where two processes have one rank, the communicators were parts of a larger job.
     """
     size = job_size.read(h for h in hits if h.signature in _SIZES or h.signature in _NCCL)
-    found = [(h, int(h.groups["comm_rank"])) for h in hits if h.signature in (nccl.START, nccl.COMPLETE) and int(h.groups["nranks"]) == size]
+    found = [
+        (h, int(h.groups["comm_rank"])) for h in hits if h.signature in (nccl_lines.START, nccl_lines.COMPLETE) and int(h.groups["nranks"]) == size
+    ]
     holders: dict[int, set[tuple[str | None, int | None]]] = {}
     for h, rank in found:
         holders.setdefault(rank, set()).add((h.host, h.pid))
@@ -450,7 +453,7 @@ def _is_nobodys(back: Traceback) -> bool:
 def _shared(hits: Iterable[Hit], hosts: Mapping[str, str]) -> Iterable[Shared]:
     """Events that every host sees at one moment: a communicator is complete on all of its ranks at once."""
     for h in hits:
-        if h.at_s is not None and h.signature == nccl.COMPLETE and "comm_id" in h.groups:
+        if h.at_s is not None and h.signature == nccl_lines.COMPLETE and "comm_id" in h.groups:
             yield Shared(key=("init", h.groups["comm_id"]), clock=_clock(h, hosts), at_s=h.at_s)
 
 

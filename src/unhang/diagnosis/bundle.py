@@ -27,10 +27,10 @@ import msgspec
 from unhang import __version__, encoding
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.errors import RecordError
+from unhang.flight import digest, dump_file
+from unhang.logs.sources import Source, is_plain, walk
+from unhang.logs.streams import HEAD_BYTES, words
 from unhang.model import NotExamined, Verdict
-from unhang.records.flight import digest, opening
-from unhang.records.logs.opening import Source, is_plain, walk
-from unhang.records.logs.streams import HEAD_BYTES, words
 from unhang.records.rundir import MEMBER, RunDir
 
 SCHEMA = "unhang/bundle/1"
@@ -50,7 +50,7 @@ def of_run(target: Path, rundir: RunDir, verdict: Verdict, *, progress: Progress
     root = rundir.path.resolve()
     names = [p.relative_to(rundir.path).as_posix() for p in rundir.path.rglob("*") if p.is_file()]
     # A report can be made again.
-    files = sorted((opening.size_of(rundir.path / n), n) for n in names if MEMBER.fullmatch(n) and n != "report.html")
+    files = sorted((dump_file.size_of(rundir.path / n), n) for n in names if MEMBER.fullmatch(n) and n != "report.html")
     with _writing(target, verdict, ["a run directory"]) as bundle:
         for done, (_, name) in enumerate(files):
             progress(done, len(files))
@@ -197,8 +197,8 @@ def _dump(path: Path, most: int) -> bytes:
     """The dumps of a file as a new pickle; one that was cut off lacks its end again. A digest was cleaned when it was made."""
     if digest.is_digest(path):
         return _read(path, most)
-    _check_size(opening.size_of(path), most)
-    found = opening.opened(path)
+    _check_size(dump_file.size_of(path), most)
+    found = dump_file.opened(path)
     data = [_without_credentials(dict(o.raw), {}) for o in found]
     for raw in data:
         # torch writes its entries last: what is cut off loses these.

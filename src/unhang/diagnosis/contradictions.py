@@ -11,18 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang.flight import counting_messages, operations
 from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Contradiction, Disagreement, Evidence, Finding
-from unhang.records.flight import operations
-from unhang.records.match import counting_messages
 
 if TYPE_CHECKING:
-    from unhang.records.flight import Call, Flight
-    from unhang.records.flight.columns import Recording
-    from unhang.records.logs.said import Status
-    from unhang.records.picture import Picture, RankView
+    from unhang.flight import Call, Flight
+    from unhang.flight.recording import Recording
+    from unhang.logs.log_facts import Status
+    from unhang.records.incident_view import IncidentView, RankView
 
 _SIGKILL, _GONE = -9, -1000
 # Every rank of a large job may differ in the same way.
@@ -53,7 +52,7 @@ class _Counter(NamedTuple):
     claim: _Claim
 
 
-def of_picture(picture: Picture) -> tuple[Contradiction, ...]:
+def of_picture(picture: IncidentView) -> tuple[Contradiction, ...]:
     """The contradictions in what one incident left, rank by rank."""
     messages = counting_messages({r.number: r.flight for r in picture.ranks if r.flight})
     return tuple(c for rank in picture.ranks for c in (*_calls(picture, rank, messages), *_life(picture, rank)))[:MOST]
@@ -99,7 +98,7 @@ def _made(about: Disagreement, number: int, one: _Claim, other: _Claim) -> Contr
     return Contradiction(about=about, says=says.en, says_zh=says.zh, ranks=(number,), statements=(one.stated(number), other.stated(number)))
 
 
-def _calls(picture: Picture, rank: RankView, messages: frozenset[str]) -> Iterator[Contradiction]:
+def _calls(picture: IncidentView, rank: RankView, messages: frozenset[str]) -> Iterator[Contradiction]:
     """The counters and the stack of a rank, against its recorder."""
     flight, number = rank.flight, rank.number
     if flight is None or flight.cut is not None or (source := rank.record.flight) is None:
@@ -140,7 +139,7 @@ def _completed(number: int, counter: _Counter, pending: int, op: str, source: st
         yield _made("completed", number, counter.claim.counting(counter.completed, Text("completed", "完成"), counter.group), _Claim(source, has))
 
 
-def _life(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
+def _life(picture: IncidentView, rank: RankView) -> Iterator[Contradiction]:
     """What other sources tell of a process, against what the supervisor saw of it: an exit code, or that it is gone or lives."""
     record, ended = rank.record, rank.ended
     claims: list[tuple[_Claim, int | None]] = []
@@ -162,11 +161,11 @@ def _life(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
             yield _made("ending", rank.number, claim, _Claim(picture.incident_source, saw))
 
 
-def _of_ras(picture: Picture, rank: RankView) -> Iterator[tuple[_Claim, int | None]]:
+def _of_ras(picture: IncidentView, rank: RankView) -> Iterator[tuple[_Claim, int | None]]:
     """NCCL's numbers are those of a communicator, its hosts are addresses: only in one of all ranks, with the same pid, it is surely this one."""
     if (report := picture.ras) is None:
         return
-    from unhang.records.ras import Member
+    from unhang.ras import Member
 
     world = max((r.record.world_size or 1 for r in picture.ranks), default=1)
     everywhere = (c.member(rank.number) for c in report.communicators if c.size == world)

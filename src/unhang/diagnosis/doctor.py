@@ -11,9 +11,9 @@ from unhang.facts import variables
 from unhang.facts.snapshot import Part, Snapshot
 from unhang.facts.subject import Subject
 from unhang.knowledge import catalogue
-from unhang.knowledge.variables.known import entries, nearest
-from unhang.knowledge.variables.readers import table
 from unhang.model import Area, AreaState, Examination, HostFinding, NotExamined, Severity
+from unhang.variables.known import entries, nearest
+from unhang.variables.readers import table
 
 # What the judgement of other areas rests on: which commands fit here, and for how many GPUs it is.
 CONTEXT = ("container", "numa")

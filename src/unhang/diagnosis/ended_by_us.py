@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from unhang.diagnosis import course
+from unhang.diagnosis import run_history
 from unhang.errors import UnhangError
 from unhang.knowledge import words
 from unhang.knowledge.text import Text
@@ -51,7 +51,7 @@ def told(verdict: Verdict, rundir: RunDir, logs: Path, *, called: str) -> Verdic
                     id="judge-the-run",
                     says="Have the whole run directory judged: it has stacks, flight recorders and counters of that moment.",
                     says_zh="让 unhang 判断整个运行目录：其中有当时的调用栈、flight recorder 和计数器。",
-                    command=course.why(called),
+                    command=run_history.why(called),
                 ),
             ),
         ),
@@ -63,7 +63,7 @@ def _incident(rundir: RunDir, attempt: int) -> int | None:
     try:
         if rundir.read(rundir.run, _Run).options.leave_hung:
             return None
-        ended = course.drawn(rundir.events, attempt=attempt, kinds=_ENDING)
+        ended = run_history.drawn(rundir.events, attempt=attempt, kinds=_ENDING)
     except (UnhangError, OSError):
         return None
     return ended[-1] if ended else None

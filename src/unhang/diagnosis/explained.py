@@ -10,9 +10,9 @@ from unhang.diagnosis.logs import ONLY_STACKS
 from unhang.diagnosis.recorders import NO_STACKS
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.untold import STACKS
-from unhang.knowledge import catalogue, stacked
+from unhang.knowledge import catalogue, collective_waits
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.stacked import Kind
+from unhang.knowledge.collective_waits import Kind
 from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Evidence, Finding, NotExamined, Verdict
 
@@ -43,7 +43,7 @@ def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdi
     primary = verdict.primary
     if primary is None or primary.cause != "collective-timeout" or unsure:
         return verdict
-    apart = [stacked.apart_of(s) for s in stacked.recent(view) if s.rank in primary.ranks and not stacked.op_of(s)]
+    apart = [collective_waits.apart_of(s) for s in collective_waits.recent(view) if s.rank in primary.ranks and not collective_waits.op_of(s)]
     if not apart:
         return verdict
     besides = Text(f"; {_WHY.sub('', primary.says)}", f"；{_WHY.sub('', primary.says_zh or primary.says)}")
@@ -51,8 +51,8 @@ def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdi
     def root(kind: Kind, besides: Text, others: Sequence[Evidence]) -> Finding:
         id, remedies = _CAUSES[kind]
         chosen = [a for a in apart if a.kind == kind]
-        waited = stacked.of_the_wait([a.stack for a in chosen], view)
-        return redact_data(stacked.told(catalogue.load()[id], chosen, besides, remedies, waited=waited, others=others))
+        waited = collective_waits.of_the_wait([a.stack for a in chosen], view)
+        return redact_data(collective_waits.told(catalogue.load()[id], chosen, besides, remedies, waited=waited, others=others))
 
     # Of several that are missing each may be held up by something else.
     first, *more = dict.fromkeys(a.kind for a in apart)

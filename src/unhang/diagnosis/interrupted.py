@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unhang.diagnosis import course
+from unhang import logs
+from unhang.diagnosis import run_history
 from unhang.errors import UnhangError
+from unhang.frames import Frame, user_frame
 from unhang.knowledge import seen, text, words
 from unhang.knowledge.text import Text, continued, joined
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records import logs
-from unhang.records.frames import Frame, user_frame
-from unhang.records.now import fewer
+from unhang.records.status import fewer
 
 if TYPE_CHECKING:
-    from unhang.diagnosis.course import Course
-    from unhang.records.picture import Picture
+    from unhang.diagnosis.run_history import RunHistory
+    from unhang.records.incident_view import IncidentView
     from unhang.records.rundir import RunDir
 
 # What has moved within this moves.
@@ -32,13 +32,13 @@ _WAIT = Remedy(
 )
 
 
-def early(picture: Picture) -> bool:
+def early(picture: IncidentView) -> bool:
     """Whether it was interrupted before so much time had passed without progress that it would have been taken for a hang."""
     incident = picture.incident
     return incident.kind == "interrupted" and (incident.stalled_for_s or 0.0) < (incident.threshold_s or 0.0)
 
 
-def lowered(finding: Finding, picture: Picture) -> Finding:
+def lowered(finding: Finding, picture: IncidentView) -> Finding:
     """The finding, not established where only more time would have told; calls that do not fit each other and a stopped process need none."""
     if not early(picture) or finding.standing != "established":
         return finding
@@ -47,7 +47,7 @@ def lowered(finding: Finding, picture: Picture) -> Finding:
     return replace(finding, standing="likely")
 
 
-def told(finding: Finding | None, picture: Picture) -> Finding | None:
+def told(finding: Finding | None, picture: IncidentView) -> Finding | None:
     """The finding, with the words that it was interrupted, by what and when."""
     incident = picture.incident
     if finding is None or incident.kind != "interrupted":
@@ -71,7 +71,7 @@ class _Stood:
     frame: Frame
 
 
-def before_its_end(rundir: RunDir, went: Course) -> Finding | None:
+def before_its_end(rundir: RunDir, went: RunHistory) -> Finding | None:
     """Where the ranks of the last attempt were when a signal ended them: by the tracebacks of Ctrl-C in their own logs, and of those that left none
     by the last heartbeats before it; None where neither is there.
     """
@@ -93,7 +93,7 @@ def before_its_end(rundir: RunDir, went: Course) -> Finding | None:
         )
         for at, ranks in lines.items()
     ]
-    parts += course.asked(replace(went, last_seen=last))
+    parts += run_history.asked(replace(went, last_seen=last))
     if went.last_seen is None or went.last_seen.still_s is None:
         parts.append(Text("whether it stood still is not in evidence", "当时是否停住不动不在证据之中"))
     elif last is None:
@@ -118,13 +118,13 @@ def before_its_end(rundir: RunDir, went: Course) -> Finding | None:
     )
 
 
-def _may_have_stood(went: Course) -> bool:
+def _may_have_stood(went: RunHistory) -> bool:
     """Whoever presses Ctrl-C may do so because nothing moves; of what was ended from outside, or had just moved, there is nothing to find."""
     last = went.last_seen
     return last is None or (last.signal == "SIGINT" and (last.still_s is None or last.still_s >= _MOVED_S))
 
 
-def _by(went: Course) -> str:
+def _by(went: RunHistory) -> str:
     return "Ctrl-C" if went.last_seen is None or went.last_seen.signal == "SIGINT" else went.last_seen.signal
 
 

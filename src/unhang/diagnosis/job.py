@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.text import Text, ranks
+from unhang.logs.log_facts import At
+from unhang.logs.nccl_lines import RESULTS
 from unhang.model import Evidence
-from unhang.records.logs.nccl import RESULTS
-from unhang.records.logs.said import At
 
 MAX_VALUES = 12
 

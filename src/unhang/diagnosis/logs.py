@@ -11,32 +11,32 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from unhang.diagnosis import job, proven
-from unhang.diagnosis.absent import Absent, absent
+from unhang.diagnosis import job, proven_in_logs
 from unhang.diagnosis.alarms import ends_badly, unrecognised
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
 from unhang.diagnosis.job import Unfinished, unfinished
-from unhang.diagnosis.kernel_told import Doubt, Recorded, sifted, weighed
+from unhang.diagnosis.kernel_log_scope import Doubt, Recorded, sifted, weighed
+from unhang.diagnosis.missing_ranks import MissingRanks, absent
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
-from unhang.diagnosis.stood import standing_in_stacks
+from unhang.diagnosis.stack_summary import standing_in_stacks
 from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, ZERO_BUCKETS, only_symptoms_in_logs
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
-from unhang.files import as_argument
-from unhang.knowledge import catalogue, environments, stacked
-from unhang.knowledge.caught import caught, failed, logged_over, stepped_over
+from unhang.fsio import as_argument
+from unhang.knowledge import catalogue, collective_waits, environments
+from unhang.knowledge.caught_exceptions import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
+from unhang.logs import Hit, LogRead, Needles, Role, alarms
+from unhang.logs.attempts import STARTS
+from unhang.logs.discovery import EMPTY, Discovered, find
+from unhang.logs.kinds import OWN_RECORD
+from unhang.logs.sources import again
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
-from unhang.records.logs import Hit, LogRead, Needles, Role, alarms
-from unhang.records.logs.attempts import STARTS
-from unhang.records.logs.dumped import MAX_BYTES
-from unhang.records.logs.finding import EMPTY, Found, find
-from unhang.records.logs.kinds import OWN_RECORD
-from unhang.records.logs.opening import again
+from unhang.records.stacks_in_logs import MAX_BYTES
 
 _NAMED = ("established", "likely")
 # Of exceptions that were passed over, so many are told, and so much of each: why it was has to fit into the same line.
@@ -119,7 +119,7 @@ def judge_logs(
     *,
     attempt: int | None = None,
     cache: Path | None = None,
-    found: Found | None = None,
+    found: Discovered | None = None,
     recorded: Recorded | None = None,
     progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> Judged:
@@ -134,7 +134,9 @@ def judge_logs(
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {as_argument(source.path.parent)}")
     not_examined = list(found.not_examined)
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven.SIGNATURES, *environments.SIGNATURES, FATAL), cache=cache)
+    needles = Needles(
+        (*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven_in_logs.SIGNATURES, *environments.SIGNATURES, FATAL), cache=cache
+    )
     reads = read_all(found.sources, needles, not_examined.append, progress)
     # These tell where the job ran, and nothing of its course.
     marks = [h for r in reads for h in r.hits if h.signature in _ENVIRONMENTS]
@@ -160,9 +162,9 @@ def judge_logs(
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
     hits = [h for r in reads for h in r.hits]
-    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts, sorted_out.left_of, repaired=proven.taken(hits))
+    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts, sorted_out.left_of, repaired=proven_in_logs.taken(hits))
     number = attempt or judge.last()
-    verdict = proven.told_by_logs(judge.verdict(number, alone=attempt is not None), hits)
+    verdict = proven_in_logs.told_by_logs(judge.verdict(number, alone=attempt is not None), hits)
     chosen = all_attempts[number - 1]
     verdict = _fitted(verdict, chosen, marks)
     return Judged(
@@ -204,7 +206,7 @@ class Judge:
         attempts: Sequence[Attempt],
         doubts: Mapping[tuple[str, int | None], Doubt],
         recognised: Collection[str] = (),
-        repaired: proven.Change | None = None,
+        repaired: proven_in_logs.Change | None = None,
     ) -> None:
         """`recognised`: logs that are no longer among `attempts`, and of which `not_examined` tells. `repaired`: the change that unhang run took."""
         self.repaired = repaired
@@ -267,7 +269,7 @@ class Judge:
                         why_zh="日志中缺少它的开头：在哪里抛出不得而知",
                     )
                 )
-        found = stacked.passed_over(attempt.view) if attempt.view.stacks else ()
+        found = collective_waits.passed_over(attempt.view) if attempt.view.stacks else ()
         self.not_examined += [NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh) for what, why in found]
         others = ", ".join(str(a.number) for a in self.attempts if a.number not in looked_at)
         if others and not (primary is None and failed is not None):
@@ -337,7 +339,7 @@ class Judge:
             return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
         return unrecognised(view, attempt.hits) or (None if view.finished or attempt is not self.attempts[-1] else ends_badly(self.tails))
 
-    def _gave_up(self, gave_up: Absent, symptoms: Sequence[Finding], attempt: Attempt) -> Finding:
+    def _gave_up(self, gave_up: MissingRanks, symptoms: Sequence[Finding], attempt: Attempt) -> Finding:
         """A collective that was given up: a consequence, but one that tells whom to look at."""
         first = next((s for s in symptoms if s.cause == "collective-timeout"), None)
         says = gave_up.says
@@ -395,9 +397,9 @@ class Judge:
         if inputs := [i for i in self.inputs if i.source not in told]:
             shown = ", ".join(i.source for i in inputs[:_NAMES])
             read = shown if len(inputs) <= _NAMES else f"{shown} and {len(inputs) - _NAMES} more"
-            ended = next((f"{h.source}:{h.line}" for a in self.attempts for h in a.hits if h.signature in proven.ENDED_WELL), "")
+            ended = next((f"{h.source}:{h.line}" for a in self.attempts for h in a.hits if h.signature in proven_in_logs.ENDED_WELL), "")
             why = "nothing in it was recognised: it may be a healthy log, or none of a training"
-            if not ended and any(h.signature == proven.RECORDS for a in self.attempts for h in a.hits):
+            if not ended and any(h.signature == proven_in_logs.RECORDS for a in self.attempts for h in a.hits):
                 # They tell what was found.
                 return
             if ended:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unhang.flight import Call
+from unhang.flight.mismatch import DIFFERENT
+from unhang.flight.outcome import Counted, Outcome, Step
 from unhang.knowledge import words
 from unhang.knowledge.text import NOTHING, Text, joined, ranks, same
-from unhang.records.flight import Call
-from unhang.records.match.outcome import Counted, Outcome, Step
-from unhang.records.match.partings import DIFFERENT
 
 # How many ranks are quoted, and their frames read.
 QUOTED = 6

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import STANDINGS
 from unhang.knowledge.kernel_pids import pid_of, short
+from unhang.logs import Hit, Traceback
 from unhang.model import Finding
-from unhang.records.logs import Hit, Traceback
 
 # What one event prints stands this close together: a consequence may be printed before its cause.
 SAME_EVENT_LINES = 60

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from unhang.diagnosis import phrases
+from unhang.flight import Call, Flight
+from unhang.flight.outcome import Outcome
+from unhang.flight.read_all import flight
+from unhang.flight.recording import Recording
+from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import words
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence
-from unhang.records.flight import Call, Flight
-from unhang.records.flight.columns import Recording
-from unhang.records.flight.recordings import flight
-from unhang.records.frames import Frame, place, user_frame
-from unhang.records.match.outcome import Outcome
 
 
 def at(call: Call | None) -> Text:

@@ -18,7 +18,7 @@ from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, possible, ranks, same
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
-from unhang.records.ras import Change, Communicator, InState, Member, Missing, Process, Report, compare
+from unhang.ras import Change, Communicator, InState, Member, Missing, Process, Report, compare
 
 # So many communicators, processes and ranks are named one by one.
 _NAMED = 4

@@ -8,16 +8,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang import logs
 from unhang.errors import RecordError
+from unhang.logs import LogRead, Needles
+from unhang.logs.decompress import packing
+from unhang.logs.line import MAX_LINE_BYTES
+from unhang.logs.readers import Readers, cores
+from unhang.logs.search import Part, read_part
+from unhang.logs.sources import Source, named
+from unhang.logs.streams import HEAD_BYTES
 from unhang.model import NotExamined
-from unhang.records import logs
-from unhang.records.logs import LogRead, Needles
-from unhang.records.logs.line import MAX_LINE_BYTES
-from unhang.records.logs.opening import Source, named
-from unhang.records.logs.readers import Readers, cores
-from unhang.records.logs.search import Part, read_part
-from unhang.records.logs.streams import HEAD_BYTES
-from unhang.records.logs.unpacking import packing
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

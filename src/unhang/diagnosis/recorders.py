@@ -10,23 +10,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from unhang.diagnosis import contradictions, kernel_told
+from unhang.diagnosis import contradictions, kernel_log_scope
 from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.phrases import ALL_COPIES, MISMATCHES
+from unhang.diagnosis.recorder_findings import ROOTS, Teller
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.telling import ROOTS, Teller
 from unhang.diagnosis.untold import ONE_LOOK, STACKS, unexamined
 from unhang.errors import UnhangError
+from unhang.flight.messages import settled
+from unhang.flight.outcome import Outcome
+from unhang.flight.read_all import JobRecordings, flight, record_all
+from unhang.flight.staleness import has_every_rank
+from unhang.flight.wait_graph import judge
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import NOTHING, Text, ranks
+from unhang.logs.log_facts import Status
 from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Verdict
 from unhang.patterns import lazily
-from unhang.records.flight.recordings import Recorded, flight, record_all
-from unhang.records.logs.said import Status
-from unhang.records.match.judge import judge
-from unhang.records.match.messages import settled
-from unhang.records.match.moments import has_every_rank
-from unhang.records.match.outcome import Outcome
 
 NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
@@ -46,7 +46,7 @@ class Examined:
     """
 
     verdict: Verdict
-    recorded: Recorded
+    recorded: JobRecordings
     outcome: Outcome | None = None
     odd: tuple[int, ...] = ()
 
@@ -76,12 +76,12 @@ def examine(
     return _judged(recorded)
 
 
-def times(recorded: Recorded) -> kernel_told.Recorded | None:
+def times(recorded: JobRecordings) -> kernel_log_scope.Recorded | None:
     """When the calls of all dumps were issued; None where no dump tells."""
     dated = [r for r in recorded.recordings.values() if r.oldest_ns > 0 and r.newest_ns > 0]
     if not dated:
         return None
-    return kernel_told.Recorded(
+    return kernel_log_scope.Recorded(
         first_s=min(r.oldest_ns for r in dated) / 1e9,
         last_s=max(r.newest_ns for r in dated) / 1e9,
         begun=any(not r.lost and r.cut is None for r in dated),
@@ -90,7 +90,7 @@ def times(recorded: Recorded) -> kernel_told.Recorded | None:
     )
 
 
-def examine_with_logs(recorded: Recorded, of_logs: Verdict, statuses: Sequence[Status]) -> Examined:
+def examine_with_logs(recorded: JobRecordings, of_logs: Verdict, statuses: Sequence[Status]) -> Examined:
     """Of dumps and of logs of the same job; `statuses` are what the watchdogs printed. Dumps that cannot be read are told."""
     if not recorded.recordings:
         return Examined(verdict=with_logs(of_logs, redact_data(Verdict(primary=None, not_examined=recorded.not_examined))), recorded=recorded)
@@ -104,7 +104,7 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
     return verdict.each(lambda finding: contradictions.lowered(finding, disagreeing))
 
 
-def _judged(recorded: Recorded) -> Examined:
+def _judged(recorded: JobRecordings) -> Examined:
     # Of dumps that held what their recorder does not tell, that is said.
     told_nothing = not any(r.entries or r.untold for r in recorded.recordings.values())
     read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
@@ -165,7 +165,7 @@ def _beside_logs(left: NotExamined) -> NotExamined:
     )
 
 
-def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[NotExamined]:
+def _left(recorded: JobRecordings, outcome: Outcome, *, told_nothing: bool) -> list[NotExamined]:
     found = []
     if outcome.left_out:
         numbers = [rank for rank, _ in outcome.left_out]

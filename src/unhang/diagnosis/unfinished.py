@@ -1,6 +1,6 @@
 """What may be said of a run whose end is not recorded: whether `unhang run` lives, and where its ranks were by its last record of them.
 
-Whether it lives is told as `unhang top` tells it (`records.live`). A run that goes on is never called healthy: nobody has judged it yet.
+Whether it lives is told as `unhang top` tells it (`records.run_snapshot`). A run that goes on is never called healthy: nobody has judged it yet.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unhang.diagnosis import course
-from unhang.diagnosis.course import Course, Unfinished
+from unhang.diagnosis import run_history
+from unhang.diagnosis.run_history import RunHistory, Unfinished
 from unhang.errors import RunDirError
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -17,10 +17,10 @@ from unhang.knowledge import seen, text, words
 from unhang.knowledge.commands import command
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined
 from unhang.model import Evidence, ProcessId, Remedy
-from unhang.records.live.looking import Looker
-from unhang.records.live.picture import Phase, Picture, Rank
-from unhang.records.now import Now, RankNow, Seen, together
+from unhang.records.run_follower import Looker
+from unhang.records.run_snapshot import Phase, Rank, RunSnapshot
 from unhang.records.rundir import RunDir
+from unhang.records.status import Now, RankNow, Seen, together
 
 _MOST_EVIDENCE = 8
 _MOST_NAMED = 8
@@ -41,7 +41,7 @@ class _Run:
 
 
 def look(
-    rundir: RunDir, went: Course, *, called: str, logs: str | None, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here
+    rundir: RunDir, went: RunHistory, *, called: str, logs: str | None, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here
 ) -> Unfinished:
     """How a run stands whose end is not recorded in the course that it `went`. `called`: where it is, for whoever is to look into it; `logs`: those
     of the last attempt.
@@ -53,7 +53,7 @@ def look(
     except RunDirError:
         why = _EITHER + _OR_LOST if lost else _EITHER
         says = Text("no end of the run is recorded: {why}", "没有记录运行的结尾：{why}").fill(why=why)
-        return Unfinished(why=why, says=says, evidence=(), remedies=() if logs is None else (course.read_logs(logs),))
+        return Unfinished(why=why, says=says, evidence=(), remedies=() if logs is None else (run_history.read_logs(logs),))
     # Where the supervisor has said its last word on the attempt, and no event follows, the end of the run may have come next.
     lost = lost or (looker.now is not None and looker.now.last and went.last_s < looker.now.at_s)
     return told(
@@ -76,7 +76,7 @@ def _pid_namespace(rundir: RunDir) -> str | None:
 
 
 def told(
-    picture: Picture,
+    picture: RunSnapshot,
     now: Now | None,
     *,
     called: str,
@@ -101,7 +101,7 @@ def told(
 # -- who watches it
 
 
-def _why(picture: Picture, *, lost: bool) -> Text:
+def _why(picture: RunSnapshot, *, lost: bool) -> Text:
     supervisor = picture.job.supervisor
     or_lost = _OR_LOST if lost else NOTHING
     if supervisor.pid is None:
@@ -129,7 +129,7 @@ def _why(picture: Picture, *, lost: bool) -> Text:
 # -- where the ranks were
 
 
-def _ranks(picture: Picture, now: Now | None) -> list[Text]:
+def _ranks(picture: RunSnapshot, now: Now | None) -> list[Text]:
     job = picture.job
     if now is None:
         return [Text("where the ranks were is not known: no record of it is here", "不知道各 rank 在哪里：此处没有记录")]
@@ -223,8 +223,8 @@ def _evidence(rank: RankNow, now: Now, source: str) -> Evidence:
 # -- what to do
 
 
-def _remedies(picture: Picture, now: Now | None, *, called: str, logs: str | None, lost: bool, kernels_pids: bool) -> tuple[Remedy, ...]:
-    supervisor, read = picture.job.supervisor, () if logs is None else (course.read_logs(logs),)
+def _remedies(picture: RunSnapshot, now: Now | None, *, called: str, logs: str | None, lost: bool, kernels_pids: bool) -> tuple[Remedy, ...]:
+    supervisor, read = picture.job.supervisor, () if logs is None else (run_history.read_logs(logs),)
     if supervisor.pid is None:
         return read
     watch = Remedy(

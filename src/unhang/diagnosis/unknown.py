@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import other_libraries, text, words
 from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
 from unhang.knowledge.causes.peer_lost import BROKEN_POOL
 from unhang.knowledge.causes.store_disconnect import NOT_ALL_CAME, is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
 from unhang.knowledge.text import NOTHING, THEN, Text, joined
+from unhang.logs import Signature
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
-from unhang.records.frames import Frame, place, user_frame
-from unhang.records.logs import Signature
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
-    from unhang.records.logs import Hit, Line
-    from unhang.records.picture import Picture, RankView
+    from unhang.logs import Hit, Line
+    from unhang.records.incident_view import IncidentView, RankView
 
 # Every rank came, and the data did not: the fault lies below the code.
 TRANSPORT = ("network-blocked", "network-mtu", "interface-selection", "ib-transport-retry", "p2p-broken", "gpu-hardware", "nccl-bug")
@@ -158,7 +158,7 @@ FIND_EXIT = Remedy(
 )
 
 
-def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | None:
+def unknown_in_run(picture: IncidentView, symptoms: Sequence[Finding]) -> Finding | None:
     """The primary finding of an incident in which no root cause is in evidence."""
     kind = picture.incident.kind
     own = [r for r in picture.gone if r.ended and r.ended.exitcode != 0]
@@ -201,7 +201,7 @@ def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | N
     )
 
 
-def _say_more(picture: Picture) -> Remedy:
+def _say_more(picture: IncidentView) -> Remedy:
     return NCCL_DEBUG if picture.on_nccl else TORCH_DEBUG
 
 
@@ -326,7 +326,7 @@ def _from_outside(view: LogView, symptoms: Sequence[Finding]) -> Finding | None:
     )
 
 
-def _signalled(picture: Picture, rank: RankView) -> Finding:
+def _signalled(picture: IncidentView, rank: RankView) -> Finding:
     assert rank.ended is not None and rank.ended.exitcode is not None
     number = -rank.ended.exitcode
     tells = Text(": {what}", "：{what}").fill(what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING
@@ -349,7 +349,7 @@ def _signalled(picture: Picture, rank: RankView) -> Finding:
     )
 
 
-def _left(picture: Picture, rank: RankView) -> Finding:
+def _left(picture: IncidentView, rank: RankView) -> Finding:
     assert rank.ended is not None
     code = rank.ended.exitcode
     how = Text("ended (its exit code is not known)", "已结束（退出码未知）")
@@ -397,8 +397,8 @@ def _left(picture: Picture, rank: RankView) -> Finding:
     )
 
 
-def _all_joined(picture: Picture) -> Finding:
-    from unhang.records.flight.operations import ROOTED
+def _all_joined(picture: IncidentView) -> Finding:
+    from unhang.flight.operations import ROOTED
 
     assert picture.front is not None
     waiting = picture.front.waiting
@@ -436,7 +436,7 @@ def _all_joined(picture: Picture) -> Finding:
     )
 
 
-def _not_seen(picture: Picture) -> Text:
+def _not_seen(picture: IncidentView) -> Text:
     """Of whom it cannot be told whether they are in the collective that the others wait in, and why; NOTHING where there is nobody."""
     front = picture.front
     if front is None:
@@ -457,7 +457,7 @@ def _not_seen(picture: Picture) -> Text:
     return joined(parts)
 
 
-def _elsewhere(picture: Picture, waiting: Sequence[int]) -> Text:
+def _elsewhere(picture: IncidentView, waiting: Sequence[int]) -> Text:
     """ "; ranks 0 and 1 stand at train.py:51 in step", of those that do not wait in that collective."""
     by_place: dict[str, list[int]] = {}
     for rank in picture.ranks:
@@ -468,7 +468,7 @@ def _elsewhere(picture: Picture, waiting: Sequence[int]) -> Text:
     return joined((each.fill(who=text.ranks(n), stand=words.verb(n, "stands", "stand"), at=where) for where, n in places), NOTHING)
 
 
-def _silent(picture: Picture) -> Finding:
+def _silent(picture: IncidentView) -> Finding:
     numbers = [r.number for r in picture.ranks]
     waiting = text.waiting(picture)
     # Some that wait elsewhere, in unhang's library for instance, count as absent here, and no cause that is known speaks of them.
@@ -496,7 +496,7 @@ def _silent(picture: Picture) -> Finding:
     )
 
 
-def _last_words(picture: Picture, rank: int | None) -> tuple[Evidence, ...]:
+def _last_words(picture: IncidentView, rank: int | None) -> tuple[Evidence, ...]:
     """The end of a rank's error log; of the launcher's where the rank is None or said nothing. A warning ends no process."""
     for owner in dict.fromkeys((rank, None)):
         for log in picture.incident.logs:
@@ -514,7 +514,7 @@ def _without_warnings(lines: Sequence[Line]) -> list[Line]:
     return kept
 
 
-def _finding(picture: Picture, rank: RankView, *, says: Text, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:
+def _finding(picture: IncidentView, rank: RankView, *, says: Text, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:
     return Finding(
         cause="unknown",
         standing="not-established",

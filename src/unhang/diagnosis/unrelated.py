@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale
+from unhang.logs import Hit, LogRead, Signature, Traceback, attempts, job_size, nccl_lines, owner_of
 from unhang.model import NotExamined
 from unhang.patterns import lazily
-from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, job_size, nccl, owner_of
 
 # What waits in a queue before it is started again may take longer: then something else has to differ as well.
 RESTART_S = 3600
@@ -26,7 +26,7 @@ _SHOWN = 3
 MAX_JOBS = 32
 
 _SIZES = frozenset(job_size.SIGNATURES)
-_BEGINS = frozenset((*attempts.STARTS, *job_size.SIGNATURES, nccl.START))
+_BEGINS = frozenset((*attempts.STARTS, *job_size.SIGNATURES, nccl_lines.START))
 # A job's number, as a scheduler gives it: the pods of one job are job-0 and job-1.
 _NAMED = lazily(r"(?<![a-z])(?:slurm|job(?:id)?)[-_.=]?(\d{4,})", re.ASCII | re.IGNORECASE)
 # What only logs of one job have in common: a number (the second is Ray's), a directory of a job, what stands before the number of an attempt.

@@ -8,14 +8,14 @@ from dataclasses import replace
 from unhang.diagnosis import phrases, quoted
 from unhang.diagnosis.quoted import Quoted
 from unhang.diagnosis.unknown import SUPERVISE, TRACE, WAITING
+from unhang.flight.outcome import Outcome, Step
+from unhang.flight.read_all import JobRecordings
+from unhang.flight.recording import Recording
+from unhang.frames import place, user_frame
 from unhang.knowledge import words
 from unhang.knowledge.commands import command
 from unhang.knowledge.text import NOTHING, Text, joined, possible, ranks
 from unhang.model import Finding, NotExamined, Remedy
-from unhang.records.flight.columns import Recording
-from unhang.records.flight.recordings import Recorded
-from unhang.records.frames import place, user_frame
-from unhang.records.match.outcome import Outcome, Step
 
 STACKS = Text("stacks, process states", "调用栈、进程状态")
 _NO_MESSAGES = NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")
@@ -50,7 +50,7 @@ def unexamined(what: Text, why: Text, *, unread: bool = False) -> NotExamined:
 class Untold:
     """What is said where recorders do not tell enough of an outcome, and what is left unexamined in any case."""
 
-    def __init__(self, recorded: Recorded, recordings: Mapping[int, Recording], outcome: Outcome, found: Quoted) -> None:
+    def __init__(self, recorded: JobRecordings, recordings: Mapping[int, Recording], outcome: Outcome, found: Quoted) -> None:
         """`recordings` are those of `recorded` that are of this run."""
         self._recordings, self._outcome = recordings, outcome
         self._quoted = found

@@ -15,10 +15,10 @@ from unhang.model import Finding, NotExamined, Verdict
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 
-def of_picture(picture: Picture) -> Verdict:
+def of_picture(picture: IncidentView) -> Verdict:
     """The verdict on one incident, as the evidence has it: credentials are still in it."""
     # Of no use to logs, which need the rest of this module.
     from unhang.diagnosis import contradictions, interrupted
@@ -53,7 +53,7 @@ def of_picture(picture: Picture) -> Verdict:
     return verdict.each(lambda f: environments.fitted(f, where))
 
 
-def _blamed_by_nccl(picture: Picture) -> list[Finding]:
+def _blamed_by_nccl(picture: IncidentView) -> list[Finding]:
     if picture.ras is None or picture.incident.kind not in ("hang", "interrupted"):
         return []
     from unhang.diagnosis import ras
@@ -75,6 +75,6 @@ def ask(cause: Cause, check: Callable[[Cause], Finding | None], not_examined: li
         return None
 
 
-def _onset(picture: Picture, finding: Finding) -> float:
+def _onset(picture: IncidentView, finding: Finding) -> float:
     known = {r.number for r in picture.ranks}
     return min((picture.onset(picture.rank(n)) for n in finding.ranks if n in known), default=picture.incident.at_s)

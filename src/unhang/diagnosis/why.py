@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unhang.diagnosis import chain, course, interrupted, retyped, solved, still_there, verdict
+from unhang.diagnosis import chain, interrupted, proven_change, rerun_command, run_history, still_there, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
 from unhang.knowledge.text import THEN, Text, continued, joined
 from unhang.model import ONLY_NEWEST, Finding, Input, NotExamined, Verdict
-from unhang.records import picture
+from unhang.records import incident_view
 from unhang.records.incident import Incident
 from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
@@ -39,7 +39,7 @@ def judge(rundir: RunDir, *, number: int | None = None, called: str | None = Non
         known = ", ".join(map(str, numbers)) or "none"
         raise RunDirError(f"{rundir.path} has no incident {number}; it has: {known}")
     found = _whole(rundir, numbers, called or str(rundir.path)) if number is None else _incident(rundir, number)
-    found = solved.told(retyped.told(found, rundir), rundir)
+    found = proven_change.told(rerun_command.told(found, rundir), rundir)
     return redact_data(replace(found, not_examined=(*found.not_examined, *_run(rundir))))
 
 
@@ -74,7 +74,7 @@ def _incident(rundir: RunDir, number: int) -> Verdict:
 
 def _chained(rundir: RunDir, number: int) -> tuple[Incident, Verdict]:
     """An incident with the verdict on it, given the incidents before it in its attempt."""
-    seen = picture.load(rundir, number, signatures=catalogue.signatures())
+    seen = incident_view.load(rundir, number, signatures=catalogue.signatures())
     found = verdict.of_picture(seen)
     for before in reversed([n for n in rundir.incident_numbers() if n < number]):
         with contextlib.suppress(RunDirError):
@@ -92,7 +92,7 @@ def _logs(rundir: RunDir, called: str) -> str | None:
     return None if last is None else f"{called}/{rundir.relative(rundir.logs(last))}"
 
 
-def _unfinished(rundir: RunDir, went: course.Course, called: str) -> course.Unfinished:
+def _unfinished(rundir: RunDir, went: run_history.RunHistory, called: str) -> run_history.Unfinished:
     # Of most runs the end is recorded.
     from unhang.diagnosis import unfinished
 
@@ -129,7 +129,7 @@ def _in_our_words(finding: Finding) -> Finding:
 def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
     try:
         rundir.check(rundir.events)
-        went = course.read(rundir.events, source=rundir.relative(rundir.events))
+        went = run_history.read(rundir.events, source=rundir.relative(rundir.events))
     except OSError as e:
         raise RunDirError(f"cannot read {rundir.events}: {e.strerror or e}") from e
     unfinished = None if went.exitcode is not None else _unfinished(rundir, went, called)
@@ -147,13 +147,13 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
             more = _WENT_ON if went.restarted else _MOVED_ON if went.resumed else _ALL_THE_SAME
             found = replace(found, primary=continued(found.primary, more), recovered=went.recovered)
         if found.primary is not None and went.forced:
-            found = replace(found, primary=continued(found.primary, THEN + joined(course.asked(replace(went, last_seen=None)))))
-        return replace(found, not_examined=(*course.not_examined(went, unreadable, unfinished=unfinished, judged=True), *found.not_examined))
+            found = replace(found, primary=continued(found.primary, THEN + joined(run_history.asked(replace(went, last_seen=None)))))
+        return replace(found, not_examined=(*run_history.not_examined(went, unreadable, unfinished=unfinished, judged=True), *found.not_examined))
     went = replace(went, opened=tuple(sorted({*went.opened, *numbers})))
     read = [p for p in (rundir.run, rundir.events) if p.is_file()]
     return Verdict(
-        primary=course.unknown(went, damaged=numbers, logs=_logs(rundir, called), unfinished=unfinished)
+        primary=run_history.unknown(went, damaged=numbers, logs=_logs(rundir, called), unfinished=unfinished)
         or (interrupted.before_its_end(rundir, went) if went.interrupted else None),
-        not_examined=course.not_examined(went, unreadable, unfinished=unfinished),
+        not_examined=run_history.not_examined(went, unreadable, unfinished=unfinished),
         inputs=tuple(Input(source=rundir.relative(p), kind="run", bytes=p.stat().st_size) for p in read),
     )

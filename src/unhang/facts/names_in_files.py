@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from unhang import encoding, files
+from unhang import encoding, fsio
 from unhang.facts.variable_readers import Library
 
 _CACHE = "variables-3.json"
@@ -114,8 +114,8 @@ class Reader:
         if self._path is None or not self._changed:
             return
         with contextlib.suppress(OSError):
-            files.make_directory(self._path.parent)
-            files.write_atomically(self._path, encoding.encode({**self._load(), **self._now}))
+            fsio.make_directory(self._path.parent)
+            fsio.write_atomically(self._path, encoding.encode({**self._load(), **self._now}))
 
     def _of_file(self, path: str) -> list[str] | None:
         try:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from unhang.logs import Signature
 from unhang.model import Remedy
-from unhang.records.logs import Signature
 
 if TYPE_CHECKING:
+    from unhang.logs import Role
     from unhang.model import Standing
-    from unhang.records.logs import Role
 
 NPU_LINK = Remedy(
     id="npu-link",

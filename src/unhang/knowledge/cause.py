@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from unhang.frames import LOADER, inside, place, user_frame
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import NOTHING, Text, ranks
+from unhang.logs import Hit, Role, Signature, Traceback
+from unhang.logs.log_facts import Exit, NcclSaid, Stack, Status, Timeout
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.patterns import lazily
-from unhang.records.frames import LOADER, inside, place, user_frame
-from unhang.records.logs import Hit, Role, Signature, Traceback
-from unhang.records.logs.said import Exit, NcclSaid, Stack, Status, Timeout
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 __all__ = ["STANDINGS", "Cause", "Command", "LogView", "Signature", "command"]
 
@@ -93,7 +93,7 @@ class Cause:
     what: str
     why: str
     signatures: tuple[Signature, ...] = ()
-    in_run: Callable[[Picture], Finding | None] | None = None
+    in_run: Callable[[IncidentView], Finding | None] | None = None
     in_logs: Callable[[LogView], Finding | None] | None = None
     on_host: Callable[[Snapshot], Iterable[HostFinding]] | None = None
     remedies: tuple[Remedy, ...] = ()
@@ -202,7 +202,7 @@ class Cause:
             commands=commands,
         )
 
-    def of_raised(self, picture: Picture) -> Finding | None:
+    def of_raised(self, picture: IncidentView) -> Finding | None:
         """What the exceptions say that ended ranks and carry signatures of this cause."""
         found = self.of_hits([h for r in picture.raised for h in r.raised_hits if h in picture.hits_of(self.id)])
         if found is None or not found.ranks:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from unhang.knowledge import catalogue
+from unhang.logs import Signature
 from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
-from unhang.records.logs import Signature
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from unhang.frames import Frame
 from unhang.knowledge.commands import command
 from unhang.model import Remedy
 from unhang.patterns import lazily
-from unhang.records.frames import Frame
 from unhang.user_files import is_user_file
 
 ID = "for-this-exception"

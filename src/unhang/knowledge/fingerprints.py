@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 # ProcessGroupWrapper.cpp. Up to torch 2.0 a shape alone, up to 1.12 without a sequence number; the second of the two may be cut off.
 _SEQUENCE = re.compile(r"SequenceNumber=(\d+)")

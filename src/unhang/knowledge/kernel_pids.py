@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 # As torch and as a shell tell SIGKILL, the only end that the OOM killer gives.
 KILLED = (-9, 137)

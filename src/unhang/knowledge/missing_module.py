@@ -10,8 +10,8 @@ from unhang.knowledge.commands import command
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
+    from unhang.frames import Frame
     from unhang.model import Remedy
-    from unhang.records.frames import Frame
 
 _MAX_HOSTS = 4
 _MISSING = lazily(r"^No module named '?(?P<module>[A-Za-z_][\w.]{0,120})'?")

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined
+from unhang.logs import Hit, Signature
+from unhang.logs.harmless import NOT_INSTEAD
+from unhang.logs.signature import compiled
 from unhang.model import Remedy
 from unhang.patterns import lazily
-from unhang.records.logs import Hit, Signature
-from unhang.records.logs.harmless import NOT_INSTEAD
-from unhang.records.logs.signature import compiled
 
 EFA_PLUGIN = Remedy(
     id="upgrade-the-plugin",

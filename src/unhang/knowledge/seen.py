@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from unhang.knowledge import text, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.records.incident import SILENT_S
-from unhang.records.now import Place, Seen
+from unhang.records.status import Place, Seen
 
 # Of more places the rest is counted.
 MOST_PLACES = 8

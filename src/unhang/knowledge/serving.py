@@ -16,8 +16,8 @@ from unhang.knowledge.commands import Command, command
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
-    from unhang.records.frames import Frame
-    from unhang.records.logs import Hit
+    from unhang.frames import Frame
+    from unhang.logs import Hit
 
 # Their own files, or one of their options in the message itself.
 _FILE = lazily(r"-packages/(?:vllm|vllm_ascend|sglang)/|/vllm/(?:v1|worker|engine|executor|model_executor|device_allocator)/|/sglang/srt/")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.logs import Signature
 from unhang.patterns import lazily
-from unhang.records.logs import Signature
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
+    from unhang.logs import Hit, Traceback
     from unhang.model import Standing
-    from unhang.records.logs import Hit, Traceback
 
 # The remedies of config-error for these.
 _NAME = ("name-the-script", "by-the-interpreter")

@@ -15,9 +15,9 @@ from unhang.model import Finding
 from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, same
 
 if TYPE_CHECKING:
-    from unhang.records.match.outcome import Kind
-    from unhang.records.match.voting import Edit
-    from unhang.records.picture import Picture, RankView
+    from unhang.flight.outcome import Kind
+    from unhang.flight.voting import Edit
+    from unhang.records.incident_view import IncidentView, RankView
 
 __all__ = [
     "AND",
@@ -48,7 +48,7 @@ def ranks(numbers: Iterable[int]) -> Text:
     return Text(words.ranks(found), _ranks_zh(found))
 
 
-def at(picture: Picture, rank: RankView) -> Text:
+def at(picture: IncidentView, rank: RankView) -> Text:
     """ " at train.py:88 in evaluate", ", last seen at ... 0.2 s before its end" where only a heartbeat tells, NOTHING where nothing does."""
     where = picture.where(rank)
     if where is None:
@@ -66,13 +66,13 @@ def before_its_end(rank: RankView) -> Text:
     return Text(" {s} before its end", "（结束前 {s}）").fill(s=words.seconds(ended.at_s - beat_s))
 
 
-def stall(picture: Picture) -> Text:
+def stall(picture: IncidentView) -> Text:
     """ " for 21 s", NOTHING where it is not known."""
     for_s = picture.incident.stalled_for_s
     return Text(" for {s}", "，已有 {s}").fill(s=words.seconds(for_s)) if for_s is not None else NOTHING
 
 
-def waiting(picture: Picture) -> Text:
+def waiting(picture: IncidentView) -> Text:
     """ "rank 0 waits in all_reduce (train.py:30 in step)"; NOTHING where nobody waits."""
     front = picture.front
     if front is None or not front.waiting:
@@ -89,7 +89,7 @@ def waiting(picture: Picture) -> Text:
     )
 
 
-def while_waiting(picture: Picture) -> Text:
+def while_waiting(picture: IncidentView) -> Text:
     return Text(" while {waiting}", "，而 {waiting}").fill(waiting=found) if (found := waiting(picture)) else NOTHING
 
 

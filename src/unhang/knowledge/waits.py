@@ -11,7 +11,7 @@ from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Remedy, Wait
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 SEE_THE_HOLDER = Remedy(
     id="see-the-holder",
@@ -69,7 +69,7 @@ _MARGIN_SHARE = 0.1
 REMEDIES = (SEE_THE_HOLDER, BOUND_THE_CHILD, SERVE_THE_PIPE, RELEASE_THE_LOCK)
 
 
-def described(picture: Picture | None, wait: Wait | None) -> Text:
+def described(picture: IncidentView | None, wait: Wait | None) -> Text:
     """ "waiting for a file lock on /data/cache.lock that process 4711 (python build.py) holds"; NOTHING if it is not known, or says nothing."""
     if wait is None:
         return NOTHING
@@ -122,7 +122,7 @@ def longer_s(bound_s: float, *, lasts_s: float = 0.0, timeout_s: float | None = 
     return int(60 * minutes) if 60 * minutes > max(bound_s, lasts_s) else None
 
 
-def longer(picture: Picture, *, lasts_s: float = 0.0) -> tuple[str, dict[str, Command | None]]:
+def longer(picture: IncidentView, *, lasts_s: float = 0.0) -> tuple[str, dict[str, Command | None]]:
     """The remedy for a pause that is meant, and its command: --hang-after, or the collective's own timeout where that comes first."""
     incident = picture.incident
     bound_s = max(incident.bound_s or 0.0, incident.stalled_for_s or 0.0, incident.threshold_s or 0.0)
@@ -133,7 +133,7 @@ def longer(picture: Picture, *, lasts_s: float = 0.0) -> tuple[str, dict[str, Co
     return WAIT_LONGER.id, {WAIT_LONGER.id: command("unhang run --hang-after {s:number} -- COMMAND", s=seconds)}
 
 
-def evidence(picture: Picture, rank: int, wait: Wait | None) -> Evidence:
+def evidence(picture: IncidentView, rank: int, wait: Wait | None) -> Evidence:
     """What the kernel says that a rank waits in."""
     return words.stated(picture.incident_source, words.of_rank(rank, described(picture, wait)))
 
@@ -158,7 +158,7 @@ def commands(wait: Wait | None) -> dict[str, Command | None]:
     return {SEE_THE_HOLDER.id: command("ps -o pid,stat,etime,args -p {pid:pid}", pid=wait.holder)}
 
 
-def _process(picture: Picture | None, wait: Wait) -> Text:
+def _process(picture: IncidentView | None, wait: Wait) -> Text:
     """ "process 4711 (python build.py)", "rank 0 (pid 4700)"; NOTHING if nobody is known."""
     if wait.holder is None:
         return NOTHING

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unhang.frames import Frame, user_frame
 from unhang.knowledge.text import NOTHING, Text, same
 from unhang.model import Evidence
 from unhang.patterns import lazily
-from unhang.records.frames import Frame, user_frame
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
-    from unhang.records.logs import Traceback
-    from unhang.records.logs.said import At, Timeout
+    from unhang.logs import Traceback
+    from unhang.logs.log_facts import At, Timeout
 
 # Calls whose sizes legitimately differ between ranks.
 _UNEVEN = ("GATHER", "SCATTER", "ALLTOALL", "SEND", "RECV", "COALESCED", "ALLTOALL_BASE", "UNKNOWN")
@@ -74,7 +74,7 @@ class Parted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ahead:
+class LaterTimeout:
     """`front` gave up at a later number than `back`, although every number between needs both. `steps` lie between."""
 
     back: Timeout
@@ -83,7 +83,7 @@ class Ahead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stood:
+class GaveUpIn:
     """Where a rank was when it gave up: in which call of torch.distributed, called from where."""
 
     rank: int
@@ -136,7 +136,7 @@ def _key(t: Timeout) -> tuple[object, ...]:
     return (t.op,) if t.op.startswith(_UNEVEN) else (t.op, t.numel_in, t.numel_out)
 
 
-def ahead(view: LogView) -> Ahead | None:
+def ahead(view: LogView) -> LaterTimeout | None:
     """A rank that finished collectives which another rank of the group never did: the ranks have matched different calls with each other."""
     for members in _by_group(first_of_each(view)).values():
         ordered = sorted((t for t in members if t.seq is not None), key=lambda t: t.seq or 0)
@@ -147,23 +147,23 @@ def ahead(view: LogView) -> Ahead | None:
         # Without a name, the numbers may be those of two groups.
         far = steps > _FAR and back.group is None
         if steps >= _AHEAD and not far and back.op in _NEEDS_ALL:
-            return Ahead(back=back, front=front, steps=steps)
+            return LaterTimeout(back=back, front=front, steps=steps)
     return None
 
 
-def stood(view: LogView) -> tuple[Stood, ...]:
+def stood(view: LogView) -> tuple[GaveUpIn, ...]:
     """Where each rank was that gave up waiting or lost its peers inside a collective that needs all ranks, in order of rank."""
     ends = {(h.source, h.line) for c in _GAVE_UP for h in view.hits_of(c)}
-    found: dict[int, Stood] = {}
+    found: dict[int, GaveUpIn] = {}
     for back in view.tracebacks:
         frame = user_frame(back.frames)
         call = next((f.name for f in back.frames if f.file.endswith("torch/distributed/distributed_c10d.py") and f.name in _NEEDS_ALL_CALLS), None)
         if back.rank is not None and (back.source, back.end) in ends and frame is not None and call is not None:
-            found.setdefault(back.rank, Stood(rank=back.rank, call=call, frame=frame, back=back))
+            found.setdefault(back.rank, GaveUpIn(rank=back.rank, call=call, frame=frame, back=back))
     return tuple(found[r] for r in sorted(found))
 
 
-def rank_0_apart(view: LogView) -> tuple[Stood, tuple[Stood, ...]] | None:
+def rank_0_apart(view: LogView) -> tuple[GaveUpIn, tuple[GaveUpIn, ...]] | None:
     """Where rank 0 gave up alone in one call and all others together in another: what a test of the rank around the first looks like."""
     where = stood(view)
     own = next((s for s in where if s.rank == 0), None)
@@ -180,7 +180,7 @@ def rank_0_apart(view: LogView) -> tuple[Stood, tuple[Stood, ...]] | None:
     return (own, others) if apart and ((len(others) > 1 and whole) or guard_in(own) is not None) else None
 
 
-def guard_in(stood: Stood) -> str | None:
+def guard_in(stood: GaveUpIn) -> str | None:
     """The line of a rank's traceback that tests the rank, where it does so in the line that calls."""
     return next((f.code for f in reversed(stood.back.frames) if _GUARD.search(f.code)), None)
 

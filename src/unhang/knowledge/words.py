@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from unhang.frames import without_hook
 from unhang.model import Evidence
-from unhang.records.frames import without_hook
 from unhang.text import NOTHING, Text, joined, same
 
 if TYPE_CHECKING:
-    from unhang.records.flight import Call
-    from unhang.records.frames import Frame
-    from unhang.records.logs import Hit
-    from unhang.records.match import Wait
-    from unhang.records.picture import ChildView, Picture, RankView
+    from unhang.flight import Call, CollectiveWait
+    from unhang.frames import Frame
+    from unhang.logs import Hit
+    from unhang.records.incident_view import ChildView, IncidentView, RankView
 
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
 SIGNALS = {
@@ -103,7 +102,7 @@ def frame(f: Frame) -> str:
     return f'File "{f.file}", line {f.line}, in {f.name}' + (f": {f.code}" if f.code else "")
 
 
-def stack_evidence(picture: Picture, rank: RankView, *, innermost: bool = True) -> tuple[Evidence, ...]:
+def stack_evidence(picture: IncidentView, rank: RankView, *, innermost: bool = True) -> tuple[Evidence, ...]:
     """The user's line of a rank's main thread, and where below it the thread really stands."""
     source = rank.record.stacks if rank.captured else rank.fatal_source if rank.fatal is not None and rank.raised is None else None
     found: list[Evidence] = []
@@ -121,7 +120,7 @@ def stack_evidence(picture: Picture, rank: RankView, *, innermost: bool = True) 
     return tuple(found)
 
 
-def child_evidence(picture: Picture, rank: RankView, child: ChildView) -> Evidence:
+def child_evidence(picture: IncidentView, rank: RankView, child: ChildView) -> Evidence:
     """What a process below a rank was doing, or how it ended."""
     record = child.record
     who = (
@@ -147,7 +146,7 @@ def ended(exitcode: int | None) -> Text:
     return Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=exitcode)
 
 
-def activity_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
+def activity_evidence(picture: IncidentView, rank: RankView) -> tuple[Evidence, ...]:
     a = rank.activity
     if a is None:
         return ()
@@ -166,7 +165,7 @@ def activity_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
     return (stated(picture.incident_source, says.fill(n=rank.number, pid=rank.record.pid, s=seconds(a.window_s), parts=parted)),)
 
 
-def waiting_evidence(picture: Picture, *, at_most: int = 2) -> tuple[Evidence, ...]:
+def waiting_evidence(picture: IncidentView, *, at_most: int = 2) -> tuple[Evidence, ...]:
     """The pending collective of the ranks that wait."""
     found: list[Evidence] = []
     for number in (picture.front.waiting if picture.front else ())[:at_most]:
@@ -183,14 +182,14 @@ def waiting_evidence(picture: Picture, *, at_most: int = 2) -> tuple[Evidence, .
     return tuple(found)
 
 
-def wait_source(picture: Picture, wait: Wait) -> str:
+def wait_source(picture: IncidentView, wait: CollectiveWait) -> str:
     """The file that tells that a rank waits in it: its dump where the call stands there, its stacks where only they do."""
     rank = picture.rank(wait.rank)
     source = rank.record.flight if wait.call is not None else rank.record.stacks if rank.captured and wait.frames else None
     return source or picture.incident_source
 
 
-def absence_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
+def absence_evidence(picture: IncidentView, rank: RankView) -> tuple[Evidence, ...]:
     """The counters that show that a rank never issued the collective that the others wait in."""
     front = picture.front
     if front is None or front.group is None or front.seq is None or rank.number not in front.absent:
@@ -223,5 +222,5 @@ def hit_evidence(hits: Iterable[Hit], *, at_most: int = 2) -> tuple[Evidence, ..
     return tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in tuple(hits)[:at_most])
 
 
-def hosts(picture: Picture, numbers: Iterable[int]) -> tuple[str, ...]:
+def hosts(picture: IncidentView, numbers: Iterable[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(picture.rank(n).record.host for n in sorted(numbers)))

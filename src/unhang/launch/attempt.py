@@ -1,7 +1,7 @@
 """One start of the command, from the first process to the last.
 
 Whatever goes wrong becomes an incident: evidence is taken while the ranks live. A rank that raised, and a launcher that is
-about to stop its workers, wait (bounded, see runtime.attach.protocol) until the others' evidence is in.
+about to stop its workers, wait (bounded, see attach.protocol) until the others' evidence is in.
 
 Long because everything that happens to the processes meets here; what can be decided apart stands in alarm, incidents, roster and ending.
 """
@@ -22,29 +22,29 @@ from typing import Any
 
 import psutil
 
-from unhang import files
+from unhang import fsio
+from unhang.attach import protocol
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import CommandNotFound
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.launch import ending, environment, events
-from unhang.launch.alarm import Alarm
+from unhang.launch import environment, events, terminate
 from unhang.launch.command import Command, launcher
-from unhang.launch.incidents import Asked, Incidents, Open, Situation, logs_so_far
+from unhang.launch.hang_detector import Alarm
+from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation, logs_so_far
 from unhang.launch.interruption import Interruption, asked_to_end, still_there
-from unhang.launch.lastseen import Overdue
 from unhang.launch.listener import Listener, Peer
-from unhang.launch.now import Onlookers
 from unhang.launch.output import Channel, Sink, Stream
 from unhang.launch.patience import Patience
-from unhang.launch.rhythm import STARTUP_S, Rhythm
-from unhang.launch.roster import Roster
-from unhang.launch.sampling import MAX_WINDOW_S, Sampler, window_s
+from unhang.launch.rank_table import RankTable
+from unhang.launch.stack_samples import MAX_WINDOW_S, Sampler, window_s
+from unhang.launch.status_file import StatusWriter
+from unhang.launch.step_rate import STARTUP_S, Rhythm
+from unhang.launch.still_running import StillRunning
 from unhang.launch.watch import Pace, RankState, Stall, Watch
 from unhang.model import Verdict
 from unhang.records.incident import Incident, IncidentKind
 from unhang.records.rundir import RunDir
-from unhang.runtime.attach import protocol
 
 TICK_S = 0.1
 # After a rank has failed its launcher should end the others; where it does not, we do. torchrun itself takes 30 s for ranks that ignore SIGTERM.
@@ -131,7 +131,7 @@ class Attempt:
         self._sampler = Sampler(host)
         self._incidents = Incidents(rundir, host=host, first=first_incident, clock=self._now, tell=tell, sampler=self._sampler, ends=ends)
         self._watch = Watch(Rhythm(hang_after_s=options.hang_after_s, startup_s=options.startup_s))
-        self._roster = Roster(self._watch, promised=command.world_size, clock=self._now, tell=tell, reactions=self)
+        self._roster = RankTable(self._watch, promised=command.world_size, clock=self._now, tell=tell, reactions=self)
         self._alarm = Alarm(
             self,
             watch=self._watch,
@@ -160,11 +160,11 @@ class Attempt:
         self._unattached_told = False
         self._ended_by_us = False
         self._wrong_world = False
-        self._overdue = Overdue()
+        self._overdue = StillRunning()
         self._interrupted_s: float | None = None
         self._pace = Pace(self._watch, promised=command.world_size, tell=tell)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._onlookers = Onlookers(
+        self._onlookers = StatusWriter(
             rundir,
             attempt=number,
             watch=self._watch,
@@ -210,7 +210,7 @@ class Attempt:
         fatal = self._rundir.fatal(self._number)
         for directory in (fatal, self._rundir.flight_of_torch(self._number)):
             with contextlib.suppress(OSError):
-                files.make_directory(directory)
+                fsio.make_directory(directory)
         extra = environment.attached(
             listener.environment,
             self._environ,
@@ -226,11 +226,11 @@ class Attempt:
                 stdout=out.write_fd,
                 stderr=err.write_fd,
                 start_new_session=True,
-                preexec_fn=ending.die_with_parent,
+                preexec_fn=terminate.die_with_parent,
             )
         except OSError as e:
             raise CommandNotFound(f"cannot start {self._command.argv[0]}: {e.strerror}") from e
-        self._family = ending.Family(self._child, listener.environment[protocol.ENV_TOKEN])
+        self._family = terminate.Family(self._child, listener.environment[protocol.ENV_TOKEN])
         out.release()
         err.release()
         self._tell(events.Started(attempt=self._number, pid=self._child.pid, command=self._command.argv))
@@ -272,7 +272,7 @@ class Attempt:
             self._unattached_told = True
             self._tell(events.Note(text="no process of the training reports to us; it is watched from its output and exit code only"))
 
-    async def _after_grace(self, failed: Open, failed_s: float) -> None:
+    async def _after_grace(self, failed: PendingIncident, failed_s: float) -> None:
         """A rank has failed and the command still runs: trainings that can lose a rank go on, and so do ranks that work; the others are ended."""
         alive = self._watch.alive()
         if any(s.last_progress_s > failed_s + FAILED_GRACE_S / 2 for s in alive):
@@ -496,7 +496,7 @@ class Attempt:
             self._incidents.current = None
             self._spawn(self._draw_before_restart(current, situation))
 
-    async def _draw_before_restart(self, failed: Open, situation: Situation) -> None:
+    async def _draw_before_restart(self, failed: PendingIncident, situation: Situation) -> None:
         await self._incidents.draw(failed, situation)
         self._tell(events.Note(text="the launcher starts the ranks again by itself"))
 
@@ -527,12 +527,12 @@ class Attempt:
         for channel in handed:
             channel.release()
 
-    async def _take_failure(self, opened: Open) -> None:
+    async def _take_failure(self, opened: PendingIncident) -> None:
         self._sampler.look(self._watch.alive(), now=self._now())
         await self._incidents.gather(opened, self.everybody())
         self.release_all()
 
-    async def _take_late(self, opened: Open, peer: Peer) -> None:
+    async def _take_late(self, opened: PendingIncident, peer: Peer) -> None:
         """A rank that raised after the evidence was taken has a dump of its own to give."""
         await self._incidents.gather(opened, [a for a in self.everybody() if a.peer is peer])
         if peer in self._holding:
@@ -561,20 +561,21 @@ class Attempt:
         """Whether the command still runs."""
         return self._child.poll() is None
 
-    def everybody(self, stall: Stall | None = None) -> list[Asked]:
+    def everybody(self, stall: Stall | None = None) -> list[EvidenceRequest]:
         """All that live: also those that no longer report, which are read from outside."""
         window, since_s = _window(stall)
         peers: dict[int, Peer | None] = {s.pid: p for p, s in self._roster.peers.items()}
         living = {s.pid: s for s in (*self._roster.peers.values(), *self.states())}
         return [
-            Asked(state=s, peer=peers.get(pid), activity=self._sampler.activity(s, window_s=window, since_s=since_s)) for pid, s in living.items()
+            EvidenceRequest(state=s, peer=peers.get(pid), activity=self._sampler.activity(s, window_s=window, since_s=since_s))
+            for pid, s in living.items()
         ]
 
-    async def draw(self, opened: Open, *, exitcode: int | None = None) -> None:
+    async def draw(self, opened: PendingIncident, *, exitcode: int | None = None) -> None:
         await self._incidents.draw(opened, self.situation(opened, exitcode=exitcode))
         self._incidents.tell_troubles()
 
-    def situation(self, opened: Open, *, exitcode: int | None = None) -> Situation:
+    def situation(self, opened: PendingIncident, *, exitcode: int | None = None) -> Situation:
         states = self._roster.states(former=opened.kind == "world-size")
         codes = dict(self._roster.exitcodes)
         if self._child.returncode is not None:

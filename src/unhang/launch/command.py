@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from unhang.attach import protocol
 from unhang.errors import CommandNotFound, UnhangError
-from unhang.files import as_argument, is_dir, is_file
-from unhang.knowledge.settings.setting import worded
-from unhang.runtime.attach import protocol
+from unhang.fsio import as_argument, is_dir, is_file
+from unhang.settings.setting import worded
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
 _COUNT = {"torchrun": "--nproc-per-node", "accelerate": "--num-processes", "deepspeed": "--num-gpus"}

@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from unhang.runtime import attach
-from unhang.runtime.attach import protocol
+from unhang import attach
+from unhang.attach import protocol
 
 HOOK = Path(attach.__file__).parent / "hook"
 FLIGHT_ENTRIES = "2000"

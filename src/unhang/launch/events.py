@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from unhang.model import Verdict, Wait
-from unhang.records.now import Seen
+from unhang.records.status import Seen
 
 
 @dataclass(frozen=True, kw_only=True)

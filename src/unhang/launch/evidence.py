@@ -18,18 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unhang import files
+from unhang import flight as flights
+from unhang import fsio, ras
 from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
+from unhang.frames import LOADER, Frame, inside, user_frame
 from unhang.launch.children import ChildReader, dump_by_py_spy, find_py_spy
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
-from unhang.records import flight as flights
-from unhang.records import ras
+from unhang.model import Counters
 from unhang.records import stacks as stacks_of
-from unhang.records.frames import LOADER, Frame, inside, user_frame
-from unhang.records.incident import Activity, ChildRecord, Counters, GuardedLine, Missed, Stacks, ThreadStack
+from unhang.records.incident import Activity, ChildRecord, GuardedLine, Missed, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 from unhang.user_files import is_user_file
 
@@ -150,7 +150,7 @@ class Taker:
         path = self._rundir.flight(incident, state.rank)
         # Where it cannot be made, the rank says so: its dump fails.
         with contextlib.suppress(OSError):
-            files.make_directory(path.parent)
+            fsio.make_directory(path.parent)
         await peer.send("evidence", id=number, flight=str(path))
         await self._hear(request, taken)
         return taken.answered

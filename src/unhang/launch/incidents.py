@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unhang import files
+from unhang import flight, fsio
 from unhang.diagnosis import still_there, why
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
@@ -21,16 +21,16 @@ from unhang.facts import memory, processes
 from unhang.facts.host import Host
 from unhang.facts.kernel_log import uptime_s
 from unhang.facts.processes import FIRST_PID_NAMESPACE
+from unhang.flight import dump
+from unhang.flight.dump import Dump
+from unhang.frames import Frame, op_of_stack, user_frame
 from unhang.launch import events, evidence
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
-from unhang.launch.sampling import MIN_WINDOW_S, Sampler
+from unhang.launch.stack_samples import MIN_WINDOW_S, Sampler
 from unhang.launch.watch import RankState, Stall
 from unhang.model import Verdict
-from unhang.records import match, stacks
-from unhang.records.flight import dump
-from unhang.records.flight.dump import Dump
-from unhang.records.frames import Frame, op_of_stack, user_frame
+from unhang.records import stacks
 from unhang.records.incident import Activity, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
 
@@ -40,7 +40,7 @@ _SHARED = ("run.json", "host.json", "events.jsonl", "logs", "fatal", "flight")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class EvidenceRequest:
     """One rank to take evidence from."""
 
     state: RankState
@@ -49,7 +49,7 @@ class Asked:
 
 
 @dataclass(kw_only=True)
-class Open:
+class PendingIncident:
     """An incident that is not written down yet. `gathered` is set once the evidence of the living is in; `told` once the user knows of it; `spares`
     if the ranks are left alive after its verdict.
     """
@@ -120,18 +120,20 @@ class Incidents:
         self._oom_before = memory.oom_kills(host)
         self.troubles: deque[str] = deque()
         self._told_troubles: set[str] = set()
-        self.current: Open | None = None
+        self.current: PendingIncident | None = None
         self.last: tuple[Incident, Verdict] | None = None
 
-    def open(self, kind: IncidentKind, stall: Stall | None = None, *, told: bool = True) -> Open:
+    def open(self, kind: IncidentKind, stall: Stall | None = None, *, told: bool = True) -> PendingIncident:
         """Begin an incident; nothing is asked of anybody yet. One that is not `told` may still turn out to be none."""
-        self.current = Open(number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write, host=self._host))
+        self.current = PendingIncident(
+            number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write, host=self._host)
+        )
         self._next += 1
         if told:
             self.announce(self.current)
         return self.current
 
-    def announce(self, opened: Open) -> None:
+    def announce(self, opened: PendingIncident) -> None:
         opened.told = True
         self._tell(events.Opened(incident=opened.number, kind=opened.kind))
 
@@ -143,12 +145,12 @@ class Incidents:
             self.current = None
             self._next -= 1
 
-    async def parted(self, opened: Open, situation: Situation) -> bool:
+    async def parted(self, opened: PendingIncident, situation: Situation) -> bool:
         """Whether the evidence shows that ranks wait in calls that do not fit each other, or for each other in a circle."""
         records = {state.rank: _record(state, opened, situation) for state in situation.states}
         return await asyncio.to_thread(_parted, self._rundir, records, opened.at_s)
 
-    async def gather(self, opened: Open, asked: Sequence[Asked], *, enough: asyncio.Event | None = None) -> None:
+    async def gather(self, opened: PendingIncident, asked: Sequence[EvidenceRequest], *, enough: asyncio.Event | None = None) -> None:
         """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
         taken = {a.state.rank: Taken(activity=a.activity) for a in asked}
         opened.taken = {**taken, **opened.taken}
@@ -172,7 +174,7 @@ class Incidents:
                 opened.taker.missed.append(Missed(what=f"evidence of rank {a.state.rank}", why=f"{type(got).__name__}: {got}"))
         opened.gathered.set()
 
-    async def _take(self, opened: Open, asked: Asked, taken: Taken) -> None:
+    async def _take(self, opened: PendingIncident, asked: EvidenceRequest, taken: Taken) -> None:
         """What a rank gave earlier stays until it has given anything again: it may be ended before it has."""
         try:
             absent = opened.stall is not None and asked.state.rank in opened.stall.absent
@@ -187,7 +189,7 @@ class Incidents:
                 taken.children = taken.children or before.children
                 opened.taken[asked.state.rank] = taken
 
-    async def _ask_nccl(self, opened: Open, asked: Sequence[Asked]) -> None:
+    async def _ask_nccl(self, opened: PendingIncident, asked: Sequence[EvidenceRequest]) -> None:
         """Where ranks wait for somebody; never raises."""
         if opened.stall is None:
             return
@@ -196,7 +198,7 @@ class Incidents:
         except Exception as e:
             opened.taker.missed.append(Missed(what=evidence.RAS_VIEW, why=f"{type(e).__name__}: {e}"))
 
-    async def draw(self, opened: Open, situation: Situation) -> Verdict | None:
+    async def draw(self, opened: PendingIncident, situation: Situation) -> Verdict | None:
         """Write the incident down and judge it. None where it cannot be judged; the user is told. Never raises: this watches a living training."""
         self.current = None
         try:
@@ -231,7 +233,7 @@ class Incidents:
         if is_last:
             self.write(rundir.verdict, verdict)
 
-    def _judged(self, opened: Open, situation: Situation) -> _Drawn:
+    def _judged(self, opened: PendingIncident, situation: Situation) -> _Drawn:
         incident = self._incident(opened, situation)
         rundir = self._rundir
         try:
@@ -266,7 +268,7 @@ class Incidents:
         while self.troubles:
             self.trouble(self.troubles.popleft())
 
-    def _incident(self, opened: Open, situation: Situation) -> Incident:
+    def _incident(self, opened: PendingIncident, situation: Situation) -> Incident:
         stall = opened.stall
         # A rank that is asked twice may fail twice alike.
         missed = list(dict.fromkeys(opened.taker.missed))
@@ -336,7 +338,7 @@ def _parted(rundir: RunDir, records: Mapping[int, RankRecord], at_s: float) -> b
         with contextlib.suppress(UnhangError):
             if record.stacks:
                 frames[rank] = stacks.main_thread(rundir.read_stacks(record.stacks))
-    stands = match.standstill(records, dumps, frames, at_s=at_s)
+    stands = flight.standstill(records, dumps, frames, at_s=at_s)
     if in_a_circle(stands, records):
         return True
     parting = stands.front.parting if stands.front is not None else None
@@ -346,7 +348,7 @@ def _parted(rundir: RunDir, records: Mapping[int, RankRecord], at_s: float) -> b
     return parting.group is None or any(w.group == parting.group for w in stands.waits.values())
 
 
-def in_a_circle(stands: match.Standstill, records: Mapping[int, RankRecord]) -> bool:
+def in_a_circle(stands: flight.Waits, records: Mapping[int, RankRecord]) -> bool:
     """Whether ranks wait for each other in collectives of several groups, and none of them can leave its own before the others come to it.
 
     A collective that is pending may run beside a rank's work, a message may still be on its way: only the main thread of a rank that executes
@@ -356,7 +358,7 @@ def in_a_circle(stands: match.Standstill, records: Mapping[int, RankRecord]) -> 
     return bool(crossed) and all(_is_held(stands.waits.get(rank), records[rank].activity) for rank in crossed)
 
 
-def _is_held(wait: match.Wait | None, activity: Activity | None) -> bool:
+def _is_held(wait: flight.CollectiveWait | None, activity: Activity | None) -> bool:
     if wait is None or wait.seq is None or wait.call is None or wait.call.is_p2p or activity is None:
         return False
     issued, stands = user_frame(wait.call.frames), user_frame(wait.frames)
@@ -373,7 +375,7 @@ def _spare(rundir: RunDir) -> RunDir:
     for kept in (*map(rundir.path.joinpath, _SHARED), *(rundir.path / "incidents").glob("*/*")):
         link = spare.path / kept.relative_to(rundir.path)
         if not os.path.lexists(link):
-            files.make_directory(link.parent)
+            fsio.make_directory(link.parent)
             link.symlink_to(kept)
     return spare
 
@@ -393,7 +395,7 @@ def _identified(record: RankRecord, host: Host) -> RankRecord:
     return record if record.ended is not None else replace(record, process=processes.identity(host, record.pid))
 
 
-def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:
+def _record(state: RankState, opened: PendingIncident, situation: Situation) -> RankRecord:
     taken = opened.taken.get(state.rank) or Taken(activity=situation.activities.get(state.rank))
     ended = state.ended
     code = situation.exitcodes.get(state.pid)

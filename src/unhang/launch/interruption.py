@@ -13,10 +13,10 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol
 
-from unhang.launch import events, lastseen
-from unhang.launch.alarm import Alarm
-from unhang.launch.incidents import Asked, Incidents, Open, Situation
-from unhang.launch.sampling import Sampler, window_s
+from unhang.launch import events, still_running
+from unhang.launch.hang_detector import Alarm
+from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation
+from unhang.launch.stack_samples import Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Verdict
 from unhang.records.incident import Incident
@@ -75,8 +75,8 @@ def _again(number: int) -> Text:
 class Ground(Protocol):
     """The attempt that is interrupted. `hand_on` passes the signal on to the command, `force` ends everything at once."""
 
-    def everybody(self, stall: Stall | None) -> list[Asked]: ...
-    def situation(self, opened: Open) -> Situation: ...
+    def everybody(self, stall: Stall | None) -> list[EvidenceRequest]: ...
+    def situation(self, opened: PendingIncident) -> Situation: ...
     def running(self) -> bool: ...
     def anybody_failed(self) -> bool: ...
     def hand_on(self, number: int) -> None: ...
@@ -116,7 +116,7 @@ class Interruption:
         """A signal has come."""
         self.count += 1
         if self.count == 1 and self._ground.running():
-            self._seen = lastseen.at_signal(signal.Signals(number).name, self._watch.ranks.values(), self._clock())
+            self._seen = still_running.at_signal(signal.Signals(number).name, self._watch.ranks.values(), self._clock())
         if self._handed_on:
             self._ground.force()
             return
@@ -194,7 +194,7 @@ class Interruption:
         self._tell(events.Note(text=f"{for_s}: taking stacks of {count}, up to {EVIDENCE_S:g} s; Ctrl-C again to skip"))
         return self._take(opened, stall, asked, situation, number)
 
-    async def _take(self, opened: Open, stall: Stall, asked: list[Asked], situation: Situation, number: int) -> None:
+    async def _take(self, opened: PendingIncident, stall: Stall, asked: list[EvidenceRequest], situation: Situation, number: int) -> None:
         await self._incidents.gather(opened, asked, enough=self._enough)
         # Once it is passed on, it is the signal that moves them.
         if not self._handed_on and self._has_moved(stall, asked):
@@ -204,7 +204,7 @@ class Interruption:
         self._incidents.announce(opened)
         await self._incidents.draw(opened, situation)
 
-    def _has_moved(self, stall: Stall, asked: list[Asked]) -> bool:
+    def _has_moved(self, stall: Stall, asked: list[EvidenceRequest]) -> bool:
         """Whether the training has gone on by itself; one whose ranks have ended meanwhile has not."""
         now = {s.pid: s for s in self._watch.ranks.values()}
         if any(a.state.pid not in now or now[a.state.pid].ended is not None for a in asked):
@@ -212,7 +212,7 @@ class Interruption:
         stands = self._watch.stands(self._clock())
         return stands is None or stands.since_s > stall.since_s + _SAME_S
 
-    async def _finish(self, current: Open, number: int) -> None:
+    async def _finish(self, current: PendingIncident, number: int) -> None:
         """Evidence is being taken already, of a hang or of a rank that has failed."""
         if not current.gathered.is_set():
             self._tell(events.Note(text=f"evidence is being taken, up to {EVIDENCE_S:g} s; Ctrl-C again to skip"))

@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from unhang import files
-from unhang.runtime.attach import protocol
+from unhang import fsio
+from unhang.attach import protocol
 
 HELLO_TIMEOUT_S = 10.0
 # What taking in fields of the wrong type or shape raises.
@@ -67,7 +67,7 @@ class Listener:
         base = tempfile.gettempdir()
         base = base if len(base) < 70 else "/tmp"
         self._directory = contextlib.ExitStack()
-        self._path = self._directory.enter_context(files.temporary_directory(base=base)) / "socket"
+        self._path = self._directory.enter_context(fsio.temporary_directory(base=base)) / "socket"
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._server.bind(str(self._path))
         self._path.chmod(0o600)

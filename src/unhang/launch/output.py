@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from unhang import files
+from unhang import fsio
 
 Stream = Literal["out", "err"]
 # Takes what was read: the rank (None for the launcher), the stream, the bytes as they came.
@@ -42,8 +42,8 @@ class Channel:
         self._log: BinaryIO | None = None
         self._read_fd, self.write_fd = _pair(terminal, trouble)
         try:
-            files.make_directory(log.parent, 0o775)
-            self._log = open(log, "ab", buffering=0, opener=partial(files.open_private, mode=0o664))  # noqa: SIM115  open as long as the stream is
+            fsio.make_directory(log.parent, 0o775)
+            self._log = open(log, "ab", buffering=0, opener=partial(fsio.open_private, mode=0o664))  # noqa: SIM115  open as long as the stream is
         except OSError as e:
             trouble(f"cannot write {log}: {e.strerror}; this output is not kept")
         os.set_blocking(self._read_fd, False)

@@ -16,11 +16,11 @@ from typing import Literal
 
 import msgspec
 
-from unhang import encoding, files
+from unhang import encoding, fsio
+from unhang.frames import Frame
 from unhang.knowledge import waits
-from unhang.launch.rhythm import STARTUP_S
+from unhang.launch.step_rate import STARTUP_S
 from unhang.model import Wait
-from unhang.records.frames import Frame
 from unhang.records.incident import Activity
 
 # "stuck" cannot come back; "stopped" by a signal; "waits" for something outside the process; "repeats" the same few lines; "works"; "user": at a
@@ -141,7 +141,7 @@ class Patience:
             # The newest last: of many scripts the oldest are forgotten.
             kept = {name: pauses for name, pauses in self._read().items() if name != self._script} | {self._script: own}
             try:
-                files.make_directory(path.parent)
-                files.write_atomically(path, encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
+                fsio.make_directory(path.parent)
+                fsio.write_atomically(path, encoding.encode(dict(list(kept.items())[-_SCRIPTS_KEPT:])))
             except (OSError, UnicodeError) as e:
                 self._trouble(f"the pauses of this run are not remembered: {path}: {e}")

@@ -24,14 +24,14 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from unhang import encoding, files
+from unhang import encoding, fsio
 from unhang.diagnosis.redact import redact_command
-from unhang.diagnosis.retyped import Typed
+from unhang.diagnosis.rerun_command import RunCommand
 from unhang.errors import EXIT_FOUND, EXIT_OK, interrupted_by
 from unhang.facts import processes, snapshot
 from unhang.facts.host import Host
 from unhang.launch import command as commands
-from unhang.launch import ending, environment, events
+from unhang.launch import environment, events, terminate
 from unhang.launch.attempt import Attempt, Options, Result
 from unhang.launch.command import Command
 from unhang.launch.output import Sink
@@ -132,7 +132,7 @@ class Supervisor:
         described: Mapping[str, Any] | None = None,
         host: Host | None = None,
         remedying: Remedying | None = None,
-        typed: Typed | None = None,
+        typed: RunCommand | None = None,
     ) -> None:
         """`settings` are variables that go over those of `environ`; `described` tells run.json where they come from, `typed` what the user typed."""
         self._command = command
@@ -162,7 +162,7 @@ class Supervisor:
     def run(self) -> Outcome:
         """Run the command to its end, however many attempts that takes. Raises CommandNotFound, RunDirError."""
         self._started = time.monotonic()
-        ending.adopt_orphans()
+        terminate.adopt_orphans()
         version = environment.torch_version(self._command.python)
         if (remedying := self._remedying) is not None:
             before = self._environ
@@ -266,7 +266,7 @@ class Supervisor:
         until = math.inf
         while helping.is_alive() and time.monotonic() < until:
             if len(self._interrupts) > 1 and until == math.inf:
-                ending.kill_descendants()
+                terminate.kill_descendants()
                 until = time.monotonic() + LEAVE_S
             await asyncio.sleep(0.05)
         changed = found[0] if found and not self._was_interrupted() else None
@@ -390,7 +390,7 @@ class Supervisor:
                 primary = event.verdict.primary
                 line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
             try:
-                with open(self._rundir.events, "ab", opener=files.open_private) as f:
+                with open(self._rundir.events, "ab", opener=fsio.open_private) as f:
                     f.write(encoding.encode(line) + b"\n")
             except OSError as e:
                 if not self._log_broken:
@@ -399,9 +399,9 @@ class Supervisor:
         self._told(event)
 
 
-def _redacted(typed: Typed) -> Typed:
+def _redacted(typed: RunCommand) -> RunCommand:
     words = redact_command((*typed.options, *typed.command))
-    return Typed(options=words[: len(typed.options)], command=words[len(typed.options) :])
+    return RunCommand(options=words[: len(typed.options)], command=words[len(typed.options) :])
 
 
 def fails_always(result: Result, command: Command) -> bool:

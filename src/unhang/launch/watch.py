@@ -11,13 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from unhang.frames import OURS, Frame
 from unhang.launch import events
-from unhang.launch.rhythm import Rhythm
-from unhang.records.frames import OURS, Frame
-from unhang.records.incident import Counters, Ended, Raised, is_own, silent
+from unhang.launch.step_rate import Rhythm
+from unhang.model import Counters
+from unhang.records.incident import Ended, Raised, is_own, silent
 
 PLACES = 240
-# As runtime/attach tells it.
+# As attach tells it.
 _POLLS_A_LOCK = "file_baton"
 
 

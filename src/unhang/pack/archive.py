@@ -24,10 +24,10 @@ import zstandard
 
 from unhang.errors import UnhangError
 from unhang.pack import manifest as manifests
-from unhang.pack import placement
-from unhang.pack.contents import Item, OnProgress, changed, counted, no_progress
+from unhang.pack import relocate
+from unhang.pack.files import Item, OnProgress, changed, counted, no_progress
 from unhang.pack.manifest import Entry, Manifest
-from unhang.pack.placement import THREADS
+from unhang.pack.relocate import THREADS
 
 _CHUNK_BYTES = 1 << 20
 # Of one frame, which one core compresses. Twice as large ones make an archive with torch smaller by half a percent.
@@ -48,7 +48,7 @@ _Part = tuple[Item, int, int]
 def write(path: Path, manifest: Manifest, items: Sequence[Item], *, level: int, on_progress: OnProgress) -> tuple[str, str]:
     """Write the archive beside `path`, and put it there when it is complete. Returns the SHA-256 of its manifest and its own. Raises UnhangError."""
     encoded = manifests.encode(manifest)
-    own = of_bytes(placement.MANIFEST, encoded) + of_bytes(placement.SCRIPT, Path(placement.__file__).read_bytes())
+    own = of_bytes(relocate.MANIFEST, encoded) + of_bytes(relocate.SCRIPT, Path(relocate.__file__).read_bytes())
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     of_thread = threading.local()
 
@@ -166,8 +166,8 @@ class Opened:
     def extract(self, root: Path, on_progress: OnProgress = no_progress) -> None:
         """Write everything below `root`, which is empty. Raises UnhangError if anything differs from the manifest; what was written stays."""
         with _refused(self.name), ThreadPoolExecutor(THREADS) as pool:
-            if (script := self.tar.next()) is None or script.name != placement.SCRIPT:
-                raise UnhangError(f"{self.name} is refused: it ends before {placement.SCRIPT}", cause="it was cut short")
+            if (script := self.tar.next()) is None or script.name != relocate.SCRIPT:
+                raise UnhangError(f"{self.name} is refused: it ends before {relocate.SCRIPT}", cause="it was cut short")
             written: deque[Future[None]] = deque()
             for entry in counted(self.manifest.entries, on_progress):
                 # Hard links come last, after what they share.
@@ -189,7 +189,7 @@ class Opened:
         if (member.name, member.type, member.size, member.linkname) != (entry.path, _TYPES[entry.kind], entry.size, entry.target):
             raise UnhangError(f"{self.name} is refused: {member.name} is not what its manifest lists, {entry.path}")
         if entry.kind != "file":
-            placement.make(at.parents[entry.path.count("/")], [(entry.path, entry.kind, entry.mode, 0, "", entry.target)])
+            relocate.make(at.parents[entry.path.count("/")], [(entry.path, entry.kind, entry.mode, 0, "", entry.target)])
             return None
         source = self.tar.extractfile(member)
         assert source is not None
@@ -224,8 +224,8 @@ def opened(path: Path) -> Iterator[Opened]:
         with _refused(name):
             tar = tarfile.open(fileobj=bounded, mode="r|", bufsize=_CHUNK_BYTES)  # type: ignore[call-overload] # noqa: SIM115
             first = tar.next()
-        if first is None or first.name != placement.MANIFEST or first.type != tarfile.REGTYPE or first.size > manifests.MAX_BYTES:
-            raise UnhangError(f"{path} is no archive of unhang pack: its first member is not {placement.MANIFEST}", hint="unhang pack save ENV FILE")
+        if first is None or first.name != relocate.MANIFEST or first.type != tarfile.REGTYPE or first.size > manifests.MAX_BYTES:
+            raise UnhangError(f"{path} is no archive of unhang pack: its first member is not {relocate.MANIFEST}", hint="unhang pack save ENV FILE")
         with _refused(name):
             source = tar.extractfile(first)
             assert source is not None

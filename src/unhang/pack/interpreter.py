@@ -12,9 +12,9 @@ from pathlib import Path
 from unhang.errors import UnhangError
 from unhang.facts import elf
 from unhang.facts.host import Host
-from unhang.pack.contents import Item, walk
 from unhang.pack.environment import BasePython
-from unhang.pack.placement import PYTHON
+from unhang.pack.files import Item, walk
+from unhang.pack.relocate import PYTHON
 
 # Those of glibc and of the compiler belong to the machine: they fit its loader and its other libraries.
 _OF_THE_MACHINE = re.compile(r"(?:ld-linux.*|lib(?:c|m|dl|pthread|rt|util|resolv|mvec|anl|nsl|thread_db|gcc_s|stdc\+\+))\.so.*")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from unhang.errors import UnhangError
-from unhang.pack import placement
+from unhang.pack import relocate
 
 SCHEMA = "unhang/pack/1"
 # Thirty times that of an environment with torch.
@@ -82,7 +82,7 @@ class Manifest:
     distributions: dict[str, str]
     sources: tuple[Source, ...]
     moves: tuple[tuple[str, str], ...]
-    places: dict[str, placement.How]
+    places: dict[str, relocate.How]
     left_out: tuple[LeftOut, ...] = field(default=())
     entries: tuple[Entry, ...]
 
@@ -122,12 +122,12 @@ def decode(encoded: bytes, *, name: str) -> Manifest:
 def read_placed(root: Path) -> tuple[Manifest, bytes, dict[str, Any]]:
     """The manifest of an environment that was loaded, and how it was placed (`placement.read_placed`). Raises UnhangError if it was not."""
     try:
-        encoded = (root / placement.MANIFEST).read_bytes()
+        encoded = (root / relocate.MANIFEST).read_bytes()
     except OSError as e:
-        raise UnhangError(f"{root} was not loaded from an archive: {e.strerror} ({placement.MANIFEST})", hint="unhang pack load FILE DEST") from e
+        raise UnhangError(f"{root} was not loaded from an archive: {e.strerror} ({relocate.MANIFEST})", hint="unhang pack load FILE DEST") from e
     known = decode(encoded, name=str(root))
     try:
-        return known, encoded, placement.read_placed(root)
+        return known, encoded, relocate.read_placed(root)
     except (OSError, ValueError) as e:
         raise UnhangError(f"{root} was not loaded to its end: {e}", hint="unhang pack load --replace FILE DEST") from e
 
@@ -135,7 +135,7 @@ def read_placed(root: Path) -> tuple[Manifest, bytes, dict[str, Any]]:
 def _wrong(manifest: Manifest) -> Iterator[str]:
     kinds: dict[str, Kind] = {}
     for e in manifest.entries:
-        if not _is_inside(e.path) or e.path.split("/")[0] == placement.OWN:
+        if not _is_inside(e.path) or e.path.split("/")[0] == relocate.OWN:
             yield f"the path {e.path!r} leads outside"
         if e.path in kinds:
             yield f"{e.path} is there twice"

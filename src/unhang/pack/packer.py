@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from unhang import files
+from unhang import fsio
 from unhang.errors import UnhangError
 from unhang.facts import elf
 from unhang.facts.host import Host
 from unhang.pack import archive, interpreter
-from unhang.pack.contents import Item, OnProgress, check_include, complete, no_progress, sources, summed, walk
 from unhang.pack.environment import Environment, examine
+from unhang.pack.files import Item, OnProgress, check_include, complete, no_progress, sources, summed, walk
 from unhang.pack.manifest import LeftOut, Manifest, Python, Source, Torch
-from unhang.pack.placement import OWN, PYTHON, THREADS, How
+from unhang.pack.relocate import OWN, PYTHON, THREADS, How
 
 EDITABLE, PROJECT, WHEELS = ".editable", ".project", ".wheels"
 WITHOUT = frozenset(("__pycache__", OWN))
@@ -59,7 +59,7 @@ class Extras:
 @contextlib.contextmanager
 def stock(prefix: Path, extras: Extras, *, without: Path | None = None, on_progress: OnProgress = no_progress) -> Iterator[Stock]:
     """Read it all, projects without one file. What is made for it is there until the context ends. Raises UnhangError."""
-    with files.temporary_directory("pack-") as directory:
+    with fsio.temporary_directory("pack-") as directory:
         try:
             taken = _taken(prefix, extras, without, directory, on_progress)
         except OSError as e:

@@ -26,18 +26,18 @@ from typing import Any, BinaryIO, Literal
 
 from unhang.errors import UnhangError
 from unhang.model import Area, HostFinding
-from unhang.pack import archive, checks, placement, verification
+from unhang.pack import archive, import_checks, relocate, verify
 from unhang.pack import manifest as manifests
-from unhang.pack.contents import Item
+from unhang.pack.files import Item
 from unhang.pack.packer import Stock, cpu_flags
-from unhang.pack.placement import PYTHON
 from unhang.pack.preflight import Target, preflight
+from unhang.pack.relocate import PYTHON
 from unhang.text import Text
 
 SCHEMA = "unhang/pack-send/1"
 # What is sent again at most after an interruption.
 _PIECE_BYTES = 32 * 1024**2
-_ENDS = f"{placement.OWN}/ends"
+_ENDS = f"{relocate.OWN}/ends"
 _MARK = "unhang-pack-part"
 _CONNECT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15")
 _TAKEN = 17
@@ -47,10 +47,10 @@ part() {{ printf '\\n{_MARK}\\n'; }}
 uname -m; part; getconf GNU_LIBC_VERSION; part
 p=$parent; while [ ! -d "$p" ]; do p=$(dirname -- "$p"); done; df -Pk "$p" | tail -n 1; part; df -Pi "$p" | tail -n 1; part
 cat /proc/driver/nvidia/version 2>/dev/null; part; grep -m1 -E '^(flags|Features)' /proc/cpuinfo; part
-ls "$incoming/{_ENDS}" 2>/dev/null; part; cat "$dest/{placement.PLACED}" 2>/dev/null; part
-gzip -c "$dest/{placement.MANIFEST}" 2>/dev/null || cat "$dest/{placement.MANIFEST}" 2>/dev/null
+ls "$incoming/{_ENDS}" 2>/dev/null; part; cat "$dest/{relocate.PLACED}" 2>/dev/null; part
+gzip -c "$dest/{relocate.MANIFEST}" 2>/dev/null || cat "$dest/{relocate.MANIFEST}" 2>/dev/null
 [ -L "$dest" ] && exit {_TAKEN}
-[ -e "$dest" ] && [ ! -e "$dest/{placement.PLACED}" ] && exit {_TAKEN}; exit 0
+[ -e "$dest" ] && [ ! -e "$dest/{relocate.PLACED}" ] && exit {_TAKEN}; exit 0
 """
 _BUSY_S = 600.0
 _LOOK_S = 1.0
@@ -127,8 +127,8 @@ class _Send:
             state, findings = self._bring()
             if state in ("sent", "unchanged"):
                 told = self._ask()
-                files = verification.files(self._dest, self._manifest, self._differences(), told)
-                found = [files, *verification.interpret(told, self._manifest)]
+                files = verify.files(self._dest, self._manifest, self._differences(), told)
+                found = [files, *verify.interpret(told, self._manifest)]
                 areas, findings = tuple(a for a, _ in found), (*findings, *(f for _, fs in found for f in fs))
         except (_Failed, UnhangError, OSError) as e:
             state, findings, why = "failed", (), str(e)
@@ -188,7 +188,7 @@ class _Send:
         told: dict[str, Any] = {}
         has: dict[tuple[str, int], str] = {}
         with contextlib.suppress(ValueError, OSError, UnhangError, EOFError, zlib.error):
-            told = placement.parse_placed(parts[-1])
+            told = relocate.parse_placed(parts[-1])
             there = manifests.decode(gzip.decompress(old) if old[:2] == b"\x1f\x8b" else old, name=self._host)
             has = {(e.sum, e.mode): e.path for e in there.entries if e.kind == "file" and e.path not in told["changed"]}
         return target, frozenset(ends.split()), told, has
@@ -212,8 +212,8 @@ class _Send:
             if name not in received:
                 self._piece(piece, {f"{_ENDS}/{name}": b""})
             self._tell(self._host, Text(f"piece {n} of {len(pieces)}", f"第 {n} 块，共 {len(pieces)} 块"))
-        scripts = {placement.SCRIPT: Path(placement.__file__).read_bytes()}
-        self._piece((), {**scripts, f"{placement.MANIFEST}.gz": gzip.compress(self._encoded, 6, mtime=0), f"{_ENDS}/{self._digest}": b""})
+        scripts = {relocate.SCRIPT: Path(relocate.__file__).read_bytes()}
+        self._piece((), {**scripts, f"{relocate.MANIFEST}.gz": gzip.compress(self._encoded, 6, mtime=0), f"{_ENDS}/{self._digest}": b""})
 
     def _piece(self, items: Sequence[Item], own: Mapping[str, bytes]) -> None:
         """A tar stream that ends in a file of its own: one that was cut short between two files looks complete to tar."""
@@ -234,11 +234,11 @@ class _Send:
     def _assemble(self) -> None:
         interpreter = self._manifest.python.interpreter or self._own_python()
         there, here = (shlex.quote(f"{p}/{interpreter}") for p in (self._incoming, self._dest))
-        script = shlex.quote(f"{self._incoming}/{placement.SCRIPT}")
+        script = shlex.quote(f"{self._incoming}/{relocate.SCRIPT}")
         run = f"{shlex.quote(self._incoming)} {shlex.quote(self._dest)}"
         command = f'p={there}; [ -f "$p" ] || p={here}; exec "$p" -I {script} {run}'
         until = time.monotonic() + _BUSY_S
-        while (ended := self._ssh_code(command))[0] == placement.BUSY and time.monotonic() < until:
+        while (ended := self._ssh_code(command))[0] == relocate.BUSY and time.monotonic() < until:
             time.sleep(_LOOK_S)
         if ended[0]:
             raise _Failed(ended[2] or f"ssh ended with {ended[0]}")
@@ -251,7 +251,7 @@ class _Send:
         return path
 
     def _differences(self) -> list[tuple[str, str]]:
-        script = Path(placement.__file__).read_bytes()
+        script = Path(relocate.__file__).read_bytes()
         code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self._dest}/bin/python')} -I - check {shlex.quote(self._dest)}", script)
         try:
             return [(path, why) for path, why in json.loads(out)]
@@ -260,7 +260,7 @@ class _Send:
 
     def _ask(self) -> Mapping[str, Any] | str:
         """What the Python there finds out of its environment, or why it does not."""
-        script = Path(checks.__file__).read_bytes()
+        script = Path(import_checks.__file__).read_bytes()
         code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self._dest}/bin/python')} -I - {self._limit_s}", script)
         try:
             found: dict[str, Any] = json.loads(out.decode(errors="replace").strip().splitlines()[-1])

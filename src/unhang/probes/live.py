@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from unhang import files
+from unhang import fsio
 from unhang.errors import UnhangError
-from unhang.knowledge.variables.values import hides_gpus
 from unhang.model import Live, StageResult, Verdict
 from unhang.probes import plan
 from unhang.probes.plan import Stage
 from unhang.probes.ranks import Ranks, end_group
+from unhang.variables.value_parsers import hides_gpus
 
 # More failures of one world size say nothing new, and each may cost its whole bound.
 _MAX_FAILURES = 3
@@ -57,14 +57,14 @@ def examine(
     several = ranks or gpus or min(4, max(2, _cores()))
     results: list[StageResult] = []
     held: list[int] = []
-    with files.temporary_directory("live-") as folder:
+    with fsio.temporary_directory("live-") as folder:
         for world_size in plan.ladder(several):
             world = _World(chosen, world_size, backend, folder, around, begun, ended)
             results += world.run(stopped=any(r.state == "failed" for r in results))
             held += world.held
             # What failed can be read again.
             if any(r.logs for r in results):
-                files.keep(folder)
+                fsio.keep(folder)
     said, said_zh = conclusion(results, backend)
     if (command := _another(results, chosen, asked=python is not None)) is not None:
         said += f"; {chosen} has no torch: name the training's Python, {command}"

@@ -87,7 +87,7 @@ def built(request: Mapping[str, Any], runs_on: str = "torch") -> tuple[Any, func
     """The model, what computes its loss (its arguments: the model and its inputs), and its blocks.
 
     Request: `config` (fields of config.json) or `callable` ("module:name": returns a module, or a module and its inputs; is given `batch` and
-    `sequence` if it takes them), and fields of `unhang.planning.training.Training`. DeepSpeed keeps weights in half precision, autocast in float32;
+    `sequence` if it takes them), and fields of `unhang.plan.training.Training`. DeepSpeed keeps weights in half precision, autocast in float32;
     frozen ones below adapters are in half precision with both. Raises whatever the model's own code raises.
     """
     import torch

@@ -10,8 +10,8 @@ import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
-from unhang.model import ProcessId, Wait
-from unhang.records.frames import Frame
+from unhang.frames import Frame
+from unhang.model import Counters, ProcessId, Wait
 
 INCIDENT_SCHEMA = "unhang/incident/1"
 
@@ -125,14 +125,6 @@ def is_own(group: str) -> bool:
 def silent(last_beat_s: float | None, at_s: float) -> bool:
     """Whether heartbeats have stopped coming by `at_s`: what the last one told was so then, and the rank may have gone on behind it."""
     return last_beat_s is not None and at_s - last_beat_s > SILENT_S
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counters:
-    """One process group on one rank: sequence number of the newest collective issued and of the newest completed."""
-
-    enqueued: int
-    completed: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from unhang import files
+from unhang import fsio
 from unhang.errors import UnhangError
+from unhang.logs import decompress, tars, zips
+from unhang.logs.discovery import EMPTY
+from unhang.logs.kinds import FLIGHT, Misses, no_log
+from unhang.logs.sources import Source, is_zip, kind_of, leads_out, shown
+from unhang.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, spool_folder, words
 from unhang.model import NotExamined
-from unhang.records.logs import tars, unpacking, zips
-from unhang.records.logs.finding import EMPTY
-from unhang.records.logs.kinds import FLIGHT, Misses, no_log
-from unhang.records.logs.opening import Source, is_zip, kind_of, leads_out, shown
-from unhang.records.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, spool_folder, words
 from unhang.records.rundir import MEMBER, RUN_MARK, RUN_MARK_WITHIN_BYTES, RunDir, started
 
 Held = Literal["runs", "dumps"]
@@ -92,7 +92,7 @@ def folder() -> Iterator[Path]:
     """Where things are unpacked to, for as long as the context lasts. Raises UnhangError where there is no such place."""
     with contextlib.ExitStack() as stack:
         try:
-            made = stack.enter_context(files.temporary_directory(base=spool_folder()))
+            made = stack.enter_context(fsio.temporary_directory(base=spool_folder()))
         except OSError as e:
             raise UnhangError(f"cannot unpack anything: {words(e)}", hint="set TMPDIR to a directory with room") from e
         yield made
@@ -205,11 +205,11 @@ def _is_dump(member: _Member) -> bool:
 def _head(data: Stream) -> bytes:
     """The first bytes, unpacked; all stay unread. Raises Damaged where there is nothing but damage."""
     head = data.peek(HEAD_BYTES)
-    if (kind := unpacking.packing(head)) is None:
+    if (kind := decompress.packing(head)) is None:
         return head
     raw = data.peek(_PACKED_HEAD_BYTES)
     try:
-        return Stream(unpacking.unpacked(kind, Stream(iter((raw,)), data.what), Budget(data.what, len(raw), Limits())), data.what).peek(HEAD_BYTES)
+        return Stream(decompress.unpacked(kind, Stream(iter((raw,)), data.what), Budget(data.what, len(raw), Limits())), data.what).peek(HEAD_BYTES)
     except Damaged:
         return head
 
@@ -251,8 +251,8 @@ class _Members:
 
     def _unpacked(self, data: Stream, *, inner: bool) -> Stream:
         layers = 0
-        while layers < _LAYERS and (kind := unpacking.packing(data.peek(HEAD_BYTES))):
-            data = Stream(unpacking.unpacked(kind, data, self.budget, inner=inner or layers > 0), data.what)
+        while layers < _LAYERS and (kind := decompress.packing(data.peek(HEAD_BYTES))):
+            data = Stream(decompress.unpacked(kind, data, self.budget, inner=inner or layers > 0), data.what)
             layers += 1
         return data
 
@@ -292,7 +292,7 @@ class _Members:
 
             def content(entry: zips.Entry = entry) -> Stream:
                 raw = zips.packed(archive, entry)
-                data = raw.chunks() if entry.packing is None else unpacking.unpacked(entry.packing, raw, self.budget)
+                data = raw.chunks() if entry.packing is None else decompress.unpacked(entry.packing, raw, self.budget)
                 what = _called(f"{self._given.name}!{prefix}{entry.name}")
                 return Stream(zips.checked(data, entry, what), what)
 

@@ -34,7 +34,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from unhang import files
+from unhang import fsio
 from unhang.errors import RunDirError
 from unhang.patterns import lazily
 
@@ -163,7 +163,7 @@ class RunDir:
         with contextlib.suppress(OSError):
             within = islice(self.path.glob("incidents/*/incident.json"), _MOST_OWNERS)
             parents = (p for incident in within for p in (incident, incident.parent, incident.parent.parent))
-            return not any(files.check_owner(p) for p in dict.fromkeys((self.path, self.run, *parents)) if os.path.lexists(p))
+            return not any(fsio.check_owner(p) for p in dict.fromkeys((self.path, self.run, *parents)) if os.path.lexists(p))
         return False
 
     @property
@@ -344,7 +344,7 @@ class RunDir:
         return RunDirError(
             what,
             cause="other users can read only the logs of a run unless its owner allows more",
-            hint=f"as its owner: chmod -R g+rX {files.as_argument(self.path)}",
+            hint=f"as its owner: chmod -R g+rX {fsio.as_argument(self.path)}",
         )
 
     def write(self, path: Path, value: object) -> None:
@@ -357,8 +357,8 @@ class RunDir:
 
     def write_bytes(self, path: Path, data: bytes) -> None:
         """Write a file atomically, readable by its owner only. Raises OSError."""
-        files.make_directory(path.parent)
-        files.write_atomically(path, data)
+        fsio.make_directory(path.parent)
+        fsio.write_atomically(path, data)
 
 
 def new_directory(path: Path | Callable[[], Path], *, private: bool = False) -> Path:
@@ -367,7 +367,7 @@ def new_directory(path: Path | Callable[[], Path], *, private: bool = False) -> 
     chosen = ask()
     while True:
         # Whatever the umask grants, nobody else may put files into it.
-        files.make_directory(chosen.parent, 0o775)
+        fsio.make_directory(chosen.parent, 0o775)
         try:
             chosen.mkdir(0o700 if private else 0o775)
             return chosen

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from unhang.errors import RecordError
+from unhang.frames import Frame
 from unhang.patterns import lazily
-from unhang.records.frames import Frame
 from unhang.records.incident import Stacks, ThreadStack
 
 # tqdm looks at its bars every ten seconds; loader workers hand out tensors through a thread of multiprocessing's.

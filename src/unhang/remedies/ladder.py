@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from unhang.knowledge.settings.setting import Choice, Value
 from unhang.knowledge.text import Text
 from unhang.model import Outcome, Trial, Tried
 from unhang.remedies import trial
-from unhang.remedies.rungs import AS_IS, PRESCRIBED, TRANSPORTS, Rung
-from unhang.remedies.smallest import smallest
+from unhang.remedies.bisect import smallest
+from unhang.remedies.ladder_steps import AS_IS, PRESCRIBED, TRANSPORTS, Rung
 from unhang.remedies.trial import Bench
+from unhang.settings.setting import Choice, Value
 
 LIMIT_S = 600.0
 # What of it is kept for finding out what of a change is needed, and for its last proof.

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import psutil
 
-from unhang import files
-from unhang.knowledge.settings.setting import Applied, Choice, Installed, Refused, applied
+from unhang import fsio
 from unhang.knowledge.text import Text, joined
+from unhang.logs import nccl_lines
 from unhang.model import StageResult, Steps, Trial, Verdict
 from unhang.probes import plan, told
 from unhang.probes.live import verdict_of
 from unhang.probes.ranks import Ranks
-from unhang.records.logs import nccl
+from unhang.settings.setting import Applied, Choice, Installed, Refused, applied
 
 _STAGES = ("import", "device", "process-group", "barrier", "all_reduce-float32", "all_reduce-bfloat16", "all_reduce-int64", "all_gather")
 _MEASURING = ("sizes", "ddp-step")
@@ -92,7 +92,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
     kept: Path | None = None
     transports: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
-    with files.temporary_directory("trial-") as folder:
+    with fsio.temporary_directory("trial-") as folder:
         stages, cut = _stages(bench, ours, size, backend, folder, began + limit_s)
         has_failed = any(s.state == "failed" for s in stages)
         if keeps_logs and has_failed and not bench.cancelled():
@@ -101,7 +101,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
         transports, interfaces = _told_by_nccl(logs) if backend == "nccl" else _of_gloo(stages)
         verdict = verdict_of(logs) if has_failed else None
         if kept == folder:
-            files.keep(folder)
+            fsio.keep(folder)
     stages = [replace(s, logs=str(kept)) if s.state == "failed" and kept is not None else s for s in stages]
     failed = next((s for s in stages if s.state == "failed"), None)
     steps: Steps | Text | Wrong | None = None
@@ -218,11 +218,11 @@ def _bandwidth(stages: Sequence[StageResult]) -> float | None:
 def _told_by_nccl(logs: Sequence[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     transports: dict[str, None] = {}
     interfaces: dict[str, None] = {}
-    transport, interface = re.compile(nccl.TRANSPORT.pattern), re.compile(nccl.INTERFACE.pattern)
+    transport, interface = re.compile(nccl_lines.TRANSPORT.pattern), re.compile(nccl_lines.INTERFACE.pattern)
     for line in _lines(logs):
-        if nccl.TRANSPORT.needle in line and (found := transport.search(line)) is not None:
+        if nccl_lines.TRANSPORT.needle in line and (found := transport.search(line)) is not None:
             transports[found["via"]] = None
-        elif nccl.INTERFACE.needle in line and (found := interface.search(line)) is not None:
+        elif nccl_lines.INTERFACE.needle in line and (found := interface.search(line)) is not None:
             interfaces[f"{found['kind']} {found['interface'].strip()}"] = None
     return tuple(transports), tuple(interfaces)
 

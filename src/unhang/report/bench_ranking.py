@@ -8,7 +8,7 @@ from typing import Any
 
 from unhang.bench.arms import Arm
 from unhang.bench.comparison import CONFIDENCE, Comparison
-from unhang.bench.explanation import explain
+from unhang.bench.explain import explain
 from unhang.facts.units import counted
 from unhang.report import language
 from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, SAID, Report, margin_of, percent

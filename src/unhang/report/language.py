@@ -147,8 +147,8 @@ def unseen(said: str, lang: Language) -> str:
 
 def _in_chinese(said: str, depth: int = 0, *, also: Sentences = (), piecewise: bool = True) -> str:
     """`also` are sentences beside those of `refusals`; with `piecewise` what is put together of several of them, each with where it comes from."""
-    from unhang.knowledge.settings.catalogue import SETTINGS
     from unhang.report.refusals import SENTENCES
+    from unhang.settings.catalogue import SETTINGS
 
     if said in REASONS:
         return REASONS[said]

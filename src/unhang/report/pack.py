@@ -9,11 +9,11 @@ from rich.table import Table
 
 from unhang.facts.units import size
 from unhang.model import Area, Examination, HostFinding, NotExamined
-from unhang.pack import verification
-from unhang.pack.comparison import Comparison
+from unhang.pack import verify
+from unhang.pack.diff import Comparison
 from unhang.pack.manifest import LeftOut, Manifest
 from unhang.pack.transfer import Sent
-from unhang.pack.verification import Verification
+from unhang.pack.verify import Verification
 from unhang.report import doctor
 from unhang.report.language import Language
 from unhang.text import Text
@@ -79,7 +79,7 @@ def findings(found: Sequence[HostFinding], console: Console, lang: Language) -> 
 
 def _areas(areas: Sequence[Area], found: Iterable[HostFinding], missed: tuple[NotExamined, ...], console: Console, lang: Language) -> None:
     shown = Examination(host="", taken="", areas=tuple(areas), findings=tuple(found), not_examined=missed)
-    doctor.render(shown, console, lang=lang, titles=verification.TITLES)
+    doctor.render(shown, console, lang=lang, titles=verify.TITLES)
 
 
 def compared(found: Comparison, lang: Language) -> Iterator[str]:

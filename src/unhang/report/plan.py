@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.facts.units import counted, size
-from unhang.planning.choice import FITS, MOST_BATCH, Plan, Row
-from unhang.planning.formula import Estimate, Term, total
-from unhang.planning.training import Training
+from unhang.plan.memory_model import Estimate, Term, total
+from unhang.plan.recommend import FITS, MOST_BATCH, Plan, Row
+from unhang.plan.training import Training
 from unhang.text import COMMA, Text, joined
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.facts.units import size
-from unhang.remedies import settings
+from unhang.remedies import settings_file
 from unhang.remedies.cleaning import Outcome, Step
 from unhang.report import screen
 from unhang.report.folding import fold
@@ -57,7 +57,7 @@ def question(id: str, lang: Language) -> str:
     return _WORDS[lang][id]
 
 
-def render_preview(steps: Sequence[Step], wanted: Sequence[settings.Setting], console: Console, *, lang: Language) -> None:
+def render_preview(steps: Sequence[Step], wanted: Sequence[settings_file.Setting], console: Console, *, lang: Language) -> None:
     """Print what would be removed and written, and what is left as it is."""
     words = _WORDS[lang]
     ours = [s for s in steps if s.outcome == "proposed"]
@@ -68,8 +68,8 @@ def render_preview(steps: Sequence[Step], wanted: Sequence[settings.Setting], co
         _print(console, [Text(head, style="bold"), *_steps(ours, console, lang)])
     _print(console, _steps([s for s in steps if s.outcome == "left"], console, lang))
     if wanted:
-        lines = [Text(f"  {line}", style="green") for line in settings.text(wanted).splitlines()]
-        _print(console, [Text(words["would-write"].format(file=settings.FILE), style="bold"), *lines])
+        lines = [Text(f"  {line}", style="green") for line in settings_file.text(wanted).splitlines()]
+        _print(console, [Text(words["would-write"].format(file=settings_file.FILE), style="bold"), *lines])
 
 
 def render_outcome(steps: Sequence[Step], console: Console, *, lang: Language) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.text import Text as Shown
 
-from unhang.knowledge.settings.planning import Met, Plan, in_place_of_ours
-from unhang.knowledge.settings.presets import Preset
-from unhang.knowledge.settings.reading import reader
-from unhang.knowledge.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, Value
 from unhang.knowledge.text import THEN, Text
 from unhang.report.folding import fold
 from unhang.report.language import Language
+from unhang.settings.plan import Met, Plan, in_place_of_ours
+from unhang.settings.presets import Preset
+from unhang.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, Value
+from unhang.settings.support import reader
 
 PRESETS_SCHEMA = "unhang/presets/1"
 _PRESET = "preset "

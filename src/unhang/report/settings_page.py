@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unhang.facts.snapshot import Snapshot
-from unhang.knowledge.settings import choosing
-from unhang.knowledge.settings.catalogue import SETTINGS
-from unhang.knowledge.settings.choosing import Here
-from unhang.knowledge.settings.setting import Installed, Setting, Spelled
 from unhang.report.settings import shown, spelt
+from unhang.settings import choosing
+from unhang.settings.catalogue import SETTINGS
+from unhang.settings.choosing import Here
+from unhang.settings.setting import Installed, Setting, Spelled
 
 _MADE = "<!-- made by scripts/generate_docs.py; do not edit -->"
 # What an example is spelt for: releases that the tables of readers hold.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from unhang.frames import short_path
 from unhang.knowledge import words
-from unhang.records.frames import short_path
-from unhang.records.trunks import Trunk
+from unhang.records.stack_tree import Trunk
 from unhang.report.language import LABELS, Language
 from unhang.user_files import is_user_file
 

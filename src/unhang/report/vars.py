@@ -9,17 +9,17 @@ from rich.console import Console
 from rich.text import Text as Shown
 
 from unhang.diagnosis.redact import redact
-from unhang.knowledge.variables.examining import Examined
-from unhang.knowledge.variables.in_chinese import chinese
-from unhang.knowledge.variables.judge import Judged, Remark
-from unhang.knowledge.variables.readers import Reader
-from unhang.knowledge.variables.variable import Text
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import Language
 from unhang.report.terminal import unseen
+from unhang.variables.examine import Examined
+from unhang.variables.in_chinese import chinese
+from unhang.variables.judge import Judged, Remark
+from unhang.variables.readers import Reader
+from unhang.variables.variable import Text
 
 _MARKS: Mapping[str, tuple[str, str]] = {
     "ok": ("✓", "green"),

@@ -16,10 +16,10 @@ import msgspec
 import torch
 
 from unhang.errors import OutOfSync
-from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines, observers
-from unhang.runtime.collectives.circle import Circle
+from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives.deadlines import Deadline
+from unhang.runtime.collectives.guarded_group import GuardedGroup
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Odd, so that no power of two hides in it: equal parameters in another order give another sum.
@@ -81,7 +81,7 @@ def _due(step: Any, every: int) -> bool:
     return step % every == 0
 
 
-def _compare(circle: Circle, group: Any, step: Any, model: Any, loss: Any, deadline: Deadline) -> None:
+def _compare(circle: GuardedGroup, group: Any, step: Any, model: Any, loss: Any, deadline: Deadline) -> None:
     """Raises OutOfSync, and what exchanges do."""
     try:
         circles.checked(group)
@@ -121,7 +121,7 @@ def _compare(circle: Circle, group: Any, step: Any, model: Any, loss: Any, deadl
     raise OutOfSync(f"the ranks are out of sync at step {at}. {'. '.join(said)}", ranks=ranks)
 
 
-def _which(circle: Circle, sums: Mapping[str, int], deadline_s: float) -> str:
+def _which(circle: GuardedGroup, sums: Mapping[str, int], deadline_s: float) -> str:
     """Which parameters differ, and on which ranks."""
     found = circle.exchange_all("sync", msgspec.json.encode({name: str(value) for name, value in sums.items()}), deadline_s)
     all_ = {rank: msgspec.json.decode(said, type=dict[str, str]) for rank, said in found.items()}

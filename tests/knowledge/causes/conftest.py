@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from tests.chinese import english
 
+from unhang.frames import Frame
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import Cause, LogView
-from unhang.records.frames import Frame
-from unhang.records.logs import Hit, Signature, Traceback, match
-from unhang.records.logs.said import At, Exit, Status, Timeout
+from unhang.logs import Hit, Signature, Traceback, match
+from unhang.logs.log_facts import At, Exit, Status, Timeout
 
 WORK = Signature(needle="Running tokenizer", pattern=r"(?P<what>Running tokenizer on [\w ]+)", role="context")
 

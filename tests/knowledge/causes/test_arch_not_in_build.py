@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.arch_not_in_build import CAUSE
-from unhang.records.logs import Hit, match
+from unhang.logs import Hit, match
 
 WARNING = "NVIDIA GeForce RTX 5080 with CUDA capability sm_120 is not compatible with the current PyTorch installation."
 ERROR = "RuntimeError: CUDA error: no kernel image is available for execution on the device"

@@ -8,7 +8,7 @@ import pytest
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.config_error import CAUSE
-from unhang.records.logs import match
+from unhang.logs import match
 
 BATCH = "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size {}"
 

@@ -2,7 +2,7 @@ import pytest
 
 from unhang.facts import snapshot
 from unhang.knowledge.causes.cumem_host_numa import CAUSE
-from unhang.remedies import settings
+from unhang.remedies import settings_file
 
 NODES, PCI = "/sys/devices/system/node", "/sys/bus/pci/devices"
 
@@ -28,7 +28,7 @@ def test_gpus_at_a_node_without_memory(machine):
     assert one.says == "2 GPUs of 4 at NUMA node 1, which has no memory"
     assert "2.24" in one.leads_to
     assert one.evidence[0].text == "cpulist: 8-15; MemTotal: 0 B"
-    assert [(s.name, s.value) for s in settings.proposed([one])] == [("NCCL_CUMEM_HOST_ENABLE", "0")]
+    assert [(s.name, s.value) for s in settings_file.proposed([one])] == [("NCCL_CUMEM_HOST_ENABLE", "0")]
 
 
 def test_a_node_without_cpus(machine):

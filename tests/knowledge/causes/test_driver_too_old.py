@@ -6,7 +6,7 @@ import pytest
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.driver_too_old import CAUSE
-from unhang.records.logs import match
+from unhang.logs import match
 
 
 @pytest.mark.parametrize(("code", "cuda"), [("11040", "11.4"), ("12020", "12.2"), ("9000", "9.0"), ("10010", "10.1")])

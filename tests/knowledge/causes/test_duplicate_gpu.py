@@ -6,8 +6,8 @@ import pytest
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.duplicate_gpu import CAUSE, _bus_id
-from unhang.records.logs import Hit, match
-from unhang.records.logs.said import NcclSaid
+from unhang.logs import Hit, match
+from unhang.logs.log_facts import NcclSaid
 
 TEXT = "NCCL WARN Duplicate GPU detected : rank {} and rank {} both on CUDA device {}"
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from unhang.frames import Frame
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.filesystem_shared import CAUSE
+from unhang.logs import Hit, Traceback, match
 from unhang.model import Finding
-from unhang.records.frames import Frame
-from unhang.records.logs import Hit, Traceback, match
 
 MISSING = "[Errno 2] No such file or directory: '/srv/data/train.bin'"
 

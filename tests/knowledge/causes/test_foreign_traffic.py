@@ -6,7 +6,7 @@ import pytest
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.foreign_traffic import CAUSE
-from unhang.records.logs import match
+from unhang.logs import match
 
 
 def judge(size: int):

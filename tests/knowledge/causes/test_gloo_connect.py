@@ -7,7 +7,7 @@ from dataclasses import replace
 from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.gloo_connect import CAUSE
-from unhang.records.logs import match
+from unhang.logs import match
 
 FAILED = (
     "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect [{}]:21301: Connection refused"

@@ -7,7 +7,7 @@ import pytest
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.gpu_hardware import CAUSE
-from unhang.records.logs import Hit, match
+from unhang.logs import Hit, match
 
 
 def found(*lines: str):

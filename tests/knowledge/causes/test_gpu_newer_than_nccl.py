@@ -7,8 +7,8 @@ import pytest
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes import arch_not_in_build
 from unhang.knowledge.causes.gpu_newer_than_nccl import CAUSE
-from unhang.records.logs import Hit, Traceback, match
-from unhang.records.logs.said import At, NcclSaid
+from unhang.logs import Hit, Traceback, match
+from unhang.logs.log_facts import At, NcclSaid
 
 FAILED = "node7:51:60 [0] enqueue.cc:197 NCCL WARN Cuda failure 'invalid device function'"
 CAPABILITY = "node7:51:51 [7] NCCL INFO Using 256 threads, Min Comp Cap 8, Trees disabled"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from unhang.diagnosis.why import judge
+from unhang.frames import Frame
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.gpu_oom import CAUSE
-from unhang.records.frames import Frame
+from unhang.logs import Traceback, match
 from unhang.records.incident import Ended, Incident, Raised, RankRecord
-from unhang.records.logs import Traceback, match
 from unhang.records.rundir import RunDir
 
 

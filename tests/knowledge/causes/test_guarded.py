@@ -11,11 +11,11 @@ import torch.distributed as dist
 from tests.runtime.collectives.conftest import fresh  # noqa: F401
 
 import unhang
+from unhang.frames import Frame
 from unhang.knowledge import catalogue
-from unhang.knowledge.guarded import fewest
-from unhang.records.frames import Frame
+from unhang.knowledge.unhang_errors import fewest
 from unhang.records.incident import Incident, Raised, RankRecord, Stacks, ThreadStack
-from unhang.records.picture import Picture, RankView
+from unhang.records.incident_view import IncidentView, RankView
 
 pytestmark = pytest.mark.torch
 
@@ -144,7 +144,7 @@ def test_where_a_run_saw_who_could_not_say_it_itself(logs, raised, at):
     told = "unhang.errors.CollectiveTimeout: barrier (call 1 of group '0') did not end: not all ranks came within 4 s. Not heard from: rank 1."
     stands = Stacks(source="py-spy", threads=(ThreadStack(name="MainThread", main=True, frames=(Frame(file="/job/train.py", line=5, name="load"),)),))
     ranks = (RankRecord(rank=0, pid=7, host="node1"), RankRecord(rank=1, pid=8, host="node1", raised=raised))
-    run = Picture(
+    run = IncidentView(
         incident=Incident(number=1, attempt=0, kind="failure", at_s=9.6, at="", cwd="/job", command=(), ranks=ranks),
         incident_source="incident.json",
         ranks=(RankView(record=ranks[0]), RankView(record=ranks[1], stacks=stands)),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.ineffective_setting import CAUSE
-from unhang.records.logs import match
-from unhang.records.logs.said import At, Timeout
+from unhang.logs import match
+from unhang.logs.log_facts import At, Timeout
 
 SET = "+ export NCCL_TIMEOUT=3600"
 GLOO = "+ ACCELERATE_USE_GLOO=1"

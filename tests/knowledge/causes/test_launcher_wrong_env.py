@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from unhang.frames import Frame
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.launcher_wrong_env import CAUSE
-from unhang.records.frames import Frame
-from unhang.records.logs import Traceback, match
-from unhang.records.logs.said import At, Exit
+from unhang.logs import Traceback, match
+from unhang.logs.log_facts import At, Exit
 
 
 def frames(*files: str) -> tuple[Frame, ...]:

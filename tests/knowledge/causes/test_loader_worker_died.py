@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.loader_worker_died import CAUSE
-from unhang.records.logs import Needles, match, read
+from unhang.logs import Needles, match, read
 
 GONE = """\
 [rank1]: Traceback (most recent call last):

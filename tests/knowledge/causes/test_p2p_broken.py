@@ -7,8 +7,8 @@ from dataclasses import replace
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.p2p_broken import CAUSE
-from unhang.records.logs import match
-from unhang.records.logs.said import At, Init, NcclSaid, Timeout
+from unhang.logs import match
+from unhang.logs.log_facts import At, Init, NcclSaid, Timeout
 
 
 def at(text: str, rank: int | None = None) -> At:

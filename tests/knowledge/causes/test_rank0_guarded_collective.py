@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.frames import Frame
 from unhang.knowledge import catalogue
-from unhang.records.frames import Frame
-from unhang.records.logs import Traceback
+from unhang.logs import Traceback
 
 
 def judge(view):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from unhang.frames import Frame
 from unhang.knowledge import catalogue
-from unhang.records.frames import Frame
 
 
 def judge(view):

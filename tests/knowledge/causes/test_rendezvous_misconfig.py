@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from unhang.frames import Frame
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.rendezvous_misconfig import CAUSE
-from unhang.records.frames import Frame
-from unhang.records.logs import Hit, Traceback, match
+from unhang.logs import Hit, Traceback, match
 
 TIMED_OUT = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"
 NO_ID = "WARNING:torch.distributed.launcher.api:config has no run_id, generated a random run_id: 1745806504"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.shm_exhausted import CAUSE
+from unhang.logs import match
 from unhang.model import Finding
-from unhang.records.logs import match
 
 
 def found(text: str) -> Finding | None:

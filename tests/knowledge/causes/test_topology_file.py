@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.topology_file import CAUSE
-from unhang.records.logs import match
-from unhang.records.logs.said import At, NcclSaid
+from unhang.logs import match
+from unhang.logs.log_facts import At, NcclSaid
 
 ATTRIBUTE = "node7:4711:4788 [0] graph/xml.h:77 NCCL WARN Attribute arch of node cpu not found"
 

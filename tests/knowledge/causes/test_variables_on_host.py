@@ -4,7 +4,7 @@ import pytest
 
 from unhang.facts import snapshot, variables
 from unhang.knowledge.causes import config_error, ineffective_setting, interface_selection
-from unhang.knowledge.variables import examining
+from unhang.variables import examine
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 LIBRARIES = {
@@ -142,7 +142,7 @@ def test_what_the_host_has_not_is_told_once(machine, name, value, words, area):
 def test_doctor_finds_fault_with_what_vars_does(machine, environ):
     host = machine(LIBRARIES | OFF, environ={"VIRTUAL_ENV": "/opt/venv", **environ})
     seen = snapshot.take(host, only=["variables"])
-    judged = examining.of_environment(seen.get(variables.SUBJECT), examining.nothing_to_scan)
+    judged = examine.of_environment(seen.get(variables.SUBJECT), examine.nothing_to_scan)
     findings = [f for cause in (config_error, ineffective_setting) for f in cause.CAUSE.on_host(seen)]
     for one in judged:
         worst = {r.severity for r in one.remarks} - {"note"}

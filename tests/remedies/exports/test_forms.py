@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unhang.errors import UnhangError
-from unhang.knowledge.settings.catalogue import SETTINGS, parse
-from unhang.knowledge.settings.presets import STATIC
-from unhang.remedies.exports import checking, forms
+from unhang.remedies import lint
+from unhang.remedies.exports import forms
 from unhang.remedies.exports.form_settings import Layout, master
 from unhang.remedies.exports.launch_command import export
 from unhang.remedies.exports.render import shell
+from unhang.settings.catalogue import SETTINGS, parse
+from unhang.settings.presets import STATIC
 
 CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": STATIC["conservative"].settings, "debug": STATIC["debug"].settings}
 HOSTILE = (
@@ -68,7 +69,7 @@ def read_back(name, file, text, **counts):
     if name in PYTHON:
         assert compile(text, file, "exec") and "--check" not in text
         return name, ()
-    return checking.check(file, text, **counts)
+    return lint.check(file, text, **counts)
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -356,7 +357,7 @@ def test_flags_of_the_script_are_carried_by_every_form(name):
 def test_a_port_that_was_named_is_slurms(tmp_path):
     plain, named = (export("slurm", {}, Layout(nodes=2, given_port=port)).text for port in (None, 12345))
     assert "SLURM_JOB_ID % 20000" in plain and 'MASTER_PORT="${MASTER_PORT:-12345}"' in named and "% 20000" not in named
-    assert checking.check("train.sbatch", named, nodes=2, processes=2) == ("slurm", ())
+    assert lint.check("train.sbatch", named, nodes=2, processes=2) == ("slurm", ())
 
 
 def test_masters():

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import unhang
-from unhang.knowledge.settings.presets import STATIC
 from unhang.remedies.exports.form_settings import Layout
 from unhang.remedies.exports.launch_command import export
+from unhang.settings.presets import STATIC
 
 SCRIPT = """import os
 import torch, torch.distributed as dist

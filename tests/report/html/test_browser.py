@@ -9,7 +9,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from tests.records.match import jobs as dumped
+from tests.flight import jobs as dumped
 from tests.report.html import chromium, jobs
 from tests.report.html.test_of_dumps import crossed
 from tests.report.html.test_page import HOSTILE, hostile

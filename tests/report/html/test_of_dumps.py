@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.records.match import jobs
+from tests.flight import jobs
 
 from unhang.diagnosis.recorders import examine
-from unhang.records.flight.recordings import sum_up
+from unhang.flight.read_all import sum_up
 from unhang.report.html import render
 from unhang.report.html.of_dumps import scene_of
 from unhang.report.html.scene import State
@@ -175,8 +175,8 @@ def test_digests_are_drawn_and_name_their_hosts(tmp_path):
 
 
 def test_what_was_not_kept_is_counted(drawn, monkeypatch):
-    monkeypatch.setattr("unhang.records.flight.recordings._MOST_DRAWN", 20)
-    monkeypatch.setattr("unhang.records.flight.recordings._LEAST_DRAWN", 1)
+    monkeypatch.setattr("unhang.flight.read_all._MOST_DRAWN", 20)
+    monkeypatch.setattr("unhang.flight.read_all._LEAST_DRAWN", 1)
     scene = drawn({r: jobs.dump(calls(30), world(2)) for r in range(2)})
     assert scene.left_out == 40 and '"left_out":40' in render(examine_verdict(), scene)
     assert [t.first for t in scene.tracks] == [21, 21]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.report.html import jobs
 
-from unhang.records.flight import Call, Flight, Group
-from unhang.records.flight.lanes import lanes_of_flight
-from unhang.records.frames import Frame
+from unhang.flight import Call, Flight, Group
+from unhang.flight.timeline_rows import lanes_of_flight
+from unhang.frames import Frame
 from unhang.report.html import of_lanes, render
 from unhang.report.html.packing import pack, unpacked
 from unhang.report.html.scene import Scene, State

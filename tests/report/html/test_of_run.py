@@ -8,9 +8,9 @@ import pickle
 import pytest
 
 from unhang.diagnosis.why import judge
-from unhang.model import Verdict
-from unhang.records.frames import Frame
-from unhang.records.incident import Activity, Counters, Ended, Incident, Raised, RankRecord, Stacks, ThreadStack
+from unhang.frames import Frame
+from unhang.model import Counters, Verdict
+from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 from unhang.report.html import render
 from unhang.report.html.of_run import gather

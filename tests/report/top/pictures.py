@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from unhang.records.live.history import Happened
-from unhang.records.live.monitored import Calls, Failures, Monitored, Silent, Straggler
-from unhang.records.live.picture import STATES, Job, Picture, Rank, Supervisor, Told, Trouble
-from unhang.records.now import Place
+from unhang.records.monitor_file import Calls, Failures, Monitored, Silent, Straggler
+from unhang.records.run_snapshot import STATES, Job, Rank, RunSnapshot, Supervisor, Trouble, VerdictSummary
+from unhang.records.run_so_far import Happened
+from unhang.records.status import Place
 
 
 def rank(of: int, state: str = "running", **fields: Any) -> Rank:
@@ -17,7 +17,7 @@ def rank(of: int, state: str = "running", **fields: Any) -> Rank:
     return Rank(**(told | {"rank": of, "state": state} | fields))
 
 
-def picture(*ranks: Rank, phase: str = "running", monitored: bool = False, **fields: Any) -> Picture:
+def picture(*ranks: Rank, phase: str = "running", monitored: bool = False, **fields: Any) -> RunSnapshot:
     supervisor = Supervisor(host="node1", pid=4711, alive=True, silent_s=0.4)
     job = Job(
         phase=phase,  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def picture(*ranks: Rank, phase: str = "running", monitored: bool = False, **fie
         **fields,
     )
     counts = Counter(r.state for r in ranks)
-    return Picture(
+    return RunSnapshot(
         run_dir="runs/train-20261121-031500",
         time_s=1_795_230_900.0,
         job=job,
@@ -75,13 +75,13 @@ MONITORED = Monitored(
     evaluations=4,
     evaluation_failures=1,
 )
-TOLD = Told(
+TOLD = VerdictSummary(
     attempt=0, cause="process-stuck", says="rank 3 is stuck " * 30, says_zh="rank 3 卡住。" * 30, standing="established", where="t.py:1", ranks=(3,)
 )
 TROUBLE = Trouble(kind="hang", number=1, for_s=12.0, judged=False)
 
 
-def thousand() -> Picture:
+def thousand() -> RunSnapshot:
     """1,024 ranks on 128 hosts, three of them worth a look."""
     odd = {17: "silent", 513: "failed", 1000: "late"}
     more = {513: {"raised": "ValueError: no such batch", "exitcode": 1}, 17: {"process": "T", "age_s": 12.0}}

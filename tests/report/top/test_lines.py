@@ -12,9 +12,9 @@ from rich.console import Console
 from tests.report.top.pictures import MONITORED, TOLD, TROUBLE, picture, rank, thousand
 
 from unhang.launch import events
-from unhang.records.live.history import Happened
-from unhang.records.live.monitored import Calls
-from unhang.records.live.picture import PHASES, STATES, Memory
+from unhang.records.monitor_file import Calls
+from unhang.records.run_snapshot import PHASES, STATES, Memory
+from unhang.records.run_so_far import Happened
 from unhang.report.top import lines, words
 from unhang.report.top.choosing import choose
 from unhang.report.top.lines import render

@@ -7,6 +7,6 @@ import torch.distributed
 import torch.testing
 
 import unhang
-from unhang.runtime.collectives import agreement, moving
+from unhang.runtime.collectives import agreement
 
-__all__ = ["agreement", "hypothesis", "moving", "pytest", "torch", "unhang"]
+__all__ = ["agreement", "hypothesis", "pytest", "torch", "unhang"]

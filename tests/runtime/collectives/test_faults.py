@@ -16,8 +16,8 @@ from tests.runtime.collectives.world import Gone, Raised, reads_its_keys
 
 import unhang
 from unhang.errors import StoreLost
-from unhang.runtime.collectives import circle as circles
-from unhang.runtime.collectives import lane, moving, places
+from unhang.runtime.collectives import abortable_group, call_sites, collectives
+from unhang.runtime.collectives import guarded_group as circles
 
 pytestmark = pytest.mark.torch
 
@@ -404,7 +404,7 @@ def test_who_is_late_to_a_call_without_the_dead_has_missed_nothing(fresh):
 
 def decides_and_ends(rank: int) -> str:
     """Rank 1 is the last to come to a barrier by the store, and its process has ended when rank 0 looks for those that have."""
-    lane.kind = lambda *_: "store"
+    abortable_group.kind = lambda *_: "store"
     unhang.agree(1, deadline=20)
     circle = circles.of()
     if rank == 1:
@@ -620,13 +620,13 @@ def test_what_was_reduced_in_place_cannot_go_on(fresh):
 def stumbles(rank: int) -> list[float]:
     """Of the two connections to the store, the second is not made at first."""
     if rank == 0:
-        answer = places.answer
+        answer = call_sites.answer
 
         def fails_once(circle):
-            places.answer = answer
+            call_sites.answer = answer
             raise StoreLost("it was busy")
 
-        places.answer = fails_once
+        call_sites.answer = fails_once
         with pytest.raises(StoreLost):
             unhang.barrier(deadline=20)
     return [unhang.all_reduce(torch.ones(3), deadline=20)[0].item() for _ in range(3)]
@@ -662,14 +662,14 @@ def has_no_memory(rank: int) -> str:
         def room(size_bytes):
             raise MemoryError("400 GB")
 
-        kept, moving._room = moving._room, room
+        kept, collectives._room = collectives._room, room
     try:
         unhang.all_gather_object({"rank": rank}, deadline=20)
     except (MemoryError, unhang.PeerFailed) as e:
         return f"{type(e).__name__}: {e}"
     finally:
         if rank == 1:
-            moving._room = kept
+            collectives._room = kept
     return ""
 
 

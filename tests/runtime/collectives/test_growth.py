@@ -11,8 +11,8 @@ import torch
 from tests.runtime.collectives import world as of_ranks
 
 import unhang
-from unhang.runtime.collectives import agreeing, lane, places
-from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import abortable_group, call_sites, preflight
+from unhang.runtime.collectives import guarded_group as circles
 
 pytestmark = pytest.mark.torch
 
@@ -34,7 +34,7 @@ def well(rank: int, size: int, rounds: int) -> None:
 
 
 def badly(rank: int, size: int, rounds: int) -> None:
-    places.ALARMS_KEPT = 4
+    call_sites.ALARMS_KEPT = 4
     for n in range(rounds):
         # A mismatch, an error of one rank's own, and one that is late.
         with pytest.raises(unhang.CollectiveMismatch):
@@ -86,7 +86,7 @@ def test_nothing_grows_with_the_number_of_calls(fresh, how, first, more):
 
 
 def many_kinds(rank: int) -> tuple[int, int, int]:
-    agreeing._SEEN_KINDS, agreeing._IDLE_CALLS = 20, 4
+    preflight._SEEN_KINDS, preflight._IDLE_CALLS = 20, 4
     with unhang.deadline(20):
         for n in range(60):
             assert unhang.all_reduce(torch.ones(1000 + n))[0].item() == 2.0
@@ -108,7 +108,7 @@ def keys_of(world) -> list[str]:
 
 def lanes_of(rank: int, most: int) -> tuple[int, int]:
     """With descriptors for so many kinds, among more of them."""
-    lane._MOST_DESCRIPTORS = most * 6
+    abortable_group._MOST_DESCRIPTORS = most * 6
     before = len(os.listdir("/proc/self/fd"))
     with unhang.deadline(20):
         for _ in range(4):
@@ -127,4 +127,4 @@ def test_lanes_keep_to_their_descriptors(fresh):
     ("kind", "size", "kinds"), [("gloo", 2, 16), ("gloo", 33, 14), ("gloo", 257, 1), ("gloo", 1024, 0), ("nccl", 8, 2), ("store", 8, 0)]
 )
 def test_fewer_kinds_keep_lanes_among_more_ranks(kind, size, kinds):
-    assert lane.most(kind, size) == kinds
+    assert abortable_group.most(kind, size) == kinds

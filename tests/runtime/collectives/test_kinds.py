@@ -10,7 +10,7 @@ import torch
 from tests.runtime.collectives import world as of_ranks
 
 import unhang
-from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import guarded_group as circles
 
 pytestmark = pytest.mark.torch
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from tests.runtime.collectives import world as of_ranks
 
 import unhang
-from unhang.runtime.collectives.nccl_lane import NcclLane, unwatched
+from unhang.runtime.collectives.abortable_nccl import NcclLane, unwatched
 
 pytestmark = pytest.mark.torch
 
@@ -187,8 +187,8 @@ def test_a_first_collective_that_cannot_connect_is_given_up(fresh):
 
 def fails_alone(rank: int) -> list[str]:
     """Gloo tells of its failures as NCCL does: a work that has failed counts as completed."""
-    from unhang.runtime.collectives.lane import GlooLane
-    from unhang.runtime.collectives.nccl_lane import _failure
+    from unhang.runtime.collectives.abortable_group import GlooLane
+    from unhang.runtime.collectives.abortable_nccl import _failure
 
     lane = GlooLane(dist.PrefixStore("failing", of_ranks.store), rank, 2)
     together = lane.all_reduce(torch.ones(2), dist.ReduceOp.SUM)

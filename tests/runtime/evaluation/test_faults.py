@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 import unhang
-from unhang.runtime.collectives import circle as circles
-from unhang.runtime.collectives.circle import Circle
+from unhang.runtime.collectives import guarded_group as circles
+from unhang.runtime.collectives.guarded_group import GuardedGroup
 from unhang.runtime.evaluation.results import Evaluation
 
 pytestmark = pytest.mark.torch
@@ -127,10 +127,10 @@ def evaluates(rank: int, fault: str, where: str, who: int, name: str) -> tuple:
         if fault in FAULTS and now(place):
             FAULTS[fault](name)
 
-    waits = Circle.wait
+    waits = GuardedGroup.wait
     batch = ""
 
-    def wait(circle: Circle, turn, work) -> None:
+    def wait(circle: GuardedGroup, turn, work) -> None:
         if batch == "middle":
             happens({("all_reduce", 0): "all_reduce", ("all_reduce", 5): "chunks", ("barrier", 0): "barrier"}.get((turn.call.what, turn.done), ""))
         waits(circle, turn, work)
@@ -153,7 +153,7 @@ def evaluates(rank: int, fault: str, where: str, who: int, name: str) -> tuple:
     if fault == "comes" and now("late"):
         sleeps(name)
     before = training.state()
-    with patch.object(Circle, "wait", wait):
+    with patch.object(GuardedGroup, "wait", wait):
         found = unhang.evaluate(
             test, {"nli": 1}, batch_size=8, model=(training.model, training.frozen), deadline=60 if fault in QUICK else DEADLINE_S
         )

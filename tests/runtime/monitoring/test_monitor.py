@@ -22,11 +22,11 @@ import unhang
 from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring import histogram, monitor
-from unhang.runtime.monitoring.outlet import Outlet, named
+from unhang.runtime.monitoring.counters import Calls, Moment, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, group_name, summed
+from unhang.runtime.monitoring.sink_worker import SinkWorker, named
 from unhang.runtime.monitoring.sinks import mlflow, opentelemetry, tensorboard, wandb
 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 from unhang.runtime.monitoring.sinks.prometheus import Prometheus, text
-from unhang.runtime.monitoring.tally import Calls, Moment, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, group_name, summed
 
 EMPTY = Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=0)
 
@@ -189,7 +189,7 @@ def test_a_sink_that_is_switched_off_is_closed(how):
         def close(self):
             closed.set()
 
-    outlet = Outlet(Wrong(), name="Wrong", patience_s=0.01)
+    outlet = SinkWorker(Wrong(), name="Wrong", patience_s=0.01)
     outlet.offer(EMPTY)
     assert entered.wait(10)
     until = time.monotonic() + 10
@@ -266,7 +266,7 @@ def test_what_nobody_takes_is_dropped_and_counted():
         def close(self):
             pass
 
-    outlet = Outlet(Slow(), name="Slow", patience_s=60)
+    outlet = SinkWorker(Slow(), name="Slow", patience_s=60)
     outlet.offer(EMPTY)
     assert entered.wait(10)
     for _ in range(6):

@@ -19,7 +19,7 @@ from tests.runtime.collectives.world import world_of
 
 import unhang
 from unhang.runtime.monitoring import torch_collectives
-from unhang.runtime.monitoring.tally import Tally, cause_of_text, summed
+from unhang.runtime.monitoring.counters import Tally, cause_of_text, summed
 from unhang.runtime.monitoring.torch_collectives import TorchCollectives
 
 pytestmark = pytest.mark.torch

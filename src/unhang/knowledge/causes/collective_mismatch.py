@@ -11,24 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import cann, fingerprints, guarded, text, words
+from unhang.frames import other_line, place, user_frame
+from unhang.knowledge import cann, fingerprints, text, unhang_errors, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.fingerprints import Fingerprint
-from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
-from unhang.knowledge.guards import guard_of_parting
+from unhang.knowledge.gloo_size_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
+from unhang.knowledge.rank_guards import guard_of_parting
 from unhang.knowledge.text import NOTHING, Text
-from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
+from unhang.knowledge.watchdogs import GaveUpIn, LaterTimeout, Parted, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
-from unhang.records.frames import other_line, place, user_frame
 from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
-    from unhang.records.flight import Call
-    from unhang.records.logs import Hit
-    from unhang.records.match import Front, Parting, Side, Wait
-    from unhang.records.match.outcome import Kind
-    from unhang.records.picture import Picture
+    from unhang.flight import Call, CollectiveWait, Mismatch, MismatchSide, Stall
+    from unhang.flight.outcome import Kind
+    from unhang.logs import Hit
+    from unhang.records.incident_view import IncidentView
 
 # Every group begins at 1: two groups meet in small numbers by chance.
 _SELDOM_MET = 100
@@ -36,7 +35,7 @@ _SELDOM_MET = 100
 _SEQUENCE = lazily(r"SequenceNumber=\d+,?\s*")
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     if refused := [h for h in picture.hits_of(CAUSE.id) if h.signature == _REFUSED]:
         return _of_refused(refused, picture)
     if (crash := crash_of(picture, picture.hits_of(CAUSE.id))) is not None:
@@ -67,7 +66,7 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
-def _of_crossing(picture: Picture, front: Front) -> Finding:
+def _of_crossing(picture: IncidentView, front: Stall) -> Finding:
     """Calls of one group may overtake those of another on NCCL, where each has a stream of its own: never more than likely."""
     crossed, strayed = front.crossed, front.strayed
     waits = list({_place_of(w): w for r in (*strayed, *crossed) if (w := picture.waits.get(r)) is not None}.values())
@@ -112,11 +111,11 @@ def _of_crossing(picture: Picture, front: Front) -> Finding:
 _BEHIND = Text("; each was to come to the other's call only behind its own", "；每个都要在自己的调用之后才到对方的调用")
 
 
-def _place_of(wait: Wait) -> tuple[object, ...]:
+def _place_of(wait: CollectiveWait) -> tuple[object, ...]:
     return (wait.group, wait.seq) if wait.seq is not None else (wait.group, wait.rank, wait.op)
 
 
-def _calling(wait: Wait, what: Text) -> Text:
+def _calling(wait: CollectiveWait, what: Text) -> Text:
     """ "all_reduce #4 of group 0"; a message has no number that both sides know, and no group where its stack alone tells."""
     return Text("{what}{number}{group}", "{of}{what}{number}").fill(
         what=what,
@@ -126,7 +125,7 @@ def _calling(wait: Wait, what: Text) -> Text:
     )
 
 
-def _of_parting(picture: Picture, parting: Parting) -> Finding:
+def _of_parting(picture: IncidentView, parting: Mismatch) -> Finding:
     numbers = parting.odd or tuple(s.rank for s in parting.sides)
     # The same line called with another root or reduction is a fault even where only two ranks are compared, and neither is in the majority.
     same_line_differs = "=" in parting.sides[0].says and len({s.place for s in parting.sides}) == 1
@@ -171,12 +170,12 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
     )
 
 
-def _sized(picture: Picture, side: Side) -> Text:
+def _sized(picture: IncidentView, side: MismatchSide) -> Text:
     at = Text(" at {at}", "，位于 {at}").fill(at=picture.place(side.place)) if side.place is not None else NOTHING
     return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=text.sized(side.says), rank=side.rank, at=at)
 
 
-def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
+def _where(picture: IncidentView, parting: Mismatch, shown: MismatchSide) -> str | None:
     """The line to look at; None where the ranks stand at several and nothing tells which was meant."""
     if parting.slipped is not None and (earlier := user_frame(parting.slipped[0].frames)) is not None:
         return picture.place(earlier)
@@ -185,13 +184,13 @@ def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
     return picture.place(shown.place)
 
 
-def _slipped(picture: Picture, calls: tuple[Call, Call] | None) -> Text:
+def _slipped(picture: IncidentView, calls: tuple[Call, Call] | None) -> Text:
     lines = [user_frame(c.frames) for c in calls or ()]
     here, there = (picture.place(line) for line in lines if line is not None) if calls and all(lines) else ("", "")
     return text.THEN + text.slipped(calls[0].seq, here, there) if calls and here else NOTHING
 
 
-def _how_known(picture: Picture, parting: Parting) -> Text:
+def _how_known(picture: IncidentView, parting: Mismatch) -> Text:
     if parting.by == "majority":
         agree = len(parting.sides) - len(parting.odd)
         return Text(" ({n} of {total} ranks agree)", "（{total} 个 rank 中有 {n} 个一致）").fill(n=agree, total=len(parting.sides))
@@ -208,7 +207,7 @@ def _how_known(picture: Picture, parting: Parting) -> Text:
     return Text("; which of them went astray is not in evidence", "；哪一个走错了，证据中没有") + seen
 
 
-def _did(picture: Picture, parting: Parting, side: Side) -> Text:
+def _did(picture: IncidentView, parting: Mismatch, side: MismatchSide) -> Text:
     given = " ".join(word for word in side.says.split(" ") if "=" in word)
     return _issued(
         [s.rank for s in parting.sides if s.says == side.says],
@@ -232,7 +231,7 @@ def _in_brackets(said: Text) -> Text:
     return Text(" ({said})", "（{said}）").fill(said=said)
 
 
-def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
+def _side_evidence(picture: IncidentView, side: MismatchSide, parting: Mismatch) -> Evidence:
     record = picture.rank(side.rank).record
     source = record.flight if side.call is not None else record.stacks
     says = Text("rank {n}: {seq}{call} ({state}){at}", "rank {n}：{seq}{call}（{state}）{at}").fill(
@@ -257,7 +256,7 @@ _ADVICE = {
 
 def advice(one: str, other: str, *, kind: Kind, one_line: bool = True) -> tuple[str, ...]:
     """A remedy for each thing in which two calls differ, by what was compared of them; at two lines each may be a call of its own."""
-    from unhang.records.flight import operations
+    from unhang.flight import operations
 
     if kind == "p2p-size":
         one, other = (f"message {call.partition(' ')[2]}" for call in (one, other))
@@ -271,7 +270,7 @@ def _advised(differ: Sequence[str]) -> tuple[str, ...]:
     return (*dict.fromkeys(_ADVICE[what] for what in differ), *checked)
 
 
-def _of_crash(picture: Picture, crash: Crash) -> Finding:
+def _of_crash(picture: IncidentView, crash: Crash) -> Finding:
     numbers = crash.odd or crash.involved
     at = picture.place(crash.place) if crash.place is not None else None
     line = Text(" at {at}", "（位于 {at}）").fill(at=at) if at else NOTHING
@@ -380,22 +379,22 @@ def _worth(hits: Sequence[Hit]) -> Standing:
     return "likely" if mine == theirs or (mine.startswith(theirs) and "TensorShape" in theirs) else "established"
 
 
-def _of_refused(hits: Sequence[Hit], seen: LogView | Picture) -> Finding:
+def _of_refused(hits: Sequence[Hit], seen: LogView | IncidentView) -> Finding:
     """unhang's own collectives ask what all want before anything is sent; the error names who differs."""
     said = hits[0].groups["sides"].strip()
-    odd = guarded.numbers(hits[0].groups.get("odd"))
-    line = guarded.line_of(hits, seen)
-    agree = guarded.differs(odd) + Text(" from most", "（与多数相比）") if odd else Text("there is no majority", "没有占多数的一方")
+    odd = unhang_errors.numbers(hits[0].groups.get("odd"))
+    line = unhang_errors.line_of(hits, seen)
+    agree = unhang_errors.differs(odd) + Text(" from most", "（与多数相比）") if odd else Text("there is no majority", "没有占多数的一方")
     says = Text(
         "the ranks wanted different calls: {said}; {agree}{at}",
         "各 rank 想发出的调用不同：{said}；{agree}{at}",
     )
-    return guarded.finding(
+    return unhang_errors.finding(
         CAUSE,
         hits,
-        says.fill(said=said, agree=agree, at=guarded.at_line(line)),
+        says.fill(said=said, agree=agree, at=unhang_errors.at_line(line)),
         standing="established",
-        ranks=odd or guarded.raisers(hits),
+        ranks=odd or unhang_errors.raisers(hits),
         where=line,
         remedies=("same-order", "same-size", "same-dtype"),
     )
@@ -448,7 +447,7 @@ def _of_places(view: LogView) -> Finding | None:
     where = stood(view)
     if rank_0_apart(view) is not None:
         return None
-    sides: dict[tuple[str, str, int], list[Stood]] = {}
+    sides: dict[tuple[str, str, int], list[GaveUpIn]] = {}
     for s in where:
         sides.setdefault((s.call, s.frame.file, s.frame.line), []).append(s)
     if len({s.call for s in where}) < 2 or not any(h.rank is not None for h in view.hits_of("collective-timeout")):
@@ -520,7 +519,7 @@ def _of_parted(found: Parted) -> Finding:
     )
 
 
-def _of_ahead(found: Ahead) -> Finding:
+def _of_ahead(found: LaterTimeout) -> Finding:
     numbers = ranks_of((found.back, found.front))
     return CAUSE.finding(
         standing="likely" if found.back.group is not None else "possible",
@@ -569,7 +568,7 @@ _TRACE = Signature(
     remedies=("same-branches", "leaf-modules", "check-each-call"),
 )
 
-_REFUSED = guarded.signature(
+_REFUSED = unhang_errors.signature(
     "CollectiveMismatch",
     "calls do not fit together",
     r"the ranks' calls do not fit together(?:, and nothing was sent)?\. (?P<sides>.{1,4000}?)\."

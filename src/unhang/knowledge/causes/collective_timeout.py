@@ -14,10 +14,10 @@ from unhang.patterns import lazily
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unhang.logs import Hit
+    from unhang.logs.log_facts import Timeout
     from unhang.model import Finding
-    from unhang.records.logs import Hit
-    from unhang.records.logs.said import Timeout
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 GLOO_TIMEOUT = Signature(
     needle="Timed out waiting ",
@@ -103,7 +103,7 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None = None) -> Finding | None
     return CAUSE.of_hits(own, view, says=said, who=_WAITED if said in (None, _NOT_DONE) else Text("{who}: ", "{who}："))
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     return _of_hits(picture.hits_of(CAUSE.id))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann, starting, text, words
-from unhang.knowledge.caught import passed_over
+from unhang.knowledge.caught_exceptions import passed_over
 from unhang.knowledge.cause import STANDINGS, Cause, Command, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
@@ -17,8 +17,8 @@ from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit, Traceback
-    from unhang.records.picture import Picture
+    from unhang.logs import Hit, Traceback
+    from unhang.records.incident_view import IncidentView
 
 # Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
 _CHECKS = lazily(
@@ -75,7 +75,7 @@ def _of_others(hit: Hit, view: LogView) -> bool:
     return hit.signature in starting.SIGNATURES and (passed_over(view, hit) or starting.trained_behind(view, hit))
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     hits = picture.hits_of(CAUSE.id)
     # A rank that took a step, or raised, had been started: what its batch script missed was a helper.
     if picture.raised or any(r.record.step for r in picture.ranks):
@@ -115,7 +115,7 @@ def _refuses(back: Traceback) -> bool:
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     """Variables whose values no program takes, that contradict one another or the host, or that cost more than they give."""
     from unhang.facts import variables
-    from unhang.knowledge.variables.examining import nothing_to_scan, of_environment
+    from unhang.variables.examine import nothing_to_scan, of_environment
 
     seen = host.get(variables.SUBJECT)
     if seen is None:

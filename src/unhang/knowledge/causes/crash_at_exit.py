@@ -11,19 +11,19 @@ from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.store_disconnect import AT_THE_END
 from unhang.knowledge.text import Text
 from unhang.knowledge.watchdogs import collective
+from unhang.logs.slow_work import DONE, FULL, LEAVING, SAVED
 from unhang.model import Evidence, Finding, Remedy, Standing
-from unhang.records.logs.work import DONE, FULL, LEAVING, SAVED
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Hit
-    from unhang.records.logs.said import At
-    from unhang.records.picture import Picture
+    from unhang.logs import Hit
+    from unhang.logs.log_facts import At
+    from unhang.records.incident_view import IncidentView
 
 # Whatever tells that the training was over, a supervisor's word or a log's: after that a failure is one of the shutdown.
 SAFE = Text("the training script had finished on all ranks; results are safe", "训练脚本在所有 rank 上都已运行完毕，结果是安全的")
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     crashed = [r for r in picture.gone if r.ended is not None and r.ended.crashed_at_exit]
     if not crashed:
         return None

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, text, waits, words
+from unhang.knowledge import collective_waits, text, waits, words
+from unhang.knowledge.blocked_threads import held_back, line_in_data_set, workers_at_work
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.stuck import held_back, line_in_data_set, workers_at_work
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Finding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 # Workers that the evidence names.
 _SHOWN = 3
 _FOR_WORKERS = ("loader-timeout", "start-method", "threads-in-workers")
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     if picture.incident.kind == "straggler":
         return None
     found = [r for r, state in held_back(picture) if state == "loader"]
@@ -81,7 +81,7 @@ def _in_run(picture: Picture) -> Finding | None:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or stacked.held(view, CAUSE, "loader", _FOR_WORKERS)
+    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or collective_waits.held(view, CAUSE, "loader", _FOR_WORKERS)
 
 
 CAUSE = Cause(

@@ -14,7 +14,7 @@ from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 _AGAIN: Mapping[str, Command | None] = MappingProxyType(
     {

@@ -13,7 +13,7 @@ from unhang.patterns import lazily
 if TYPE_CHECKING:
     from unhang.facts.names import Names
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 # Lines that also stand in runs that work: they count only where ranks did not meet.
 _NEVER_MET = ("gloo-connect", "network-blocked")

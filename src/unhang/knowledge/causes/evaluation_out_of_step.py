@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import guarded, text
+from unhang.knowledge import text, unhang_errors
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.text import Text, same
 from unhang.model import Remedy
@@ -12,7 +12,7 @@ from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.model import Finding
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 _OF_GROUP = lazily(
     r"(?:^|; )(?P<group>[^;]{1,400}?) (?:is|(?P<unsure>may be)) out of step: in this evaluation "
@@ -32,31 +32,31 @@ _UNSURE = Text(
 )
 
 
-def _found(seen: LogView | Picture) -> Finding | None:
+def _found(seen: LogView | IncidentView) -> Finding | None:
     hits = seen.hits_of(CAUSE.id)
     groups = list(_OF_GROUP.finditer(hits[0].groups["what"])) if hits else []
     if not groups:
         return None
-    line = guarded.line_of(hits, seen)
+    line = unhang_errors.line_of(hits, seen)
     told, odd = [], set[int]()
     silent = list(_SILENT.finditer(hits[0].groups["what"]))
-    missing = tuple(n for one in silent for n in guarded.numbers(one["ranks"]))
+    missing = tuple(n for one in silent for n in unhang_errors.numbers(one["ranks"]))
     stood = next((one["at"] for one in silent if one["at"]), None)
     for found in groups[:3]:
         counts = {int(one["rank"]): int(one["count"]) for one in _COUNT.finditer(found["counts"] or "")}
-        odd |= set(guarded.fewest(counts)) if len(counts) > 1 and not found["unsure"] else set()
+        odd |= set(unhang_errors.fewest(counts)) if len(counts) > 1 and not found["unsure"] else set()
         calls = text.joined((same(f"rank {rank}: {count}") for rank, count in list(counts.items())[:8]), text.COMMA)
         told.append((_UNSURE if found["unsure"] else _UNLIKE).fill(group=found["group"], counts=calls))
     what = text.joined(told)
     if missing:
         at = Text(" (at {at})", "（停在 {at}）").fill(at=stood) if stood else text.NOTHING
         what += Text("; {who} did not come to its end{at}", "；{who} 没有来到评估结尾{at}").fill(who=text.ranks(missing), at=at)
-    return guarded.finding(
+    return unhang_errors.finding(
         CAUSE,
         hits,
-        Text("in an evaluation {what}{at}", "一次评估中，{what}{at}").fill(what=what, at=guarded.at_line(line)),
+        Text("in an evaluation {what}{at}", "一次评估中，{what}{at}").fill(what=what, at=unhang_errors.at_line(line)),
         standing="likely" if all(found["unsure"] for found in groups) else "established",
-        ranks=tuple(sorted(odd)) or missing or guarded.raisers(hits),
+        ranks=tuple(sorted(odd)) or missing or unhang_errors.raisers(hits),
         where=stood or line,
     )
 
@@ -69,7 +69,7 @@ CAUSE = Cause(
     what="In an evaluation some ranks of a group made more of torch's collectives than others, found by unhang.evaluate.",
     why="A rank stopped (an error, too little memory, fewer batches) between collectives that the others made, or some ranks alone call one.",
     signatures=(
-        guarded.signature(
+        unhang_errors.signature(
             "EvaluationFailed", " out of step: in this evaluation ", r"(?P<what>.{1,400} (?:is|may be) out of step: in this evaluation it.{1,2000})"
         ),
     ),

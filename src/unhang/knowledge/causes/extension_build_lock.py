@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.frames import inside
 from unhang.knowledge import text, words
+from unhang.knowledge.blocked_threads import polls_a_lock, standstill
 from unhang.knowledge.cause import Cause, Signature
-from unhang.knowledge.stuck import polls_a_lock, standstill
 from unhang.knowledge.text import Text
 from unhang.model import Finding, Remedy
-from unhang.records.frames import inside
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 _BUILD = "torch/utils/cpp_extension"
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     if not standstill(picture):
         return None
     waiting = [r for r in picture.ranks if polls_a_lock(r)]

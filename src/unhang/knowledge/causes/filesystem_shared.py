@@ -17,7 +17,7 @@ from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Traceback
+    from unhang.logs import Traceback
 
 _QUOTED = lazily(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
 _MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")

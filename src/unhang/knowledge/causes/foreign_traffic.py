@@ -9,7 +9,7 @@ from unhang.knowledge.text import Text
 from unhang.model import Finding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 # What the first four bytes of other protocols give, where they are read as a length: "GET ", "POST", "HEAD", "HTTP", "OPTI", "SSH-", TLS hello.
 _PROTOCOLS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"HTTP": "HTTP", b"OPTI": "HTTP", b"PUT ": "HTTP", b"SSH-": "SSH", b"RTSP": "RTSP"}

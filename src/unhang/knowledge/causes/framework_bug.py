@@ -15,7 +15,7 @@ from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 _SIGSEGV = -11
 _AT_DDP = Text(
@@ -64,7 +64,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     )
 
 
-def _at_ddp(picture: Picture) -> Finding | None:
+def _at_ddp(picture: IncidentView) -> Finding | None:
     """The stack stands in what the signal handler wrote, which is no log. Over NCCL nobody has seen this."""
     crashed = [r for r in picture.gone if r.ended and r.ended.exitcode == _SIGSEGV and r.fatal is not None and "nccl" not in (r.record.backend or "")]
     crashed = [r for r in crashed if r.frames and r.frames[-1].name == "_ddp_init_helper"]

@@ -10,7 +10,7 @@ from unhang.knowledge.text import Text
 from unhang.model import Finding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 _LOOPBACK = ("127.", "::1", "localhost")
 

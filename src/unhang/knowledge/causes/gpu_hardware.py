@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from unhang.facts.nvml import Gpu
     from unhang.facts.pcie import Pcie
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
-    from unhang.records.picture import Picture
+    from unhang.logs import Hit
+    from unhang.records.incident_view import IncidentView
 
 # What an Xid means and which remedies fit, after NVIDIA's Xid catalogue. Absent on purpose: 13 and 31 are faults of the application, 43 and 45
 # only clean up after another error, 154 repeats the recovery action of another Xid; 74, 136, 137, 144 to 150 and 155 tell of NVLink, whose fault may
@@ -129,7 +129,7 @@ def _xid(hit: Hit) -> int | None:
     return int(found) if found.isdigit() and int(found) in _XIDS else None
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     return _of_hits(picture.hits_of(CAUSE.id), None)
 
 

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from unhang.frames import user_frame
 from unhang.knowledge import cann, serving, words
-from unhang.knowledge.caught import surely_caught, went_on
+from unhang.knowledge.caught_exceptions import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text, continued, joined
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
-from unhang.records.frames import user_frame
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.frames import Frame
-    from unhang.records.logs import Hit, Traceback
-    from unhang.records.picture import Picture
+    from unhang.frames import Frame
+    from unhang.logs import Hit, Traceback
+    from unhang.records.incident_view import IncidentView
 
 _PINNING = r"\.pin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister|CachingHostAllocator"
 # As Trainer, Lightning, accelerate's examples and most loops of one's own call what evaluates; unhang.evaluate, too.
@@ -169,7 +169,7 @@ def _frames(hit: Hit, backs: Sequence[Traceback]) -> tuple[Frame, ...]:
     return next((t.frames for t in backs if t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), ())
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     hits = picture.hits_of(CAUSE.id)
     first = next((r for r in picture.raised if any(h in hits for h in r.raised_hits)), None)
     frames = first.raised.frames if first is not None and first.raised is not None else ()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import guarded, text
+from unhang.knowledge import text, unhang_errors
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.text import NOTHING, Text, same
 from unhang.model import Remedy
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
+    from unhang.logs import Hit
     from unhang.model import Finding
-    from unhang.records.logs import Hit
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 _NOT_HEARD = lazily(r" ?Not heard from: rank (?P<ranks>.+?)\.(?=$| \d+ of \d+ chunks)")
 _ONE = lazily(r"(?P<rank>\d+)(?: \((?:at (?P<at>[^()]{1,400})|(?P<stopped>its process is stopped)[^()]{1,100})\))?(?:, |$)")
@@ -26,7 +26,7 @@ _STOPPED = Text("the process of rank {n} was stopped: SIGSTOP or Ctrl-Z", "rank 
 _CHUNKS = lazily(r" \d+ of \d+ chunks were complete.*$")
 
 
-def _found(seen: LogView | Picture) -> Finding | None:
+def _found(seen: LogView | IncidentView) -> Finding | None:
     hits = seen.hits_of(CAUSE.id)
     given_up = [h for h in hits if "says" in h.groups]
     without = [h for h in hits if "missing" in h.groups]
@@ -34,28 +34,28 @@ def _found(seen: LogView | Picture) -> Finding | None:
         return _of_call(given_up, seen)
     if without:
         said = without[0].groups
-        missing, line = guarded.numbers(said["missing"]), guarded.line_of(without, seen)
+        missing, line = unhang_errors.numbers(said["missing"]), unhang_errors.line_of(without, seen)
         says = Text("{what} waited for {who} in vain{at}", "{what} 没有等到 {who}{at}")
-        return guarded.finding(
+        return unhang_errors.finding(
             CAUSE,
             without,
-            says.fill(what=same(said["what"]), who=text.ranks(missing), at=guarded.at_line(line)),
+            says.fill(what=same(said["what"]), who=text.ranks(missing), at=unhang_errors.at_line(line)),
             standing="likely",
             ranks=missing,
             where=line,
         )
     if not hits:
         return None
-    said, late, line = hits[0].groups, guarded.numbers(" ".join(h.groups["late"] for h in hits)), guarded.line_of(hits, seen)
+    said, late, line = hits[0].groups, unhang_errors.numbers(" ".join(h.groups["late"] for h in hits)), unhang_errors.line_of(hits, seen)
     says = Text(
         "{who} came too late to {call}, which the others had given up after {waited} s, and nothing caught that{at}",
         "{who} 太晚才到 {call}，其他 rank 等了 {waited} 秒后已放弃，而这个异常没有被捕获{at}",
     )
-    told = says.fill(who=text.ranks(late), call=said["call"], waited=said["waited"], at=guarded.at_line(line))
-    return guarded.finding(CAUSE, hits, told, standing="likely", ranks=late, where=line)
+    told = says.fill(who=text.ranks(late), call=said["call"], waited=said["waited"], at=unhang_errors.at_line(line))
+    return unhang_errors.finding(CAUSE, hits, told, standing="likely", ranks=late, where=line)
 
 
-def _of_call(hits: list[Hit], seen: LogView | Picture) -> Finding:
+def _of_call(hits: list[Hit], seen: LogView | IncidentView) -> Finding:
     said = hits[0].groups
     not_heard = _NOT_HEARD.search(said["says"])
     each = list(_ONE.finditer(not_heard["ranks"])) if not_heard is not None else []
@@ -70,22 +70,22 @@ def _of_call(hits: list[Hit], seen: LogView | Picture) -> Finding:
         stood |= later
         who = Text("; {who} did not come", "；{who} 没有来").fill(who=text.ranks(stood))
         who += Text(" ({places})", "（{places}）").fill(places=text.joined(places, text.COMMA)) if places else NOTHING
-    line = guarded.line_of(hits, seen)
+    line = unhang_errors.line_of(hits, seen)
     says = Text("{call} (call {number} of group {group}){at} was given up: {why}{who}", "组 {group} 第 {number} 次调用 {call}{at}被放弃：{why}{who}")
     own = tuple(sorted({int(one["rank"]) for one in _OWN.finditer(why)}))
-    return guarded.finding(
+    return unhang_errors.finding(
         CAUSE,
         hits,
-        says.fill(call=said["call"], number=said["number"], group=said["group"], at=guarded.at_line(line), why=why, who=who),
+        says.fill(call=said["call"], number=said["number"], group=said["group"], at=unhang_errors.at_line(line), why=why, who=who),
         # Who did not come is known; why, only its own log tells.
         standing="likely" if stood or own else "possible",
-        ranks=tuple(stood) or own or guarded.raisers(hits),
+        ranks=tuple(stood) or own or unhang_errors.raisers(hits),
         # Where the others waited is not where the ranks stood that it is about.
         where=next((at for at in stood.values() if at), None if stood else line),
     )
 
 
-def _captured(seen: LogView | Picture, ranks: Iterable[int]) -> dict[int, str]:
+def _captured(seen: LogView | IncidentView, ranks: Iterable[int]) -> dict[int, str]:
     """Where those stood, as a capture after it tells, that could not say so themselves: they had not met the others yet."""
     if isinstance(seen, LogView):
         return {}
@@ -101,15 +101,15 @@ CAUSE = Cause(
     what="A call of unhang's collectives saw no progress for as long as its deadline, and ended on all ranks; those that did not come are named.",
     why="A rank was late, stuck, gone or elsewhere in the code; a connection broke; or the deadline is shorter than what that rank does meanwhile.",
     signatures=(
-        guarded.signature(
+        unhang_errors.signature(
             "(?:CollectiveTimeout|LatePeer|PeerFailed)",
             ") did not end: ",
             r"(?P<call>[^']{1,300}?) \(call (?P<number>\d{1,12}) of group '(?P<group>[^']{1,200})'\) did not end: (?P<says>.{1,4000})",
         ),
-        guarded.signature(
+        unhang_errors.signature(
             "CollectiveTimeout", " cannot go on without rank ", r"(?P<what>.{1,300}?) cannot go on without rank (?P<missing>[\d, ]{1,2000})"
         ),
-        guarded.signature(
+        unhang_errors.signature(
             "LatePeer",
             " came too late to ",
             r"rank (?P<late>\d{1,9}) came too late to (?P<call>.{1,300}?): the others gave it up after (?P<waited>[\d.e+]{1,12}) s",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import cann, srun, text, words
-from unhang.knowledge.caught import passed_over
+from unhang.knowledge import cann, srun_ranges, text, words
+from unhang.knowledge.caught_exceptions import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
 from unhang.knowledge.text import NOTHING, Text
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.memory import Memory
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
-    from unhang.records.logs.said import At
-    from unhang.records.picture import Picture, RankView
+    from unhang.logs import Hit
+    from unhang.logs.log_facts import At
+    from unhang.records.incident_view import IncidentView, RankView
 
 _SIGKILL = -9
 _SHELL = lazily(r"^Killed$|line \d+: +\S{1,20} Killed ")
@@ -172,7 +172,7 @@ def _evidence(seen: Memory) -> tuple[Evidence, ...]:
     return (Evidence(source=seen.cgroup or "cgroup", text=text),)
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     reported = _reported(picture)
     killed = [
         r
@@ -209,7 +209,7 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
-def _worker_killed(picture: Picture) -> Finding | None:
+def _worker_killed(picture: IncidentView) -> Finding | None:
     """A rank raises when a worker of its data loader was killed; the kernel log may tell by whom."""
     found = CAUSE.of_raised(picture)
     if found is None:
@@ -234,7 +234,7 @@ def _in_logs(view: LogView) -> Finding | None:
         told = [h for h in hits if h.signature.remedies != _KILLED] or hits
         # Which task it was stands in srun's line; slurmstepd, which may print first, names none.
         told = sorted(told, key=lambda h: "tasks" not in h.groups)
-        return srun.named(CAUSE.of_hits(srun.shortened(told), view), told[0], view)
+        return srun_ranges.named(CAUSE.of_hits(srun_ranges.shortened(told), view), told[0], view)
     if not killed:
         return None
     first = killed[0]
@@ -278,13 +278,13 @@ def _is_ours(hit: Hit, view: LogView) -> bool:
     return is_of_a_rank(hit, view) and any(e.code in KILLED and str(e.at.pid) == pid for e in view.exits)
 
 
-def _reported(picture: Picture) -> list[RankView]:
+def _reported(picture: IncidentView) -> list[RankView]:
     """Ranks of which a launcher wrote that SIGKILL ended them."""
     pids = {h.groups.get("pid") for h in picture.hits_of(CAUSE.id)}
     return [r for r in picture.ranks if str(r.record.pid) in pids]
 
 
-def _killer(picture: Picture, killed: list[RankView]) -> tuple[Text, bool, tuple[Evidence, ...]]:
+def _killer(picture: IncidentView, killed: list[RankView]) -> tuple[Text, bool, tuple[Evidence, ...]]:
     """Who did it, as far as the evidence goes; whether it was the OOM killer; and the lines that say so."""
     for rank in killed:
         if (event := picture.oom_kill_of(rank)) is not None and picture.kernel_source is not None:
@@ -365,7 +365,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle=": Out Of Memory",
-            pattern=rf"srun: error: {srun.HOSTS}: tasks? {srun.TASKS}: Out Of Memory",
+            pattern=rf"srun: error: {srun_ranges.HOSTS}: tasks? {srun_ranges.TASKS}: Out Of Memory",
             says="Slurm: task {tasks} on {host} used up the memory of the job",
             says_zh="Slurm：{host} 上的 task {tasks} 用尽了作业的内存",
             remedies=_MEMORY,
@@ -518,7 +518,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle=": Killed",
-            pattern=rf"srun: error: {srun.HOSTS}: tasks? {srun.TASKS}: Killed$",
+            pattern=rf"srun: error: {srun_ranges.HOSTS}: tasks? {srun_ranges.TASKS}: Killed$",
             unless=r"CANCELLED AT|Job step aborted",
             says="Slurm: task {tasks} on {host} was killed (SIGKILL); by whom is not in the log",
             says_zh="Slurm：{host} 上的 task {tasks} 被杀死（SIGKILL）；日志里没有说明是谁所为",

@@ -11,20 +11,20 @@ from unhang.knowledge.text import Text, ranks
 from unhang.model import Finding, Remedy, Standing
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Hit
-    from unhang.records.picture import Picture
+    from unhang.logs import Hit
+    from unhang.records.incident_view import IncidentView
 
 # A GPU that fails floods the kernel log with faults of its applications, before and after its own Xid: neither lines nor times tell the first.
 _BEHIND: dict[Standing, Standing] = {"established": "likely", "likely": "possible"}
 
 
-def _hits(seen: LogView | Picture) -> list[Hit]:
+def _hits(seen: LogView | IncidentView) -> list[Hit]:
     """None of the traps by which a library that gave up waiting ended its own kernel."""
     waited = seen.hits_of("collective-timeout")
     return [h for h in seen.hits_of(CAUSE.id) if not other_libraries.trapped(h, waited)]
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     return CAUSE.of_hits(_hits(picture))
 
 

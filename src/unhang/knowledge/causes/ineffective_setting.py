@@ -11,7 +11,7 @@ from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 # A setting that nothing reads is harmless until what it was to prevent happens.
 _PREVENTED = {"timeout": ("collective-timeout", "store-disconnect"), "backend": ("collective-timeout", "unhandled-generic", "peer-lost")}
@@ -39,15 +39,15 @@ def _in_logs(view: LogView) -> Finding | None:
     return CAUSE.of_hits(others, view) if any(view.hits_of(c) for c in _PREVENTED["backend"]) or view.timeouts else None
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     hits = picture.hits_of(CAUSE.id)
     return CAUSE.of_hits(hits) if any(picture.hits_of(c) for c in _PREVENTED["backend"]) else None
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import variables
-    from unhang.knowledge.variables.examining import nothing_to_scan, of_environment
-    from unhang.knowledge.variables.known import entries
+    from unhang.variables.examine import nothing_to_scan, of_environment
+    from unhang.variables.known import entries
 
     seen = host.get(variables.SUBJECT)
     if seen is None:

@@ -13,7 +13,7 @@ from unhang.patterns import lazily
 if TYPE_CHECKING:
     from unhang.facts.network import Interface
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs.said import At
+    from unhang.logs.log_facts import At
 
 # Interfaces that no other host can reach, however healthy they look on their own.
 _LOCAL_ONLY = lazily(

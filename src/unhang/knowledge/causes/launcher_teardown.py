@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import srun
+from unhang.knowledge import srun_ranges
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.records.logs import exits
+from unhang.logs import exits
 
 if TYPE_CHECKING:
     from unhang.model import Finding
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 
-def _in_run(picture: Picture) -> Finding | None:
-    return CAUSE.of_hits(srun.shortened(picture.hits_of(CAUSE.id)))
+def _in_run(picture: IncidentView) -> Finding | None:
+    return CAUSE.of_hits(srun_ranges.shortened(picture.hits_of(CAUSE.id)))
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return CAUSE.of_hits(srun.shortened(view.hits_of(CAUSE.id)), view)
+    return CAUSE.of_hits(srun_ranges.shortened(view.hits_of(CAUSE.id)), view)
 
 
 CAUSE = Cause(
@@ -69,7 +69,7 @@ CAUSE = Cause(
         # Slurm
         Signature(
             needle="Exited with exit code",
-            pattern=rf"srun: error: {srun.HOSTS}: tasks? {srun.TASKS}: Exited with exit code (?P<exitcode>\d+)",
+            pattern=rf"srun: error: {srun_ranges.HOSTS}: tasks? {srun_ranges.TASKS}: Exited with exit code (?P<exitcode>\d+)",
             role="symptom",
             says="Slurm task {tasks} on {host} ended with exit code {exitcode}",
             says_zh="{host} 上的 Slurm 任务进程 {tasks} 以退出码 {exitcode} 结束",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.caught import stepped_over, that_ended_something
+from unhang.knowledge.caught_exceptions import stepped_over, that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
@@ -14,7 +14,7 @@ from unhang.patterns import lazily
 if TYPE_CHECKING:
     from unhang.facts.libraries import Copy, Libraries
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 _LIBRARY = r"(?P<library>(?<![\w.+-])[\w.+-]{1,80}\.so[\w.]{0,24})"
 

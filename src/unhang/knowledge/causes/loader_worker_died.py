@@ -11,7 +11,7 @@ from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 # What a rank raises that asks a worker for a tensor in shared memory, and finds nobody.
 _GONE = frozenset(("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"))
@@ -27,7 +27,7 @@ _ASKED_IN_VAIN = Text(
 _NOT_PINNED = Text("the thread that pins batches ended, so that no more come: {error}", "把批次放入锁页内存的线程结束了，不会再有批次：{error}")
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     return CAUSE.of_raised(picture)
 
 

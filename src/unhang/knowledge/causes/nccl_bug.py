@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import Text
+from unhang.logs.alarms import crashed_in
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
-from unhang.records.logs.alarms import crashed_in
 
 _RELEASE = lazily(r"(\d+)\.(\d+)\.(\d+)")
 _Release = tuple[int, int, int]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unhang.facts.kernel_log import KernelLog
     from unhang.facts.network import Network
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 # A rank on the same host is never behind a firewall.
 _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")

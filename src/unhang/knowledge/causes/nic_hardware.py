@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Cause, Signature
 from unhang.knowledge.text import Text, joined
+from unhang.logs import match
 from unhang.model import Evidence, HostFinding, Remedy
-from unhang.records.logs import match
 
 if TYPE_CHECKING:
     from unhang.facts.infiniband import Infiniband
     from unhang.facts.kernel_log import Event, KernelLog
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
+    from unhang.logs import Hit
 
 _LOOK = ("ask-the-adapter", "take-it-out", "update-firmware")
 

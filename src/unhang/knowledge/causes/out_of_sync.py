@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import guarded
+from unhang.knowledge import unhang_errors
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import NOTHING, Text, same
 from unhang.model import Remedy
@@ -12,22 +12,22 @@ from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.model import Finding
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 _WHO = lazily(r" (?:Ranks? (?P<ranks>[\d, ]+) differs? from most|There is no (?:most|majority: which rank is right cannot be told from this))\.?$")
 
 
-def _found(seen: LogView | Picture) -> Finding | None:
+def _found(seen: LogView | IncidentView) -> Finding | None:
     hits = [h for h in seen.hits_of(CAUSE.id) if "what" in h.groups and "step" in h.groups]
     if not hits:
         return CAUSE.of_hits(seen.hits_of(CAUSE.id), seen if isinstance(seen, LogView) else None)
     told = hits[0].groups["what"]
     named = _WHO.search(told)
-    odd = guarded.numbers(named["ranks"]) if named is not None else ()
+    odd = unhang_errors.numbers(named["ranks"]) if named is not None else ()
     what = _WHO.sub("", told).rstrip(".")
-    line = guarded.line_of(hits, seen)
+    line = unhang_errors.line_of(hits, seen)
     who = (
-        guarded.differs(odd) + Text(" from most", "（与多数相比）")
+        unhang_errors.differs(odd) + Text(" from most", "（与多数相比）")
         if odd
         else Text("there is no majority, which rank is right is not known", "没有占多数的一方，无法得知哪个 rank 正确")
         if named
@@ -36,12 +36,12 @@ def _found(seen: LogView | Picture) -> Finding | None:
     who += Text(" ({what})", "（{what}）").fill(what=what) if who else same(what)
     at = hits[0].groups["step"]
     says = Text("at step{s} {step} the ranks do not train the same model: {who}{at}", "第 {step} 步时各 rank 训练的模型不一致：{who}{at}")
-    return guarded.finding(
+    return unhang_errors.finding(
         CAUSE,
         hits,
-        says.fill(s="s" if "-" in at[1:] else "", step=at, who=who, at=guarded.at_line(line) if line else NOTHING),
+        says.fill(s="s" if "-" in at[1:] else "", step=at, who=who, at=unhang_errors.at_line(line) if line else NOTHING),
         standing="established",
-        ranks=odd or guarded.raisers(hits),
+        ranks=odd or unhang_errors.raisers(hits),
         where=line,
         remedies=("go-back", "find-the-step", "same-start", "examine-the-gpu"),
     )
@@ -56,7 +56,7 @@ CAUSE = Cause(
     why="A rank built another model or loaded another checkpoint, skipped or repeated a step, drew other random weights, changed parameters outside "
     "of the optimizer, or its GPU computes wrongly.",
     signatures=(
-        guarded.signature(
+        unhang_errors.signature(
             "OutOfSync", "the ranks are out of sync at step ", r"the ranks are out of sync at step (?P<step>\S{1,40})\. (?P<what>.{1,4000})"
         ),
         Signature(

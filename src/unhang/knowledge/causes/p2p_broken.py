@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus, Pair
     from unhang.facts.pcie import Pcie
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs.said import At
+    from unhang.logs.log_facts import At
 
 # The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
 _FIRST_COLLECTIVES = 3

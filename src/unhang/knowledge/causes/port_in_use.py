@@ -6,20 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import cann, text, words
-from unhang.knowledge.caught import passed_over
+from unhang.knowledge.caught_exceptions import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
-    from unhang.records.picture import Picture
+    from unhang.logs import Hit
+    from unhang.records.incident_view import IncidentView
 
 _RESERVE = "sudo sysctl -w net.ipv4.ip_local_reserved_ports={ports:name,}"
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     return _of_hits(picture.hits_of(CAUSE.id)) if picture.incident.kind == "failure" else None
 
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.guards import guard_of_wait
+from unhang.knowledge.rank_guards import guard_of_wait
 from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture, RankView
+    from unhang.records.incident_view import IncidentView, RankView
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     from unhang.records.incident import silent
 
     left = sorted((r for r in picture.ranks if _left_in_order(picture, r)), key=picture.onset)
@@ -84,7 +84,7 @@ def _in_logs(view: LogView) -> Finding | None:
     )
 
 
-def _left_in_order(picture: Picture, rank: RankView) -> bool:
+def _left_in_order(picture: IncidentView, rank: RankView) -> bool:
     """Whether a rank came to the end of its script, left its process group, or ended by itself with exit code 0, whatever ended it then."""
     ended = rank.ended
     if ended is None or rank.raised is not None or (ended.exitcode and not ended.by_launcher):
@@ -99,7 +99,7 @@ def _left_in_order(picture: Picture, rank: RankView) -> bool:
     return not ended.by_launcher or (bool(others) and ended.at_s <= min(others))
 
 
-def _needed(picture: Picture, rank: RankView, left: list[RankView]) -> bool:
+def _needed(picture: IncidentView, rank: RankView, left: list[RankView]) -> bool:
     """Whether a rank still counted on those that left: it waits in a collective, or it failed only because of them."""
     if rank.raised is None:
         return rank.number in picture.waits

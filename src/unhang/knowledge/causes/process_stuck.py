@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, text, waits, words
+from unhang.knowledge import collective_waits, text, waits, words
+from unhang.knowledge.blocked_threads import children_waited_for, held_back, keeping
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature, command
-from unhang.knowledge.stuck import children_waited_for, held_back, keeping
 from unhang.knowledge.text import NOTHING, Text, joined
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 from unhang.patterns import lazily
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.snapshot import Snapshot
     from unhang.records.incident import ThreadStack
-    from unhang.records.picture import ChildView, Picture, RankView
+    from unhang.records.incident_view import ChildView, IncidentView, RankView
 
 _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
@@ -92,7 +92,7 @@ def _held_cpu(events: Iterable[Event]) -> Iterable[HostFinding]:
         )
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     found = [(r, s) for r, s in held_back(picture) if s in _STATES]
     if not found:
         return None
@@ -134,7 +134,7 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
-def _of_child(picture: Picture, child: ChildView) -> Text:
+def _of_child(picture: IncidentView, child: ChildView) -> Text:
     """What the process does, or how it ended, that the rank waits for."""
     stands = Text("stands at {at}", "停在 {at}").fill(at=picture.place(child.place)) if child.place is not None else None
     doing = stands or words.ended(child.record.exitcode)
@@ -145,24 +145,24 @@ def _in_logs(view: LogView) -> Finding | None:
     """torch's heartbeat also fails while a rank that has timed out dumps and aborts: then it is a consequence."""
     waited = bool(view.timeouts) or bool(view.hits_of("collective-timeout"))
     told = CAUSE.of_hits(tuple(h for h in view.hits_of(CAUSE.id) if not waited or h.signature not in _HEARTBEAT), view)
-    seen = stacked.held(view, CAUSE, "stands", ("look-inside", "bound-the-wait"))
+    seen = collective_waits.held(view, CAUSE, "stands", ("look-inside", "bound-the-wait"))
     found = [f for f in (told, seen) if f is not None]
     return min(found, key=lambda f: STANDINGS.index(f.standing), default=None)
 
 
-def _stopped(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _stopped(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     traced = rank.activity is not None and rank.activity.state == "t"
     by_debugger = Text("stopped by a debugger (traced)", "被调试器暂停（traced）")
     return "established", by_debugger if traced else Text("stopped (SIGSTOP)", "被暂停（SIGSTOP）"), ("continue-it",)
 
 
-def _uninterruptible(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _uninterruptible(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     wchan = rank.activity.wchan if rank.activity else None
     doing = Text("in uninterruptible I/O (state D{wchan})", "处于不可中断的 I/O（状态 D{wchan}）")
     return "established", doing.fill(wchan=Text(", in {it}", "，在 {it} 中").fill(it=wchan) if wchan else NOTHING), ("look-at-io", "mount-soft")
 
 
-def _gil(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _gil(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     share = f"{rank.activity.tree_cpu_share:.0%} CPU" if rank.activity else "CPU"
     # At first its heartbeats may only be late.
     standing: Standing = "established" if rank.stacks is not None and picture.incident.kind == "hang" else "likely"
@@ -173,18 +173,18 @@ def _gil(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, .
     return standing, doing.fill(share=share), (waits.SET_A_LIMIT.id, "look-inside", "release-the-gil")
 
 
-def _kept(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _kept(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     threads = joined([_thread(picture, t) for t in keeping(rank)[:_SHOWN]], Text(", ", "、"))
     doing = Text("done with its script, and kept alive by its {threads},", "脚本已执行完，但进程仍被{threads}占着，无法结束")
     return "established", doing.fill(threads=threads), ("end-the-thread",)
 
 
-def _thread(picture: Picture, thread: ThreadStack) -> Text:
+def _thread(picture: IncidentView, thread: ThreadStack) -> Text:
     started = Text(" (started at {at})", "（启动于 {at}）").fill(at=picture.place(thread.started)) if thread.started is not None else NOTHING
     return Text("thread {name}{started}", "线程 {name}{started}").fill(name=thread.name, started=started)
 
 
-def _repeats(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _repeats(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     doing = Text("executing a `while True` loop (no statement in it leaves it)", "在执行 `while True` 循环（循环体内没有任何语句会离开它）")
     return "likely", doing, (waits.SET_A_LIMIT.id, waits.longer(picture)[0])
 
@@ -203,7 +203,7 @@ def _sleep_s(rank: RankView) -> float:
     return float(found["seconds"] or 0) if found else 0.0
 
 
-def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _idle(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
     standing: Standing = "established" if certain and rank.wait is not None and not rank.wait.ends else "likely"
     # Of several ranks one sentence tells what all of them wait in.
@@ -217,7 +217,7 @@ def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, 
     return standing, idle, ("look-inside", "bound-the-wait")
 
 
-def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _unknown(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     if _sleeps(rank):
         return _idle(picture, rank)
     outside = Text("outside any collective (whether it executes is not known)", "在集合通信之外（是否在执行未知）")

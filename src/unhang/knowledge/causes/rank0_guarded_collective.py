@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.frames import place
 from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView
-from unhang.knowledge.guards import Guarded, guard_of_parting, guard_of_wait
+from unhang.knowledge.rank_guards import Guarded, guard_of_parting, guard_of_wait
 from unhang.knowledge.text import NOTHING, Text
-from unhang.knowledge.watchdogs import Stood, collective, evidence_of, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
+from unhang.knowledge.watchdogs import GaveUpIn, collective, evidence_of, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.frames import place
 
 if TYPE_CHECKING:
-    from unhang.records.logs.said import At
-    from unhang.records.picture import Picture
+    from unhang.logs.log_facts import At
+    from unhang.records.incident_view import IncidentView
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     if (parted := guard_of_parting(picture)) is not None and picture.front is not None and picture.front.parting is not None:
         odd, guard, side = parted
         other = next(s for s in picture.front.parting.sides if s.says != side.says)
@@ -67,7 +67,7 @@ def _in_logs(view: LogView) -> Finding | None:
 _UNDER = Text(", as happens when a collective stands under {test}", "，集合通信写在 {test} 之下时就会这样")
 
 
-def _of_places(own: Stood, others: tuple[Stood, ...]) -> Finding:
+def _of_places(own: GaveUpIn, others: tuple[GaveUpIn, ...]) -> Finding:
     numbers = [s.rank for s in others]
     guard = guard_in(own)
     test = f"`{guard}`" if guard is not None else "`if rank == 0`"
@@ -84,7 +84,7 @@ def _of_places(own: Stood, others: tuple[Stood, ...]) -> Finding:
     )
 
 
-def _finding(picture: Picture, odd: tuple[int, ...], under: list[int], guard: Guarded, op: str, elsewhere: Text) -> Finding:
+def _finding(picture: IncidentView, odd: tuple[int, ...], under: list[int], guard: Guarded, op: str, elsewhere: Text) -> Finding:
     at = picture.place(guard.frame)
     view = picture.rank(guard.rank)
     return CAUSE.finding(

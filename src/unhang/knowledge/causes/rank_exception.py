@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
+from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import exceptions, missing_module, text, words
-from unhang.knowledge.caught import closed_pipe, that_ended_something
+from unhang.knowledge.caught_exceptions import closed_pipe, that_ended_something
 from unhang.knowledge.cause import Cause, Command, LogView, Signature, command
 from unhang.knowledge.text import NOTHING, Text
+from unhang.logs import Traceback, exits, tracebacks
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
-from unhang.records.frames import Frame, place, user_frame
-from unhang.records.logs import Traceback, exits, tracebacks
 from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 # What a process raises because somebody asked it to end.
 _ASKED = ("KeyboardInterrupt", "SystemExit")
@@ -53,7 +53,7 @@ _GLOO = lazily(r"\[/?\S{0,200}third_party/gl\S*\s*$")
 _NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     own = [r for r in picture.raised if r.raised is not None and not r.raised_hits and r.raised.type.rpartition(".")[2] not in _ASKED]
     if not own:
         return _of_logs(picture)
@@ -127,13 +127,13 @@ def _at(where: str | None, *, seen: bool) -> Text:
     return (Text(" at {at}", "，位于 {at}") if seen else Text(", last seen at {at}", "，最后见于 {at}")).fill(at=where)
 
 
-def _in_the_log(picture: Picture, kind: str, rank: int) -> tuple[Evidence, ...]:
+def _in_the_log(picture: IncidentView, kind: str, rank: int) -> tuple[Evidence, ...]:
     name = kind.rpartition(".")[2]
     found = next((t for t in picture.tracebacks if t.type.rpartition(".")[2] == name and t.rank in (rank, None)), None)
     return (Evidence(source=found.source, line=found.end, text=found.says),) if found else ()
 
 
-def _of_logs(picture: Picture) -> Finding | None:
+def _of_logs(picture: IncidentView) -> Finding | None:
     """Launchers without an attached process: what they printed is all there is."""
     failed = [r for r in picture.gone if r.ended and r.ended.exitcode not in (0, None) and r.raised is None]
     if picture.incident.kind != "failure" or (picture.ranks and not failed):
@@ -143,7 +143,7 @@ def _of_logs(picture: Picture) -> Finding | None:
     return _of_tracebacks(own, cwd=picture.incident.cwd)
 
 
-def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[Traceback]:
+def own_tracebacks(found: Sequence[Traceback], seen: IncidentView | LogView) -> list[Traceback]:
     """Tracebacks of a process's own failure: no exception that a signature knows (a symptom, a cause with its own name) or that was raised from one,
     none of launchers. `led` are the lines of known ones that were being handled, and of symptoms in the message.
     """

@@ -15,13 +15,13 @@ from unhang.knowledge.text import Text, joined, same
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Hit
-    from unhang.records.picture import Picture
+    from unhang.logs import Hit
+    from unhang.records.incident_view import IncidentView
 
 _REACH = "getent ahosts {host:host}; nc -vz -w 5 {host:host} {port:port}"
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     if picture.incident.elsewhere and not any(r.record.backend for r in picture.ranks):
         return _of_two_places(picture)
     if picture.incident.kind != "world-size":
@@ -66,7 +66,7 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
-def _of_two_places(picture: Picture) -> Finding:
+def _of_two_places(picture: IncidentView) -> Finding:
     numbers = tuple(sorted(picture.incident.elsewhere))
     said = [words.of_rank(n, same(picture.incident.elsewhere[n])) for n in numbers]
     return CAUSE.finding(

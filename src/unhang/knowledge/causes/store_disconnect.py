@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import guarded
-from unhang.knowledge.caught import that_ended_something
+from unhang.knowledge import unhang_errors
+from unhang.knowledge.caught_exceptions import that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import Text
 from unhang.patterns import lazily
@@ -13,8 +13,8 @@ from unhang.patterns import lazily
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from unhang.logs import Hit
     from unhang.model import Finding
-    from unhang.records.logs import Hit
 
 _TIMED_OUT = r"Socket Timeout|[Ww]ait timeout after|[Tt]imed out waiting"
 _WAITED = lazily(rf"{_TIMED_OUT}|waitForInput: |clients joined|[Tt]imed out initializing process group")
@@ -155,7 +155,7 @@ CAUSE = Cause(
             pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Connection reset by peer$",
             role="symptom",
         ),
-        guarded.signature(
+        unhang_errors.signature(
             "StoreLost", "store of torch.distributed", r"(?P<lost>.{0,100}store of torch\.distributed.{0,400})", role="symptom", says="{lost}"
         ),
         Signature(needle="Error: Broken pipe", pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Broken pipe$", role="symptom"),

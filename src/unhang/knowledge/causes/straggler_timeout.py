@@ -6,25 +6,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, text, waits, words
+from unhang.frames import place, user_frame
+from unhang.knowledge import collective_waits, text, waits, words
+from unhang.knowledge.blocked_threads import held_back, in_loader, workers_at_work
 from unhang.knowledge.cause import Cause, LogView, command
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.other_libraries import library
-from unhang.knowledge.stuck import held_back, in_loader, workers_at_work
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import ranks_of
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 from unhang.patterns import lazily
-from unhang.records.frames import place, user_frame
 
 if TYPE_CHECKING:
     import re
 
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit, Traceback
-    from unhang.records.picture import Picture
+    from unhang.logs import Hit, Traceback
+    from unhang.records.incident_view import IncidentView
 
 # Functions in which all ranks but one wait for the work of that one: transformers, accelerate, fastai, YOLO, and scripts after them.
 _WAITING_ROOMS = ("main_process_first", "local_main_process_first", "_goes_first", "torch_distributed_zero_first", "zero_first", "rank_zero_first")
@@ -54,7 +54,7 @@ class _Wait:
     waited_s: float | None
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     slow = [
         r for r, state in held_back(picture) if state == "busy" or (picture.incident.kind == "straggler" and state in ("unknown", "idle", "loader"))
     ]
@@ -100,7 +100,7 @@ def _in_run(picture: Picture) -> Finding | None:
 
 def _in_logs(view: LogView) -> Finding | None:
     """Somebody gave up waiting, and another rank was at work then. A timeout alone says nothing about who was late."""
-    return _of_lines(view) or stacked.held(view, CAUSE, "executes", ("share-the-work", "raise-the-timeout"))
+    return _of_lines(view) or collective_waits.held(view, CAUSE, "executes", ("share-the-work", "raise-the-timeout"))
 
 
 def _of_lines(view: LogView) -> Finding | None:

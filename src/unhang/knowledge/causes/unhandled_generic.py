@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import Text
+from unhang.logs.log_facts import At
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
-from unhang.records.logs.said import At
 
 if TYPE_CHECKING:
-    from unhang.records.picture import Picture
+    from unhang.records.incident_view import IncidentView
 
 _LAST_ERROR = lazily(r"Last [Ee]rror:\s*(?P<said>\S[^\n]{0,500})")
 
@@ -37,7 +37,7 @@ def _quoted(said: str | None) -> Text:
     return _NONE if said is None else Text("NCCL: {said}", "NCCL：{said}").fill(said=said)
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     # What a rank raised is one text, with all its lines.
     hits = picture.hits_of(CAUSE.id)
     return CAUSE.of_hits(hits, says=_quoted(next((m["said"] for h in hits if (m := _LAST_ERROR.search(h.text)) is not None), None)))

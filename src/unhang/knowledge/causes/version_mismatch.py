@@ -14,7 +14,7 @@ from unhang.patterns import lazily
 if TYPE_CHECKING:
     from unhang.facts.libraries import Libraries
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs.said import At
+    from unhang.logs.log_facts import At
 
 _RELEASE = lazily(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
 _ANEW = "{python:path} -m pip install --force-reinstall --no-deps {packages:name*}"

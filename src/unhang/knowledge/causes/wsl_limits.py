@@ -11,8 +11,8 @@ from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Hit
-    from unhang.records.picture import Picture
+    from unhang.logs import Hit
+    from unhang.records.incident_view import IncidentView
 
 # Windows names its hosts DESKTOP-XXXXXXX and LAPTOP-XXXXXXX; NCCL itself never runs on Windows, so such a host in its lines is WSL2.
 _HERE = r"\bWSL\d?\b|microsoft-standard|/usr/lib/wsl|\b(?:DESKTOP|LAPTOP)-[A-Z0-9]{4,}:\d+:\d+ \["
@@ -22,7 +22,7 @@ _PLATFORM = Text("this runs under WSL2", "这是在 WSL2 下运行的")
 _PINNED = Text("host memory could not be pinned: WSL2 allows a part of it only", "主机内存未能锁页：WSL2 只允许锁住其中一部分")
 
 
-def _in_run(picture: Picture) -> Finding | None:
+def _in_run(picture: IncidentView) -> Finding | None:
     return _of_hits(picture.hits_of(CAUSE.id), affected=any(picture.hits_of(c) for c in _AFFECTED))
 
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from unhang.errors import UnhangError
-from unhang.knowledge.settings.catalogue import SETTINGS
-from unhang.knowledge.settings.presets import OF_THE_SCRIPT
-from unhang.knowledge.settings.setting import Applied, Choice, Installed, Refused, Value, applied, worded
+from unhang.settings.catalogue import SETTINGS
+from unhang.settings.presets import OF_THE_SCRIPT
+from unhang.settings.setting import Applied, Choice, Installed, Refused, Value, applied, worded
 
 _OF_HOOK = "UNHANG_"
 # DataLoader raises ValueError for these where it has no workers, which is its default.

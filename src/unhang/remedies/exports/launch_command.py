@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unhang.errors import UnhangError
-from unhang.knowledge.settings.setting import Choice, Installed, Refused
-from unhang.remedies.exports.checking import accelerate, documents
-from unhang.remedies.exports.checking.starts import Start, host_and_port, read
 from unhang.remedies.exports.form_settings import TODAY, Layout, carried
 from unhang.remedies.exports.forms import Form, form
+from unhang.remedies.lint import accelerate, documents
+from unhang.remedies.lint.starts import Start, host_and_port, read
+from unhang.settings.setting import Choice, Installed, Refused
 
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _NODES = ("--nnodes", "--num-nodes", "--num-machines")

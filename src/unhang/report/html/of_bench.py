@@ -8,8 +8,8 @@ import platform
 import shlex
 from collections.abc import Sequence
 
-from unhang.bench.in_force import OBSERVED
-from unhang.bench.rounds import RoundView, work
+from unhang.bench.effective_settings import OBSERVED
+from unhang.bench.elimination import RoundView, work
 from unhang.diagnosis.redact import redact_command
 from unhang.records.rundir import RunDir
 from unhang.report.bench import Report, duration, in_language, percent

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from unhang.diagnosis.recorders import Examined
 from unhang.diagnosis.redact import redact_data
-from unhang.records.flight.columns import ENDED, Recording
-from unhang.records.match.outcome import Outcome
+from unhang.flight.outcome import Outcome
+from unhang.flight.recording import ENDED, Recording
 from unhang.report.html import of_lanes
 from unhang.report.html.diverging import focus_on, group_at, sides_of, with_missing
 from unhang.report.html.scene import Concern, Divergence, RankRow, Scene, Track

@@ -7,12 +7,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 
-from unhang.records.flight import COALESCED
-from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED
-from unhang.records.flight.entries import Group as DumpGroup
-from unhang.records.flight.lanes import Drawn, Lane, Lanes, numbered
-from unhang.records.flight.sites import Site
-from unhang.records.frames import Frame, place
+from unhang.flight import COALESCED
+from unhang.flight.call_sites import Site
+from unhang.flight.entries import Group as DumpGroup
+from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED
+from unhang.flight.timeline_rows import CallKind, Lanes, TimelineRow, numbered
+from unhang.frames import Frame, place
 from unhang.report.html.scene import Group, Operation, RankRow, Scene, State, Track
 
 _GroupKey = tuple[str, bool, tuple[int, ...]]
@@ -51,7 +51,7 @@ class _Maker:
         self._descs: dict[_GroupKey, str] = {}
         self._of_group: dict[tuple[int, bool], int] = {}
         # Of most ranks the columns are the same.
-        self._ops: dict[tuple[bytes, tuple[Drawn, ...]], array[int]] = {}
+        self._ops: dict[tuple[bytes, tuple[CallKind, ...]], array[int]] = {}
         self._lines: dict[tuple[bytes, tuple[Site | None, ...]], array[int]] = {}
         self._declared: dict[str, set[tuple[int, ...]]] = {}
         for group in {id(lane.group): lane.group for each in lanes.values() for of in each for lane in of.lanes}.values():
@@ -64,7 +64,7 @@ class _Maker:
             for name, p2p, members in self._groups
         )
 
-    def track(self, rank: int, lanes: Lanes, lane: Lane) -> Track:
+    def track(self, rank: int, lanes: Lanes, lane: TimelineRow) -> Track:
         ops = self._ops.get((lane.ops, lanes.calls))
         if ops is None:
             ops = self._ops[lane.ops, lanes.calls] = _through(lane.ops, lambda n: self._operation(lanes.calls[n]))
@@ -81,7 +81,7 @@ class _Maker:
             sites=lines,
         )
 
-    def _operation(self, call: Drawn) -> int:
+    def _operation(self, call: CallKind) -> int:
         return numbered(self.operations, (_name(call), _says(call)))
 
     def _site(self, site: Site | None) -> int:
@@ -117,11 +117,11 @@ def _through(column: bytes, number_of: Callable[[int], int]) -> array[int]:
     return array("H", map(table.__getitem__, ids))
 
 
-def _name(call: Drawn) -> str:
+def _name(call: CallKind) -> str:
     return COALESCED if call.together else call.op
 
 
-def _says(call: Drawn) -> str:
+def _says(call: CallKind) -> str:
     """ "6,553,600 × BFloat16", or of several that were launched together "4 × all_reduce"."""
     if call.together:
         return f"{call.together} × {call.op}"

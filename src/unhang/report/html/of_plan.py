@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from unhang.planning.choice import Plan
-from unhang.planning.formula import Term
+from unhang.plan.memory_model import Term
+from unhang.plan.recommend import Plan
 from unhang.report import plan as texts
 from unhang.report.html import without_script
 from unhang.report.html.markup import Markup, element, svg, table

@@ -11,16 +11,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from unhang import flight
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
 from unhang.facts.units import size
-from unhang.records import match, trunks
-from unhang.records.flight import Flight, dump
-from unhang.records.flight.lanes import lanes_of_flight
-from unhang.records.frames import Frame, place, short_path, user_frame
+from unhang.flight import CollectiveWait, Flight, Stall, dump
+from unhang.flight.timeline_rows import lanes_of_flight
+from unhang.frames import Frame, place, short_path, user_frame
+from unhang.logs.sources import shown
+from unhang.records import stack_tree
 from unhang.records.incident import Ended, Incident, RankRecord
-from unhang.records.logs.opening import shown
-from unhang.records.match import Front, Wait
 from unhang.records.rundir import RunDir
 from unhang.report.html.diverging import focus_on, group_at, sides_of, with_missing
 from unhang.report.html.of_lanes import scene_of
@@ -38,8 +38,8 @@ class _Left:
     incident: Incident
     flights: Mapping[int, Flight]
     frames: Mapping[int, tuple[Frame, ...]]
-    waits: Mapping[int, Wait]
-    front: Front | None
+    waits: Mapping[int, CollectiveWait]
+    front: Stall | None
 
 
 def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
@@ -51,10 +51,10 @@ def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
             given = [(path, r.rank) for r in incident.ranks if r.flight and rundir.holds(path := rundir.path / r.flight)]
             with closing(dump.read_all(given)) as found:
                 dumps = {rank: d for (_, rank), d in zip(given, found, strict=True) if isinstance(d, dump.Dump)}
-            frames = trunks.main_threads(rundir, incident)
+            frames = stack_tree.main_threads(rundir, incident)
             records = {r.rank: r for r in incident.ranks}
             alive = [rank for rank, r in records.items() if r.ended is None or r.raised is not None]
-            stands = match.standstill(records, dumps, frames, at_s=incident.at_s, alive=alive)
+            stands = flight.standstill(records, dumps, frames, at_s=incident.at_s, alive=alive)
             flights = {rank: d.flight for rank, d in dumps.items()}
             left = _Left(incident=incident, flights=flights, frames=frames, waits=stands.waits, front=stands.front)
         except UnhangError:
@@ -128,7 +128,7 @@ def _row(record: RankRecord, left: _Left, divergence: Divergence | None) -> Rank
     )
 
 
-def _concern(record: RankRecord, wait: Wait | None, divergence: Divergence | None, *, known: bool) -> tuple[Concern, str]:
+def _concern(record: RankRecord, wait: CollectiveWait | None, divergence: Divergence | None, *, known: bool) -> tuple[Concern, str]:
     doing = f"waits in {wait.op}" if wait is not None else _doing(record)
     if record.ended is None and record.activity is not None and record.activity.stopped:
         return "stopped", "stopped (SIGSTOP)" if record.activity.state == "T" else "stopped by a debugger"
@@ -161,13 +161,13 @@ def _ending(ended: Ended) -> str:
 
 
 def _stacks(left: _Left) -> tuple[StackGroup, ...]:
-    trunk = trunks.group(left.frames)
+    trunk = stack_tree.group(left.frames)
     if trunk is None:
         return ()
     shared = len(trunk.frames) if trunk.branches else 0
     return tuple(
         StackGroup(ranks=ranks, lines=tuple(_line(f, left.incident.cwd) for f in frames), shared=min(shared, len(frames) - 1))
-        for ranks, frames in trunks.ends(trunk)
+        for ranks, frames in stack_tree.ends(trunk)
     )
 
 

@@ -32,7 +32,7 @@ from textual.strip import Strip
 from textual.widgets import Input, Static
 
 from unhang.errors import EXIT_OK, UnhangError, interrupted_by
-from unhang.records.live.picture import Picture, Rank
+from unhang.records.run_snapshot import Rank, RunSnapshot
 from unhang.report.language import Language, refusal
 from unhang.report.top import lines
 from unhang.report.top.choosing import Chosen, choose
@@ -177,15 +177,15 @@ class Top(App[None]):
     class Looked(Message):
         """A look has come back: with a picture, or with why there is none."""
 
-        def __init__(self, picture: Picture | None, lost: str | None) -> None:
+        def __init__(self, picture: RunSnapshot | None, lost: str | None) -> None:
             super().__init__()
             self.picture, self.lost = picture, lost
 
     def __init__(
         self,
-        look: Callable[[], Picture],
+        look: Callable[[], RunSnapshot],
         *,
-        first: Picture,
+        first: RunSnapshot,
         every_s: float = 1.0,
         everything: bool = False,
         lang: Language = "en",
@@ -316,7 +316,7 @@ class Top(App[None]):
             self._draw_foot()
 
     def _read(self) -> None:
-        picture: Picture | None = None
+        picture: RunSnapshot | None = None
         lost: str | None = None
         try:
             picture = self._look()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unhang.records.live.picture import STATES, Rank, State
+from unhang.records.run_snapshot import STATES, Rank, State
 from unhang.report.top.words import STATES as STATE_WORDS
 
 # So many are shown one by one, whatever there is to be said of them.

@@ -11,9 +11,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from unhang import files
+from unhang import fsio
 from unhang.printable import escape
-from unhang.records.live.picture import Job, Picture, Rank, State
+from unhang.records.run_snapshot import Job, Rank, RunSnapshot, State
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import STANDINGS, Language, refusal
@@ -56,7 +56,7 @@ class Column:
     right: bool = False
 
 
-def render(picture: Picture, console: Console, *, lang: Language = "en", everything: bool = False) -> None:
+def render(picture: RunSnapshot, console: Console, *, lang: Language = "en", everything: bool = False) -> None:
     """Print one picture, all of it; `everything`: also the ranks of which nothing is to be said, one by one."""
     width, labels = screen.width(console), LABELS[lang]
 
@@ -72,7 +72,7 @@ def render(picture: Picture, console: Console, *, lang: Language = "en", everyth
     put(Text(), Text(labels["collectives"], style="bold"), *collectives(picture, width, _MOST_CALLS, lang))
     put(Text(), Text(labels["events"], style="bold"), *events(picture, width, _MOST_EVENTS, lang))
     if picture.job.verdict is not None:
-        put(Text(), Text(labels["records"].format(path=files.as_argument(clean(picture.run_dir))), style="dim"))
+        put(Text(), Text(labels["records"].format(path=fsio.as_argument(clean(picture.run_dir))), style="dim"))
 
 
 def columns(ranks: Sequence[Rank], width: int) -> tuple[Column, ...]:
@@ -129,7 +129,7 @@ def folded(chosen: Chosen, width: int, lang: Language) -> list[Text]:
     return lines
 
 
-def head(picture: Picture, width: int, lang: Language, *, whole: bool = False) -> list[Text]:
+def head(picture: RunSnapshot, width: int, lang: Language, *, whole: bool = False) -> list[Text]:
     """The job. `whole`: with what is cut or left out on a small screen."""
     job, labels = picture.job, LABELS[lang]
     first = Text(no_wrap=True)
@@ -182,7 +182,7 @@ def detail(rank: Rank, width: int, lang: Language) -> list[Text]:
     return [_cut("  ".join(who), width), _cut("  ".join(stands), width)]
 
 
-def events(picture: Picture, width: int, most: int, lang: Language) -> list[Text]:
+def events(picture: RunSnapshot, width: int, most: int, lang: Language) -> list[Text]:
     """The last ones, oldest first."""
     recent = picture.events[-most:] if most > 0 else ()
     if not recent:
@@ -190,7 +190,7 @@ def events(picture: Picture, width: int, most: int, lang: Language) -> list[Text
     return [_cut(f"{duration(e.s):>8}  {happened(e, lang)}", width) for e in recent]
 
 
-def collectives(picture: Picture, width: int, most: int, lang: Language) -> list[Text]:
+def collectives(picture: RunSnapshot, width: int, most: int, lang: Language) -> list[Text]:
     """What unhang.Monitor told last."""
     labels, monitor = LABELS[lang], picture.monitor
     if monitor is None:
@@ -305,7 +305,7 @@ def _of_speed(job: Job, lang: Language) -> list[str]:
     return said
 
 
-def _of_counts(picture: Picture, lang: Language) -> list[str]:
+def _of_counts(picture: RunSnapshot, lang: Language) -> list[str]:
     labels, seen = LABELS[lang], len(picture.ranks)
     if not seen:
         return [labels["no_ranks"]]
@@ -315,7 +315,7 @@ def _of_counts(picture: Picture, lang: Language) -> list[str]:
     return [how_many + ": " + ", ".join(labels["folded"].format(n=picture.counts[s], state=STATES[lang][s]) for s in states)]
 
 
-def _of_trouble(picture: Picture, width: int, lang: Language, *, whole: bool) -> list[Text]:
+def _of_trouble(picture: RunSnapshot, width: int, lang: Language, *, whole: bool) -> list[Text]:
     job, labels = picture.job, LABELS[lang]
     lines = []
     if job.trouble is not None:

@@ -9,9 +9,9 @@ import msgspec
 
 from unhang.knowledge import seen
 from unhang.knowledge.text import Text
-from unhang.records.live.history import Happened
-from unhang.records.live.picture import Phase, State
-from unhang.records.now import Seen
+from unhang.records.run_snapshot import Phase, State
+from unhang.records.run_so_far import Happened
+from unhang.records.status import Seen
 from unhang.report.language import Language, refusal
 
 # What is not known; never an empty place, which might be read as nothing being wrong.

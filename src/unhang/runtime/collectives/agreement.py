@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import torch
 
-from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives.calls import Call
 from unhang.runtime.collectives.deadlines import Deadline
-from unhang.runtime.collectives.given import paired, short
+from unhang.runtime.collectives.serialize import paired, short
 
 _KIND = "agree"
 # Of all ranks together: torch's server ends a connection by which more than 8 MiB come at once.

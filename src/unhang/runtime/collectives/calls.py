@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from unhang.errors import CollectiveError, CollectiveMismatch
-from unhang.runtime.collectives.lane import Lane
-from unhang.runtime.collectives.living import STOPPED
+from unhang.runtime.collectives.abortable_group import Lane
+from unhang.runtime.collectives.liveness import STOPPED
 
 NOTHING_SENT = " Nothing was sent."
 # The scope around all others.

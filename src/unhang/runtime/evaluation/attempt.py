@@ -22,10 +22,10 @@ import torch
 from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.calls import Ended
-from unhang.runtime.collectives.circle import Circle
-from unhang.runtime.collectives.given import paired, short
-from unhang.runtime.collectives.living import have_ended
-from unhang.runtime.evaluation.counting import Calls, Counted
+from unhang.runtime.collectives.guarded_group import GuardedGroup
+from unhang.runtime.collectives.liveness import have_ended
+from unhang.runtime.collectives.serialize import paired, short
+from unhang.runtime.evaluation.collective_counts import Calls, CollectiveCounts
 from unhang.runtime.evaluation.results import Sums, add
 from unhang.runtime.log import log
 from unhang.user_files import is_user_file
@@ -61,7 +61,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     says: str = ""
     sums: dict[str, tuple[float, float]] = {}
-    calls: Counted = Counted()
+    calls: CollectiveCounts = CollectiveCounts()
     broke: bool = False
 
 
@@ -76,7 +76,7 @@ class Outcome:
 class Progress:
     """Tells those that have finished that this rank goes on, and learns from them that they have given it up."""
 
-    def __init__(self, circle: Circle, key: str, deadline_s: float) -> None:
+    def __init__(self, circle: GuardedGroup, key: str, deadline_s: float) -> None:
         self._circle, self._key = circle, key
         self._every_s = min(_TELLS_EVERY_S, deadline_s / 4)
         self._told_s = time.monotonic()
@@ -95,7 +95,7 @@ class Progress:
 
 def tried(
     body: Callable[[Sums, Progress], None],
-    circle: Circle,
+    circle: GuardedGroup,
     key: str,
     deadline_s: float,
     calls: Calls | None = None,
@@ -156,7 +156,7 @@ def tried(
     return Outcome(statuses=statuses, silent=silent)
 
 
-def _log(circle: Circle, about: str, says: str, raised: BaseException | None, logged: set[str]) -> None:
+def _log(circle: GuardedGroup, about: str, says: str, raised: BaseException | None, logged: set[str]) -> None:
     waits = ", and waits for the others" if circle.size > 1 else ""
     stack = "" if raised is None or says in logged else _stack(raised)
     logged.add(says)

@@ -16,15 +16,13 @@ import torch
 import torch.distributed as dist
 
 from unhang.errors import StoreLost
-from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives import observers
-from unhang.runtime.collectives.board import Board
+from unhang.runtime.collectives.bounded_store import BoundedStore
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.log import log
-from unhang.runtime.monitoring.outlet import Outlet, Sink, checked, named
-from unhang.runtime.monitoring.supervised import restarts
-from unhang.runtime.monitoring.tally import (
+from unhang.runtime.monitoring.counters import (
     Calls,
     Intervals,
     Moment,
@@ -37,6 +35,8 @@ from unhang.runtime.monitoring.tally import (
     shortened,
     summed,
 )
+from unhang.runtime.monitoring.job_environment import restarts
+from unhang.runtime.monitoring.sink_worker import Sink, SinkWorker, checked, named
 
 if TYPE_CHECKING:
     from unhang.runtime.evaluation.results import Evaluation
@@ -97,14 +97,14 @@ class Monitor:
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
         number = next(_numbers)
-        self._board = Board.beside(f"unhang/monitor/{number}") if self._size > 1 else None
-        self._outlets: list[Outlet] = []
+        self._board = BoundedStore.beside(f"unhang/monitor/{number}") if self._size > 1 else None
+        self._outlets: list[SinkWorker] = []
         if self._rank == 0:
             if given is None:
                 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 
                 given = [JSONL()]
-            self._outlets = [Outlet(sink, name=name, patience_s=patience_s) for sink, name in zip(given, named(given), strict=True)]
+            self._outlets = [SinkWorker(sink, name=name, patience_s=patience_s) for sink, name in zip(given, named(given), strict=True)]
         self._every_s = every_s
         self._torch: TorchCollectives | None = None
         if torch_collectives:

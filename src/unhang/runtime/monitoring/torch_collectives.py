@@ -28,12 +28,12 @@ import torch.distributed as dist
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 
-from unhang.records.flight import operations
-from unhang.records.flight.batches import COALESCED, is_message, marks_batches, told_as_usual
+from unhang.flight import operations
+from unhang.flight.coalesced import COALESCED, is_message, marks_batches, told_as_usual
 from unhang.records.incident import OWN_GROUPS
 from unhang.runtime.log import log
 from unhang.runtime.monitoring import histogram
-from unhang.runtime.monitoring.tally import Calls, Tally, cause_of_text, group_name
+from unhang.runtime.monitoring.counters import Calls, Tally, cause_of_text, group_name
 
 _RING = 2000
 _RING_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")

@@ -18,7 +18,7 @@ import pytest
 from tests.launchers.environments import NotMade, environment, supported
 
 import unhang
-from unhang.runtime.monitoring.tally import OfCalls, OfFailures, Silent, Snapshot, Straggler
+from unhang.runtime.monitoring.counters import OfCalls, OfFailures, Silent, Snapshot, Straggler
 
 BEGAN_S = 1_800_000_000.0
 

@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.collectives.world import world_of
 
 import unhang
-from unhang.runtime.monitoring.tally import OfFailures, Silent
+from unhang.runtime.monitoring.counters import OfFailures, Silent
 
 
 def failures(count, **more):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import unhang
-from unhang.runtime.monitoring.outlet import Outlet
+from unhang.runtime.monitoring.sink_worker import SinkWorker
 
 pytest.importorskip("opentelemetry.sdk")
 
@@ -85,7 +85,7 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import unhang
-from unhang.runtime.monitoring.tally import Snapshot
+from unhang.runtime.monitoring.counters import Snapshot
 early = unhang.OpenTelemetry()
 snapshot = Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=3)
 if "late" in sys.argv:
@@ -154,7 +154,7 @@ def test_a_collector_that_never_answers_is_warned_of_once_also_at_the_end(busy, 
         endpoint = f"http://127.0.0.1:{listens.getsockname()[1]}"
         if how == "refuses":
             listens.close()
-        outlet = Outlet(unhang.OpenTelemetry(endpoint), name="OpenTelemetry", patience_s=10)
+        outlet = SinkWorker(unhang.OpenTelemetry(endpoint), name="OpenTelemetry", patience_s=10)
         for at_s in range(4):
             outlet.offer(busy(at_s))
         # What is left where the other ranks have taken their time to close.

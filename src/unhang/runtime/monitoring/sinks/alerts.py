@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from unhang.diagnosis.redact import redact_data
-from unhang.runtime.monitoring.sinks.delivery import Command, Delivery, Way, Webhook, not_delivered
-from unhang.runtime.monitoring.sinks.happenings import KINDS, Happening, Watch
-from unhang.runtime.monitoring.supervised import run_dir
-from unhang.runtime.monitoring.tally import Snapshot
+from unhang.runtime.monitoring.counters import Snapshot
+from unhang.runtime.monitoring.job_environment import run_dir
+from unhang.runtime.monitoring.sinks.alert_events import KINDS, AlertEvent, Watch
+from unhang.runtime.monitoring.sinks.alert_sender import Command, Delivery, Sender, Webhook, not_delivered
 
 # A job of a thousand groups that all fail at once is one page of messages.
 _AT_ONCE = 5
@@ -55,7 +55,7 @@ class Alerts:
             raise ValueError(
                 f"straggler_share is above 0 and at most 1, straggler_snapshots from 1 on, not {straggler_share!r}, {straggler_snapshots!r}"
             )
-        self._ways: list[Way] = []
+        self._ways: list[Sender] = []
         if webhook is not None:
             self._ways.append(Webhook(webhook))
         if command is not None:
@@ -90,7 +90,7 @@ class Alerts:
             self._delivery.close(time.monotonic() + _CLOSES_WITHIN_S)
 
 
-def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name: str) -> dict[str, Any]:
+def message_of(happening: AlertEvent, snapshot: Snapshot, *, left_out: int, name: str) -> dict[str, Any]:
     """As it is sent. `text` is all of it, for a chat; `says` and what follows is for programs. Without credentials."""
     host = socket.gethostname()
     time_s = snapshot.time_s if happening.time_s is None else happening.time_s

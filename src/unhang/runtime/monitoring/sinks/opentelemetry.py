@@ -32,8 +32,8 @@ from urllib.parse import urlsplit
 import unhang
 from unhang.diagnosis.redact import redact
 from unhang.runtime.log import log
-from unhang.runtime.monitoring.sinks.flat import needed
-from unhang.runtime.monitoring.tally import Snapshot
+from unhang.runtime.monitoring.counters import Snapshot
+from unhang.runtime.monitoring.sinks.flat_names import needed
 
 Measured = Iterable[tuple[float, dict[str, str | int]]]
 

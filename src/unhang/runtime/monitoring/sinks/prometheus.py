@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from unhang.runtime.log import log
-from unhang.runtime.monitoring.tally import Snapshot
+from unhang.runtime.monitoring.counters import Snapshot
 
 _LAST_PORT = 65535
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unhang.runtime.monitoring.sinks.flat import axis, flat, needed
-from unhang.runtime.monitoring.supervised import run_dir
-from unhang.runtime.monitoring.tally import Snapshot
+from unhang.runtime.monitoring.counters import Snapshot
+from unhang.runtime.monitoring.job_environment import run_dir
+from unhang.runtime.monitoring.sinks.flat_names import axis, flat, needed
 
 
 class TensorBoard:

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from unhang.runtime.log import log
-from unhang.runtime.monitoring.sinks.flat import flat, needed
-from unhang.runtime.monitoring.tally import Snapshot
+from unhang.runtime.monitoring.counters import Snapshot
+from unhang.runtime.monitoring.sinks.flat_names import flat, needed
 
 _STEP = "unhang/step"
 # Below the patience of the monitor, so that what is told is W&B's own reason.

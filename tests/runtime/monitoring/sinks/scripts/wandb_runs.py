@@ -14,7 +14,7 @@ import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
 import unhang
-from unhang.runtime.monitoring.tally import OfCalls, Snapshot
+from unhang.runtime.monitoring.counters import OfCalls, Snapshot
 
 NOT_FINITE = OfCalls(
     group="world", collective="barrier", count=1, latency_p50_s=float("nan"), latency_p95_s=float("inf"), latency_p99_s=0.1, busbw_p50_gbps=None

@@ -1,0 +1,76 @@
+"""Why arms are as fast as they are: sentences made only of what was measured and recorded in their runs; what was not measured is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from unhang.bench.arms import Arm
+from unhang.bench.comparison import Comparison
+from unhang.bench.effective_settings import OBSERVED, UNKNOWN
+from unhang.bench.records import Run
+from unhang.bench.step_breakdown import summarize
+from unhang.text import COMMA, NOTHING, Text, joined
+
+_OBSERVED = Text("{name}: {values}", "{name}：{values}")
+_ALL = Text("{value} in all arms", "各组均为 {value}")
+_ONE = Text("{value} in {arm}", "{arm} 中为 {value}")
+_LINKS = Text("the GPUs of this host are joined by {links}", "本机 GPU 之间的连接：{links}")
+_SHARES = Text(
+    "the mean step of {arm} takes {step}: {loader}{exposed} in communication that computation does not hide, {rest} in the rest; "
+    "so a faster transport can shorten a step of {arm} by at most about {exposed}",
+    "{arm} 的平均一步用时 {step}：{loader}{exposed} 为未被计算掩盖的通信，{rest} 为其余部分；因此无论传输多快，{arm} 的一步最多约缩短 {exposed}",
+)
+_LOADER = Text("{share} waiting for the data loader, ", "{share} 等待数据加载，")
+_CHANGE = Text("the mean step of {arm} differs from that of {baseline} by {step}: {parts}", "{arm} 与 {baseline} 的平均每步相差 {step}：{parts}")
+_PARTS = {
+    "loader_s": Text("data loader {time}", "数据加载 {time}"),
+    "exposed_s": Text("communication that is not hidden {time}", "未被掩盖的通信 {time}"),
+    "compute_s": Text("the rest {time}", "其余 {time}"),
+}
+
+
+def explain(arms: Sequence[Arm], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Iterator[Text]:
+    """Sentences for a result: transports and topology, what a step is made of, and where the difference of an arm lies."""
+    by_arm = {arm.name: own for arm in arms if (own := [run for run in runs if run.arm == arm.name])}
+    if len(by_arm) < 2 or arms[0].name not in by_arm:
+        return
+    for name in sorted(OBSERVED):
+        values = {arm: own[0].in_force.get(name, UNKNOWN) for arm, own in by_arm.items()}
+        if set(values.values()) != {UNKNOWN}:
+            yield _OBSERVED.fill(name=name, values=_by_arm(values))
+    links = {one for own in by_arm.values() for one in own[0].gpu_links}
+    if links:
+        yield _LINKS.fill(links=", ".join(sorted(links)))
+    parts = {arm: summarize(own) for arm, own in by_arm.items()}
+    steps = {arm: sum(run.steps.mean_s for run in own) / len(own) for arm, own in by_arm.items()}
+    first = arms[0].name
+    yield from _shares(first, steps[first], parts[first])
+    for one in comparisons:
+        # Signs of two means and of the verdict may differ where single steps were long.
+        if one.outcome in ("faster", "slower") and (steps[one.arm] > steps[first]) == (one.outcome == "slower"):
+            pairs = {name: (parts[first][name], parts[one.arm][name]) for name in _PARTS}
+            known = {name: _PARTS[name].fill(time=_milliseconds(b - a)) for name, (a, b) in pairs.items() if a is not None and b is not None}
+            if "exposed_s" in known:
+                step = _milliseconds(steps[one.arm] - steps[first])
+                yield _CHANGE.fill(arm=one.arm, baseline=first, step=step, parts=joined(known.values(), COMMA))
+
+
+def _by_arm(values: Mapping[str, str]) -> Text:
+    if len(set(values.values())) == 1:
+        return _ALL.fill(value=next(iter(values.values())))
+    return joined((_ONE.fill(value=value, arm=arm) for arm, value in values.items()), COMMA)
+
+
+def _shares(arm: str, step_s: float, parts: Mapping[str, float | None]) -> Iterator[Text]:
+    loader_s, exposed_s, rest_s = (parts[name] for name in _PARTS)
+    if exposed_s is None or rest_s is None:
+        return
+    waiting, exposed = (round((value or 0.0) / step_s * 100, 1) for value in (loader_s, exposed_s))
+    loader = NOTHING if loader_s is None else _LOADER.fill(share=f"{waiting:.1f} %")
+    rest = f"{max(0.0, 100 - waiting - exposed):.1f} %"
+    yield _SHARES.fill(arm=arm, step=f"{step_s * 1000:.4g} ms", loader=loader, exposed=f"{exposed:.1f} %", rest=rest)
+
+
+def _milliseconds(seconds: float) -> str:
+    # No minus before nothing.
+    return f"{round(seconds * 1000, 2) + 0.0:+.2f} ms"

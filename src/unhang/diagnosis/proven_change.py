@@ -1,0 +1,91 @@
+"""What the trials of `unhang run --fallback` found, from a run directory: which change, how it was proven, how the training went with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from unhang.diagnosis import rerun_command
+from unhang.diagnosis.proven_in_logs import first, remedy
+from unhang.diagnosis.run_history import MAX_LINE_BYTES
+from unhang.errors import EXIT_OK, RunDirError
+from unhang.knowledge.text import Text
+from unhang.model import NotExamined, Outcome, Verdict
+from unhang.records.rundir import RunDir, refuse_special
+
+
+class _Event(msgspec.Struct):
+    event: str
+    exitcode: int | None = None
+
+
+def told(found: Verdict, rundir: RunDir) -> Verdict:
+    """The verdict on a run, with what its trials found as the first remedy, where they were made for that cause.
+
+    Not where somebody else may have written them: the settings become a command.
+    """
+    try:
+        if found.primary is None or not rundir.is_trusted or not rundir.holds(rundir.solution):
+            return found
+        outcome = rundir.read(rundir.solution, Outcome)
+    except (RunDirError, OSError) as e:
+        left = NotExamined(what=rundir.relative(rundir.solution), why=str(e).replace(f"{rundir.path}/", ""))
+        return replace(found, not_examined=(*found.not_examined, left))
+    if not outcome.chosen or outcome.why != found.primary.cause:
+        return found
+    chosen = outcome.chosen or {}
+    sets = [f"{key}={_spelled(value)}" for key, value in chosen.items()]
+    trials = [t for t in (*(r.trial for r in outcome.rungs), *outcome.dropping) if t is not None and t.choice == chosen and t.outcome == "passed"]
+    speed = max((t.busbw_gbps for t in trials if t.busbw_gbps is not None), default=None)
+    steps, ended = _afterwards(rundir)
+    then = (
+        Text("the training then ended well with it", "此后训练以此正常结束")
+        if ended
+        else Text("the training then took steps with it", "此后训练以此前进了若干步")
+        if steps
+        else Text("of the training no step with it is recorded", "没有训练以此前进的记录")
+    )
+    says = Text(
+        "Proven on this machine: {what} passed {n} trials{ranks}{speed}; {then}. {file} has what was measured, and how to set it by hand.",
+        "已在本机证明：{what} 通过 {n} 次测试{ranks}{speed}；{then}。{file} 中有实测数据和手动设置的方法。",
+    ).fill(
+        what=", ".join(sets),
+        n=len(trials),
+        ranks=Text(" with {n} ranks over {backend}", "（{n} 个 rank，{backend}）").fill(n=trials[0].world_size, backend=trials[0].backend)
+        if trials
+        else Text("", ""),
+        speed=Text(", {gbps} GB/s", "，{gbps} GB/s").fill(gbps=f"{speed:.3g}") if speed is not None else Text("", ""),
+        then=then,
+        file=rundir.relative(rundir.solution_report),
+    )
+    return first(found, remedy(says, sets, rerun_command.of(rundir)))
+
+
+def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
+    """Whether a step was taken after the change, and whether the run then ended well."""
+    decoder = msgspec.json.Decoder(_Event)
+    changed = steps = ended = False
+    try:
+        refuse_special(rundir.events)
+        with rundir.events.open("rb") as f:
+            for raw in f:
+                try:
+                    event = decoder.decode(raw[:MAX_LINE_BYTES])
+                except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+                    continue
+                if event.event == "FellBack":
+                    changed, steps, ended = True, False, False
+                elif changed and event.event == "FirstStep":
+                    steps = True
+                elif changed and event.event == "Finished":
+                    # Notes may follow.
+                    ended = event.exitcode == EXIT_OK
+    except (OSError, RunDirError):
+        pass
+    return steps, ended
+
+
+def _spelled(value: object) -> str:
+    """As `--set KEY=VALUE` takes it."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

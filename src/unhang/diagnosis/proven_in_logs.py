@@ -1,0 +1,153 @@
+"""What the trials of `unhang run --fallback` found, as the first remedy of a verdict: here from a few lines in the log of a terminal.
+
+A run directory has more of it, see `solved`, which needs what nobody loads for a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from unhang.diagnosis.rerun_command import RunCommand, again
+from unhang.diagnosis.unknown import SUPERVISE
+from unhang.knowledge.commands import command
+from unhang.knowledge.text import Text
+from unhang.logs import Hit, Signature
+from unhang.model import Evidence, Finding, Remedy, Verdict
+
+CLIMBING = Signature(
+    needle=": settings may answer it; trying ", pattern=r"(?P<cause>[\w-]{1,60}): settings may answer it; trying them on this machine", role="context"
+)
+FELL_BACK = Signature(
+    needle=": from here on ",
+    pattern=(
+        r"^(?:unhang: )?(?P<what>[a-z-]+=\S.{0,300}?) (?:is the smallest change that works here|works here, and passed twice|was chosen)"
+        r"[;,:].{0,200}?: from here on (?P<set>.{1,600})$"
+    ),
+    role="context",
+)
+TAKEN_BACK = Signature(
+    needle=" it failed ",
+    pattern=r"^(?:unhang: )?with [a-z-]+=\S.{0,300}? it failed (?:before its first step: taken back|all the same: that is (?:forgotten|taken back))",
+    role="context",
+)
+FINISHED = Signature(needle="unhang: training finished after ", role="context")
+# The same as they are said in Chinese.
+CLIMBING_ZH = Signature(
+    needle="：更改设置也许能解决；正在本机用 ", pattern=r"(?P<cause>[\w-]{1,60})：更改设置也许能解决；正在本机用 ", role="context"
+)
+FELL_BACK_ZH = Signature(
+    needle="；从现在起使用 ",
+    pattern=(
+        r"^(?:unhang: )?(?:选择了 )?(?P<what>[a-z-]+=\S.{0,300}?)(?: 是此处可行的最小改动，已通过两次| 在此可行，已通过两次|，已通过两次)"
+        r".{0,200}?；从现在起使用 (?P<set>.{1,600})$"
+    ),
+    role="context",
+)
+TAKEN_BACK_ZH = Signature(
+    needle="失败：已",
+    pattern=r"^(?:unhang: )?以 [a-z-]+=\S.{0,300}? 训练(?:在第一步之前失败：已撤回|仍然失败：(?:已忘记|已撤回))",
+    role="context",
+)
+FINISHED_ZH = Signature(needle="unhang: 训练正常结束，用时 ", role="context")
+_CLIMBING, _FELL_BACK = (CLIMBING, CLIMBING_ZH), (FELL_BACK, FELL_BACK_ZH)
+_TAKEN_BACK, ENDED_WELL = (TAKEN_BACK, TAKEN_BACK_ZH), (FINISHED, FINISHED_ZH)
+# Printed where something was found on the way.
+RECORDS = Signature(needle="; unhang why ", pattern=r"unhang: (?:records in|记录在) \S.{0,300}?; unhang why (?P<run>\S.{0,300})$", role="context")
+SIGNATURES = (*_CLIMBING, *_FELL_BACK, *_TAKEN_BACK, *ENDED_WELL, RECORDS)
+
+
+def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
+    """The verdict on logs that hold what unhang wrote to the terminal; of what was found for another cause nothing is told."""
+    hits = list(hits)
+    if found.primary is None or found.primary.standing == "not-established":
+        found = _recorded(found, hits)
+    change = taken(hits)
+    if change is None or found.primary is None or found.primary.cause != change.cause:
+        return found
+    says = Text(
+        "Proven on the machine of this log by unhang run: {what} ({set}); it passed twice in trials, and {then} ({source}).",
+        "unhang run 已在该日志所属的机器上证明：{what}（{set}）；测试中通过两次，{then}（{source}）。",
+    ).fill(
+        what=change.what,
+        set=change.sets,
+        then=Text("the training then ended well with it", "此后训练以此正常结束")
+        if change.ended_well
+        else Text("the next attempt ran with it", "下一次尝试即以此运行"),
+        source=change.place,
+    )
+    return first(found, remedy(says, change.what.split(", "), None))
+
+
+def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
+    """A hang leaves nothing in a log that anybody would recognise: but unhang run has told where its verdict is."""
+    told = [h for h in hits if h.signature in (RECORDS, *ENDED_WELL)]
+    # The records of a run that ended well are named behind its end.
+    if not told or any(h.signature in ENDED_WELL for h in told[-2:]):
+        return found
+    last = told[-1]
+    says = Text(
+        "unhang run found something in this run, and its records tell what; in this log nothing else names it",
+        "unhang run 在这次运行中发现了问题，详情在其记录中；该日志里没有别的内容指明原因",
+    )
+    primary = found.primary or Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says.en,
+        says_zh=says.zh,
+        evidence=(Evidence(source=last.source, line=last.line, text=last.text.strip()),),
+    )
+    read = Text("Read the verdict of the run itself.", "查看该次运行本身的结论。")
+    look = command("unhang why {path:path}", path=last.groups["run"].strip("'"))
+    remedy = Remedy(id="read-verdict", says=read.en, says_zh=read.zh, command=look)
+    # It was run under unhang.
+    others = (one for one in primary.remedies if one != SUPERVISE)
+    return replace(found, primary=replace(primary, remedies=(remedy, *others)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """`what` as `--set` takes it, `sets` what came of it, `cause` what it answers; `place` is the line that tells it."""
+
+    cause: str
+    what: str
+    sets: str
+    place: str
+    ended_well: bool
+
+    @property
+    def course(self) -> Text:
+        """How the training went on behind the failure."""
+        if self.ended_well:
+            return Text("; with {what} the training then finished", "；此后以 {what} 训练正常结束").fill(what=self.what)
+        return Text("; it then went on with {what}", "；此后以 {what} 继续").fill(what=self.what)
+
+
+def taken(hits: Iterable[Hit]) -> Change | None:
+    """The change that was taken last, and not taken back."""
+    told = [h for h in hits if h.signature in SIGNATURES]
+    last = next((n for n in reversed(range(len(told))) if told[n].signature in (*_FELL_BACK, *_TAKEN_BACK)), None)
+    climb = next((h for h in reversed(told[:last]) if h.signature in _CLIMBING), None)
+    if last is None or climb is None or told[last].signature in _TAKEN_BACK:
+        return None
+    at = told[last]
+    ended_well = any(h.signature in ENDED_WELL and h.source == at.source for h in told[last + 1 :])
+    return Change(cause=climb.groups["cause"], what=at.groups["what"], sets=at.groups["set"], place=f"{at.source}:{at.line}", ended_well=ended_well)
+
+
+def remedy(says: Text, sets: Iterable[str], typed: RunCommand | None) -> Remedy:
+    """`sets` as `--set` takes them; `typed` is what was run, where that is known."""
+    added = [word for one in sets for word in ("--set", one)]
+    return Remedy(id="proven-here", says=says.en, says_zh=says.zh, command=again(added, typed), trial="passed")
+
+
+def first(found: Verdict, remedy: Remedy) -> Verdict:
+    """With it in front, and without those that say to type the same: what was proven says more."""
+    assert found.primary is not None
+    others = (r for r in found.primary.remedies if r.command is None or _typed_as(r.command) != _typed_as(remedy.command or ""))
+    return replace(found, primary=replace(found.primary, remedies=(remedy, *others)))
+
+
+def _typed_as(command: str) -> list[str]:
+    """Words with which two commands of `unhang run` are compared: a `--` changes nothing."""
+    return [word for word in command.split() if word != "--"]

@@ -1,0 +1,279 @@
+"""How a run went as a whole, from its events: whether it came to an end, with which exit code, and which incidents were opened on the way.
+
+A run directory without incidents is no proof of health: unhang itself may have been killed, or the disk may have refused the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
+from unhang.knowledge import seen, words
+from unhang.knowledge.commands import Command, command
+from unhang.knowledge.text import Text, joined
+from unhang.model import Evidence, Finding, NotExamined, Remedy
+from unhang.records.rundir import refuse_special
+from unhang.records.status import Seen
+
+MAX_LINE_BYTES = 1024 * 1024
+
+
+def read_logs(folder: str) -> Remedy:
+    return Remedy(
+        id="read-log",
+        says="Have the logs of the last attempt read.",
+        says_zh="让 unhang 读取最后一次尝试的日志。",
+        command=why(folder),
+    )
+
+
+def why(path: str) -> Command | None:
+    """The command that judges something."""
+    return command("unhang why {path:path}", path=path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastSeen:
+    """Where ranks were by their last heartbeats as a signal came; `still_s`: how long before it the training had moved."""
+
+    signal: str
+    seen: tuple[Seen, ...]
+    still_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forced:
+    """Ranks that were ended by force, `after_s` behind the signal; not `by_us`: by their launcher, as it seems."""
+
+    seen: tuple[Seen, ...]
+    after_s: float
+    by_us: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunHistory:
+    """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines; `cut`:
+    some of them stand behind the last whole event, which was told at `last_s`.
+
+    `opened`: the incidents that were opened, without those that turned out to be none. `was_interrupted` is None where the record does not say.
+    """
+
+    source: str
+    exists: bool = True
+    exitcode: int | None = None
+    elapsed_s: float = 0.0
+    line: int | None = None
+    opened: tuple[int, ...] = ()
+    damaged: int = 0
+    cut: bool = False
+    last_s: float = 0.0
+    was_interrupted: bool | None = None
+    last_seen: LastSeen | None = None
+    forced: tuple[Forced, ...] = ()
+    # After the last incident was opened its ranks were started again, or what it stalled in was over.
+    restarted: bool = False
+    resumed: bool = False
+
+    @property
+    def well(self) -> bool:
+        """The training ended by itself, with exit code 0, and nothing was ever found wrong with it."""
+        return self.exitcode == EXIT_OK and not self.opened
+
+    @property
+    def recovered(self) -> bool:
+        """The training ended with exit code 0, and had gone on after all that was found wrong with it."""
+        return self.exitcode == EXIT_OK and (self.restarted or self.resumed)
+
+    @property
+    def interrupted(self) -> bool:
+        # A training that ended itself with 143 is none; runs from before that was written had one code for all.
+        return self.exitcode == EXIT_INTERRUPTED if self.was_interrupted is None else self.was_interrupted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """How a run stands whose end is not recorded. `why` the end is not recorded, in a few words; `says` with where the ranks were."""
+
+    why: Text
+    says: Text
+    evidence: tuple[Evidence, ...]
+    remedies: tuple[Remedy, ...]
+
+    def finding(self, more: Sequence[Text] = ()) -> Finding:
+        """With what else is to be said of it."""
+        says = joined([self.says, *more])
+        return Finding(
+            cause="unknown",
+            standing="not-established",
+            says=says.en,
+            says_zh=says.zh,
+            evidence=self.evidence,
+            remedies=self.remedies,
+        )
+
+
+class _Event(msgspec.Struct):
+    event: str
+    s: float = 0.0
+    exitcode: int | None = None
+    elapsed_s: float | None = None
+    incident: int | None = None
+    restarts: int = 0
+    interrupted: bool | None = None
+    attempt: int | None = None
+    kind: str = ""
+    signal: str = ""
+    seen: tuple[Seen, ...] = ()
+    still_s: float | None = None
+    after_s: float = 0.0
+    by_us: bool = True
+
+
+def drawn(path: Path, *, attempt: int, kinds: Collection[str]) -> list[int]:
+    """The incidents of these kinds in an attempt on which a verdict was drawn, in order. Raises OSError."""
+    refuse_special(path)
+    decoder = msgspec.json.Decoder(_Event)
+    current: int | None = None
+    opened: set[int] = set()
+    found: list[int] = []
+    with path.open("rb") as f:
+        for raw in f:
+            try:
+                event = decoder.decode(raw[:MAX_LINE_BYTES])
+            except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+                continue
+            if event.event == "Started":
+                current = event.attempt
+            if current != attempt or event.incident is None:
+                continue
+            if event.event == "Opened" and event.kind in kinds:
+                opened.add(event.incident)
+            elif event.event == "Abandoned":
+                opened.discard(event.incident)
+            elif event.event == "Drawn" and event.incident in opened:
+                found.append(event.incident)
+    return found
+
+
+def read(path: Path, *, source: str) -> RunHistory:
+    """The course of a run from its events.jsonl. A line that was cut off is counted, not raised. Raises OSError where it cannot be read at all."""
+    finished: tuple[int, _Event] | None = None
+    opened: list[int] = []
+    damaged, restarted, resumed, another = 0, False, False, False
+    cut, last_s = False, 0.0
+    last_seen: LastSeen | None = None
+    forced: list[Forced] = []
+    decoder = msgspec.json.Decoder(_Event)
+    refuse_special(path)
+    try:
+        with path.open("rb") as f:
+            for number, raw in enumerate(f, 1):
+                try:
+                    event = decoder.decode(raw[:MAX_LINE_BYTES])
+                except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+                    damaged += bool(raw.strip())
+                    cut = cut or bool(raw.strip())
+                    continue
+                cut, last_s = False, event.s
+                if event.event == "Finished" and event.exitcode is not None:
+                    finished = (number, event)
+                elif event.event == "Opened" and event.incident is not None:
+                    opened.append(event.incident)
+                    restarted = resumed = False
+                elif event.event == "Started":
+                    restarted, another = bool(opened), False
+                elif event.event == "Attached" and opened:
+                    # torchrun starts its ranks again and tells nobody. What the command starts next tells nothing of the program that failed.
+                    another = another or not event.restarts
+                    restarted = restarted or not another
+                elif event.event == "CaughtUp":
+                    resumed = True
+                elif event.event == "Abandoned" and event.incident in opened:
+                    opened.remove(event.incident)
+                elif event.event == "LastSeen":
+                    last_seen = LastSeen(signal=event.signal, seen=event.seen, still_s=event.still_s)
+                elif event.event == "Forced":
+                    forced.append(Forced(seen=event.seen, after_s=event.after_s, by_us=event.by_us))
+    except FileNotFoundError:
+        return RunHistory(source=source, exists=False)
+    if finished is None:
+        return RunHistory(source=source, opened=tuple(opened), damaged=damaged, cut=cut, last_s=last_s, last_seen=last_seen, forced=tuple(forced))
+    line, end = finished
+    elapsed = end.s if end.elapsed_s is None else end.elapsed_s
+    return RunHistory(
+        source=source,
+        exitcode=end.exitcode,
+        elapsed_s=elapsed,
+        line=line,
+        opened=tuple(opened),
+        damaged=damaged,
+        was_interrupted=end.interrupted,
+        restarted=restarted,
+        resumed=resumed,
+        last_seen=last_seen,
+        forced=tuple(forced),
+    )
+
+
+def unknown(course: RunHistory, *, damaged: Collection[int] = (), logs: str | None = None, unfinished: Unfinished | None = None) -> Finding | None:
+    """What is to be said of a run of which no incident can be read; None where it went well, or was interrupted.
+
+    `damaged`: the incidents that are there; `logs`: those of the last attempt, as they may be named to `unhang why`; `unfinished`: how it stands,
+    where its end is not recorded.
+    """
+    if course.well or (course.interrupted and not course.opened):
+        return None
+    broken, gone = Text("damaged", "已损坏"), Text("missing", "缺失")
+    states = ((broken, [n for n in course.opened if n in damaged]), (gone, [n for n in course.opened if n not in damaged]))
+    lacking = Text("the records of {incidents} are {state}", "{incidents} 的记录{state}")
+    parts = [lacking.fill(incidents=_incidents(numbers), state=state) for state, numbers in states if numbers]
+    lost = joined(parts, Text(", ", "，")) if parts else Text("no incident of it was recorded", "没有记录下任何事件")
+    if unfinished is not None:
+        return unfinished.finding([*([lost] if course.opened else []), *asked(course)])
+    ended = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=str(course.exitcode))
+    if course.interrupted:
+        ended = Text("was interrupted after {s}", "在 {s} 后被中断").fill(s=words.seconds(course.elapsed_s))
+    says = Text("the training {ended}; {lost}", "训练{ended}；{lost}").fill(ended=ended, lost=lost)
+    evidence = (
+        ()
+        if course.line is None
+        else (words.stated(course.source, Text("Finished, exit code {n}", "已结束，退出码 {n}").fill(n=str(course.exitcode)), course.line),)
+    )
+    remedies = () if logs is None else (read_logs(logs),)
+    return Finding(cause="unknown", standing="not-established", says=says.en, evidence=evidence, remedies=remedies, says_zh=says.zh)
+
+
+def asked(course: RunHistory) -> list[Text]:
+    """Where ranks were as they were told to end, and who had to be killed, of a run that a signal ended or was to end."""
+    found = []
+    if course.last_seen is not None:
+        found.append(seen.before_signal(course.last_seen.signal, course.last_seen.seen, course.last_seen.still_s))
+    return [*found, *(seen.by_force(f.seen, f.after_s, by_us=f.by_us) for f in course.forced)]
+
+
+def not_examined(
+    course: RunHistory, unreadable: dict[int, str], *, unfinished: Unfinished | None = None, judged: bool = False
+) -> tuple[NotExamined, ...]:
+    """What the events tell of and nobody could look at: `unreadable` incidents with the reason, an end that was not the training's own. `judged`: the
+    verdict is on an incident, and says nothing of where the ranks were last.
+    """
+    found = [NotExamined(what=f"incident {n}", why=why) for n, why in sorted(unreadable.items())]
+    if not course.exists:
+        found.append(NotExamined(what=course.source, why="it is missing: how the run ended is not known"))
+    if course.damaged:
+        found.append(NotExamined(what=f"{course.damaged} line{'s' if course.damaged > 1 else ''} of {course.source}", why="damaged"))
+    if course.interrupted:
+        after = words.seconds(course.elapsed_s)
+        found.append(NotExamined(what="the rest of the training", why=f"the run was interrupted after {after}", why_zh=f"运行在 {after} 后被中断"))
+    elif course.exists and unfinished is not None:
+        why = unfinished.says if judged else Text("it is not recorded: {why}", "没有记录：{why}").fill(why=unfinished.why)
+        found.append(NotExamined(what="the end of the run", why=why.en, why_zh=why.zh))
+    return tuple(found)
+
+
+def _incidents(numbers: Sequence[int]) -> Text:
+    return Text("incident{s} {numbers}", "事件 {numbers}").fill(s="s" if len(numbers) > 1 else "", numbers=", ".join(map(str, numbers)))

@@ -1,0 +1,83 @@
+"""What the errors of unhang's own collectives and evaluations say, as they stand in logs and in what a rank has raised.
+
+Only where they ended a process: a line that begins with the type. An evaluation that failed tells them too, and the training goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from unhang.frames import place, user_frame
+from unhang.knowledge import text, words
+from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.text import NOTHING, Text
+from unhang.logs.signature import Role, Signature
+
+if TYPE_CHECKING:
+    from unhang.logs import Hit
+    from unhang.model import Finding, Standing
+    from unhang.records.incident_view import IncidentView
+
+_NUMBER = re.compile(r"\d+")
+
+
+def signature(error: str, needle: str, pattern: str, *, role: Role = "root", says: str = "") -> Signature:
+    """Of an error of this library, by what stands behind its type."""
+    return Signature(needle=needle, pattern=rf"^(?:unhang\.errors\.)?{error}: {pattern}", role=role, says=says)
+
+
+def numbers(said: str | None) -> tuple[int, ...]:
+    """The ranks of "0, 1, 2"."""
+    return tuple(sorted({int(n) for n in _NUMBER.findall(said or "")}))
+
+
+def raisers(hits: Sequence[Hit]) -> tuple[int, ...]:
+    return tuple(sorted({h.rank for h in hits if h.rank is not None}))
+
+
+def line_of(hits: Sequence[Hit], seen: LogView | IncidentView) -> str | None:
+    """The user's line from which the first of them was raised."""
+    for hit in hits:
+        if isinstance(seen, LogView):
+            back = seen.traceback_of(hit)
+            frame = user_frame(back.frames) if back is not None else None
+            if frame is not None:
+                return place(frame, "")
+        elif (found := next((at for r in seen.raised if r.number == hit.rank and (at := seen.where(r)) is not None), None)) is not None:
+            return found
+    return None
+
+
+def finding(
+    cause: Cause,
+    hits: Sequence[Hit],
+    says: Text,
+    *,
+    standing: Standing,
+    ranks: Sequence[int],
+    where: str | None,
+    remedies: tuple[str, ...] | None = None,
+) -> Finding:
+    """`ranks` are those that it is about; hosts are told only where they are those of such ranks."""
+    hosts = tuple(dict.fromkeys(h.host for h in hits if h.host is not None and h.rank in ranks))
+    firsts = tuple({h.text.strip(): h for h in hits}.values())
+    return cause.finding(
+        standing=standing, says=says, ranks=tuple(ranks), hosts=hosts, where=where, evidence=words.hit_evidence(firsts), remedies=remedies
+    )
+
+
+def at_line(where: str | None) -> Text:
+    return Text(" at {at}", "（位于 {at}）").fill(at=where) if where is not None else NOTHING
+
+
+def fewest(counts: Mapping[int, int]) -> tuple[int, ...]:
+    """Ranks whose count is not that of more than half of them; all where there is no such count."""
+    values = list(counts.values())
+    most = max(values, key=values.count)
+    return tuple(r for r, n in sorted(counts.items()) if n != most) if 2 * values.count(most) > len(values) else tuple(sorted(counts))
+
+
+def differs(ranks: Sequence[int]) -> Text:
+    return Text("{who} {differ}", "{who} 不同").fill(who=text.ranks(ranks), differ=words.verb(ranks, "differs", "differ"))

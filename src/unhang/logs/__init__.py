@@ -1,0 +1,44 @@
+"""Logs of a failed run: opened, streamed, cleaned of what launchers and terminals put around each line, searched for signatures and tracebacks.
+
+`finding` and `opening` (files, archives, standard input) > `line` (prefixes, rank, host, pid, time) > `signature` > `needles` (the engine) >
+`blocks` > `looking` > `search`. What a log tells about the job beside its errors stands in `said`, and is read by `watchdog`, `exits`, `nccl`,
+`work`, `attempts` and `job_size`.
+"""
+
+from unhang.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse
+from unhang.logs.needles import Needles
+from unhang.logs.owner import Owner, owner_of
+from unhang.logs.prefixes import Writer, rank_at, writer_at
+from unhang.logs.search import LogRead, Stopped, read, scan
+from unhang.logs.signature import NEAR_LINES, Hit, Role, Signature, by_cause, match
+from unhang.logs.timestamps import Stamp, resolve
+from unhang.logs.tracebacks import Traceback
+
+__all__ = [
+    "MAX_LINE_BYTES",
+    "NEAR_LINES",
+    "Hit",
+    "Line",
+    "LogRead",
+    "Needles",
+    "Owner",
+    "Role",
+    "Signature",
+    "Stamp",
+    "Stopped",
+    "Traceback",
+    "Writer",
+    "by_cause",
+    "clean",
+    "decode",
+    "last_lines",
+    "lines",
+    "match",
+    "owner_of",
+    "parse",
+    "rank_at",
+    "read",
+    "resolve",
+    "scan",
+    "writer_at",
+]

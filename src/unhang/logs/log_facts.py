@@ -1,0 +1,136 @@
+"""What a log tells about the job beside its errors: watchdog states, NCCL's own words, exit codes, slow work. Plain data; readers fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unhang.frames import Frame
+    from unhang.logs.signature import Hit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class At:
+    """Where a log said something, and of whom."""
+
+    source: str
+    line: int | None
+    text: str
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeout:
+    """A collective that the watchdog of one rank gave up: `ran_ms` after it began."""
+
+    at: At
+    group: str | None
+    seq: int | None
+    op: str
+    numel_in: int | None
+    numel_out: int | None
+    timeout_ms: int
+    ran_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """The counters that a watchdog prints: numbers of the work that failed, the last enqueued, the last completed, on this rank in this group."""
+
+    at: At
+    group: str | None
+    failed: int
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Where the main thread of a process stood, innermost frame last, by a stack in a log from `line` to `end`; `rank` is None where not told.
+
+    `executes`: whether py-spy saw it on a processor, None where faulthandler wrote it, which does not tell. `went_on` is a line behind it in which
+    the training counts on, and `later_s` the time of the first line that its writer dated behind it (seconds, as those of hits). `far`: so much
+    follows it before anything fails that how old it is is not known.
+    """
+
+    source: str
+    line: int
+    end: int
+    rank: int | None
+    frames: tuple[Frame, ...]
+    executes: bool | None = None
+    went_on: int | None = None
+    later_s: float | None = None
+    far: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """A communicator on one rank of it; `comm_id` is the same on all. `completed` is False where its "Init START" has no "Init COMPLETE"."""
+
+    at: At
+    comm: str
+    comm_id: str | None = None
+    rank: int
+    nranks: int
+    completed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """The last collective of one process on a communicator that its log shows; `count` is its number there, counted alike by all ranks.
+
+    `comm_id` is the same on all of them, None where the communicator's beginning is not in the log.
+    """
+
+    at: At
+    op: str
+    count: int
+    comm_id: str | None
+    nranks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """A process whose end a launcher reported; `code` as in subprocess, negative for a signal."""
+
+    at: At
+    code: int
+    local_rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclSaid:
+    """NCCL's own words.
+
+    `versions`, `transports` ("P2P/CUMEM", "SHM/direct", "NET/IB/0/GDRDMA", "NET/Socket/0"), `interfaces` ("Bootstrap eth0:10.0.0.7<0>") and
+    `settings` ("NAME=value") map each value to the places where it stood; `traces` are return-code lines ("transport/shm.cc:114 -> 2"). `calls`
+    are there with NCCL_DEBUG_SUBSYS=COLL. `warnings` are those of NCCL_DEBUG=WARN, `last_errors` what callers quote of NCCL behind "Last error:".
+    `guessed` are the devices that torch chose by itself.
+    """
+
+    versions: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    inits: tuple[Init, ...] = ()
+    transports: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    interfaces: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    settings: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    traces: tuple[At, ...] = ()
+    calls: tuple[Call, ...] = ()
+    guessed: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    warnings: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    last_errors: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+
+    @property
+    def informs(self) -> bool:
+        """Whether NCCL_DEBUG=INFO was on."""
+        return bool(self.inits or self.transports or self.interfaces or self.settings or self.traces or self.calls)
+
+
+def at(hit: Hit) -> At:
+    """Where a hit stands, and of whom it is."""
+    return At(source=hit.source, line=hit.line, text=hit.text, rank=hit.rank, host=hit.host, pid=hit.pid, at_s=hit.at_s)

@@ -1,0 +1,326 @@
+"""Whether an environment works at its place: by its own Python, by the sums of its files, and by what is known of environments that moved."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from unhang.errors import UnhangError
+from unhang.facts import python_env, snapshot
+from unhang.facts.host import Host
+from unhang.knowledge import catalogue
+from unhang.knowledge.causes import env_relocation
+from unhang.knowledge.commands import command
+from unhang.model import Area, Evidence, HostFinding, NotExamined, Remedy
+from unhang.pack import import_checks, relocate
+from unhang.pack import manifest as manifests
+from unhang.pack.manifest import Manifest
+from unhang.probes.live import verdict_of
+from unhang.text import Text
+
+SCHEMA = "unhang/pack-verify/1"
+TITLES = {
+    "place": Text("Place", "位置"),
+    "files": Text("Files", "文件"),
+    "python": Text("Python", "Python"),
+    "imports": Text("Imports", "导入"),
+    "pip": Text("pip check", "pip check"),
+    "scripts": Text("Console scripts", "命令行脚本"),
+    "gloo": Text("torchrun, Gloo", "torchrun，Gloo"),
+    "nccl": Text("NCCL", "NCCL"),
+}
+# Of failures that are alike so many are examined one by one.
+_MOST = 8
+_REPAIR = Remedy(id="repair-in-place", says="Rewrite what names the old place.", says_zh="改写仍指向旧位置的内容。")
+_AGAIN = Remedy(id="load-again", says="Put it in its place again, from its archive.", says_zh="用它的归档重新加载。")
+_QUOTED = 5
+_NOT_GPU = NotExamined(
+    what="GPUs, and collectives of NCCL", why="unhang doctor --live does that", what_zh="GPU 与 NCCL 集合通信", why_zh="由 unhang doctor --live 检查"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """`digest` is the SHA-256 of the manifest: the same on all hosts that hold the same environment."""
+
+    schema: str = SCHEMA
+    dest: str
+    digest: str
+    areas: tuple[Area, ...]
+    findings: tuple[HostFinding, ...]
+    not_examined: tuple[NotExamined, ...] = (_NOT_GPU,)
+
+    @property
+    def is_good(self) -> bool:
+        return not any(f.severity == "error" for f in self.findings) and all(a.state != "unknown" for a in self.areas)
+
+
+def verify(given: Path, *, limit_s: float) -> Verification:
+    """Check an environment that was loaded; each import and each script may take `limit_s` seconds. Raises UnhangError if it was not loaded."""
+    dest = given.resolve()
+    known, encoded, placed = manifests.read_placed(dest)
+    digest = manifests.digest(encoded)
+    areas, findings = [], []
+    wrong = relocate.differences(dest, msgspec.to_builtins(known.entries), placed["changed"])
+    told = _ask(dest, limit_s)
+    again = replace(_AGAIN, command=command("unhang pack load --replace FILE {dest:path}", dest=dest))
+    own = (_place(dest, placed, digest), files(str(dest), known, wrong, told, again))
+    # One command puts all of it right.
+    is_answered = any(found for _, found in own)
+    for area, found in (*own, _python(dest), *interpret(told, known)):
+        areas.append(area)
+        findings += [replace(f, remedies=()) for f in found] if is_answered and area.id not in ("place", "files") else found
+    return Verification(dest=str(dest), digest=digest, areas=tuple(areas), findings=tuple(findings))
+
+
+def repair(given: Path) -> bool:
+    """Rewrite what names an earlier place of an environment that was moved since. Returns whether it was. Raises UnhangError."""
+    dest = given.resolve()
+    _, encoded, placed = manifests.read_placed(dest)
+    if not _is_moved(dest, placed):
+        return False
+    try:
+        relocate.move(dest, str(dest), encoded)
+    except (OSError, ValueError) as e:
+        raise UnhangError(f"cannot repair {dest}: {e}", hint="unhang pack load --replace FILE DEST") from e
+    return True
+
+
+def _is_moved(dest: Path, placed: Mapping[str, Any]) -> bool:
+    # send keeps the path as it was given: directories above it may be links.
+    return str(dest) != os.path.realpath(str(placed["dest"]))
+
+
+def _ask(dest: Path, limit_s: float) -> Mapping[str, Any] | str:
+    """What its own Python finds out, or why it does not."""
+    with tempfile.TemporaryFile() as out:
+        try:
+            asked = subprocess.Popen(
+                [str(dest / "bin" / "python"), "-I", import_checks.__file__, str(limit_s)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=import_checks.environ(),
+                start_new_session=True,
+            )
+        except OSError as e:
+            return str(e)
+        try:
+            asked.wait()
+        finally:
+            # Interrupted: it ends what it has started.
+            import_checks.end(asked)
+        out.seek(0)
+        said = out.read().decode(errors="replace")
+    try:
+        found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return said.strip()[-1000:] or f"exit code {asked.returncode}"
+    return found
+
+
+def _place(dest: Path, placed: Mapping[str, Any], digest: str) -> tuple[Area, list[HostFinding]]:
+    findings = []
+    if _is_moved(dest, placed):
+        findings.append(
+            _finding(
+                "place",
+                Text(f"it was placed at {placed['dest']} and is at {dest} now", f"它原本放置于 {placed['dest']}，现在位于 {dest}"),
+                Text("paths inside it lead to the old place", "其中的路径仍指向旧位置"),
+                remedies=(replace(_REPAIR, command=command("unhang pack verify --repair {dest:path}", dest=dest)),),
+            )
+        )
+    if placed["manifest"] != digest:
+        findings.append(
+            _finding(
+                "place",
+                Text("its manifest is not the one that it was loaded with", "它的清单不是加载时的那一份"),
+                Text("nothing is known of it", "无从判断"),
+            )
+        )
+    return _area("place", findings, Text(f"{dest}, digest {digest[:16]}", f"{dest}，摘要 {digest[:16]}")), findings
+
+
+def files(
+    dest: str, known: Manifest, wrong: Sequence[tuple[str, str]], told: Mapping[str, Any] | str, *remedies: Remedy
+) -> tuple[Area, list[HostFinding]]:
+    """`wrong` are the paths that are not as they were placed, each with what is wrong; `told` is what `checks` found out."""
+    n = len(known.entries)
+    added = set() if isinstance(told, str) else set(told["hooks"]) - {e.path for e in known.entries}
+    wrong = [*wrong, *((path, "was added, and runs whenever Python starts") for path in sorted(added))]
+    if wrong:
+        quoted = ", ".join([f"{path} {why}" for path, why in wrong[:_QUOTED]] + ["…"] * (len(wrong) > _QUOTED))
+        says = Text(f"not as packed ({len(wrong)}): {quoted}", f"与打包时不同（{len(wrong)}）：{quoted}")
+        leads_to = Text("what was proven elsewhere does not hold here", "在别处验证过的结论在这里不成立")
+        evidence = [Evidence(source=f"{dest}/{path}", text=why) for path, why in wrong[:_QUOTED]]
+        findings = [_finding("files", says, leads_to, evidence=evidence, remedies=remedies)]
+        return _area("files", findings, Text(f"{n} entries, {len(wrong)} not as packed", f"{n} 个条目，其中 {len(wrong)} 个与打包时不同")), findings
+    says = Text(
+        f"{n} entries as packed, {len(known.places)} of them rewritten for this place",
+        f"{n} 个条目与打包时一致，其中 {len(known.places)} 个按此位置改写",
+    )
+    return _area("files", [], says), []
+
+
+def _python(dest: Path) -> tuple[Area, list[HostFinding]]:
+    """What is known of environments that were moved, of this one."""
+    host = Host(environ={"PATH": f"{dest}/bin", "VIRTUAL_ENV": str(dest)})
+    taken = snapshot.take(host, only=(python_env.SUBJECT.id,))
+    seen = taken.get(python_env.SUBJECT)
+    if seen is None:
+        return Area(id="python", state="unknown", summary="it could not be looked at", summary_zh="未能查看"), []
+    on_host = env_relocation.CAUSE.on_host
+    assert on_host is not None
+    findings = [replace(f, area="python") for f in on_host(taken)]
+    says = python_env.SUBJECT.summary(replace(seen, chosen_by=f"{dest}/bin", own=None))
+    return _area("python", findings, says), findings
+
+
+def interpret(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[Area, list[HostFinding]]]:
+    """What `checks` found out, by area. A reason that an area gave is not given again."""
+    given: set[str] = set()
+    for area, findings in _interpreted(told, known):
+        for n, f in enumerate(findings):
+            reason = _last(f.evidence[0].text) if f.evidence and f.evidence[0].text else ""
+            if reason in given:
+                findings[n] = replace(f, says=f.says.replace(reason, "as above"), says_zh=f.says_zh.replace(reason, "同上"), remedies=())
+            given |= {reason} if reason else set()
+        yield area, findings
+
+
+def _interpreted(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[Area, list[HostFinding]]]:
+    if isinstance(told, str):
+        silent = Text("its Python does not start", "其中的 Python 无法启动")
+        found = [_judged("imports", silent, told)]
+        yield _area("imports", found, silent), found
+        unseen = Text("not looked at: {why}", "未查看：{why}").fill(why=silent)
+        yield from ((Area(id=id, state="unknown", summary=unseen.en, summary_zh=unseen.zh), []) for id in ("pip", "scripts", "gloo", "nccl"))
+        return
+    modules = told["modules"]
+    names = {f["module"]: f"{f['module']} ({modules[f['module']]})" for f in told["imports"]["failed"]}
+    works = Text("{good} of {n} top-level modules", "{n} 个顶层模块中的 {good} 个")
+    yield _each("imports", told["imports"], "module", names, Text("cannot import {names}", "无法导入 {names}"), works, modules)
+    yield _pip(told["pip"])
+    works = Text("{good} of {n} start", "{n} 个中有 {good} 个能启动")
+    yield _each("scripts", told["scripts"], "script", {}, Text("cannot start {names}", "无法启动 {names}"), works, modules)
+    if known.torch is None:
+        absent = Text("no torch in this environment", "此环境中没有 torch")
+        yield from ((Area(id=id, state="absent", summary=absent.en, summary_zh=absent.zh), []) for id in ("gloo", "nccl"))
+        return
+    yield _gloo(told["gloo"])
+    yield _nccl(told["nccl"], known)
+
+
+def _each(
+    area: str, told: Mapping[str, Any], key: str, names: Mapping[str, str], fails: Text, works: Text, modules: Mapping[str, str]
+) -> tuple[Area, list[HostFinding]]:
+    lacking = {f[key]: missing for f in told["failed"] if (missing := _lacks(f["output"], modules))}
+    failed = [f for f in told["failed"] if f[key] not in lacking]
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for f in failed:
+        alike.setdefault(_last(f["output"]), []).append((names.get(f[key], f[key]), f["output"]))
+    findings = [
+        _judged(area, fails.fill(names=", ".join([name for name, _ in of[:_MOST]] + ["…"] * (len(of) > _MOST))), of[0][1])
+        for of in list(alike.values())[:_MOST]
+    ]
+    says = works.fill(n=told["tried"], good=told["tried"] - len(told["failed"]))
+    if lacking:
+        names_of = ", ".join(sorted(f"{Path(name).name} ({missing})" for name, missing in lacking.items())[:_MOST])
+        says += Text(f"; need packages that were not installed: {names_of}", f"；需要未安装的软件包：{names_of}")
+    return _area(area, findings, says), findings
+
+
+def _lacks(output: str, modules: Mapping[str, str]) -> str | None:
+    """The module that an output ends in asking for, if no distribution of the environment brings it: that is no fault of the move."""
+    last = output.rstrip().rpartition("\n")[2]
+    asked = re.findall(r"^ModuleNotFoundError: No module named '([\w.]+)'", output, re.MULTILINE)
+    if not asked or asked[-1] not in last or not last.startswith(("ImportError", "ModuleNotFoundError")):
+        return None
+    top = asked[-1].partition(".")[0]
+    # What Python itself lacks is no package that was never installed; tkinter's library does not travel.
+    return None if top in modules or top in sys.stdlib_module_names - {"tkinter", "_tkinter"} else asked[-1]
+
+
+def _pip(told: Any) -> tuple[Area, list[HostFinding]]:
+    if told is None:
+        return Area(id="pip", state="absent", summary="pip is not installed in it", summary_zh="其中没有安装 pip"), []
+    code, output = told
+    if code == 0:
+        return Area(id="pip", state="ok", summary="no broken requirements", summary_zh="依赖完整"), []
+    # So it was where it was packed, too: nothing of it comes from the move.
+    found = HostFinding(
+        cause="version-mismatch",
+        area="pip",
+        severity="warning",
+        says=f"pip check: {' '.join(output.split())[-300:]}",
+        leads_to="packages may not work together; if nothing was changed since, it was so before the move",
+        leads_to_zh="软件包之间可能不兼容；若此后没有改动，移动之前就是如此",
+    )
+    return _area("pip", [found], Text(f"exit code {code}", f"退出码 {code}")), [found]
+
+
+def _gloo(told: Any) -> tuple[Area, list[HostFinding]]:
+    if told is None:
+        return Area(id="gloo", state="absent", summary="there is no bin/torchrun", summary_zh="没有 bin/torchrun"), []
+    code, output = told
+    findings = (
+        []
+        if code == 0
+        else [_judged("gloo", Text("2 ranks of torchrun fail at an all_reduce", "torchrun 的 2 个 rank 在 all_reduce 处失败"), output)]
+    )
+    return _area("gloo", findings, Text("2 ranks, all_reduce", "2 个 rank，all_reduce")), findings
+
+
+def _nccl(told: Any, known: Manifest) -> tuple[Area, list[HostFinding]]:
+    code, output = told
+    if known.torch is not None and known.torch.cuda is None:
+        return Area(id="nccl", state="absent", summary="torch without CUDA", summary_zh="不带 CUDA 的 torch"), []
+    if code == 0 and (version := output.strip().rpartition("\n")[2].strip('"')) != "null":
+        return Area(id="nccl", state="ok", summary=f"NCCL {version} loads", summary_zh=f"NCCL {version} 可以加载"), []
+    found = [_judged("nccl", Text("NCCL does not load", "NCCL 无法加载"), output)]
+    return _area("nccl", found, Text(f"exit code {code}", f"退出码 {code}")), found
+
+
+def _judged(area: str, says: Text, output: str) -> HostFinding:
+    """By the same code as `unhang why`; what it does not know is not established."""
+    with tempfile.NamedTemporaryFile("w", prefix="unhang-pack-", suffix=".log") as log:
+        log.write(output + "\n")
+        log.flush()
+        verdict = verdict_of([Path(log.name)])
+    primary = verdict.primary if verdict is not None else None
+    cause = primary.cause if primary is not None and primary.cause in catalogue.load() else "rank-exception"
+    return HostFinding(
+        cause=cause,
+        area=area,
+        severity="error",
+        says=f"{says.en}: {_last(output)}",
+        says_zh=f"{says.zh}：{_last(output)}",
+        leads_to="what uses it fails in the same way",
+        leads_to_zh="使用它的程序会以同样的方式失败",
+        evidence=(Evidence(source=area, text=output.strip()[-2000:]),),
+        remedies=primary.remedies if primary is not None else (),
+    )
+
+
+def _last(output: str) -> str:
+    return output.strip().rpartition("\n")[2][-300:] or "no output"
+
+
+def _finding(area: str, says: Text, leads_to: Text, *, evidence: Iterable[Evidence] = (), remedies: tuple[Remedy, ...] = ()) -> HostFinding:
+    found = env_relocation.CAUSE.host_finding(area=area, severity="error", says=says, leads_to=leads_to, remedies=(), evidence=tuple(evidence))
+    return replace(found, remedies=remedies)
+
+
+def _area(id: str, findings: list[HostFinding], says: Text) -> Area:
+    bad = any(f.severity != "note" for f in findings)
+    return Area(id=id, state="found" if bad else "noted" if findings else "ok", summary=says.en, summary_zh=says.zh)

@@ -1,0 +1,278 @@
+"""The rungs of the ladder: what is tried, in which order, and what each costs.
+
+What the verdict prescribes comes first, then the least costly. A rung adds to those below it: two transports may both be broken, and what was not
+needed is dropped afterwards. Two rungs are otherwise: what the preset adds is left out again where it fails, because it brings much at once, and Gloo
+leaves out what only NCCL reads.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import psutil
+
+from unhang.knowledge.text import Text
+from unhang.model import Finding, Verdict
+from unhang.settings.communication import AUTO
+from unhang.settings.presets import OF_THE_SCRIPT
+from unhang.settings.setting import Choice, Installed, applied
+
+# In the order in which they are turned off.
+TRANSPORTS = ("cumem-host", "shm", "p2p", "ib", "nvls")
+# Causes that a change of how the processes talk to each other, or of what the machine has to give them, can answer. Never one of the training's code.
+ANSWERABLE = frozenset(
+    {
+        *("cumem-host-numa", "shm-exhausted", "shm-permission", "shm-register-failed", "shm-stale-or-missing", "container-capability"),
+        *("p2p-broken", "gdr-peer-memory", "nvlink-nvswitch-fabric", "topology-file", "wsl-limits", "nccl-bug", "gpu-newer-than-nccl"),
+        *("ib-config", "ib-port-down", "ib-transport-retry", "nic-hardware", "network-mtu"),
+        *("interface-selection", "network-blocked", "dns-resolution", "gloo-connect", "unhandled-generic"),
+    }
+)
+# What is wrong with a command itself, or with where it looks for what it needs.
+_OF_THE_COMMAND = frozenset(("launcher-wrong-env", "env-relocation", "library-link"))
+_OF_CHOICES = frozenset(("backend", "processes"))
+# argparse, click and what is built on them.
+_USAGE = re.compile(
+    r"^usage: |No such option|Missing (?:option|argument|parameter)"
+    r"|: error: (?:unrecognized argument|the following arguments are|argument |ambiguous option|one of the arguments|no such option)",
+    re.IGNORECASE,
+)
+# A config-error may be one of how many processes there are, and of what: rungs further up change that.
+_OF_NUMBERS = re.compile(r"\b(?:process(?:es)?|slots?|ranks?|GPUs?|devices?|backends?|world.?size|nproc\w*)\b", re.IGNORECASE)
+# Shared memory has names of files, too.
+_OF_CODE = re.compile(
+    r"(?:^|raised |: )(?:(?:Syntax|Indentation|Tab|Import|ModuleNotFound|Name)Error: |FileNotFoundError: (?!.*(?:/dev/shm|torch_|nccl-|psm_)))"
+)
+LOADERS = "loader-workers"
+PRESCRIBED = "prescribed-"
+# What names loader workers in evidence: the shared memory that ran out was theirs, and no transport's.
+_OF_LOADERS = ("DataLoader", "data_loader", "torch_", "dataloader")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """`adds` is what it sets beyond those below, and for those above unless it is not `kept`; `leaves_out` are keys that mean nothing with it."""
+
+    id: str
+    title: Text
+    cost: Text
+    adds: Choice = field(default_factory=dict)
+    kept: bool = True
+    leaves_out: tuple[str, ...] = ()
+
+    def above(self, below: Choice) -> Choice:
+        """The whole choice that is tried."""
+        return {k: v for k, v in below.items() if k not in self.leaves_out} | dict(self.adds)
+
+
+_TEXTS: Mapping[str, tuple[Text, Text]] = {
+    "cumem-host": (
+        Text("host memory by cuMem off", "关闭 cuMem 主机内存"),
+        Text("none that was ever measured: buffers come from /dev/shm again", "未测到代价：缓冲区改回由 /dev/shm 提供"),
+    ),
+    "shm": (
+        Text("shared memory off", "关闭共享内存传输"),
+        Text(
+            "GPUs without a direct way talk over sockets of this host: slower where messages are large", "没有直连的 GPU 改走本机套接字：大消息较慢"
+        ),
+    ),
+    "p2p": (
+        Text("direct GPU to GPU transfers off", "关闭 GPU 直连传输"),
+        Text("NVLink and PCIe peer transfers are lost: often several times slower", "失去 NVLink 与 PCIe 直连：常常慢几倍"),
+    ),
+    "ib": (
+        Text("InfiniBand and RoCE off, TCP instead", "关闭 InfiniBand/RoCE，改用 TCP"),
+        Text("between hosts an order of magnitude of bandwidth; nothing within one", "主机之间带宽降低一个数量级；单机内无影响"),
+    ),
+    "nvls": (
+        Text("NVLink SHARP off", "关闭 NVLink SHARP"),
+        Text("some bandwidth of large all_reduces on NVSwitch machines", "NVSwitch 机器上大 all_reduce 的部分带宽"),
+    ),
+}
+_PRESCRIBES = Text(" (the verdict prescribes it)", "（诊断建议）")
+_OF_THIS_HOST = Text("it reaches this host alone: a job on several hosts does not start with it", "只能到达本机：多主机作业用它无法启动")
+AS_IS = Rung(id="as-is", title=Text("as it is", "保持原样"), cost=Text("none", "无"))
+_GLOO = Rung(
+    id="gloo",
+    title=Text("Gloo instead of NCCL", "以 Gloo 代替 NCCL"),
+    cost=Text(
+        "every collective goes through host memory: some 5 to 50 times slower between GPUs",
+        "所有集合通信经过主机内存：GPU 之间约慢 5 到 50 倍",
+    ),
+    adds={"backend": "gloo"},
+    leaves_out=TRANSPORTS,
+)
+
+
+def answerable(verdict: Verdict | None) -> bool:
+    """Whether a change of settings could be the answer to what failed."""
+    if verdict is None or verdict.primary is None:
+        return False
+    return verdict.primary.cause in ANSWERABLE or of_loaders(verdict) or lacks_nccl(verdict)
+
+
+def of_loaders(verdict: Verdict | None) -> bool:
+    """Whether it is about data that loader workers hand over in shared memory."""
+    # A loader that is stuck stands in the training's own code, which no trial runs.
+    if verdict is None or verdict.primary is None or verdict.primary.cause != "shm-exhausted":
+        return False
+    return any(word in text for text in _texts(verdict.primary) for word in _OF_LOADERS)
+
+
+def lacks_nccl(verdict: Verdict | None) -> bool:
+    """Whether NCCL was asked for where it cannot be: there is nothing to try as it is."""
+    if verdict is None or verdict.primary is None or verdict.primary.cause != "backend-unavailable":
+        return False
+    return any("NCCL" in text for text in _texts(verdict.primary))
+
+
+def beyond_settings(finding: Finding, choice: Choice) -> bool:
+    """Whether what ended a command under `choice`, before its first step, would end it under any: its command line, its code, its environment."""
+    if finding.cause == "config-error":
+        if any(_USAGE.search(text) for text in _texts(finding)):
+            return True
+        return not _OF_CHOICES & choice.keys() and not any(_OF_NUMBERS.search(text) for text in _texts(finding))
+    if finding.cause == "rank-exception":
+        return any(_OF_CODE.search(text) for text in _texts(finding))
+    # A message of its own is no signature, but who prints how it is to be used has refused what it was given.
+    return finding.cause in _OF_THE_COMMAND or (finding.cause == "unknown" and any(_USAGE.search(e.text) for e in finding.evidence))
+
+
+def _texts(finding: Finding) -> Iterator[str]:
+    yield finding.says
+    yield from (e.text for e in finding.evidence)
+
+
+def rungs(
+    *,
+    verdict: Verdict | None,
+    installed: Installed,
+    backend: str,
+    world_size: int,
+    address: str = "127.0.0.1",
+    conservative: Choice | None = None,
+) -> tuple[Rung, ...]:
+    """All of them for `world_size` ranks over `backend`, those that cannot be set here among them: the ladder tells why it skips them.
+
+    `address` is where the ranks meet; `conservative` what the preset of that name sets.
+    """
+    found = [] if lacks_nccl(verdict) else [AS_IS]
+    found += prescribed(verdict, installed)
+    found += [transport(key) for key in TRANSPORTS[:-1]]
+    found.append(no_interface(installed))
+    if (name := interface_to(address)) is not None:
+        found.append(interface(name, address))
+    found.append(transport("nvls"))
+    if conservative:
+        found.append(
+            Rung(
+                id="conservative",
+                title=Text("preset conservative", "预设 conservative"),
+                cost=Text("all of the above at once, and slower loading: for a first run that ends", "以上各项全部生效，数据加载也更慢：用于先跑通"),
+                # Another batch would be another training.
+                adds={k: v for k, v in conservative.items() if k not in OF_THE_SCRIPT},
+                kept=False,
+            )
+        )
+    found.append(_GLOO)
+    found += [fewer(n) for n in _fewer_than(world_size)]
+    return tuple(found)
+
+
+def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
+    """What the verdict's remedies set, as far as it is one of our settings."""
+    if verdict is None or verdict.primary is None:
+        return
+    if of_loaders(verdict):
+        yield Rung(
+            id=f"{PRESCRIBED}loader-workers",
+            title=Text("no loader workers", "不用数据加载进程") + _PRESCRIBES,
+            cost=Text("data are loaded by the training itself, between its steps", "数据由训练进程自己在步与步之间加载"),
+            adds={LOADERS: 0},
+        )
+    if verdict.primary.cause == "interface-selection":
+        # A name that is wrong here needs no other one.
+        rung = no_interface(installed)
+        yield replace(rung, id=f"{PRESCRIBED}{rung.id}", title=rung.title + _PRESCRIBES)
+    if lacks_nccl(verdict):
+        cost = Text("none: without NCCL, or a GPU for it, there is no faster way", "无：没有 NCCL 或 GPU，也就没有更快的方式")
+        yield replace(_GLOO, id=f"{PRESCRIBED}gloo", title=_GLOO.title + _PRESCRIBES, cost=cost)
+    wanted = [pair for remedy in verdict.primary.remedies for pair in remedy.env.items()]
+    for key in TRANSPORTS:
+        if any(pair in wanted for pair in applied({key: False}, installed).env.items()):
+            rung = transport(key)
+            yield replace(rung, id=f"{PRESCRIBED}{rung.id}", title=rung.title + _PRESCRIBES)
+
+
+def transport(key: str) -> Rung:
+    title, cost = _TEXTS[key]
+    return Rung(id=f"{key}-off", title=title, cost=cost, adds={key: False})
+
+
+def no_interface(installed: Installed) -> Rung:
+    """What the user's own variables name is left out, and nothing named in its place."""
+    names = " ".join(applied({"interface": AUTO}, installed).env)
+    return Rung(
+        id="interface-auto",
+        title=Text("unset {names}", "取消 {names}").fill(names=names or "*_SOCKET_IFNAME"),
+        cost=Text(
+            "none: NCCL and Gloo choose themselves; with several hosts this host's own name has to lead to the others",
+            "无：由 NCCL 和 Gloo 自行选择；多主机时本机的主机名须能被其他主机访问",
+        ),
+        adds={"interface": AUTO},
+    )
+
+
+def interface(name: str, address: str) -> Rung:
+    return Rung(
+        id="interface",
+        title=Text("interface {name}, on the way to {address}", "指定网卡 {name}（通往 {address} 的路由）").fill(name=name, address=address),
+        cost=_OF_THIS_HOST if name == "lo" else Text("none where the route is the right one", "路由正确时没有代价"),
+        adds={"interface": name},
+    )
+
+
+def fewer(processes: int) -> Rung:
+    if processes == 1:
+        title = Text("one process", "单进程")
+        cost = Text("no parallel training any more: the time of one device for all of it", "不再并行：全部由一个设备承担")
+    else:
+        title = Text("{n} processes", "{n} 个进程").fill(n=processes)
+        cost = Text("the other devices stand idle, and the global batch is smaller", "其余设备闲置，全局 batch 变小")
+    return Rung(id=f"processes-{processes}", title=title, cost=cost, adds={"processes": processes})
+
+
+def _fewer_than(world_size: int) -> Iterator[int]:
+    """Half, a quarter, ... and at last one."""
+    n = world_size // 2
+    while n >= 1:
+        yield n
+        n //= 2
+
+
+def interface_to(address: str) -> str | None:
+    """The interface through which the kernel would send to `address`, by its routing tables; nothing is sent. None where there is no way."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as asked:
+            asked.connect(target)
+            own = ipaddress.ip_address(asked.getsockname()[0].partition("%")[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        for a in addresses:
+            if a.family in (socket.AF_INET, socket.AF_INET6) and _is(a.address, own):
+                return name
+    # The whole of 127.0.0.0/8 is this machine's, and lo lists 127.0.0.1 alone.
+    return "lo" if own.is_loopback else None
+
+
+def _is(text: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    try:
+        return ipaddress.ip_address(text.partition("%")[0]) == address
+    except ValueError:
+        return False

@@ -1,0 +1,274 @@
+"""YAML of accelerate and LLaMA-Factory. Keys and values of accelerate are those of 1.15.0.
+
+`accelerate launch` aborts at an unknown key, and ignores one of a section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from unhang.knowledge.text import Text, same
+from unhang.remedies.lint.documents import Key, Layout, Problem, known, nearest
+
+_GLOO = Text(
+    'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")]) in the script, ddp_backend="gloo" with the Trainer, '
+    "or unhang run --set backend=gloo accelerate launch ...",
+    '在脚本中写 Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])，使用 Trainer 时写 ddp_backend="gloo"，'
+    "或用 unhang run --set backend=gloo accelerate launch ...",
+)
+_TYPES = (
+    *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU", "MULTI_NEURON"),
+    *("DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM"),
+)
+_TYPE_OF = {"deepspeed_config": "DEEPSPEED", "fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM"}
+# accelerate puts these in front of the section's keys where they lack them.
+_PREFIX = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
+_VALUES: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("compute_environment",): ("LOCAL_MACHINE", "AMAZON_SAGEMAKER"),
+    ("distributed_type",): _TYPES,
+    ("mixed_precision",): ("no", "fp16", "bf16", "fp8"),
+    ("rdzv_backend",): ("static", "c10d", "etcd", "etcd-v2"),
+    ("same_network",): ("True", "False"),
+    ("use_cpu",): ("True", "False"),
+    ("deepspeed_config", "zero_stage"): ("0", "1", "2", "3"),
+    ("deepspeed_config", "offload_optimizer_device"): ("none", "cpu", "nvme"),
+    ("deepspeed_config", "offload_param_device"): ("none", "cpu", "nvme"),
+    ("deepspeed_config", "deepspeed_multinode_launcher"): ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"),
+    ("fsdp_config", "fsdp_version"): ("1", "2"),
+    ("fsdp_config", "fsdp_auto_wrap_policy"): ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"),
+    ("fsdp_config", "fsdp_sharding_strategy"): ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"),
+    ("fsdp_config", "fsdp_backward_prefetch"): ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
+    ("fsdp_config", "fsdp_state_dict_type"): ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
+}
+# Compared as they are; the others in any case of letters.
+_EXACT = ("compute_environment", "distributed_type")
+_BY_NUMBER = ("fsdp_sharding_strategy", "fsdp_backward_prefetch", "fsdp_state_dict_type")
+# From the least to the most; -1 processes are those that the command line tells (ClusterConfig's default).
+_NUMBERS = {"num_processes": (1, None), "num_machines": (1, None), "machine_rank": (0, None), "main_process_port": (0, 65535)}
+_LLAMAFACTORY_VALUES = {
+    "stage": ("pt", "sft", "rm", "ppo", "dpo", "kto"),
+    "finetuning_type": ("lora", "oft", "freeze", "full"),
+    "ddp_backend": ("nccl", "gloo", "mpi", "ccl", "hccl", "cncl", "mccl", "xccl"),
+}
+# Written in many a file, and a field of none.
+_LLAMAFACTORY_OTHERS = {
+    "backend": "ddp_backend",
+    "dist_backend": "ddp_backend",
+    "batch_size": "per_device_train_batch_size",
+    "timeout": "ddp_timeout",
+}
+
+
+def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
+    # The command's options come before the keys of the file that it reads.
+    options = layout.options or {}
+    lines = {str(k.path[0]): k.line for k in keys if len(k.path) == 1}
+    given = {
+        name: text
+        for option, text in options.items()
+        if (name := option.strip("-").replace("-", "_")) in known("accelerate")["top"] - {"rdzv_backend"}
+    }
+    values = {name: int(text) if text.isdecimal() else None if "$" in text and name in _NUMBERS else text for name, text in given.items()}
+    more = (Key(path=(name,), line=lines.get(name, 1), value=value) for name, value in values.items())
+    keys = (*(k for k in keys if k.path[0] not in given), *more)
+    by_path = {_whole(k.path): k for k in keys}
+    top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
+    sagemaker = top.get("compute_environment")
+    if sagemaker is not None and sagemaker.value == "AMAZON_SAGEMAKER":
+        # Another file with other keys, for jobs that SageMaker starts.
+        return
+    names = known("accelerate")
+    for key in keys:
+        path = _whole(key.path)
+        if len(path) == 1 and path[0] == "backend":
+            says = Text("accelerate has no key `backend`, and aborts on it", "accelerate 没有 backend 这个键，遇到会中止")
+            yield Problem(line=key.line, says=says, instead=_GLOO)
+        elif len(path) == 1 and path[0] not in names["top"] | names["legacy"]:
+            says = Text(f"accelerate has no key `{path[0]}`, and aborts on it", f"accelerate 没有 {path[0]} 这个键，遇到会中止")
+            home = next((section for section in _TYPE_OF if path[0] in names[section]), None)
+            instead = Text(f"{path[0]} in {home}", f"{path[0]} 写在 {home} 中") if home else nearest(path[0], names["top"])
+            yield Problem(line=key.line, says=says, instead=instead)
+        elif len(path) == 2 and path[0] in names and path[1] not in names[path[0]]:
+            says = Text(
+                f"accelerate has no key `{key.path[1]}` in {path[0]}, and ignores it",
+                f"accelerate 的 {path[0]} 中没有 {key.path[1]} 这个键，会忽略它",
+            )
+            instead = Text(f"{path[1]} at the top level", f"{path[1]} 写在顶层") if path[1] in names["top"] else nearest(path[1], names[path[0]])
+            yield Problem(line=key.line, says=says, instead=instead)
+    yield from _values(by_path)
+    yield from _sections(by_path, top)
+    yield from _kind(top, "mpirun_hostfile" in {path[-1] for path in by_path})
+    yield from _hosts(top, layout)
+
+
+def _whole(path: tuple[str | int, ...]) -> tuple[str, ...]:
+    section, *rest = map(str, path)
+    if rest and not rest[0].startswith(_PREFIX.get(section, "")):
+        rest[0] = _PREFIX[section] + rest[0]
+    return section, *rest
+
+
+def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
+    for path, valid in _VALUES.items():
+        key = by_path.get(path)
+        if key is not None and not key.is_leaf:
+            yield _holds_more(key, path[-1])
+        if key is None or key.value is None:
+            continue
+        value, name = str(key.value), path[-1]
+        if key.value is False and name == "mixed_precision":
+            # YAML 1.1 takes a bare no for false.
+            says = Text(
+                "mixed_precision: no without quotes is false in YAML, and accelerate fails on it",
+                "mixed_precision 的 no 未加引号：YAML 读成 false，accelerate 会出错",
+            )
+            yield Problem(line=key.line, says=says, instead=same('mixed_precision: "no"'))
+        elif (key.value is False and name == "distributed_type") or (name in _BY_NUMBER and value.isdigit() and 1 <= int(value) <= len(valid)):
+            continue
+        elif value not in valid and (name in _EXACT or value.lower() not in {v.lower() for v in valid}):
+            says = Text(f"{name} is {value}: accelerate knows no such one", f"{name} 为 {value}：accelerate 没有这个值")
+            near = next((v for v in valid if v.lower() == value.lower()), None)
+            yield Problem(line=key.line, says=says, instead=same(near) if near else nearest(value, valid) or same(", ".join(valid)))
+    for name, (least, most) in _NUMBERS.items():
+        key = by_path.get((name,))
+        if key is not None and not key.is_leaf:
+            yield _holds_more(key, name)
+        elif key is not None and type(key.value) is int and (name, key.value) != ("num_processes", -1):
+            if key.value < least or (most is not None and key.value > most):
+                span, span_zh = (f"{least} or more", f"不小于 {least}") if most is None else (f"from {least} to {most}", f"在 {least} 到 {most} 之间")
+                yield Problem(line=key.line, says=Text(f"{name} is {key.value}: it is {span}", f"{name} 为 {key.value}：应{span_zh}"))
+        elif key is not None and key.value is not None and type(key.value) is not int:
+            says = Text(f"{name} is a whole number, not {key.value!r}", f"{name} 应为整数，不是 {key.value!r}")
+            yield Problem(line=key.line, says=says)
+    backend = by_path.get(("rdzv_backend",))
+    if backend is not None and backend.value in ("c10d", "etcd", "etcd-v2"):
+        says = Text(
+            f"rdzv_backend: {backend.value} is not read from the file, which leaves static",
+            f"文件中的 rdzv_backend: {backend.value} 不会被读取，仍为 static",
+        )
+        yield Problem(line=backend.line, says=says, instead=same(f"accelerate launch --rdzv_backend {backend.value} ..."))
+
+
+def _holds_more(key: Key, name: str) -> Problem:
+    kind, kind_zh = ("a list", "列表") if key.is_list else ("a mapping", "映射")
+    return Problem(line=key.line, says=Text(f"{name} is {kind}, where one value belongs", f"{name} 是{kind_zh}，此处只能写一个值"))
+
+
+def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) -> Iterator[Problem]:
+    kind = top.get("distributed_type")
+    for section, wanted in _TYPE_OF.items():
+        filled = any(path[0] == section and len(path) > 1 for path in by_path)
+        if filled and kind is not None and kind.value != wanted and kind.value in _TYPES:
+            says = Text(f"{section} is not read with distributed_type: {kind.value}", f"distributed_type 为 {kind.value} 时不读取 {section}")
+            yield Problem(line=top[section].line, says=says, instead=same(f"distributed_type: {wanted}"))
+    if ("deepspeed_config", "deepspeed_config_file") in by_path:
+        refused = {("deepspeed_config", name) for name in known("accelerate")["of_deepspeed_file"]} | {("mixed_precision",)}
+        for path in refused & set(by_path):
+            if by_path[path].value is None:
+                continue
+            says = Text(
+                f"{path[-1]} beside deepspeed_config_file: accelerate refuses both", f"{path[-1]} 与 deepspeed_config_file 并存：accelerate 会拒绝"
+            )
+            yield Problem(line=by_path[path].line, says=says, instead=Text("in DeepSpeed's file", "写在 DeepSpeed 的文件中"))
+    stage = by_path.get(("deepspeed_config", "zero_stage"))
+    for name, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
+        device = by_path.get(("deepspeed_config", f"{name}_device"))
+        if (
+            device is not None
+            and stage is not None
+            and str(device.value) in ("cpu", "nvme")
+            and str(stage.value).isdigit()
+            and int(stage.value) < lowest
+        ):
+            says = Text(f"{name}_device has no effect with zero_stage {stage.value}", f"zero_stage 为 {stage.value} 时 {name}_device 不起作用")
+            yield Problem(line=device.line, says=says, instead=same(f"zero_stage: {max(lowest, 2)}"))
+    version = by_path.get(("fsdp_config", "fsdp_version"))
+    prefetch = by_path.get(("fsdp_config", "fsdp_forward_prefetch"))
+    if version is not None and str(version.value) == "2" and prefetch is not None and prefetch.value in (True, "true"):
+        says = Text("fsdp_forward_prefetch is refused with fsdp_version: 2", "fsdp_version 为 2 时会拒绝 fsdp_forward_prefetch")
+        yield Problem(line=prefetch.line, says=says, instead=same("fsdp_forward_prefetch: false"))
+
+
+def _kind(top: Mapping[str, Key], by_mpi: bool) -> Iterator[Problem]:
+    kind, count = top.get("distributed_type"), top.get("num_processes")
+    if kind is None:
+        says = Text("there is no distributed_type: accelerate refuses the file", "没有 distributed_type：accelerate 会拒绝该文件")
+        yield Problem(line=min(k.line for k in top.values()), says=says, instead=same("distributed_type: MULTI_GPU"))
+        return
+    if count is None and kind.value != "NO":
+        says = Text("there is no num_processes: accelerate asks for --num_processes", "没有 num_processes：accelerate 要求写 --num_processes")
+        hosts = top["num_machines"].value if "num_machines" in top else 1
+        each = hosts * (1 if hosts > 1 else 2) if isinstance(hosts, int) and hosts > 0 else 2
+        yield Problem(line=kind.line, says=says, instead=same(f"num_processes: {each}"))
+    if count is None or not isinstance(count.value, int) or count.value < 2:
+        return
+    if kind.value in ("NO", False):
+        says = Text(f"distributed_type NO starts one process, not {count.value}", f"distributed_type 为 NO 时只启动一个进程，不是 {count.value} 个")
+        yield Problem(line=kind.line, says=says, instead=same("distributed_type: MULTI_GPU"))
+    elif kind.value == "MULTI_CPU" and not by_mpi:
+        says = Text(
+            f"distributed_type MULTI_CPU starts one process, not {count.value}: others are left to mpirun",
+            f"distributed_type 为 MULTI_CPU 时只启动一个进程，不是 {count.value} 个：其余须由 mpirun 启动",
+        )
+        instead = Text(
+            "distributed_type: MULTI_GPU with the variable ACCELERATE_USE_CPU=true", "distributed_type: MULTI_GPU，并设置变量 ACCELERATE_USE_CPU=true"
+        )
+        yield Problem(line=kind.line, says=says, instead=instead)
+
+
+def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
+    machines, processes, rank = top.get("num_machines"), top.get("num_processes"), top.get("machine_rank")
+    hosts = machines.value if machines is not None and isinstance(machines.value, int) and machines.value > 0 else None
+    total = processes.value if processes is not None and isinstance(processes.value, int) else None
+    if machines is not None and hosts is not None and hosts > 1:
+        # A port needs no key: all take 29500.
+        if "main_process_ip" not in top or top["main_process_ip"].value is None:
+            says = Text(
+                f"{hosts} machines, and no main_process_ip: they do not find one another", f"{hosts} 台机器，却没有 main_process_ip：彼此找不到"
+            )
+            yield Problem(line=machines.line, says=says, instead=same("main_process_ip: first-host"))
+        address = top.get("main_process_ip")
+        if address is not None and address.value in ("localhost", "127.0.0.1", "0.0.0.0"):
+            says = Text(
+                f"{hosts} machines, and each takes itself for the first: {address.value}", f"{hosts} 台机器，却各自把自己当作第一台：{address.value}"
+            )
+            yield Problem(line=address.line, says=says, instead=Text("the first host's name or address", "第一台主机的名称或地址"))
+    if rank is not None and isinstance(rank.value, int) and hosts is not None and not 0 <= rank.value < hosts:
+        says = Text(f"machine_rank is {rank.value}, and {hosts} machines count from 0", f"machine_rank 为 {rank.value}，而 {hosts} 台机器从 0 编号")
+        yield Problem(line=rank.line, says=says, instead=same(f"machine_rank: {max(hosts - 1, 0)}"))
+    if processes is not None and hosts and total is not None and total % hosts:
+        says = Text(
+            f"num_processes counts those of all hosts: {total} does not divide by {hosts}",
+            f"num_processes 是所有主机的总数：{total} 不能被 {hosts} 整除",
+        )
+        yield Problem(line=processes.line, says=says)
+    if processes is not None and layout.world is not None and total is not None and total != layout.world:
+        says = Text(
+            f"num_processes is {total}, and the job has {layout.world} (it counts those of all hosts)",
+            f"num_processes 为 {total}，而作业共有 {layout.world} 个进程（它是所有主机的总数）",
+        )
+        yield Problem(line=processes.line, says=says, instead=same(f"num_processes: {layout.world}"))
+
+
+def check_llamafactory(keys: tuple[Key, ...]) -> Iterator[Problem]:
+    """LLaMA-Factory's own fields and the Trainer's. A field of neither is refused, unless ALLOW_EXTRA_ARGS is set."""
+    top = {str(k.path[0]): k for k in keys if len(k.path) == 1}
+    fields = known("llamafactory")["own"] | known("llamafactory")["trainer"]
+    # A file for `llamafactory-cli eval` has others.
+    for name, key in () if "task" in top else top.items():
+        if name not in fields:
+            says = Text(f"LLaMA-Factory has no field `{name}`, and refuses the file", f"LLaMA-Factory 没有字段 {name}，会拒绝该文件")
+            yield Problem(
+                line=key.line, says=says, instead=same(_LLAMAFACTORY_OTHERS[name]) if name in _LLAMAFACTORY_OTHERS else nearest(name, fields)
+            )
+    for name, valid in _LLAMAFACTORY_VALUES.items():
+        if name in top and top[name].value is not None and top[name].value not in valid:
+            says = Text(f"{name} is {top[name].value}: there is no such one", f"{name} 为 {top[name].value}：没有这个值")
+            yield Problem(line=top[name].line, says=says, instead=same(", ".join(valid)))
+    if (both := top.get("fp16")) is not None and both.value is True and "bf16" in top and top["bf16"].value is True:
+        yield Problem(line=both.line, says=Text("bf16 and fp16 are both on: the Trainer refuses that", "bf16 与 fp16 同时开启：Trainer 会拒绝"))
+    workers = top.get("dataloader_num_workers")
+    for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
+        if name in top and top[name].value and (workers is None or not workers.value):
+            says = Text(f"{name} without workers: DataLoader raises ValueError", f"没有工作进程却设置 {name}：DataLoader 会抛出 ValueError")
+            yield Problem(line=top[name].line, says=says, instead=same("dataloader_num_workers: 2"))

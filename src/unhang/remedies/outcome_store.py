@@ -1,0 +1,117 @@
+"""What ladders found, remembered: one SQLite file for each user, an outcome for each machine and job, valid for the versions it was found with.
+
+Several trainings may write at once: SQLite locks the file for the moment of a write. What is in it can be found again: a damaged file is set aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from unhang import encoding, fsio
+from unhang.model import Outcome
+from unhang.remedies.job_fingerprint import Key
+
+FILE = "remedies.sqlite"
+_BUSY_S = 5.0
+_TABLE = """
+CREATE TABLE IF NOT EXISTS outcomes (
+    place TEXT PRIMARY KEY, versions TEXT NOT NULL, command TEXT NOT NULL, found_s REAL NOT NULL, outcome BLOB NOT NULL
+)
+"""
+_NOT_USED = "what earlier runs found is not used"
+_NOT_KEPT = "what was found is not remembered"
+_NOT_FORGOTTEN = "what earlier runs found is not forgotten"
+# Up to the year 9999, which is what a clock's words hold.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recalled:
+    """`outcome` is None where nothing was remembered, or what was no longer holds: then `expired` says why. `found_s` is in seconds since 1970."""
+
+    outcome: Outcome | None = None
+    found_s: float = 0.0
+    expired: str = ""
+
+
+class Memory:
+    """Without a `path`, or where its file cannot be used, nothing is remembered; `trouble` is told why."""
+
+    def __init__(self, path: Path | None, *, trouble: Callable[[str], None] = lambda why: None) -> None:
+        self._path = path
+        self._trouble = trouble
+
+    def recall(self, key: Key, *, forgets: bool = True) -> Recalled:
+        """`forgets`: what no longer holds is deleted."""
+        row = self._do(
+            lambda db: db.execute("SELECT versions, found_s, outcome FROM outcomes WHERE place = ?", (key.place,)).fetchone(), None, _NOT_USED
+        )
+        if row is None:
+            return Recalled()
+        versions, found_s, data = row
+        if versions != key.versions:
+            if forgets:
+                self.forget(key)
+            return Recalled(expired=f"it was found with {versions}; now there is {key.versions}")
+        try:
+            outcome, found_s = msgspec.json.decode(data, type=Outcome), msgspec.convert(found_s, _Seconds)
+        except (msgspec.MsgspecError, TypeError):
+            if forgets:
+                self.forget(key)
+            return Recalled(expired="it was written by another version of unhang")
+        return Recalled(outcome=replace(outcome, remembered=True), found_s=found_s)
+
+    def keep(self, key: Key, outcome: Outcome, *, command: str, now_s: float | None = None) -> bool:
+        """Whether it is remembered now. Only what was chosen and confirmed is worth it."""
+        if not outcome.chosen or not outcome.confirmed:
+            return False
+        values = (key.place, key.versions, command, time.time() if now_s is None else now_s, encoding.encode(outcome))
+        return self._do(lambda db: db.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", values).rowcount > 0, False, _NOT_KEPT)
+
+    def forget(self, key: Key) -> bool | None:
+        """Whether there was anything to forget; None where that is not known, and it may be there still."""
+        if self._path is None:
+            return False
+        return self._do(lambda db: db.execute("DELETE FROM outcomes WHERE place = ?", (key.place,)).rowcount > 0, None, _NOT_FORGOTTEN)
+
+    def _do(self, ask: Callable[[sqlite3.Connection], T], otherwise: T, undone: str) -> T:
+        """`undone` says what it means that it could not be done."""
+        if self._path is None:
+            return otherwise
+        try:
+            with self._open(self._path) as db:
+                return ask(db)
+        except sqlite3.OperationalError as e:
+            # Locked for too long, no permission, a full disk: the file itself is sound.
+            self._trouble(f"{undone}: {self._path}: {e}")
+        except sqlite3.DatabaseError as e:
+            self._set_aside(self._path, str(e), undone)
+        except OSError as e:
+            self._trouble(f"{undone}: {self._path}: {e.strerror or e}")
+        return otherwise
+
+    def _set_aside(self, path: Path, why: str, undone: str) -> None:
+        aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+        try:
+            path.replace(aside)
+        except OSError as e:
+            self._trouble(f"{undone}: {path} is damaged ({why}), and cannot be set aside: {e.strerror or e}")
+        else:
+            self._trouble(f"{path} is damaged ({why}): set aside as {aside.name}, and begun anew")
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _open(path: Path) -> Iterator[sqlite3.Connection]:
+        fsio.make_for_database(path)
+        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_S)) as db, db:
+            db.execute(_TABLE)
+            yield db

@@ -1,0 +1,91 @@
+"""The ladder on a terminal: one line for each change as it is tried, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from unhang.model import Outcome, Trial
+from unhang.remedies.ladder import Told
+from unhang.report import screen
+from unhang.report.folding import fold
+from unhang.report.ladder_report import by_run, variables, what
+from unhang.report.language import Language
+
+_MARKS: Mapping[str, tuple[str, str]] = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "inconclusive": ("?", "yellow"),
+    "skipped": ("-", "dim"),
+}
+_WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "begin": "trying changes of settings, from the least to the most costly, {s:g} s at most",
+        "nothing": "everything that was tested works: no setting has to be changed",
+        "not-settings": "that fails before ranks talk to each other: no setting of communication is the answer",
+        "skipped": "not tried: {why}",
+        "again": "{what}, once more",
+        "alone": "{what} alone",
+        "cost": "cost: {cost}",
+        "only-by-run": "variables alone do not bring it about: {command}",
+    },
+    "zh": {
+        "begin": "按代价从小到大尝试更改设置，最多 {s:g} 秒",
+        "nothing": "所有测试都通过：无需更改设置",
+        "not-settings": "在 rank 之间通信之前就失败了：与通信设置无关",
+        "skipped": "未测试：{why}",
+        "again": "再测一次 {what}",
+        "alone": "只用 {what}",
+        "cost": "代价：{cost}",
+        "only-by-run": "只设环境变量不够：{command}",
+    },
+}
+
+
+def render_begin(limit_s: float, console: Console, *, lang: Language) -> None:
+    console.print(Text(_WORDS[lang]["begin"].format(s=limit_s), style="bold"), soft_wrap=True)
+
+
+def render_needless(why: str, console: Console, *, lang: Language) -> None:
+    """Nothing is tried: "nothing" is wrong, or what is wrong is none of settings ("not-settings")."""
+    console.print(Text(_WORDS[lang][why]), soft_wrap=True)
+
+
+def render_told(told: Told, console: Console, *, lang: Language) -> None:
+    """Print what has been tried; of what begins nothing."""
+    words = _WORDS[lang]
+    if told.tried is not None:
+        title = told.tried.title_zh if lang == "zh" else told.tried.title
+        if told.tried.trial is not None:
+            _line(title, told.tried.trial, console, lang)
+        else:
+            why = told.tried.skipped_zh if lang == "zh" else told.tried.skipped
+            _print("skipped", f"{title}  {words['skipped'].format(why=why)}", console)
+    elif told.dropping is not None:
+        _line(words["again" if told.again else "alone"].format(what=what(told.dropping.choice, lang)), told.dropping, console, lang)
+
+
+def render_end(outcome: Outcome, console: Console, *, lang: Language) -> None:
+    """Print what follows, and what it costs."""
+    works = outcome.chosen is not None
+    _print("passed" if works else "failed", outcome.says_zh if lang == "zh" else outcome.says, console)
+    for rung in outcome.rungs:
+        if outcome.chosen and rung.trial is not None and rung.trial.choice == outcome.chosen:
+            cost = rung.cost_zh if lang == "zh" else rung.cost
+            console.print(Text(f"  {_WORDS[lang]['cost'].format(cost=cost)}", style="dim"), soft_wrap=True)
+    if outcome.chosen and not variables(outcome):
+        console.print(Text(f"  {_WORDS[lang]['only-by-run'].format(command=by_run(outcome))}", style="green"), soft_wrap=True)
+
+
+def _line(title: str, trial: Trial, console: Console, lang: Language) -> None:
+    measured = f"  {trial.busbw_gbps:.3g} GB/s" if trial.busbw_gbps is not None else ""
+    said = "" if trial.outcome == "passed" else f"  {trial.says_zh if lang == 'zh' else trial.says}"
+    _print(trial.outcome, f"{title}  {trial.seconds:.1f} s{measured}{said}", console)
+
+
+def _print(state: str, text: str, console: Console) -> None:
+    mark, style = _MARKS[state]
+    for i, line in enumerate(fold(text, screen.width(console), first="  ", deeper="      ")):
+        console.print(Text.assemble((mark, style), line[1:]) if i == 0 else Text(line), soft_wrap=True)

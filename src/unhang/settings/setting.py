@@ -1,0 +1,200 @@
+"""One setting, and how a choice of several becomes variables and arguments for what is installed.
+
+A setting that nothing would read is refused, with the reason. It is never passed over.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from math import isfinite
+from typing import Literal
+
+from unhang.text import Text
+
+Value = bool | int | float | str
+Choice = Mapping[str, Value]
+Layer = Literal["communication", "timeouts", "run-time"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """What a training would load. `nccl` is None where torch has no use for NCCL, () where it has one of a release that is not known.
+
+    `packages` are names of accelerate, deepspeed, lightning, transformers, llamafactory and ray with their versions; `gpus` is how many there are;
+    `python` is who was asked, "" where nobody was; `is_assumed`: what the training's own Python holds is not known, and this is of today.
+    """
+
+    torch: tuple[int, int] | None
+    nccl: tuple[int, ...] | None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
+    python: str = ""
+    is_assumed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelled:
+    """A setting as it is passed on. `arguments` go behind the command, `options` are the launcher's own and go in front of the script.
+
+    `read_by` names who reads it, with the release; `readers` who reads which variable, option or argument, where they are not one.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    read_by: str = ""
+    readers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def by_several(
+        cls, readers: Mapping[str, str], *, env: Mapping[str, str], options: tuple[tuple[str, str], ...] = (), arguments: tuple[str, ...] = ()
+    ) -> Spelled:
+        """`readers` has every name: of a variable, an option, or what stands in front of an argument's =."""
+        return cls(env=env, options=options, arguments=arguments, read_by=", ".join(dict.fromkeys(readers.values())), readers=readers)
+
+    def without(self, env: Mapping[str, str], options: tuple[tuple[str, str], ...], arguments: tuple[str, ...]) -> Spelled:
+        """What is left of it where others' were kept, and who reads that."""
+        left = {*env, *(name for name, _ in options), *(argument.partition("=")[0] for argument in arguments)}
+        readers = {name: who for name, who in self.readers.items() if name in left}
+        read_by = ", ".join(dict.fromkeys(readers.values())) if self.readers else self.read_by
+        return Spelled(env=env, options=options, arguments=arguments, read_by=read_by, readers=readers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A setting that would have no effect here, or a wrong one."""
+
+    key: str
+    value: Value
+    why: str
+    why_zh: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """A whole choice as it is passed on. `read_by` has the reader of each key that was not refused, `spelled` how each was put."""
+
+    env: Mapping[str, str]
+    arguments: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    refused: tuple[Refused, ...]
+    read_by: Mapping[str, str]
+    spelled: Mapping[str, Spelled] = field(default_factory=dict)
+
+
+def together(spelled: Mapping[str, Spelled], refused: Iterable[Refused] = ()) -> Applied:
+    """Settings that were put into words one by one, as one."""
+    env: dict[str, str] = {}
+    for one in spelled.values():
+        env |= one.env
+    return Applied(
+        env=env,
+        arguments=tuple(a for one in spelled.values() for a in one.arguments),
+        options=tuple(o for one in spelled.values() for o in one.options),
+        refused=tuple(refused),
+        read_by={key: one.read_by for key, one in spelled.items()},
+        spelled=spelled,
+    )
+
+
+Parse = Callable[[str], Value]
+Spell = Callable[[Value, Installed, str], Spelled | Text]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words, `example` is one of them.
+
+    `forms_zh` are `forms` in Chinese, "" where both are the same.
+
+    `cost` is what a value other than the default costs. `spelling` answers with the reason, in both languages, where nothing would read it.
+    """
+
+    key: str
+    title: str
+    title_zh: str
+    cost: str
+    cost_zh: str
+    layer: Layer
+    forms: str
+    example: str
+    parse: Parse
+    spelling: Spell
+    forms_zh: str = ""
+
+    def spell(self, value: Value, installed: Installed, launcher: str = "torchrun") -> Spelled | Refused:
+        """As the launcher (torchrun, accelerate, deepspeed, llamafactory, python) and what is installed read it."""
+        spelled = self.spelling(value, installed, launcher)
+        if isinstance(spelled, Text):
+            return Refused(key=self.key, value=value, why=spelled.en, why_zh=spelled.zh)
+        return spelled
+
+
+# A loader without workers has neither.
+_OF_WORKERS = ("persistent-workers", "prefetch")
+_OF_THE_BACKEND = ("detail",)
+
+
+def applied(
+    choice: Choice,
+    installed: Installed,
+    *,
+    launcher: str = "torchrun",
+    arguments: Mapping[str, str] | None = None,
+) -> Applied:
+    """Put a choice into words. `arguments` maps keys to the script's own flags, see `flag`. Raises KeyError for a key that does not exist."""
+    from unhang.settings.catalogue import SETTINGS
+
+    spelled: dict[str, Spelled] = {}
+    refused: list[Refused] = []
+    for key, value in choice.items():
+        one = _spelled(SETTINGS[key], value, choice, installed, launcher, arguments or {})
+        if isinstance(one, Refused):
+            refused.append(one)
+        else:
+            spelled[key] = one
+    return together(spelled, refused)
+
+
+def _spelled(setting: Setting, value: Value, choice: Choice, installed: Installed, launcher: str, arguments: Mapping[str, str]) -> Spelled | Refused:
+    key = setting.key
+    if choice.get("backend") == "gloo":
+        # What is spelt otherwise where NCCL serves the groups: it serves none.
+        installed = replace(installed, nccl=None) if key in _OF_THE_BACKEND else installed
+    if key in _OF_WORKERS and value and choice.get("loader-workers") == 0:
+        return Refused(
+            key=key,
+            value=value,
+            why=f"{key} needs workers, and loader-workers is 0",
+            why_zh=f"{key} 需要工作进程，而 loader-workers 为 0",
+        )
+    if key not in arguments:
+        return setting.spell(value, installed, launcher)
+    return Spelled(arguments=flag(arguments[key], value), read_by=f"the script ({arguments[key]})")
+
+
+def flag(template: str, value: Value) -> tuple[str, ...]:
+    """The script's own flag with a value: "--batch" takes it as the next word, "batch=" and "--batch=" as a part of it, {value} wherever it stands.
+
+    "--pin|--no-pin" is for on and off; one side may be empty.
+    """
+    text = worded(value)
+    if "|" in template and isinstance(value, bool):
+        on, _, off = template.partition("|")
+        return tuple(shlex.split(on if value else off))
+    if "{value}" in template:
+        return tuple(word.replace("{value}", text) for word in shlex.split(template))
+    words = shlex.split(template)
+    return (*words[:-1], words[-1] + text) if words and words[-1].endswith("=") else (*words, text)
+
+
+def worded(value: Value) -> str:
+    """A value as most programs take it."""
+    if isinstance(value, float) and isfinite(value):
+        # Programs that take 1000000 do not take 1e+06.
+        digits = f"{Decimal(repr(value)):f}"
+        return digits.rstrip("0").rstrip(".") if "." in digits else digits
+    return str(value).lower() if isinstance(value, bool) else str(value)

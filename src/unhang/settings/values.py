@@ -1,0 +1,91 @@
+"""Values as they are typed. Each parser raises ValueError with the forms that it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from unhang.settings.setting import Value
+
+_ON = ("on", "true", "yes", "1")
+_OFF = ("off", "false", "no", "0")
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+# torch keeps timeouts in milliseconds of 64 bits; more than this is no timeout any more.
+_LONGEST_S = 30 * 86400
+# NCCL reads 64 bits and keeps them in an int (ncclComm.buffSizes).
+_LARGEST_BYTES = 2**31 - 1
+_NAME = r"[A-Za-z0-9_.@-]+"
+
+
+def switch(text: str) -> Value:
+    word = text.strip().lower()
+    if word in _ON or word in _OFF:
+        return word in _ON
+    raise ValueError("it is on or off")
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], Value]:
+    def parse(text: str) -> Value:
+        if not re.fullmatch(r"\s*[+-]?\d{1,12}\s*", text, re.ASCII):
+            raise ValueError(f"it is a whole number{_span(least, most)}")
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise ValueError(f"it is a whole number{_span(least, most)}")
+        return number
+
+    return parse
+
+
+def _span(least: int, most: int | None) -> str:
+    return f", {least} or more" if most is None else f" from {least} to {most}"
+
+
+def one_of(*words: str) -> Callable[[str], Value]:
+    def parse(text: str) -> Value:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(f"it is one of {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def size(text: str) -> Value:
+    """Bytes: 8388608, 8M, 8MiB."""
+    found = re.fullmatch(r"\s*(\d{1,12})\s*([kmg]?)(?:i?b)?\s*", text.lower(), re.ASCII)
+    told = int(found[1]) * _UNITS[found[2]] if found is not None else 0
+    if not 1 <= told <= _LARGEST_BYTES:
+        raise ValueError("it is a number of bytes below 2G, such as 8388608 or 8M")
+    return told
+
+
+def duration(text: str) -> Value:
+    """Seconds, whole: 1800, 90s, 30m, 2h."""
+    # Names of variables that take it want whole numbers; a part of a second is no shorter wait.
+    return int(-(-seconds(text) // 1))
+
+
+def seconds(text: str, least_s: float = 1) -> float:
+    """The same with parts of a second."""
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*(s|m|min|h|d)?\s*", text.lower(), re.ASCII)
+    told = float(found[1]) * _SECONDS[found[2] or ""] if found is not None else 0.0
+    if not least_s <= told <= _LONGEST_S:
+        raise ValueError(f"it is a time from {least_s:g} second{'' if least_s == 1 else 's'} to 30 days, such as 1800, 30m or 2h")
+    return told
+
+
+def names(text: str) -> Value:
+    """Names of interfaces: eth0 or eth0,eth1. What begins with = means the same."""
+    text = text.strip().removeprefix("=")
+    if not re.fullmatch(rf"{_NAME}(,{_NAME})*", text, re.ASCII):
+        raise ValueError("it is the name of an interface, or several with commas between them: eth0,eth1")
+    return text
+
+
+def adapters(text: str) -> Value:
+    """Names of adapters with or without a port: mlx5_0,mlx5_1:1; ^mlx5_2 is all but that one."""
+    text = text.strip().removeprefix("=")
+    if not re.fullmatch(rf"\^?=?{_NAME}(:\d+)?(,{_NAME}(:\d+)?)*", text, re.ASCII):
+        raise ValueError("it is the name of an adapter, or several with commas between them: mlx5_0,mlx5_1; ^mlx5_2 leaves one out")
+    return text

@@ -1,0 +1,356 @@
+"""Settings, one by one: who reads each here, what it does, whether its value is one, and what it brings about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from unhang.facts.variable_readers import PLUGINS
+from unhang.facts.variables import kept, touches
+from unhang.model import Severity
+from unhang.variables import value_parsers
+from unhang.variables.known import entries, foreign, nearest, owned
+from unhang.variables.readers import Reader, Scan, is_early, release, table
+from unhang.variables.variable import Text, Variable
+
+# "not-here": the library that reads it is not installed. "foreign": a program reads it that no list covers.
+State = Literal["read", "in-binary", "logged", "not-read", "not-here", "foreign", "unknown"]
+# "host": the host has not what it names.
+Kind = Literal["not-read", "typo", "renamed", "not-exported", "value", "effect", "contradiction", "host"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One assignment. `value` is None where it is secret, or only known when the program runs; `line` counts from 1. `exported`: programs get it.
+    `only_in_build`: it holds while an image is built.
+    """
+
+    name: str
+    value: str | None
+    source: str
+    line: int | None = None
+    exported: bool = True
+    only_in_build: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher",
+    "per_node" (tasks or GPUs of each host that a batch system gives), "nnodes" (the variable that a launcher takes the number of hosts from), "rocm"
+    (the release that is loaded, "" where it is not named).
+    """
+
+    name: str
+    value: str
+    source: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the settings hold. None: not known. `libraries` are versions by library, "" where a release is not known; all others are those of
+    the host, as the facts call them.
+    """
+
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] | None = None
+    running: tuple[str, ...] | None = None
+    adapters: tuple[str, ...] | None = None
+    gpus: int | None = None
+    installed: int | None = None
+    missing: str = ""
+    is_this_host: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """Something that is to be said of a setting. `instead`: what to write or to do in its place, where `says` tells that."""
+
+    kind: Kind
+    severity: Severity
+    says: Text
+    instead: Text | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One setting and all that is to be said of it. `now` is the name to write instead, "" where there is none."""
+
+    name: str
+    value: str | None
+    source: str
+    line: int | None
+    state: State
+    readers: tuple[Reader, ...] = ()
+    unseen: tuple[str, ...] = ()
+    what: Text | None = None
+    default: str = ""
+    values: str = ""
+    since: str = ""
+    removed: str = ""
+    now: str = ""
+    remarks: tuple[Remark, ...] = ()
+
+    def with_remark(self, remark: Remark) -> Judged:
+        return replace(self, remarks=(*self.remarks, remark))
+
+
+def judge(settings: Iterable[Setting], place: Place, scan: Scan, options: Iterable[Option] = ()) -> tuple[Judged, ...]:
+    """Each setting in its order, and then what several of them say together."""
+    from unhang.variables.combinations import compare
+
+    return compare([_judged(s, place, scan) for s in settings], place, tuple(options))
+
+
+def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
+    variable = entries().get(setting.name)
+    readers, unseen = _readers(setting.name, place.libraries, scan)
+    state = _state(setting.name, variable, readers, unseen, place.libraries)
+    if state in ("not-read", "unknown", "foreign") and (variable is None or variable.owner in ("nccl", "nobody")):
+        state, readers = _with_plugins(setting.name, state, readers, place, scan)
+    if variable is not None and variable.owner not in (*_LISTED, "nobody"):
+        readers = (Reader(library=variable.owner, version="", how="documentation", answer="reads"), *readers)
+    remarks: list[Remark] = []
+    now = ""
+    if state in ("not-read", "unknown") and variable is None and not touches(setting.name):
+        meant = nearest(setting.name)
+        state = "not-read" if meant is not None and owned(setting.name) and not _OF_NCCL.match(setting.name) else "unknown"
+        remarks += [] if meant is None else [_typo(setting.name, meant)]
+    elif state == "unknown" and variable is None and owned(setting.name) and (meant := nearest(setting.name)) is not None:
+        remarks.append(_typo(setting.name, meant))
+    elif state == "unknown" and variable is None and _OF_NCCL.match(setting.name) and not unseen and place.libraries.get("nccl"):
+        remarks.append(_by_a_plugin(place.libraries["nccl"]))
+    elif state == "not-read":
+        remarks.append(_not_read(setting.name, variable, place))
+    elif variable is not None and variable.now and (renamed := _renamed(variable, setting.value, readers, place.libraries)):
+        now, remark = renamed
+        remarks.append(remark)
+    if setting.only_in_build and state != "not-read":
+        remarks.append(_ONLY_IN_BUILD)
+    elif not setting.exported and state != "not-read":
+        remarks.append(_NOT_EXPORTED)
+    if variable is not None and setting.value is not None and _is_held_against(variable, state, readers, place.libraries):
+        said = value_parsers.judge(variable, setting.value)
+        wrong = {s for s in said if s[1] not in {t.says for t in variable.traps}}
+        # What a value does is nothing where no program gets it.
+        gets_it = remarks[-1:] not in ([_NOT_EXPORTED], [_ONLY_IN_BUILD])
+        kept = [s for s in said if s in wrong or gets_it]
+        remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in kept]
+    span = table().span(variable.owner, setting.name) if variable is not None else None
+    return Judged(
+        name=setting.name,
+        value=None if variable is not None and variable.secret else setting.value,
+        source=setting.source,
+        line=setting.line,
+        state=state,
+        readers=readers,
+        unseen=unseen,
+        what=variable.what if variable is not None else None,
+        default=variable.default if variable is not None else "",
+        values=variable.kind.text() if variable is not None and variable.owner != "nobody" else "",
+        since=variable.since if variable is not None else "",
+        removed=(variable.removed if variable is not None else "") or _removed(span, variable),
+        now=now,
+        remarks=tuple(remarks),
+    )
+
+
+def _removed(span: tuple[str, str] | None, variable: Variable | None) -> str:
+    return f"after {span[1]}" if span is not None and span[1] and variable is not None else ""
+
+
+def _readers(name: str, libraries: Mapping[str, str], scan: Scan) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
+    readers, unseen = [], []
+    for library, version in libraries.items():
+        found = table().decide(library, version, name, scan)
+        if isinstance(found, Reader):
+            readers.append(found)
+        elif found is None:
+            unseen.append(library)
+    return tuple(readers), tuple(unseen)
+
+
+def _state(name: str, variable: Variable | None, readers: tuple[Reader, ...], unseen: tuple[str, ...], libraries: Mapping[str, str]) -> State:
+    answers = {r.answer for r in readers}
+    if "reads" in answers:
+        return "read"
+    if variable is not None and variable.owner == "nobody":
+        return "in-binary" if any(r.library in ("nccl", "rccl") for r in readers) else "not-read"
+    if variable is not None and variable.owner not in _LISTED:
+        return "read"
+    if "in-binary" in answers:
+        # torch names some of NCCL's only to log them; a name that only torch's files hold says nothing while NCCL is not there.
+        if variable is not None and variable.owner == "nccl" and not any(r.library in ("nccl", "rccl") for r in readers) and "nccl" not in libraries:
+            return "unknown" if "rccl" in unseen else "not-here"
+        return "in-binary"
+    if variable is None and foreign(name):
+        return "foreign"
+    if variable is not None and variable.owner == "nccl" and "rccl" in unseen:
+        return "unknown"
+    if variable is not None and variable.owner not in libraries:
+        return "not-here"
+    if variable is None and (others := table().readers(name) - libraries.keys()):
+        return "unknown" if "nccl" in others and "rccl" in unseen else "not-here"
+    if variable is None and _OF_NCCL.match(name) and ("nccl" not in libraries or not table().ever(name)):
+        # Whatever plugin or build of NCCL it is written for may read it.
+        return "not-here" if table().ever(name) and "rccl" not in unseen else "unknown"
+    if unseen or not libraries:
+        return "not-here" if table().ever(name) and not unseen else "unknown"
+    return "logged" if "logs" in answers else "not-read"
+
+
+def _with_plugins(name: str, state: State, readers: tuple[Reader, ...], place: Place, scan: Scan) -> tuple[State, tuple[Reader, ...]]:
+    """What the plugins that NCCL may load here make of a name that NCCL itself is not known to read."""
+    if not _OF_NCCL.match(name):
+        return state, readers
+    where = scan(PLUGINS, name)
+    if where:
+        return "in-binary", (*readers, Reader(library="plugin", version="", how="scan", answer="in-binary", where=where))
+    could_be = where is None and place.plugins and not (name in entries() and entries()[name].owner == "nobody")
+    return "unknown" if state == "not-read" and could_be else state, readers
+
+
+def _is_held_against(variable: Variable, state: State, readers: tuple[Reader, ...], libraries: Mapping[str, str]) -> bool:
+    """Whether a value is held against how its owner reads it: not where another program does. Where the owner is not here, its own names are."""
+    if state == "not-read":
+        return False
+    if variable.owner not in _LISTED or any(r.library == variable.owner for r in readers):
+        return True
+    if variable.owner == "nccl" and "rccl" in libraries:
+        return False
+    return variable.owner in libraries or variable.owner == "torch" or variable.name.startswith(variable.owner.upper())
+
+
+_NOT_EXPORTED = Remark(
+    kind="not-exported",
+    severity="warning",
+    says=Text("set without export: programs that the script starts do not get it", "没有 export：脚本启动的程序得不到它"),
+)
+_ONLY_IN_BUILD = Remark(
+    kind="not-exported",
+    severity="warning",
+    says=Text(
+        "RUN and ARG set it while the image is built, and its containers do not get it: ENV does",
+        "RUN 和 ARG 只在构建镜像时设置它，容器得不到它：应使用 ENV",
+    ),
+)
+_LISTED = ("nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory")
+
+
+# Plugins, and builds of NCCL by others, read further names of this kind: what is in no table may be one of those.
+_OF_NCCL = re.compile(r"(?:OFI_)?[NR]CCL_")
+
+
+def _has_new_name(variable: Variable, libraries: Mapping[str, str]) -> bool | None:
+    """Whether the release that is used has the new name; None where that is not known."""
+    version = libraries.get(variable.owner)
+    if not version:
+        return None
+    since = release(variable.now_since)
+    return release(version)[: len(since)] > since if is_early(version) else release(version) >= since
+
+
+def _renamed(variable: Variable, value: str | None, readers: tuple[Reader, ...], libraries: Mapping[str, str]) -> tuple[str, Remark] | None:
+    """The name to write instead, "" where the value would be none of its values or the release is not known, and what is to be said."""
+    has_it = _has_new_name(variable, libraries)
+    is_read = any(r.library == variable.owner for r in readers)
+    if has_it is False or (has_it and not is_read) or (variable.owner == "nccl" and "rccl" in libraries):
+        return None
+    both = variable.both or Text("the new name wins", "以新名称为准")
+    en = f"the old name of {variable.now} (since {variable.owner} {variable.now_since}); where both are set {both.en}"
+    zh = f"这是 {variable.now} 的旧名称（{variable.owner} {variable.now_since} 起）；两者都设置时{both.zh}"
+    kind = entries()[variable.now].kind
+    fits = value is None or kind == variable.kind or value_parsers.is_legal(kind, value)
+    if not fits and value_parsers.is_known(value):
+        en, zh = f"{en}; the new name takes {kind.text()}, and not {value!r}", f"{zh}；新名称的取值为 {kind.text()}，不接受 {value!r}"
+    now = variable.now if has_it and fits else ""
+    instead = Text(now, now) if now else None
+    return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=Text(en, zh), instead=instead)
+
+
+def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
+    if variable is not None and variable.owner == "nobody":
+        return Remark(
+            kind="not-read",
+            severity="warning",
+            says=Text(
+                f"neither NCCL, torch nor the frameworks that were looked at read it (a training script may, on its own account); "
+                f"instead: {variable.instead.en if variable.instead else ''}",
+                "NCCL、torch 和所查看的各框架的任何版本都不读取它（训练脚本自己可能会读取）；"
+                f"应改用：{variable.instead.zh if variable.instead else ''}",
+            ),
+            instead=variable.instead,
+        )
+    if variable is not None:
+        version = place.libraries.get(variable.owner, "")
+        meant = variable.instead or (Text(variable.now, variable.now) if variable.now else None)
+        instead, zh = ("", "") if meant is None else (f"; instead: {meant.en}", f"；应改用：{meant.zh}")
+        span = table().span(variable.owner, name)
+        gone = f"removed in {variable.removed}" if variable.removed else f"it has it since {variable.since}" if variable.since else ""
+        gone_zh = f"{variable.removed} 中已移除" if variable.removed else f"{variable.since} 起才有" if variable.since else ""
+        if not gone and span is not None:
+            gone, gone_zh = f"seen from {span[0]} to {span[1] or 'today'}", f"见于 {span[0]} 至 {span[1] or '今'}"
+        here = f"{variable.owner} {version}".strip()
+        return Remark(
+            kind="not-read",
+            severity="warning",
+            says=Text(f"{here} does not read it{': ' + gone if gone else ''}{instead}", f"{here} 不读取它{'：' + gone_zh if gone else ''}{zh}"),
+            instead=meant,
+        )
+    if (span := table().span("nccl", name)) is not None:
+        here = f"nccl {place.libraries.get('nccl', '')}".strip()
+        last, last_zh = span[1] or "today", span[1] or "今"
+        return Remark(
+            kind="not-read",
+            severity="warning",
+            says=Text(f"{here} does not read it: seen from {span[0]} to {last}", f"{here} 不读取它：见于 {span[0]} 至 {last_zh}"),
+        )
+    if (near := nearest(name)) is not None:
+        return Remark(
+            kind="typo",
+            severity="warning",
+            says=Text(f"nothing installed here reads it; the nearest real name is {near}", f"此处安装的程序都不读取它；最接近的真实名称是 {near}"),
+            instead=Text(near, near),
+        )
+    return Remark(kind="not-read", severity="warning", says=Text("nothing installed here reads it", "此处安装的程序都不读取它"))
+
+
+def _by_a_plugin(version: str) -> Remark:
+    """Of a name that is in no table: a note, for it is not known that nothing reads it."""
+    return Remark(
+        kind="not-read",
+        severity="note",
+        says=Text(
+            f"nccl {version} does not read it, a plugin or another build of NCCL may",
+            f"nccl {version} 不读取它，插件或其他 NCCL 版本可能会读取",
+        ),
+    )
+
+
+def typo_outside(setting: Setting) -> Judged | None:
+    """A name that is not about communication and a slip away from one that is."""
+    meant = nearest(setting.name)
+    if meant is None:
+        return None
+    entry = entries().get(meant)
+    return Judged(
+        name=setting.name,
+        value=None if entry is not None and entry.secret else kept(meant, setting.value),
+        source=setting.source,
+        line=setting.line,
+        state="not-read" if owned(setting.name) and not _OF_NCCL.match(setting.name) else "unknown",
+        remarks=(_typo(setting.name, meant),),
+    )
+
+
+def _typo(name: str, meant: str) -> Remark:
+    if owned(name):
+        says = Text(f"no such variable is known; the nearest real name is {meant}", f"没有这样的变量；最接近的真实名称是 {meant}")
+        return Remark(kind="typo", severity="warning", says=says, instead=Text(meant, meant))
+    says = Text(
+        f"a program of your own may read it; if {meant} was meant, it is misspelt", f"你自己的程序可能会读取它；如果本意是 {meant}，则拼写有误"
+    )
+    return Remark(kind="typo", severity="note", says=says)

@@ -1,0 +1,87 @@
+"""All entries by name, and the real name that is nearest to one that does not exist."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from functools import cache
+
+from unhang.facts import variables
+from unhang.variables.readers import table
+from unhang.variables.variable import Variable
+
+# What slips of the finger leave: so much that is alike, and so many letters more or fewer.
+_LIKE = 0.87
+_MOST_LONGER = 2
+# Nobody else names variables so.
+_OWNED = ("NCCL_", "TORCH_", "TORCHELASTIC_", "PYTORCH_", "CUDA_", "GLOO_", "ACCELERATE_", "DEEPSPEED_", "OMP_", "TOKENIZERS_")
+
+
+@cache
+def entries() -> Mapping[str, Variable]:
+    from unhang.variables import launchers, nccl, pytorch
+
+    return {v.name: v for v in (*nccl.VARIABLES, *pytorch.VARIABLES, *launchers.VARIABLES, *launchers.NOBODY)}
+
+
+def is_known(name: str) -> bool:
+    """Whether `unhang vars` has anything to say of a variable of this name."""
+    return variables.touches(name) or name in entries()
+
+
+def nearest(name: str) -> str | None:
+    """The real name that was probably meant; None where none is near, where the name is real itself, and for names of other programs.
+
+    A user's own program may read any name that is in no library's family. There a word that other names have is no slip: not in `MASTER_HOST`.
+    """
+    if name in entries() or table().ever(name) or "_" not in name or foreign(name):
+        return None
+    # Where both begin and end differ there are more slips.
+    near = (n for n in _real() if abs(len(n) - len(name)) <= _MOST_LONGER and (n[:5] == name[:5] or n[-5:] == name[-5:]))
+    of_a_family = owned(name) or variables.touches(name)
+    return next(iter(difflib.get_close_matches(name, (n for n in near if of_a_family or not _other_word(name, n)), 1, _LIKE)), None)
+
+
+@cache
+def _real() -> frozenset[str]:
+    return frozenset(n for n, v in entries().items() if v.owner != "nobody" and not v.removed) | table().names()
+
+
+def owned(name: str) -> bool:
+    """Whether the name begins as those of one library do."""
+    return name.startswith(_OWNED)
+
+
+def _other_word(name: str, real: str) -> bool:
+    """Whether what differs is a word of its own: the names of variables consist of a few words, of which some are alike."""
+    return any({w, f"{w}S", w.removesuffix("S")} & _words() for w in set(name.split("_")) - set(real.split("_")))
+
+
+@cache
+def _words() -> frozenset[str]:
+    return frozenset(word for name in entries().keys() | table().names() for word in name.split("_"))
+
+
+# Names that belong to programs which no list here covers: plugins, MPI, UCX. Nothing is said against those.
+# Network, tuner and profiler plugins read names of their own below NCCL_, as do builds of NCCL by others, nccl-tests and inspectors.
+# IBEXT, SHARP, UCX, PLUGIN_P2P: nccl-rdma-sharp-plugins (HPC-X, NVIDIA/nccl#676); SPCX: HPC-X's for Spectrum-X; FASTRAK, GPUDIRECTTCPX, SHIMNET,
+# TUNER_CONFIG_PATH: Google's; TUNER, PROFILE, PROFILER, INSPECTOR: those that come with NCCL's sources; CTRAN, COLLTRACE: Meta's NCCLX.
+PLUGINS = re.compile(
+    r"NCCL_(?:IBEXT|SHARP|UCX|PLUGIN|SPCX|GPUDIRECTTCPX|FASTRAK|TCPX|TCPXO|SHIMNET|GIB|TUNER(?!_PLUG)|PROFILE|PROFILER(?!_PLUG)|INSPECTOR|CTRAN|COLLTRACE|TESTS"
+    r"|OFI|EFA|FALCON|RDMA_SHARP|DYNAMIC|NVLSTREE_TUNER|BOOTSTRAP_UID|CROSS_NIC_PLUGIN|KEY_STORE)_\w+|OFI_NCCL_\w+|NCCL_NET_GDR_PLUGIN"
+)
+# MSCCL, MSCCLPP: Microsoft's, also inside RCCL; HCCL: Ascend and Habana; CCL: oneCCL; MCCL: Moore Threads, MetaX; BKCL: Kunlun.
+_FOREIGN = re.compile(
+    r"(?:UCX|UCC|UCCL|FI|RDMAV|OMPI_MCA|OMPI|I_MPI|MV2|SHARP|PMIX|PMI|HCCL|CCL|RCCL|MSCCL|MSCCLPP|MCCL|BKCL)_\w+|NCCL_\w+_PLUGIN_\w+"
+)
+
+
+def foreign(name: str) -> bool:
+    """Whether a program reads it that no list here covers."""
+    return PLUGINS.fullmatch(name) is not None or _FOREIGN.fullmatch(name) is not None or _of_a_build(name)
+
+
+def _of_a_build(name: str) -> bool:
+    """NCCL_ROOT, NCCL_VERSION: build tools, module files and images set them; they do nothing when a program runs."""
+    return variables.TOUCHES.fullmatch(name) is not None and not variables.touches(name)
