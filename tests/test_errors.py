@@ -6,7 +6,7 @@ import copy
 import inspect
 import pickle
 
-import pytest
+from tests.tables import for_each
 
 from unhang import errors
 
@@ -22,8 +22,8 @@ KNOWS = {
 }
 
 
-@pytest.mark.parametrize("carried", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copied", "deep", "pickled"])
-@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+@for_each("carried", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copied", "deep", "pickled"])
+@for_each("kind", ALL, ids=lambda kind: kind.__name__)
 def test_an_error_arrives_with_what_it_knows(kind, carried):
     known = KNOWS.get(kind.__name__, {})
     found = carried(kind("what failed", **known))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from tests.tables import for_each
 
 import unhang
 from unhang.user_files import is_library_file, is_user_file
@@ -64,7 +64,7 @@ NOT_USER = [
 ]
 
 
-@pytest.mark.parametrize(("path", "expected"), [*((p, True) for p in USER), *((p, False) for p in NOT_USER)])
+@for_each(("path", "expected"), [*((p, True) for p in USER), *((p, False) for p in NOT_USER)])
 def test_whose_a_file_is(path, expected):
     assert is_user_file(path) is expected
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tables import for_each
 
 from unhang.attach import overrides, protocol, start
 
@@ -199,7 +200,7 @@ def test_every_group_is_gloo_with_the_timeout(ranks):
         assert (joined["backend"], joined["timeout_s"]) == ("gloo", TIMEOUT_S)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "of_0", "of_1"),
     [
         ("avg", [[1.5, 1.5]], [[1.5, 1.5]]),

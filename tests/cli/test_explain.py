@@ -10,6 +10,7 @@ import sys
 import pytest
 import typer
 from rich.cells import cell_len
+from tests.tables import for_each
 from typer.testing import CliRunner
 
 from unhang.cli import explain
@@ -27,7 +28,7 @@ def run():
     return lambda *arguments: CliRunner().invoke(app, ["explain", *arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
 
 
-@pytest.mark.parametrize("cause", list(catalogue.load()))
+@for_each("cause", list(catalogue.load()))
 def test_every_cause(run, cause):
     english, chinese = run(cause, "--lang", "en"), run(cause, "--lang", "zh")
     assert english.exit_code == chinese.exit_code == 0

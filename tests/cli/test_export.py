@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from tests.tables import for_each
 from typer.testing import CliRunner
 
 from unhang.cli import checking, export
@@ -117,13 +118,13 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(("words", "says"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+@for_each(("words", "says"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_contradictions_are_refused_in_one_line(run, words, says):
     ran = run(*([] if "--check" in words else ["torchrun"]), *words)
     assert isinstance(ran.exception, UnhangError) and says in str(ran.exception) and not ran.stdout
 
 
-@pytest.mark.parametrize("words", CONTRADICTIONS)
+@for_each("words", CONTRADICTIONS)
 def test_refusals_are_said_in_chinese(run, words):
     given, _ = CONTRADICTIONS[words]
     ran = run(*([] if "--check" in given else ["torchrun"]), "--lang", "zh", *given)

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tables import for_each
 
-from unhang.cli import running, verbs
+from unhang.cli import app, running
 from unhang.errors import RunDirError
 from unhang.launch import supervise
 
@@ -80,8 +81,8 @@ def test_json_for_a_reader_that_has_gone(tmp_path, argv):
     assert not any(word in done.stderr for word in ("Traceback", "BrokenPipe", "ignored"))
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252:strict"])
-@pytest.mark.parametrize("how", [(), ("--json",), ("--markdown",), ("--all", "--lang", "zh")])
+@for_each("encoding", ["latin-1", "ascii", "cp1252:strict"])
+@for_each("how", [(), ("--json",), ("--markdown",), ("--all", "--lang", "zh")])
 def test_streams_that_cannot_hold_every_character(tmp_path, monkeypatch, encoding, how):
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
     (tmp_path / "a.log").write_text("[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB 显存不足\n")
@@ -247,7 +248,7 @@ def test_only_errors_of_the_run_directory_are_the_users(tmp_path, monkeypatch, e
     assert type(caught.value) is RunDirError or raised is OSError
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "typed", "meant"),
     [
         ("why", "--markdwn", "--markdown"),
@@ -274,7 +275,7 @@ def test_an_option_has_one_name():
         for one in getattr(command, "commands", {}).values():
             yield from options(one)
 
-    found = [p for verb in verbs.SAYS for p in options(verbs.whole(verb))]
+    found = [p for verb in app.SAYS for p in options(app.whole(verb))]
     assert len(found) > 100
     assert [p.opts for p in found if len(p.opts) > 1 and "-n" not in p.opts] == [] == [p.opts for p in found if p.hidden]
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import typer
+from tests.tables import for_each
 from typer.testing import CliRunner
 
 from unhang.cli import plan
@@ -100,7 +101,7 @@ def test_rows_give_a_timeout_and_their_absence_is_said(run):
     assert "not known (--data-rows N)" in " ".join(run("--params", "1e8").stdout.split())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "says"),
     [
         ([], "name a model"),

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import typer
+from tests.tables import for_each
 from typer.testing import CliRunner
 
 from unhang.cli import app as whole
@@ -45,7 +46,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
+@for_each("words", REFUSED.values(), ids=REFUSED)
 def test_refusals_leave_no_english_sentence_under_chinese(words, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.tables import for_each
 
 UNHANG = (sys.executable, "-m", "unhang")
 RANK = """
@@ -87,7 +88,7 @@ def test_all_settings_are_listed(tmp_path):
     assert len(json.loads(unhang("presets", "--settings", "--json", cwd=tmp_path).stdout)["settings"]) == 29
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("argv", "says"),
     [
         (("presets", "consrvative"), "did you mean conservative?"),

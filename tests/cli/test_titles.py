@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
 import typer
+from tests.tables import for_each
 from typer.testing import CliRunner
 
 from unhang.cli import why
@@ -21,7 +21,7 @@ SLURM = "slurmstepd: error: *** JOB 47 ON node7 CANCELLED AT 2026-11-03T10:00:01
 REDUCTION = "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your module has"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("log", "cause", "title", "remedy"),
     [
         (f"{SLURM.format('TIME LIMIT')}\n{KILLED}", "ended-by-scheduler", "time limit", "more-time"),

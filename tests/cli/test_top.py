@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.records.runs import Laid
+from tests.tables import for_each
 
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -101,7 +102,7 @@ def test_the_newest_run_here_is_taken(tmp_path):
     assert "showing runs/b, the newest of 2 runs" in top("--once", cwd=tmp_path).stderr
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("argv", "said"),
     [
         (("none", "--once"), "there is no run directory none"),

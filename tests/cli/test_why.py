@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 import typer
+from tests.tables import for_each
 from typer.testing import CliRunner
 
 from unhang.cli import why
@@ -103,8 +104,8 @@ def test_what_could_not_be_read_is_not_called_healthy(app, tmp_path, monkeypatch
         assert run(app, tmp_path, *options).exit_code == code
 
 
-@pytest.mark.parametrize("how", ["empty.log", "empty.log.gz", "config.json", "junk", "-"])
-@pytest.mark.parametrize("options", [(), ("--json",)])
+@for_each("how", ["empty.log", "empty.log.gz", "config.json", "junk", "-"])
+@for_each("options", [(), ("--json",)])
 def test_where_no_log_was_read_it_is_not_called_healthy(app, tmp_path, how, options):
     (tmp_path / "empty.log").write_text("")
     (tmp_path / "empty.log.gz").write_bytes(gzip.compress(b""))
@@ -263,8 +264,8 @@ def test_an_empty_path_is_said_to_be_one(app, tmp_path):
         assert isinstance(ran.exception, UnhangError) and "PATH is empty" in str(ran.exception)
 
 
-@pytest.mark.parametrize("name", ["bad.tar.gz", "bad.TGZ", "bad.tar", "bad.zip", "bad.xz", "bad.zst", "bad.bz2"])
-@pytest.mark.parametrize("how", ["named", "in a directory"])
+@for_each("name", ["bad.tar.gz", "bad.TGZ", "bad.tar", "bad.zip", "bad.xz", "bad.zst", "bad.bz2"])
+@for_each("how", ["named", "in a directory"])
 def test_what_is_named_as_an_archive_and_is_none_is_not_called_healthy(app, tmp_path, name, how):
     """What Git LFS leaves, and the page of a download that failed."""
     folder = tmp_path / "logs"
@@ -522,8 +523,8 @@ def test_a_fifo_in_a_run_directory_is_not_waited_for(rundir, member, code):
         assert "it is a FIFO" in ran.stderr
 
 
-@pytest.mark.parametrize("option", ["--report", "--bundle"])
-@pytest.mark.parametrize("what", ["a log", "by another program", "a directory", "a fifo", "a link to a log"])
+@for_each("option", ["--report", "--bundle"])
+@for_each("what", ["a log", "by another program", "a directory", "a fifo", "a link to a log"])
 def test_what_is_not_ours_is_not_written_over(app, tmp_path, option, what):
     """`--report *.log` takes the first log for the report."""
     log = tmp_path / "a.log"

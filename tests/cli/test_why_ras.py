@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from tests.diagnosis.test_ras import all_but, later
 from tests.ras.nccl_ras import V26, V28, in_json, in_text, job, listening, nccl
+from tests.tables import for_each
 
 WHY = [sys.executable, "-m", "unhang", "why"]
 
@@ -56,7 +57,7 @@ def test_a_text_answer_that_was_kept(tmp_path):
     assert ended.returncode == 1 and "rank 5" in json.loads(ended.stdout)["primary"]["says"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "says"),
     [
         ((), "give either PATH... or --ras"),

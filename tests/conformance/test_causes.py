@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.knowledge import catalogue
@@ -60,7 +61,7 @@ def test_the_catalogue_is_whole():
     assert list(CAUSES) == list(catalogue.load())
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_what_its_lines_say_is_told_in_chinese_too(cause):
     # What is only quoted is the same in both.
     told = [s for s in cause.signatures if re.sub(r"\{\w+\}", "", s.says)]
@@ -68,7 +69,7 @@ def test_what_its_lines_say_is_told_in_chinese_too(cause):
     assert [s.says for s in told if not CHINESE.search(s.says_zh) or values(s.says) != values(s.says_zh)] == []
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_it_is_told_completely(cause):
     assert ID.fullmatch(cause.id) and cause.role in ("root", "symptom")
     assert cause.title and cause.what and cause.why and not cause.title.endswith(".")
@@ -83,7 +84,7 @@ def test_it_is_told_completely(cause):
     assert cause.signatures or cause.in_run, "nothing would ever find it"
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_remedies_can_be_followed_and_verified(cause):
     for remedy in cause.remedies:
         assert re.search(r"[一-鿿]", remedy.says_zh), f"{remedy.id} is not told in Chinese"
@@ -132,7 +133,7 @@ def test_a_variable_stands_before_a_command_that_reads_it():
                 assert program != "torchrun" or not names & BY_TORCHRUN, f"{place}: torchrun sets {names & BY_TORCHRUN} itself"
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_sentences_name_what_is_captured(cause):
     for signature in cause.signatures:
         names = {name for _, name, _, _ in string.Formatter().parse(signature.says) if name}
@@ -140,7 +141,7 @@ def test_sentences_name_what_is_captured(cause):
         assert names <= captured, signature
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_no_prefix_hides_its_lines(cause):
     """What is held against a line as it stands lets all lines pass that match without their prefixes."""
     for prefix in ("[default3]:", "3: ", "[1,3]<stderr>:", "[pod/worker-0/pytorch] ", "(Worker pid=7, ip=10.0.0.1) "):
@@ -151,7 +152,7 @@ def test_no_prefix_hides_its_lines(cause):
                 assert not hit or unanchored(s.pattern).search(raw), (s.pattern, raw)
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_its_lines_hit_and_its_near_misses_do_not(cause):
     assert bool(cause.hits) == bool(cause.near_misses) == bool(cause.signatures)
     for line in cause.hits:
@@ -165,7 +166,7 @@ def hits_with(signature, text) -> bool:
     return any(match(line, [signature], source="test", around="\n".join(lines)) for line in lines)
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_every_signature_has_a_line_and_its_own_role(cause):
     for signature in cause.signatures:
         assert signature.role == cause.role
@@ -190,14 +191,14 @@ ORDINARY = (
 )
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_needles_do_not_stand_in_ordinary_lines(cause):
     """Each of them would be looked at, one by one, in every log."""
     for signature in cause.signatures:
         assert not [line for line in ORDINARY if signature.needle in line], signature.needle
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_no_other_root_fires_on_its_lines(cause):
     for line in cause.hits:
         others = {c for c, roles in recognised(line).items() if "root" in roles and c != cause.id}
@@ -207,14 +208,14 @@ def test_no_other_root_fires_on_its_lines(cause):
             assert other in CAUSES
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_victims_are_never_roots(cause):
     if cause.role == "symptom":
         for line in cause.hits:
             assert "root" not in set().union(*recognised(line).values()), line
 
 
-@pytest.mark.parametrize("cause", BY_ID)
+@for_each("cause", BY_ID)
 def test_patterns_take_no_time_on_hostile_lines(cause):
     for signature in cause.signatures:
         for filler in ("a", " ", "[", "(", "0", "Rank 1 ", "pid: "):
@@ -280,7 +281,7 @@ RUNS = ("a", "1", " ", "/", "_", "a.", "1.", "a:", "a ", ",a", "=a", "(", "[", "
 GENEROUS_S = 0.6
 
 
-@pytest.mark.parametrize("group", [*CAUSES, "context"])
+@for_each("group", [*CAUSES, "context"])
 def test_no_pattern_takes_more_time_than_a_long_line_is_worth(group, cpu_seconds):
     signatures = CONTEXT if group == "context" else CAUSES[group].signatures
     for signature in signatures:

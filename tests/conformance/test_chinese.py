@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.chinese import english
+from tests.tables import for_each
 
 import unhang
 from unhang.knowledge import catalogue
@@ -91,19 +92,19 @@ def unseen(tree: ast.AST) -> list[str]:
     return [s for s in found if s and any(c.isalpha() for c in s.replace("X1", ""))]
 
 
-@pytest.mark.parametrize("path", TOLD, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("path", TOLD, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_is_written_in_both_languages_is(path):
     assert [zh for en, zh in texts(ast.parse(path.read_text("utf-8"))) if english(zh)] == []
 
 
-@pytest.mark.parametrize("path", JUDGING, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("path", JUDGING, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_is_found_in_a_run_is_told_in_both_languages(path):
     tree = ast.parse(path.read_text("utf-8"))
     assert in_english_only(tree) == []
     assert seen_in_english_only(tree) == []
 
 
-@pytest.mark.parametrize("path", FACTS, ids=lambda path: path.stem)
+@for_each("path", FACTS, ids=lambda path: path.stem)
 def test_what_could_not_be_seen_has_its_chinese(path):
     assert [said for said in unseen(ast.parse(path.read_text("utf-8"))) if english(language.unseen(said, "zh"))] == []
 

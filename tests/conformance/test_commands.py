@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 from string import Formatter
 
-import pytest
 from tests.shell import HOSTILE, shape
+from tests.tables import for_each
 
 import unhang
 from unhang.knowledge import catalogue
@@ -88,7 +88,7 @@ TEMPLATES = list(templates())
 assert len(TEMPLATES) > 100
 
 
-@pytest.mark.parametrize(("where", "template"), TEMPLATES, ids=[w for w, _ in TEMPLATES])
+@for_each(("where", "template"), TEMPLATES, ids=[w for w, _ in TEMPLATES])
 def test_no_value_becomes_more_than_its_word(where, template):
     fields = {field: kind or "" for _, field, kind, _ in Formatter().parse(template) if field}
     usual = {field: HARMLESS[kind.rstrip("*,")][0] for field, kind in fields.items()}

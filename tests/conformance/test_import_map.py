@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tables import for_each
 
 import unhang
 from unhang.cli.app import SAYS
@@ -118,12 +119,15 @@ def test_json_of_a_small_log_needs_no_terminal(tmp_path):
     assert "msgspec" in names and within(names, "rich", *(set(NOT_FOR_A_LOG) - {"msgspec"})) == set()
 
 
-@pytest.mark.parametrize("verb", [None, "run", "top", "why", "doctor", "plan", "bench", "vars", "explain", "demo"])
+@for_each("verb", [None, "run", "top", "why", "doctor", "plan", "bench", "vars", "explain", "demo"])
 def test_help_loads_what_it_prints(verb):
     names = loaded(*([verb] if verb else []), "--help")
     others = {f"unhang.cli.{other}" for other in SAYS if other != verb}
     assert verb is None or f"unhang.cli.{verb}" in names
-    below = ("facts", "logs", "flight", "ras", "records", "variables", "files", "settings", "knowledge", "diagnosis", "attach", "launch", "probes", "remedies", "runtime", "testing")
+    below = (
+        *("facts", "logs", "flight", "ras", "records", "variables", "files", "settings", "knowledge", "diagnosis"),
+        *("attach", "launch", "probes", "remedies", "runtime", "testing"),
+    )
     assert within(names, *others, *(f"unhang.{room}" for room in below), "rich", "msgspec", "psutil", "yaml") == set()
 
 

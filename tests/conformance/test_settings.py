@@ -6,6 +6,7 @@ import itertools
 import re
 
 import pytest
+from tests.tables import for_each
 
 from unhang.attach import protocol
 from unhang.facts.snapshot import Snapshot
@@ -39,7 +40,7 @@ OF_HOOK = {
 }
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda s: s.key)
+@for_each("setting", SETTINGS.values(), ids=lambda s: s.key)
 def test_a_setting_is_told_in_both_languages(setting):
     assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", setting.key)
     assert setting.title and setting.cost and setting.forms
@@ -47,7 +48,7 @@ def test_a_setting_is_told_in_both_languages(setting):
     assert not CHINESE.search(setting.title + setting.cost + setting.forms)
 
 
-@pytest.mark.parametrize("key", SETTINGS)
+@for_each("key", SETTINGS)
 def test_it_is_spelt_or_refused_for_every_release_and_launcher(key):
     value = parse(key, SETTINGS[key].example)
     spelt = 0
@@ -90,7 +91,7 @@ def test_names_of_the_hook_are_the_same_on_both_sides(name):
     assert getattr(protocol, OF_HOOK[name]) == name
 
 
-@pytest.mark.parametrize("name", choosing.NAMES)
+@for_each("name", choosing.NAMES)
 def test_a_preset_is_told_in_both_languages_and_holds_values_that_are_some(name):
     for place in (PLACES[0], PLACES[-1], Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=8)):
         found = choosing.preset(name, Here(snapshot=EMPTY, installed=place, hosts=2))
@@ -119,7 +120,7 @@ def test_presets_of_the_requirements_have_their_values():
     assert (conservative["batch"], conservative["loader-workers"], conservative["p2p"], conservative["ib"]) == (512, 0, False, False)
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda s: s.key)
+@for_each("setting", SETTINGS.values(), ids=lambda s: s.key)
 def test_who_reads_it_and_what_it_takes_is_told_in_chinese(setting):
     assert not re.search(r" or |;| to ", setting.forms) or CHINESE.search(setting.forms_zh)
     for place, launcher in itertools.product(PLACES, LAUNCHERS):

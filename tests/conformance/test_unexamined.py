@@ -6,9 +6,9 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
 from tests.chinese import english
 from tests.conformance.test_refusals import ROOMS, ROOT, templates
+from tests.tables import for_each
 
 from unhang.report import language
 
@@ -43,7 +43,7 @@ def untranslated(said: str) -> bool:
     return bool(re.search(r"[a-z]{2,} [a-z]{2,}", asked)) and english(re.sub(r"flight.recorder|unhang why \S+", "FR", language.reason(asked, "zh")))
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("path", ROOMS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_was_not_examined_has_its_chinese(path):
     assert [said for said in said_in(ast.parse(path.read_text("utf-8"))) if untranslated(said)] == []
 

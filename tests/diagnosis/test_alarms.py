@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis.logs import judge_logs
 from unhang.model import Verdict
@@ -27,7 +28,7 @@ UCX = (
 STEPS = "".join(f"step {n} loss {2 - n / 100:.2f}\n" for n in range(11, 15))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "ranks", "says"),
     [
         ("[rank0]: RuntimeError: shape '[2, 3]' is invalid for input of size 5\n", (0,), "rank 0 raised RuntimeError: shape '[2, 3]' is"),
@@ -72,7 +73,7 @@ def test_what_a_job_went_on_after_is_no_failure(text: str, tmp_path: Path):
     assert verdict_on(text, tmp_path).primary is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says", "remedy"),
     [
         ("node4:7712:7790 [0] graph/topo.h:234 NCCL WARN NET/Kite : lane 3 is gone\n", ": NCCL: NET/Kite : lane 3 is gone", "say-more"),
@@ -266,7 +267,7 @@ def test_what_python_prints_at_the_end_of_a_script_ended_it(tmp_path: Path):
     assert verdict_on(text + STEPS + later, tmp_path).primary is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "/srv/nvshmem/src/host/init/init.cu:1001: non-zero status: 7\n",

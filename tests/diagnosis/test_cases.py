@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis.logs import judge_logs
 
@@ -24,7 +25,7 @@ def _cases():
             yield pytest.param(dict(w.split("=", 1) for w in wanted), log, id=f"{path.stem}-{name}")
 
 
-@pytest.mark.parametrize(("wanted", "log"), list(_cases()))
+@for_each(("wanted", "log"), list(_cases()))
 def test_the_verdict_on(wanted, log, tmp_path):
     path = tmp_path / wanted.pop("file", "train.log")
     path.write_text(log)

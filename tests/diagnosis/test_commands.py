@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 import typer
 from tests.shell import shape
+from tests.tables import for_each
 from typer.testing import CliRunner
 
 from unhang.cli import why
@@ -40,8 +41,8 @@ IN_SITE_PACKAGES = """[rank0]: Traceback (most recent call last):
 """
 
 
-@pytest.mark.parametrize("place", ["/tmp", "/var/tmp/x", "/dev/shm/x", "//tmp/x", "/./tmp", "/proc/self/root/tmp", "/opt/../tmp", "../../tmp"])
-@pytest.mark.parametrize(
+@for_each("place", ["/tmp", "/var/tmp/x", "/dev/shm/x", "//tmp/x", "/./tmp", "/proc/self/root/tmp", "/opt/../tmp", "../../tmp"])
+@for_each(
     ("text", "keeps"),
     [
         ("[rank0]: ModuleNotFoundError: No module named 'einops'\nE01 failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: {}/bin/python\n", "pip"),

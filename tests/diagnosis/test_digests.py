@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from tests.flight import jobs
 from tests.flight.test_digest import DEFAULT, on_hosts, summed, write
 from tests.flight.test_outcome import KINDS, injected
+from tests.tables import for_each
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -24,8 +24,8 @@ def unexamined(verdict):
     return [(n.what, n.why) for n in verdict.not_examined]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("seed", "world", "tp", "hosts"), [(0, 8, 1, 2), (1, 16, 4, 4), (2, 6, 1, 3)])
+@for_each("kind", KINDS)
+@for_each(("seed", "world", "tp", "hosts"), [(0, 8, 1, 2), (1, 16, 4, 4), (2, 6, 1, 3)])
 def test_every_kind_of_divergence(tmp_path, kind, seed, world, tp, hosts):
     rng = random.Random(seed)
     dumps, odd, *_ = injected(jobs.Plan(world=world, tp=tp, seed=seed, steps=20), kind, rng)
@@ -109,7 +109,7 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("name", JOBS)
+@for_each("name", JOBS)
 def test_every_other_situation(tmp_path, name):
     paths, digests = on_hosts(tmp_path, JOBS[name])
     whole, merged = judge_dumps(paths), judge_dumps(digests[::-1])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from tests.tables import for_each
 
 from unhang.diagnosis.logs import judge_logs
 from unhang.model import Verdict
@@ -65,8 +66,8 @@ def verdict_on(text: str, folder: Path) -> Verdict:
 WORN = (as_it_is, under_srun, under_kubernetes)
 
 
-@pytest.mark.parametrize("worn", WORN)
-@pytest.mark.parametrize("name", NAMES)
+@for_each("worn", WORN)
+@for_each("name", NAMES)
 def test_a_healthy_log_has_no_cause(name: str, worn: Callable[[str], str], tmp_path: Path):
     verdict = verdict_on(worn(text_of(name)), tmp_path)
     if verdict.primary is None or verdict.primary.cause not in TOLD_ANYWAY.get(name, ()):
@@ -130,6 +131,6 @@ def test_each_belongs_to_a_run_that_can_be_made_again():
             assert (ROOT / "scripts" / "healthy" / script).is_file(), (run.name, script)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_it_tells_nothing_of_the_machine(name: str):
     assert not re.search(r"(?<!\w)/root/|/work/|(?<!/srv)/home/|\.pyenv", text_of(name))

@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 
 import pytest
+from tests.tables import for_each
 
 from unhang.records.incident import GuardedLine
 
@@ -202,7 +203,7 @@ def test_gloo_kills_the_smaller_side(build, lab, dead, before, odd, log_rank):
     assert "peer-lost" in [s.cause for s in v.symptoms] and not v.contributing
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("op", "size", "dtype", "sent", "advised"),
     [
         # 8 doubles met as many floats, or half as many doubles: their bytes are the same.
@@ -213,7 +214,7 @@ def test_gloo_kills_the_smaller_side(build, lab, dead, before, odd, log_rank):
         ("all_gather", 7, "Half", "8 vs 6", ("same-size",)),
     ],
 )
-@pytest.mark.parametrize("before", [((272,),), ((4,),)])
+@for_each("before", [((272,),), ((4,),)])
 def test_gloo_crash_is_of_the_call_that_is_sent_in_such_pieces(build, lab, op, size, dtype, sent, advised, before):
     """Both ranks stand at line 20 for the first time; DDP's call at line 19 came before it, and went well."""
     b = crash(build(), lab, dead=0, survivor=1, survivor_sizes=((size,),), log_rank=False)
@@ -230,7 +231,7 @@ def test_gloo_crash_is_of_the_call_that_is_sent_in_such_pieces(build, lab, op, s
     assert tuple(r.id for r in p.remedies) == (*advised, "check-each-call")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("op", "one", "other", "advised"),
     [
         ("all_reduce", {}, {"dtype": "Double"}, ("same-dtype", "check-each-call")),
@@ -242,7 +243,7 @@ def test_gloo_crash_is_of_the_call_that_is_sent_in_such_pieces(build, lab, op, s
         ("all_reduce", {"arguments": "op=SUM"}, {"arguments": "op=MAX"}, ("same-reduction",)),
     ],
 )
-@pytest.mark.parametrize("world", [2, 3])
+@for_each("world", [2, 3])
 def test_each_thing_in_which_calls_differ_has_its_own_advice(build, lab, op, one, other, advised, world):
     b = build()
     for r in range(world):

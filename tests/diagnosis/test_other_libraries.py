@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis.logs import judge_logs
 
@@ -47,7 +48,7 @@ OLDER = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "who", "says"),
     [
         (ranked(RAISED + "RuntimeError: DeepEP error: timeout (dispatch CPU)\n"), (17,), "DeepEP waited in dispatch for another rank"),

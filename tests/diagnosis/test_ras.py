@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tests.ras.nccl_ras import V24, V26, V28, V32, Comm, Job, in_json, in_text, job, ranks_of
+from tests.tables import for_each
 
 from unhang.diagnosis.ras import Told, judge
 from unhang.ras import parse
@@ -146,9 +147,9 @@ def test_without_an_answer_there_is_nothing_to_judge():
 # What two answers cannot be compared in ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("of_job", [job(), later(job()), all_but(1)])
-@pytest.mark.parametrize("answers", [1, 2])
-@pytest.mark.parametrize("form", ["json", "text"])
+@for_each("of_job", [job(), later(job()), all_but(1)])
+@for_each("answers", [1, 2])
+@for_each("form", ["json", "text"])
 def test_what_stays_open_is_told_in_chinese_too(of_job, answers, form):
     verdict = judge([told(of_job, form=form)] * answers, apart_s=10.0 if answers == 2 else None)
     assert verdict.not_examined

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import for_each
 
 import unhang.diagnosis.redact as module
 from unhang.diagnosis.redact import HIDDEN, redact, redact_command, redact_data
@@ -151,7 +152,7 @@ SECRETS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "secret"), SECRETS)
+@for_each(("text", "secret"), SECRETS)
 def test_secrets_go(text, secret):
     assert secret in text and secret not in redact(text) and HIDDEN in redact(text)
     assert redact(redact(text)) == redact(text)
@@ -173,7 +174,7 @@ def test_what_stands_around_them_stays(text, shown):
     assert redact(text) == shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "RuntimeError: [/g/pair.cc:537] Read error [127.0.0.1]:20200: Connection reset by peer",
@@ -293,7 +294,7 @@ def test_redacting_again_changes_nothing(text):
 LENGTH = 50_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     "unit",
     [
         *("a", "a.", "--a-a-a", "--_token", "://", "://a:", "://a@:", "a@", "=", "'", '"', "\\", "_", "-", "$", "…a", "a;b&"),

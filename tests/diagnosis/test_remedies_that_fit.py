@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge import exceptions
@@ -224,7 +225,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("text", "cause", "has", "lacks"), PLACES.values(), ids=PLACES)
+@for_each(("text", "cause", "has", "lacks"), PLACES.values(), ids=PLACES)
 def test_remedies_are_for_where_it_ran(judge, text, cause, has, lacks):
     found = judge(text)
     assert found.cause == cause and found.remedies
@@ -253,7 +254,7 @@ def test_ranks_beyond_the_gpus_tell_how_many_there_are(judge):
     assert found.cause == "device-mapping" and "--nproc-per-node 6 " in (found.remedies[0].command or "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raised", "says"),
     [
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x512 and 768x10)", "(8x512) does not fit the weight (768x10)"),
@@ -297,7 +298,7 @@ def test_what_fits_one_library_is_not_told_of_others(kind, text, has_advice):
     assert (remedy is not None and ("template" in remedy.says or "Sample" in remedy.says)) is has_advice
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("called", "says"),
     [
         (("torch/distributed/distributed_c10d.py", "all_gather_object"), "all_gather_object and its like"),
@@ -310,7 +311,7 @@ def test_what_fits_one_library_is_not_told_of_others(kind, text, has_advice):
         (("torch/multiprocessing/spawn.py", "_wrap", "/srv/job/train.py"), "look at the frames above"),
     ],
 )
-@pytest.mark.parametrize(
+@for_each(
     "raised",
     [
         "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",

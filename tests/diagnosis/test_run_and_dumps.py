@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.flight import jobs
 from tests.flight.test_outcome import KINDS, injected
+from tests.tables import for_each
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -58,8 +59,8 @@ def of(rank, *entries, groups=None):
     return jobs.dump([*history(3), *entries], {name: g for name, g in (groups or GROUPS).items() if rank in g[1]})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("world", "tp"), [(2, 1), (4, 1), (16, 4)])
+@for_each("kind", KINDS)
+@for_each(("world", "tp"), [(2, 1), (4, 1), (16, 4)])
 def test_what_was_injected_is_the_same_in_both(judged, kind, world, tp):
     dumps, *_ = injected(jobs.Plan(world=world, tp=tp, seed=world, steps=20), kind, random.Random(world))
     run, alone = judged(dumps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis import verdict
 from unhang.knowledge import catalogue
@@ -143,7 +144,7 @@ RESTARTED = ATTACHED.replace('"restarts":0', '"restarts":1')
 AGAIN = STARTED.replace('"attempt":0', '"attempt":1')
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("end", "says"),
     [
         (AGAIN + finished(0), GOT_OVER),

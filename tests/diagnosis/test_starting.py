@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis.logs import judge_logs
 
@@ -40,7 +41,7 @@ def judge(tmp_path):
     return judge
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "cause", "told", "remedy"),
     [
         (
@@ -75,7 +76,7 @@ def judge(tmp_path):
         (f"{POPEN}OSError: [Errno 8] Exec format error: './train'", "config-error", "./train is nothing", "head -1 ./train"),
     ],
 )
-@pytest.mark.parametrize("behind", ["", TEARDOWN + ENDED.format(1, 1)])
+@for_each("behind", ["", TEARDOWN + ENDED.format(1, 1)])
 def test_what_cannot_be_started_is_named(judge, line, cause, told, remedy, behind):
     found = judge(f"{line}\n{behind}")
     assert (found.primary.cause, found.primary.standing) == (cause, "established")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 from tests.diagnosis.test_hangs import waiter
+from tests.tables import for_each
 
 from unhang.knowledge.causes.process_stuck import CAUSE
 from unhang.model import Wait
@@ -36,7 +36,7 @@ def stuck(build, lab, **wait):
     return waiter(build(), lab).rank(1, frames=(lab.user(33, "load"),), entries=lab.steps(12), activity=lab.blocked(**wait))
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_a_rank_names_what_it_waits_in(build, lab, case):
     wait, named, remedy, command = CASES[case]
     found = stuck(build, lab, **wait).judge().primary
@@ -51,7 +51,7 @@ def test_a_rank_names_what_it_waits_in(build, lab, case):
     assert wait.get("holder") or "PID" not in str([r.command for r in found.remedies])
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_a_worker_and_a_data_set_name_what_they_wait_in(build, lab, case):
     wait, named, remedy, _ = CASES[case]
     data = lab.user(48, "__getitem__", file="data.py")

@@ -1,4 +1,4 @@
-import pytest
+from tests.tables import for_each
 
 from unhang.facts import container
 from unhang.facts.host import Host
@@ -11,7 +11,7 @@ STATUS = {"/proc/self/status": "Name:\tx\nCapEff:\t00000000a80425fb\nNoNewPrivs:
 PLAIN = FIRST | STATUS
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("files", "environ", "kind"),
     [
         ({}, {}, "bare"),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import firewall, snapshot
 from unhang.facts.host import Ran
@@ -30,7 +31,7 @@ def iptables(*rules, input="DROP", output="ACCEPT"):
 ESTABLISHED = "-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "by"),
     [
         (iptables(input="ACCEPT"), None),
@@ -112,7 +113,7 @@ REJECT = {"reject": {"type": "icmpx", "expr": "admin-prohibited"}}
 SSH = [is_("tcp dport", {"set": [22, {"range": [80, 90]}]}), COUNTER, ACCEPT]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "by"),
     [
         ('{"nftables": [{"metainfo": {}}]}', None),

@@ -1,4 +1,5 @@
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import job
 
@@ -25,7 +26,7 @@ def test_ports(text, port):
     assert job.of({"MASTER_PORT": text}).master_port == port
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "asked", "port", "taken"),
     [
         ("eth0", "eth", None, True),

@@ -2,6 +2,7 @@ import datetime
 import os
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import kernel_log
 from unhang.facts.host import Host, Ran
@@ -19,7 +20,7 @@ def seen(machine, *texts, at=99_000.0):
     return kernel_log.collect(machine(UPTIME | {"/dev/kmsg": kmsg(*((at, t) for t in texts))}))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "kind", "device", "code"),
     [
         (XID, "xid", "0000:3b:00.0", 79),
@@ -78,7 +79,7 @@ def test_what_it_tells(machine, text, kind, device, code):
         assert (event.pid, event.process) == (811, "python")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "nvidia-nvlink: Nvlink Core is being initialized, major device number 511",

@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import limits
 from unhang.facts.host import Host
@@ -103,9 +104,7 @@ def test_cgroup_v1(machine):
     assert (seen.pids, seen.cpu_quota) == (None, None)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "\x00\xff", "Max open files many few", "0 0 0", "max", "max max", "::", "Uid:\nThreads:", "CapEff:\tzz", "9" * 60]
-)
+@for_each("text", ["", "\x00\xff", "Max open files many few", "0 0 0", "max", "max max", "::", "Uid:\nThreads:", "CapEff:\tzz", "9" * 60])
 def test_damaged(machine, text):
     paths = (
         "/proc/self/limits", "/proc/self/status", "/proc/self/cgroup", "/proc/7/status", "/proc/loadavg", "/proc/sys/fs/file-nr",

@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
@@ -70,7 +71,7 @@ def test_kinds_and_states_of_interfaces(machine):
     assert network.SUBJECT.summary(seen).en == "eth0 10.0.0.7 100 Gb/s MTU 9000; NCCL takes eth0; Gloo takes eth0"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("environ", "interfaces", "taken", "why"),
     [
         ({}, {"eth0": ("10.0.0.7/24",), "ib0": ("10.1.0.7/16",)}, ("ib0",), "names that begin with ib come first"),

@@ -2,6 +2,7 @@ import os
 import socket
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import ports
 from unhang.facts.host import Host
@@ -51,7 +52,7 @@ def test_who_listens(machine):
     assert ports.SUBJECT.summary(seen).en == "the usual port 29500 is taken; listened on: 3 ports; the system hands out 32768 to 60999"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "told"),
     [
         ("./ttyd -c admin:hunter2 bash", "./ttyd"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import snapshot, variable_readers, variables
 from unhang.facts.host import Host
@@ -76,7 +77,7 @@ def test_does_not_touch(name):
     assert not variables.touches(name)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "kept"),
     [
         *(
@@ -113,7 +114,7 @@ def test_what_is_not_in_sys_is_not_here_and_without_sys_not_known(machine):
 
 
 # As torch.cuda counts them.
-@pytest.mark.parametrize(
+@for_each(
     ("value", "shown", "end"),
     [
         ("0,1", ("0", "1"), None),

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
+from tests.tables import for_each
 
 from unhang.facts.host import Host
 from unhang.facts.waits import waits_in
@@ -74,7 +74,7 @@ def blocked(tmp_path: Path, statement: str) -> Wait | None:
         process.wait()
 
 
-@pytest.mark.parametrize(("statement", "kind", "timed", "ends"), CASES, ids=[c[0][:40] for c in CASES])
+@for_each(("statement", "kind", "timed", "ends"), CASES, ids=[c[0][:40] for c in CASES])
 def test_a_wait_is_told_by_its_kind_and_by_whether_it_can_end(tmp_path: Path, statement: str, kind: str, timed: bool, ends: bool) -> None:
     wait = blocked(tmp_path, statement)
     assert wait is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.hosts.elf import library
+from tests.tables import for_each
 
 from unhang.facts import snapshot, variable_readers, variables, which_nccl
 from unhang.facts.names_in_files import Reader
@@ -48,7 +49,7 @@ INSIDE = {TORCH_CUDA: library(needed=("libcudart.so.12",), constants=b"\0NCCL ve
 UNKNOWN = {"nccl": ("", ())}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("files", "more", "expected"),
     [
         # The wheel beside torch, of which the record may be wrong.

@@ -8,6 +8,7 @@ import random
 
 import pytest
 from tests.flight import jobs
+from tests.tables import for_each
 
 from unhang.errors import RecordError
 from unhang.flight import parse
@@ -22,8 +23,8 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("seed", range(60))
+@for_each("form", FORMS)
+@for_each("seed", range(60))
 def test_bytes_that_are_others(form, seed):
     rng = random.Random(seed)
     dumps = jobs.run(jobs.Plan(world=3, steps=3))

@@ -11,6 +11,7 @@ import pickle
 
 import pytest
 import zstandard
+from tests.tables import for_each
 
 from unhang.errors import RecordError
 from unhang.flight import dump_file, is_dump
@@ -28,8 +29,8 @@ def raw(version="2.10"):
 PACKINGS = {"gz": gzip.compress, "zst": zstandard.compress, "xz": lzma.compress, "bz2": bz2.compress, "": bytes}
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize("made", [lambda: pickle.dumps(raw()), lambda: pickle.dumps(raw(), protocol=2), lambda: json.dumps(raw()).encode()])
+@for_each("packing", PACKINGS)
+@for_each("made", [lambda: pickle.dumps(raw()), lambda: pickle.dumps(raw(), protocol=2), lambda: json.dumps(raw()).encode()])
 def test_packed(tmp_path, packing, made):
     path = tmp_path / "rank_0"
     path.write_bytes(PACKINGS[packing](made()))
@@ -83,7 +84,7 @@ def test_the_last_of_several_lines_is_cut_off():
     assert whole.cut is None and part.cut is not None and len(part.raw["entries"]) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [b"{}", b"[]", b"[1, 2]", b'{"a": {"b": 1}}', b"{", b'{"loss": 3}\n{"loss": 2}', pickle.dumps({"weight": [1.0]}), pickle.dumps([]), b"\x80\x04"],
 )

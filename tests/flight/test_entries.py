@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import RecordError
 from unhang.flight import dump_file, load, parse, safe_unpickle
@@ -138,7 +139,7 @@ def test_members_that_cannot_be_understood_are_not_known(ranks):
     assert parse(pickle.dumps(raw(entry(), pg_config=config))).groups["0"].members == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         b"\x80\x05]",

@@ -10,6 +10,7 @@ import random
 
 import pytest
 from tests.flight import jobs
+from tests.tables import for_each
 
 from unhang.flight.dump_file import decoded
 from unhang.flight.recording import recording_of
@@ -74,9 +75,9 @@ def injected(plan, kind, rng):
 KINDS = ["missing", "op", "shape", "dtype", "order", "extra", "lacking"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(("world", "tp"), [(4, 1), (8, 1), (16, 4)])
+@for_each("kind", KINDS)
+@for_each("seed", range(6))
+@for_each(("world", "tp"), [(4, 1), (8, 1), (16, 4)])
 def test_what_was_injected_comes_out(kind, seed, world, tp):
     rng = random.Random(1000 * seed + world + tp)
     plan = jobs.Plan(world=world, tp=tp, seed=seed, steps=20)
@@ -90,8 +91,8 @@ def test_what_was_injected_comes_out(kind, seed, world, tp):
         assert (found.group_name, found.number) == (group, number)
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize(("world", "tp"), [(2, 1), (8, 1), (16, 4)])
+@for_each("seed", range(8))
+@for_each(("world", "tp"), [(2, 1), (8, 1), (16, 4)])
 def test_where_nothing_is_wrong_nothing_is_found(seed, world, tp):
     rng = random.Random(seed)
     dumps = jobs.run(jobs.Plan(world=world, tp=tp, seed=seed), ring=rng.choice([2000, 40]))

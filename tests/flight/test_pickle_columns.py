@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.flight import jobs
+from tests.tables import for_each
 
 from unhang.errors import RecordError
 from unhang.flight.dump_file import opened
@@ -173,7 +174,7 @@ def whole(n):
     return pickled(dump(entry(i) for i in range(n)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     {
         "Python's": pickle.dumps(dump(entry(n) for n in range(40)), protocol=2),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.tables import for_each
 
 from unhang.flight.rank_from_name import ranks_of
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pattern",
     [
         "nccl_trace_rank_{}",

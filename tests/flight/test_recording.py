@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 from tests.flight import jobs
+from tests.tables import for_each
 
 from unhang.errors import RecordError
 from unhang.flight.dump_file import DumpFile, decoded
@@ -61,8 +62,8 @@ def old(version, raw):
     return raw | {"version": version, "entries": entries}
 
 
-@pytest.mark.parametrize("version", ["1.4", "2.1", "2.4", "2.9", "2.10"])
-@pytest.mark.parametrize("write", [lambda raw: pickle.dumps(raw, protocol=2), pickle.dumps, lambda raw: json.dumps(raw).encode()])
+@for_each("version", ["1.4", "2.1", "2.4", "2.9", "2.10"])
+@for_each("write", [lambda raw: pickle.dumps(raw, protocol=2), pickle.dumps, lambda raw: json.dumps(raw).encode()])
 def test_every_version(version, write):
     raw = jobs.dump([entry(1), entry(2), entry(3, "started")], {"0": ("default_pg", [0, 1])})
     (opened,) = decoded(write(old(version, raw)), "x")

@@ -6,6 +6,7 @@ import random
 from array import array
 
 import pytest
+from tests.tables import for_each
 
 from unhang.flight.entries import Group
 from unhang.flight.recording import Track
@@ -27,7 +28,7 @@ def slowly(tracks):
     return None
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each("seed", range(200))
 def test_the_first_number_that_differs(seed):
     rng = random.Random(seed)
     length = rng.choice([3, 64, 65, 130, 300])

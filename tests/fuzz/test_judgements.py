@@ -8,7 +8,7 @@ import random
 import types
 import typing
 
-import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis import doctor
 from unhang.facts import snapshot
@@ -61,7 +61,7 @@ def made(of: typing.Any, random: random.Random) -> typing.Any:
     return of(**{f.name: made(hints[f.name], random) for f in dataclasses.fields(of)})
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_odd_facts_are_judged(seed):
     chance = random.Random(seed)
     for _ in range(15):

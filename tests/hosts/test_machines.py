@@ -16,6 +16,7 @@ from tests.hosts.linux import group, kernel_log, looks, nodes
 from tests.hosts.machines import cloud_vm, laptop, server
 from tests.hosts.network import infiniband, roce
 from tests.hosts.part import GIB, MIB, Part, all_of, lay_out
+from tests.tables import for_each
 from typer.testing import CliRunner
 
 from unhang.cli import doctor as cli
@@ -99,7 +100,7 @@ def absent(seen) -> set[str]:
     return {a.id for a in seen.areas if a.state == "absent"} - {"speed"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("whole", "unread", "without"),
     [
         pytest.param(server(), {}, BARE, id="server"),
@@ -144,7 +145,7 @@ def test_a_sane_machine_is_clean(machine, whole, unread, without):
 
 
 # Each with all that is found, what could not be looked at, and what one remedy says to run or to set.
-@pytest.mark.parametrize(
+@for_each(
     ("whole", "findings", "unread", "id", "does"),
     [
         pytest.param(

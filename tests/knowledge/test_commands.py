@@ -18,6 +18,7 @@ from tests.hosts.machines import server
 from tests.hosts.network import roce
 from tests.hosts.part import GIB, MIB, Part, all_of, lay_out
 from tests.shell import HOSTILE, shape
+from tests.tables import for_each
 
 from unhang.facts import snapshot
 from unhang.facts.host import Space
@@ -87,7 +88,7 @@ def beside(lines) -> tuple[Hit, ...]:
     return next(hits for hits in lines[TOLD_BY] if {"peer", "port"} <= set(hits[0].groups))
 
 
-@pytest.mark.parametrize("value", [*HOSTILE[:8], "x\u200b", "\x1b[2Jx"], ids=ascii)
+@for_each("value", [*HOSTILE[:8], "x\u200b", "\x1b[2Jx"], ids=ascii)
 def test_nothing_that_a_signature_captures_becomes_more_than_a_word(lines, plain, value):
     bad, wrong, checked = next(poisoned(beside(lines), value, every=True)), set(), 0
     for id, of_lines in lines.items():

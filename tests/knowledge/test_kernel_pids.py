@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from tests.tables import for_each
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
@@ -29,7 +29,7 @@ def view(*ended: tuple[int, str | None], begun: tuple[str | None, ...] = (), pid
     return LogView(exits=tuple(Exit(at=at(host), code=code) for code, host in ended), nccl=NcclSaid(inits=inits))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "known", "is_so"),
     [
         (None, view((-9, None)), True),

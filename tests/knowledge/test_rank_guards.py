@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.tables import for_each
 
 from unhang.knowledge.rank_guards import outcome
 from unhang.knowledge.rank_guards import tests_rank as chooses
 
 
-@pytest.mark.parametrize(
+@for_each(
     "guard",
     [
         "rank == 0", "not rank", "self.rank == 0", "args.local_rank in (-1, 0)", "local_rank in [-1, 0]", "dist.get_rank() == 0", "is_main_process",
@@ -23,7 +23,7 @@ def test_these_do(guard):
     assert chooses(guard)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "guard",
     [
         "world_size > 1",
@@ -45,7 +45,7 @@ def test_these_do_not(guard):
     assert not chooses(guard)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("test", "on"),
     [
         ("rank == 0", (True, False)),

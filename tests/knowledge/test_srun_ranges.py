@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.tables import for_each
 
 from unhang.knowledge import srun_ranges
 from unhang.logs import Hit, Signature
@@ -17,7 +17,7 @@ def said(host, tasks="3"):
     return short.groups["host"], short.groups["tasks"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("listed", "short"),
     [
         ("node7", "node7"),
@@ -46,6 +46,6 @@ def test_other_hits_stay():
     assert srun_ranges.shortened([hit]) == (hit,)
 
 
-@pytest.mark.parametrize("unit", ["[", "a", "a[", ",", "[1,", "]", "1-", "a[1]", "a[1]]"])
+@for_each("unit", ["[", "a", "a[", ",", "[1,", "]", "1-", "a[1]", "a[1]]"])
 def test_what_is_no_list_takes_no_time(unit):
     said(unit * (64_000 // len(unit)))

@@ -20,6 +20,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.logs.discovery import find
@@ -147,8 +148,8 @@ def test_utf16_becomes_utf8(tmp_path, encoding, bom, pack):
     assert got == [("", (text + "\ufffd").encode())] and missed == {}
 
 
-@pytest.mark.parametrize("wrap", [bytes, gzip.compress, lzma.compress, PACK["zstd"]])
-@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+@for_each("wrap", [bytes, gzip.compress, lzma.compress, PACK["zstd"]])
+@for_each("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
 def test_a_tar_and_what_is_packed_in_it(tmp_path, wrap, format):
     long = "a" * 90 + "/" + "日志-" * 6 + ".log"
     members = [("./logs", [tarfile.DIRTYPE]), ("./logs/rank0.err", LINES), (long, b"long\n"), ("r1.gz", gzip.compress(b"one\n")), ("empty", b"")]

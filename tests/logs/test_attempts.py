@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.tables import for_each
 
 from unhang.logs import Hit, exits, match
 from unhang.logs.attempts import AGENTS, GAVE_UP, LIBRARIES, STEPS, Failure, Marks, attempt_of, starts_of, unsaid_start
@@ -92,7 +93,7 @@ def gave_up(place, at_s=None, source="agent"):
     return hit(GAVE_UP, place, at_s, source)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("own", "marks", "expected"),
     [
         ([failure(50)], [step(10), step(90)], 51),
@@ -120,7 +121,7 @@ def test_an_agent_that_says_nothing_when_it_starts_again(own, marks, expected):
     assert (found and found.place) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "steps"),
     [
         ("rank 0 - step 5/20 loss 1.9846 grad_norm 1.042", True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import for_each
 
 from unhang.logs import exits, scan
 
@@ -48,7 +49,7 @@ def test_torchruns_block_names_the_host(tmp_path):
     assert {(e.at.rank, e.at.host) for e in exits.read(scan(path, exits.SIGNATURES))} == {(9, "node7"), (12, "node7")}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "ended"),
     [
         (
@@ -107,7 +108,7 @@ def test_a_line_of_many_ranges_stays_bounded(read):
     assert read(f"srun: error: node7: tasks {'1,' * 2000}2: Killed\n") == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "failed (exitcode: {n}) local_rank: 4 (pid: 5120) of binary: python",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.tables import for_each
 
 from unhang.logs import job_size, nccl_lines, scan
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "size"),
     [
         ("world_size=8\n", 8),

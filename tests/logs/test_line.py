@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.tables import for_each
 
 from unhang.errors import RecordError
 from unhang.logs import MAX_LINE_BYTES, clean, decode, last_lines, lines, parse
@@ -18,7 +19,7 @@ def write(tmp_path, data):
     return path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "text", "rank"),
     [
         ("plain  ", "plain", None),
@@ -145,7 +146,7 @@ def test_bytes_never_raise(raw):
     assert parse(line.text).text == line.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     "unit",
     [
         "[rank",
@@ -177,7 +178,7 @@ def test_long_repetitions_take_no_time(unit):
         parse(unit * 20_000 + end * 20_000)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "text"),
     [
         ("显存不足：第3号卡".encode(), "显存不足：第3号卡"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import for_each
 
 from unhang.logs import Owner, owner_of
 from unhang.records.rundir import RunDir
@@ -12,7 +12,7 @@ from unhang.records.rundir import RunDir
 HEX = "0123456789abcdef"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "owner"),
     [
         ("rank3.err", Owner(rank=3)),
@@ -58,7 +58,7 @@ def test_names_that_tell(name, owner):
     assert owner_of(name) == owner
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         *(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 import pytest
+from tests.tables import for_each
 
 from unhang.logs import parse
 
@@ -175,18 +176,18 @@ NO_PREFIX = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "text", "fields"), TAKEN_OFF, ids=[x[0] for x in TAKEN_OFF])
+@for_each(("raw", "text", "fields"), TAKEN_OFF, ids=[x[0] for x in TAKEN_OFF])
 def test_prefixes_are_taken_off(raw, text, fields):
     assert told(raw) == (text, fields)
 
 
-@pytest.mark.parametrize(("raw", "fields"), STAYING, ids=[x[0] for x in STAYING])
+@for_each(("raw", "fields"), STAYING, ids=[x[0] for x in STAYING])
 def test_markers_are_read_and_stay(raw, fields):
     assert told(raw) == (raw, fields)
     assert told(f"[rank7]: {raw}") == (raw, fields | {"rank": 7})
 
 
-@pytest.mark.parametrize("raw", NO_PREFIX)
+@for_each("raw", NO_PREFIX)
 def test_what_only_looks_like_a_prefix_stays(raw):
     assert told(raw) == (raw, {})
 

@@ -12,6 +12,7 @@ import sys
 import zipfile
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import RecordError, UnhangError
 from unhang.logs.discovery import LEADS_OUT, STDIN, find
@@ -152,12 +153,12 @@ NO_LOGS = {
 }
 
 
-@pytest.mark.parametrize("name", NO_LOGS)
+@for_each("name", NO_LOGS)
 def test_what_is_plainly_no_log(name):
     assert no_log(name, NO_LOGS[name])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "head"),
     [
         ("rank0.err", b"Traceback"),
@@ -224,8 +225,8 @@ def test_what_lies_beside_a_model_is_no_log(tmp_path):
         find([str(tmp_path)])
 
 
-@pytest.mark.parametrize("text", ["步骤 1 损失 2.0\n" * 40, "\x1b[31mred\x1b[0m\r\a\b\t\n" * 40, "\0" * 400 + "torn \x01\x02\x03 page\n" * 9])
-@pytest.mark.parametrize("encoding", ["utf-8", "gb18030", "utf-16"])
+@for_each("text", ["步骤 1 损失 2.0\n" * 40, "\x1b[31mred\x1b[0m\r\a\b\t\n" * 40, "\0" * 400 + "torn \x01\x02\x03 page\n" * 9])
+@for_each("encoding", ["utf-8", "gb18030", "utf-16"])
 def test_text_is_never_taken_for_binary_data(tmp_path, text, encoding):
     write(tmp_path, {"a": text.encode(encoding)})
     assert names(find([str(tmp_path)]), tmp_path) == ["a"]

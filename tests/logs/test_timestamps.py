@@ -7,6 +7,7 @@ from calendar import timegm
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import for_each
 
 from unhang.logs import Stamp, parse, resolve
 
@@ -26,7 +27,7 @@ def full(text):
     return parse(f"[{text}] x").time
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "stamp"),
     [
         ("2026-11-03T10:00:01Z x", Stamp(seconds=seconds(2026, 11, 3, 10, 0, 1), offset_s=0)),

@@ -8,6 +8,7 @@ import logging
 import pytest
 from rich.console import Console
 from rich.logging import RichHandler
+from tests.tables import for_each
 
 from unhang.logs import Needles, blocks, read
 
@@ -63,7 +64,7 @@ def test_a_line_that_tells_of_no_error_is_no_record_of_one(tmp_path, level):
     assert t.logged
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("behind", "steps"),
     [
         ("epoch 1: 8 batches\n", ("epoch 1",)),
@@ -230,8 +231,8 @@ def test_a_cut_box_is_none(tmp_path, job):
 BODY = TRACE.partition("\n")[2]
 
 
-@pytest.mark.parametrize("before", ["", "before\n", "step 3 loss 2.1\nand\n"])
-@pytest.mark.parametrize("cut", range(1, 5))
+@for_each("before", ["", "before\n", "step 3 loss 2.1\nand\n"])
+@for_each("cut", range(1, 5))
 def test_a_traceback_whose_header_is_missing(tmp_path, cut, before):
     (t,) = tracebacks(tmp_path, before + "\n".join(TRACE.splitlines()[cut:]) + "\n")
     assert (t.says, t.end) == ("ValueError: x", 7 - cut + before.count("\n"))
@@ -244,7 +245,7 @@ def test_one_that_is_cut_within_a_line_and_after_prefixes(tmp_path):
     assert [(t.says, t.rank, t.frames[-1].line) for t in tracebacks(tmp_path, text)] == [("ValueError: x", 0, 3), ("ValueError: x", 1, 3)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "type", "said", "rank"),
     [
         ("ValueError: x", "ValueError", "x", None),
@@ -266,7 +267,7 @@ def test_an_exception_line_alone(tmp_path, text, type, said, rank):
     assert (t.type, t.text, t.rank, t.frames, t.logged) == (type, said, rank, (), True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         BODY.replace("ValueError: x", "Epoch: 1"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import for_each
 
 from unhang.logs import Writer, rank_at, writer_at
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "writer"),
     [
         ("boom", Writer()),

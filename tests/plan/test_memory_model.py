@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.plan.memory_model import MOMENTS, counts, estimate, layer_activations
@@ -63,7 +64,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@for_each("name", PUBLISHED)
 def test_parameters_are_those_that_the_authors_publish(name):
     config, parameters = PUBLISHED[name]
     assert from_config(name, config).parameters == parameters
@@ -78,7 +79,7 @@ def states(training, name, shape=None):
 
 
 # By hand, 8 ranks, AdamW: (2 + 2 + 4 + 8 bytes of the ZeRO paper); autocast keeps float32 weights and gradients.
-@pytest.mark.parametrize(
+@for_each(
     ("name", "precision", "each"),
     [
         ("ddp", "bf16", 4 + 4 + 8),
@@ -171,8 +172,8 @@ def test_a_higher_stage_never_shards_less(shape, options, ranks):
     assert all(a >= b * (1 - 1e-9) for a, b in itertools.pairwise(of_stages))
 
 
-@pytest.mark.parametrize("ranks", [4, 8, 64])
-@pytest.mark.parametrize("billions", [7, 13, 70])
+@for_each("ranks", [4, 8, 64])
+@for_each("billions", [7, 13, 70])
 def test_stages_need_less_and_less_where_a_model_is_larger_than_what_stage_3_gathers(billions, ranks):
     training = Training(world_size=ranks, per_node=2)
     totals = [estimate(from_count(int(billions * 1e9), {}), training, BY_NAME[name]) for name in ("ddp", "zero-1", "zero-2", "zero-3")]

@@ -4,6 +4,7 @@ import json
 import struct
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.plan import model_file
@@ -58,7 +59,7 @@ def test_weights_that_lie_in_a_directory_twice_or_packed_are_not_counted(tmp_pat
         assert (model_file.read(tmp_path).parameters == COUNT) is counts
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "data", "says"),
     [
         ("config.json", b"{", "is no JSON"),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ras.nccl_ras import TEXT_ONLY, V24, V26, V29, V32, WITH_JSON, Comm, Job, answer_of, in_json, in_text, job, listening, nccl, ranks_of
+from tests.tables import for_each
 
 from unhang import ras
 from unhang.errors import RecordError
@@ -368,7 +369,7 @@ def test_where_to_ask():
     assert where(NCCL_RAS_ADDR="0.0.0.0:28028") == "127.0.0.1:28028" and where("[::]:9") == "[::1]:9"
 
 
-@pytest.mark.parametrize("text", ["a:b", "a:0", "a:65536", "a:", "[::1", "[]:5", "[::1]5", "[::1]:", "http://a:5", "a b", "a:٣", "a:+5"])
+@for_each("text", ["a:b", "a:0", "a:65536", "a:", "[::1", "[]:5", "[::1]5", "[::1]:", "http://a:5", "a b", "a:٣", "a:+5"])
 def test_no_address(text):
     with pytest.raises(RecordError, match="is no address"):
         address(text)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ras.nccl_ras import V24, V26, V29, V32, in_json, in_text, job
+from tests.tables import for_each
 
 from unhang import ras
 from unhang.errors import RecordError
@@ -26,7 +27,7 @@ def test_an_answer_that_was_kept(tmp_path):
             ras.load(wrong)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         b"",

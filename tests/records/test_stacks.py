@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import RecordError
 from unhang.frames import Frame, place, user_frame, without_hook
@@ -171,7 +172,7 @@ def test_guards(tmp_path, call, guards):
     assert guards_of(str(path), line) == guards
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "endless"),
     [
         ("while True: pass", True),

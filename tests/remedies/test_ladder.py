@@ -1,6 +1,7 @@
 """The ladder on machines where one rung works and those below do not."""
 
 import pytest
+from tests.tables import for_each
 
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy, Steps, Verdict
@@ -44,7 +45,7 @@ MACHINES = {
 }
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each("name", MACHINES)
 def test_it_ends_on_the_smallest_change(world, bench, name):
     world.works, smallest = MACHINES[name]
     world.started.clear()
@@ -264,9 +265,9 @@ def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, benc
     assert "smallest" in climb(bench()).says
 
 
-@pytest.mark.parametrize("takes_s", [3, 10, 25])
-@pytest.mark.parametrize("limit_s", [30, 60, 100, 150, 200, 300])
-@pytest.mark.parametrize("name", MACHINES)
+@for_each("takes_s", [3, 10, 25])
+@for_each("limit_s", [30, 60, 100, 150, 200, 300])
+@for_each("name", MACHINES)
 def test_no_climb_takes_longer_than_it_may(clock, bench, name, limit_s, takes_s):
     clock.works, smallest = MACHINES[name]
     clock.takes_s = lambda environ: takes_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.report import language
@@ -32,7 +33,7 @@ def test_no_sentence_stands_twice():
     assert len({en for en, _ in SENTENCES}) == len(SENTENCES)
 
 
-@pytest.mark.parametrize(("en", "zh"), SENTENCES)
+@for_each(("en", "zh"), SENTENCES)
 def test_no_sentence_is_hidden_by_one_that_fits_more(zh, en):
     """Values are names, which no other sentence is about."""
     values = [f"v{n}" for n in range(en.count("{}"))]

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from tests.tables import for_each
 
 from unhang.diagnosis.doctor import examine
 from unhang.facts import snapshot
@@ -25,8 +26,8 @@ def shown(machine, width, lang="en"):
     return examination, out.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("width", [40, 50, 60, 80, 140])
+@for_each("lang", ["en", "zh"])
+@for_each("width", [40, 50, 60, 80, 140])
 def test_an_examination_fits_and_its_commands_are_whole(machine, monkeypatch, width, lang):
     monkeypatch.setenv("COLUMNS", str(width))
     examination, rows = shown(machine, width, lang)

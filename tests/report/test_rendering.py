@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.tables import for_each
 
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
@@ -181,7 +182,7 @@ def without_code(text):
     return re.sub(r"(?<![\\`])(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", text)
 
 
-@pytest.mark.parametrize("field", ["says", "where", "hosts", "source", "text", "input", "what", "why", "remedy", "verify"])
+@for_each("field", ["says", "where", "hosts", "source", "text", "input", "what", "why", "remedy", "verify"])
 def test_what_a_log_says_is_nowhere_live(field):
     def at(name):
         return LIVE if field == name else "plain"
@@ -207,7 +208,7 @@ def test_what_a_log_says_is_nowhere_live(field):
     assert not re.search(r"(?<!\\)[`|<\[\]!&$~]", outside)
 
 
-@pytest.mark.parametrize("what", ["# heading", "- item", "+ item", "12. item", "3) item", "---", "> quote", "    indented", "=== x"])
+@for_each("what", ["# heading", "- item", "+ item", "12. item", "3) item", "---", "> quote", "    indented", "=== x"])
 def test_nothing_that_was_not_examined_begins_a_block(what):
     line = next(x for x in markdown.render(Verdict(primary=None, not_examined=(NotExamined(what=what, why="w"),))).splitlines() if x.startswith("- "))
     assert not re.match(r"- (?:#|[-+=>]|\d+[.)]|\s)", line) and line.endswith(": w")
@@ -246,7 +247,7 @@ def test_language_comes_from_the_locale():
         language.chosen("fr")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("columns", "longest"),
     [(None, 140), ("60", 60), ("200", 200), ("20", 40), *((none, 140) for none in ("wide", "0", "000", "²", "٦٠", "-80", "9" * 5000))],
 )

@@ -6,6 +6,7 @@ import os
 from typing import get_args
 
 import pytest
+from tests.tables import for_each
 
 from unhang.cli.fallback import Mode
 from unhang.errors import UnhangError
@@ -53,7 +54,7 @@ batch = "--batch-size"
     assert found.arguments == {"batch": "--batch-size"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("[run", "is no TOML"),

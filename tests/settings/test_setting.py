@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.settings.catalogue import SETTINGS, of_value, parse
@@ -25,7 +26,7 @@ def why(installed, launcher="torchrun", **choice):
     return refused.why
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("choice", "expected"),
     [
         ({"shm": False}, {"NCCL_SHM_DISABLE": "1"}),
@@ -192,7 +193,7 @@ def test_flags_of_a_script(template, value, expected):
     assert flag(template, value) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "text", "value"),
     [
         ("shm", "Off", False),
@@ -213,7 +214,7 @@ def test_values_as_they_are_typed(key, text, value):
     assert parse(key, text) == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "text"),
     [
         ("shm", "maybe"),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.tables import for_each
 
 from unhang.testing import faults
 
@@ -80,7 +81,7 @@ def test_a_specification_is_read(spec: str, expected: faults.Injection) -> None:
     assert faults.parse(spec) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("spec", "says"),
     [
         ("stick@x", "valid kinds: stuck, sigkill, sigstop, raise, mismatch, drift, barrier, slow, exit, gil, burst"),

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import variables
 from unhang.files.opening import parse
@@ -58,9 +59,7 @@ VERDICTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "state", "reader", "severity", "words"), VERDICTS, ids=[f"{v[0]}={v[1]}-{i}" for i, v in enumerate(VERDICTS)]
-)
+@for_each(("name", "value", "state", "reader", "severity", "words"), VERDICTS, ids=[f"{v[0]}={v[1]}-{i}" for i, v in enumerate(VERDICTS)])
 def test_settings_of_the_source_documents(name, value, state, reader, severity, words):
     judged = look({name: value, "NCCL_DEBUG": "INFO"})[name]
     assert judged.state == state
@@ -87,7 +86,7 @@ def test_a_new_name_is_only_named_where_it_exists():
     assert look({"TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}, Place(libraries={"torch": "2.7.1"}))["TORCH_NCCL_TRACE_BUFFER_SIZE"].now == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "severity", "words"),
     [
         ("NCCL_IB_DISABLE", "true", "warning", "it makes 0, the opposite"),
@@ -234,8 +233,8 @@ OF_PLUGINS = (
 )
 
 
-@pytest.mark.parametrize("name", OF_PLUGINS.split())
-@pytest.mark.parametrize("scan", [nothing, lambda library, name: ""], ids=["table", "scan"])
+@for_each("name", OF_PLUGINS.split())
+@for_each("scan", [nothing, lambda library, name: ""], ids=["table", "scan"])
 def test_what_plugins_and_other_builds_read_is_left_alone(name, scan):
     one = look({name: "1"}, scan=scan)[name]
     assert one.state == "foreign" and one.remarks == ()
@@ -246,7 +245,7 @@ def test_what_nccl_reads_to_find_its_plugins_is_its_own(name):
     assert look({name: "x"})[name].readers[0].library == "nccl"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "found", "plugins", "state"),
     [
         ("NCCL_NEW_IN_A_PLUGIN", "/opt/libnccl-net.so", ("/opt/libnccl-net.so",), "in-binary"),
@@ -277,7 +276,7 @@ def test_a_name_in_no_table_is_never_called_unread():
 ROCM = Place(libraries={"torch": "2.9.1+rocm6.4", "rccl": ""})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "state"),
     [
         *((n, "read") for n in ("NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_MIN_NCHANNELS", "NCCL_GDR_FLUSH_DISABLE")),
@@ -285,7 +284,7 @@ ROCM = Place(libraries={"torch": "2.9.1+rocm6.4", "rccl": ""})
         ("NCCL_TIMEOUT", "in-binary"),
     ],
 )
-@pytest.mark.parametrize("where", ["librccl.so", None])
+@for_each("where", ["librccl.so", None])
 def test_rccl_reads_what_stands_in_it(name, state, where):
     one = look({name: "200"}, ROCM, lambda library, n: where if library == "rccl" else None)[name]
     assert one.state == (state if where else "not-read" if name == "NCCL_TIMEOUT" else "unknown") and one.now == ""
@@ -324,7 +323,7 @@ def test_a_new_name_is_only_given_where_it_is_read_and_takes_the_value(name, val
         assert "the new name takes 1…64, and not '128'" in said(one)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("settings", "errors"),
     [
         ({"NNODES": "1:4"}, ()),
@@ -364,7 +363,7 @@ HOST = Place(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("settings", "name", "words"),
     [
         ({"NCCL_SOCKET_IFNAME": "ens5"}, "NCCL_SOCKET_IFNAME", "no interface ens5"),
@@ -485,7 +484,7 @@ def test_secrets_have_no_value():
     assert look({"NCCL_PSK": "0123456789abcdef"})["NCCL_PSK"].value is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "words"),
     [
         ("NCCL_ALGO", "Ring", ""),
@@ -518,7 +517,7 @@ def test_a_protocol_that_is_forced(value, corrupts):
 
 
 # Each tried with torch 2.13.
-@pytest.mark.parametrize(
+@for_each(
     ("value", "words"),
     [
         ("expandable_segments:True", ""),
@@ -542,7 +541,7 @@ def test_a_protocol_that_is_forced(value, corrupts):
         ("roundup_power2_divisions:[256:1,512:3]", "powers of 2, and not '3'"),
     ],
 )
-@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+@for_each("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_options_of_the_allocator(name, value, words):
     judged = look({name: value})[name]
     errors = said(judged, "error")
@@ -556,8 +555,8 @@ def test_the_new_name_of_the_allocators_options():
     assert look({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, old)["PYTORCH_CUDA_ALLOC_CONF"].state == "read"
 
 
-@pytest.mark.parametrize("host_has", [None, (), ("mlx5_0", "mlx5_1", "mlx5_10")])
-@pytest.mark.parametrize(("value", "words"), [("mlx5_0,mlx5_1", "prefixes"), ("mlx5_1", "prefix"), ("=mlx5_0,mlx5_1", ""), ("^mlx5_0", "")])
+@for_each("host_has", [None, (), ("mlx5_0", "mlx5_1", "mlx5_10")])
+@for_each(("value", "words"), [("mlx5_0,mlx5_1", "prefixes"), ("mlx5_1", "prefix"), ("=mlx5_0,mlx5_1", ""), ("^mlx5_0", "")])
 def test_a_list_of_adapters_in_a_pod_is_one_of_prefixes(value, words, host_has):
     text = f'spec:\n  containers:\n  - name: a\n    env:\n    - name: NCCL_IB_HCA\n      value: "{value}"\n'
     seen = variables.Variables(settings=(), names=(), libraries=HERE, interfaces=None, adapters=host_has, gpus=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import variables
 from unhang.variables import launchers, nccl, pytorch
@@ -25,7 +26,7 @@ def test_each_name_has_one_entry():
     assert len(names) == len(set(names)) == len(entries())
 
 
-@pytest.mark.parametrize("variable", ALL, ids=lambda v: v.name)
+@for_each("variable", ALL, ids=lambda v: v.name)
 def test_entry(variable):
     assert variable.what.en and re.search("[\u4e00-\u9fff]|^torchrun|RDMA|SHARP", variable.what.zh)
     assert variables.touches(variable.name)
@@ -49,7 +50,7 @@ def test_entries_that_no_release_reads_say_so():
         assert v.owner != "nobody" or not table().ever(v.name), v.name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("library", "version", "name", "reads"),
     [
         ("nccl", "2.27.6", "NCCL_SOCKET_IFNAME", True),  # between two that were looked at
@@ -106,7 +107,7 @@ CUDA_PATH TORCH_HOME TORCH_LOGS TORCH_CUDA_ARCH_LIST OMP_PLACES OMP_PROC_BIND PY
 """
 
 
-@pytest.mark.parametrize("name", ORDINARY.split())
+@for_each("name", ORDINARY.split())
 def test_what_programs_batch_systems_and_builds_call_theirs_is_no_slip(name):
     assert nearest(name) is None
 

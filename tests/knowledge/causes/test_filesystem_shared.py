@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.tables import for_each
 
 from unhang.frames import Frame
 from unhang.knowledge.cause import LogView
@@ -31,7 +32,7 @@ def test_the_ranks_of_the_second_host_miss_a_path():
     assert "/srv/data/train.bin" in finding.says and "ranks 0 and 1" in finding.says
 
 
-@pytest.mark.parametrize(
+@for_each(
     "tracebacks",
     [
         pytest.param((back(0), back(1), back(2), back(3)), id="all-miss-it"),

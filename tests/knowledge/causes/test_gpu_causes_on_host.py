@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import container, gpu, kernel_log, pcie
 from unhang.facts.nvml import Gpu, NvLink, Process
@@ -138,7 +139,7 @@ def test_sane_machines_give_nothing():
     assert told(machine_with(Gpu(index=0, address=None)), bus(on_bus("0000:00:00.0")), log()) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "severity", "says"),
     [
         ({"recovery": "reset the GPU"}, "error", "needs recovery: reset the GPU"),
@@ -386,7 +387,7 @@ def test_memory_that_others_have():
     assert [(c, s) for c, s, _ in told(small)] == [("gpu-oom", "note")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("visible", "expected"),
     [
         ("0,1", None),

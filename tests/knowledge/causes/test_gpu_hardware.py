@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import for_each
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
@@ -39,7 +40,7 @@ def test_remedies_follow_the_kind_of_fault(number, remedy):
     assert remedy in [r.id for r in found(xid(number)).remedies]
 
 
-@pytest.mark.parametrize("number", [13, 31, 43, 45, 74, 136, 145, 149, 154])
+@for_each("number", [13, 31, 43, 45, 74, 136, 145, 149, 154])
 def test_faults_of_the_application_of_links_and_consequences_are_not_the_hardware(number):
     assert found(xid(number)) is None
 

@@ -1,6 +1,6 @@
 """Adapters of one host, as the causes judge them."""
 
-import pytest
+from tests.tables import for_each
 
 from unhang.facts import snapshot
 from unhang.knowledge.causes import container_capability, gdr_peer_memory, ib_config, ib_port_down, ib_transport_retry, nic_hardware
@@ -49,8 +49,8 @@ def found(machine, files, *, environ=None):
     return [f for c in CAUSES for f in c.on_host(taken)]
 
 
-@pytest.mark.parametrize("environ", [{}, TWO])
-@pytest.mark.parametrize(
+@for_each("environ", [{}, TWO])
+@for_each(
     "files",
     [
         {},  # no adapter

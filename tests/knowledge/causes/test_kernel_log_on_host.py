@@ -1,6 +1,7 @@
 """What the kernel's log tells of adapters, links, crashes and memory, as the causes judge it: by when it was, and by what is so now."""
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import snapshot
 from unhang.knowledge.causes import framework_bug, host_oom_or_killed, ib_port_down, network_blocked, nic_hardware, p2p_broken, process_stuck
@@ -99,7 +100,7 @@ def test_in_a_container_the_crashes_are_the_host_s(machine):
     assert one.remedies[0].command.startswith("coredumpctl info 4720;")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "files", "expected"),
     [
         # Up again: once is worth knowing for some hours, thrice is a link that cannot be trusted.

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import container, gpu, libraries, nvml, python_env
 from unhang.facts.container import Device
@@ -90,7 +91,7 @@ def torch(**changes):
 CPU = {"version": "2.8.0+cpu", "cuda": None, "architectures": None}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "machine",
     [
         {},
@@ -194,7 +195,7 @@ def test_a_cpu_build_beside_gpus():
     assert says == "torch 2.8.0+cpu is a build without CUDA, and this machine has 8 NVIDIA H100 80GB HBM3"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("capability", "architectures", "runs"),
     [
         ("8.6", ("sm_80",), True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import for_each
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
@@ -44,7 +45,7 @@ ROCE = "node2:1:1 [0] transport/net_ib.cc:268 NCCL WARN NET/IB: read failed in n
 PCI = "node2:1:1 [0] graph/xml.cc:469 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:0b/../../0000:0b:00.0"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "release", "standing"),
     [
         (SHARED, "2.25.1+cuda12.8", "established"),

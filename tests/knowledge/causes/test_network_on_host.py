@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import snapshot
 from unhang.facts.host import Ran
@@ -45,7 +46,7 @@ def listening(port, inode=12):
     return f"  sl\n   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 {inode} 1 0 100 0 0 10 0\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "more",
     [
         {},

@@ -1,6 +1,7 @@
 """Variables of a machine that do nothing, that no program takes, or that contradict one another; and machines that are in order."""
 
 import pytest
+from tests.tables import for_each
 
 from unhang.facts import snapshot, variables
 from unhang.knowledge.causes import config_error, ineffective_setting, interface_selection
@@ -40,7 +41,7 @@ def test_settings_without_effect(machine, environ, severity, remedy):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("environ", "severity"),
     [
         ({"TORCH_FR_BUFFER_SIZE": "abc"}, "error"),
@@ -62,7 +63,7 @@ def test_settings_that_are_wrong(machine, environ, severity):
     assert one.remedies[0].command.startswith("unset ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "environ",
     [
         {},

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.remedies import lint
@@ -72,9 +73,9 @@ def read_back(name, file, text, **counts):
     return lint.check(file, text, **counts)
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("name", forms.NAMES)
+@for_each("nodes", [1, 2])
+@for_each("choice", CHOICES)
+@for_each("name", forms.NAMES)
 def test_is_valid_and_clean(name, choice, nodes):
     if name == "bash" and nodes > 1:
         with pytest.raises(UnhangError, match="one host"):
@@ -87,9 +88,9 @@ def test_is_valid_and_clean(name, choice, nodes):
         assert read_back(name, "file", text, nodes=nodes, processes=2) == (name if text == found.text else "bash", ())
 
 
-@pytest.mark.parametrize("processes", [1, 2, 8])
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("name", forms.NAMES)
+@for_each("processes", [1, 2, 8])
+@for_each("nodes", [1, 2])
+@for_each("name", forms.NAMES)
 def test_every_preset_and_layout_reads_back_clean(name, nodes, processes, tmp_path):
     if name == "bash" and nodes > 1:
         return
@@ -169,7 +170,7 @@ def test_fields_that_llamafactory_refuses_are_not_written(words, says):
     assert ("LLaMA-Factory" in e.value.hint) == (says == "no field `mine`") or says == "bf16 and fp16 are both on"
 
 
-@pytest.mark.parametrize("name", [n for n in forms.NAMES if n not in ("llamafactory",)])
+@for_each("name", [n for n in forms.NAMES if n not in ("llamafactory",)])
 def test_hostile_words_stay_words(name, tmp_path):
     found = export(name, {"backend": "gloo", "interface": "eth0"}, Layout(command=HOSTILE, image="a/b:c"))
     texts = {"": found.text, **found.companions}
@@ -333,8 +334,8 @@ def test_a_layout_that_no_launcher_takes(wrong):
         Layout(**wrong)
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("name", [n for n in forms.NAMES if n != "bash"])
+@for_each("nodes", [1, 2])
+@for_each("name", [n for n in forms.NAMES if n != "bash"])
 def test_what_a_form_says_that_it_has_a_place_for_stands_in_its_file(name, nodes):
     marks = {"address": "node77", "port": "23456", "name": "tune-it", "image": "my/image:7"}
     found = export(name, {}, Layout(nodes=nodes, address="node77", given_port=23456, name="tune-it", image="my/image:7"))
@@ -346,7 +347,7 @@ def test_what_a_form_says_that_it_has_a_place_for_stands_in_its_file(name, nodes
     assert all(name in forms.with_place_for(what, layout) for what in there)
 
 
-@pytest.mark.parametrize("name", forms.NAMES)
+@for_each("name", forms.NAMES)
 def test_flags_of_the_script_are_carried_by_every_form(name):
     found = export(name, {"gpu-cache": 5000}, Layout(), arguments={"gpu-cache": "--cache-size"})
     assert not found.refused
@@ -371,7 +372,7 @@ def test_an_unknown_form_lists_all():
     assert all(name in e.value.hint for name in forms.NAMES)
 
 
-@pytest.mark.parametrize("name", forms.NAMES)
+@for_each("name", forms.NAMES)
 def test_how_unhang_is_installed_is_true(name):
     """No package index has it: its name there could be anybody's."""
     found = export(name, {"backend": "gloo"}, Layout())

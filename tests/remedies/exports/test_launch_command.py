@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.remedies import lint
@@ -39,7 +40,7 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("words", "typed"), TAKEN, ids=[t[0] for t in TAKEN])
+@for_each(("words", "typed"), TAKEN, ids=[t[0] for t in TAKEN])
 def test_it_is_taken_apart(words, typed):
     assert taken_apart(shlex.split(words)) == typed
 
@@ -64,14 +65,14 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), REFUSED, ids=[r[0] for r in REFUSED])
+@for_each(("words", "says"), REFUSED, ids=[r[0] for r in REFUSED])
 def test_it_is_refused_in_one_line(words, says):
     with pytest.raises(UnhangError) as e:
         taken_apart(shlex.split(words))
     assert says in str(e.value) and "\n" not in str(e.value) and e.value.hint
 
 
-@pytest.mark.parametrize("name", [n for n in forms.NAMES if n != "llamafactory"])
+@for_each("name", [n for n in forms.NAMES if n != "llamafactory"])
 def test_a_module_is_started_as_one(name):
     layout = Layout(command=("-m", "pkg.train", "--lr", "1"))
     if name == "ray":
@@ -85,10 +86,8 @@ def test_a_module_is_started_as_one(name):
     assert name == "lightning" or all(lint.check("file", text)[1] == () for text in (found.text, *found.companions.values()))
 
 
-@pytest.mark.parametrize(
-    "words", ["-m", "-m --lr 1", "--lr 1", "./train.sh", "numactl -N0 train.py", "torchrun --nproc-per-node 2 ./train.sh", "python train"]
-)
-@pytest.mark.parametrize("name", [n for n in forms.NAMES if n != "llamafactory"])
+@for_each("words", ["-m", "-m --lr 1", "--lr 1", "./train.sh", "numactl -N0 train.py", "torchrun --nproc-per-node 2 ./train.sh", "python train"])
+@for_each("name", [n for n in forms.NAMES if n != "llamafactory"])
 def test_what_is_no_script_is_not_exported(name, words):
     layout = Layout(command=taken_apart(shlex.split(words)).command)
     with pytest.raises(UnhangError, match=r"no script of Python|without a module|not a module") as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import for_each
 
 from unhang.remedies.lint import check
 
@@ -46,7 +47,7 @@ HIT = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "says", "instead"), HIT, ids=[h[2] for h in HIT])
+@for_each(("text", "line", "says", "instead"), HIT, ids=[h[2] for h in HIT])
 def test_it_is_found(text, line, says, instead):
     form, problems = check("accelerate.yaml", text)
     assert form == "accelerate" and len(problems) == 1, problems

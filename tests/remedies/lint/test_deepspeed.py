@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.tables import for_each
 
 from unhang.remedies.lint import check
 from unhang.remedies.lint.documents import known
@@ -53,7 +54,7 @@ HIT = [
 ]
 
 
-@pytest.mark.parametrize(("written", "says", "instead"), HIT, ids=[h[1] for h in HIT])
+@for_each(("written", "says", "instead"), HIT, ids=[h[1] for h in HIT])
 def test_it_is_found(written, says, instead):
     form, problems = check("ds.json", json.dumps(written))
     assert form == "deepspeed"
@@ -62,7 +63,7 @@ def test_it_is_found(written, says, instead):
     assert all(any("\u4e00" <= c <= "\u9fff" for c in p.says.zh) for p in problems)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "written",
     [
         {**BATCH, "_why": "a remark", "comment": "another", "zero_optimization": {"stage": 3, "//": "one more"}},

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.remedies.lint import check, documents
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "says", "hint"),
     [
         ("a.json", '{\n  "train_batch_size": 4,\n}', f"a.json:{'2:24' if sys.version_info >= (3, 13) else '3:1'} is no JSON", "comma"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.tables import for_each
 
 from unhang.remedies.lint import check
 
@@ -37,7 +37,7 @@ def test_a_job_that_is_right():
     assert said(JOB + POD.format(command=COMMAND)) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "line", "says"),
     [
         ("  completionMode: Indexed\n", "", 4, "no completionMode"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.remedies.lint import check
@@ -33,7 +34,7 @@ HIT = [
 ]
 
 
-@pytest.mark.parametrize(("form", "text", "line", "says"), HIT, ids=[h[3] for h in HIT])
+@for_each(("form", "text", "line", "says"), HIT, ids=[h[3] for h in HIT])
 def test_it_is_found_on_its_line(form, text, line, says):
     found, problems = check("file", text)
     assert found == form
@@ -54,7 +55,7 @@ MISSED = [
 ]
 
 
-@pytest.mark.parametrize("text", MISSED)
+@for_each("text", MISSED)
 def test_nothing_is_said_of_what_is_right(text):
     assert check("file", text)[1] == ()
 

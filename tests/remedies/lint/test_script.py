@@ -6,6 +6,7 @@ import itertools
 import time
 
 import pytest
+from tests.tables import for_each
 
 from unhang.remedies.lint import check
 from unhang.remedies.lint.starts import read
@@ -14,7 +15,7 @@ BASH, SLURM = "#!/bin/bash\n", "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-p
 TWO = "torchrun --nnodes=2 --node-rank=$NODE_RANK --master-addr=a --master-port=29500 train.py\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         "torchrun --nproc-per-node 8 torchrun train.py",
@@ -32,14 +33,14 @@ TWO = "torchrun --nnodes=2 --node-rank=$NODE_RANK --master-addr=a --master-port=
         'CMD=(accelerate launch train.py)\ntorchrun --nproc-per-node=8 "${CMD[@]}"',
     ],
 )
-@pytest.mark.parametrize("head", [BASH, SLURM.replace("nodes=2", "nodes=1")])
+@for_each("head", [BASH, SLURM.replace("nodes=2", "nodes=1")])
 def test_launchers_inside_of_one_another(head, command):
     (problem,) = [p for p in check("file", head + command + "\n")[1] if "inside of another" in p.says.en]
     # By a variable it is told where that is used.
     assert problem.line == head.count("\n") + 1 + command.startswith(("LAUNCHER", "CMD"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         "torchrun a.py; accelerate launch b.py",
@@ -218,7 +219,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)
+@for_each("text", RIGHT.values(), ids=RIGHT)
 def test_what_is_right_is_not_told(text):
     assert check("file", BASH + text + "torchrun train.py\n")[1] == ()
 
@@ -272,13 +273,13 @@ ON_SLURM = [
 ]
 
 
-@pytest.mark.parametrize(("text", "says", "instead"), ON_SLURM, ids=[one[1] for one in ON_SLURM])
+@for_each(("text", "says", "instead"), ON_SLURM, ids=[one[1] for one in ON_SLURM])
 def test_what_slurm_starts_on_one_host_or_without_its_number(text, says, instead):
     (problem,) = check("file", SLURM + text)[1]
     assert says in problem.says.en and problem.instead.en == instead and problem.line == 4 + text.startswith("export")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "srun " + C10D,
@@ -418,7 +419,7 @@ MEETING = [
 ]
 
 
-@pytest.mark.parametrize(("text", "says", "instead"), MEETING, ids=[one[1] for one in MEETING])
+@for_each(("text", "says", "instead"), MEETING, ids=[one[1] for one in MEETING])
 def test_counts_and_addresses_of_several_hosts(text, says, instead):
     (problem,) = check("file", BASH + text + "\n")[1]
     assert says in problem.says.en and instead in problem.instead.en and not problem.note, problem

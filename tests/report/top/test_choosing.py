@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.report.top.pictures import rank, thousand
+from tests.tables import for_each
 
 from unhang.report.top.choosing import UNFOLDED, choose, matches
 
@@ -47,7 +48,7 @@ def test_orders(by, order):
     assert [r.rank for r in choose(ranks, by=by).shown] == order
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "fits"),
     [
         ("", True), ("7", True), ("70", False), ("0-7", True), ("8-9", False), ("waiting", True), ("等待", True), ("node1", True),

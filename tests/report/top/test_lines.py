@@ -10,6 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from tests.report.top.pictures import MONITORED, TOLD, TROUBLE, picture, rank, thousand
+from tests.tables import for_each
 
 from unhang.launch import events
 from unhang.records.monitor_file import Calls
@@ -45,9 +46,9 @@ def shown(of, width, lang) -> list[str]:
     return [line.plain for line in made]
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("width", [40, 80, 100, 120, 160, 300])
-@pytest.mark.parametrize("of", [STUCK, thousand(), picture()], ids=["stuck", "thousand", "empty"])
+@for_each("lang", ["en", "zh"])
+@for_each("width", [40, 80, 100, 120, 160, 300])
+@for_each("of", [STUCK, thousand(), picture()], ids=["stuck", "thousand", "empty"])
 def test_every_line_fits(of, width, lang):
     for line in shown(of, width, lang):
         assert cell_len(line) <= max(width, 80 if width < 80 and "state" in line else width) or width < 80
@@ -97,10 +98,8 @@ def test_what_is_not_known_is_said():
     assert "no rank seen yet" in "\n".join(shown(picture(), 100, "en"))
 
 
-@pytest.mark.parametrize("width", [50, 59, 66, 67, 80, 160])
-@pytest.mark.parametrize(
-    ("gbps", "said"), [(1.2345e-5, "1.2e-05"), (0.00123456, "0.00123"), (12.5, "12.5"), (1234.5, "1234"), (0.0, "0"), (None, "?")]
-)
+@for_each("width", [50, 59, 66, 67, 80, 160])
+@for_each(("gbps", "said"), [(1.2345e-5, "1.2e-05"), (0.00123456, "0.00123"), (12.5, "12.5"), (1234.5, "1234"), (0.0, "0"), (None, "?")])
 def test_no_number_of_a_call_is_cut(width, gbps, said):
     calls = Calls(group="ranks 0,1,2,3", collective="reduce_scatter_tensor", count=12_345_678, latency_p50_s=0.0001, busbw_p50_gbps=gbps)
     of = replace(STUCK, monitor=replace(MONITORED, calls=(calls,), interval_calls=()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.tables import for_each
 
 from unhang.errors import UnhangError
 from unhang.files.opening import parse
@@ -14,7 +15,7 @@ def pairs(name, text):
     return [(s.name, s.value, s.line + 1) for s in parse(name, text).settings]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "found"),
     [
         ("export A=b\n", [("A", "b", 1)]),
@@ -68,7 +69,7 @@ def test_shell(text, found):
     assert pairs("run.sh", text) == found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "found"),
     [
         ("(( y = x << z ))\nexport A=5\n", [("A", "5", 2)]),
@@ -125,7 +126,7 @@ def test_a_here_document_in_yaml_ends_where_it_does():
     assert [one.line for one in parse("a.yaml", text.replace("    E\n", "")).unclosed] == [2]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "values"),
     [
         ("ALL,A=b", ["b"]),
@@ -139,7 +140,7 @@ def test_a_here_document_in_yaml_ends_where_it_does():
         ("D,E=A=b", []),
     ],
 )
-@pytest.mark.parametrize(
+@for_each(
     "form",
     ["srun --export={} x\n", "srun --export {} x\n", "#SBATCH --export={}\n", "#SBATCH -n 2 --export {} -t 1\n", "#PBS -v {}\n"],
 )
@@ -151,7 +152,7 @@ def test_a_list_whose_option_is_quoted():
     assert pairs("a.sh", 'srun "--export=ALL,A=b c" run\n') == [("A", "b c", 1)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "block",
     [
         "f() {\n  @\n}\n",
@@ -269,7 +270,7 @@ def test_what_is_nested_too_deeply(name, text):
         parse(name, text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "\n" * 60 + "x=1\n",
@@ -318,7 +319,7 @@ def test_a_dockerfile_without_its_name():
     assert pairs("some.text", "\r\n# x\nARG A=1\n\nfrom x\nENV A=b\n") == [("A", "1", 3), ("A", "b", 6)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "found"),
     [
         ("RUN export A=b && make\n", [("A", "b", True)]),
