@@ -75,9 +75,9 @@ TORCH = "/v/lib/python3.11/site-packages/torch"
     ("files", "inside"),
     [
         (["/home/me/train.py", f"{TORCH}/distributed/distributed_c10d.py"], "distributed_c10d"),
-        (["/home/me/train.py", f"{OURS}/runtime/collectives/collectives.py", f"{OURS}/runtime/collectives/guarded_group.py"], "unhang.moving"),
-        (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluation.py", "/usr/lib/python3.11/threading.py"], "unhang.evaluating"),
-        (["/home/me/train.py", f"{OURS}/runtime/collectives/guarded_group.py", f"{TORCH}/distributed/distributed_c10d.py"], "unhang.circle"),
+        (["/home/me/train.py", f"{OURS}/runtime/collectives/collectives.py", f"{OURS}/runtime/collectives/guarded_group.py"], "unhang.collectives"),
+        (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluation.py", "/usr/lib/python3.11/threading.py"], "unhang.evaluation"),
+        (["/home/me/train.py", f"{OURS}/runtime/collectives/guarded_group.py", f"{TORCH}/distributed/distributed_c10d.py"], "unhang.guarded_group"),
         # What an evaluation calls is no wait of its.
         (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluation.py", "/home/me/test.py"], None),
         (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluation.py", f"{OURS}/integrations/sharing.py", f"{TORCH}/utils/data/x.py"], None),

@@ -125,7 +125,12 @@ def test_what_is_nested_deep_is_damaged(rundir, name):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"ranks": [{"rank": n, "pid": 1, "host": ""} for n in range(20_000)]}, {"logs": [{"path": "run.json", "bytes": 1}] * 20_000}]
+    "fields",
+    [
+        {"ranks": [{"rank": n, "pid": 1, "host": ""} for n in range(20_000)]},
+        {"ranks": [{"rank": 10**9, "pid": 1, "host": ""}]},
+        {"logs": [{"path": "run.json", "bytes": 1}] * 20_000},
+    ],
 )
 def test_an_incident_cannot_list_more_than_its_size_describes(rundir, fields):
     incident = Incident(number=1, attempt=0, kind="hang", at_s=1.0, at="", cwd="/", command=("x",))

@@ -14,7 +14,7 @@ from unhang.errors import RunDirError
 from unhang.launch.supervise import run_path
 from unhang.records.incident import Raised
 from unhang.records.run_follower import Looker
-from unhang.records.rundir import MEMBER, RunDir
+from unhang.records.rundir import MEMBER, RunDir, runs_in
 
 
 def test_somebody_else_was_quicker(tmp_path):
@@ -108,3 +108,12 @@ def test_no_record_that_a_link_leads_to_is_read(tmp_path, linked):
 def test_the_report_is_a_file_of_a_packed_run_and_no_log(tmp_path):
     rundir = RunDir(tmp_path)
     assert MEMBER.fullmatch("runs/a/report.html")["file"] == "report.html" and not rundir.is_log(rundir.report_html)
+
+
+def test_runs_behind_a_link_that_leads_out_are_not_found(tmp_path):
+    for name in ("here", "there"):
+        RunDir.create(tmp_path / name / "run").write(tmp_path / name / "run" / "run.json", {"schema": "unhang/run/1"})
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "run")
+    assert runs_in(tmp_path / "here") == [tmp_path / "here" / "run"]
+    (tmp_path / "root").symlink_to("/")
+    assert runs_in(tmp_path / "root") == []

@@ -30,11 +30,11 @@ def start() -> None:
     if belongs_to_rank():
         return
     patches = {
-        "torch.distributed.distributed_c10d": ("distributed", "patch"),
+        "torch.distributed.distributed_c10d": ("torch_distributed", "patch"),
         "torch.optim.optimizer": ("optimizer", "patch"),
-        "torch.multiprocessing.spawn": ("last_words", "patch_spawn"),
-        "torch.distributed.elastic.multiprocessing.api": ("launcher", "patch"),
-        "ray.train.v2._internal.execution.worker_group.thread_runner": ("last_words", "patch_ray_train"),
+        "torch.multiprocessing.spawn": ("exit_hooks", "patch_spawn"),
+        "torch.distributed.elastic.multiprocessing.api": ("launcher_agent", "patch"),
+        "ray.train.v2._internal.execution.worker_group.thread_runner": ("exit_hooks", "patch_ray_train"),
     }
     if os.environ.get(BACKEND):
         from .frameworks import PATCHES
@@ -43,8 +43,8 @@ def start() -> None:
     if os.environ.get(BUCKET):
         patches["torch.nn.parallel.distributed"] = ("overrides", "patch_ddp")
     if any(map(os.environ.get, LOADER)):
-        patches["torch.utils.data.dataloader"] = ("loader", "patch")
-        patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("loader", "patch_stateful")
+        patches["torch.utils.data.dataloader"] = ("data_loader", "patch")
+        patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("data_loader", "patch_stateful")
     package = __name__.rpartition(".")[0]
     PatchAfterImport(patches, package=package).install(sys.meta_path)
     if os.environ.get(STEP_TIMES):

@@ -121,8 +121,9 @@ class BenchDir:
                 says_zh=f"{path} 不是 unhang bench 的目录：其中没有 bench.json",
                 cause="unhang bench compare makes them as runs/bench-<name>-<time>/",
             )
-        if (wrong := fsio.check_owner(path)) is not None:
-            raise RunDirError(wrong.en, says_zh=wrong.zh)
+        for one in (path, path / "bench.json"):
+            if (wrong := fsio.check_owner(one)) is not None:
+                raise RunDirError(wrong.en, says_zh=wrong.zh)
         return cls(path.absolute(), RunDir(path).read(path / "bench.json", Asked))
 
     def lock(self) -> None:

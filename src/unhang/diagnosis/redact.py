@@ -42,8 +42,10 @@ _JOINERS = {
     "pair": r"(?<=['\"]),\s{0,40}(?=[bu]?\\{0,4}['\"])",
     "blank": r"[ \t]{1,80}(?![ \t-])",
 }
+# Which one it is.
+_OF_WHICH = r"_?\d{1,2}|[-_](?:prod|dev|staging|test|read|write|r[ow]|old|new|main|openai|git(?:hub|lab)|wandb|hf|aws|azure|gcp|db|redis)"
 _AFTER = (
-    rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE}|&quot;|&#39;|%2[27])?\]?(?:" + "|".join(f"(?P<{name}>{joiner})" for name, joiner in _JOINERS.items()) + ")"
+    rf"(?:{_OF_WHICH})?(?P<closed>{_QUOTE}|&quot;|&#39;|%2[27])?\]?(?:" + "|".join(f"(?P<{name}>{joiner})" for name, joiner in _JOINERS.items()) + ")"
 )
 # Least length of a value without both letters and digits, unless only a setting can stand there.
 _LEAST_CHARS = {"token": 6, "header": 8}
@@ -105,6 +107,9 @@ _MIN_WRAPPED_CHARS = 40
 _ASCII = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"} | {chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F)})
 # Hiding one credential may expose the next.
 _MAX_PASSES = 5
+# A command as Python prints it.
+_LIST = lazily(r"\[(?:(?:'[^'\n]{0,400}'|\"[^\"\n]{0,400}\")(?:,[ \t\n]{0,40}|(?=\]))){2,200}\]")
+_ITEM = lazily(r"'([^'\n]*)'|\"([^\"\n]*)\"")
 # The rest of a word that was cut may be part of a credential.
 _CUT_WORD = lazily(r"…[A-Za-z0-9_+/=.%~:@-]{20,}\S*")
 
@@ -184,7 +189,7 @@ def redact_data(data: T) -> T:
 
 
 def _hidden(text: str) -> str:
-    found = [*_credentials(text)]
+    found = [*_credentials(text), *_in_lists(text)]
     # Invisible characters split names and values: search also without them.
     if cuts := [m.span() for m in _UNSEEN.finditer(text) if m["wrap"] is None or _is_wrapped(text, m)]:
         found += _without(text, cuts)
@@ -199,6 +204,15 @@ def _hidden(text: str) -> str:
             pieces.append("\n".join(line[: len(line) - len(line.lstrip())] + HIDDEN if line.strip() else line for line in lines))
             done = end
     return "".join([*pieces, text[done:]])
+
+
+def _in_lists(text: str) -> Iterator[Span]:
+    for found in _LIST.finditer(text) if "['" in text or '["' in text else ():
+        items = [*_ITEM.finditer(text, *found.span())]
+        words = [item[item.lastindex or 0] for item in items]
+        for item, word, shown in zip(items, words, redact_command(words), strict=True):
+            if word and shown != word:
+                yield item.span(item.lastindex or 0)
 
 
 def _is_wrapped(text: str, end: re.Match[str]) -> bool:

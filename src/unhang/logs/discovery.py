@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from unhang.errors import UnhangError
-from unhang.fsio import read_stdin
+from unhang.fsio import as_argument, read_stdin
 from unhang.logs import decompress
 from unhang.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, SOURCE_CODE, Misses, no_log
 from unhang.logs.sources import Limits, Source, is_plain, kind_of, shown
@@ -105,7 +105,7 @@ class _Finder:
         if stat.S_ISDIR(status.st_mode):
             self._directory(path)
         elif not stat.S_ISREG(status.st_mode):
-            hint = f"unhang why - < {shown(path)}" if stat.S_ISFIFO(status.st_mode) else None
+            hint = f"unhang why - < {as_argument(path)}" if stat.S_ISFIFO(status.st_mode) else None
             raise UnhangError(f"{shown(path)} is {_special(status.st_mode)}, not a file", hint=hint)
         elif no_log(path) == SOURCE_CODE:
             self.programs.add(shown(path), f"no log: {SOURCE_CODE}")

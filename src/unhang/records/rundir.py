@@ -47,7 +47,7 @@ RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 # Of run.json: enough to name a run by.
 _MOST_OWNERS, _MAX_NAMED_BYTES = 1_000, 16 * 1024**2
 # More ranks or logs than this are believed only of an incident with so many bytes for each; we write 350 and 50 at least.
-_MANY, _BYTES_OF_RANK, _BYTES_OF_LOG = 2_000, 256, 48
+_MOST_RANKS, _MANY, _BYTES_OF_RANK, _BYTES_OF_LOG = 1 << 20, 2_000, 256, 48
 
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
@@ -315,7 +315,8 @@ class RunDir:
 
         path = self.incident(number)
         incident, size = self.read(path, Incident), path.stat().st_size
-        if len(incident.ranks) > max(_MANY, size // _BYTES_OF_RANK) or len(incident.logs) > max(_MANY, size // _BYTES_OF_LOG):
+        beyond = not all(0 <= number <= _MOST_RANKS for number in (r.rank for r in incident.ranks))
+        if beyond or len(incident.ranks) > max(_MANY, size // _BYTES_OF_RANK) or len(incident.logs) > max(_MANY, size // _BYTES_OF_LOG):
             raise RunDirError(f"{path} lists more ranks or logs than a file of its size can describe", cause="unhang did not write it")
         return incident
 
@@ -394,8 +395,12 @@ def not_written(path: Path, error: OSError) -> str:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The run directories below a folder (`runs`, or the project that holds it), the oldest first."""
-    found = [p.parent for pattern in ("*/run.json", "*/*/run.json") for p in folder.glob(pattern) if RunDir.is_one(p.parent)]
+    """The run directories below a folder (`runs`, or the project that holds it), the oldest first. Links that lead out of it are not followed."""
+    inside = folder.resolve()
+    if folder.is_symlink() and inside == Path("/"):
+        return []
+    runs = [p.parent for pattern in ("*/run.json", "*/*/run.json") for p in folder.glob(pattern)]
+    found = [run for run in runs if run.resolve().is_relative_to(inside) and RunDir.is_one(run)]
     return sorted(found, key=lambda p: (started(p), p.name))
 
 

@@ -107,10 +107,10 @@ def test_a_stopped_process_counts_no_time(server):
     script = f"""
 import os, signal, threading, time
 import torch.distributed as dist
-from unhang.runtime.collectives import connection
-from unhang.runtime.collectives.bounded_store import Board
-connection.SILENT_S, connection._LOOKS_EVERY_S = 1.0, 0.1
-board = Board(connection.to(dist.TCPStore("127.0.0.1", {store.underlying_store.port}, None, is_master=False)), "unhang")
+from unhang.runtime.collectives import store_connection
+from unhang.runtime.collectives.bounded_store import BoundedStore
+store_connection.SILENT_S, store_connection._LOOKS_EVERY_S = 1.0, 0.1
+board = BoundedStore(store_connection.to(dist.TCPStore("127.0.0.1", {store.underlying_store.port}, None, is_master=False)), "unhang")
 print("ready", flush=True)
 while board.look("end") is None:
     pass
@@ -134,8 +134,8 @@ RANK = """
 import os, signal, sys, time
 import torch, torch.distributed as dist
 import unhang
-from unhang.runtime.collectives import connection
-connection.SILENT_S, connection._LOOKS_EVERY_S = 2.0, 0.1
+from unhang.runtime.collectives import store_connection
+store_connection.SILENT_S, store_connection._LOOKS_EVERY_S = 2.0, 0.1
 rank, port = map(int, sys.argv[1:])
 store = dist.TCPStore("127.0.0.1", port, None, is_master=rank == 0, wait_for_workers=False)
 if rank == 0:
