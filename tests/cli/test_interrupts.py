@@ -130,9 +130,9 @@ def test_one_that_is_lost_while_it_waits(tmp_path: Path):
     code = (
         f"import signal, sys, threading\nsys.argv[1:] = ['why', {str(tmp_path / 'log')!r}]\n"
         "class Lost:\n    def __del__(self): signal.raise_signal(signal.SIGTERM)\n"
-        "from unhang.logs import finding\n"
+        "from unhang.logs import discovery\n"
         "def find(*given, **more):\n    Lost()\n    print('on', flush=True)\n    threading.Event().wait()\n"
-        "finding.find = find\n"
+        "discovery.find = find\n"
         "from unhang.cli.main import entry\nentry()\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)

@@ -30,8 +30,8 @@ def says(verdict):
 
 
 def test_of_a_whole_run(runs, monkeypatch):
-    monkeypatch.setattr(why.course, "unknown", lambda _, **__: TOLD)
-    monkeypatch.setattr(why.course, "not_examined", lambda *_, **__: (NotExamined(what=SECRET, why=SECRET),))
+    monkeypatch.setattr(why.run_history, "unknown", lambda _, **__: TOLD)
+    monkeypatch.setattr(why.run_history, "not_examined", lambda *_, **__: (NotExamined(what=SECRET, why=SECRET),))
     assert says(why.judge(RunDir.open(runs / "a"))).count("[redacted]") == 3
 
 
@@ -39,7 +39,7 @@ def test_of_a_whole_run(runs, monkeypatch):
 def test_of_an_incident(runs, monkeypatch, number):
     monkeypatch.setattr(RunDir, "incident_numbers", lambda _: [1])
     monkeypatch.setattr(why, "_incident", lambda *_: Verdict(primary=TOLD))
-    monkeypatch.setattr(why.course, "not_examined", lambda *_, **__: (NotExamined(what=SECRET, why=SECRET),))
+    monkeypatch.setattr(why.run_history, "not_examined", lambda *_, **__: (NotExamined(what=SECRET, why=SECRET),))
     assert says(why.judge(RunDir.open(runs / "a"), number=number)).count("[redacted]") == (1 if number else 3)
 
 

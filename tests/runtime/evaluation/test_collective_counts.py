@@ -173,7 +173,7 @@ def test_what_was_told_and_decided_meanwhile_is_forgotten_once_the_late_one_has_
 def test_a_group_of_who_does_not_answer_is_out_of_step(fresh):
     (said,) = set(fresh(3)(without_one, [1, 2], bound_s=BOUND_S))
     assert "group '1' of ranks 1-2 may be out of step" in said and "some of its ranks made is not known (rank 1 1)" in said
-    assert "Rank 2 did not answer within 6 s (at test_counting.py:" in said and "in uses)" in said
+    assert "Rank 2 did not answer within 6 s (at test_collective_counts.py:" in said and "in uses)" in said
 
 
 @pytest.mark.parametrize(("ranks", "said"), [((0,), "0"), ((3, 0, 1, 2), "0-3"), ((0, 2, 3, 9), "0,2-3,9")])

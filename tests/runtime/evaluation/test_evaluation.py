@@ -213,7 +213,7 @@ def test_what_was_not_reached_is_not_a_number_and_says_why(fresh, known):
     assert not found.ok and found.failed_ranks == found.missing == (1,)
     a, b, c = found.data_sets.values()
     assert a.complete and b.partial == {"of b": 0.5} and not c.complete and (c.attempts, c.samples) == (0, 0.0)
-    stood = "rank 1 did not answer within 2 s (at test_evaluating.py:"
+    stood = "rank 1 did not answer within 2 s (at test_evaluation.py:"
     assert b.why.startswith(stood) and b.why.endswith(" in metrics)")
     assert found.why.startswith(f"b: {stood}") and c.why.startswith(f"not reached: b: {stood}")
     assert found.says.startswith(f"b: {stood}") and found.says.endswith(" in metrics); not reached: c")
@@ -396,9 +396,9 @@ def test_a_group_that_is_out_of_step_is_no_longer_trained_with(fresh):
 def test_what_put_it_out_of_step_is_said_on_all_ranks(fresh):
     world = fresh(2)
     for said in world(out_of_step, True):
-        assert "out of step" in said and " Rank 0 had failed with RuntimeError: bad sample (test_evaluating.py:" in said
+        assert "out of step" in said and " Rank 0 had failed with RuntimeError: bad sample (test_evaluation.py:" in said
     # At once, and by itself: the others may wait in a collective of the training's own.
-    told = "unhang: rank 0 has failed in an evaluation of 'a' (attempt 1), and waits for the others: RuntimeError: bad sample (test_evaluating.py:"
+    told = "unhang: rank 0 has failed in an evaluation of 'a' (attempt 1), and waits for the others: RuntimeError: bad sample (test_evaluation.py:"
     assert told in world.stderr_of(0).read_text() and "has failed" not in world.stderr_of(1).read_text()
 
 
@@ -423,7 +423,7 @@ def test_where_it_came_from_is_told_once_by_the_rank_itself(fresh):
     world = fresh(2)
     (said,) = set(world(fails_deep_inside))
     first, at = ends_early.__code__.co_firstlineno + 1, parsed.__code__.co_firstlineno + 1
-    assert f"RuntimeError: generator raised StopIteration (test_evaluating.py:{first})" in said
+    assert f"RuntimeError: generator raised StopIteration (test_evaluation.py:{first})" in said
     told = world.stderr_of(1).read_text()
     began, again, other = (told.index(one) for one in ("of 'iter' (attempt 1)", "of 'iter' (attempt 2)", "of 'text' (attempt 1)"))
     here = fails_deep_inside.__code__.co_filename
@@ -447,7 +447,7 @@ def leaves(rank: int) -> tuple[str, dict[str, tuple[int, ...]]]:
 
 def test_who_leaves_is_said_to_once_and_is_why_nothing_follows(fresh):
     (said, failed), _ = fresh(2)(leaves)
-    assert said.startswith("one: rank 1 has left: SystemExit: 3 (test_evaluating.py:") and said.endswith("); not reached: two")
+    assert said.startswith("one: rank 1 has left: SystemExit: 3 (test_evaluation.py:") and said.endswith("); not reached: two")
     assert said.count("SystemExit") == 1 and failed == {"one": (1,), "two": (1,)}
 
 
@@ -531,4 +531,4 @@ def test_the_place_is_a_line_of_the_user_s_own(fn, line):
     code = Path(__file__).read_text().splitlines()
     found = unhang.evaluate(fn, {"a": [1.0]}, batch_size=1)  # called
     (at,) = [number for number, text in enumerate(code, 1) if text.endswith(f"  # {line}")]
-    assert not found.ok and found.data_sets["a"].why.endswith(f" (test_evaluating.py:{at})")
+    assert not found.ok and found.data_sets["a"].why.endswith(f" (test_evaluation.py:{at})")
