@@ -94,7 +94,7 @@ def test_each_is_left_out_and_the_others_are_judged(tmp_path):
     assert not said.keys() & {f"nccl_trace_rank_{rank}" for rank in range(3)}
     # A second or so for each of those that take all they may.
     assert spent.ru_utime - before.ru_utime < 30
-    assert spent.ru_maxrss < 1024 * 1024
+    assert spent.ru_maxrss < max(1024 * 1024, before.ru_maxrss + 1)
 
 
 @pytest.fixture
