@@ -23,7 +23,7 @@ def escape(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Escape a name, line breaks, tabs and undecodable bytes included."""
-    return escape(text).replace("\n", "\\n").replace("\t", "\\t").encode(errors="backslashreplace").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in escape(text))
 
 
 def strip_unprintable(text: str) -> str:
