@@ -15,7 +15,7 @@ BROWSER := scripts/apt chromium fonts-dejavu-core fonts-noto-cjk
 # Hundreds of commands are started from src: without its bytecode each of them compiles it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-quick test test-integration check format docs screenshots bench clean
+.PHONY: setup demo demo-quick test test-integration test-all check format docs screenshots bench clean
 
 setup: $(STAMP)
 
@@ -33,8 +33,9 @@ demo-quick: setup
 	$(BIN)/unhang demo --quick
 
 test: setup
-	$(PYTEST) -m "not integration" $(SIDE_BY_SIDE)
+	$(PYTEST) -m "not integration and not exhaustive" $(SIDE_BY_SIDE)
 
+TIER := integration and not exhaustive
 # What cannot be installed ends no test of anything else: its own tests fail, or are skipped and the last line fails.
 test-integration: setup
 	-$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "asyncssh>=2.18,<3" "torch==2.13.0"
@@ -42,8 +43,12 @@ test-integration: setup
 	-$(BROWSER)
 	-scripts/apt g++
 	-command -v sshd >/dev/null || scripts/apt openssh-server openssh-client
-	$(PYTEST) -m integration $(TWO_AT_A_TIME)
+	$(PYTEST) -m "$(TIER)" $(TWO_AT_A_TIME)
 	$(BIN)/python -c "import accelerate, asyncssh"
+
+# Before a release: long soaks, and what proves again what another test has proven.
+test-all: test
+	$(MAKE) test-integration TIER="integration or exhaustive"
 
 check: setup
 	scripts/check

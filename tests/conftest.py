@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,22 @@ def pytest_xdist_make_scheduler(config, log):
             return next((group for folder, group in _TOGETHER.items() if file.startswith(folder)), file)
 
     return Together(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Marks what exhaustive.txt names."""
+    by_file = {}
+    for item in items:
+        by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    for line in Path(__file__).with_name("exhaustive.txt").read_text().splitlines():
+        file, *patterns = line.partition("#")[0].split() or [""]
+        for pattern in patterns if file in by_file else ():
+            named = [item for item in by_file[file] if fnmatchcase(item.name, pattern)]
+            if not named and not any("::" in word for word in config.args):
+                raise pytest.UsageError(f"tests/exhaustive.txt: {pattern} names nothing in {file}")
+            for item in named:
+                item.add_marker("exhaustive")
 
 
 def pytest_runtest_setup(item):
