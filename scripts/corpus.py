@@ -113,6 +113,7 @@ class Unhang:
     def __init__(self, home: Path) -> None:
         from unhang.cli import app
         from unhang.diagnosis import logs
+        from unhang.facts import processes
         from unhang.report import language
 
         self._app, self._language = app, language
@@ -131,6 +132,7 @@ class Unhang:
         os.sched_getaffinity = lambda pid: {0}
         os.cpu_count = lambda: 1
         time.time = lambda: NOW_S
+        processes.is_alive = lambda host, process: None
         # As the command has it.
         gc.set_threshold(50_000, 10, 10)
         gc.freeze()

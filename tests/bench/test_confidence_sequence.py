@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 import pytest
-import ville
-from scipy import integrate, stats
 
 from unhang.bench import confidence_sequence as cs
 
 
 @pytest.mark.parametrize(("t", "n"), [(0.0, 3), (2.5, 4), (6.0, 10), (3.0, 40)])
 def test_the_e_value_is_the_bayes_factor_of_the_t_statistic(t, n):
+    from scipy import integrate, stats
+
     def ratio(variance):
         def density(delta):
             return stats.nct.pdf(t, n - 1, delta * math.sqrt(n)) * stats.norm.pdf(delta, scale=math.sqrt(variance))
@@ -26,6 +26,8 @@ def test_the_e_value_is_the_bayes_factor_of_the_t_statistic(t, n):
 
 @pytest.mark.parametrize("mean", [0.0, 0.02, 0.06])
 def test_with_many_values_it_is_the_mixture_of_known_variance(mean):
+    import ville
+
     values = np.random.default_rng(3).normal(size=20_000)
     values = (values - values.mean()) / values.std(ddof=1) + mean
     logs = [ville.MSPRT(theta0=0.0, sigma=1.0, tau=math.sqrt(g)).fit(values).log_e_values_[-1] for g in cs.PRIOR_VARIANCES]
@@ -34,6 +36,8 @@ def test_with_many_values_it_is_the_mixture_of_known_variance(mean):
 
 
 def test_nothing_is_excluded_by_two_values_and_the_interval_narrows():
+    from scipy import stats
+
     assert cs.interval([0.01, 0.011], 0.05) == (-math.inf, math.inf)
     assert cs.interval([0.01] * 3, 0.05) == (pytest.approx(0.01), pytest.approx(0.01))
     reach = [cs.critical_t(n, 0.05) for n in range(3, 60)]
