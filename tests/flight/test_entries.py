@@ -90,6 +90,11 @@ def test_json_has_strings_for_numbers_and_may_have_no_entries():
     assert flight.calls["0"][0].frames == ()
 
 
+def test_a_line_that_no_file_has_is_none():
+    frames = [{"name": "main", "filename": "t.py", "line": line} for line in (10**5000, -1, 3)]
+    assert [f.line for f in parse(pickle.dumps(raw(entry(frames=frames)))).calls["0"][0].frames] == [3, 0, 0]
+
+
 def test_oldest_entries_have_no_group_name():
     old = {k: v for k, v in entry(seq_id=4).items() if k not in ("process_group", "collective_seq_id", "is_p2p")}
     assert parse(pickle.dumps(raw(old, version="1.4"))).calls["0"][0].seq == 4

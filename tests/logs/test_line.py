@@ -197,6 +197,12 @@ def test_decoding(raw, text):
     assert decode(raw) == text
 
 
+def test_a_number_that_int_refuses_is_cut():
+    text = parse(b"rank 3: line " + b"7" * 5000).text
+    assert int(text.split()[-1].rstrip("…")) == int("7" * 300)
+    assert parse("1" * 300).text == "1" * 300
+
+
 def test_long_lines_are_cut():
     assert len(decode(b"x" * (MAX_LINE_BYTES + 5))) == MAX_LINE_BYTES
     assert len(parse("x" * (MAX_LINE_BYTES + 5)).text) == MAX_LINE_BYTES

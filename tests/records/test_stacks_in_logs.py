@@ -137,3 +137,9 @@ def test_each_line_is_held_against_few_stacks(tmp_path, monkeypatch):
     found = read(tmp_path, log=unit * 1200)
     assert found.standing and all(s.far for s in found.standing[:900]) and not found.standing[-1].far
     assert len(added) < 300 * len(set(added))
+
+
+def test_many_heads_take_little_time(tmp_path, cpu_seconds):
+    cpu_seconds(10)
+    text = "".join(f'Thread 0x{n:08x} (most recent call first):\n  File "t.py", line {n} in f\n' for n in range(20_000))
+    assert read(tmp_path, rank0=text).stacks.keys() == {0}

@@ -281,12 +281,12 @@ def _values(text: str, at: int, kind: str, found: re.Match[str]) -> Sequence[Spa
     flag, capitals = word.startswith("-"), word.isupper()
     # A line begins behind a launcher's prefix, too.
     begins = before.rstrip(" \t-").endswith("]:") or before.strip(" \t")[-1:] in ("", "\n")
-    is_named = flag or (capitals and ("_" in word or text[found.end() : found.end() + 1] in ("'", '"')))
+    is_named = flag or word.count(".") > 1 or (capitals and ("_" in word or text[found.end() : found.end() + 1] in ("'", '"')))
     if (
         (joiner == "pair" and not (flag or capitals or before.rstrip("bu'\"\\").endswith(("(", "["))))
         or (joiner == "item" and not (found["closed"] or capitals or before.endswith("<") or set(",\n") & set(found[joiner])))
         or (joiner == "box" and before.strip(" \t")[-1:] not in ("", "\n", "|", "│", "┃", "║"))
-        or (joiner == "blank" and not is_named and len(found[joiner]) < 2 and not begins)
+        or (joiner == "blank" and not is_named and found[joiner] == " " and not begins)
     ):
         return ()
     looks, is_setting = _LOOKS.get(kind), flag or joiner in ("item", "element")

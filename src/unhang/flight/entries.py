@@ -310,7 +310,8 @@ class _Shared:
         return found
 
     def _frame(self, raw: Mapping[str, Any], key: int) -> Frame:
-        self.frame[key] = found = Frame(file=str(raw.get("filename", "")), line=int(raw.get("line") or 0), name=str(raw.get("name", "")))
+        line = int(raw.get("line") or 0)
+        self.frame[key] = found = Frame(file=str(raw.get("filename", "")), line=line if 0 <= line < 1 << 31 else 0, name=str(raw.get("name", "")))
         return found
 
     def sizes_of(self, raw: Any) -> Sizes:

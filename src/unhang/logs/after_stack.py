@@ -74,7 +74,7 @@ class Behind:
 
 def left_out(line: Line) -> int:
     """How many more lines stood where a bundle of an earlier version left them out, before as many empty lines."""
-    return int("".join(_NUMBERS.findall(line.text)) or 0) if line.text.startswith("[unhang: lines left out") else 0
+    return int("".join(_NUMBERS.findall(line.text))[:9] or 0) if line.text.startswith("[unhang: lines left out") else 0
 
 
 def _numbers(counted: str) -> frozenset[str]:

@@ -222,7 +222,7 @@ class _Dumps:
             self._crashed[by] = line.number
         head = _HEAD.match(line.text)
         known = self._open.get(by)
-        if head is not None and (known is None or head["id"] in (*known.ids, "Stack")):
+        if head is not None and (known is None or head["id"] == "Stack" or head["id"] in known.ids):
             if known is not None:
                 self.done.append(known)
             self._begin(line, by, head["id"])
