@@ -150,7 +150,7 @@ def test_priorities_find_what_gains_most(bench):
     # A step takes the same time, however many samples it has.
     words = ("--only", "batch,workers,ib", "--steps", "24", "--budget", "12m", "-n", "1", "train.py", "--batch-size", "4", "--pause", "0.05")
     before, path = bench.interrupted(*words, verb="priorities")
-    out, err = bench.run("--resume", str(path), "--json", "--html", "ranking.html", verb="priorities")
+    out, err = bench.run("--resume", str(path), "--json", verb="priorities")
     told = json.loads(out)
     best = told["ranking"][0]
     assert (told["stopped"], told["unit"], best["setting"], best["outcome"], best["place"]) == ("decided", "sample", "batch=16", "faster", 1), err
@@ -162,7 +162,6 @@ def test_priorities_find_what_gains_most(bench):
     runs = bench.runs()
     assert runs[0] == before and len(runs) == len({(run["round"], run["arm"]) for run in runs})
     assert sum(settings[run["arm"]].startswith("loader-workers") for run in runs) == 3
-    assert told["says"][0] in (bench.folder / "ranking.html").read_text().replace("&amp;", "&")
 
 
 def test_ready_made_arms_that_change_nothing_are_refused(bench):

@@ -117,7 +117,6 @@ def compare(
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each run as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table and the verdict as Markdown.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML page with charts, which needs nothing from elsewhere.")] = None,
     as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:

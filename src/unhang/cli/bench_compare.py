@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import os
 import re
 import secrets
@@ -34,7 +33,6 @@ from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.report import bench, language, screen, settings
 from unhang.report.bench_ranking import Ranking
-from unhang.report.html import of_bench
 from unhang.settings.plan import Plan
 from unhang.text import Text
 
@@ -48,7 +46,7 @@ _WORK = {
 _VARIABLE = "env."
 _GOES_ON = Text("goes on with {command}", "继续运行 {command}")
 # Options of a comparison that goes on: the others are those that it began with.
-_ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--html", "--json", "--no-color"})
+_ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--json", "--no-color"})
 
 
 def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed: Collection[str]) -> None:
@@ -57,7 +55,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     Raises UnhangError.
     """
     need_scipy()
-    for path in filter(None, (options.csv, options.markdown, options.html)):
+    for path in filter(None, (options.csv, options.markdown)):
         if not fsio.is_dir(path.absolute().parent):
             raise UnhangError(f"cannot write {path}: there is no directory {path.parent}")
     directory = _resumed(verb, options, typed) if options.resume is not None else None
@@ -91,12 +89,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     report = Ranking(**common, left_out=asked.left_out) if rules.is_race else bench.Report(**common)
     # What was measured is shown whatever happens to the files.
     json_errors.answer(report.json(), report.print, as_json=options.as_json)
-    page = functools.partial(of_bench.render, report, command.argv)
-    for path, write in (
-        (options.csv, report.csv),
-        (options.markdown, report.markdown),
-        (options.html, page),
-    ):
+    for path, write in ((options.csv, report.csv), (options.markdown, report.markdown)):
         try:
             if path is not None:
                 fsio.write_named(path, write().encode("utf-8"))
