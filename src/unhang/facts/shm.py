@@ -99,8 +99,6 @@ class Shm:
     mode: int | None
     owner_uid: int | None
     segments: tuple[Segment, ...]
-    other_files: int
-    other_bytes: int
     system_v: SystemV | None
     uid: int
     unread: tuple[str, ...] = ()
@@ -130,7 +128,6 @@ def collect(host: Host) -> Shm:
     except OSError as e:
         present = None if status is None else True
         unread.append(f"/dev/shm: {e.strerror or e}")
-    segments, files, size = _segments(host, unread) if status is not None else ((), 0, 0)
     return Shm(
         present=present,
         space=space,
@@ -140,9 +137,7 @@ def collect(host: Host) -> Shm:
         limit_from=_limit_from(host, mount, space) if status is not None else None,
         mode=stat.S_IMODE(status.st_mode) if status is not None else None,
         owner_uid=status.st_uid if status is not None else None,
-        segments=segments,
-        other_files=files,
-        other_bytes=size,
+        segments=_segments(host, unread) if status is not None else (),
         system_v=_system_v(host, unread),
         uid=_uid(host),
         unread=tuple(unread),
@@ -180,14 +175,13 @@ def _root_of_mount(host: Host) -> str:
     return next((row[3] for row in reversed(rows) if len(row) > 4 and row[4] == "/dev/shm"), "")
 
 
-def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, int]:
+def _segments(host: Host, unread: list[str]) -> tuple[Segment, ...]:
     kept: list[tuple[str, os.stat_result]] = []
-    files = size = 0
     try:
         names = host.names("/dev/shm")
     except OSError as e:
         unread.append(f"what stands in /dev/shm: {e.strerror or e}")
-        return (), 0, 0
+        return ()
     for name in names:
         try:
             status = host.path(f"/dev/shm/{name}").lstat()
@@ -196,9 +190,6 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
             continue
         if _OURS.match(name) and stat.S_ISREG(status.st_mode) and len(kept) < _MAX_SEGMENTS:
             kept.append((name, status))
-        else:
-            files += 1
-            size += status.st_size
     users, missed = _users(host) if kept else ({}, [])
     hidden = _hidden(host) if kept else ""
     if hidden and any(_in_maps(name) not in users for name, _ in kept):
@@ -207,7 +198,7 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
     managers = _managers(host) if any(_BY_NAME.match(name) for name, _ in kept) else ()
     names_of = _owners(host) if kept else {}
     now = host.now_s()
-    segments = (
+    return tuple(
         Segment(
             name=name,
             size_bytes=s.st_size,
@@ -220,7 +211,6 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
         )
         for name, s in kept
     )
-    return tuple(segments), files, size
 
 
 def _hidden(host: Host) -> str:
@@ -357,5 +347,5 @@ SUBJECT = Subject(
     facts=Shm,
     collect=collect,
     summary=_summary,
-    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "kept_by", "other_files", "other_bytes", "unattached", "unattached_bytes"),
+    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "kept_by", "unattached", "unattached_bytes"),
 )

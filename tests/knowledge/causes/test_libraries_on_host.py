@@ -18,7 +18,6 @@ TORCH = Torch(
     path=f"{SITE}/torch",
     cuda="12.8",
     hip=None,
-    git_version=None,
     architectures=("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
     nccl_inside=None,
     lacking=(),
