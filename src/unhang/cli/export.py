@@ -88,8 +88,8 @@ def export(
     """
     from unhang.errors import UnhangError
     from unhang.remedies.exports import forms
-    from unhang.remedies.exports.form_settings import said
     from unhang.report import language
+    from unhang.settings.setting import typed
 
     chosen = language.chosen(lang)
     if show_list:
@@ -114,7 +114,7 @@ def export(
         write(output, found, force)
     for one in found.refused:
         what = "未写入" if chosen == "zh" else "not carried"
-        screen.echo(f"unhang: {what}: {one.key}={said(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", stderr=True)
+        screen.echo(f"unhang: {what}: {one.key}={typed(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", stderr=True)
     if as_json:
         refused = [{"key": r.key, "value": r.value, "why": r.why, "why_zh": r.why_zh} for r in found.refused]
         print_json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
