@@ -96,7 +96,6 @@ def shared_memory(size):
         mode=None,
         owner_uid=None,
         segments=(),
-        system_v=None,
         uid=0,
     )
 

@@ -10,7 +10,7 @@ import typer
 
 from unhang import fsio
 from unhang.cli.json_errors import print_json
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="List the forms.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Write a complete file for a launcher: these settings, these hosts, this script. Or --check one.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import json_errors
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def plan(
     closed_form: Annotated[bool, typer.Option("--closed-form", help="Do not build the model with torch.")] = False,
     python: Annotated[str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="the one on PATH")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Count what a training needs, before it starts: memory of each rank, host memory, communication.

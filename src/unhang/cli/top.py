@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhang.cli.options import NoColor, duration
+from unhang.cli.options import Lang, NoColor, duration
 from unhang.cli.stderr import say
 from unhang.report import screen
 from unhang.text import NOTHING, Text
@@ -37,7 +37,7 @@ def top(
     follow: Annotated[bool, typer.Option("--follow", help="With --json: a line whenever there is something new, until the run is over.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all ranks, also those that nothing is to be said of.")] = False,
     every_s: Annotated[float, typer.Option("--every", parser=duration(0.2), metavar="TIME", help="How often to look.")] = 1.0,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Show how a run stands: its ranks, where they are, who is waited for, what has happened.

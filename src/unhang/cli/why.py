@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import json_errors, unpacking
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 from unhang.cli.stderr import say
 from unhang.cli.why_outputs import Beside, check_bundle, check_report, write_report
 from unhang.report import screen
@@ -72,7 +72,7 @@ def why(
             help="Write what the verdict rests on, without credentials, as one archive for a bug report, too. unhang why reads it.",
         ),
     ] = None,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Say why a run failed: cause, rank, line of code, evidence, and what to do.

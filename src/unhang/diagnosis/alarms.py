@@ -32,9 +32,9 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     raised = that_ended_something(view.tracebacks, view)
     alarms = _grouped(_alarms(view, hits))
     ended = [e for e in view.exits if e.code not in (0, -15)]
-    evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in raised]
-    evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in alarms[: _SHOWN - 1]]
-    evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
+    evidence = [t.evidence() for t in raised]
+    evidence += [h.evidence() for h in alarms[: _SHOWN - 1]]
+    evidence += [e.at.evidence() for e in ended]
     if not evidence:
         return None
     says = Text("something failed, and no signature known here names the cause", "有失败，但没有已知的特征能说明原因")

@@ -13,7 +13,7 @@ from unhang.diagnosis.unknown import SUPERVISE
 from unhang.knowledge.commands import command
 from unhang.knowledge.text import Text
 from unhang.logs import Hit, Signature
-from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.model import Finding, Remedy, Verdict
 
 CLIMBING = Signature(
     needle=": settings may answer it; trying ", pattern=r"(?P<cause>[\w-]{1,60}): settings may answer it; trying them on this machine", role="context"
@@ -95,7 +95,7 @@ def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
         standing="not-established",
         says=says.en,
         says_zh=says.zh,
-        evidence=(Evidence(source=last.source, line=last.line, text=last.text.strip()),),
+        evidence=(last.evidence(),),
     )
     read = Text("Read the verdict of the run itself.", "查看该次运行本身的结论。")
     look = command("unhang why {path:path}", path=last.groups["run"].strip("'"))

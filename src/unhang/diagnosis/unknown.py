@@ -296,7 +296,7 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
         ranks=ranks,
         hosts=tuple(dict.fromkeys(e.at.host for e in ended if e.code == first.code and e.at.host is not None)),
         where=where or None,
-        evidence=(Evidence(source=first.at.source, line=first.at.line, text=first.at.text.strip()), *shown),
+        evidence=(first.at.evidence(), *shown),
         remedies=(NATIVE_STACK, SUPERVISE) if first.code < 0 else (READ_LOG, SUPERVISE),
     )
 

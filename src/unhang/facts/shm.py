@@ -1,4 +1,4 @@
-"""Shared memory: the room in /dev/shm and who limits it, the segments that stand in it and whose they are, and System V's limits and segments.
+"""Shared memory: the room in /dev/shm and who limits it, the segments that stand in it and whose they are.
 
 NCCL, torch's loaders and Gloo use files in /dev/shm. System V segments concern other programs.
 """
@@ -70,19 +70,6 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SystemV:
-    """Segments and limits of System V shared memory (shmmax in bytes, shmall in pages). `unattached` are those that no process has attached."""
-
-    segments: int
-    size_bytes: int
-    unattached: int
-    unattached_bytes: int
-    shmmni: int
-    shmmax: int
-    shmall: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Shm:
     """`space` of /dev/shm, None where it is not there or cannot be asked. `present` is None where that cannot be told.
 
@@ -99,7 +86,6 @@ class Shm:
     mode: int | None
     owner_uid: int | None
     segments: tuple[Segment, ...]
-    system_v: SystemV | None
     uid: int
     unread: tuple[str, ...] = ()
 
@@ -138,7 +124,6 @@ def collect(host: Host) -> Shm:
         mode=stat.S_IMODE(status.st_mode) if status is not None else None,
         owner_uid=status.st_uid if status is not None else None,
         segments=_segments(host, unread) if status is not None else (),
-        system_v=_system_v(host, unread),
         uid=_uid(host),
         unread=tuple(unread),
     )
@@ -292,26 +277,6 @@ def _open_files(host: Host, pid: str) -> Iterator[str]:
             yield host.link(f"/proc/{pid}/fd/{fd}")
 
 
-def _system_v(host: Host, unread: list[str]) -> SystemV | None:
-    try:
-        limits = [int(host.read(f"/proc/sys/kernel/{name}")) for name in ("shmmni", "shmmax", "shmall")]
-        rows = [line.split() for line in host.read("/proc/sysvipc/shm").splitlines()[1:]]
-        sizes = [(int(row[3]), int(row[6])) for row in rows if len(row) > 6]
-    except (OSError, ValueError):
-        unread.append("System V shared memory")
-        return None
-    unattached = [bytes for bytes, attached in sizes if attached == 0]
-    return SystemV(
-        segments=len(sizes),
-        size_bytes=sum(bytes for bytes, _ in sizes),
-        unattached=len(unattached),
-        unattached_bytes=sum(unattached),
-        shmmni=limits[0],
-        shmmax=limits[1],
-        shmall=limits[2],
-    )
-
-
 _FROM = {
     "runtime-default": Text(" (what a container gets by default)", "（容器的默认值）"),
     "runtime-option": Text(" (set for this container)", "（为此容器设置）"),
@@ -347,5 +312,5 @@ SUBJECT = Subject(
     facts=Shm,
     collect=collect,
     summary=_summary,
-    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "kept_by", "unattached", "unattached_bytes"),
+    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "kept_by"),
 )

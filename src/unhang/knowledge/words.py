@@ -219,7 +219,7 @@ def cut(text: str, most: int) -> str:
 
 
 def hit_evidence(hits: Iterable[Hit], *, at_most: int = 2) -> tuple[Evidence, ...]:
-    return tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in tuple(hits)[:at_most])
+    return tuple(h.evidence() for h in tuple(hits)[:at_most])
 
 
 def hosts(picture: IncidentView, numbers: Iterable[int]) -> tuple[str, ...]:

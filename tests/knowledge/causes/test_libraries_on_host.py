@@ -62,7 +62,6 @@ def found(
         capabilities=None,
         no_new_privileges=None,
         seccomp=None,
-        own_namespaces=None,
         devices=tuple(Device(path=f"/dev/nvidia{i}", usable=True) for i in range(count)) if files else (),
         nvidia_gpus_on_bus=count,
         infiniband_on_bus=0,
