@@ -50,11 +50,8 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     wanted = dict.fromkeys((*(r for h in alarms[:1] for r in h.signature.remedies or ()), SUPERVISE.id))
     if view.nccl.inits or view.nccl.interfaces or view.nccl.transports or view.nccl.traces:
         wanted.pop(NCCL_DEBUG.id, None)
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         ranks=tuple(sorted({rank for rank in (*(e.at.rank for e in ended), *(h.rank for h in cut)) if rank is not None})),
         hosts=(alarms[0].host,) if alarms and alarms[0].host is not None and alarms[0].signature in _CRASHES else (),
         where=None if frame is None else place(frame, ""),
@@ -70,11 +67,8 @@ def ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
         return None
     says = Text("the log ends in words of a failure or of waiting that nothing here recognises", "日志以失败或等待的字样结束，但没有已知的特征能识别")
     says += Text(": {said}", "：{said}").fill(said=words.cut(found[-1][1].text.strip(), 200))
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         evidence=tuple(Evidence(source=source, line=line.number, text=words.cut(line.text.strip(), 500)) for source, line in found[-_SHOWN:]),
         remedies=(WHOLE_LOG, SUPERVISE),
     )
