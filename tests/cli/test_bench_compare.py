@@ -57,7 +57,7 @@ def folder(tmp_path, monkeypatch):
         ("--a none --b env.OMP_NUM_THREAD=4 train.py", "--b env.OMP_NUM_THREAD: no such variable is known"),
         ("--a none --b env.HF_TOKEN=hf_0123456789abcdef train.py", "--b env.HF_TOKEN: its name suggests a credential"),
         ("--a none --b detail=on --margin 0% train.py", "Invalid value for '--margin': 0%: it is a percentage above 0 and below 100, such as 1%"),
-        ("--a none --b detail=on --csv nowhere/x.csv train.py", "cannot write nowhere/x.csv: there is no directory nowhere"),
+        ("--a none --b detail=on --markdown nowhere/x.md train.py", "cannot write nowhere/x.md: there is no directory nowhere"),
         ("--a none --b detail=on other.py", "other.py: no such file"),
         ("amp train.py", "amp: precision: only the script can do this, and [arguments] of unhang.toml has no flag for it"),
         ("--budget 5m batch -- train.py", "batch: the command does not say how large the batch is now"),

@@ -84,7 +84,7 @@ FULL = (
 )
 
 
-def test_swap_huge_pages_and_what_is_promised(tmp_path):
+def test_huge_pages_and_what_is_promised(tmp_path):
     files = {
         "proc/meminfo": FULL,
         "proc/sys/vm/overcommit_memory": "2\n",
@@ -92,8 +92,6 @@ def test_swap_huge_pages_and_what_is_promised(tmp_path):
         "proc/vmstat": "oom_kill 9\n",
     }
     found = memory.collect(machine(tmp_path, files))
-    assert (found.swap_total_bytes, found.swap_free_bytes) == (65536, 32768)
-    assert (found.huge_pages, found.free_huge_pages, found.huge_page_bytes) == (8, 3, 2 << 20)
     assert (found.overcommit, found.commit_limit_bytes, found.committed_bytes) == (2, 512000, 491520)
     assert (found.transparent_huge_pages, found.host_oom_kills) == ("madvise", 9)
 

@@ -108,7 +108,7 @@ def fields(known: Mapping[int, int]) -> Callable[[list[tuple[int, int]]], Any]:
     return values
 
 
-def links(number: int, *, remote: str | bytes | None = None, kind: int = 2, down: Collection[int] = (), crc_errors: int = 0) -> dict[str, Any]:
+def links(number: int, *, remote: str | bytes | None = None, kind: int = 2, down: Collection[int] = ()) -> dict[str, Any]:
     """NVLinks as Hopper has them: states, the device at the other end, and fields for speed and errors."""
 
     def state(link: int) -> int:
@@ -118,7 +118,6 @@ def links(number: int, *, remote: str | bytes | None = None, kind: int = 2, down
 
     known = {
         pynvml.NVML_FI_DEV_NVLINK_GET_SPEED: 26562,
-        pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC: crc_errors,
         pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: pynvml.NVML_GPU_RECOVERY_ACTION_NONE,
     }
     return {

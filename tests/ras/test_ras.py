@@ -37,7 +37,6 @@ def test_the_newest_format_that_the_server_has_is_taken(version):
 def test_a_healthy_job_of_two_hosts_with_eight_gpus_each(version, form):
     report = answer_of(version, job(), format=form)
     assert (report.format, report.cut, report.nccl_version) == (form, None, ".".join(map(str, version)))
-    assert (report.cuda_runtime, report.cuda_driver) == (12080, 13000)
     assert (report.nodes, report.processes, report.gpus) == (2, 16, 16)
     assert [(c.size, c.state, c.problems, c.behind, c.missing_count) for c in report.communicators] == [
         (16, "RUNNING", (), (), 0),
@@ -50,7 +49,7 @@ def test_a_healthy_job_of_two_hosts_with_eight_gpus_each(version, form):
         first = report.communicators[0]
         member = first.member(9)
         assert first.hash == "0a1b2c3d4e5f6071" and report.communicators[1].hash == "0000000000000051"
-        assert (member.host, member.pid, member.cuda_dev, member.counts["AllReduce"], member.state) == ("10.0.0.2", 2001, 1, 64, "RUNNING")
+        assert (member.host, member.pid, member.counts["AllReduce"], member.state) == ("10.0.0.2", 2001, 64, "RUNNING")
         assert Launched(op="AllReduce", count=64, ranks_count=16, ranks=tuple(range(16))) in first.launched
         assert "Reduce" not in {g.op for g in first.launched}
         assert report.timestamp == "2026-11-22 03:40:00"
@@ -68,7 +67,7 @@ def test_the_rank_that_is_behind_is_named_with_its_communicator(version, form):
     op, low, high = ("collective", 101, 105) if version == V24 else ("AllReduce", 60, 64)
     assert (behind.op, behind.launched, behind.most, behind.ranks, behind.ranks_count) == (op, low, high, (11,), 1)
     member = communicator.member(11)
-    assert (member.host, member.pid, member.cuda_dev, member.nvml_dev, member.counts[op]) == ("10.0.0.2", 2003, 3, 5, low)
+    assert (member.host, member.pid, member.nvml_dev, member.counts[op]) == ("10.0.0.2", 2003, 5, low)
     # Those that are ahead follow from who is not, even where the answer only counts them.
     ahead = next(g for g in communicator.launched if g.op == op and g.count == high)
     assert ahead.ranks == tuple(r for r in range(16) if r != 11)
@@ -102,9 +101,9 @@ def test_a_rank_whose_process_does_not_answer(version, form, how):
     (missing,) = communicator.missing
     assert (missing.rank, missing.unresponsive) == (13, True)
     if version != V24:
-        assert (missing.host, missing.pid, missing.cuda_dev, missing.dead) == ("10.0.0.2", 2005, 5, how == "dead")
+        assert (missing.host, missing.pid, missing.nvml_dev, missing.dead) == ("10.0.0.2", 2005, 5, how == "dead")
     (process,) = report.dead if how == "dead" else report.silent
-    assert (process.host, process.pid, process.cuda_devs, process.nvml_devs) == ("10.0.0.2", 2005, (5,), (5,))
+    assert (process.host, process.pid, process.nvml_devs) == ("10.0.0.2", 2005, (5,))
     assert (report.silent_count, report.dead_count) == ((0, 1) if how == "dead" else (1, 0))
     assert report.timeouts == 2
 
@@ -207,9 +206,9 @@ def test_what_newer_versions_add_is_left_out():
 
 def test_unknown_hosts_are_unknown():
     raw = in_json(V29, job())
-    raw["communicators"][0]["ranks"][0] |= {"host": "unknown", "pid": -1, "cuda_dev": -1}
+    raw["communicators"][0]["ranks"][0] |= {"host": "unknown", "pid": -1, "nvml_dev": -1}
     member = parse(json.dumps(raw).encode()).communicators[0].member(0)
-    assert (member.host, member.pid, member.cuda_dev) == (None, None, None)
+    assert (member.host, member.pid, member.nvml_dev) == (None, None, None)
 
 
 # Servers that are in trouble, and those that are something else ------------------------------------------------------------------------------------

@@ -96,16 +96,13 @@ def shared_memory(size):
         mode=None,
         owner_uid=None,
         segments=(),
-        other_files=0,
-        other_bytes=0,
-        system_v=None,
         uid=0,
     )
 
 
 def nodes(*memories, gpus=(0, 1), allowed=None):
     return Numa(
-        nodes=tuple(Node(id=i, cpus="0-1", cpu_count=2, memory_bytes=m, free_bytes=m, distances=()) for i, m in enumerate(memories)),
+        nodes=tuple(Node(id=i, cpus="0-1", cpu_count=2, memory_bytes=m, free_bytes=m) for i, m in enumerate(memories)),
         cpus_allowed=None,
         memory_allowed=allowed,
         balancing=None,

@@ -24,33 +24,20 @@ Out = Literal["equal", "beaten", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundView:
-    """A round of an arm: the change of this round alone, and the comparison as it was after it."""
-
-    change: float
-    after: Comparison
-
-
-@dataclass(frozen=True, kw_only=True)
 class RaceState:
     """`racing` are the arms of the next round, the baseline first; `out` says why each other one is left out.
 
-    `runs` are those of complete rounds, of the first one also before; `views` has the rounds of each arm that was compared. `is_decided`: nothing is
-    left to be measured.
+    `runs` are those of complete rounds, of the first one also before; `comparisons` has each arm that was compared, over all rounds that it was in.
+    `is_decided`: nothing is left to be measured.
     """
 
     rounds: int
     racing: tuple[str, ...]
     out: Mapping[str, Out]
     runs: tuple[Run, ...]
-    views: Mapping[str, tuple[RoundView, ...]]
+    comparisons: tuple[Comparison, ...]
     proof: effective_settings.Proof | None
     is_decided: bool
-
-    @property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Of each arm that was compared, over all rounds that it was in."""
-        return tuple(views[-1].after for views in self.views.values())
 
 
 def evaluate_rounds(arms: Sequence[Arm], runs: Sequence[Run], rules: Rules, failures: Sequence[Failure] = ()) -> RaceState:
@@ -60,7 +47,7 @@ def evaluate_rounds(arms: Sequence[Arm], runs: Sequence[Run], rules: Rules, fail
     out: dict[str, Out] = {}
     whole: list[Run] = []
     seconds: dict[str, list[float]] = {name: [] for name in by_name}
-    views: dict[str, list[RoundView]] = {}
+    compared: dict[str, Comparison] = {}
     proof = None
     rounds = 0
     while True:
@@ -82,19 +69,18 @@ def evaluate_rounds(arms: Sequence[Arm], runs: Sequence[Run], rules: Rules, fail
             first, times = seconds[baseline], seconds[name]
             # Bonferroni: all arms are compared with one.
             alpha = (1 - CONFIDENCE) / len(others)
-            after = compare(first, times, arm=name, baseline=baseline, alpha=alpha, margin=rules.margin)
-            views.setdefault(name, []).append(RoundView(change=times[-1] / first[len(times) - 1] - 1, after=after))
+            compared[name] = compare(first, times, arm=name, baseline=baseline, alpha=alpha, margin=rules.margin)
         if rules.is_race:
-            out |= dict.fromkeys(find_losers([own[-1].after for name, own in views.items() if name not in out], rules.margin), "beaten")
+            out |= dict.fromkeys(find_losers([one for name, one in compared.items() if name not in out], rules.margin), "beaten")
     racing = [name for name in others if name not in out]
     # Of several that are faster, a race looks for the fastest.
-    is_open = (rules.is_race and len(racing) > 1) or any(name not in views or views[name][-1].after.outcome == "undecided" for name in racing)
+    is_open = (rules.is_race and len(racing) > 1) or any(name not in compared or compared[name].outcome == "undecided" for name in racing)
     return RaceState(
         rounds=rounds,
         racing=(baseline, *racing),
         out=out,
         runs=tuple(whole or find_round(runs, 1).values()),
-        views={name: tuple(views[name]) for name in others if name in views},
+        comparisons=tuple(compared[name] for name in others if name in compared),
         proof=proof,
         is_decided=not is_open,
     )

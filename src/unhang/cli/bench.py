@@ -115,9 +115,7 @@ def compare(
     python: _Python = None,
     private: Private = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that was interrupted or ran out of its budget.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line for each run as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table and the verdict as Markdown.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML page with charts, which needs nothing from elsewhere.")] = None,
     as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:
@@ -153,9 +151,6 @@ def comm(
     ops: _Ops = None,
     time_s: _Time = 0.3,
     python: _Python = None,
-    csv: Annotated[
-        typer.FileTextWrite | None, typer.Option(metavar="FILE", lazy=False, help="Write a line for each operation and size as CSV.")
-    ] = None,
     as_json: _Json = False,
     no_color: NoColor = False,
 ) -> None:

@@ -30,8 +30,6 @@ def comm(options: SimpleNamespace) -> None:
     result = _measured(asked)
     memory = next((row.algbw_gbps for row in result.rows if row.op == "memory"), None)
     report = Report(result=result, limit=None if result.group is None else hardware.limit(result.group, memory_gbps=memory))
-    if options.csv is not None:
-        options.csv.write(report.csv())
     json_errors.answer(report.json(), report.print, as_json=options.as_json)
     raise typer.Exit(1 if result.stopped == "failed" or any(row.wrong for row in result.rows) else 0)
 

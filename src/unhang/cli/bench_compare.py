@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import os
 import re
 import secrets
@@ -34,7 +33,6 @@ from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.report import bench, language, screen, settings
 from unhang.report.bench_ranking import Ranking
-from unhang.report.html import of_bench
 from unhang.settings.plan import Plan
 from unhang.text import Text
 
@@ -48,7 +46,7 @@ _WORK = {
 _VARIABLE = "env."
 _GOES_ON = Text("goes on with {command}", "继续运行 {command}")
 # Options of a comparison that goes on: the others are those that it began with.
-_ANEW = frozenset({"--resume", "--budget", "--csv", "--markdown", "--html", "--json", "--no-color"})
+_ANEW = frozenset({"--resume", "--budget", "--markdown", "--json", "--no-color"})
 
 
 def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed: Collection[str]) -> None:
@@ -57,9 +55,9 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
     Raises UnhangError.
     """
     need_scipy()
-    for path in filter(None, (options.csv, options.markdown, options.html)):
-        if not fsio.is_dir(path.absolute().parent):
-            raise UnhangError(f"cannot write {path}: there is no directory {path.parent}")
+    markdown: Path | None = options.markdown
+    if markdown is not None and not fsio.is_dir(markdown.absolute().parent):
+        raise UnhangError(f"cannot write {markdown}: there is no directory {markdown.parent}")
     directory = _resumed(verb, options, typed) if options.resume is not None else None
     asked = directory.asked if directory is not None else _asked(verb, options)
     command = training_command.resolve(options.command or asked.words, module=asked.module, nproc_per_node=asked.nproc_per_node, python=asked.python)
@@ -89,19 +87,13 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()
     common: dict[str, Any] = {"arms": arms, "rules": rules, "run_dir": directory.path, "again": again, "result": result}
     report = Ranking(**common, left_out=asked.left_out) if rules.is_race else bench.Report(**common)
-    # What was measured is shown whatever happens to the files.
+    # What was measured is shown whatever happens to the file.
     json_errors.answer(report.json(), report.print, as_json=options.as_json)
-    page = functools.partial(of_bench.render, report, command.argv)
-    for path, write in (
-        (options.csv, report.csv),
-        (options.markdown, report.markdown),
-        (options.html, page),
-    ):
-        try:
-            if path is not None:
-                fsio.write_named(path, write().encode("utf-8"))
-        except OSError as e:
-            raise RunDirError(f"cannot write {path}: {e.strerror or e}") from e
+    try:
+        if markdown is not None:
+            fsio.write_named(markdown, report.markdown().encode("utf-8"))
+    except OSError as e:
+        raise RunDirError(f"cannot write {markdown}: {e.strerror or e}") from e
     raise typer.Exit(result.exitcode)
 
 

@@ -26,8 +26,8 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     from unhang.flight.rank_from_name import closed_ranks
     from unhang.flight.read_all import sum_up
     from unhang.logs.discovery import find
-    from unhang.logs.sources import shown
     from unhang.model import NotExamined
+    from unhang.printable import one_line
     from unhang.report.screen import reading
 
     summed = [_dumps_of_run(p) for p in paths]
@@ -47,9 +47,9 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
         except RecordError as e:
             raise UnhangError(str(e), cause=e.cause, hint="move it away, or name another directory") from e
         except (FileExistsError, NotADirectoryError) as e:
-            raise UnhangError(f"cannot write a digest to {shown(str(folder))}: it is no directory") from e
+            raise UnhangError(f"cannot write a digest to {one_line(str(folder))}: it is no directory") from e
         except OSError as e:
-            raise UnhangError(f"cannot write a digest to {shown(str(folder))}: {e.strerror or e}") from e
+            raise UnhangError(f"cannot write a digest to {one_line(str(folder))}: {e.strerror or e}") from e
     missed = [*(n for n in found.not_examined if n not in lost), *done.not_examined]
     size = done.path.stat().st_size
     if as_json:
@@ -65,26 +65,26 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     else:
         dumps = f"{done.dumps} dump{'s' if done.dumps != 1 else ''}"
         next_step = f"unhang why {fsio.as_argument(folder)}"
-        screen.echo(f"{shown(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {shown(next_step)}")
+        screen.echo(f"{one_line(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {one_line(next_step)}")
         for n in missed:
-            screen.echo(f"unhang: not in it: {shown(n.what)}: {shown(n.why)}", stderr=True)
+            screen.echo(f"unhang: not in it: {one_line(n.what)}: {one_line(n.why)}", stderr=True)
         if others := [s.name for s in found.sources if s.name not in beside]:
             more = f" and {len(others) - _NAMES} more" if len(others) > _NAMES else ""
-            screen.echo(f"unhang: not in it: {', '.join(map(shown, others[:_NAMES]))}{more}: no dump{'s' if len(others) > 1 else ''}", stderr=True)
+            screen.echo(f"unhang: not in it: {', '.join(map(one_line, others[:_NAMES]))}{more}: no dump{'s' if len(others) > 1 else ''}", stderr=True)
     return EXIT_USER if any(n.unread for n in missed) else EXIT_OK
 
 
 def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
     """Of a run directory the dumps of its last incident, and what it holds beside them; anything else as it is."""
     from unhang import fsio
-    from unhang.logs.sources import shown
     from unhang.model import NotExamined
+    from unhang.printable import one_line
     from unhang.records.rundir import RunDir
 
     run = RunDir(Path(path))
     if not RunDir.is_one(run.path) or (dumps := run.last_flight()) is None:
         return path, None
-    screen.echo(f"unhang: {shown(path)} is a run directory: summing up {run.relative(dumps)}", stderr=True)
+    screen.echo(f"unhang: {one_line(path)} is a run directory: summing up {run.relative(dumps)}", stderr=True)
     stacks = sum(1 for _ in (dumps.parent / "stacks").glob("rank*.json"))
     others = [f"the stacks of {stacks} rank{'s' if stacks != 1 else ''}"] if stacks else []
     others += ["the logs"] if any((run.path / "logs").glob("*")) else []
@@ -93,4 +93,4 @@ def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
     # It is read elsewhere, too.
     whole = str(run.path.absolute())
     why = f"a digest holds flight-recorder dumps alone; unhang why {fsio.as_argument(whole)} judges all of it"
-    return str(dumps), NotExamined(what=f"{' and '.join(others)} in the run directory {shown(whole)}", why=why)
+    return str(dumps), NotExamined(what=f"{' and '.join(others)} in the run directory {one_line(whole)}", why=why)

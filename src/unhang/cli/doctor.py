@@ -13,7 +13,7 @@ import typer
 
 from unhang import fsio
 from unhang.cli import json_errors
-from unhang.cli.options import NoColor, duration
+from unhang.cli.options import Lang, NoColor, duration
 from unhang.cli.stderr import say
 from unhang.report import screen
 from unhang.text import Text
@@ -84,7 +84,7 @@ def doctor(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --fix: do it without asking.")] = False,
     fail_on: Annotated[Level, typer.Option(help="From which severity on the exit code is 1.")] = "warning",
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Look at this machine, and say what of it will make a training fail or slow, and what to do.

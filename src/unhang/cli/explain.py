@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unhang.cli import json_errors
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause
@@ -32,7 +32,7 @@ def explain(
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List all causes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, in both languages.")] = False,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Print what is known of a cause: what it is, why it happens, how it looks, what to do, what it is mistaken for."""

@@ -10,7 +10,7 @@ import typer
 
 from unhang import fsio
 from unhang.cli.json_errors import print_json
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="List the forms.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Write a complete file for a launcher: these settings, these hosts, this script. Or --check one.
@@ -88,8 +88,8 @@ def export(
     """
     from unhang.errors import UnhangError
     from unhang.remedies.exports import forms
-    from unhang.remedies.exports.form_settings import said
     from unhang.report import language
+    from unhang.settings.setting import typed
 
     chosen = language.chosen(lang)
     if show_list:
@@ -114,7 +114,7 @@ def export(
         write(output, found, force)
     for one in found.refused:
         what = "未写入" if chosen == "zh" else "not carried"
-        screen.echo(f"unhang: {what}: {one.key}={said(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", stderr=True)
+        screen.echo(f"unhang: {what}: {one.key}={typed(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", stderr=True)
     if as_json:
         refused = [{"key": r.key, "value": r.value, "why": r.why, "why_zh": r.why_zh} for r in found.refused]
         print_json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})

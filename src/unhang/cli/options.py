@@ -19,6 +19,7 @@ def _no_color(asked: bool) -> None:
 NoColor = Annotated[
     bool, typer.Option("--no-color", callback=_no_color, is_eager=True, help="No colours in what unhang says (NO_COLOR does the same).")
 ]
+Lang = Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")]
 _ALONE = "Make the run directory accessible to you alone; by default others can read its logs only."
 Private = Annotated[bool | None, typer.Option("--private/--no-private", help=_ALONE, show_default="no")]
 

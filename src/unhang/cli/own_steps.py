@@ -24,9 +24,8 @@ from unhang.launch.command import resolve
 from unhang.model import Finding, Steps
 from unhang.records.rundir import RunDir
 from unhang.remedies import ladder_steps
-from unhang.remedies.ladder import spelled
 from unhang.remedies.trial import Wrong
-from unhang.settings.setting import Choice
+from unhang.settings.setting import Choice, typed
 
 LIMIT_S = 120.0
 _LOOK_S = 0.25
@@ -89,7 +88,7 @@ def _run(
     base: Path, words: list[str], choice: Choice, size: int, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool]
 ) -> Steps | Text | Wrong:
     argv = [sys.executable, "-m", "unhang", "run", "--fallback", "off", "--on-failure", "abort", "--quiet", "--json", "--python", python]
-    argv += ["--run-dir", str(base / "run"), *(w for key, value in choice.items() for w in ("--set", f"{key}={spelled(value)}"))]
+    argv += ["--run-dir", str(base / "run"), *(w for key, value in choice.items() for w in ("--set", f"{key}={typed(value)}"))]
     if words[0].endswith(".py"):
         argv += ["-n", str(size)]
     out = base / "out"

@@ -12,14 +12,13 @@ from typing import Annotated
 import typer
 
 from unhang.cli import json_errors
-from unhang.cli.options import NoColor, duration
+from unhang.cli.options import Lang, NoColor, duration
 from unhang.cli.stderr import say
 from unhang.errors import EXIT_FOUND, EXITS_INTERRUPTED, UnhangError
 from unhang.report import screen
 from unhang.text import Text, same
 
 _Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
-_Lang = Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")]
 _Projects = Annotated[list[Path] | None, typer.Option("--project", metavar="DIR", help="Take this directory along; may be given several times.")]
 _Wheels = Annotated[
     Path | None, typer.Option("--with-wheels", metavar="REQUIREMENTS", help="Download what this file lists, for an installation without internet.")
@@ -57,7 +56,7 @@ def save(
     level: Annotated[int, typer.Option(min=1, max=19, help="Of zstd: higher is smaller and slower.")] = 3,
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE, if that exists.")] = False,
     as_json: _Json = False,
-    lang: _Lang = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Pack an environment with its interpreter, its editable sources, and what proves that it arrived.
@@ -93,7 +92,7 @@ def load(
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="Where the environment shall be.")],
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of what is at DEST.")] = False,
     as_json: _Json = False,
-    lang: _Lang = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Put an environment in its place: all of it, working there, or nothing.
@@ -132,7 +131,7 @@ def verify(
     repair: Annotated[bool, typer.Option("--repair", help="First rewrite what names an earlier place, if DEST was moved since.")] = False,
     limit: _Limit = 120.0,
     as_json: _Json = False,
-    lang: _Lang = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Prove that an environment works where it is.
@@ -161,7 +160,7 @@ def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="An archive, a loaded environment, or any other.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="What it is compared with.")],
     as_json: _Json = False,
-    lang: _Lang = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Show what differs between two environments: packages, Python, sources, files.
@@ -197,7 +196,7 @@ def send(
     all_files: _All = False,
     limit: _Limit = 120.0,
     as_json: _Json = False,
-    lang: _Lang = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Bring an environment to hosts over ssh, and prove on each that it works there.

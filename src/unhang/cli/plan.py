@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import json_errors
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -75,12 +75,11 @@ def plan(
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write the plan for a launcher.")] = None,
     form: Annotated[str, typer.Option(help="Of FILE: deepspeed, accelerate, llamafactory or trainer.")] = "deepspeed",
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a page.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Each number's formula and source.")] = False,
     closed_form: Annotated[bool, typer.Option("--closed-form", help="Do not build the model with torch.")] = False,
     python: Annotated[str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="the one on PATH")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Count what a training needs, before it starts: memory of each rank, host memory, communication.
@@ -101,7 +100,6 @@ def plan(
     from unhang.launch import command as commands
     from unhang.plan import exported, recommend, training
     from unhang.plan.model_shape import Unshaped
-    from unhang.remedies.exports.launch_command import Exported
     from unhang.report import language
     from unhang.report import plan as report
     from unhang.text import Text
@@ -165,11 +163,6 @@ def plan(
     elif output is not None and row is not None:
         export.write(output, found := exported.write(form, made, row, name=output.name), force)
         said.append(report.written(row, output.name, found.companions, instead_of=made.row(strategy)))
-    if html is not None:
-        from unhang.report.html import of_plan
-
-        export.write(html, Exported(text=of_plan.render(made, chosen)), force)
-        said.append(report.WRITTEN.fill(names=html.name))
     for text in said:
         screen.echo(f"unhang: {text.of(chosen)}", stderr=True)
     measured = _measured(made, made.row(strategy), run) if run is not None else None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 from unhang.report import screen
 
 
@@ -27,7 +27,7 @@ def presets(
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="ours if it has torch, else the first on PATH")
     ] = None,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Show what each preset sets, why, what it costs, and what of it this machine would reject.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unhang.cli.options import NoColor, duration
+from unhang.cli.options import Lang, NoColor, duration
 from unhang.cli.stderr import say
 from unhang.report import screen
 from unhang.text import NOTHING, Text
@@ -37,7 +37,7 @@ def top(
     follow: Annotated[bool, typer.Option("--follow", help="With --json: a line whenever there is something new, until the run is over.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all ranks, also those that nothing is to be said of.")] = False,
     every_s: Annotated[float, typer.Option("--every", parser=duration(0.2), metavar="TIME", help="How often to look.")] = 1.0,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Show how a run stands: its ranks, where they are, who is waited for, what has happened.
@@ -79,7 +79,7 @@ def top(
 def _run_dir(given: str | None) -> Path:
     """Raises UnhangError where there is none."""
     from unhang.errors import RunDirError, UnhangError
-    from unhang.logs.sources import shown
+    from unhang.printable import one_line
     from unhang.records.rundir import RunDir, runs_in
 
     if given == "":
@@ -94,11 +94,11 @@ def _run_dir(given: str | None) -> Path:
     except OSError as e:
         from unhang.records.run_follower import why_unreadable
 
-        raise RunDirError(f"cannot read {shown(str(e.filename or path))}: {e.strerror or e}", cause=why_unreadable(e)) from e
+        raise RunDirError(f"cannot read {one_line(str(e.filename or path))}: {e.strerror or e}", cause=why_unreadable(e)) from e
     if runs:
         if given is None or len(runs) > 1:
             others = Text(", the newest of {n} runs", "，它是 {n} 次运行里最新的").fill(n=len(runs)) if len(runs) > 1 else NOTHING
-            say(Text("showing {run}{others}", "正在显示 {run}{others}").fill(run=shown(str(runs[-1])), others=others))
+            say(Text("showing {run}{others}", "正在显示 {run}{others}").fill(run=one_line(str(runs[-1])), others=others))
         return runs[-1]
     if given is None:
         raise RunDirError("there is no run here", cause="unhang run makes run directories as runs/<name>-<time>/", hint="unhang top RUN_DIR")

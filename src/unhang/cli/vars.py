@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import json_errors
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def vars(
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="All variables that are known, set or not.")] = False,
     libs: Annotated[Path | None, typer.Option(metavar="PATH", help="Judge for this site-packages, for example another machine's.")] = None,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Say of each variable that touches communication who reads it here, what it does, and what is wrong with it.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import json_errors, unpacking
-from unhang.cli.options import NoColor
+from unhang.cli.options import Lang, NoColor
 from unhang.cli.stderr import say
 from unhang.cli.why_outputs import Beside, check_bundle, check_report, write_report
 from unhang.report import screen
@@ -72,7 +72,7 @@ def why(
             help="Write what the verdict rests on, without credentials, as one archive for a bug report, too. unhang why reads it.",
         ),
     ] = None,
-    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
     """Say why a run failed: cause, rank, line of code, evidence, and what to do.
@@ -187,14 +187,14 @@ def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     from unhang import fsio
     from unhang.errors import UnhangError
-    from unhang.logs.sources import shown
+    from unhang.printable import one_line
     from unhang.records.rundir import RunDir, runs_in
 
     alone = Path(paths[0]) if len(paths) == 1 else None
     holding = RunDir.holding(alone) if alone is not None and fsio.exists(alone) and not RunDir.is_one(alone) else None
     if holding is not None and alone is not None and not holding.is_log(alone):
         part = Text("{path} is part of the run directory {run}: judging that", "{path} 是运行目录 {run} 的一部分：正在判断后者")
-        say(part.fill(path=shown(str(alone)), run=_shortest(holding.path)))
+        say(part.fill(path=one_line(str(alone)), run=_shortest(holding.path)))
         incident = incident or holding.incident_of(alone)
         paths, alone = [str(holding.path)], holding.path
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
@@ -209,7 +209,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         rundir = RunDir.open(Path(rundirs[0]))
         if rundir.path != Path(rundirs[0]):
             kept = Text("{run} was full: judging what was kept in {there}", "{run} 已写满：正在判断保存在 {there} 的记录")
-            say(kept.fill(run=shown(rundirs[0]), there=shown(str(rundir.path))))
+            say(kept.fill(run=one_line(rundirs[0]), there=one_line(str(rundir.path))))
         verdict = judge(rundir, number=incident)
         beside.take_run(rundir, verdict, incident)
         return verdict, None
@@ -232,7 +232,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
             if holding.incident_numbers():
                 more = Text(", which knows more: {again}", "，后者知道得更多：{again}").fill(again=f"unhang why {fsio.as_argument(run)}")
             belongs = Text("{path} is part of the run directory {run}{more}", "{path} 是运行目录 {run} 的一部分{more}")
-            say(belongs.fill(path=shown(paths[0]), run=run, more=more))
+            say(belongs.fill(path=one_line(paths[0]), run=run, more=more))
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
         if holding is not None and alone is not None:
             from unhang.diagnosis import ended_by_us
@@ -253,14 +253,14 @@ def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | 
     """The verdict on the newest run directory in an archive."""
     from unhang.diagnosis.why import judge_packed
     from unhang.logs.discovery import STDIN
-    from unhang.logs.sources import shown
+    from unhang.printable import one_line
     from unhang.records.rundir import RunDir
 
     _refuse_attempt(attempt, name)
     archive = STDIN if name == "-" else name
     newest = unpacked.runs[-1]
     judging = Text("judging the run directory {run}{others}", "正在判断运行目录 {run}{others}")
-    say(judging.fill(run=newest.name, others=_of_several(len(unpacked.runs), shown(archive))))
+    say(judging.fill(run=newest.name, others=_of_several(len(unpacked.runs), one_line(archive))))
     verdict = judge_packed(unpacked, archive, number=incident)
     beside.take_run(RunDir(newest.path), verdict, incident)
     return verdict
@@ -273,9 +273,9 @@ def _of_several(count: int, where: str) -> Text:
 
 def _shortest(path: Path) -> str:
     """A path as somebody would type it here."""
-    from unhang.logs.sources import shown
+    from unhang.printable import one_line
 
-    return shown(min(str(path), os.path.relpath(path), key=len))
+    return one_line(min(str(path), os.path.relpath(path), key=len))
 
 
 def _judge_found(given: Given, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
@@ -324,9 +324,9 @@ def _verdict_on(found: Discovered, paths: list[str], attempt: int | None, *, qui
 
 def _title(paths: list[str]) -> str:
     """What was given, where it has one name."""
-    from unhang.logs.sources import shown
+    from unhang.printable import one_line
 
-    return shown(Path(paths[0]).resolve().name) if len(paths) == 1 and paths[0] != "-" else ""
+    return one_line(Path(paths[0]).resolve().name) if len(paths) == 1 and paths[0] != "-" else ""
 
 
 def _judge_logs(paths: list[str], found: Discovered, attempt: int | None, *, quiet: bool, recorded: Recorded | None = None) -> Judged:
@@ -344,11 +344,11 @@ def _judge_logs(paths: list[str], found: Discovered, attempt: int | None, *, qui
 
 def _newest(runs: list[Path], folder: str, incident: int | None, beside: Beside) -> Verdict:
     from unhang.diagnosis.why import judge_newest
-    from unhang.logs.sources import shown
+    from unhang.printable import one_line
     from unhang.records.rundir import RunDir
 
     judging = Text("judging {run}{others}", "正在判断 {run}{others}")
-    say(judging.fill(run=shown(str(runs[-1])), others=_of_several(len(runs), shown(folder))))
+    say(judging.fill(run=one_line(str(runs[-1])), others=_of_several(len(runs), one_line(folder))))
     verdict = judge_newest(runs, Path(folder), number=incident)
     beside.take_run(RunDir(runs[-1]), verdict, incident)
     return verdict

@@ -91,10 +91,10 @@ class Beside:
 
     def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundle]) -> None:
         from unhang.errors import UnhangError
-        from unhang.logs.sources import shown
+        from unhang.printable import one_line
         from unhang.report.screen import counting
 
-        name = shown(str(target))
+        name = one_line(str(target))
         try:
             with counting("bundling", quiet=self._quiet) as progress:
                 written, size = write(target, progress), target.stat().st_size
@@ -142,9 +142,9 @@ def check_report(report: Path) -> None:
 def _check_target(option: str, target: Path, endings: tuple[str, ...], example: str, is_ours: Callable[[Path], bool]) -> None:
     """Before anything is read: what is meant as PATH, or is somebody's own, must not be written over."""
     from unhang.errors import UnhangError
-    from unhang.logs.sources import shown
+    from unhang.printable import one_line
 
-    name = f"{option} {shown(str(target))}"
+    name = f"{option} {one_line(str(target))}"
     hint = f"unhang why train.log {option} {example}"
     if not target.name.lower().endswith(endings):
         raise UnhangError(f"{name}: its name has to end in {endings[0]}", hint=hint)
@@ -162,12 +162,12 @@ def _check_target(option: str, target: Path, endings: tuple[str, ...], example: 
 
 def write_report(path: Path, verdict: Verdict, scene: Scene | None, lang: Language) -> None:
     from unhang.errors import UnhangError
-    from unhang.logs.sources import shown
+    from unhang.printable import one_line
     from unhang.report.html import render
 
-    page = render(verdict, scene, lang=lang).encode("utf-8", "replace")
+    page, named = render(verdict, scene, lang=lang).encode("utf-8", "replace"), one_line(str(path))
     try:
         fsio.write_named(path, page)
     except OSError as e:
-        raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
-    say(Text("wrote {path}", "已写入 {path}").fill(path=shown(str(path))))
+        raise UnhangError(f"cannot write the report {named}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
+    say(Text("wrote {path}", "已写入 {path}").fill(path=named))

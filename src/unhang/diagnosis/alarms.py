@@ -32,9 +32,9 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     raised = that_ended_something(view.tracebacks, view)
     alarms = _grouped(_alarms(view, hits))
     ended = [e for e in view.exits if e.code not in (0, -15)]
-    evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in raised]
-    evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in alarms[: _SHOWN - 1]]
-    evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
+    evidence = [t.evidence() for t in raised]
+    evidence += [h.evidence() for h in alarms[: _SHOWN - 1]]
+    evidence += [e.at.evidence() for e in ended]
     if not evidence:
         return None
     says = Text("something failed, and no signature known here names the cause", "有失败，但没有已知的特征能说明原因")
@@ -50,11 +50,8 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     wanted = dict.fromkeys((*(r for h in alarms[:1] for r in h.signature.remedies or ()), SUPERVISE.id))
     if view.nccl.inits or view.nccl.interfaces or view.nccl.transports or view.nccl.traces:
         wanted.pop(NCCL_DEBUG.id, None)
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         ranks=tuple(sorted({rank for rank in (*(e.at.rank for e in ended), *(h.rank for h in cut)) if rank is not None})),
         hosts=(alarms[0].host,) if alarms and alarms[0].host is not None and alarms[0].signature in _CRASHES else (),
         where=None if frame is None else place(frame, ""),
@@ -70,11 +67,8 @@ def ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
         return None
     says = Text("the log ends in words of a failure or of waiting that nothing here recognises", "日志以失败或等待的字样结束，但没有已知的特征能识别")
     says += Text(": {said}", "：{said}").fill(said=words.cut(found[-1][1].text.strip(), 200))
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         evidence=tuple(Evidence(source=source, line=line.number, text=words.cut(line.text.strip(), 500)) for source, line in found[-_SHOWN:]),
         remedies=(WHOLE_LOG, SUPERVISE),
     )

@@ -101,11 +101,8 @@ def before_its_end(rundir: RunDir, went: RunHistory) -> Finding | None:
     says = Text("the training was interrupted after {s} ({by}): {where}", "训练运行 {s} 后被中断（{by}）：{where}").fill(
         s=words.seconds(went.elapsed_s), by=_by(went), where=joined(parts)
     )
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         ranks=tuple(sorted(s.rank for s in stood if s.rank is not None)),
         evidence=(
             *(Evidence(source=s.source, line=s.line, text=f"KeyboardInterrupt: {words.frame(s.frame)}") for s in stood[:8]),

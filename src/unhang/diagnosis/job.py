@@ -91,7 +91,7 @@ def unfinished(view: LogView) -> Unfinished | None:
     """The first communicator that nobody completed; None where every one was completed by somebody, or none was begun."""
     ids: dict[object, list[tuple[int, int, Evidence, bool]]] = {}
     for i in view.nccl.inits:
-        evidence = Evidence(source=i.at.source, line=i.at.line, text=i.at.text)
+        evidence = i.at.evidence()
         ids.setdefault((i.comm_id, i.nranks), []).append((i.rank, i.nranks, evidence, i.completed))
     for members in ids.values():
         if any(completed for *_, completed in members):

@@ -26,7 +26,7 @@ from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
 from unhang.fsio import as_argument
-from unhang.knowledge import catalogue, collective_waits, environments
+from unhang.knowledge import catalogue, collective_waits, environments, words
 from unhang.knowledge.caught_exceptions import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued, possible
@@ -371,11 +371,8 @@ class Judge:
     def _begun(self, begun: Unfinished) -> Finding:
         """NCCL's start is not over: somebody is missing, or cannot be reached."""
         says = begun.says + possible(WAITING if begun.missing else TRANSPORT)
-        return Finding(
-            cause="unknown",
-            standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
+        return words.unestablished(
+            says,
             ranks=begun.absent if begun.missing else begun.begun,
             evidence=begun.evidence,
             # NCCL's own messages are on: that is how this is known.

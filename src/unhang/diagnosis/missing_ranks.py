@@ -14,7 +14,7 @@ from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.text import NOTHING, Text, ranks, same
 from unhang.knowledge.watchdogs import GaveUpIn, carried, stood
 from unhang.logs import Hit
-from unhang.logs.log_facts import At, Call, Status, Timeout
+from unhang.logs.log_facts import Call, Status, Timeout
 from unhang.model import Evidence
 
 _SIGTERM = -15
@@ -110,7 +110,7 @@ def absent(view: LogView) -> MissingRanks | None:
         by = Text("torch's own desync report", "torch 自己的 desync 报告")
         by += NOTHING if group is not None else Text(", in the numbers of the group", "，按组内编号")
         return replace(made, behind=(), named=named, by=by)
-    evidence = (*_evidence([*each.values()][:2], view, behind), *(_quoted(c.at) for c in lagging[:1]))
+    evidence = (*_evidence([*each.values()][:2], view, behind), *(c.at.evidence() for c in lagging[:1]))
     return _made(view, first, waiting, behind, evidence, tuple(c.at.rank for c in lagging if c.at.rank is not None))
 
 
@@ -293,12 +293,8 @@ def _lagging(view: LogView, waiting: tuple[int, ...]) -> tuple[Call, ...]:
 
 def _evidence(timeouts: list[Timeout], view: LogView, behind: tuple[int, ...]) -> Iterator[Evidence]:
     for t in timeouts:
-        yield _quoted(t.at)
+        yield t.at.evidence()
     for s in view.statuses:
         if s.at.rank in behind:
-            yield _quoted(s.at)
+            yield s.at.evidence()
             return
-
-
-def _quoted(at: At) -> Evidence:
-    return Evidence(source=at.source, line=at.line, text=at.text)

@@ -13,6 +13,7 @@ from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge.text import Text
 from unhang.model import NotExamined, Outcome, Verdict
 from unhang.records.rundir import RunDir, refuse_special
+from unhang.settings.setting import typed
 
 
 class _Event(msgspec.Struct):
@@ -35,7 +36,7 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
     if not outcome.chosen or outcome.why != found.primary.cause:
         return found
     chosen = outcome.chosen or {}
-    sets = [f"{key}={_spelled(value)}" for key, value in chosen.items()]
+    sets = [f"{key}={typed(value)}" for key, value in chosen.items()]
     trials = [t for t in (*(r.trial for r in outcome.rungs), *outcome.dropping) if t is not None and t.choice == chosen and t.outcome == "passed"]
     speed = max((t.busbw_gbps for t in trials if t.busbw_gbps is not None), default=None)
     steps, ended = _afterwards(rundir)
@@ -84,8 +85,3 @@ def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
     except (OSError, RunDirError):
         pass
     return steps, ended
-
-
-def _spelled(value: object) -> str:
-    """As `--set KEY=VALUE` takes it."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from unhang.diagnosis.rerun_command import RunCommand, again
 from unhang.diagnosis.unknown import SUPERVISE
+from unhang.knowledge import words
 from unhang.knowledge.commands import command
 from unhang.knowledge.text import Text
 from unhang.logs import Hit, Signature
-from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.model import Remedy, Verdict
 
 CLIMBING = Signature(
     needle=": settings may answer it; trying ", pattern=r"(?P<cause>[\w-]{1,60}): settings may answer it; trying them on this machine", role="context"
@@ -90,12 +91,9 @@ def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
         "unhang run found something in this run, and its records tell what; in this log nothing else names it",
         "unhang run 在这次运行中发现了问题，详情在其记录中；该日志里没有别的内容指明原因",
     )
-    primary = found.primary or Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
-        evidence=(Evidence(source=last.source, line=last.line, text=last.text.strip()),),
+    primary = found.primary or words.unestablished(
+        says,
+        evidence=(last.evidence(),),
     )
     read = Text("Read the verdict of the run itself.", "查看该次运行本身的结论。")
     look = command("unhang why {path:path}", path=last.groups["run"].strip("'"))

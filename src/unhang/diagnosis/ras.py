@@ -478,11 +478,8 @@ class _Scene:
         hosts: tuple[str, ...] = (),
     ) -> Finding:
         known = () if c is None else c.told(ranks)
-        return Finding(
-            cause="unknown",
-            standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
+        return words.unestablished(
+            says,
             ranks=() if c is None else self._ranks(c, ranks),
             hosts=hosts or _hosts(known),
             evidence=self._evidence(evidence),

@@ -313,11 +313,8 @@ class Teller:
             says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
         causes = ("collective-mismatch", *TRANSPORT) if rooted else TRANSPORT
         says += phrases.path(self.outcome) + self._likewise() + possible(WAITING if o.unstarted else causes)
-        return Finding(
-            cause="unknown",
-            standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
+        return words.unestablished(
+            says,
             ranks=self._alike(),
             where=self._quoted.place(o.waiting[0]),
             evidence=tuple(e for r in (*o.finished[:1], *o.waiting[:2]) for e in self._quoted.pending(r)),

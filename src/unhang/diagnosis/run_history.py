@@ -106,11 +106,8 @@ class Unfinished:
     def finding(self, more: Sequence[Text] = ()) -> Finding:
         """With what else is to be said of it."""
         says = joined([self.says, *more])
-        return Finding(
-            cause="unknown",
-            standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
+        return words.unestablished(
+            says,
             evidence=self.evidence,
             remedies=self.remedies,
         )
@@ -244,7 +241,7 @@ def unknown(course: RunHistory, *, damaged: Collection[int] = (), logs: str | No
         else (words.stated(course.source, Text("Finished, exit code {n}", "已结束，退出码 {n}").fill(n=str(course.exitcode)), course.line),)
     )
     remedies = () if logs is None else (read_logs(logs),)
-    return Finding(cause="unknown", standing="not-established", says=says.en, evidence=evidence, remedies=remedies, says_zh=says.zh)
+    return words.unestablished(says, evidence=evidence, remedies=remedies)
 
 
 def asked(course: RunHistory) -> list[Text]:

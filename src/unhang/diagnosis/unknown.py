@@ -185,11 +185,8 @@ def unknown_in_run(picture: IncidentView, symptoms: Sequence[Finding]) -> Findin
         how=how,
         none=NOTHING if picture.ranks else Text("; no process of it initialised torch.distributed", "；其中没有进程初始化 torch.distributed"),
     )
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         ranks=tuple(r.number for r in picture.ranks),
         evidence=(
             *_last_words(picture, None),
@@ -288,15 +285,12 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
             "{who} ended by {themselves} with exit code {code}, and no exception is in the logs", "{who} 以退出码 {code} 自行结束，日志里没有异常"
         ).fill(who=who, themselves=words.verb(count, "itself", "themselves"), code=first.code)
     shown = [Evidence(source=h.source, line=h.line, text=f"{h.text.strip()} {place(frame, '')}") for h in stacks[:1] if frame is not None]
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         ranks=ranks,
         hosts=tuple(dict.fromkeys(e.at.host for e in ended if e.code == first.code and e.at.host is not None)),
         where=where or None,
-        evidence=(Evidence(source=first.at.source, line=first.at.line, text=first.at.text.strip()), *shown),
+        evidence=(first.at.evidence(), *shown),
         remedies=(NATIVE_STACK, SUPERVISE) if first.code < 0 else (READ_LOG, SUPERVISE),
     )
 
@@ -423,11 +417,8 @@ def _all_joined(picture: IncidentView) -> Finding:
         remains = ("collective-mismatch", *TRANSPORT)
         says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
     says += text.possible(remains)
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         ranks=waiting,
         hosts=words.hosts(picture, waiting),
         where=picture.place(first.place) if first.place is not None else None,
@@ -482,11 +473,8 @@ def _silent(picture: IncidentView) -> Finding:
     unknown = Text("; what the ranks are doing is not in evidence", "；各 rank 在做什么不在证据之中")
     says += (Text("; why is not in evidence", "；原因不在证据之中") if absent else unknown) + text.possible(WAITING)
     shown = [*absent, *(r for r in picture.ranks if r not in absent)][: max(2, len(absent))]
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         ranks=tuple(numbers),
         evidence=(
             *words.waiting_evidence(picture),
@@ -515,11 +503,8 @@ def _without_warnings(lines: Sequence[Line]) -> list[Line]:
 
 
 def _finding(picture: IncidentView, rank: RankView, *, says: Text, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:
-    return Finding(
-        cause="unknown",
-        standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+    return words.unestablished(
+        says,
         ranks=(rank.number,),
         hosts=words.hosts(picture, (rank.number,)),
         where=picture.where(rank),

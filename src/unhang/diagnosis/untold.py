@@ -124,11 +124,8 @@ class Untold:
         lacks = tuple(r for r in o.unseen if r in o.perhaps_older)
         last = self._quoted.last(lacks[0]) if len(lacks) == 1 else None
         stands = user_frame(last.frames) if last is not None else None
-        return Finding(
-            cause="unknown",
-            standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
+        return words.unestablished(
+            says,
             ranks=lacks or o.waiting,
             where=self._quoted.place(o.waiting[0]) if not lacks else place(stands, "") if stands is not None else None,
             evidence=(*(e for r in lacks[:2] for e in self._quoted.newest(r)), *evidence),

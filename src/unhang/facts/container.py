@@ -27,8 +27,6 @@ _CAPABILITIES = {
     23: "SYS_NICE",
     24: "SYS_RESOURCE",
 }
-# The first namespaces of a kernel have fixed inode numbers (include/linux/proc_ns.h).
-_FIRST = {"pid": 0xEFFFFFFC, "ipc": 0xEFFFFFFF, "user": 0xEFFFFFFD, "uts": 0xEFFFFFFE}
 _DEVICES = ("/dev/nvidia", "/dev/infiniband/", "/dev/dri/", "/dev/kfd", "/dev/dxg", "/dev/gdrdrv", "/dev/fuse")
 
 
@@ -44,8 +42,8 @@ class Device:
 class Container:
     """`kind` is what has to be told to change a limit or a mount here: the innermost that sets them; `signs` are all that were seen.
 
-    `capabilities` are those in force among the ones that matter here; None where the kernel did not say. `own_namespaces` are the kinds that differ
-    from the machine's first ones. `nvidia_gpus_on_bus` and `infiniband_on_bus` count what the kernel knows, whether or not we may use it.
+    `capabilities` are those in force among the ones that matter here; None where the kernel did not say.
+    `nvidia_gpus_on_bus` and `infiniband_on_bus` count what the kernel knows, whether or not we may use it.
     """
 
     kind: Kind
@@ -53,7 +51,6 @@ class Container:
     capabilities: tuple[str, ...] | None
     no_new_privileges: bool | None
     seccomp: bool | None
-    own_namespaces: tuple[str, ...] | None
     devices: tuple[Device, ...]
     nvidia_gpus_on_bus: int
     infiniband_on_bus: int
@@ -70,16 +67,12 @@ def collect(host: Host) -> Container:
     unread = []
     if not status:
         unread.append("capabilities")
-    namespaces = _own_namespaces(host)
-    if namespaces is None:
-        unread.append("namespaces")
     return Container(
         kind=signs[0][0] if signs else "bare",
         signs=tuple(dict.fromkeys(sign for _, sign in signs)),
         capabilities=_capabilities(status.get("CapEff")),
         no_new_privileges=status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
         seccomp=status["Seccomp"] != "0" if "Seccomp" in status else None,
-        own_namespaces=namespaces,
         devices=tuple(_devices(host)),
         nvidia_gpus_on_bus=_gpus_on_bus(host),
         infiniband_on_bus=len(host.listed("/sys/class/infiniband")),
@@ -148,17 +141,6 @@ def _capabilities(text: str | None) -> tuple[str, ...] | None:
     except ValueError:
         return None
     return tuple(name for bit, name in _CAPABILITIES.items() if mask >> bit & 1)
-
-
-def _own_namespaces(host: Host) -> tuple[str, ...] | None:
-    own = []
-    for name, first in _FIRST.items():
-        try:
-            if host.link(f"/proc/self/ns/{name}") != f"{name}:[{first}]":
-                own.append(name)
-        except OSError:
-            return None
-    return tuple(own)
 
 
 def _devices(host: Host) -> Iterator[Device]:

@@ -326,12 +326,6 @@ SUBJECT = Subject(
         "utilization_percent",
         "temperature_c",
         "processes",
-        "pcie_generation",
-        "ecc_volatile_corrected",
-        "ecc_aggregate_corrected",
-        "replay_errors",
-        "recovery_errors",
-        "crc_errors",
         "slowdowns",
     ),
 )

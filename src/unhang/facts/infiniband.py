@@ -45,7 +45,6 @@ class Gid:
     index: int
     address: str
     type: str | None
-    net_device: str | None
     ipv4: str | None
 
 
@@ -205,8 +204,7 @@ def _gids(host: Host, base: str) -> tuple[Gid, ...] | None:
         address = _line(host, f"{base}/gids/{index}")
         if address and address != _NO_GID:
             # An unused entry has no type: reading it fails with EINVAL, and so it does in a container whose entry it is not.
-            gid_type, net = _line(host, f"{base}/gid_attrs/types/{index}"), _line(host, f"{base}/gid_attrs/ndevs/{index}")
-            found.append(Gid(index=index, address=address, type=gid_type, net_device=net, ipv4=_ipv4(address)))
+            found.append(Gid(index=index, address=address, type=_line(host, f"{base}/gid_attrs/types/{index}"), ipv4=_ipv4(address)))
     return tuple(found)
 
 

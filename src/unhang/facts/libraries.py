@@ -64,7 +64,6 @@ class Torch:
     path: str
     cuda: str | None
     hip: str | None
-    git_version: str | None
     architectures: tuple[str, ...] | None
     nccl_inside: str | None
     lacking: tuple[str, ...]
@@ -151,7 +150,6 @@ def _torch(host: Host, path: str, search: Search) -> Torch:
         path=path,
         cuda=cuda,
         hip=value("hip"),
-        git_version=value("git_version"),
         architectures=search.architectures() if cuda is not None else None,
         nccl_inside=search.nccl_inside() if cuda is not None else None,
         lacking=search.lacking() if cuda is not None else (),

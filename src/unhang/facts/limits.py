@@ -44,7 +44,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`memlock_bytes`, `stack_bytes`, `core_bytes` and `address_space_bytes` are in bytes, the others are counts. None is what could not be read.
+    """`memlock_bytes`, `stack_bytes` and `address_space_bytes` are in bytes, the others are counts. None is what could not be read.
 
     `user_threads` are the processes and threads of this user, counted where `processes` has a limit. `pids` is the control group with the fewest
     left, `cpu_quota` the CPUs that control groups grant (None: no such limit). `cpus_allowed` counts those of the affinity.
@@ -58,7 +58,6 @@ class Limits:
     processes: Limit | None
     memlock_bytes: Limit | None
     stack_bytes: Limit | None
-    core_bytes: Limit | None
     address_space_bytes: Limit | None
     lifts_memlock: bool | None
     lifts_processes: bool | None
@@ -99,7 +98,6 @@ def collect(host: Host) -> Limits:
         processes=processes,
         memlock_bytes=given.get("Max locked memory"),
         stack_bytes=given.get("Max stack size"),
-        core_bytes=given.get("Max core file size"),
         address_space_bytes=given.get("Max address space"),
         lifts_memlock=_has_on_machine(host, capabilities, _IPC_LOCK),
         lifts_processes=_has_on_machine(host, capabilities, _SYS_RESOURCE, _SYS_ADMIN),

@@ -23,11 +23,6 @@ class Memory:
 
     total_bytes: int
     available_bytes: int | None
-    swap_total_bytes: int
-    swap_free_bytes: int
-    huge_pages: int
-    free_huge_pages: int
-    huge_page_bytes: int | None
     transparent_huge_pages: str | None
     overcommit: int | None
     commit_limit_bytes: int | None
@@ -82,11 +77,6 @@ def collect(host: Host) -> Memory:
     return Memory(
         total_bytes=info["MemTotal"],
         available_bytes=available,
-        swap_total_bytes=info.get("SwapTotal", 0),
-        swap_free_bytes=info.get("SwapFree", 0),
-        huge_pages=info.get("HugePages_Total", 0),
-        free_huge_pages=info.get("HugePages_Free", 0),
-        huge_page_bytes=info.get("Hugepagesize"),
         transparent_huge_pages=_chosen(host, "/sys/kernel/mm/transparent_hugepage/enabled"),
         overcommit=cgroups.number(host, "/proc/sys/vm/overcommit_memory"),
         commit_limit_bytes=info.get("CommitLimit"),
@@ -149,8 +139,6 @@ SUBJECT = Subject(
     summary=_summary,
     volatile=(
         "available_bytes",
-        "swap_free_bytes",
-        "free_huge_pages",
         "committed_bytes",
         "cgroup",
         "cgroup_used_bytes",

@@ -1,4 +1,4 @@
-"""NUMA: the nodes with their memory, CPUs and distances, what of them this process may use, and at which of them GPUs and network adapters stand."""
+"""NUMA: the nodes with their memory and CPUs, what of them this process may use, and at which of them GPUs and network adapters stand."""
 
 from __future__ import annotations
 
@@ -23,17 +23,13 @@ _NETWORK = "0x02"
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One node. `cpus` as the kernel lists them ("0-55,112-167"). Without memory `memory_bytes` is 0.
-
-    `distances` are those to all nodes, in the order of their numbers; 10 is its own.
-    """
+    """One node. `cpus` as the kernel lists them ("0-55,112-167"). Without memory `memory_bytes` is 0."""
 
     id: int
     cpus: str
     cpu_count: int
     memory_bytes: int
     free_bytes: int
-    distances: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,17 +123,9 @@ def _node(host: Host, number: int) -> Node | None:
             cpu_count=len(numbered(cpus)),
             memory_bytes=int(memory["MemTotal"]) * 1024,
             free_bytes=int(memory.get("MemFree", 0)) * 1024,
-            distances=_distances(host, directory),
         )
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _distances(host: Host, directory: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in host.read(f"{directory}/distance").split())
-    except (OSError, ValueError):
-        return ()
 
 
 def _allowed(host: Host) -> dict[str, str]:

@@ -52,16 +52,13 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class NvLink:
-    """One NVLink of a GPU. `remote_kind`: "gpu", "switch" or "cpu"; `remote` is its PCI address. The counts are those since the driver was loaded."""
+    """One NVLink of a GPU. `remote_kind`: "gpu", "switch" or "cpu"; `remote` is its PCI address."""
 
     link: int
     active: bool
     remote_kind: str | None = None
     remote: str | None = None
     speed_mb_per_s: int | None = None
-    replay_errors: int | None = None
-    recovery_errors: int | None = None
-    crc_errors: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +86,10 @@ class Gpu:
     compute_mode: str | None = None
     persistence: bool | None = None
     mig: bool | None = None
-    mig_pending: bool | None = None
     mig_instances: int | None = None
     ecc: bool | None = None
-    ecc_volatile_corrected: int | None = None
     ecc_volatile_uncorrected: int | None = None
-    ecc_aggregate_corrected: int | None = None
     ecc_aggregate_uncorrected: int | None = None
-    retired_pages: int | None = None
     retirement_pending: bool | None = None
     remapped_rows_corrected: int | None = None
     remapped_rows_uncorrected: int | None = None
@@ -105,8 +98,6 @@ class Gpu:
     recovery: str | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
-    pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
     slowdowns: tuple[str, ...] | None = None
     fabric: str | None = None
     fabric_error: str | None = None
@@ -211,15 +202,14 @@ def _gpu(ask: _Asking, index: int, handle: Any) -> Gpu:
     mig = ask("nvmlDeviceGetMigMode", handle)
     ecc = ask("nvmlDeviceGetEccMode", handle)
     remapped = ask("nvmlDeviceGetRemappedRows", handle)
-    retired = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
-    fields = _fields(ask, handle, (getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 230), 0))
+    recovery = _field(ask, handle, getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 230), 0)
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if reasons is None:
         reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     rates = ask("nvmlDeviceGetUtilizationRates", handle)
 
-    def errors(kind: int, counter: int) -> int | None:
-        found: int | None = ask("nvmlDeviceGetTotalEccErrors", handle, kind, counter)
+    def uncorrected(counter: int) -> int | None:
+        found: int | None = ask("nvmlDeviceGetTotalEccErrors", handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)
         return found
 
     fabric, fabric_error, degraded = _fabric(ask, handle)
@@ -238,24 +228,18 @@ def _gpu(ask: _Asking, index: int, handle: Any) -> Gpu:
         compute_mode=_maybe(lambda m: COMPUTE_MODES.get(m, str(m)), ask("nvmlDeviceGetComputeMode", handle)),
         persistence=_maybe(bool, ask("nvmlDeviceGetPersistenceMode", handle)),
         mig=_maybe(lambda m: bool(m[0]), mig),
-        mig_pending=_maybe(lambda m: bool(m[1]), mig),
         mig_instances=_mig_instances(ask, handle) if mig is not None and mig[0] else None,
         ecc=_maybe(lambda e: bool(e[0]), ecc),
-        ecc_volatile_corrected=errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC),
-        ecc_volatile_uncorrected=errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC),
-        ecc_aggregate_corrected=errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_AGGREGATE_ECC),
-        ecc_aggregate_uncorrected=errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_AGGREGATE_ECC),
-        retired_pages=sum(len(pages) for pages in retired) if None not in retired else None,
+        ecc_volatile_uncorrected=uncorrected(nvml.NVML_VOLATILE_ECC),
+        ecc_aggregate_uncorrected=uncorrected(nvml.NVML_AGGREGATE_ECC),
         retirement_pending=_maybe(bool, ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
         remapped_rows_corrected=_maybe(lambda r: int(r[0]), remapped),
         remapped_rows_uncorrected=_maybe(lambda r: int(r[1]), remapped),
         remap_pending=_maybe(lambda r: bool(r[2]), remapped),
         remap_failed=_maybe(lambda r: bool(r[3]), remapped),
-        recovery=_maybe(lambda a: _RECOVERIES.get(a, f"action {a}"), fields[0]),
+        recovery=_maybe(lambda a: _RECOVERIES.get(a, f"action {a}"), recovery),
         pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
         pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-        pcie_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
         slowdowns=_maybe(lambda r: tuple(name for bit, name in _SLOWDOWNS.items() if r & bit), reasons),
         fabric=fabric,
         fabric_error=fabric_error,
@@ -307,36 +291,29 @@ def _nvlinks(ask: _Asking, handle: Any) -> tuple[NvLink, ...]:
             continue
         kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
         remote = ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-        fields = ("GET_SPEED", "ERROR_DL_REPLAY", "ERROR_DL_RECOVERY", "ERROR_DL_CRC")
-        numbers = _fields(ask, handle, *((getattr(nvml, f"NVML_FI_DEV_NVLINK_{name}", 0), link) for name in fields))
-        if numbers[0] is None:
-            numbers = (_fields(ask, handle, (getattr(nvml, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", 90), 0))[0], *numbers[1:])
+        speed = _field(ask, handle, getattr(nvml, "NVML_FI_DEV_NVLINK_GET_SPEED", 0), link)
+        if speed is None:
+            speed = _field(ask, handle, getattr(nvml, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", 90), 0)
         links.append(
             NvLink(
                 link=link,
                 active=True,
                 remote_kind=_REMOTES.get(kind),
                 remote=_maybe(lambda p: normal(_text(p.busId) or "") if _text(p.busId) else None, remote),
-                speed_mb_per_s=numbers[0],
-                replay_errors=numbers[1],
-                recovery_errors=numbers[2],
-                crc_errors=numbers[3],
+                speed_mb_per_s=speed,
             )
         )
     return tuple(links)
 
 
-def _fields(ask: _Asking, handle: Any, *wanted: tuple[int, int]) -> tuple[int | None, ...]:
-    """Values by (field, scope); each may be refused on its own."""
-    values = ask("nvmlDeviceGetFieldValues", handle, list(wanted))
-    if values is None:
-        return (None,) * len(wanted)
+def _field(ask: _Asking, handle: Any, field: int, scope: int) -> int | None:
+    values = ask("nvmlDeviceGetFieldValues", handle, [(field, scope)]) if field else None
     # The types are those of nvmlValueType_t: double, unsigned int, unsigned long, unsigned long long, long long, int, unsigned short.
     names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-    return tuple(
-        int(getattr(v.value, names[v.valueType])) if v.nvmlReturn == 0 and 0 <= v.valueType < len(names) and field else None
-        for v, (field, _) in zip(values, wanted, strict=False)
-    )
+    for value in values or ():
+        if value.nvmlReturn == 0 and 0 <= value.valueType < len(names):
+            return int(getattr(value.value, names[value.valueType]))
+    return None
 
 
 def _fabric(ask: _Asking, handle: Any) -> tuple[str | None, str | None, bool | None]:

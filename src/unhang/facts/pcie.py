@@ -42,7 +42,7 @@ class Device:
     """A GPU, NIC or NVSwitch, or a bridge above one. `path` leads to it: the host bridge ("pci0000:3a"), then the bridges, the nearest last.
 
     Widths are in lanes, speeds in GT/s. `acs` are the controls that are on: () where the bridge has none, None where that could not be read.
-    The `aer_` counts are those since boot. `answers` is False where its configuration space reads as all ones: nothing is there any more.
+    `aer_fatal` counts those since boot. `answers` is False where its configuration space reads as all ones: nothing is there any more.
     """
 
     address: str
@@ -54,13 +54,9 @@ class Device:
     numa_node: int | None
     width: int | None
     width_max: int | None
-    speed_gt_s: float | None
     speed_max_gt_s: float | None
-    iommu_group: str | None
     iommu_type: str | None
     acs: tuple[str, ...] | None
-    aer_correctable: int | None
-    aer_nonfatal: int | None
     aer_fatal: int | None
     answers: bool | None
 
@@ -192,13 +188,9 @@ def _device(host: Host, name: str, kind: Kind, unread: list[str]) -> Iterator[De
         # A device that sleeps or is gone reads as 0 or 255 lanes.
         width=_number(host, f"{at}/current_link_width", least=1, most=32),
         width_max=_number(host, f"{at}/max_link_width", least=1, most=32),
-        speed_gt_s=_speed(host, f"{at}/current_link_speed"),
         speed_max_gt_s=_speed(host, f"{at}/max_link_speed"),
-        iommu_group=group,
         iommu_type=host.text(f"/sys/kernel/iommu_groups/{group}/type") if group else None,
         acs=_acs(config) if kind == "bridge" else (),
-        aer_correctable=_errors(host, f"{at}/aer_dev_correctable"),
-        aer_nonfatal=_errors(host, f"{at}/aer_dev_nonfatal"),
         aer_fatal=_errors(host, f"{at}/aer_dev_fatal"),
         # A sleeping device may read so, too.
         answers=None if not config or host.text(f"{at}/power_state") == "D3cold" else config[:4] != b"\xff\xff\xff\xff",
@@ -285,5 +277,5 @@ SUBJECT = Subject(
     facts=Pcie,
     collect=collect,
     summary=_summary,
-    volatile=("speed_gt_s", "aer_correctable", "aer_nonfatal", "aer_fatal"),
+    volatile=("aer_fatal",),
 )

@@ -1,4 +1,4 @@
-"""Shared memory: the room in /dev/shm and who limits it, the segments that stand in it and whose they are, and System V's limits and segments.
+"""Shared memory: the room in /dev/shm and who limits it, the segments that stand in it and whose they are.
 
 NCCL, torch's loaders and Gloo use files in /dev/shm. System V segments concern other programs.
 """
@@ -70,19 +70,6 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SystemV:
-    """Segments and limits of System V shared memory (shmmax in bytes, shmall in pages). `unattached` are those that no process has attached."""
-
-    segments: int
-    size_bytes: int
-    unattached: int
-    unattached_bytes: int
-    shmmni: int
-    shmmax: int
-    shmall: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Shm:
     """`space` of /dev/shm, None where it is not there or cannot be asked. `present` is None where that cannot be told.
 
@@ -99,9 +86,6 @@ class Shm:
     mode: int | None
     owner_uid: int | None
     segments: tuple[Segment, ...]
-    other_files: int
-    other_bytes: int
-    system_v: SystemV | None
     uid: int
     unread: tuple[str, ...] = ()
 
@@ -130,7 +114,6 @@ def collect(host: Host) -> Shm:
     except OSError as e:
         present = None if status is None else True
         unread.append(f"/dev/shm: {e.strerror or e}")
-    segments, files, size = _segments(host, unread) if status is not None else ((), 0, 0)
     return Shm(
         present=present,
         space=space,
@@ -140,10 +123,7 @@ def collect(host: Host) -> Shm:
         limit_from=_limit_from(host, mount, space) if status is not None else None,
         mode=stat.S_IMODE(status.st_mode) if status is not None else None,
         owner_uid=status.st_uid if status is not None else None,
-        segments=segments,
-        other_files=files,
-        other_bytes=size,
-        system_v=_system_v(host, unread),
+        segments=_segments(host, unread) if status is not None else (),
         uid=_uid(host),
         unread=tuple(unread),
     )
@@ -180,14 +160,13 @@ def _root_of_mount(host: Host) -> str:
     return next((row[3] for row in reversed(rows) if len(row) > 4 and row[4] == "/dev/shm"), "")
 
 
-def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, int]:
+def _segments(host: Host, unread: list[str]) -> tuple[Segment, ...]:
     kept: list[tuple[str, os.stat_result]] = []
-    files = size = 0
     try:
         names = host.names("/dev/shm")
     except OSError as e:
         unread.append(f"what stands in /dev/shm: {e.strerror or e}")
-        return (), 0, 0
+        return ()
     for name in names:
         try:
             status = host.path(f"/dev/shm/{name}").lstat()
@@ -196,9 +175,6 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
             continue
         if _OURS.match(name) and stat.S_ISREG(status.st_mode) and len(kept) < _MAX_SEGMENTS:
             kept.append((name, status))
-        else:
-            files += 1
-            size += status.st_size
     users, missed = _users(host) if kept else ({}, [])
     hidden = _hidden(host) if kept else ""
     if hidden and any(_in_maps(name) not in users for name, _ in kept):
@@ -207,7 +183,7 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
     managers = _managers(host) if any(_BY_NAME.match(name) for name, _ in kept) else ()
     names_of = _owners(host) if kept else {}
     now = host.now_s()
-    segments = (
+    return tuple(
         Segment(
             name=name,
             size_bytes=s.st_size,
@@ -220,7 +196,6 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
         )
         for name, s in kept
     )
-    return tuple(segments), files, size
 
 
 def _hidden(host: Host) -> str:
@@ -302,26 +277,6 @@ def _open_files(host: Host, pid: str) -> Iterator[str]:
             yield host.link(f"/proc/{pid}/fd/{fd}")
 
 
-def _system_v(host: Host, unread: list[str]) -> SystemV | None:
-    try:
-        limits = [int(host.read(f"/proc/sys/kernel/{name}")) for name in ("shmmni", "shmmax", "shmall")]
-        rows = [line.split() for line in host.read("/proc/sysvipc/shm").splitlines()[1:]]
-        sizes = [(int(row[3]), int(row[6])) for row in rows if len(row) > 6]
-    except (OSError, ValueError):
-        unread.append("System V shared memory")
-        return None
-    unattached = [bytes for bytes, attached in sizes if attached == 0]
-    return SystemV(
-        segments=len(sizes),
-        size_bytes=sum(bytes for bytes, _ in sizes),
-        unattached=len(unattached),
-        unattached_bytes=sum(unattached),
-        shmmni=limits[0],
-        shmmax=limits[1],
-        shmall=limits[2],
-    )
-
-
 _FROM = {
     "runtime-default": Text(" (what a container gets by default)", "（容器的默认值）"),
     "runtime-option": Text(" (set for this container)", "（为此容器设置）"),
@@ -357,5 +312,5 @@ SUBJECT = Subject(
     facts=Shm,
     collect=collect,
     summary=_summary,
-    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "kept_by", "other_files", "other_bytes", "unattached", "unattached_bytes"),
+    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "kept_by"),
 )

@@ -224,4 +224,4 @@ def carried(t: Timeout) -> Text:
 
 
 def evidence_of(places: Iterable[At]) -> tuple[Evidence, ...]:
-    return tuple(Evidence(source=a.source, line=a.line, text=a.text.strip()) for a in places)
+    return tuple(a.evidence() for a in places)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.frames import without_hook
-from unhang.model import Evidence
+from unhang.model import Evidence, Finding
 from unhang.text import NOTHING, Text, joined, same
 
 if TYPE_CHECKING:
     from unhang.flight import Call, CollectiveWait
     from unhang.frames import Frame
     from unhang.logs import Hit
+    from unhang.model import Remedy
     from unhang.records.incident_view import ChildView, IncidentView, RankView
 
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
@@ -219,7 +220,30 @@ def cut(text: str, most: int) -> str:
 
 
 def hit_evidence(hits: Iterable[Hit], *, at_most: int = 2) -> tuple[Evidence, ...]:
-    return tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in tuple(hits)[:at_most])
+    return tuple(h.evidence() for h in tuple(hits)[:at_most])
+
+
+def unestablished(
+    says: Text,
+    *,
+    ranks: tuple[int, ...] = (),
+    hosts: tuple[str, ...] = (),
+    where: str | None = None,
+    evidence: tuple[Evidence, ...] = (),
+    remedies: tuple[Remedy, ...] = (),
+) -> Finding:
+    """What is certain where no cause is."""
+    return Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says.en,
+        says_zh=says.zh,
+        ranks=ranks,
+        hosts=hosts,
+        where=where,
+        evidence=evidence,
+        remedies=remedies,
+    )
 
 
 def hosts(picture: IncidentView, numbers: Iterable[int]) -> tuple[str, ...]:

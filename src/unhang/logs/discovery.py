@@ -18,10 +18,11 @@ from unhang.errors import UnhangError
 from unhang.fsio import as_argument, read_stdin
 from unhang.logs import decompress
 from unhang.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, SOURCE_CODE, Misses, no_log
-from unhang.logs.sources import Limits, Source, is_plain, kind_of, shown
+from unhang.logs.sources import Limits, Source, is_plain, kind_of
 from unhang.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, SpooledBytes, Stream, chunks, words
 from unhang.model import NotExamined
 from unhang.patterns import lazily
+from unhang.printable import one_line
 
 STDIN = "stdin"
 # Names looked at in directories and patterns.
@@ -106,14 +107,14 @@ class _Finder:
             self._directory(path)
         elif not stat.S_ISREG(status.st_mode):
             hint = f"unhang why - < {as_argument(path)}" if stat.S_ISFIFO(status.st_mode) else None
-            raise UnhangError(f"{shown(path)} is {_special(status.st_mode)}, not a file", hint=hint)
+            raise UnhangError(f"{one_line(path)} is {_special(status.st_mode)}, not a file", hint=hint)
         elif no_log(path) == SOURCE_CODE:
-            self.programs.add(shown(path), f"no log: {SOURCE_CODE}")
+            self.programs.add(one_line(path), f"no log: {SOURCE_CODE}")
         elif self._new(status):
             try:
                 self._keep(_source(path, path, named=True))
             except OSError as e:
-                raise UnhangError(f"cannot read {shown(path)}: {words(e)}") from e
+                raise UnhangError(f"cannot read {one_line(path)}: {words(e)}") from e
 
     def _stdin(self) -> None:
         if any(s.spool for s in self.sources):
@@ -129,19 +130,19 @@ class _Finder:
         try:
             os.scandir(path).close()
         except OSError as e:
-            raise UnhangError(f"cannot read {shown(path)}: {words(e)}") from e
-        misses = Misses(shown(path))
+            raise UnhangError(f"cannot read {one_line(path)}: {words(e)}") from e
+        misses = Misses(one_line(path))
         found = self._walk(path, misses)
         if not found:
             raise UnhangError(
-                f"there is no {self.wanted} in {shown(path)}",
+                f"there is no {self.wanted} in {one_line(path)}",
                 cause=str(misses) or EMPTY,
                 hint="name a run directory (it holds run.json) or a log file" if self.wanted == "log" else None,
             )
         misses.report(self.not_examined.append)
 
     def _pattern(self, pattern: str) -> None:
-        misses = Misses(shown(pattern))
+        misses = Misses(one_line(pattern))
         found = False
         stars, magic = _STARS.search(pattern), _MAGIC.search(pattern)
         # Links that a pattern matches may lead no farther up than it begins.
@@ -158,7 +159,7 @@ class _Finder:
                 found |= self._take(path, path, misses)
         closed = _closed(pattern)
         for folder, why in closed:
-            misses.add(shown(folder), f"it cannot be read: {why}", unread=True)
+            misses.add(one_line(folder), f"it cannot be read: {why}", unread=True)
         if not found:
             raise _missing(pattern, None, str(misses), closed[0][1] if closed else "")
         misses.report(self.not_examined.append)
@@ -188,7 +189,7 @@ class _Finder:
                 else:
                     found |= self._take(folder, os.path.relpath(folder, root), misses)
             except OSError as e:
-                misses.add(shown(folder), f"it cannot be read: {words(e)}", unread=True)
+                misses.add(one_line(folder), f"it cannot be read: {words(e)}", unread=True)
         self.sources[first:] = sorted(self.sources[first:], key=lambda s: s.path.parts if s.path else ())
         return found
 
@@ -199,14 +200,14 @@ class _Finder:
             for entry in entries:
                 self.left_entries -= 1
                 if self.left_entries < 0:
-                    misses.add(shown(folder), f"more than {_MOST_ENTRIES:,} names were found; the rest was not looked at", unread=True)
+                    misses.add(one_line(folder), f"more than {_MOST_ENTRIES:,} names were found; the rest was not looked at", unread=True)
                     break
                 if entry.is_symlink():
                     links.append(entry.path)
                 elif not entry.is_dir(follow_symlinks=False):
                     files.append(entry.path)
                 elif kind := NO_LOG_DIRECTORIES.get(entry.name):
-                    misses.add(shown(entry.path), f"no logs: {kind}")
+                    misses.add(one_line(entry.path), f"no logs: {kind}")
                 else:
                     folders.append(entry.path)
         return sorted(folders), sorted(links), sorted(files)
@@ -215,21 +216,21 @@ class _Finder:
         real = _real(path)
         if real.startswith((*self.typed, *inside)) or not (os.path.isdir(path) or os.path.isfile(path)):  # noqa: PTH112, PTH113
             return False
-        misses.add(f"{shown(path)} -> {shown(real[:-1] or '/')}", LEADS_OUT, unread=True)
+        misses.add(f"{one_line(path)} -> {one_line(real[:-1] or '/')}", LEADS_OUT, unread=True)
         return True
 
     def _take(self, path: str, name: str, misses: Misses) -> bool:
         """Take a file that was not named. Returns whether it is a log, already taken or not."""
         try:
             if (what := no_log(name)) and not _may_be_dump(name):
-                misses.add(shown(path), f"no log: {what}")
+                misses.add(one_line(path), f"no log: {what}")
                 return False
             if self.left_files <= 0:
-                misses.add(shown(path), f"more than {self.limits.files:,} files were found; these were not read", unread=True)
+                misses.add(one_line(path), f"more than {self.limits.files:,} files were found; these were not read", unread=True)
                 return True
             status = os.stat(path)  # noqa: PTH116
             if not stat.S_ISREG(status.st_mode):
-                misses.add(shown(path), f"no log: {_special(status.st_mode)}")
+                misses.add(one_line(path), f"no log: {_special(status.st_mode)}")
                 return False
             if not self._new(status):
                 return True
@@ -237,7 +238,7 @@ class _Finder:
         except OSError as e:
             if isinstance(e, PermissionError):
                 self.closed.append(Path(path))
-            misses.add(shown(path), f"it cannot be read: {words(e)}", unread=True)
+            misses.add(one_line(path), f"it cannot be read: {words(e)}", unread=True)
             return False
         if source.kind and source.kind != FLIGHT:
             misses.add(source.name, f"no log: {source.kind}")
@@ -273,7 +274,7 @@ def _source(path: str, name: str, *, named: bool) -> Source:
     # Files in /proc and on some network file systems are longer than st_size.
     seekable = plain and (status.st_size > 0 or not head)
     return Source(
-        name=shown(path),
+        name=one_line(path),
         size_bytes=status.st_size if seekable else None,
         path=Path(path),
         seekable=seekable,
@@ -409,12 +410,12 @@ def _closed(pattern: str) -> list[tuple[str, str]]:
 
 def _missing(path: str, error: OSError | ValueError | None, skipped: str = "", closed: str = "") -> UnhangError:
     if isinstance(error, OSError) and not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return UnhangError(f"cannot read {shown(path)}: {words(error)}")
+        return UnhangError(f"cannot read {one_line(path)}: {words(error)}")
     if error is not None and os.path.islink(path):  # noqa: PTH114
-        return UnhangError(f"{shown(path)} is a symbolic link to {shown(os.readlink(path))}, which does not exist")  # noqa: PTH115
+        return UnhangError(f"{one_line(path)} is a symbolic link to {one_line(os.readlink(path))}, which does not exist")  # noqa: PTH115
     if closed:
-        return UnhangError(f"cannot read {shown(path)}: {closed}", cause=skipped)
-    message = f"there is no {shown(path)}" if error else f"no log matches {shown(path)}"
+        return UnhangError(f"cannot read {one_line(path)}: {closed}", cause=skipped)
+    message = f"there is no {one_line(path)}" if error else f"no log matches {one_line(path)}"
     if skipped:
         return UnhangError(message, cause=skipped)
     folder, wanted = os.path.split(path.replace("\0", ""))
@@ -426,7 +427,7 @@ def _missing(path: str, error: OSError | ValueError | None, skipped: str = "", c
     except OSError:
         names = []
     near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5) or names[:3]
-    there = ", ".join(shown(os.path.join(folder, n)) for n in near)  # noqa: PTH118
+    there = ", ".join(one_line(os.path.join(folder, n)) for n in near)  # noqa: PTH118
     if there:
         return UnhangError(message, hint=f"the nearest names that exist: {there}")
-    return UnhangError(message, cause=f"{shown(folder) or '.'} is empty")
+    return UnhangError(message, cause=f"{one_line(folder) or '.'} is empty")

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unhang.model import Evidence
+
 if TYPE_CHECKING:
     from unhang.frames import Frame
     from unhang.logs.signature import Hit
@@ -22,6 +24,9 @@ class At:
     host: str | None = None
     pid: int | None = None
     at_s: float | None = None
+
+    def evidence(self) -> Evidence:
+        return Evidence(source=self.source, line=self.line, text=self.text.strip())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,11 +79,6 @@ class Readers(Generic[S]):
             with uninterrupted():
                 self._pool.shutdown(wait=True, cancel_futures=True)
 
-    @property
-    def forked(self) -> bool:
-        """Whether tasks run in processes of their own."""
-        return self._forked
-
     def stopped(self) -> bool:
         """Whether whoever reads is to give up."""
         return self._told_to_stop[0] == 1

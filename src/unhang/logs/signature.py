@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ class Hit:
     def whole(self) -> str:
         """The message, whose first line alone may be in the text."""
         return self.message or self.text
+
+    def evidence(self) -> Evidence:
+        return Evidence(source=self.source, line=self.line, text=self.text.strip())
 
 
 def match(

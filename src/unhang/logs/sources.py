@@ -20,7 +20,7 @@ from unhang.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, L
 from unhang.model import NotExamined
 from unhang.printable import one_line
 
-__all__ = ["Limits", "LogStream", "OpenLog", "Source", "again", "is_plain", "kind_of", "named", "shown", "walk"]
+__all__ = ["Limits", "LogStream", "OpenLog", "Source", "again", "is_plain", "kind_of", "named", "walk"]
 
 Missed = Callable[[NotExamined], None]
 _LAYERS = 2
@@ -166,11 +166,6 @@ def kind_of(name: str, head: bytes) -> str | None:
     return no_log(name, head) or ("binary data" if is_plain(head) and is_binary(head) else None)
 
 
-def shown(name: str) -> str:
-    """A name that can be printed: names of files and members may hold control sequences, and bytes that are no text."""
-    return one_line(name)
-
-
 def is_zip(head: bytes) -> bool:
     """Whether a zip archive may begin so."""
     return head.startswith((b"PK\3\4", b"PK\5\6"))
@@ -285,7 +280,7 @@ class _Walk:
 
                 def content(entry: zips.Entry = entry, archive: Bytes = whole) -> Stream:
                     raw = zips.packed(archive, entry)
-                    name = shown(f"{source.name}!{entry.name}")
+                    name = one_line(f"{source.name}!{entry.name}")
                     if entry.packing is None:
                         return Stream(zips.checked(raw.chunks(), entry, name), name)
                     return Stream(zips.checked(decompress.unpacked(entry.packing, raw, self.budget, inner=packed > 0), entry, name), name)
@@ -311,7 +306,7 @@ class _Walk:
         self.budget.take_member()
         if kind == "a directory":
             return
-        full = shown(f"{archive.name}!{name.removeprefix('./')[-_MAX_NAME_CHARS:]}")
+        full = one_line(f"{archive.name}!{name.removeprefix('./')[-_MAX_NAME_CHARS:]}")
         if leads_out(name):
             self.misses.add(full, "its name leads out of the archive; it was not opened")
         elif kind is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.frames import Frame
 from unhang.logs.harmless import RETRIED
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -146,6 +147,10 @@ class Traceback:
     def says(self) -> str:
         """The exception line."""
         return f"{self.type}: {first}" if (first := self.text.partition("\n")[0]) else self.type
+
+    def evidence(self) -> Evidence:
+        """The line of its exception."""
+        return Evidence(source=self.source, line=self.end, text=self.says)
 
 
 def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: str) -> Traceback | None:

@@ -54,7 +54,6 @@ class _Rank(msgspec.Struct):
     rank: int
     host: str | None = None
     pid: int | None = None
-    cuda_dev: int | None = None
     nvml_dev: int | None = None
     status: _RankStatus | None = None
     collective_counts: dict[str, int] = {}
@@ -64,7 +63,6 @@ class _MissingRank(msgspec.Struct):
     rank: int
     host: str | None = None
     pid: int | None = None
-    cuda_dev: int | None = None
     nvml_dev: int | None = None
     status: _MissingStatus | None = None
 
@@ -86,8 +84,6 @@ class _Ras(msgspec.Struct):
 class _Whole(msgspec.Struct):
     communicators: list[msgspec.Raw]
     nccl_version: str = ""
-    cuda_runtime_version: int | None = None
-    cuda_driver_version: int | None = None
     timestamp: str = ""
     ras: _Ras | None = None
 
@@ -122,8 +118,6 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
         source=source,
         format="json",
         nccl_version=whole.nccl_version,
-        cuda_runtime=_known(whole.cuda_runtime_version),
-        cuda_driver=_known(whole.cuda_driver_version),
         timestamp=whole.timestamp,
         nodes=len({r.host for r in named if r.host is not None}) or None,
         processes=len({(r.host, r.pid) for r in named if r.pid is not None}) or None,
@@ -210,7 +204,6 @@ def _missing(raw: _MissingRank) -> Missing:
         rank=raw.rank,
         host=_host(raw.host),
         pid=_known(raw.pid),
-        cuda_dev=_known(raw.cuda_dev),
         nvml_dev=_known(raw.nvml_dev),
         unresponsive=raw.status.unresponsive if raw.status else None,
         dead=raw.status.considered_dead if raw.status else None,
@@ -222,7 +215,6 @@ def _member(raw: _Rank, counts: dict[str, int]) -> Member:
         rank=raw.rank,
         host=_host(raw.host),
         pid=_known(raw.pid),
-        cuda_dev=_known(raw.cuda_dev),
         nvml_dev=_known(raw.nvml_dev),
         state=_state(raw.status) if raw.status else None,
         counts=counts,
@@ -264,10 +256,7 @@ def _processes(missing: Iterable[Missing]) -> tuple[Process, ...]:
     found: defaultdict[tuple[str | None, int | None], list[Missing]] = defaultdict(list)
     for m in missing:
         found[m.host, m.pid].append(m)
-    return tuple(
-        Process(host=host, pid=pid, cuda_devs=_numbers(m.cuda_dev for m in ranks), nvml_devs=_numbers(m.nvml_dev for m in ranks))
-        for (host, pid), ranks in found.items()
-    )
+    return tuple(Process(host=host, pid=pid, nvml_devs=_numbers(m.nvml_dev for m in ranks)) for (host, pid), ranks in found.items())
 
 
 def _numbers(devices: Iterable[int | None]) -> tuple[int, ...]:

@@ -28,7 +28,6 @@ class Process:
 
     host: str | None = None
     pid: int | None = None
-    cuda_devs: tuple[int, ...] = ()
     nvml_devs: tuple[int, ...] = ()
 
 
@@ -43,7 +42,6 @@ class Member:
     rank: int
     host: str | None = None
     pid: int | None = None
-    cuda_dev: int | None = None
     nvml_dev: int | None = None
     state: State | None = None
     counts: dict[str, int] = field(default_factory=dict)
@@ -58,7 +56,6 @@ class Missing:
     rank: int
     host: str | None = None
     pid: int | None = None
-    cuda_dev: int | None = None
     nvml_dev: int | None = None
     unresponsive: bool | None = None
     dead: bool | None = None
@@ -177,8 +174,6 @@ class Report:
     source: str
     format: Format
     nccl_version: str = ""
-    cuda_runtime: int | None = None
-    cuda_driver: int | None = None
     timestamp: str = ""
     nodes: int | None = None
     processes: int | None = None

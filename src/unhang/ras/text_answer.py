@@ -28,7 +28,6 @@ _LIST_BYTES = 1000
 _N = r"([0-9]{1,19})"
 _DEV = r"(-?[0-9]{1,9})"
 _VERSION = re.compile(r"NCCL version (\S+)")
-_CUDA = re.compile(rf"CUDA runtime version {_N}, driver version {_N}")
 _TOOK = re.compile(r"Communicators\.\.\.(?: \(([0-9]{1,9}\.[0-9]{1,9})s\))?$")
 _ROW = re.compile(
     rf"{_N} +{_N} +{_N} +(?:[0-9-]{{1,40}}) +{_N} +{_N} +(NOCOMM|UNKNOWN|INIT|RUNNING|FINALIZE|ABORT)"
@@ -72,7 +71,7 @@ class _Detail:
     groups: list[_Group] = field(default_factory=list)
     absent: dict[int, Missing] = field(default_factory=dict)
     absent_count: int = 0
-    where: dict[int, tuple[str | None, int | None, int | None, int | None]] = field(default_factory=dict)
+    where: dict[int, tuple[str | None, int | None, int | None]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -90,8 +89,6 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self.source = source
         self.version = ""
-        self.runtime: int | None = None
-        self.driver: int | None = None
         self.totals: tuple[int, int, int] | None = None
         self.took_s: float | None = None
         self.rows: list[_Row] = []
@@ -122,8 +119,6 @@ class _Reader:
             self.took_s = float(found[1]) if found[1] else None
         elif found := _VERSION.match(line):
             self.version = found[1]
-        elif found := _CUDA.match(line):
-            self.runtime, self.driver = int(found[1]), int(found[2])
         elif self.section == "Job summary":
             if line.startswith("(total)"):
                 self._totals_next = True
@@ -162,7 +157,7 @@ class _Reader:
         elif line in ("INCOMPLETE", "DEAD", "TIMEOUT"):
             self._begin(None, line)
         elif found := _PROCESS.match(line):
-            process = Process(host=found[2], pid=int(found[1]), cuda_devs=_numbers(found[3]), nvml_devs=_numbers(found[4] or found[3]))
+            process = Process(host=found[2], pid=int(found[1]), nvml_devs=_numbers(found[4] or found[3]))
             (self.dead if self._problem == "DEAD" else self.silent).append(process)
         elif found := _DEAD.match(line):
             self.dead_count = int(found[1])
@@ -188,7 +183,7 @@ class _Reader:
         elif found := _ONE.match(line):
             rank = int(found[1])
             if found[9]:
-                detail.where[rank] = (found[9], _number(found[8]), _number(found[6]), _number(found[7] or found[6]))
+                detail.where[rank] = (found[9], _number(found[8]), _number(found[7] or found[6]))
             own = self._opened(detail, 1, found[2], found[3], found[4], found[5])
             if (
                 own is not None
@@ -231,9 +226,9 @@ class _Reader:
                 detail.absent[rank] = self._missing(rank, detail, unresponsive=True)
 
     def _missing(self, rank: int, detail: _Detail, *, unresponsive: bool) -> Missing:
-        host, pid, cuda_dev, nvml_dev = detail.where.get(rank, (None, None, None, None))
+        host, pid, nvml_dev = detail.where.get(rank, (None, None, None))
         dead = any(p.pid == pid and p.host == host for p in self.dead) if pid is not None and len(self.dead) == self.dead_count else None
-        return Missing(rank=rank, host=host, pid=pid, cuda_dev=cuda_dev, nvml_dev=nvml_dev, unresponsive=unresponsive, dead=dead)
+        return Missing(rank=rank, host=host, pid=pid, nvml_dev=nvml_dev, unresponsive=unresponsive, dead=dead)
 
 
 def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
@@ -253,8 +248,6 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
         source=source,
         format="text",
         nccl_version=reader.version,
-        cuda_runtime=reader.runtime,
-        cuda_driver=reader.driver,
         nodes=reader.totals[0] if reader.totals else None,
         processes=reader.totals[1] if reader.totals else None,
         gpus=reader.totals[2] if reader.totals else None,
@@ -319,9 +312,9 @@ def _described(label: str, row: _Row, detail: _Detail, reader: _Reader, *, fill:
                 counts_of.setdefault(rank, {})[op] = int(group.value)
     members = []
     for rank in sorted({*detail.where, *state_of, *counts_of, *(r for g in detail.groups for r in g.ranks)} - set(missing)):
-        host, pid, cuda_dev, nvml_dev = detail.where.get(rank, (None, None, None, None))
+        host, pid, nvml_dev = detail.where.get(rank, (None, None, None))
         state = state_of.get(rank) if statuses else row.state
-        members.append(Member(rank=rank, host=host, pid=pid, cuda_dev=cuda_dev, nvml_dev=nvml_dev, state=state, counts=counts_of.get(rank, {})))
+        members.append(Member(rank=rank, host=host, pid=pid, nvml_dev=nvml_dev, state=state, counts=counts_of.get(rank, {})))
     launched = [
         Launched(op=op, count=int(g.value), ranks_count=g.count, ranks=tuple(sorted(g.ranks)))
         for op, groups in counts.items()

@@ -19,9 +19,10 @@ from unhang.errors import UnhangError
 from unhang.logs import decompress, tars, zips
 from unhang.logs.discovery import EMPTY
 from unhang.logs.kinds import FLIGHT, Misses, no_log
-from unhang.logs.sources import Source, is_zip, kind_of, leads_out, shown
+from unhang.logs.sources import Source, is_zip, kind_of, leads_out
 from unhang.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, spool_folder, words
 from unhang.model import NotExamined
+from unhang.printable import one_line
 from unhang.records.rundir import MEMBER, RUN_MARK, RUN_MARK_WITHIN_BYTES, RunDir, started
 
 Held = Literal["runs", "dumps"]
@@ -311,7 +312,7 @@ def _is_archive(head: bytes) -> bool:
 
 def _called(name: str) -> str:
     """What a member is called where it is shown: those of an archive in an archive stand behind its name."""
-    return shown(name.replace("!/", "!"))
+    return one_line(name.replace("!/", "!"))
 
 
 def _free(folder: Path, name: str, n: int) -> Path:
@@ -325,7 +326,7 @@ def _free(folder: Path, name: str, n: int) -> Path:
 
 
 def _part(name: str) -> str:
-    whole = shown(name).encode("utf-8", "replace")
+    whole = one_line(name).encode("utf-8", "replace")
     return whole[-_LONGEST_PART_BYTES:].decode("utf-8", "ignore")
 
 

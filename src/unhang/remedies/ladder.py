@@ -15,7 +15,7 @@ from unhang.remedies import trial
 from unhang.remedies.bisect import smallest
 from unhang.remedies.ladder_steps import AS_IS, PRESCRIBED, TRANSPORTS, Rung
 from unhang.remedies.trial import Bench
-from unhang.settings.setting import Choice, Value
+from unhang.settings.setting import Choice, Value, typed
 
 LIMIT_S = 600.0
 # What of it is kept for finding out what of a change is needed, and for its last proof.
@@ -323,9 +323,4 @@ class _Climb:
 
 def named(choice: Choice) -> str:
     """ "shm=off, interface=lo"."""
-    return ", ".join(f"{key}={spelled(value)}" for key, value in choice.items())
-
-
-def spelled(value: object) -> str:
-    """As `--set KEY=VALUE` takes it."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    return ", ".join(f"{key}={typed(value)}" for key, value in choice.items())

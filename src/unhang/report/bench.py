@@ -1,9 +1,7 @@
-"""A comparison of arms: its progress on a terminal, and its result as a table and sentences, JSON, CSV and Markdown."""
+"""A comparison of arms: its progress on a terminal, and its result as a table and sentences, JSON and Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -248,20 +246,6 @@ class Report:
         tables = (self.rows(), *([self.metric_rows()] if self.state.runs else ()))
         says = [f"{text.of(self.lang)}\n" for text in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes())]
         return strip_unprintable("\n".join((*(_markdown(*in_language(rows, self.lang)) for rows in tables), *says)))
-
-    def csv(self) -> str:
-        """One line for each run."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        times = ("typical_s", "mean_s", "median_s", "p95_s", "elapsed_s")
-        writer.writerow(("round", "arm", "setting", "steps", "dropped", "steady", *times, "run_dir", *summarize(())))
-        asked = {arm.name: arm.asked for arm in self.arms}
-        for run in sorted(self.state.runs, key=lambda run: (run.round, run.arm)):
-            s = run.steps
-            measured = (f"{value:.9g}" for value in (s.typical_s, s.mean_s, s.median_s, s.p95_s, run.elapsed_s))
-            more = ("" if value is None else f"{value:.9g}" for value in summarize([run]).values())
-            writer.writerow((run.round, run.arm, asked[run.arm], len(s.times_s), s.dropped, s.is_steady, *measured, run.run_dir, *more))
-        return out.getvalue()
 
     def json(self) -> dict[str, Any]:
         result, proof = self.result, self.state.proof

@@ -1,9 +1,7 @@
-"""Measured collectives as a table with bars, as JSON and CSV; and speeds against their baseline."""
+"""Measured collectives as a table with bars, as JSON; and speeds against their baseline."""
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -101,14 +99,6 @@ class Report:
         heads = [Text("GB/s from \\ to", "GB/s 从 \\ 到").of(self.lang), *map(str, ranks)]
         cells = [[f"{row.busbw_gbps or 0:.3g}" if (row := pairs.get((a, b))) else "-" for b in ranks] for a in ranks]
         return table(heads, [[str(rank), *line] for rank, line in zip(ranks, cells, strict=True)], left=(0,))
-
-    def csv(self) -> str:
-        """One line for each operation and size."""
-        out = io.StringIO()
-        writer = csv.DictWriter(out, [*Row.__dataclass_fields__], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in self.result.rows)
-        return out.getvalue()
 
     def json(self) -> dict[str, Any]:
         rows = [{**asdict(row), "of_link": self._ratio(row)} for row in self.result.rows]

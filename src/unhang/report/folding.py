@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -16,6 +18,11 @@ def fold(text: str, width: int, *, first: str = "", deeper: str | None = None) -
     lines = Text(beyond + " ".join(text.split())).wrap(screen.console(), max(2, width - cell_len(deeper)))
     plain = [line.plain.rstrip() for line in lines] or [beyond]
     return [(first + plain[0][len(beyond) :]).rstrip(), *(deeper + line for line in plain[1:])]
+
+
+def styled(text: str, width: int, indent: str, style: str = "") -> Iterator[Text]:
+    """`fold` with one indent, in one style."""
+    return (Text(line, style=style) for line in fold(text, width, first=indent))
 
 
 def cut(text: str, most: int) -> str:

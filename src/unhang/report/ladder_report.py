@@ -15,10 +15,10 @@ from unhang.model import Outcome, Trial, Tried
 from unhang.printable import strip_unprintable
 from unhang.probes import told
 from unhang.probes.plan import LOADER, STAGES
-from unhang.remedies.ladder import spelled
 from unhang.remedies.settings_file import in_shell
 from unhang.report.folding import cut
 from unhang.report.language import Language
+from unhang.settings.setting import Choice, typed
 
 _MARKS = {"passed": "✓", "failed": "✗", "lacking": "-", "inconclusive": "-"}
 _STARS = 5
@@ -283,13 +283,13 @@ def variables(outcome: Outcome) -> Mapping[str, str]:
 
 def by_run(outcome: Outcome, command: Sequence[str] = ()) -> str:
     """The chosen change under unhang run."""
-    sets = [word for key, value in (outcome.chosen or {}).items() for word in ("--set", f"{key}={spelled(value)}")]
+    sets = [word for key, value in (outcome.chosen or {}).items() for word in ("--set", f"{key}={typed(value)}")]
     return again(sets, RunCommand(command=tuple(command)) if command else None) or ""
 
 
-def what(choice: Mapping[str, object], lang: Language) -> str:
+def what(choice: Choice, lang: Language) -> str:
     """ "shm=off, interface=lo"."""
-    return ", ".join(f"{key}={spelled(value)}" for key, value in choice.items()) or _WORDS[lang]["as-it-is"]
+    return ", ".join(f"{key}={typed(value)}" for key, value in choice.items()) or _WORDS[lang]["as-it-is"]
 
 
 def stars_of(share: float) -> str:

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from unhang import fsio
 from unhang.knowledge import seen
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, same
 from unhang.launch import events
 from unhang.model import Finding
 from unhang.report import language, screen, stall_line, terminal
@@ -284,10 +284,6 @@ _NOT_DONE = {
 }
 
 
-def _both(text: str) -> Text:
-    return Text(text, text)
-
-
 def _told(text: str, text_zh: str = "") -> Text:
     """What was noted, with its Chinese: beside it, or where the table of sentences has it."""
     return Text(text, text_zh or language.refusal(text))
@@ -324,7 +320,7 @@ def _records(event: events.Finished) -> Text:
     name = _called(event.run_dir)
     said = Text("records in {name}", "记录在 {name}").fill(name=name)
     if event.incidents:
-        return said + _both(f"; unhang why {name}")
+        return said + same(f"; unhang why {name}")
     if event.interrupted:
         # In other words: whoever reads the log takes those for a verdict's.
         return said + Text(" (where its ranks were: unhang why {name})", "（当时各 rank 所在位置：unhang why {name}）").fill(name=name)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _NOT_TENSORS = ("slack", "context", "communicator")
-HEADS = Text("strategy|each rank|fits|largest batch|host memory|sent per step", "策略|每个 rank|是否放得下|最大批次|主机内存|每步发送")
-MOMENT = {
+_HEADS = Text("strategy|each rank|fits|largest batch|host memory|sent per step", "策略|每个 rank|是否放得下|最大批次|主机内存|每步发送")
+_MOMENT = {
     "loss": Text("at the loss", "计算损失时"),
     "backward": Text("at the end of the backward pass", "反向结束时"),
     "step": Text("in the optimizer's step", "优化器更新时"),
@@ -41,8 +41,7 @@ _BASE = {
     "closed form": Text("activations by closed form", "激活值按闭式公式计算"),
 }
 
-
-WRITTEN = Text("wrote {names}", "已写入 {names}")
+_WRITTEN = Text("wrote {names}", "已写入 {names}")
 _INSTEAD = Text("wrote {names}: {row}, since the form has no place for {best}", "已写入 {names}：{row}，因为该形式无法表示 {best}")
 UNWRITTEN = Text("nothing is written: no strategy that fits has a place in {form}; --strategy NAME writes one all the same",
                  "没有写入：{form} 无法表示任何放得下的策略；--strategy NAME 仍可写入一个")  # fmt: skip
@@ -51,7 +50,7 @@ UNWRITTEN = Text("nothing is written: no strategy that fits has a place in {form
 def written(row: Row, name: str, companions: Collection[str], *, instead_of: Row) -> Text:
     """Which files were written, and which strategy they hold if that is not the one to take."""
     names = ", ".join((name, *(name + behind for behind in companions)))
-    return (WRITTEN if row is instead_of else _INSTEAD).fill(names=names, row=row.strategy.title, best=instead_of.strategy.title)
+    return (_WRITTEN if row is instead_of else _INSTEAD).fill(names=names, row=row.strategy.title, best=instead_of.strategy.title)
 
 
 def spanned(low: float, high: float) -> str:
@@ -60,8 +59,8 @@ def spanned(low: float, high: float) -> str:
     return last if first == last else f"{first.removesuffix(' ' + last.split()[1])} - {last}"
 
 
-def cells(row: Row, lang: str) -> list[str]:
-    """One line of the table, by HEADS."""
+def _cells(row: Row, lang: str) -> list[str]:
+    """One line of the table, by _HEADS."""
     batch = "?" if row.largest_batch is None else str(row.largest_batch) if row.largest_batch else "-"
     if row.largest_batch == MOST_BATCH:
         batch = _OR_MORE.fill(batch=batch).of(lang)
@@ -77,12 +76,12 @@ def cells(row: Row, lang: str) -> list[str]:
     ]
 
 
-def at_peak(found: Estimate) -> list[Term]:
+def _at_peak(found: Estimate) -> list[Term]:
     """The parts that are held when most is needed, largest first."""
     return sorted((t for t in found.terms if t.place == "device" and found.peak in t.moments), key=lambda t: -t.high)
 
 
-def facts(plan: Plan) -> list[Text]:
+def _facts(plan: Plan) -> list[Text]:
     """What was planned for, in lines."""
     t, machine = plan.training, plan.machine
     unknown = [text for is_known, text in ((machine.host_bytes, _HOST_MEMORY), (machine.cpus, _PROCESSORS)) if is_known is None]
@@ -103,18 +102,18 @@ def facts(plan: Plan) -> list[Text]:
     ]  # fmt: skip
 
 
-def recommendation(plan: Plan) -> Text:
+def _recommendation(plan: Plan) -> Text:
     return plan.why if plan.recommended is None else _RECOMMENDED.fill(name=plan.row(None).strategy.title, why=plan.why)
 
 
-def preparation(plan: Plan) -> Text:
+def _preparation(plan: Plan) -> Text:
     p = plan.preparation
     return _PREPARE.fill(processes="?" if p.processes is None else p.processes, workers=p.loader_workers, timeout=p.timeout_s, why=p.why)
 
 
-def where(plan: Plan) -> Text:
+def _where(plan: Plan) -> Text:
     row = plan.row(None)
-    return _WHERE.fill(name=row.strategy.title, moment=MOMENT[row.estimate.peak])
+    return _WHERE.fill(name=row.strategy.title, moment=_MOMENT[row.estimate.peak])
 
 
 def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
@@ -124,22 +123,22 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=False)
 
-    for line in (*facts(plan), *plan.notes):
+    for line in (*_facts(plan), *plan.notes):
         say(line.of(lang))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in HEADS.of(lang).split("|"):
+    for head in _HEADS.of(lang).split("|"):
         table.add_column(head, overflow="fold")
     for row in plan.rows:
-        table.add_row(*cells(row, lang), style="bold" if row.strategy.name == plan.recommended else None)
+        table.add_row(*_cells(row, lang), style="bold" if row.strategy.name == plan.recommended else None)
     say("")
     console.print(table, markup=False)
     say("")
-    say(recommendation(plan).of(lang))
-    say(preparation(plan).of(lang))
+    say(_recommendation(plan).of(lang))
+    say(_preparation(plan).of(lang))
     say("")
-    say(where(plan).of(lang))
+    say(_where(plan).of(lang))
     shown = plan.row(None).estimate
-    parts = at_peak(shown)
+    parts = _at_peak(shown)
     widest = max((p.high for p in parts), default=1.0)
     for part in parts:
         # Plain ASCII: = is the low end, - what the range adds.
@@ -148,7 +147,7 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
     if explain:
         say("")
         for part in shown.terms:
-            moments = "" if len(part.moments) == len(MOMENT) else f" [{', '.join(MOMENT[m].of(lang) for m in part.moments)}]"
+            moments = "" if len(part.moments) == len(_MOMENT) else f" [{', '.join(_MOMENT[m].of(lang) for m in part.moments)}]"
             say(f"{part.name.of(lang)}: {spanned(part.low, part.high)}{moments}")
             say(f"  {part.formula.of(lang)}")
             say(f"  {part.source}")

@@ -8,11 +8,11 @@ from typing import Any
 from rich.text import Text as Shown
 
 from unhang.knowledge.text import THEN, Text
-from unhang.report.folding import fold
+from unhang.report.folding import styled
 from unhang.report.language import Language
 from unhang.settings.plan import Met, Plan, in_place_of_ours
 from unhang.settings.presets import Preset
-from unhang.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, Value
+from unhang.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, typed
 from unhang.settings.support import reader
 
 PRESETS_SCHEMA = "unhang/presets/1"
@@ -66,11 +66,6 @@ _LAYERS: Mapping[Layer, Text] = {
 }
 
 
-def shown(value: Value) -> str:
-    """A value as it is typed."""
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
-
-
 def spelt(one: Spelled) -> str:
     """What a setting became: `NCCL_SHM_DISABLE=1`, `--num_processes 2`."""
     words = [f"{n}={v}" for n, v in one.env.items()] + [f"{n} {v}" for n, v in one.options]
@@ -88,16 +83,16 @@ def here(installed: Installed, lang: Language) -> str:
 
 def overview(presets: Iterable[tuple[Preset, Applied]], installed: Installed, width: int, lang: Language) -> Iterator[Shown]:
     words = _WORDS[lang]
-    yield from _folded(f"{words['here']}: {here(installed, lang)}", width, "", "dim")
+    yield from styled(f"{words['here']}: {here(installed, lang)}", width, "", "dim")
     for preset, applied in presets:
         yield Shown.assemble((preset.name, "bold"), f"  {preset.title.of(lang)}")
-        keys = " ".join(f"{k}={shown(v)}" for k, v in preset.settings.items() if k in applied.spelled)
-        yield from _folded(f"{words['sets']}: {keys}" if keys else words["no_settings"], width, "    ")
+        keys = " ".join(f"{k}={typed(v)}" for k, v in preset.settings.items() if k in applied.spelled)
+        yield from styled(f"{words['sets']}: {keys}" if keys else words["no_settings"], width, "    ")
         if preset.cost:
-            yield from _folded(f"{words['cost']}: {preset.cost.of(lang)}", width, "    ", "dim")
+            yield from styled(f"{words['cost']}: {preset.cost.of(lang)}", width, "    ", "dim")
         yield from _notes(preset, width, lang)
         for line in not_set(applied.refused, lang):
-            yield from _folded(line, width, "    ", "yellow")
+            yield from styled(line, width, "    ", "yellow")
 
 
 def page(preset: Preset, applied: Applied, settings: Mapping[str, Setting], installed: Installed, width: int, lang: Language) -> Iterator[Shown]:
@@ -105,21 +100,21 @@ def page(preset: Preset, applied: Applied, settings: Mapping[str, Setting], inst
     words = _WORDS[lang]
     yield Shown.assemble((preset.name, "bold"), f"  {preset.title.of(lang)}")
     if preset.cost:
-        yield from _folded(f"{words['cost']}: {preset.cost.of(lang)}", width, "    ", "dim")
+        yield from styled(f"{words['cost']}: {preset.cost.of(lang)}", width, "    ", "dim")
     yield from _notes(preset, width, lang)
-    yield from _folded(f"{words['here']}: {here(installed, lang)}", width, "    ", "dim")
+    yield from styled(f"{words['here']}: {here(installed, lang)}", width, "    ", "dim")
     refused = {r.key: r for r in applied.refused}
     for key, value in preset.settings.items():
         setting, turned_down = settings[key], refused.get(key)
-        yield Shown.assemble(("✗", "yellow") if turned_down else ("✓", "green"), " ", (f"{key} = {shown(value)}", "bold"))
-        yield from _folded((preset.why[key] if key in preset.why else _title(setting)).of(lang), width, "    ")
-        yield from _folded(f"{words['cost']}: {setting.cost_zh if lang == 'zh' else setting.cost}", width, "    ", "dim")
+        yield Shown.assemble(("✗", "yellow") if turned_down else ("✓", "green"), " ", (f"{key} = {typed(value)}", "bold"))
+        yield from styled((preset.why[key] if key in preset.why else _title(setting)).of(lang), width, "    ")
+        yield from styled(f"{words['cost']}: {setting.cost_zh if lang == 'zh' else setting.cost}", width, "    ", "dim")
         if turned_down is not None:
             why = turned_down.why_zh if lang == "zh" else turned_down.why
-            yield from _folded(words["refused"].format(why=why), width, "    ", "yellow")
+            yield from styled(words["refused"].format(why=why), width, "    ", "yellow")
         else:
             one = applied.spelled[key]
-            yield from _folded(words["reads"].format(who=reader(one.read_by).of(lang), what=spelt(one)), width, "    ", "dim")
+            yield from styled(words["reads"].format(who=reader(one.read_by).of(lang), what=spelt(one)), width, "    ", "dim")
 
 
 def catalogue(settings: Iterable[Setting], width: int, lang: Language) -> Iterator[Shown]:
@@ -131,8 +126,8 @@ def catalogue(settings: Iterable[Setting], width: int, lang: Language) -> Iterat
             layer = one.layer
             yield Shown(_LAYERS[one.layer].of(lang), style="bold underline")
         yield Shown.assemble((one.key, "bold"), f"  {_title(one).of(lang)}")
-        yield from _folded(words["forms"].format(forms=(lang == "zh" and one.forms_zh) or one.forms), width, "    ", "dim")
-        yield from _folded(f"{words['cost']}: {one.cost_zh if lang == 'zh' else one.cost}", width, "    ", "dim")
+        yield from styled(words["forms"].format(forms=(lang == "zh" and one.forms_zh) or one.forms), width, "    ", "dim")
+        yield from styled(f"{words['cost']}: {one.cost_zh if lang == 'zh' else one.cost}", width, "    ", "dim")
 
 
 def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
@@ -143,7 +138,7 @@ def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
     yield from (remark.of(lang) for remark in plan.remarks)
     refused = {r.key: r for r in plan.applied.refused}
     for one in plan.chosen:
-        begin = f"{one.key} = {shown(one.value)}  [{_origin(one.origin, lang)}]  "
+        begin = f"{one.key} = {typed(one.value)}  [{_origin(one.origin, lang)}]  "
         if one.key in refused:
             why = refused[one.key].why_zh if lang == "zh" else refused[one.key].why
             yield begin + words["refused"].format(why=why)
@@ -161,7 +156,7 @@ def notes(plan: Plan, lang: Language) -> Iterator[str]:
     words = _WORDS[lang]
     set_here = [c for c in plan.chosen if c.key in plan.applied.spelled]
     for origin in dict.fromkeys(c.origin for c in set_here):
-        yield f"{_origin(origin, lang)}: " + " ".join(f"{c.key}={shown(c.value)}" for c in set_here if c.origin == origin)
+        yield f"{_origin(origin, lang)}: " + " ".join(f"{c.key}={typed(c.value)}" for c in set_here if c.origin == origin)
     if plan.unfit:
         yield f"{plan.preset}: {words['unfit'].format(why=plan.unfit.of(lang))}"
     yield from (remark.of(lang) for remark in plan.remarks)
@@ -242,12 +237,8 @@ def _met(met: Met, lang: Language) -> str:
 def _notes(preset: Preset, width: int, lang: Language) -> Iterator[Shown]:
     words = _WORDS[lang]
     if preset.unfit:
-        yield from _folded(words["unfit"].format(why=preset.unfit.of(lang)), width, "    ", "yellow")
+        yield from styled(words["unfit"].format(why=preset.unfit.of(lang)), width, "    ", "yellow")
     if said := in_place_of_ours(preset):
-        yield from _folded(said.of(lang), width, "    ", "yellow")
+        yield from styled(said.of(lang), width, "    ", "yellow")
     elif preset.origin:
-        yield from _folded(words["file"].format(path=preset.origin), width, "    ", "dim")
-
-
-def _folded(text: str, width: int, indent: str, style: str = "") -> Iterator[Shown]:
-    yield from (Shown(line, style=style) for line in fold(text, width, first=indent))
+        yield from styled(words["file"].format(path=preset.origin), width, "    ", "dim")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unhang.facts.snapshot import Snapshot
-from unhang.report.settings import shown, spelt
+from unhang.report.settings import spelt
 from unhang.settings import choosing
 from unhang.settings.catalogue import SETTINGS
 from unhang.settings.choosing import Here
-from unhang.settings.setting import Installed, Setting, Spelled
+from unhang.settings.setting import Installed, Setting, Spelled, typed
 
 _MADE = "<!-- made by scripts/generate_docs.py; do not edit -->"
 # What an example is spelt for: releases that the tables of readers hold.
@@ -61,6 +61,6 @@ def presets() -> str:
         lines += [f"## {name}", "", f"{one.title.en}. Cost: {one.cost.en}.", "", f"{one.title.zh}。代价：{one.cost.zh}。", ""]
         if one.settings:
             lines += ["| setting | why | 原因 |", "|---|---|---|"]
-            lines += [f"| `{key}={shown(value)}` | {one.why[key].en} | {one.why[key].zh} |" for key, value in one.settings.items()]
+            lines += [f"| `{key}={typed(value)}` | {one.why[key].en} | {one.why[key].zh} |" for key, value in one.settings.items()]
             lines.append("")
     return "\n".join(lines)

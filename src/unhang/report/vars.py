@@ -12,7 +12,7 @@ from unhang.diagnosis.redact import redact
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.folding import fold, styled
 from unhang.report.language import Language
 from unhang.report.terminal import unseen
 from unhang.variables.examine import Examined
@@ -106,16 +106,16 @@ def render(examined: Examined, console: Console, *, lang: Language) -> None:
 def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
     words = _WORDS[lang]
     libraries = ", ".join(f"{name} {version or words['release']}" for name, version in examined.libraries.items())
-    yield from _folded(words["libraries"].format(libraries=libraries) if libraries else words["none"], width, "", style="dim")
+    yield from styled(words["libraries"].format(libraries=libraries) if libraries else words["none"], width, "", style="dim")
     for one in examined.variables:
         yield from _variable(one, width, lang)
     for missed in examined.not_examined:
-        yield from _folded(f"{words['not_examined']}: {': '.join(unseen(missed, lang))}", width, "", style="yellow")
+        yield from styled(f"{words['not_examined']}: {': '.join(unseen(missed, lang))}", width, "", style="yellow")
     if not examined.variables:
         yield Shown(words["nothing"])
         return
     counts = {s: sum(r.severity == s for v in examined.variables for r in v.remarks) for s in _ORDER}
-    yield from _folded(words["totals"].format(n=len(examined.variables), **counts), width, "", style="bold")
+    yield from styled(words["totals"].format(n=len(examined.variables), **counts), width, "", style="bold")
 
 
 def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
@@ -127,15 +127,15 @@ def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     yield Shown.assemble((mark, style), " ", (one.name, "bold"), value, (at, "dim"))
     facts = "; ".join(_facts(one, lang))
     if one.what is not None:
-        yield from _folded(one.what.of(lang) + (f" ({facts})" if facts else ""), width, "    ", style="dim")
+        yield from styled(one.what.of(lang) + (f" ({facts})" if facts else ""), width, "    ", style="dim")
     # A name that does not exist is the answer: that somebody's own program may read it comes behind.
     is_misspelt = one.state == "unknown" and any(r.kind == "typo" for r in one.remarks)
     for who in _who(replace(one, state="not-read") if is_misspelt else one, lang):
-        yield from _folded(who, width, "    ", style="dim")
+        yield from styled(who, width, "    ", style="dim")
     for remark in one.remarks:
         yield from _remark(remark, width, lang)
     if is_misspelt:
-        yield from _folded(_WORDS[lang]["unknown-as-it-is"], width, "    ", style="dim")
+        yield from styled(_WORDS[lang]["unknown-as-it-is"], width, "    ", style="dim")
 
 
 def _facts(one: Judged, lang: Language) -> Iterator[str]:
@@ -166,7 +166,3 @@ def _remark(remark: Remark, width: int, lang: Language) -> Iterator[Shown]:
         if i == 0:
             text.stylize(style, 4, 5)
         yield text
-
-
-def _folded(text: str, width: int, indent: str, *, style: str = "") -> Iterator[Shown]:
-    yield from (Shown(line, style=style) for line in fold(text, width, first=indent))

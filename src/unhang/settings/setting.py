@@ -191,6 +191,11 @@ def flag(template: str, value: Value) -> tuple[str, ...]:
     return (*words[:-1], words[-1] + text) if words and words[-1].endswith("=") else (*words, text)
 
 
+def typed(value: Value) -> str:
+    """A value as --set takes it."""
+    return ("on" if value else "off") if isinstance(value, bool) else worded(value)
+
+
 def worded(value: Value) -> str:
     """A value as most programs take it."""
     if isinstance(value, float) and isfinite(value):

@@ -45,8 +45,6 @@ def card(index, **more):
             "recovery": "none",
             "pcie_width": 16,
             "pcie_width_max": 16,
-            "pcie_generation": 1,
-            "pcie_generation_max": 5,
             "slowdowns": ("power-cap",),
         }
         | more
@@ -93,9 +91,8 @@ def event(kind="xid", *, age=60.0, text=XID, **more):
 
 
 def on_bus(address, kind="gpu", *, path=("pci0000:3a", "rp", "up"), **more):
-    names = ("driver", "numa_node", "width", "width_max", "speed_gt_s", "speed_max_gt_s", "iommu_group", "iommu_type")
-    counts = {"aer_correctable": 0, "aer_nonfatal": 0, "aer_fatal": 0}
-    plain = {"address": address, "kind": kind, "vendor": "0x10de", "device": "0x2330", "path": path, "acs": (), "answers": True} | counts
+    names = ("driver", "numa_node", "width", "width_max", "speed_max_gt_s", "iommu_type")
+    plain = {"aer_fatal": 0, "address": address, "kind": kind, "vendor": "0x10de", "device": "0x2330", "path": path, "acs": (), "answers": True}
     return pcie.Device(**(dict.fromkeys(names) | plain | ({"driver": "nvidia"} if kind == "gpu" else {}) | more))
 
 

@@ -15,7 +15,6 @@ SANE = Limits(
     processes=Limit(soft=62847, hard=62847),
     memlock_bytes=Limit(soft=8 << 20, hard=8 << 20),
     stack_bytes=Limit(soft=8 << 20, hard=None),
-    core_bytes=Limit(soft=0, hard=None),
     address_space_bytes=FREE,
     lifts_memlock=False,
     lifts_processes=False,

@@ -152,8 +152,7 @@ def test_scripts_make_texts_and_no_markup():
 def test_every_static_file_is_used_and_in_the_package():
     names = {f.name for f in resources.files("unhang.report.html").iterdir() if f.name.endswith((".js", ".css", ".html"))}
     text = render(*jobs.small())
-    # bench.css is of the page of a comparison.
-    for name in names - {"page.html", "bench.css"}:
+    for name in names - {"page.html"}:
         assert resources.files("unhang.report.html").joinpath(name).read_text("utf-8") in text, name
     assert not re.search(r"\{\{\w+\}\}", render(*jobs.small()))
 

@@ -99,7 +99,7 @@ def _of_checks(view: LogView) -> Finding | None:
         ),
         ranks=numbers,
         evidence=(
-            Evidence(source=first.source, line=first.end, text=first.says),
+            first.evidence(),
             Evidence(source=first.source, line=first.line, text=words.frame(last)),
         ),
         remedies=("read-help", "match-versions"),

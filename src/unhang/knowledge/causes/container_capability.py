@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import container, infiniband, network
+    from unhang.facts.units import counted
 
     seen = host.get(container.SUBJECT)
     if seen is None or seen.kind in ("bare", "slurm", "systemd", "wsl"):
@@ -25,11 +26,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="container",
             severity="warning",
             says=Text(
-                f"this container has no /dev/nvidiactl, and the machine has {_count(seen.nvidia_gpus_on_bus, 'NVIDIA GPU')}",
+                f"this container has no /dev/nvidiactl, and the machine has {counted(seen.nvidia_gpus_on_bus, 'NVIDIA GPU')}",
                 f"此容器里没有 /dev/nvidiactl，而机器上有 {seen.nvidia_gpus_on_bus} 块 NVIDIA GPU",
             ),
             leads_to=Text("torch finds no GPU: it was started without any, or lost them", "torch 找不到 GPU：启动时就没有，或已经丢失"),
-            evidence=(Evidence(source="/sys/bus/pci/devices", text=f"{_count(seen.nvidia_gpus_on_bus, 'device')} of vendor 0x10de"),),
+            evidence=(Evidence(source="/sys/bus/pci/devices", text=f"{counted(seen.nvidia_gpus_on_bus, 'device')} of vendor 0x10de"),),
             remedies=("gpus-given", "container-toolkit", "devices-again"),
             commands={"gpus-given": _GIVEN[seen.kind]} if seen.kind in _GIVEN else None,
         )
@@ -73,20 +74,16 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="container",
             severity="warning" if needed else "note",
             says=Text(
-                f"no usable /dev/infiniband/uverbs* is in this container, and the machine has {_count(seen.infiniband_on_bus, 'RDMA adapter')}",
+                f"no usable /dev/infiniband/uverbs* is in this container, and the machine has {counted(seen.infiniband_on_bus, 'RDMA adapter')}",
                 f"此容器里没有可用的 /dev/infiniband/uverbs*，而机器上有 {seen.infiniband_on_bus} 块 RDMA 网卡",
             ),
             leads_to=Text(
                 "NCCL goes over TCP sockets, many times slower, and says so only at NCCL_DEBUG=INFO",
                 "NCCL 走 TCP 套接字，慢很多倍，只有 NCCL_DEBUG=INFO 时才说明",
             ),
-            evidence=(Evidence(source="/sys/class/infiniband", text=_count(seen.infiniband_on_bus, "adapter")),),
+            evidence=(Evidence(source="/sys/class/infiniband", text=counted(seen.infiniband_on_bus, "adapter")),),
             remedies=("infiniband",),
         )
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 _GIVEN = {

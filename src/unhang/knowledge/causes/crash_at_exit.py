@@ -12,7 +12,7 @@ from unhang.knowledge.causes.store_disconnect import AT_THE_END
 from unhang.knowledge.text import Text
 from unhang.knowledge.watchdogs import collective
 from unhang.logs.slow_work import DONE, FULL, LEAVING, SAVED
-from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.model import Finding, Remedy, Standing
 
 if TYPE_CHECKING:
     from unhang.logs import Hit
@@ -93,7 +93,7 @@ def _in_logs(view: LogView) -> Finding | None:
         says=Text("{who} {did}, {over}", "{who} {did}，{over}").fill(who=who, did=did, over=_OVER),
         ranks=tuple(sorted(numbers)) if died else (),
         hosts=tuple(dict.fromkeys(f.host for f in speaking if f.host is not None)) if died else (),
-        evidence=tuple(Evidence(source=f.source, line=f.line, text=f.text.strip()) for f in (*over[-1:], *speaking[:2])),
+        evidence=tuple(f.evidence() for f in (*over[-1:], *speaking[:2])),
     )
 
 

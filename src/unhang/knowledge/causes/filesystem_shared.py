@@ -62,7 +62,7 @@ def _of_one_host(view: LogView) -> Finding | None:
         ).fill(who=text.ranks(ranks), others=text.ranks(others), said=first.text.strip()[:200]),
         ranks=tuple(ranks),
         hosts=tuple(dict.fromkeys(t.host for t in missing if t.host is not None)),
-        evidence=(Evidence(source=first.source, line=first.end, text=first.says), *_frame(first)),
+        evidence=(first.evidence(), *_frame(first)),
         remedies=_NOT_HERE,
     )
 
@@ -91,7 +91,7 @@ def _of_one_rank(view: LogView) -> Finding | None:
         ).fill(rank=rank, path=path["path"], others=text.ranks(others)),
         ranks=(rank,),
         hosts=(first.host,) if first.host is not None else (),
-        evidence=(Evidence(source=first.source, line=first.end, text=first.says), *_frame(first)),
+        evidence=(first.evidence(), *_frame(first)),
         remedies=(*_NOT_HERE, "one-writer"),
     )
 

@@ -37,7 +37,7 @@ def _in_logs(view: LogView) -> Finding | None:
             ).fill(release=release, capability=capable.groups["capability"]),
             ranks=tuple(sorted({h.rank for h in builds if h.rank is not None})),
             hosts=tuple(dict.fromkeys(h.host for h in builds if h.host is not None)),
-            evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in (failed, capable)),
+            evidence=tuple(h.evidence() for h in (failed, capable)),
             remedies=("newer-nccl",),
         )
     broken = view.tracebacks or view.timeouts or any(e.code for e in view.exits) or any(c != CAUSE.id and hits for c, hits in view.hits.items())

@@ -246,7 +246,7 @@ def _in_logs(view: LogView) -> Finding | None:
         ),
         ranks=numbers,
         hosts=tuple(dict.fromkeys(e.at.host for e in killed if e.at.host is not None)),
-        evidence=tuple(Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in killed[:2]),
+        evidence=tuple(e.at.evidence() for e in killed[:2]),
         remedies=_KILLED,
     )
 

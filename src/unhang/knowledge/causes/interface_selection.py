@@ -67,7 +67,7 @@ def _chosen(view: LogView, asked: str | None) -> Finding | None:
             "{of} 台主机中有 {n} 台上，NCCL 选用了到不了其他主机的网卡 {name}",
         ).fill(name=name, n=len({a.host for a in at if a.host}) or 1, of=len(hosts)),
         hosts=tuple(sorted({a.host for a in at if a.host})),
-        evidence=tuple(Evidence(source=a.source, line=a.line, text=a.text) for a in at[:3]),
+        evidence=tuple(a.evidence() for a in at[:3]),
         remedies=("keep-off-link-local",) if ":169.254." in at[0].text else ("name-one-that-exists",) if asked else _OFF_VIRTUAL,
     )
 

@@ -84,7 +84,7 @@ def _in_logs(view: LogView) -> Finding | None:
         standing="likely",
         says=says + (Text("; the ranks ran {binary}", "；各 rank 运行的是 {binary}").fill(binary=binary) if binary else NOTHING),
         ranks=tuple(sorted({t.rank for t in view.tracebacks if t.rank is not None and t.says == missing.says})),
-        evidence=(Evidence(source=missing.source, line=missing.end, text=missing.says),),
+        evidence=(missing.evidence(),),
         remedies=("through-the-interpreter", "no-user-site"),
     )
 

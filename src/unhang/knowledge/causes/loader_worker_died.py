@@ -8,7 +8,7 @@ from unhang.knowledge import text
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.causes import dataloader_deadlock
 from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Finding, Remedy
 
 if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView
@@ -55,7 +55,7 @@ def _worker_gone(view: LogView) -> Finding | None:
         says=who + says.fill(error=first.says),
         ranks=numbers,
         hosts=tuple(dict.fromkeys(t.host for t in gone if t.host is not None)),
-        evidence=(Evidence(source=first.source, line=first.end, text=first.says),),
+        evidence=(first.evidence(),),
         remedies=("no-pinning", "no-workers") if gone is pinning else ("no-workers", "watch-shm", "start-method"),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.text import Text
 from unhang.logs.alarms import crashed_in
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
 
 _RELEASE = lazily(r"(\d+)\.(\d+)\.(\d+)")
@@ -57,7 +57,7 @@ def _bootstrap_confusion(view: LogView, releases: dict[_Release, str]) -> Findin
             "NCCL {release} 启动时偶尔会把一条消息当成另一条；2.18 和 2.21 不会",
         ).fill(release=release),
         ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
-        evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in lines[:3]),
+        evidence=tuple(h.evidence() for h in lines[:3]),
         remedies=_UPGRADE,
     )
 
@@ -75,7 +75,7 @@ def _connect_retry(view: LogView, releases: dict[_Release, str]) -> Finding | No
             "NCCL {release} 在连接第二次被拒绝时就放弃，而不继续尝试，因此对端稍晚一点任务就会结束",
         ).fill(release=release),
         ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
-        evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in lines[:3]),
+        evidence=tuple(h.evidence() for h in lines[:3]),
         remedies=_UPGRADE,
     )
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus, Pair
     from unhang.facts.pcie import Pcie
     from unhang.facts.snapshot import Snapshot
-    from unhang.logs.log_facts import At
 
 # The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
 _FIRST_COLLECTIVES = 3
@@ -52,13 +51,9 @@ def _first_collective_hung(view: LogView) -> Finding | None:
             "全部 {n} 个 rank 都进入了第一次集合通信（{op}），没有一个出来，而 NCCL 以 {name} 连接它们的 GPU",
         ).fill(n=expected, op=first.op, name=name),
         ranks=tuple(sorted(ranks)),
-        evidence=(_evidence(first.at), _evidence(places[0])),
+        evidence=(first.at.evidence(), places[0].evidence()),
         remedies=("prove-it", "iommu-and-acs", "host-memory"),
     )
-
-
-def _evidence(at: At) -> Evidence:
-    return Evidence(source=at.source, line=at.line, text=at.text.strip())
 
 
 _ALL = ("host-memory", "prove-it", "iommu-and-acs")

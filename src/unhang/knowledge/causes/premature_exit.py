@@ -8,7 +8,7 @@ from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.rank_guards import guard_of_wait
 from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Finding, Remedy
 
 if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView, RankView
@@ -72,7 +72,7 @@ def _in_logs(view: LogView) -> Finding | None:
     numbers = tuple(sorted({e.at.rank for e in left if e.at.rank is not None}))
     pids = [str(e.at.pid) for e in left if e.at.pid is not None] + [p for h in said if (p := h.groups.get("pid"))]
     who = text.ranks(numbers) if numbers else Text("process {pid}", "进程 {pid}").fill(pid=pids[0]) if pids else Text("a process", "某个进程")
-    shown = [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in left[:1]] or list(words.hit_evidence(said, at_most=1))
+    shown = [e.at.evidence() for e in left[:1]] or list(words.hit_evidence(said, at_most=1))
     return CAUSE.finding(
         standing="likely" if failed else "possible",
         says=Text(

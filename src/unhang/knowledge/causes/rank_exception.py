@@ -130,7 +130,7 @@ def _at(where: str | None, *, seen: bool) -> Text:
 def _in_the_log(picture: IncidentView, kind: str, rank: int) -> tuple[Evidence, ...]:
     name = kind.rpartition(".")[2]
     found = next((t for t in picture.tracebacks if t.type.rpartition(".")[2] == name and t.rank in (rank, None)), None)
-    return (Evidence(source=found.source, line=found.end, text=found.says),) if found else ()
+    return (found.evidence(),) if found else ()
 
 
 def _of_logs(picture: IncidentView) -> Finding | None:
@@ -252,9 +252,9 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
         hosts=tuple(dict.fromkeys(t.host for t in chosen if t.host is not None)),
         where=at,
         evidence=(
-            Evidence(source=first.source, line=first.end, text=first.says),
+            first.evidence(),
             *((Evidence(source=first.source, line=first.line, text=words.frame(frame)),) if frame is not None else ()),
-            *(Evidence(source=t.source, line=t.end, text=t.says) for t in others[:1]),
+            *(t.evidence() for t in others[:1]),
         ),
         **_remedies(first.type, alike=bool(same), frame=frame),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature, command
 from unhang.knowledge.text import Text, joined, same
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Finding, Remedy
 
 if TYPE_CHECKING:
     from unhang.logs import Hit
@@ -158,7 +158,7 @@ def _agents_waited(view: LogView) -> Finding | None:
             "rank",
             "torchrun 的 agent 在等待其他主机上的 agent，而它们没有来：启动的数量少于 --nnodes，或者有两台的 node rank 相同",
         ),
-        evidence=tuple(Evidence(source=t.source, line=t.end, text=t.says) for t in waited[:2]),
+        evidence=tuple(t.evidence() for t in waited[:2]),
         remedies=("one-number-each", "same-world", "same-meeting-point"),
     )
 

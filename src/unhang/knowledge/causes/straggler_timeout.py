@@ -236,7 +236,7 @@ def _of_room(back: Traceback, room: str, wait: _Wait) -> Finding:
         ).fill(waiting=waiting, room=room, after=_after(wait)),
         where=at,
         evidence=(
-            Evidence(source=back.source, line=back.end, text=back.says),
+            back.evidence(),
             *((Evidence(source=back.source, text=words.frame(frame)),) if frame else ()),
         ),
         remedies=("work-beforehand", "raise-the-timeout"),

@@ -56,7 +56,7 @@ def _in_logs(view: LogView) -> Finding | None:
         hosts=tuple(dict.fromkeys(a.host for places in printed.values() for a in places if a.host is not None)),
         evidence=(
             *(Evidence(source=places[0].source, line=places[0].line, text=places[0].text.strip()) for places in printed.values()),
-            *(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in own[:1]),
+            *(h.evidence() for h in own[:1]),
         ),
         remedies=("same-everywhere", "see-what-is-loaded"),
     )

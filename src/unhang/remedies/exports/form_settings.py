@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from unhang.errors import UnhangError
 from unhang.settings.catalogue import SETTINGS
 from unhang.settings.presets import OF_THE_SCRIPT
-from unhang.settings.setting import Applied, Choice, Installed, Refused, Value, applied, worded
+from unhang.settings.setting import Applied, Choice, Installed, Refused, Value, applied, typed, worded
 
 _OF_HOOK = "UNHANG_"
 # DataLoader raises ValueError for these where it has no workers, which is its default.
@@ -143,7 +143,7 @@ def carried(
             if with_unhang is False or not runs_unhang:
                 refused.append(_only_by_hook(key, choice[key], runs_unhang))
             else:
-                sets.append(f"{key}={said(choice[key])}")
+                sets.append(f"{key}={typed(choice[key])}")
             # unhang run adds what goes with it.
             continue
         if key in native and key not in own:
@@ -154,11 +154,6 @@ def carried(
             options += one.options
             words += one.arguments
     return Carried(env=env, native=own, sets=tuple(sets), options=tuple(options), arguments=tuple(words), refused=tuple(refused), why=why)
-
-
-def said(value: Value) -> str:
-    """As --set takes it."""
-    return ("on" if value else "off") if isinstance(value, bool) else worded(value)
 
 
 def title(key: str) -> str:

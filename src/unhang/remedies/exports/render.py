@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from unhang.remedies.exports.form_settings import said
+from unhang.settings.setting import typed
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -44,7 +44,7 @@ def _environment() -> Environment:
         "comment": comment,
         "docker": docker,
         "literal": literal,
-        "said": said,
+        "said": typed,
     }
     return made
 

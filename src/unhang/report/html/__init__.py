@@ -17,7 +17,7 @@ from unhang.model import Verdict
 from unhang.printable import strip_unprintable
 from unhang.report.html import sections
 from unhang.report.html.labels import PAGE
-from unhang.report.html.markup import Child, Markup, column, data, element, many
+from unhang.report.html.markup import Markup, column, data, element, many
 from unhang.report.html.packing import MAX_BARS, pack
 from unhang.report.html.scene import Scene
 from unhang.report.language import Language
@@ -62,30 +62,6 @@ def render(verdict: Verdict, scene: Scene | None = None, *, lang: Language = "en
         "script": Markup(script),
     }
     return strip_unprintable(_PLACE.sub(lambda found: parts[found[1]], _static("page.html")))
-
-
-def without_script(title: str, run: str, taken: str, *parts: Child, style: str, lang: Language = "en") -> str:
-    """A page in the same style whose `parts` are plain elements, with a style sheet of its own behind ours."""
-    words, css = PAGE[lang], f"{_static('page.css')}\n{_static(style)}"
-    policy = f"default-src 'none'; style-src '{_hash(css)}'; base-uri 'none'; form-action 'none'"
-    name = (element("span", "unhang", class_="brand"), element("span", words["report"], class_="quiet"), element("span", run, class_="run"))
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("title", f"{title} · unhang"),
-        element("style", Markup(css)),
-    )
-    body = element(
-        "body",
-        element("header", element("div", name, class_="name"), element("div", taken, class_="when")),
-        element("main", *parts),
-        element("footer", words["made_by"].format(version=unhang.__version__)),
-    )
-    return strip_unprintable(f"<!doctype html>\n{element('html', head, body, lang='zh-CN' if lang == 'zh' else 'en')}\n")
 
 
 def is_page(head: bytes) -> bool:

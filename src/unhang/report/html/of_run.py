@@ -18,7 +18,7 @@ from unhang.facts.units import size
 from unhang.flight import CollectiveWait, Flight, Stall, dump
 from unhang.flight.timeline_rows import lanes_of_flight
 from unhang.frames import Frame, place, short_path, user_frame
-from unhang.logs.sources import shown
+from unhang.printable import one_line
 from unhang.records import stack_tree
 from unhang.records.incident import Ended, Incident, RankRecord
 from unhang.records.rundir import RunDir
@@ -44,7 +44,7 @@ class _Left:
 
 def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
     """The scene of incident `number`, by default of the last that can be read; where none can, the facts of the run. Without credentials."""
-    scene = Scene(title=shown(rundir.path.name), facts=tuple(_facts(rundir)))
+    scene = Scene(title=one_line(rundir.path.name), facts=tuple(_facts(rundir)))
     for n in [number] if number is not None else reversed(rundir.incident_numbers()):
         try:
             incident = rundir.read_incident(n)
