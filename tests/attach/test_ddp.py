@@ -5,7 +5,7 @@ import pytest
 from unhang.attach import protocol, start
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 SCRIPT = """
 import os, torch, torch.distributed as dist

@@ -9,7 +9,11 @@ import pytest
 from unhang.attach import protocol
 
 fsdp = pytest.importorskip("torch.distributed.fsdp")
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no fully_shard")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.integration,
+    pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no fully_shard"),
+]
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

@@ -10,7 +10,7 @@ import pytest
 from unhang.attach import protocol
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(300)]
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 BACKENDS = ("eager", "aot_eager", *(["inductor"] if shutil.which("g++") else []))

@@ -368,6 +368,7 @@ print(f"{kept if rank == 0 else total}\\n", end="")
 """
 
 
+@pytest.mark.integration
 def test_sends_that_nobody_waits_for_arrive_and_only_so_many_are_kept(listener):
     script = listener.directory / "sends.py"
     script.write_text(NOBODY_WAITS)

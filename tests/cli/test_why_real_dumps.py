@@ -18,6 +18,7 @@ from tests.diagnosis.test_digests import told
 from unhang.diagnosis.recorders import judge_dumps
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
@@ -178,7 +179,6 @@ def test_one_calls_something_else(tmp_path, world):
     assert f"issued barrier at {tmp_path}/train.py:{line('instead')} in train as call #6" in p.says and f"train.py:{line('last')}" in p.says
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_dtype_that_gloo_adds_up_as_bytes(tmp_path, world):
     p = judge_dumps(dumps(tmp_path, "dtype", world)).primary
@@ -186,7 +186,6 @@ def test_a_dtype_that_gloo_adds_up_as_bytes(tmp_path, world):
     assert p.ranks == ((world - 1,) if world > 2 else (0, 1))
 
 
-@pytest.mark.integration
 def test_one_calls_once_too_often(tmp_path):
     p = judge_dumps(dumps(tmp_path, "extra", 3)).primary
     assert (p.cause, p.ranks) == ("collective-timeout", (2,))
@@ -195,7 +194,6 @@ def test_one_calls_once_too_often(tmp_path):
     assert f"already #6 came from {tmp_path}/train.py:{line('surplus')} in train" in p.says
 
 
-@pytest.mark.integration
 def test_nothing_is_wrong(tmp_path):
     """The last call may have failed for all that Gloo's recorder tells."""
     p = judge_dumps(dumps(tmp_path, "none", 2)).primary
@@ -227,7 +225,6 @@ def test_two_digests_give_the_verdict_of_the_dumps(tmp_path, mode, world):
     assert sum(d.stat().st_size for d in digests) < 4000
 
 
-@pytest.mark.integration
 def test_two_calls_in_another_order(tmp_path):
     p = judge_dumps(dumps(tmp_path, "order", 3)).primary
     assert (p.cause, p.ranks) == ("collective-mismatch", (2,))
@@ -241,7 +238,6 @@ def test_another_shape_that_gloo_lets_pass(tmp_path, world):
     assert "issued broadcast of [8] Float" in p.says and p.where.endswith(f"train.py:{line('broadcast')} in train")
 
 
-@pytest.mark.integration
 def test_another_shape_by_which_gloo_aborts_a_rank(tmp_path):
     verdict = judge_dumps(dumps(tmp_path, "abort", 3))
     assert verdict.primary.cause == "collective-mismatch" and "all_reduce of [8] Float" in verdict.primary.says
@@ -259,7 +255,6 @@ def test_groups_in_another_order(tmp_path):
     assert {e.text[:22] for e in p.evidence} >= {"rank 0: #1 all_reduce ", "rank 2: #1 all_reduce "} and all("train.py" in e.text for e in p.evidence)
 
 
-@pytest.mark.integration
 def test_a_chain_of_groups_leads_to_the_rank_that_never_came(tmp_path):
     p = judge_dumps(dumps(tmp_path, "chain", 4)).primary
     assert (p.cause, p.ranks) == ("collective-timeout", (3,)) and "never came to" in p.says

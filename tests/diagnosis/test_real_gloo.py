@@ -15,6 +15,7 @@ import pytest
 from unhang.records import stacks
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]

@@ -351,7 +351,7 @@ def lying(one, path, change):
     return path
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 @given(data=st.data())
 def test_one_that_lies_is_refused_or_still_a_dump(one, tmp_path, data):
     """Checksums keep accidents out, nobody's intent."""

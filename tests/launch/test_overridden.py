@@ -4,7 +4,7 @@ import pytest
 
 from unhang.attach import protocol
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
 
 ASKS_FOR_NCCL = """
 dist.init_process_group("nccl", device_id=None)

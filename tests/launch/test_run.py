@@ -306,6 +306,7 @@ def test_any_launcher_and_its_own_restarts(launcher):
     assert [e["restarts"] for e in run.happened("Attached")] == [0, 0, 1, 1]
 
 
+@pytest.mark.integration
 def test_processes_that_a_script_spawns_itself(launcher):
     body = """
 import torch.multiprocessing as mp
@@ -679,6 +680,7 @@ train(30, at)
     assert "straggler" not in {e["kind"] for e in run.happened("Opened")} and run.outcome["elapsed_s"] < 60
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("who", ["True", "rank == 0"])
 def test_a_lock_that_a_build_has_left_behind(launcher, tmp_path, who):
     """Ranks that look for it ten times a second do not execute, whether the others look for it as well or wait for them."""
@@ -769,6 +771,7 @@ dist.destroy_process_group()
     assert not [e for e in run.happened("Opened") if e["kind"] == "hang"]
 
 
+@pytest.mark.integration
 def test_a_rank_that_ends_abruptly_after_its_work_is_no_failure(launcher):
     run = launcher.train("dist.init_process_group('gloo')\ntrain(10)\ndist.destroy_process_group()\nos._exit(0)\n")
     assert (run.exitcode, run.outcome["incidents"], run.outcome["verdict"]) == (0, 0, None)

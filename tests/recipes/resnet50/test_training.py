@@ -21,7 +21,7 @@ from tests.leftovers import end_all
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="the recipe's models are those of transformers")
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "resnet50"
 CLASSES, BATCH, STEPS = 4, 8, 40
@@ -103,7 +103,6 @@ def test_times_are_reduced_from_contiguous_memory(monkeypatch):
     assert seen == [((2, 3), True)]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("fault", "cause", "attempts", "tries"),
     [
@@ -123,7 +122,6 @@ def test_whatever_happens_it_comes_to_the_same_weights(training, undisturbed, tm
     assert_same_weights(tmp_path, undisturbed[0])
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_checkpoint_to_go_on_from(training, undisturbed, tmp_path, number):
     # The ranks stand still for some seconds in step 25, in which the signal comes.
@@ -142,7 +140,6 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(training, undisturbed, tmp_p
     assert_same_weights(tmp_path, undisturbed[0], but="running_")
 
 
-@pytest.mark.integration
 def test_fsdp2_trains_as_ddp_does_and_goes_on_from_either(training, undisturbed, tmp_path):
     sharded, mended, changed = tmp_path / "sharded", tmp_path / "mended", tmp_path / "changed"
     training.train(sharded, *SMALL, "--strategy", "fsdp2")
@@ -162,7 +159,6 @@ def test_fsdp2_trains_as_ddp_does_and_goes_on_from_either(training, undisturbed,
     assert "goes on after step 30, not exactly: lr was 0.003, is 0.002\n" in run.log("rank0.out")
 
 
-@pytest.mark.integration
 def test_images_from_folders(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for part, count in (("train", 12), ("val", 5)):
@@ -235,7 +231,6 @@ def test_settings_reach_the_script_through_unhang_toml():
 
 
 @pytest.mark.gpu
-@pytest.mark.integration
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_full_size_on_gpus(training, tmp_path, strategy):
     gpus = torch.cuda.device_count()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.recipes.t5_sft.test_training import assert_same, metrics, state, steps
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 STEPS = ("--is_finetune", "--max-steps", "4", "--save-every", "2", "--eval-every", "2", "--batch-size", "2", "--warmup", "2")
 
@@ -81,7 +81,6 @@ def test_a_rank_that_has_diverged_is_named_and_gets_into_no_checkpoint(recipe: A
     assert [path.name for path in (output / "checkpoints").iterdir()] == ["step-00000002"]
 
 
-@pytest.mark.integration
 def test_an_evaluation_that_fails_once_is_tried_again_to_the_same_end(plain: tuple[Path, str], recipe: Any, tmp_path: Path) -> None:
     done = recipe.train(tmp_path / "out", *STEPS, "--guarded", ranks=2, UNHANG_FAULT="raise@evaluate.sample:rank=1,step=2")
     assert done.returncode == 0, done.stderr
@@ -89,7 +88,6 @@ def test_an_evaluation_that_fails_once_is_tried_again_to_the_same_end(plain: tup
     assert_same(state(tmp_path / "out", 4), state(plain[0], 4))
 
 
-@pytest.mark.integration
 def test_an_evaluation_that_fails_has_no_score_and_the_training_goes_on(plain: tuple[Path, str], recipe: Any, tmp_path: Path) -> None:
     # Code that is wrong is not tried again.
     code = """

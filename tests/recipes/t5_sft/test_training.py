@@ -20,7 +20,7 @@ import torch
 from unhang.facts.host import Host
 from unhang.facts.processes import descendants
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 RANKS = 3
 STEPS = ("--is_finetune=True", "--max-steps", "7", "--save-every", "2", "--eval-every", "3", "--batch-size", "2", "--warmup", "2")
@@ -127,7 +127,6 @@ def test_the_model_can_be_loaded_again(undisturbed: tuple[Path, str]) -> None:
     assert_same(dict(loaded), dict(state(undisturbed[0], 7)["model"]))
 
 
-@pytest.mark.integration
 def test_a_killed_training_goes_on_exactly(undisturbed: tuple[Path, str], killed: Path, recipe: Any, tmp_path: Path) -> None:
     output = shutil.copytree(killed, tmp_path / "out")
     # --fresh was in the command of the first attempt; a restart must not start over.
@@ -140,7 +139,6 @@ def test_a_killed_training_goes_on_exactly(undisturbed: tuple[Path, str], killed
     assert starts == [(0, None), (4, "1")]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
 def test_a_signal_leaves_a_checkpoint_to_go_on_from(
     undisturbed: tuple[Path, str], recipe: Any, tmp_path: Path, number: signal.Signals, to_all: bool
