@@ -135,6 +135,7 @@ def test_a_dump_that_cannot_be_written(stuck):
     assert rank.of("evidence")[-1]["id"] == 9 and rank.of("evidence")[-1]["threads"][0]["main"]
 
 
+@pytest.mark.integration
 def test_ended_while_blocked(stuck):
     """The last one: a SIGTERM ends rank 0 inside the barrier; the agent announces it before it ends rank 1."""
     listener = stuck.listener
@@ -282,6 +283,7 @@ def test_forked_workers_that_join_attach_anew(listener):
     listener.until(lambda: sum(len(p.of("leaving")) for p in listener.peers) == 3)
 
 
+@pytest.mark.integration
 def test_a_spawned_worker_that_fails(listener):
     code = (
         "import sys\n"

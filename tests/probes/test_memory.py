@@ -11,7 +11,7 @@ from unhang.plan.model_shape import from_config
 from unhang.plan.training import STRATEGIES, Lora, Training
 from unhang.probes import memory
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 pytest.importorskip("transformers")
 
 LLAMA = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
