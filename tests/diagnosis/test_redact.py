@@ -60,6 +60,8 @@ SECRETS = [
     ("jdbc:oracle:thin:u/Zx9Qk3vTn8@h:1521", "Zx9Qk3vTn8"),
     ("%22token%22%3A%22Zx9Qk3vTn8Lw%22", "Zx9Qk3vTn8"),
     ("api_token Zx9Qk3vTn8Lw2PbR7", "Zx9Qk3vTn8"),
+    ("aws configure set aws_session_token IQoJb3JpZ2luX2VjEJ7xyz", "IQoJb3"),
+    ("login refused for lsv2_sk_0123456789abcdef01", "456789"),
     # Command lines, whole and as lists of words; a pod's environment.
     ("train.py --wandb-api-key abc123 --lr 1", "abc123"),
     ("train.py --token=abc123 --lr 1", "abc123"),

@@ -22,6 +22,8 @@ def test_pieces_are_filled_each_in_its_language():
         ((3,), "rank 3", "rank 3"),
         ((2, 0), "ranks 0 and 2", "rank 0、2"),
         (range(7), "ranks 0 to 6", "rank 0 到 6"),
+        # Nobody counts from the first to the last.
+        ((0, 1, 10**15), "ranks 0, 1 and 1000000000000000", "rank 0、1、1000000000000000"),
         (range(0, 20, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 2 more", "rank 0、2、4、6、8、10、12、14 等 10 个"),
     ],
 )

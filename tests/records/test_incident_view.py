@@ -129,6 +129,7 @@ def test_what_is_nested_deep_is_damaged(rundir, name):
     [
         {"ranks": [{"rank": n, "pid": 1, "host": ""} for n in range(20_000)]},
         {"ranks": [{"rank": 10**9, "pid": 1, "host": ""}]},
+        {"kernel": "kernel\0.txt"},
         {"logs": [{"path": "run.json", "bytes": 1}] * 20_000},
     ],
 )

@@ -105,6 +105,12 @@ def test_several_in_one(tmp_path):
         assert [run.name.rpartition("/")[2] for run in found.runs] == ["z", "c", "b"]
 
 
+def test_more_than_anybody_packs(tmp_path):
+    path = tar(tmp_path / "a.tar", [(f"runs/{n}/run.json", RUN % 1) for n in range(1200)], "w")
+    with unpacked(path) as found:
+        assert len(found.runs) == 1000 and found.not_examined[0].unread and "more than 1,000 run directories" in found.not_examined[0].why
+
+
 def test_names_that_lead_out_and_links(tmp_path, kept):
     members = [
         ("run/run.json", RUN % 1),

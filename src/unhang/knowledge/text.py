@@ -153,7 +153,7 @@ def continued(finding: Finding, more: Text) -> Finding:
 def _ranks_zh(found: Sequence[int]) -> str:
     if not found:
         return "没有任何 rank"
-    if len(found) > 2 and list(found) == list(range(found[0], found[-1] + 1)):
+    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
         return f"rank {found[0]} 到 {found[-1]}"
     shown = "、".join(map(str, found[:8]))
     return f"rank {shown} 等 {len(found)} 个" if len(found) > 8 else f"rank {shown}"

@@ -50,7 +50,7 @@ def ranks(numbers: Iterable[int]) -> str:
         return "no rank"
     if len(found) == 1:
         return f"rank {found[0]}"
-    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
+    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
         return f"ranks {found[0]} to {found[-1]}"
     shown = [str(n) for n in found[:8]] + ([f"{len(found) - 8} more"] if len(found) > 8 else [])
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

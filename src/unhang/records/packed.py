@@ -34,6 +34,7 @@ _LAYERS = 2
 _PACKED_HEAD_BYTES = 1024**2
 _LONGEST_PART_BYTES = 200
 _MOST_PARTS = 12
+_MOST_RUNS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +159,10 @@ class _Taker:
     def _take(self, member: _Member) -> None:
         if self._holds == "runs":
             if (found := MEMBER.fullmatch(member.name)) is not None and self._may_be_taken(member):
+                if found["run"] not in self._roots and len(self._roots) >= _MOST_RUNS:
+                    what = f"{self._given.name}!{found['run']}".rstrip("/")
+                    self._misses.add(_called(what), f"more than {_MOST_RUNS:,} run directories were found; these were not read", unread=True)
+                    return
                 root = self._roots.setdefault(found["run"], self._home / str(len(self._roots)))
                 _write(member, root / found["file"])
         elif not _is_dump(member):

@@ -310,7 +310,7 @@ class RunDir:
         return path.relative_to(self.path).as_posix()
 
     def read_incident(self, number: int) -> Incident:
-        """Raises RunDirError if it is missing or damaged, or lists more ranks or logs than its size can describe."""
+        """Raises RunDirError if it is missing or damaged, or lists more ranks or logs than its size can describe, or a name that no file has."""
         from unhang.records.incident import Incident
 
         path = self.incident(number)
@@ -318,6 +318,11 @@ class RunDir:
         beyond = not all(0 <= number <= _MOST_RANKS for number in (r.rank for r in incident.ranks))
         if beyond or len(incident.ranks) > max(_MANY, size // _BYTES_OF_RANK) or len(incident.logs) > max(_MANY, size // _BYTES_OF_LOG):
             raise RunDirError(f"{path} lists more ranks or logs than a file of its size can describe", cause="unhang did not write it")
+        if any(
+            "\0" in (name or "")
+            for name in (incident.kernel, *(n for r in incident.ranks for n in (r.stacks, r.flight)), *(g.path for g in incident.logs))
+        ):
+            raise RunDirError(f"{path} has a name that no file can have", cause="unhang did not write it")
         return incident
 
     def read_stacks(self, relative: str) -> Stacks:

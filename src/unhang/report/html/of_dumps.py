@@ -19,7 +19,7 @@ _PARTED = ("op", "shape", "dtype", "order", "extra", "lacking")
 _MESSAGES = ("send to", "receive from")
 _NEVER_CAME = ("missing", "p2p-alone")
 # A dump that counts more ranks is damaged.
-_MOST_ROWS = 100_000
+_MOST_ROWS = 20_000
 
 
 def scene_of(examined: Examined, *, title: str = "") -> Scene:
