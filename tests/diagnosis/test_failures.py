@@ -108,6 +108,12 @@ def test_the_same_exception_on_all_ranks(build, lab):
     assert v.primary.says.startswith("every rank raised ValueError") and v.primary.says_zh.startswith("每个 rank 抛出 ValueError")
 
 
+def test_the_same_exception_on_two_ranks_is_as_early_as_the_first_of_them(build, lab):
+    b = build().rank(0, raised=boom(lab, at_s=10.0)).rank(1, raised=boom(lab, at_s=30.0))
+    v = killed(b, lab, 2, at_s=20.0).judge("failure")
+    assert [(f.cause, f.ranks) for f in (v.primary, *v.contributing)] == [("rank-exception", (0, 1)), ("host-oom-or-killed", (2,))]
+
+
 def test_the_earlier_of_two_exceptions_wins(build, lab):
     v = build().rank(0, raised=boom(lab, at_s=30.4, text="late")).rank(1, raised=boom(lab, at_s=30.0, text="early")).judge("failure")
     assert v.primary.ranks == (1,) and "early" in v.primary.says

@@ -21,6 +21,8 @@ def cause(id, leads_to=()):
 def catalogue(monkeypatch):
     known = {c.id: c for c in (cause("disk", ("exception",)), cause("exception"), cause("kill"))}
     monkeypatch.setattr(precedence.catalogue, "load", lambda: known)
+    # Kept once it was asked for: what is made up here would stay for other tests.
+    monkeypatch.setattr(precedence.catalogue, "signatures", dict)
 
 
 def found(id, line, *, standing="established", source="a.log"):
@@ -51,6 +53,13 @@ def test_what_follows_from_another_one_stands_behind_it():
     assert first(found("exception", 10), found("disk", 20, standing="likely"), hits=[hit(10), hit(20)]) == "disk"
     # A guess takes nothing over.
     assert first(found("exception", 10), found("disk", 20, standing="possible"), hits=[hit(10), hit(20)]) == "exception"
+
+
+def test_what_was_printed_again_long_after_led_to_it_all_the_same():
+    far = 20 + 10 * precedence.SAME_EVENT_LINES
+    again = found("disk", 20)
+    again = replace(again, evidence=(*again.evidence, replace(again.evidence[0], line=far)))
+    assert first(found("exception", 10), again, hits=[hit(10), hit(20), hit(far)]) == "disk"
 
 
 def test_what_came_long_after_led_to_nothing():

@@ -387,6 +387,7 @@ def test_a_command_line_is_read_as_a_whole(words, hidden):
 def test_of_a_user_with_a_password_the_user_stays(flag):
     assert redact_command(["curl", "-s", flag, "me:secret:pass", "https://h/x"]) == ("curl", "-s", flag, f"me:{HIDDEN}", "https://h/x")
     assert redact_command(["curl", flag, "me:two words", "x"]) == ("curl", flag, HIDDEN, "x")
+    assert redact_command(["curl", flag, f"me:two1 {flag} me:abc1"]) == ("curl", flag, HIDDEN)
     assert redact_command(["curl", f"{flag}=me:abc"]) == ("curl", f"{flag}=me:{HIDDEN}")
     assert redact_command(["bash", "-c", f"curl {flag} 'me:abc' x"]) == ("bash", "-c", f"curl {flag} 'me:{HIDDEN}' x")
 

@@ -33,8 +33,18 @@ def test_a_ring_that_has_lost_the_time_on_a_host_whose_clock_is_behind(ahead_s):
 @pytest.mark.parametrize("ahead_s", [0, 20])
 def test_a_ring_that_still_has_that_time(ahead_s):
     """Rank 0 began to wait long after the oldest that rank 3 still has."""
-    dumps = {r: of(r, ahead_s if r == 3 else 0, issued=False) for r in range(4)}
-    waits = dumps[0]["entries"][-1]
-    waits["time_created_ns"] = jobs.T0 + 100 * S
-    found = answer(dumps)
+    found = waiting_since(100, ahead_s)
     assert (found.kind, found.ranks, found.waiting) == ("missing", (3,), (0,))
+
+
+def test_a_ring_that_begins_as_the_wait_does():
+    """The oldest that rank 3 still has is of 70 s: clocks that agree are some seconds apart."""
+    for waits_s, told in ((73, ("cannot-tell", (3,))), (77, ("missing", ()))):
+        found = waiting_since(waits_s, 0)
+        assert (found.kind, found.unseen) == told
+
+
+def waiting_since(waits_s, ahead_s):
+    dumps = {r: of(r, ahead_s if r == 3 else 0, issued=False) for r in range(4)}
+    dumps[0]["entries"][-1]["time_created_ns"] = jobs.T0 + waits_s * S
+    return answer(dumps)

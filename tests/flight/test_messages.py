@@ -103,6 +103,16 @@ def test_a_receive_from_anybody_fits():
     assert (found.kind, found.ranks) == ("transport", (0, 1))
 
 
+def test_a_message_in_another_group_is_no_other_half():
+    groups = PAIR | {"pp": ("pp", [0, 1])}
+    for group, kind in ((("0", "default_pg"), "transport"), (("pp", "pp"), "groups-crossed")):
+        dumps = {
+            0: jobs.dump([*history(1), message(1, "send 0->1", state=OPEN)], groups),
+            1: jobs.dump([*history(1), message(1, "recv 1<-0", state=OPEN, group=group)], groups),
+        }
+        assert judge(recordings(dumps)).kind == kind
+
+
 def answer_of(sent, got):
     dumps = {
         0: jobs.dump([*history(1), message(1, sent, elements=4, number=1, state=OPEN, t=5000)], PAIR),

@@ -641,6 +641,19 @@ def test_every_rank_that_holds_up_others_is_told():
     assert [(o.kind, o.ranks, o.group_name, o.waiting) for o in found.also] == [("missing", (n + 4,), f"dp{n}", (n,)) for n in (1, 2, 3)]
 
 
+def test_of_two_groups_that_lack_the_same_rank_both_are_told():
+    names = {"0": ("default_pg", list(range(6))), "a": ("a", [0, 2, 3]), "b": ("b", [1, 3, 4]), "c": ("c", [5, 2])}
+
+    def of(r):
+        here = [jobs.entry(5, (g, g), 1, "all_reduce", 4, 30, "started", t=10_000 + r) for g, n in (("a", 0), ("b", 1), ("c", 5)) if n == r]
+        return jobs.dump([*history(3), *here], {g: v for g, v in names.items() if r in v[1]})
+
+    found = answer({r: of(r) for r in range(6)})
+    assert (found.kind, found.ranks, found.group_name) == ("missing", (2, 3), "a")
+    # Whom the first lacks alone tells nothing new.
+    assert [(o.kind, o.ranks, o.group_name) for o in found.also] == [("missing", (3, 4), "b")]
+
+
 def test_beside_ranks_that_parted_who_has_not_come_is_told():
     def of(r):
         return [] if r == 2 else [last(4, "started", op="broadcast" if r == 3 else "all_reduce")]

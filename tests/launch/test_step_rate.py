@@ -87,6 +87,17 @@ def test_steps_are_counted_not_heartbeats():
     assert rhythm.threshold_s == FLOOR_S
 
 
+def test_what_was_before_a_group_was_joined_is_no_gap():
+    rhythm = Rhythm()
+    rhythm.begin(0, t=0.0)
+    for joined_s in (100.0, 200.0):
+        rhythm.progress(0, t=joined_s)
+        rhythm.begin(0, t=joined_s)
+        rhythm.progress(0, t=joined_s + 1.0, steps=1)
+    rhythm.progress(0, t=202.0, steps=1)
+    assert rhythm.usual_gap_s == pytest.approx(1.0)
+
+
 def test_what_is_forgotten_is_learned_anew():
     rhythm = Rhythm()
     rhythm.begin(0, t=0.0)

@@ -140,6 +140,8 @@ def test_hits_are_bounded_in_all(tmp_path):
     path.write_text("needle 7 haystack\n" * 1000)
     found = read(path, Needles(SIGNATURES), at_most=20)
     assert len(found.hits) <= 20 and {found.hits[0].line, found.hits[-1].line} == {1, 1000}
+    newest = read(path, Needles([PLAIN._replace(newest=True)]), at_most=4)
+    assert [h.line for h in newest.hits] == [997, 998, 999, 1000]
 
 
 def test_it_stops_when_told(tmp_path):
@@ -167,6 +169,9 @@ def test_ranks_that_printed(tmp_path):
     path = tmp_path / "log"
     path.write_text("[rank0]: a\n[rank12]: b\n[rank1023]: c\n[rank]: d\n")
     assert read(path, Needles([PLAIN])).ranks == {0, 12, 1023}
+    for alone in (9, 10, 99, 100, 999):
+        path.write_text(f"[rank{alone}]: a\n")
+        assert read(path, Needles([PLAIN])).ranks == {alone}
     named = tmp_path / "rank5.log"
     named.write_text("a\n")
     assert read(named, Needles([PLAIN])).ranks == {5}

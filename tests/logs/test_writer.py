@@ -22,6 +22,7 @@ from unhang.logs import Writer, rank_at, writer_at
         ("node7:4711:4712 [0] NCCL INFO boom", Writer(host="node7", pid=4711)),
         ("[rank2]: half a linenode7:4711:4712 [0] NCCL INFO boom", Writer(host="linenode7", pid=4711)),
         ("node7:4711:4712 [0] NCCL INFO Cha[rank1]: boom", Writer(rank=1)),
+        ("[Rank 1] half a line node7:4711:4712 [0] NCCL INFO boom", Writer(host="node7", pid=4711)),
         ("node7:1:2 [0] NCCL INFO Cha node8:4711:4712 [1] NCCL WARN boom", Writer(host="node8", pid=4711)),
         ("[rank2]:[2026-11-03 10:00:01] node7:4711:4712 [0] boom", Writer(rank=2, host="node7", pid=4711)),
         ("[rank9]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 1] boom", Writer(rank=9, group_rank=1)),

@@ -203,6 +203,28 @@ def test_what_an_earlier_group_of_that_name_said_is_no_answer(fresh):
     assert fresh(2)(made_again) == [expected, expected]
 
 
+def evaluates_after(rank: int) -> int:
+    """The first call has failed; in an evaluation whose number begins with the same digit rank 0 waits for longer than it takes to look around."""
+    with pytest.raises(ValueError if rank else unhang.PeerFailed):
+        unhang.all_reduce(torch.ones(3), deadline=-1 if rank else 20)
+    for _ in range(10):
+        unhang.all_reduce(torch.ones(3), deadline=20)
+
+    begun: list[int] = []
+
+    def scores(data: object, size: int) -> dict[str, float]:
+        begun.append(size)
+        time.sleep(4 * rank * abort.LOOK_S)
+        return {"score": unhang.all_reduce(torch.ones(3), deadline=20)[0].item()}
+
+    unhang.evaluate(scores, {"one": [1]}, batch_size=1, deadline=20)
+    return len(begun)
+
+
+def test_what_ended_a_call_ends_none_whose_number_begins_with_its(fresh):
+    assert fresh(2)(evaluates_after) == [1, 1]
+
+
 class Unended:
     """Of which nobody will ever hear, while a user presses Ctrl-C a second time."""
 

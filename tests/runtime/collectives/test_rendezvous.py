@@ -288,6 +288,24 @@ def test_who_is_answered_already_founds_no_other_round():
     assert one.meet(0) is True and one.round == other.round
 
 
+def test_whose_seat_is_taken_in_a_round_is_not_let_into_it_again():
+    first, one, other = meetings(3)
+    later = Rendezvous(one.root, range(3), 1)
+    for process in (one, later):
+        first.hello()
+        process.hello()
+        first.tend(first.root)
+        process.tend(process.root)
+    assert one.round == first.round and later.round == ""
+    later.hello()
+    first.tend(first.root)
+    # Were it answered by the first round, it would not hear of this one.
+    assert other.meet(0.01) is True
+    other.tend(other.root)
+    later.tend(later.root)
+    assert later.round == other.round
+
+
 def test_the_first_rank_leaves_a_round_that_it_has_had_to_itself_and_no_other():
     first, one = meetings(2)
     first.hello()
