@@ -25,14 +25,18 @@ def test_areas_say_what_stands_against_them_and_what_was_not_seen(machine):
     assert [(f.cause, f.severity) for f in seen.findings if f.severity != "note"] == [("shm-exhausted", "error")]
 
 
-def test_what_a_subject_could_not_see_of_itself_makes_it_unknown(machine):
+def test_what_a_subject_could_not_see_of_itself_makes_it_unknown(machine, monkeypatch):
     without = doctor.examine(taken(machine, total=8192 * MIB, free=8000 * MIB))
     # What is only worth knowing stands against nothing, and is not passed over either.
     assert {a.id: a.state for a in without.areas}["shm"] == "noted" and [f.severity for f in without.findings if f.area == "shm"] == ["note"]
     host = machine({"/proc/mounts": "tmpfs /dev/shm tmpfs rw 0 0\n", "/dev/shm": None})
-    host.spaces["/dev/shm"] = Space(total_bytes=8192 * MIB, free_bytes=8000 * MIB, inodes=0, free_inodes=0)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(host, "space", refuse)
     (area,) = doctor.examine(snapshot.take(host, only=["shm"])).areas
-    assert (area.state, area.unread) == ("unknown", ("System V shared memory",))
+    assert (area.state, area.unread) == ("unknown", ("/dev/shm: Permission denied",))
 
 
 def test_a_cause_that_fails_is_told_and_hides_nothing(machine, monkeypatch):

@@ -82,7 +82,6 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("processes that {} were too short for", "{} 内来不及查看的进程"),
     ("processes outside of this container", "此容器之外的进程"),
     ("processes that /proc hides", "被 /proc 隐藏的进程"),
-    ("System V shared memory", "System V 共享内存"),
     ("the speed of writing to {} ({})", "{} 的写入速度（{}）"),
     ("it did not end in time", "没有在限定时间内结束"),
     ("too little room", "空间太小"),
