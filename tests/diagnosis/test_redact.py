@@ -60,6 +60,8 @@ SECRETS = [
     ("jdbc:oracle:thin:u/Zx9Qk3vTn8@h:1521", "Zx9Qk3vTn8"),
     ("%22token%22%3A%22Zx9Qk3vTn8Lw%22", "Zx9Qk3vTn8"),
     ("api_token Zx9Qk3vTn8Lw2PbR7", "Zx9Qk3vTn8"),
+    ("DB_DSN=u:Zx9Qk3vTn8@tcp(h:3306)/x", "Zx9Qk3vTn8"),
+    ("ms-0a1b2c3d-1111-4222-8333-0123456789ab", "0a1b2c3d"),
     ("aws configure set aws_session_token IQoJb3JpZ2luX2VjEJ7xyz", "IQoJb3"),
     ("login refused for lsv2_sk_0123456789abcdef01", "456789"),
     # Command lines, whole and as lists of words; a pod's environment.

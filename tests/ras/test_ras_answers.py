@@ -193,3 +193,23 @@ def test_an_answer_takes_not_much_more_memory_than_its_size():
         tracemalloc.stop()
     assert len(report.communicators[0].members) == 512
     assert peak < 3 * len(data)
+
+
+def test_as_many_dead_as_missing_take_little_time(cpu_seconds):
+    cpu_seconds(5)
+    count = 8_000
+    answer = [
+        "NCCL version 2.27.3 compiled with CUDA 12.8",
+        "Communicators... (0.00s)",
+        f"0 1 1 1 {count} {count} RUNNING INCOMPLETE",
+        "Errors",
+        "DEAD",
+        f"{count} job processes are considered dead",
+        *(f"Process {n + 1} on node b managing GPU 0" for n in range(count)),
+        "#0-0 (abcdef) INCOMPLETE",
+        f"Missing communicator data from {count} ranks",
+        *(f"Rank {n} -- GPU 0 managed by process {n + 1} on node b" for n in range(count)),
+        "Warnings",
+    ]
+    (communicator,) = parse("\n".join(answer).encode(), source="ras").communicators
+    assert communicator.missing_count == count and all(m.dead for m in communicator.missing)

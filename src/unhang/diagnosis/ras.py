@@ -142,6 +142,7 @@ class _Scene:
         named = Text(": {process}", "：{process}").fill(process=_process(first)) if first is not None and count == 1 else NOTHING
         c = missing[0][0] if missing else None
         gone = () if c is None else tuple(m.rank for m in c.missing if m.unresponsive is not False)
+        given_up = set(report.dead)
         return self._finding(
             who
             + named
@@ -152,7 +153,7 @@ class _Scene:
             (
                 *(
                     Text("no answer: {process}{dead}", "没有应答：{process}{dead}").fill(
-                        process=_process(p), dead=Text(" (given up)", "（已放弃）") if p in report.dead else NOTHING
+                        process=_process(p), dead=Text(" (given up)", "（已放弃）") if p in given_up else NOTHING
                     )
                     for p in (*report.dead, *report.silent)
                 ),

@@ -239,5 +239,5 @@ def opened(path: Path) -> Iterator[Opened]:
 def _refused(name: str) -> Iterator[None]:
     try:
         yield
-    except (tarfile.TarError, EOFError, ValueError) as e:
+    except (tarfile.TarError, EOFError, ValueError, RecursionError) as e:
         raise UnhangError(f"{name} is damaged, or no archive of unhang pack: {e}") from e

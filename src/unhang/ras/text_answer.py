@@ -20,7 +20,7 @@ from unhang.ras.model import Communicator, Failure, InState, Launched, Member, M
 # No job comes near; a damaged number must not fill the memory.
 MAX_RANKS = 1 << 20
 # Ranks that are filled in, over all communicators.
-_MAX_FILLED = 4_000_000
+_MAX_FILLED = 250_000
 _MAX_LINE_BYTES = 8192
 # NCCL writes a list of bare ranks into 1024 bytes and cuts what does not fit.
 _LIST_BYTES = 1000
@@ -96,6 +96,7 @@ class _Reader:
         self.silent: list[Process] = []
         self.silent_count = 0
         self.dead: list[Process] = []
+        self._dead_ids: set[tuple[str | None, int | None]] = set()
         self.dead_count = 0
         self.timeouts = 0
         # The version stands in every training's log, and "Errors" in many.
@@ -158,7 +159,11 @@ class _Reader:
             self._begin(None, line)
         elif found := _PROCESS.match(line):
             process = Process(host=found[2], pid=int(found[1]), nvml_devs=_numbers(found[4] or found[3]))
-            (self.dead if self._problem == "DEAD" else self.silent).append(process)
+            if self._problem == "DEAD":
+                self.dead.append(process)
+                self._dead_ids.add((process.host, process.pid))
+            else:
+                self.silent.append(process)
         elif found := _DEAD.match(line):
             self.dead_count = int(found[1])
         elif found := _TIMEOUTS.match(line):
@@ -221,13 +226,13 @@ class _Reader:
             ranks.pop()
         if which == "unknown" and self._group is not None:
             self._group.ranks.extend(ranks)
-        for rank in ranks:
-            if which == "missing":
+        for rank in ranks if which == "missing" else ():
+            if rank not in detail.absent:
                 detail.absent[rank] = self._missing(rank, detail, unresponsive=True)
 
     def _missing(self, rank: int, detail: _Detail, *, unresponsive: bool) -> Missing:
         host, pid, nvml_dev = detail.where.get(rank, (None, None, None))
-        dead = any(p.pid == pid and p.host == host for p in self.dead) if pid is not None and len(self.dead) == self.dead_count else None
+        dead = (host, pid) in self._dead_ids if pid is not None and len(self.dead) == self.dead_count else None
         return Missing(rank=rank, host=host, pid=pid, nvml_dev=nvml_dev, unresponsive=unresponsive, dead=dead)
 
 

@@ -73,6 +73,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
         "{} lists more ranks or logs than a file of its size can describe",
         "{} 列出的 rank 或日志数量超过该大小的文件所能描述的数量",
     ),
+    ("{} has a name that no file can have", "{} 中含有任何文件都不可能有的名称"),
     ("{} is not a run directory: it has no run.json", "{} 不是运行目录：其中没有 run.json"),
     ("unhang run makes them as runs/<name>-<time>/", "unhang run 会创建 runs/<名称>-<时间>/"),
     ("unhang run makes run directories as runs/<name>-<time>/", "unhang run 会创建运行目录 runs/<名称>-<时间>/"),

@@ -84,6 +84,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("no logs: {}", "不是日志：{}"),
     ("it is no log: {}", "不是日志：{}"),
     ("more than {} files were found; these were not read", "找到的文件超过 {} 个；这些没有读取"),
+    ("more than {} run directories were found; these were not read", "找到的运行目录超过 {} 个；这些没有读取"),
     ("more than {} names were found; the rest was not looked at", "找到的名称超过 {} 个；其余的没有查看"),
     ("only a part of it was read: see {}", "只读取了一部分：见 {}"),
     ("it is packed more than {} times over; it was not read", "嵌套压缩超过 {} 层；没有读取"),
