@@ -326,6 +326,8 @@ def test_a_pipe_that_nobody_writes_is_not_waited_for_without_end(run, tmp_path, 
     os.mkfifo(tmp_path / "pipe")
     assert "nothing came for 0.2 s" in str(run("--check", tmp_path / "pipe").exception)
     assert "Is a directory" in str(run("--check", tmp_path).exception)
+    (tmp_path / "large").write_text("x: y\n" * 60_000)
+    assert "larger than 256 KiB" in str(run("--check", tmp_path / "large").exception)
 
 
 @pytest.mark.timeout(60)

@@ -162,7 +162,12 @@ def test_bad_input(run, arguments, words):
 
 
 def test_bad_files(run, tmp_path):
-    for name, data, words in (("a.bin", b"\0\1", "no text"), ("a.yaml", b"a: [", "no YAML")):
+    for name, data, words in (
+        ("a.bin", b"\0\1", "no text"),
+        ("a.yaml", b"a: [", "no YAML"),
+        ("a.sh", b"A=b\n" * 70_000, "larger than 256 KiB"),
+        ("b.sh", b"NCCL_ALGO=b\n" * 2_001, "more than 2000 variables"),
+    ):
         (tmp_path / name).write_bytes(data)
         assert words in str(run(tmp_path / name).exception)
     assert "no directory" in str(run("--libs", tmp_path / "none", libs=False).exception)

@@ -53,7 +53,7 @@ def test_no_sentence_is_hidden_by_one_that_fits_more(zh, en):
         ("cannot read /a: b/host.json: No such file or directory", "无法读取 /a：b/host.json: No such file or directory"),
         ("there is no area named 'nope'", "没有名为 'nope' 的方面"),
         ("--yes is for --fix", "--yes 只用于 --fix"),
-        ("train.sh is larger than 16 MiB: no script", "train.sh 大于 16 MiB，不是脚本"),
+        ("train.sh is larger than 256 KiB: no script", "train.sh 大于 256 KiB，不是脚本"),
         ("unhang.toml: [run] set shm=maybe: it is on or off", "unhang.toml：[run] set shm=maybe：应为 on 或 off"),
         ("cannot read a.log: Permission denied", "无法读取 a.log：没有权限"),
         ("there is no log in /d", "/d 中没有日志"),

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from unhang import fsio
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
+from unhang.files.opening import MAX_BYTES
 from unhang.knowledge.text import Text
 from unhang.remedies import lint
 from unhang.remedies.lint.documents import Problem
 from unhang.report import language, screen
 
-_MAX_BYTES = 4 * 1024 * 1024
 _STDIN = "-"
 # What is made by a command (`<(ssh host cat FILE)`) takes a while; a named pipe may have nobody who writes.
 _PATIENCE_S = 60
@@ -104,12 +104,14 @@ def as_json(one: Checked) -> dict[str, object]:
 
 def _text(name: str) -> str:
     try:
-        data = fsio.read_stdin().read(_MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
+        data = fsio.read_stdin().read(MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
     except OSError as e:
         raise UnhangError(f"cannot read {name}: {e.strerror}") from e
     if data.startswith(_UTF_16):
         raise UnhangError(f"{name} is UTF-16, which no launcher reads", hint=f"iconv -f UTF-16 -t UTF-8 {fsio.as_argument(name)}")
-    if len(data) > _MAX_BYTES or b"\0" in data:
+    if len(data) > MAX_BYTES:
+        raise UnhangError(f"{name} is larger than {MAX_BYTES >> 10} KiB: no file of a launcher")
+    if b"\0" in data:
         raise UnhangError(f"{name} is no file of a launcher")
     return data.decode("utf-8", errors="surrogateescape")
 
@@ -119,10 +121,10 @@ def _waited_for(name: str) -> bytes:
     fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     data = b""
     with os.fdopen(fd, "rb", buffering=0) as f:
-        while len(data) <= _MAX_BYTES:
+        while len(data) <= MAX_BYTES:
             if not select.select([f], [], [], _PATIENCE_S)[0]:
                 raise TimeoutError(errno.ETIMEDOUT, f"nothing came for {_PATIENCE_S} s", name)
-            read = f.read(_MAX_BYTES + 1 - len(data))
+            read = f.read(MAX_BYTES + 1 - len(data))
             if read == b"":
                 break
             data += read or b""

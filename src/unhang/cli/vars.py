@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]+")
 _SETTING = re.compile(r"[A-Z][A-Z0-9_]+=[^\n]*")
-_MAX_BYTES = 16 * 1024 * 1024
 
 
 def register(app: typer.Typer) -> None:
@@ -130,31 +129,35 @@ def _read(name: str) -> Parsed:
     from unhang import fsio
     from unhang.errors import UnhangError
     from unhang.files import opening
+    from unhang.variables.known import is_known
 
     try:
-        data = fsio.read_stdin().read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
+        data = fsio.read_stdin().read(opening.MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
     except OSError as e:
         capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
         if isinstance(e, IsADirectoryError):
             inside = fsio.as_argument(f"{name.rstrip('/')}/train.sh")
             raise UnhangError(f"{name} is a directory", says_zh=f"{name} 是目录", hint=f"unhang vars {inside}") from e
         raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e
-    if len(data) > _MAX_BYTES:
-        raise UnhangError(f"{name} is larger than {_MAX_BYTES >> 20} MiB: no script")
+    if len(data) > opening.MAX_BYTES:
+        raise UnhangError(f"{name} is larger than {opening.MAX_BYTES >> 10} KiB: no script")
     if b"\0" in data:
         raise UnhangError(f"{name} is no text")
-    return opening.parse(name, data.decode("utf-8", errors="surrogateescape"))
+    parsed = opening.parse(name, data.decode("utf-8", errors="surrogateescape"))
+    opening.check_number(sum(is_known(s.name) for s in parsed.settings))
+    return parsed
 
 
 def _of_file(path: Path) -> bytes:
     from unhang import fsio
     from unhang.errors import UnhangError
+    from unhang.files import opening
 
     # A shell's <(command) is one, too, and has a writer.
     if path.is_fifo() and path.parts[1:2] not in (("dev",), ("proc",)):
         raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {fsio.as_argument(path)}")
     with path.open("rb") as f:
-        return f.read(_MAX_BYTES + 1)
+        return f.read(opening.MAX_BYTES + 1)
 
 
 def _unclosed(name: str, parsed: Parsed) -> Iterator[NotExamined]:

@@ -15,11 +15,13 @@ _ALL_HEREDOC = re.compile(r"<<-?(?P<quote>['\"]?)\w+(?P=quote)[ \t\r]*\n")
 _EXEC = re.compile(r"\[\s*\"")
 _JSON_WORD = re.compile(r'"(?P<word>[^"\\\n]*)"')
 _PAIR = re.compile(r"(?:[ \t]|\\\r?\n(?:[ \t]*#.*\n)*)*(?P<name>[A-Za-z_][\w.-]*)=(?P<value>(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\[^\n\r]|[^\s\\\"'])*)")
+_USED = re.compile(r"\$\{?(\w+)")
 _OLD = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]+(?P<value>.*)")
 
 
 def parse(text: str) -> Parsed:
     lines = Lines(text=text)
+    used = set(_USED.findall(text))
     settings: list[Found] = []
     scripts: list[Parsed] = []
     row = 0
@@ -40,7 +42,7 @@ def parse(text: str) -> Parsed:
                 settings += _of_env(text, begin, end, first)
             elif name == "ARG":
                 # `ENV A=$A` hands it on.
-                settings += [replace(one, only_in_build=re.search(rf"\$\{{?{one.name}\b", text) is None) for one in _of_arg(text, begin, end, first)]
+                settings += [replace(one, only_in_build=one.name not in used) for one in _of_arg(text, begin, end, first)]
             else:
                 script = _of_command(text, begin, end, lines)
                 scripts.append(script)

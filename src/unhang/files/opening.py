@@ -10,6 +10,9 @@ from unhang.files import dockerfile, python_file, shell, yaml_file
 from unhang.files.found import Parsed
 
 _SHEBANG_OF_PYTHON = re.compile(r"#!.*\bpython")
+# What people write by hand is far smaller, and readers take seconds and much memory for more.
+MAX_BYTES = 256 * 1024
+MOST_SETTINGS = 2000
 OTHER_SHELLS = (".csh", ".tcsh", ".fish")
 _SHEBANG_OF_OTHERS = re.compile(r"#!.*\b(?:t?csh|fish)\b")
 _DOCKER = re.compile(r"(?:[\w.-]*\.)?(?:dockerfile|containerfile)(?:\.[\w.-]+)?", re.IGNORECASE)
@@ -28,3 +31,9 @@ def parse(name: str, text: str) -> Parsed:
     if _DOCKER.fullmatch(PurePath(name).name) or _FROM.match(text):
         return dockerfile.parse(text)
     return shell.parse(text, for_others=name.endswith(".env"))
+
+
+def check_number(settings: int) -> None:
+    """Raises UnhangError for more settings than can be judged in a second or two."""
+    if settings > MOST_SETTINGS:
+        raise UnhangError(f"more than {MOST_SETTINGS} variables are set in it: that is no file of a launcher")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from unhang.errors import UnhangError
 from unhang.files.found import Found, Lines, Parsed, Said, Unclosed
 from unhang.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 
@@ -37,6 +38,7 @@ _PER_NODE = re.compile(r"#SBATCH\s(?:.*\s)?(?:--ntasks-per-node[= ]|--gpus-per-n
 # `torchrun --nnodes $WORLD_SIZE` knows what it counts.
 _COUNTS_HOSTS = re.compile(r"--(?:nnodes|num[_-]machines|num[_-]nodes)[= ]+\"?\$\{?WORLD_SIZE\b")
 _LOADS_ROCM = re.compile(r"^[ \t]*(?:module|ml)[ \t][^#\n;&|]*\brocm(?:/(?P<release>[\w.]+))?(?=[ \t\r;&|]|$)", re.MULTILINE)
+_MOST_HOPS = 20
 _USED = re.compile(r"\$\{?(\w+)")
 
 
@@ -53,14 +55,18 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
     all_exported = for_others
     # The words and brackets that began the blocks which a command stands in.
     blocks: list[str] = []
-    # Of each setting how many programs ran before it.
-    where: dict[int, int] = {}
+    # By name which settings were made since the last program ran, and which of all are unset: what a program got before stays.
+    since: dict[str, list[int]] = {}
+    undone: set[int] = set()
     ran = commented = 0
     cutter = Cutter(text, finish, indent)
     seen = _Seen(lines=lines, indent=indent)
     arrays: list[Word] = []
     for between, words in cutter.commands(begin):
-        settings += _of_comments(cutter.comments[commented:], lines)
+        for one in _of_comments(cutter.comments[commented:], lines):
+            if not ran:
+                since.setdefault(one.name, []).append(len(settings))
+            settings.append(one)
         commented = len(cutter.comments)
         found, said = _of_command(words, seen)
         is_within = _enter(blocks, between, words)
@@ -69,15 +75,17 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
         if first in _DECLARING and _exports(rest):
             exported |= {w.raw for w in rest[1:] if _NAME.fullmatch(w.raw)} | {f.name for f in found}
         elif first == "unset" and not is_within:
-            # What a program got before stays.
-            names = {w.raw for w in rest[1:]}
-            settings = [s for s in settings if s.name not in names or where.get(s.at, 0) != ran]
+            undone.update(i for w in rest[1:] for i in since.pop(w.raw, ()))
         all_exported |= first == "set" and any(w.raw in ("-a", "-o", "allexport") for w in rest[1:])
-        ran += bool(rest) and first not in _FOR_ITSELF and not first.startswith("((") and not all(ASSIGNMENT.match(w.raw) for w in rest)
-        where |= {f.at: ran for f in found}
-        settings += found
+        if rest and first not in _FOR_ITSELF and not first.startswith("((") and not all(ASSIGNMENT.match(w.raw) for w in rest):
+            ran += 1
+            since.clear()
+        for one in found:
+            since.setdefault(one.name, []).append(len(settings))
+            settings.append(one)
         options += said
         arrays += [w for w in words if w.elements is not None]
+    settings = [s for i, s in enumerate(settings) if i not in undone]
     settings += _of_comments(cutter.comments[commented:], lines)
     for script in seen.scripts:
         settings += script.settings
@@ -177,7 +185,8 @@ def _of_command(words: list[Word], seen: _Seen) -> tuple[list[Found], list[Said]
         return [*found, *handed], said
     named = [_assigned(word) for word in body[1:]]
     alone = all(n is not None or w.raw.startswith("-") for n, w in zip(named, body[1:], strict=True))
-    return [_found(word, line, lines, exported=_exports(body), alone=alone) for word in named if word is not None], []
+    exported = _exports(body)
+    return [_found(word, line, lines, exported=exported, alone=alone) for word in named if word is not None], []
 
 
 def _ahead(words: list[Word]) -> int:
@@ -193,15 +202,17 @@ def _assigned(word: Word) -> Word | None:
     return Word(raw=word.raw[1:].removesuffix(quote[0]), start=word.start + 1, end=word.end)
 
 
-def _of_arguments(words: list[Word], line: int | None, seen: _Seen) -> tuple[list[Found], list[Said]]:
+def _of_arguments(words: list[Word], line: int | None, seen: _Seen, hops: int = 0) -> tuple[list[Found], list[Said]]:
     """What a program is handed: `env A=b`, `-x A=b`, `--export=ALL,A=b`, and the scripts that shells are, `bash -c 'A=b cmd'`.
 
-    Without `line` each setting has the one of its own flag or word.
+    Without `line` each setting has the one of its own flag or word. `hops` counts the hosts that ssh has gone through to get there.
     """
     lines = seen.lines
     found: list[Found] = []
     said: list[Said] = []
     in_env = of_deepspeed = False
+    # Whether the words so far only start the program that follows: `sudo timeout 5 ssh`.
+    only_start = True
     of_shell = ""
     previous: Word | None = None
     if words and words[0].raw.rpartition("/")[2] in _OF_TEXT:
@@ -215,8 +226,11 @@ def _of_arguments(words: list[Word], line: int | None, seen: _Seen) -> tuple[lis
         before = "" if previous is None else previous.raw
         assigned = _assigned(word)
         program = raw.rpartition("/")[2]
-        if program == "ssh" and _is_begun_by(words[:n]):
-            handed, told = _of_remote(words[n + 1 :], line, seen)
+        # No `--rsh ssh`.
+        if program == "ssh" and only_start and not before.startswith("--"):
+            if hops == _MOST_HOPS:
+                raise UnhangError(f"more than {_MOST_HOPS} hosts, each reached by ssh from the one before: that is no script")
+            handed, told = _of_remote(words[n + 1 :], line, seen, hops + 1)
             return [*found, *handed], [*said, *told]
         if of_shell and _SCRIPT_FLAG.fullmatch(before):
             seen.script(word)
@@ -253,19 +267,13 @@ def _of_arguments(words: list[Word], line: int | None, seen: _Seen) -> tuple[lis
         elif raw in ("--hostfile", "-H") and of_deepspeed:
             said.append(Said(name="launcher", value="deepspeed", line=lines.of(word.start)))
         of_deepspeed = of_deepspeed or program == "deepspeed"
+        is_ahead = raw in _BEFORE_SSH or raw.startswith("-") or raw[:1].isdigit() or ASSIGNMENT.match(raw) is not None or before in _TAKES_WORD
+        only_start = only_start and is_ahead
         previous = word
     return found, said
 
 
-def _is_begun_by(words: list[Word]) -> bool:
-    """Whether these only start the program that follows: `sudo timeout 5 ssh`, and no `--rsh ssh`."""
-    return all(
-        w.raw in _BEFORE_SSH or w.raw.startswith("-") or w.raw[:1].isdigit() or ASSIGNMENT.match(w.raw) or (n and words[n - 1].raw in _TAKES_WORD)
-        for n, w in enumerate(words)
-    ) and not (words and words[-1].raw.startswith("--"))
-
-
-def _of_remote(words: list[Word], line: int | None, seen: _Seen) -> tuple[list[Found], list[Said]]:
+def _of_remote(words: list[Word], line: int | None, seen: _Seen, hops: int) -> tuple[list[Found], list[Said]]:
     """What stands behind `ssh`: options, the host, and the command."""
     at = 0
     while at < len(words) and words[at].raw.startswith("-"):
@@ -275,7 +283,7 @@ def _of_remote(words: list[Word], line: int | None, seen: _Seen) -> tuple[list[F
         seen.script(rest[0])
         rest = rest[1:]
     ahead = _ahead(rest)
-    handed, said = _of_arguments(rest[ahead:], line, seen)
+    handed, said = _of_arguments(rest[ahead:], line, seen, hops)
     return [*(_found(word, line, seen.lines) for word in rest[:ahead]), *handed], said
 
 

@@ -54,7 +54,7 @@ class Cutter:
         words: list[Word] = []
         between = ""
         heredocs: list[tuple[str, bool, int]] = []
-        is_target = False
+        is_target = is_test = False
         i = begin
         while i < finish:
             c = text[i]
@@ -67,14 +67,14 @@ class Cutter:
             elif text.startswith("((", i) and all(w.raw in _BEFORE_COMMANDS or w.raw == "for" for w in words) and (end := self._arithmetic(i)):
                 # `if ((x)) then` needs no ; between.
                 yield between, [*words, self._word(i, end)]
-                words, between = [], ""
+                words, between, is_test = [], "", False
                 i = end
             elif text.startswith("&>", i):
                 i += 1
             elif c in _OPERATORS:
                 if words:
                     yield between, words
-                    words, between = [], ""
+                    words, between, is_test = [], "", False
                 between += c
                 is_target = False
                 i = self._behind_operator(i, heredocs)
@@ -93,11 +93,12 @@ class Cutter:
                     self.unclosed.append(("bracket" if word.elements is not None else "quote", i))
                 if not is_target and not is_number:
                     words.append(word)
+                    is_test = is_test or word.raw == "[["
                 is_target = False
                 i = end
-                if word.raw == "]]" and any(w.raw == "[[" for w in words):
+                if word.raw == "]]" and is_test:
                     yield between, words
-                    words, between = [], ""
+                    words, between, is_test = [], "", False
         if words:
             yield between, words
         for _, _, at in heredocs:

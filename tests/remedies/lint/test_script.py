@@ -8,6 +8,7 @@ import time
 import pytest
 from tests.tables import for_each
 
+from unhang.errors import UnhangError
 from unhang.remedies.lint import check
 from unhang.remedies.lint.starts import read
 
@@ -343,6 +344,43 @@ LARGE = {
     "documents": ("kubernetes", lambda n: "apiVersion: v1\nkind: Pod\nspec: {containers: [{command: [torchrun, train.py]}]}\n---\n" * n),
     "fields": ("llamafactory", lambda n: "stage: sft\n" + "".join(f"num_procesess{i}: 2\n" for i in range(n))),
 }
+
+
+_NESTED = "".join(f"{a}='" + f'bash -c "${b}";' * 20 + "'\n" for a, b in itertools.pairwise("ABCDEFGH"))
+_BLANK = "A=' '\n" + "".join(f"{b}='" + f"${a} " * 60 + "'\n" for a, b in itertools.pairwise("ABCDEFG"))
+
+
+@for_each(
+    ("text", "says"),
+    [
+        ("A=b\n" * 3_000 + "x\n", "more than 2000 variables"),
+        ("torchrun x\n" * 2_001, "more than 2000 launchers"),
+        ("x " * 60_000 + "\ny\n", "more than 50000 words"),
+        ("A='" + "a " * 1_999 + "'\n" + "x $A\n" * 20_000, "more than 50000 words"),
+        (_NESTED + 'bash -c "$A"\n', "more than 50000 words"),
+        (_BLANK + "x $G\n", None),
+        ("! " * 15_000 + "x\n", None),
+    ],
+    ids=["variables", "launchers", "words", "filled-in", "nested", "blank", "reserved"],
+)
+def test_what_no_one_writes_is_refused_or_read_at_once(text, says):
+    begun = time.process_time()
+    if says is None:
+        assert not read(text).starts
+    else:
+        with pytest.raises(UnhangError, match=says):
+            read(text)
+    assert time.process_time() - begun < 3
+
+
+def test_more_variables_than_a_file_has_are_not_judged():
+    with pytest.raises(UnhangError, match="more than 2000 variables"):
+        check("Dockerfile", "FROM x\n" + "ENV A=b\n" * 2_001)
+
+
+def test_launchers_share_the_variables_that_were_set_before():
+    first, second, third = read("A=b\ntorchrun x\ntorchrun y\nA=c\ntorchrun z\n").starts
+    assert first.variables is second.variables and third.variables["A"].text == "c" and first.variables["A"].text == "b"
 
 
 @pytest.mark.parametrize("name", LARGE)

@@ -286,6 +286,10 @@ def test_what_is_nested_too_deeply(name, text):
         "A=(" * 20_000,
         "run --export=" + "A=b," * 20_000,
         "A=(" + "A=b " * 5_000 + ")",
+        "x=1\nunset y\n" * 20_000,
+        "export " + "A=b " * 40_000,
+        "x" + " ]]" * 60_000,
+        "--rsh ssh " * 40_000,
     ],
     ids=[
         "blank-lines",
@@ -301,12 +305,29 @@ def test_what_is_nested_too_deeply(name, text):
         "brackets",
         "list",
         "array",
+        "unset-by-many",
+        "exported",
+        "tests",
+        "no-ssh",
     ],
 )
 def test_odd_scripts_take_no_time(text):
     begin = time.process_time()
     parse("run.sh", text)
     assert time.process_time() - begin < 10
+
+
+def test_arguments_of_a_dockerfile_take_no_time():
+    begin = time.process_time()
+    assert {s.only_in_build for s in parse("Dockerfile", "FROM x\n" + "".join(f"ARG A{i}=b\n" for i in range(30_000))).settings} == {True}
+    assert time.process_time() - begin < 10
+
+
+def test_a_chain_of_hosts_ends():
+    hops = "".join(f"ssh h{i} " for i in range(20))
+    assert pairs("run.sh", f"{hops} A=b x\n") == [("A", "b", 1)]
+    with pytest.raises(UnhangError, match="more than 20 hosts"):
+        parse("run.sh", f"{hops} ssh h20 A=b x\n")
 
 
 def test_many_scripts_in_one_file_take_no_time():

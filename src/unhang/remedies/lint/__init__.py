@@ -218,6 +218,7 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
         return ()
     suffix = {"dockerfile": ".dockerfile", **dict.fromkeys(_YAML, ".yaml")}.get(found, ".sh")
     parsed = opening.parse(name if name.endswith((suffix, *opening.OTHER_SHELLS)) else f"{name}{suffix}", text)
+    opening.check_number(len(parsed.settings))
     settings = [
         Setting(name=s.name, value=s.value, source=name, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build) for s in parsed.settings
     ]

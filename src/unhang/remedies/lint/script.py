@@ -90,7 +90,7 @@ def check(
     by_slurm = "#SBATCH" in text
     asked = _asked(text)
     hosts = _count(asked, "--nodes")
-    script = read(text, dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), hosts.text) if hosts else None)
+    script = read(text, (("SLURM_NNODES", hosts.text), ("SLURM_JOB_NUM_NODES", hosts.text))) if hosts else read(text)
     # What calls the number of hosts WORLD_SIZE calls that of the host RANK: PyTorchJob, PAI, Baidu.
     by_platform = rank_is_of_host or any((n := _nodes(one)) is not None and "WORLD_SIZE" in n.text for one in script.starts)
     # Whoever says something of it anywhere has thought of it.

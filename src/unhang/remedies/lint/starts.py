@@ -5,12 +5,15 @@ Nothing is run: what a loop, a here-document or another file sets is not seen.
 
 from __future__ import annotations
 
+import functools
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import dropwhile, islice
 
 from unhang.errors import UnhangError
+from unhang.files.opening import MOST_SETTINGS
 from unhang.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 
 _MODULES = {
@@ -46,13 +49,16 @@ _VARIABLE = re.compile(
 )
 _DEFAULT = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*):?=(?P<value>[^}]*)\}")
 _FILLED_IN = re.compile(r"(?<!\\)\$\{?(?P<name>[A-Za-z_]\w*)")
+_NAMED = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<name>\w+)\})")
 _WHICH = re.compile(r"(?:\$\(|`)\s*(?:which|command -v)\s+(?P<name>\S+?)\s*[)`]")
 _MAX_DEPTH = 6
 # A variable that holds others several times over doubles with each.
 _MOST_WORDS = 2000
 _MOST_TEXT = 10_000
-# Each keeps the variables that were set until then.
-_MOST_STARTS = 5000
+# Each start keeps the variables that were set until then.
+_MOST_STARTS = 2000
+# Of all commands, variables filled in: those that hold scripts or others nest them again and again.
+_MOST_WORDS_OF_ALL = 50_000
 
 Place = Callable[[int], int]
 
@@ -107,16 +113,18 @@ class Start:
 
 @dataclass(kw_only=True)
 class Script:
-    """`assigned` are all variables that are set, in their order."""
+    """`assigned` are all variables that are set, in their order; `words` counts those that were read."""
 
     starts: list[Start] = field(default_factory=list)
     assigned: list[tuple[str, Value]] = field(default_factory=list)
+    words: int = 0
 
 
-def read(text: str, variables: Mapping[str, str] | None = None) -> Script:
-    """`variables` are set elsewhere."""
+@functools.lru_cache(maxsize=2)
+def read(text: str, variables: tuple[tuple[str, str], ...] = ()) -> Script:
+    """`variables` are set elsewhere. Raises UnhangError for more than any launch script holds."""
     found = Script()
-    known = {name: Value(value, 0) for name, value in (variables or {}).items()}
+    known = {name: Value(value, 0) for name, value in variables}
     _read(Value(text, 0), lambda at: at, (), known, found, 0)
     return found
 
@@ -132,7 +140,11 @@ def host_and_port(endpoint: Value) -> tuple[Value, Value | None]:
 def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[str, Value], found: Script, depth: int) -> None:
     cutter = Cutter(script.text, len(script.text))
     for _, cut in cutter.commands(0):
-        words = [w for i, w in enumerate(cut) if any(v.raw not in _RESERVED for v in cut[: i + 1])]
+        if found.words > _MOST_WORDS_OF_ALL:
+            raise UnhangError(f"more than {_MOST_WORDS_OF_ALL} words are in it: that is no file of a launcher")
+        if max(len(found.assigned), len(variables)) > MOST_SETTINGS:
+            raise UnhangError(f"more than {MOST_SETTINGS} variables are set in it: that is no file of a launcher")
+        words = list(dropwhile(lambda w: w.raw in _RESERVED, cut))
         ahead = 0
         while ahead < len(words) and ASSIGNMENT.match(words[ahead].raw):
             ahead += 1
@@ -157,17 +169,15 @@ def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[
             continue
         if first == "eval":
             body = body[1:]
-        known = {**variables, **own}
-        values = [
-            Value(given, place(w.start), script.each or w.raw.startswith("'"), script.once)
-            for w in body
-            for given in islice(_filled(w, known, 0), _MOST_WORDS)
-        ]
+        known: Mapping[str, Value] = ChainMap(own, variables) if own else variables
+        filled = ((w, given) for w in body for given in islice(_filled(w, known), _MOST_WORDS))
+        values = [Value(given, place(w.start), script.each or w.raw.startswith("'"), script.once) for w, given in islice(filled, _MOST_WORDS_OF_ALL)]
+        found.words += len(values) + 1
         if not values or _starts_nothing(values):
             continue
         inner = _inner(values) if depth < _MAX_DEPTH else None
         if inner is not None:
-            _read(*_within(values[inner], body, place, script), (*around, *(v.text for v in values[:inner])), known, found, depth + 1)
+            _read(*_within(values[inner], body, place, script), (*around, *(v.text for v in values[:inner])), dict(known), found, depth + 1)
             continue
         _start(values, around, known, found)
         if len(found.starts) > _MOST_STARTS:
@@ -194,29 +204,29 @@ def _assigned(word: Word, place: Place, each: bool, variables: Mapping[str, Valu
     raws = [word.raw[match.end() :]] if word.elements is None else [w.raw for w in word.elements]
     text = " ".join(map(unquoted, raws))
     if (before := variables.get(match["name"])) is not None and len(before.text) < _MOST_TEXT:
-        text = re.sub(rf"\$(?:{match['name']}\b|\{{{match['name']}\}})", lambda _: before.text, text)
+        text = _NAMED.sub(lambda m: before.text if match["name"] in m.groups() else m[0], text)
     if match[0].endswith("+=") and match["name"] in variables:
         text = variables[match["name"]].text + " " * (word.elements is not None) + text
     return match["name"], Value(text, place(word.start), each)
 
 
-def _filled(word: Word, variables: Mapping[str, Value], depth: int) -> Iterator[str]:
+def _filled(word: Word, variables: Mapping[str, Value], within: tuple[Value, ...] = ()) -> Iterator[str]:
+    """`within` are the values of variables that the word stands in: none stands for itself."""
     text = unquoted(word.raw)
     if found := _WHICH.fullmatch(text):
         yield found["name"]
         return
     variable = _VARIABLE.fullmatch(text) if not word.raw.startswith("'") else None
     value = variables.get(variable["bare"] or variable["name"] or "") if variable is not None else None
-    if value is None or not value.text or depth >= _MAX_DEPTH:
+    if value is None or not value.text.strip() or len(within) >= _MAX_DEPTH or any(value is one for one in within):
         yield text
         return
-    if word.raw.startswith('"') and "@" not in text and depth == 0 and " " in value.text:
+    if word.raw.startswith('"') and "@" not in text and not within and " " in value.text:
         # One word: a script for `bash -c`.
         yield value.text
         return
-    within = {name: v for name, v in variables.items() if v is not value}
     for one in _split(value.text):
-        yield from _filled(replace(word, raw=one, elements=None), within, depth + 1)
+        yield from _filled(replace(word, raw=one, elements=None), variables, (*within, value))
 
 
 def _split(text: str) -> Sequence[str]:
@@ -265,6 +275,8 @@ def _start(values: Sequence[Value], around: tuple[str, ...], variables: Mapping[
         if match := ASSIGNMENT.match(value.text):
             own[match["name"]] = replace(value, text=value.text[match.end() :])
             found.assigned.append((match["name"], own[match["name"]]))
+    # One copy for all between which nothing is set.
+    kept = found.starts[-1].variables if found.starts and found.starts[-1].variables == own else own
     options, rest = _options(values[begin + 1 + (" " in first and texts[begin] not in _MODULES) :])
     found.starts.append(
         Start(
@@ -274,7 +286,7 @@ def _start(values: Sequence[Value], around: tuple[str, ...], variables: Mapping[
             before=(*around, *texts[:begin]),
             options=options,
             rest=tuple(v.text for v in rest),
-            variables=own,
+            variables=kept,
         )
     )
 
