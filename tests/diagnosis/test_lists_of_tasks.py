@@ -32,9 +32,9 @@ def test_a_list_of_tasks_takes_little_more_time_than_the_tasks_one_by_one(tmp_pa
     def seconds(text: str) -> float:
         path = tmp_path / "train.log"
         path.write_text(text)
-        began = time.process_time()
+        began = time.thread_time()
         judge_logs([str(path)])
-        return time.process_time() - began
+        return time.thread_time() - began
 
     # Patterns are compiled when they are first used.
     seconds(HOSTILE[kind].replace("0-9999", "0-9").replace("0-65000", "0-9"))

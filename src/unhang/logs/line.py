@@ -69,7 +69,8 @@ _MAX_BARE_COLOURS_NESTED = 8
 # At the end of a line nothing else looks like this: `[m` and `[K` of grep and gcc, `(B[m` of tput, a colour that goes on in the next line.
 _BARE_AT_END = lazily(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e)|\(B)?\[(?:\d{0,3}(?:;\d{1,3}){0,8}m|[0-2]?K)\Z", re.ASCII | re.IGNORECASE)
 _MAX_BARE_CHARS = 64
-# No number of a training is so long; int() refuses longer ones.
+# int() refuses numbers of more than 4,300 digits; no number of a training comes near.
+_LONG_LINE_CHARS = 4000
 _LONG_NUMBER = lazily(r"(?<!\d)(\d{300})\d+")
 # Ray's end of a line that it shows once for many; with its first one it says how to see them all.
 _REPEATED = lazily(r"( \[repeated \d{1,7}x across cluster\])(?: \(Ray deduplicates logs by default\..*)?$")
@@ -142,7 +143,7 @@ def _plain(text: str) -> str:
             if not found:
                 text = bare
                 break
-    if len(text) > 300:
+    if len(text) > _LONG_LINE_CHARS:
         text = _LONG_NUMBER.sub(r"\1…", text)
     text = text.rstrip()
     return text if text[-1:] not in ("m", "K") else text[: _end(text)]
