@@ -10,7 +10,7 @@ from unhang.files import dockerfile, python_file, shell, yaml_file
 from unhang.files.found import Parsed
 
 _SHEBANG_OF_PYTHON = re.compile(r"#!.*\bpython")
-# What people write by hand is far smaller, and readers take seconds and much memory for more.
+# Files written by hand are far smaller; larger ones take seconds and much memory to parse.
 MAX_BYTES = 256 * 1024
 MOST_SETTINGS = 2000
 OTHER_SHELLS = (".csh", ".tcsh", ".fish")

@@ -57,7 +57,7 @@ _MOST_WORDS = 2000
 _MOST_TEXT = 10_000
 # Each start keeps the variables that were set until then.
 _MOST_STARTS = 2000
-# Of all commands, variables filled in: those that hold scripts or others nest them again and again.
+# Words of all commands together, after variables are filled in: scripts inside commands may nest without end.
 _MOST_WORDS_OF_ALL = 50_000
 
 Place = Callable[[int], int]
