@@ -152,7 +152,7 @@ def _inside(found: dict[int, Recording]) -> tuple[dict[int, Recording], bool, li
 
 
 def _of(members: tuple[int, ...]) -> str:
-    if len(members) > 2 and members[-1] - members[0] == len(members) - 1 and members == tuple(range(members[0], members[-1] + 1)):
+    if len(members) > 2 and members == tuple(range(members[0], members[-1] + 1)):
         return f"{members[0]} to {members[-1]}"
     if len(members) == 2:
         return f"{members[0]} and {members[1]}"
