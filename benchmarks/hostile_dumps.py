@@ -76,6 +76,8 @@ def dumps(size: int) -> Iterator[tuple[str, bytes]]:
     yield "lists nested", whole[:-2] + b", " + b"[" * size
     yield "blanks", whole + b" " * size
     yield "no entries", json.dumps(dump([one, *[7] * (size // 4)])).encode()
+    alone = {str(n): {"entries": [entry(process_group=[str(n), "x"], state="scheduled")]} for n in range(size // 500)}
+    yield "ranks in groups of their own", json.dumps({"ranks": alone}).encode()
     yield "ranks of a host", json.dumps({"ranks": {str(n): dump([one], pg_config={}) for n in range(size // 500)}}).encode()
 
 

@@ -118,8 +118,16 @@ class Judge:
                 places.add(_place_of(other))
                 told.update(other.ranks)
                 also.append(other)
+        if ends and found.kind == "cannot-tell" and (meeting := self._meeting_of(found)) is not None:
+            found = replace(found, outside=self._outside(meeting), elsewhere=self._elsewhere(meeting))
         older, perhaps = tuple(sorted(self.older)), tuple(sorted(self.perhaps_older))
         return replace(found, aside=self.aside, older=older, perhaps_older=perhaps, also=tuple(also), counted=self.counted)
+
+    def _meeting_of(self, end: Outcome) -> JobGroup | None:
+        """The group in whose collective a chain ends; None where it ends in a message."""
+        if end.call.startswith(("send", "receive")):
+            return None
+        return next((m for m in self.job.meetings if (m.name, m.members) == (end.group_name, end.members)), None)
 
     def _voting(self, meeting: JobGroup) -> Mapping[int, Track]:
         """What was issued in a group; of an older dump only what was over when it was taken."""
@@ -492,8 +500,6 @@ class Judge:
             sides=sides,
             by=by,
             path=path,
-            outside=self._outside(meeting) if kind == "cannot-tell" else (),
-            elsewhere=self._elsewhere(meeting) if kind == "cannot-tell" else (),
         )
 
     def _call(self, meeting: JobGroup, number: int) -> str:

@@ -46,7 +46,7 @@ RUN_SCHEMA = "unhang/run/1"
 RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 # Of run.json: enough to name a run by.
 _MOST_OWNERS, _MAX_NAMED_BYTES = 1_000, 16 * 1024**2
-# More ranks or logs than this are believed only of an incident with so many bytes for each; we write 350 and 50 at least.
+# More ranks or logs than this are believed only of an incident with so many bytes for each; we write 350 and 50 at least. No rank has more groups.
 _MOST_RANKS, _MANY, _BYTES_OF_RANK, _BYTES_OF_LOG = 1 << 20, 2_000, 256, 48
 
 _NAME = r"\w[\w.-]{0,120}"
@@ -310,12 +310,12 @@ class RunDir:
         return path.relative_to(self.path).as_posix()
 
     def read_incident(self, number: int) -> Incident:
-        """Raises RunDirError if it is missing or damaged, or lists more ranks or logs than its size can describe, or a name that no file has."""
+        """Raises RunDirError if it is missing or damaged, lists more ranks, groups or logs than its size can describe, or a name that no file has."""
         from unhang.records.incident import Incident
 
         path = self.incident(number)
         incident, size = self.read(path, Incident), path.stat().st_size
-        beyond = not all(0 <= number <= _MOST_RANKS for number in (r.rank for r in incident.ranks))
+        beyond = not all(0 <= r.rank <= _MOST_RANKS and len(r.groups) <= _MANY for r in incident.ranks)
         if beyond or len(incident.ranks) > max(_MANY, size // _BYTES_OF_RANK) or len(incident.logs) > max(_MANY, size // _BYTES_OF_LOG):
             raise RunDirError(f"{path} lists more ranks or logs than a file of its size can describe", cause="unhang did not write it")
         if any(
