@@ -43,6 +43,7 @@ test-integration: setup
 	-$(BROWSER)
 	-scripts/apt g++
 	-command -v sshd >/dev/null || scripts/apt openssh-server openssh-client
+	-scripts/apt iptables ethtool
 	$(PYTEST) -m "$(TIER)" $(TWO_AT_A_TIME)
 	$(BIN)/python -c "import accelerate, asyncssh"
 
