@@ -44,6 +44,7 @@ test-integration: setup
 	-scripts/apt g++
 	-command -v sshd >/dev/null || scripts/apt openssh-server openssh-client
 	-scripts/apt iptables ethtool
+	-scripts/apt slurmctld slurmd slurm-client munge
 	$(PYTEST) -m "$(TIER)" $(TWO_AT_A_TIME)
 	$(BIN)/python -c "import accelerate, asyncssh"
 

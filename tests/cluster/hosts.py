@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin"
+SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin"
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "tc", "iptables", "ethtool", "sshd", "ssh", "ssh-keygen")
 LOGIN = "login"
 # eth0, over which the hosts know each other, and eth1 beside it.
@@ -47,7 +47,7 @@ def lacking() -> str | None:
     """Why no cluster can be made here; None where one can."""
     if os.geteuid() != 0:
         return "namespaces with networks need root"
-    if missing := [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]:
+    if missing := [name for name in PROGRAMS if shutil.which(name, path=SBIN) is None]:
         return f"there is no {', '.join(missing)} here"
     made = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "ip", "link", "add", "br0", "type", "bridge"],
@@ -85,8 +85,8 @@ class Node:
         self.holder.kill()
         self.holder.wait()
         until = time.monotonic() + _READY_S
-        # Its process 1 ends when all others have; a zombie has no command line.
-        while command_of(self.pid) and time.monotonic() < until:
+        # Its process 1 has ended only when all others have.
+        while _lives(self.pid) and time.monotonic() < until:
             time.sleep(0.01)
 
 
@@ -154,7 +154,7 @@ class Cluster:
         names = [LOGIN, *(f"node{n}" for n in range(1, self.size + 1))]
         init = self.directory / "init.sh"
         init.write_text(_INIT)
-        sshd = shutil.which("sshd", path=_PATH) or "sshd"
+        sshd = shutil.which("sshd", path=SBIN) or "sshd"
         spaces = ("--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--propagation", "private")
         holders = [self._hold(*spaces, "bash", str(init), str(self.directory), name, sshd) for name in names]
         cables = [f"link add br{b} type bridge\nlink set br{b} up" for b in range(len(NETWORKS))]
@@ -248,3 +248,11 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _lives(pid: int) -> bool:
+    """Also one that is ending; not one that has ended, and that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cluster import slurm
 from tests.cluster.hosts import Cluster, command_of, lacking
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(lacking() is not None, reason=str(lacking()))]
@@ -128,3 +129,15 @@ def test_a_host_is_lost_with_all_that_runs_on_it(tmp_path):
         assert client.wait(30) == 255
         assert not any(words == "sleep 1000" for _, words in two.processes())
         two.login.run("ssh node1 true")
+
+
+@pytest.mark.skipif(slurm.lacking() is not None, reason=str(slurm.lacking()))
+def test_slurm_runs_on_them(tmp_path):
+    with Cluster(3, tmp_path) as three:
+        started = slurm.Slurm(three)
+        assert sorted(started.run("srun", "-N3", "hostname").stdout.split()) == ["node1", "node2", "node3"]
+        job = "#!/bin/bash\nsrun hostname\nsrun -N1 -x node1 bash -c 'echo spare $(hostname) of $SLURM_JOB_NODELIST'\n"
+        (tmp_path / "job.sh").write_text(job)
+        told = started.run("sbatch", "--wait", "-N2", "-o", str(tmp_path / "out"), str(tmp_path / "job.sh")).stdout
+        assert "Submitted" in told
+        assert sorted((tmp_path / "out").read_text().splitlines()) == ["node1", "node2", "spare node2 of node[1-2]"]
