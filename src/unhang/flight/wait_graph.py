@@ -680,7 +680,7 @@ class Judge:
 
         def lacks(rank: int) -> bool:
             recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
-            if recording is None or not recording.entries or rank in self.older or rank in self.perhaps_older:
+            if recording is None or not recording.entries or recording.cut or recording.skipped or rank in self.older or rank in self.perhaps_older:
                 return False
             return not recording.lost if track is None else track.last < number
 
