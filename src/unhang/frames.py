@@ -30,7 +30,7 @@ class Frame:
     arguments: str = ""
 
 
-_TO_PACKAGE = lazily(r".*/(?:site|dist)-packages/")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
 _TORCH = lazily(r".*/(?:site|dist)-packages/torch/")
 
 
@@ -73,7 +73,8 @@ def shown_path(file: str, cwd: str) -> str:
 
 def short_path(file: str, cwd: str) -> str:
     """The same; of what is installed, from the name of its package on."""
-    return _TO_PACKAGE.sub("", shown_path(file, cwd))
+    file = shown_path(file, cwd)
+    return file[max(file.rfind(root) + len(root) if root in file else 0 for root in _PACKAGES) :]
 
 
 def place(frame: Frame, cwd: str) -> str:

@@ -370,3 +370,12 @@ def test_a_message_that_no_recorder_holds_while_all_others_wait_for_its_rank(als
     f = front([record(r) for r in range(3)], dumps, {2: inside("recv")})
     # Whom rank 2 receives from is not told: a rank at work may be about to send.
     assert f.crossed == (() if also_alive else (0, 1, 2))
+
+
+@pytest.mark.parametrize("enqueued", [5, 6])
+def test_a_call_that_only_heartbeats_tell_of(enqueued):
+    """Rank 0 waits in another group; that it has come to all_reduce #5 as well its dump does not show."""
+    records = [record(r, world=2, groups={"0": Counters(enqueued=n, completed=4)}) for r, n in ((0, enqueued), (1, 5))]
+    members = {"0": (0, 1), "a": (0, 1)}
+    f = front(records, {0: dump(call("a", 1, at=1), members=members), 1: dump(call("0", 5, at=3), members=members)})
+    assert (f.group, f.waiting, f.crossed) == ("a", (0, 1), (0, 1))

@@ -130,6 +130,8 @@ def test_what_is_nested_deep_is_damaged(rundir, name):
         {"ranks": [{"rank": n, "pid": 1, "host": ""} for n in range(20_000)]},
         {"ranks": [{"rank": 10**9, "pid": 1, "host": ""}]},
         {"ranks": [{"rank": 0, "pid": 1, "host": "", "groups": {str(n): {"enqueued": 1, "completed": 0} for n in range(20_000)}}]},
+        {"ranks": [{"rank": 0, "pid": 1, "host": "", "children": [{"pid": n, "state": "S"} for n in range(9_000)]}]},
+        {"missed": [{"what": "", "why": ""}] * 20_000},
         {"kernel": "kernel\0.txt"},
         {"logs": [{"path": "run.json", "bytes": 1}] * 20_000},
     ],

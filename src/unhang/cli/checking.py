@@ -13,6 +13,7 @@ from unhang import fsio
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.files.opening import MAX_BYTES
 from unhang.knowledge.text import Text
+from unhang.printable import one_line
 from unhang.remedies import lint
 from unhang.remedies.lint.documents import Problem
 from unhang.report import language, screen
@@ -78,18 +79,18 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
         if one.refused is not None:
             if len(found) == 1:
                 raise one.refused
-            said = f"unhang: {language.refusal(str(one.refused))}"
+            said = f"unhang: {one_line(language.refusal(str(one.refused)))}"
             hint = f"\n{language.LABELS[lang]['try']}: {language.refusal(one.refused.hint)}" if one.refused.hint else ""
             screen.echo(said + hint, stderr=True)
             continue
         for p in one.problems:
             mark = ("提示：" if lang == "zh" else "note: ") if p.note else ""
-            screen.echo(f"{one.name}:{p.line}: {mark}{p.says.of(lang)}")
+            screen.echo(one_line(f"{one.name}:{p.line}: {mark}{p.says.of(lang)}"))
             # What is said of a variable ends in it.
             if (instead := p.instead.of(lang)) and not p.says.of(lang).endswith(instead):
-                screen.echo(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}")
+                screen.echo(one_line(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}"))
         if one.code == EXIT_OK:
-            screen.echo(f"{one.name}: {one.form}: {_CLEAN[one.starts_nothing].of(lang)}")
+            screen.echo(f"{one_line(one.name)}: {one.form}: {_CLEAN[one.starts_nothing].of(lang)}")
 
 
 def as_json(one: Checked) -> dict[str, object]:

@@ -81,7 +81,7 @@ def shown(said: object) -> str:
     """Errors quote names of files and lines of logs. If a credential takes a quote with it, nothing quoted is shown: a shell would read it."""
     from unhang.diagnosis.redact import HIDDEN, redact, redact_quoted
 
-    clean = redact_quoted(str(said))
+    clean = redact_quoted(str(said).replace("\n", "\\n"))
     return clean if clean is not None else redact(re.split("['\"]", str(said), maxsplit=1)[0]) + HIDDEN
 
 

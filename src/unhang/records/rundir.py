@@ -46,8 +46,9 @@ RUN_SCHEMA = "unhang/run/1"
 RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 # Of run.json: enough to name a run by.
 _MOST_OWNERS, _MAX_NAMED_BYTES = 1_000, 16 * 1024**2
-# More ranks or logs than this are believed only of an incident with so many bytes for each; we write 350 and 50 at least. No rank has more groups.
-_MOST_RANKS, _MANY, _BYTES_OF_RANK, _BYTES_OF_LOG = 1 << 20, 2_000, 256, 48
+# More ranks, logs or reasons than this are believed only of an incident with so many bytes for each; we write 350 and 100 at least. No rank has more
+# groups or children.
+_MOST_RANKS, _MANY, _BYTES_OF_RANK, _BYTES_OF_LOG = 1 << 20, 2_000, 256, 80
 
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
@@ -315,8 +316,10 @@ class RunDir:
 
         path = self.incident(number)
         incident, size = self.read(path, Incident), path.stat().st_size
-        beyond = not all(0 <= r.rank <= _MOST_RANKS and len(r.groups) <= _MANY for r in incident.ranks)
-        if beyond or len(incident.ranks) > max(_MANY, size // _BYTES_OF_RANK) or len(incident.logs) > max(_MANY, size // _BYTES_OF_LOG):
+        if not all(0 <= r.rank <= _MOST_RANKS and max(len(r.groups), len(r.children)) <= _MANY for r in incident.ranks) or any(
+            len(parts) > max(_MANY, size // least)
+            for parts, least in ((incident.ranks, _BYTES_OF_RANK), (incident.logs, _BYTES_OF_LOG), (incident.missed, _BYTES_OF_LOG))
+        ):
             raise RunDirError(f"{path} lists more ranks or logs than a file of its size can describe", cause="unhang did not write it")
         if any(
             "\0" in (name or "")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
 from unhang.report import screen
@@ -15,9 +17,15 @@ def fold(text: str, width: int, *, first: str = "", deeper: str | None = None) -
     deeper = first if deeper is None else deeper
     # What stands out beyond the indent is a part of the first word.
     beyond = "_" * max(0, cell_len(first) - cell_len(deeper))
-    lines = Text(beyond + " ".join(text.split())).wrap(screen.console(), max(2, width - cell_len(deeper)))
+    lines = Text(beyond + " ".join(text.split())).wrap(_console(), max(2, width - cell_len(deeper)))
     plain = [line.plain.rstrip() for line in lines] or [beyond]
     return [(first + plain[0][len(beyond) :]).rstrip(), *(deeper + line for line in plain[1:])]
+
+
+@cache
+def _console() -> Console:
+    """Only how wide characters are is asked of it."""
+    return screen.console()
 
 
 def styled(text: str, width: int, indent: str, style: str = "") -> Iterator[Text]:

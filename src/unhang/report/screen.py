@@ -68,7 +68,7 @@ def width(console: Console) -> int:
 
 
 def _asked() -> bool:
-    return "COLUMNS" in _environ()
+    return _SIZE.fullmatch(os.environ.get("COLUMNS", "")) is not None
 
 
 def without_false_sizes() -> None:
