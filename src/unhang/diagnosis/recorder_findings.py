@@ -29,7 +29,7 @@ ROOTS = (*phrases.MISMATCHES, "missing", "p2p-alone")
 _MORE_RANKS = Text("; whether more ranks belong to the group is not in the dumps", "；转储中没有该组是否还有别的 rank")
 
 
-class Teller:
+class Wording:
     """Puts an outcome into words."""
 
     def __init__(self, recorded: JobRecordings, outcome: Outcome) -> None:

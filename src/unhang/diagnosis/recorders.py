@@ -13,7 +13,7 @@ from pathlib import Path
 from unhang.diagnosis import contradictions, kernel_log_scope
 from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.phrases import ALL_COPIES, MISMATCHES
-from unhang.diagnosis.recorder_findings import ROOTS, Teller
+from unhang.diagnosis.recorder_findings import ROOTS, Wording
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.untold import ONE_LOOK, STACKS, unexamined
 from unhang.errors import UnhangError
@@ -110,22 +110,22 @@ def _judged(recorded: JobRecordings) -> Examined:
     read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
     found = judge(recorded.recordings, others=recorded.without)
     outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
-    teller = Teller(recorded, outcome)
+    wording = Wording(recorded, outcome)
     others = [o for o in outcome.also if o.kind in ROOTS and (o.kind != outcome.kind or o.kind in MISMATCHES)]
     beside = [
-        Teller(recorded, replace(o, left_out=outcome.left_out, older=outcome.older, perhaps_older=outcome.perhaps_older)).finding() for o in others
+        Wording(recorded, replace(o, left_out=outcome.left_out, older=outcome.older, perhaps_older=outcome.perhaps_older)).finding() for o in others
     ]
-    not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.untold.left()]
+    not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *wording.untold.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
     verdict = redact_data(
         Verdict(
-            primary=teller.finding(),
+            primary=wording.finding(),
             contributing=tuple(f for f in beside if f is not None),
             not_examined=tuple(not_examined),
             inputs=tuple(Input(source=source, kind="flight", bytes=size) for source, size in sorted(inputs.items())),
         )
     )
-    return Examined(verdict=unnumbered(verdict) if recorded.unnumbered else verdict, recorded=recorded, outcome=outcome, odd=teller.odd())
+    return Examined(verdict=unnumbered(verdict) if recorded.unnumbered else verdict, recorded=recorded, outcome=outcome, odd=wording.odd())
 
 
 def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:

@@ -21,7 +21,7 @@ from unhang.frames import Frame, user_frame
 
 _K = TypeVar("_K")
 
-# In `Lane.ends`, beside what the columns have: there is no entry of this number.
+# In `TimelineRow.ends`, beside what the columns have: there is no entry of this number.
 NOTHING = 255
 # Ids are 16 bits wide, and no recorder keeps more numbers than this.
 MOST_IDS = 65_535

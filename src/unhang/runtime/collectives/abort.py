@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveTimeout, LatePeer, PeerFailed, StoreLost
 from unhang.runtime.collectives import call_sites
-from unhang.runtime.collectives.abortable_group import Lane, graveyard
+from unhang.runtime.collectives.abortable_group import AbortableGroup, graveyard
 from unhang.runtime.collectives.bounded_store import BoundedStore, Leftovers
 from unhang.runtime.collectives.call_sites import FINISHED
 from unhang.runtime.collectives.calls import (
@@ -66,7 +66,7 @@ class _Said(msgspec.Struct, frozen=True, array_like=True):
     call: str
 
 
-class Ending:
+class Abort:
     """A rank's part in a circle: where it meets the others, what it hears of them, and how it gives calls up."""
 
     def __init__(self, group: Any) -> None:
@@ -80,14 +80,14 @@ class Ending:
         self._scopes = [Scope(OUTERMOST)]
         # By name, those that were left too: whoever is late asks for calls in them.
         self._known = {OUTERMOST: self._scopes[0]}
-        self._common: dict[str, Lane] = {}
+        self._common: dict[str, AbortableGroup] = {}
         self._common_key = ""
-        self._own: dict[Call, Lane] = {}
+        self._own: dict[Call, AbortableGroup] = {}
         # By the count of turns, which is the same on all ranks.
         self._turns = 0
         self._used: dict[Call, int] = {}
         self._seen: dict[Call, int] = {}
-        self._given_up: list[Lane] = []
+        self._given_up: list[AbortableGroup] = []
         # Keys of the last agreement, commit and exchange.
         self._read: list[str] = []
         self._committed: list[str] = []

@@ -52,7 +52,7 @@ def most(kind: str, size: int) -> int:
     return _MOST_OF_NCCL if kind == "nccl" else min(_MOST_LANES, _MOST_DESCRIPTORS // (size - 1 + _OF_EACH_LANE))
 
 
-class Lane(Protocol):
+class AbortableGroup(Protocol):
     def expect(self, deadline_s: float) -> None:
         """How long the operations that follow may go on without progress; the lane itself ends them only long after that."""
 
@@ -197,9 +197,9 @@ class Graveyard:
     """Broken lanes in which something has not ended. A group that is dropped waits for its threads, as a process does that drops it at its end."""
 
     def __init__(self) -> None:
-        self._buried: list[tuple[Lane, list[Any]]] = []
+        self._buried: list[tuple[AbortableGroup, list[Any]]] = []
 
-    def bury(self, lanes: Sequence[Lane], works: Sequence[Any]) -> None:
+    def bury(self, lanes: Sequence[AbortableGroup], works: Sequence[Any]) -> None:
         self._buried = [(lane, under_way) for lane, under_way in self._buried if not all(work.is_completed() for work in under_way)]
         if unended := [work for work in works if not work.is_completed()]:
             self._buried += [(lane, unended) for lane in lanes]

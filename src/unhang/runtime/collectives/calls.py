@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from unhang.errors import CollectiveError, CollectiveMismatch
-from unhang.runtime.collectives.abortable_group import Lane
+from unhang.runtime.collectives.abortable_group import AbortableGroup
 from unhang.runtime.collectives.liveness import STOPPED
 
 NOTHING_SENT = " Nothing was sent."
@@ -106,7 +106,7 @@ class Turn(msgspec.Struct, eq=False, gc=False):
     scope: str
     call: Call
     deadline_s: float
-    lane: Lane | None = None
+    lane: AbortableGroup | None = None
     works: list[Any] = []
     done: int = 0
     chunks: int = 0

@@ -25,10 +25,10 @@ from torch.distributed import distributed_c10d as c10d
 from unhang.errors import CollectiveError
 from unhang.runtime.collectives import call_sites, observers, shutdown
 from unhang.runtime.collectives.abort import BROKE, LOOK_S, TOLD
-from unhang.runtime.collectives.abortable_group import GlooLane, Lane
+from unhang.runtime.collectives.abortable_group import AbortableGroup, GlooLane
 from unhang.runtime.collectives.calls import OUTERMOST, Call, Scope, Turn, first_line
 from unhang.runtime.collectives.deadlines import learned, waits_for
-from unhang.runtime.collectives.preflight import Agreeing
+from unhang.runtime.collectives.preflight import Preflight
 from unhang.runtime.collectives.store_gather import StoreGather
 
 # Left ones too: whoever is late asks for calls in them.
@@ -46,7 +46,7 @@ _of_all: tuple[weakref.ref[Any], weakref.ref[GuardedGroup]] | None = None
 _circles_lock = threading.RLock()
 
 
-class GuardedGroup(Agreeing, StoreGather):
+class GuardedGroup(Preflight, StoreGather):
     """Of one process group, in one process. One call at a time: a second thread waits for its turn."""
 
     def __init__(self, group: Any) -> None:
@@ -55,9 +55,9 @@ class GuardedGroup(Agreeing, StoreGather):
         if self.size > 1:
             call_sites.answer(self)
 
-    def turn(self, call: Call, deadline_s: float) -> _InTurn:
+    def turn(self, call: Call, deadline_s: float) -> _CallInTurn:
         """A call that has been agreed on, with the lane that it travels in; None for a circle of one. Whatever fails inside closes it for all."""
-        return _InTurn(self, call, deadline_s)
+        return _CallInTurn(self, call, deadline_s)
 
     def again(self, call: Call, flat: torch.Tensor, op: Any, deadline_s: float) -> bool:
         """All of a call that reduces `flat` in one piece, as in a `turn`, by the shortest way. False, with nothing done, where it has no lane of its
@@ -92,7 +92,7 @@ class GuardedGroup(Agreeing, StoreGather):
                 if not works or not isinstance(e, RuntimeError):
                     self._failed(_under_way(number, scope.name, call, deadline_s, lane, works, began_s), e)
                     raise
-            with _InTurn(self, call, deadline_s, _under_way(number, scope.name, call, deadline_s, lane, works, began_s)) as turn:
+            with _CallInTurn(self, call, deadline_s, _under_way(number, scope.name, call, deadline_s, lane, works, began_s)) as turn:
                 self.wait(turn, works[0])
                 turn.done = 1
             return True
@@ -110,9 +110,9 @@ class GuardedGroup(Agreeing, StoreGather):
             seen = observers.Observed(what=call.what, ranks=self.ranks, numel=call.numel, dtype=call.dtype, seconds=seconds, error=error)
             observers.tell(seen)
 
-    def preparing(self, what: str) -> _Preparing:
+    def preparing(self, what: str) -> _Preparation:
         """What is raised inside, before a call, ends the call for the others as well: they would wait for us, and be one call ahead ever after."""
-        return _Preparing(self, what)
+        return _Preparation(self, what)
 
     def refused(self, what: str, error: Exception) -> None:
         """Counts as a call of this rank's, which has failed."""
@@ -183,7 +183,7 @@ class GuardedGroup(Agreeing, StoreGather):
             self._break([])
 
 
-class _InTurn(msgspec.Struct):
+class _CallInTurn(msgspec.Struct):
     # Neither a generator nor a class with functions of its own for each step: see moving.all_reduce.
     circle: GuardedGroup
     call: Call
@@ -234,12 +234,12 @@ class _InTurn(msgspec.Struct):
             circle._lock.release()
 
 
-def _under_way(number: int, scope: str, call: Call, deadline_s: float, lane: Lane, works: list[Any], began_s: float) -> Turn:
+def _under_way(number: int, scope: str, call: Call, deadline_s: float, lane: AbortableGroup, works: list[Any], began_s: float) -> Turn:
     """A turn of one piece that has been sent."""
     return Turn(number=number, scope=scope, call=call, deadline_s=deadline_s, lane=lane, works=works, chunks=1, began_s=began_s, moved_s=began_s)
 
 
-class _Preparing:
+class _Preparation:
     # A generator would take longer than all that is prepared.
     def __init__(self, circle: GuardedGroup, what: str) -> None:
         self._circle, self._what = circle, what

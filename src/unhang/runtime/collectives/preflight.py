@@ -1,4 +1,4 @@
-"""Agreeing on a call before it travels: all ranks say in the store what they want, and nothing is sent unless it fits together.
+"""Preflight on a call before it travels: all ranks say in the store what they want, and nothing is sent unless it fits together.
 
 A kind that comes often gets a lane of its own, in which nothing else ever travels, and goes without asking.
 """
@@ -14,8 +14,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveError
 from unhang.runtime.collectives import abortable_group as lanes
-from unhang.runtime.collectives.abort import LOOK_S, TOLD, Ending
-from unhang.runtime.collectives.abortable_group import OPENS_WITHIN_S, Addresses, GlooLane, Lane, StoreLane
+from unhang.runtime.collectives.abort import LOOK_S, TOLD, Abort
+from unhang.runtime.collectives.abortable_group import OPENS_WITHIN_S, AbortableGroup, Addresses, GlooLane, StoreLane
 from unhang.runtime.collectives.abortable_nccl import NcclLane, store_beside
 from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
 from unhang.runtime.collectives.liveness import LOOKS_EVERY_S, have_ended
@@ -42,17 +42,17 @@ class _State(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     heeded: str
 
 
-class Agreeing(Ending):
+class Preflight(Abort):
     """A rank's part in agreeing on calls."""
 
-    def _asked(self, turn: Turn) -> Lane:
+    def _asked(self, turn: Turn) -> AbortableGroup:
         while True:
             if self.board is None:
                 self._meet(turn.left_s)
             with contextlib.suppress(Moved):
                 return self._agreed(turn)
 
-    def _agreed(self, turn: Turn) -> Lane:
+    def _agreed(self, turn: Turn) -> AbortableGroup:
         """Says what we want, and learns what is done. Raises where the others want something else, or are not there."""
         assert self.board is not None and self.meeting is not None
         board, key, call = self.board, turn.key, turn.call
@@ -139,7 +139,7 @@ class Agreeing(Ending):
             return Go(how="anew")
         return Go(how="differs", calls={rank: str(call) for rank, call in calls.items()}, odd=odd(calls))
 
-    def _opened(self, turn: Turn, how: str) -> Lane:
+    def _opened(self, turn: Turn, how: str) -> AbortableGroup:
         call = turn.call
         kind = self._kind(call)
         if how == "own":
@@ -160,9 +160,9 @@ class Agreeing(Ending):
             self._common_key += f"{turn.key}:{kind} "
         return self._common[kind]
 
-    def _open(self, turn: Turn, kind: str, key: str) -> Lane:
+    def _open(self, turn: Turn, kind: str, key: str) -> AbortableGroup:
         assert self.board is not None
-        lane: Lane
+        lane: AbortableGroup
         try:
             if kind == "nccl":
                 lane = NcclLane(dist.PrefixStore(key, store_beside(self.board)), self.rank, self.size)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from unhang.runtime.collectives import call_sites
-from unhang.runtime.collectives.abort import ALL_OF_IT, CALLS_OF_IT, GRACE_S, LOOK_S, TOLD, Ending
+from unhang.runtime.collectives.abort import ALL_OF_IT, CALLS_OF_IT, GRACE_S, LOOK_S, TOLD, Abort
 from unhang.runtime.collectives.bounded_store import BoundedStore
 from unhang.runtime.collectives.calls import Closed, Turn, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
@@ -38,7 +38,7 @@ class Gathered(dict[int, bytes]):
         return "; ".join(said) or None
 
 
-class StoreGather(Ending):
+class StoreGather(Abort):
     """A rank's part in exchanges."""
 
     def exchange(self, what: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
