@@ -83,8 +83,8 @@ def record_all(
     Of two folders with different dumps of one rank, two attempts, the newer one is taken; so it is of two dumps of one rank in a folder, unless they
     are of one time: then it is the one with more entries, and of two with as many the newer one.
     """
-    digests = [p for p in paths if digest.is_digest(p)]
-    dumps = [p for p in paths if p not in set(digests)]
+    are_digests = {p: digest.is_digest(p) for p in paths}
+    digests, dumps = [p for p in paths if are_digests[p]], [p for p in paths if not are_digests[p]]
     named = ranks_of([str(p) for p in dumps])
     sizes = {p: size_of(p) for p in paths}
     total = sum(sizes.values())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property, lru_cache
-from itertools import accumulate, islice
+from functools import lru_cache
+from itertools import islice
 from time import thread_time
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,6 @@ STEPS = 2
 
 _CRASHES = frozenset(CRASHES)
 _HALF_LINE = MAX_LINE_BYTES // 2
-_STRIDE = 16 * 1024
 
 Found = tuple[Hit | Traceback, Stamp | None]
 
@@ -93,7 +93,17 @@ class BlockSearch:
     """
 
     def __init__(
-        self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, pieces: Counter[Signature], lines: Kept, budget: Budget
+        self,
+        block: Block,
+        source: str,
+        owner: Owner,
+        rank: int | None,
+        *,
+        lines_before: int,
+        newlines: int,
+        pieces: Counter[Signature],
+        lines: Kept,
+        budget: Budget,
     ) -> None:
         self.block = block
         self.window = block.window
@@ -101,9 +111,10 @@ class BlockSearch:
         self.owner = owner
         self.rank = rank
         self.pieces = pieces
-        self.lines_before = lines_before
         self.budget = budget
         self._lines = lines
+        # Places whose lines' numbers are known, in order.
+        self._known = [(block.begin, lines_before + 1), (block.end, lines_before + 1 + newlines)]
         # Behind the end of a line: the end of the next one, and the step that it counts.
         self._counts: dict[int, tuple[int, tuple[str, ...]]] = {}
 
@@ -344,14 +355,12 @@ class BlockSearch:
         return (text, is_certain) if text != line.text else ("", False)
 
     def _number(self, at: int) -> int:
-        near = at - at % _STRIDE
-        return self._numbers[near // _STRIDE] + self.window.count(b"\n", near, at)
-
-    @cached_property
-    def _numbers(self) -> tuple[int, ...]:
-        """The numbers of the lines at every so many bytes, counting from 1."""
-        counts = (self.window.count(b"\n", at, at + _STRIDE) for at in range(0, len(self.window), _STRIDE))
-        return tuple(accumulate(counts, initial=self.lines_before + 1 - self.window.count(b"\n", 0, self.block.begin)))
+        """Of the line at a place, from 1 on, counted from the nearest place whose number is known."""
+        i = bisect_left(self._known, (at, 0))
+        place, number = min(self._known[max(0, i - 1) : i + 1], key=lambda known: abs(known[0] - at))
+        number += self.window.count(b"\n", place, at) if place <= at else -self.window.count(b"\n", at, place)
+        self._known.insert(i, (at, number))
+        return number
 
     def _around(self, start: int, stop: int, count: int) -> str:
         """The lines around one, and itself: `count` on each side that are not empty, and no more than MAX_NEAR_BYTES."""

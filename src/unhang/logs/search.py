@@ -258,6 +258,7 @@ def _in_order(
 class _Waiting(NamedTuple):
     load: Callable[[], Block]
     lines_before: int
+    newlines: int
     budget: Budget
 
 
@@ -281,7 +282,7 @@ class _Collector:
 
     def add(self, surveyed: _Survey) -> None:
         part, block = self.part, surveyed.block
-        waiting = _Waiting(surveyed.load, part.lines, Budget(len(surveyed.present)))
+        waiting = _Waiting(surveyed.load, part.lines, surveyed.newlines, Budget(len(surveyed.present)))
         look = self._look_at(block, waiting, self.pieces)
         if not block.offset:
             part.begins = look.begins()
@@ -315,6 +316,7 @@ class _Collector:
             self.owner,
             self.rank,
             lines_before=waiting.lines_before,
+            newlines=waiting.newlines,
             pieces=pieces,
             lines=self.lines,
             budget=waiting.budget,
