@@ -202,7 +202,8 @@ def test_damage_is_no_other_error(at, bad):
     data[at : at + len(bad)] = bad
     found = repeats(bytes(data))
     try:
-        value = pickle.loads(bytes(data))
+        # Python's own takes no memory for a place that is far away: C's ended the process once.
+        value = pickle._loads(bytes(data))
         entries = value["entries"]
         assert isinstance(entries, list)
     except Exception:
