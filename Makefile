@@ -43,7 +43,9 @@ test-integration: setup
 	-$(BROWSER)
 	-scripts/apt g++
 	-command -v sshd >/dev/null || scripts/apt openssh-server openssh-client
-	-scripts/apt iptables ethtool
+	-command -v ip >/dev/null || scripts/apt iproute2
+	-scripts/apt iptables
+	-scripts/apt ethtool
 	-scripts/apt slurmctld slurmd slurm-client munge
 	$(PYTEST) -m "$(TIER)" $(TWO_AT_A_TIME)
 	$(BIN)/python -c "import accelerate, asyncssh"
