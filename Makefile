@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
-# Side by side, each a long row of neighbours that share fixtures; what is left of a row goes to who is done. `make test JOBS=0`: one after the other.
+# Tests run side by side. Each process gets consecutive tests, because neighbours share fixtures; a process that is done takes tests from the others.
+# `make test JOBS=0` runs them one after the other.
 # One more than cores: a third of the time of a test that starts processes is waiting.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 4 --dist worksteal
@@ -43,7 +44,9 @@ test-integration: setup
 	-$(BROWSER)
 	-scripts/apt g++
 	-command -v sshd >/dev/null || scripts/apt openssh-server openssh-client
-	-scripts/apt iptables ethtool
+	-command -v ip >/dev/null || scripts/apt iproute2
+	-scripts/apt iptables
+	-scripts/apt ethtool
 	-scripts/apt slurmctld slurmd slurm-client munge
 	$(PYTEST) -m "$(TIER)" $(TWO_AT_A_TIME)
 	$(BIN)/python -c "import accelerate, asyncssh"

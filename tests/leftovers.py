@@ -1,4 +1,4 @@
-"""What a session of tests leaves behind is nothing: neither directories in the temporary one nor processes, also where it is ended from outside."""
+"""Makes sure that a test run leaves neither temporary directories nor processes, even if it is killed."""
 
 from __future__ import annotations
 

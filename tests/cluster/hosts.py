@@ -43,12 +43,18 @@ exec "$3" -D -e -f "$directory/$name/sshd_config" 2> "$directory/$name/sshd.log"
 """
 
 
+def not_installed(programs: Sequence[str]) -> str | None:
+    """Which of them are missing, as a sentence; None if all are here."""
+    missing = [name for name in programs if shutil.which(name, path=SBIN) is None]
+    return f"there is no {', '.join(missing)} here" if missing else None
+
+
 def lacking() -> str | None:
     """Why no cluster can be made here; None where one can."""
     if os.geteuid() != 0:
         return "namespaces with networks need root"
-    if missing := [name for name in PROGRAMS if shutil.which(name, path=SBIN) is None]:
-        return f"there is no {', '.join(missing)} here"
+    if (missing := not_installed(PROGRAMS)) is not None:
+        return missing
     made = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "ip", "link", "add", "br0", "type", "bridge"],
         capture_output=True,

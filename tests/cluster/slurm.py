@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 
-from tests.cluster.hosts import SBIN, Cluster
+from tests.cluster.hosts import Cluster
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 _READY_S = 60
@@ -44,12 +43,6 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 # Only versions from 23.11 on can do without a plugin for cgroups.
 _CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
-
-
-def lacking() -> str | None:
-    """Why there can be no Slurm; None where there can."""
-    missing = [name for name in PROGRAMS if shutil.which(name, path=SBIN) is None]
-    return f"there is no {', '.join(missing)} here" if missing else None
 
 
 class Slurm:

@@ -6,6 +6,7 @@ That imports go one way is held by import-linter (pyproject.toml, `make check`).
 import ast
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -95,14 +96,19 @@ def test_the_library_loads_nothing():
 # What other verbs, other records and other packages need: half of the time in which a small log is answered would go there.
 NOT_FOR_A_LOG = (
     *(f"unhang.cli.{verb}" for verb in ("run", "doctor", "vars", "explain", "demo", "digest", "ras", "running", "doctor_fix")),
-    *(f"unhang.records.{name}" for name in ("flight", "match", "ras", "incident", "picture", "stacks", "kernel", "trunks")),
+    *(f"unhang.records.{name}" for name in ("incident", "incident_view", "kernel_events", "packed", "run_follower", "stack_tree", "stacks")),
     *("unhang.diagnosis.contradictions", "unhang.diagnosis.recorders", "unhang.diagnosis.why", "unhang.diagnosis.bundle"),
-    *("unhang.facts", "unhang.launch", "unhang.probes", "unhang.remedies", "unhang.runtime", "unhang.testing", "unhang.report.html"),
-    *("unhang.variables", "unhang.report.markdown"),
+    *("unhang.bench", "unhang.facts", "unhang.files", "unhang.flight", "unhang.launch", "unhang.pack", "unhang.plan", "unhang.probes"),
+    *("unhang.ras", "unhang.remedies", "unhang.runtime", "unhang.settings", "unhang.testing", "unhang.variables"),
+    *("unhang.report.html", "unhang.report.markdown"),
     *("msgspec", "yaml", "psutil", "pynvml", "zstandard", "tarfile", "zipfile", "multiprocessing", "concurrent", "asyncio", "html", "secrets"),
     *("rich.markdown", "rich.traceback", "rich.live", "pygments", "torch", "numpy"),
 )
 FAILED = "2026-11-03 02:16:07,507 - INFO - step 1 loss 5.8\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+def test_what_is_not_for_a_log_exists():
+    assert [name for name in NOT_FOR_A_LOG if name.startswith("unhang.") and find_spec(name) is None] == []
 
 
 def test_what_a_small_log_does_not_need_is_not_loaded(tmp_path):

@@ -1,6 +1,6 @@
 """Why did it fail, from flight-recorder dumps alone: those that somebody collected of a job that nobody watched.
 
-The recorders tell who is missing or went astray, never why a rank is missing; `telling` puts that into words.
+The recorders tell who is missing or went astray, never why a rank is missing; `recorder_findings` puts that into words.
 """
 
 from __future__ import annotations

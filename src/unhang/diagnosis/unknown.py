@@ -158,23 +158,23 @@ FIND_EXIT = Remedy(
 )
 
 
-def unknown_in_run(picture: IncidentView, symptoms: Sequence[Finding]) -> Finding | None:
+def unknown_in_run(view: IncidentView, symptoms: Sequence[Finding]) -> Finding | None:
     """The primary finding of an incident in which no root cause is in evidence."""
-    kind = picture.incident.kind
-    own = [r for r in picture.gone if r.ended and r.ended.exitcode != 0]
+    kind = view.incident.kind
+    own = [r for r in view.gone if r.ended and r.ended.exitcode != 0]
     for rank in own:
         if rank.ended and rank.ended.exitcode is not None and rank.ended.exitcode < 0:
-            return _signalled(picture, rank)
+            return _signalled(view, rank)
     for rank in own:
         if rank.raised is None:
-            return _left(picture, rank)
-    if kind in ("hang", "straggler", "interrupted") and picture.front is not None and not picture.front.absent:
-        return _all_joined(picture)
+            return _left(view, rank)
+    if kind in ("hang", "straggler", "interrupted") and view.front is not None and not view.front.absent:
+        return _all_joined(view)
     if symptoms:
-        return only_symptoms(symptoms, remains=WAITING, remedies=(_say_more(picture),), hits=picture.hits_of("collective-timeout"))
+        return only_symptoms(symptoms, remains=WAITING, remedies=(_say_more(view),), hits=view.hits_of("collective-timeout"))
     if kind in ("hang", "straggler", "interrupted"):
-        return _silent(picture)
-    code = picture.incident.exitcode
+        return _silent(view)
+    code = view.incident.exitcode
     if code is None:
         how = Text("failed", "失败了")
     elif code < 0:
@@ -183,23 +183,21 @@ def unknown_in_run(picture: IncidentView, symptoms: Sequence[Finding]) -> Findin
         how = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=code)
     says = Text("the command {how}{none}, and nothing recognised says why", "命令{how}{none}，认出的内容都没有说明原因").fill(
         how=how,
-        none=NOTHING if picture.ranks else Text("; no process of it initialised torch.distributed", "；其中没有进程初始化 torch.distributed"),
+        none=NOTHING if view.ranks else Text("; no process of it initialised torch.distributed", "；其中没有进程初始化 torch.distributed"),
     )
     return words.unestablished(
         says,
-        ranks=tuple(r.number for r in picture.ranks),
+        ranks=tuple(r.number for r in view.ranks),
         evidence=(
-            *_last_words(picture, None),
-            words.stated(
-                picture.incident_source, Text("{command}: {how}", "{command}：{how}").fill(command=" ".join(picture.incident.command), how=how)
-            ),
+            *_last_words(view, None),
+            words.stated(view.incident_source, Text("{command}: {how}", "{command}：{how}").fill(command=" ".join(view.incident.command), how=how)),
         ),
         remedies=(READ_LOG,),
     )
 
 
-def _say_more(picture: IncidentView) -> Remedy:
-    return NCCL_DEBUG if picture.on_nccl else TORCH_DEBUG
+def _say_more(view: IncidentView) -> Remedy:
+    return NCCL_DEBUG if view.on_nccl else TORCH_DEBUG
 
 
 def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedies: tuple[Remedy, ...], hits: Sequence[Hit] = ()) -> Finding:
@@ -320,47 +318,47 @@ def _from_outside(view: LogView, symptoms: Sequence[Finding]) -> Finding | None:
     )
 
 
-def _signalled(picture: IncidentView, rank: RankView) -> Finding:
+def _signalled(view: IncidentView, rank: RankView) -> Finding:
     assert rank.ended is not None and rank.ended.exitcode is not None
     number = -rank.ended.exitcode
     tells = Text(": {what}", "：{what}").fill(what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING
     ended = Text("rank {n} (pid {pid}) ended with exit code {code}", "rank {n}（pid {pid}）以退出码 {code} 结束")
-    evidence = [words.stated(picture.incident_source, ended.fill(n=rank.number, pid=rank.record.pid, code=-number))]
+    evidence = [words.stated(view.incident_source, ended.fill(n=rank.number, pid=rank.record.pid, code=-number))]
     if rank.fatal_source is not None and rank.fatal_signal:
         evidence.append(Evidence(source=rank.fatal_source, line=1, text=rank.fatal_signal))
-    crash = picture.kernel_told("segfault", rank)
-    if crash is not None and picture.kernel_source is not None:
-        evidence.append(Evidence(source=picture.kernel_source, line=crash.line, text=crash.text))
+    crash = view.kernel_told("segfault", rank)
+    if crash is not None and view.kernel_source is not None:
+        evidence.append(Evidence(source=view.kernel_source, line=crash.line, text=crash.text))
     return _finding(
-        picture,
+        view,
         rank,
         says=Text("{who} was ended by {signal}{at}{tells}; why is not in evidence", "{who} 被 {signal} 结束{at}{tells}；原因不在证据之中").fill(
-            who=text.ranks([rank.number]), signal=words.signal_name(number), at=text.at(picture, rank), tells=tells
+            who=text.ranks([rank.number]), signal=words.signal_name(number), at=text.at(view, rank), tells=tells
         )
         + text.possible(CRASH),
-        evidence=(*evidence, *words.stack_evidence(picture, rank)),
+        evidence=(*evidence, *words.stack_evidence(view, rank)),
         remedies=(NATIVE_STACK,),
     )
 
 
-def _left(picture: IncidentView, rank: RankView) -> Finding:
+def _left(view: IncidentView, rank: RankView) -> Finding:
     assert rank.ended is not None
     code = rank.ended.exitcode
     how = Text("ended (its exit code is not known)", "已结束（退出码未知）")
     if code is not None:
         how = Text("ended itself with exit code {code}", "以退出码 {code} 自行结束").fill(code=code)
-    own = sorted((r for r in picture.incident.logs if r.rank == rank.number and r.bytes), key=lambda r: not r.path.endswith(".err"))
+    own = sorted((r for r in view.incident.logs if r.rank == rank.number and r.bytes), key=lambda r: not r.path.endswith(".err"))
     log = own[0].path if own else None
-    last = _last_words(picture, rank.number)
+    last = _last_words(view, rank.number)
     wordless = log is not None and not any(e.source == log for e in last)
-    silent = log is None and any(r.rank == rank.number for r in picture.incident.logs)
+    silent = log is None and any(r.rank == rank.number for r in view.incident.logs)
     return _finding(
-        picture,
+        view,
         rank,
         says=Text("{who} {how} without an exception that anything saw{at}{left}", "{who} {how}，没有任何人看到异常{at}{left}").fill(
             who=text.ranks([rank.number]),
             how=how,
-            at=text.at(picture, rank),
+            at=text.at(view, rank),
             left=Text("; its log ends without a word about it", "；它的日志末尾对此只字未提")
             if wordless
             else Text("; it printed nothing", "；它什么也没有打印")
@@ -369,12 +367,12 @@ def _left(picture: IncidentView, rank: RankView) -> Finding:
         ),
         evidence=(
             words.stated(
-                picture.incident_source,
+                view.incident_source,
                 Text("rank {n} (pid {pid}) {how} at {s}", "rank {n}（pid {pid}）在 {s} 时{how}").fill(
                     n=rank.number, pid=rank.record.pid, how=how, s=words.seconds(rank.ended.at_s)
                 ),
             ),
-            *words.stack_evidence(picture, rank, innermost=False),
+            *words.stack_evidence(view, rank, innermost=False),
             *last,
         ),
         remedies=(
@@ -391,45 +389,45 @@ def _left(picture: IncidentView, rank: RankView) -> Finding:
     )
 
 
-def _all_joined(picture: IncidentView) -> Finding:
+def _all_joined(view: IncidentView) -> Finding:
     from unhang.flight.operations import ROOTED
 
-    assert picture.front is not None
-    waiting = picture.front.waiting
-    first = picture.waits[waiting[0]]
-    says = text.waiting(picture) + text.stall(picture)
+    assert view.front is not None
+    waiting = view.front.waiting
+    first = view.waits[waiting[0]]
+    says = text.waiting(view) + text.stall(view)
     remains: tuple[str, ...] = WAITING
-    if picture.front.finished:
+    if view.front.finished:
         remains = TRANSPORT
         says += Text(
             ", which all have come to and which is over on {over} only: look at the links from {over} to the others",
             "；全部都来了，而只有 {over} 上已经结束：请查看 {over} 到其他 rank 的链路",
-        ).fill(over=text.ranks(picture.front.finished))
-    elif picture.front.complete:
+        ).fill(over=text.ranks(view.front.finished))
+    elif view.front.complete:
         remains = TRANSPORT
         says += Text(" and nobody is missing: the code agrees, the data does not arrive", "，而且没有缺席者：代码一致，数据没有到达")
     else:
-        not_seen = _not_seen(picture)
-        says += _elsewhere(picture, waiting) if not_seen else NOTHING
+        not_seen = _not_seen(view)
+        says += _elsewhere(view, waiting) if not_seen else NOTHING
         says += Text("; whether anybody is missing is not in evidence", "；是否有缺席者，证据中没有")
         says += Text(": {not_seen}", "：{not_seen}").fill(not_seen=not_seen) if not_seen else NOTHING
-    if remains is TRANSPORT and first.op in ROOTED and not all(any(f.arguments for f in picture.waits[r].frames) for r in waiting):
+    if remains is TRANSPORT and first.op in ROOTED and not all(any(f.arguments for f in view.waits[r].frames) for r in waiting):
         remains = ("collective-mismatch", *TRANSPORT)
         says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
     says += text.possible(remains)
     return words.unestablished(
         says,
         ranks=waiting,
-        hosts=words.hosts(picture, waiting),
-        where=picture.place(first.place) if first.place is not None else None,
-        evidence=words.waiting_evidence(picture, at_most=3),
-        remedies=(_say_more(picture),),
+        hosts=words.hosts(view, waiting),
+        where=view.place(first.place) if first.place is not None else None,
+        evidence=words.waiting_evidence(view, at_most=3),
+        remedies=(_say_more(view),),
     )
 
 
-def _not_seen(picture: IncidentView) -> Text:
+def _not_seen(view: IncidentView) -> Text:
     """Of whom it cannot be told whether they are in the collective that the others wait in, and why; NOTHING where there is nobody."""
-    front = picture.front
+    front = view.front
     if front is None:
         return NOTHING
     parts = []
@@ -448,47 +446,47 @@ def _not_seen(picture: IncidentView) -> Text:
     return joined(parts)
 
 
-def _elsewhere(picture: IncidentView, waiting: Sequence[int]) -> Text:
+def _elsewhere(view: IncidentView, waiting: Sequence[int]) -> Text:
     """ "; ranks 0 and 1 stand at train.py:51 in step", of those that do not wait in that collective."""
     by_place: dict[str, list[int]] = {}
-    for rank in picture.ranks:
-        if rank.number not in waiting and rank.record.ended is None and (where := picture.where(rank)) is not None:
+    for rank in view.ranks:
+        if rank.number not in waiting and rank.record.ended is None and (where := view.where(rank)) is not None:
             by_place.setdefault(where, []).append(rank.number)
     places = list(by_place.items())[:_ABSENT_SHOWN]
     each = Text("; {who} {stand} at {at}", "；{who} 停在 {at}")
     return joined((each.fill(who=text.ranks(n), stand=words.verb(n, "stands", "stand"), at=where) for where, n in places), NOTHING)
 
 
-def _silent(picture: IncidentView) -> Finding:
-    numbers = [r.number for r in picture.ranks]
-    waiting = text.waiting(picture)
+def _silent(view: IncidentView) -> Finding:
+    numbers = [r.number for r in view.ranks]
+    waiting = text.waiting(view)
     # Some that wait elsewhere, in unhang's library for instance, count as absent here, and no cause that is known speaks of them.
-    absent = [r for r in picture.ranks if picture.front is not None and r.number in picture.front.absent][:_ABSENT_SHOWN]
-    says = Text("no progress{stall}", "没有进展{stall}").fill(stall=text.stall(picture))
+    absent = [r for r in view.ranks if view.front is not None and r.number in view.front.absent][:_ABSENT_SHOWN]
+    says = Text("no progress{stall}", "没有进展{stall}").fill(stall=text.stall(view))
     says = joined((t for t in (says, waiting) if t), THEN)
     for rank in absent:
         says += Text("; {who} has not come to it", "；{who} 没有来到这里").fill(who=text.ranks([rank.number]))
-        if (where := picture.where(rank)) is not None:
+        if (where := view.where(rank)) is not None:
             says += Text(", and stands at {at}", "，停在 {at}").fill(at=where)
     unknown = Text("; what the ranks are doing is not in evidence", "；各 rank 在做什么不在证据之中")
     says += (Text("; why is not in evidence", "；原因不在证据之中") if absent else unknown) + text.possible(WAITING)
-    shown = [*absent, *(r for r in picture.ranks if r not in absent)][: max(2, len(absent))]
+    shown = [*absent, *(r for r in view.ranks if r not in absent)][: max(2, len(absent))]
     return words.unestablished(
         says,
         ranks=tuple(numbers),
         evidence=(
-            *words.waiting_evidence(picture),
-            *(e for r in shown for e in (*words.activity_evidence(picture, r), *words.stack_evidence(picture, r, innermost=r not in absent))),
+            *words.waiting_evidence(view),
+            *(e for r in shown for e in (*words.activity_evidence(view, r), *words.stack_evidence(view, r, innermost=r not in absent))),
         ),
-        remedies=(_say_more(picture),),
+        remedies=(_say_more(view),),
     )
 
 
-def _last_words(picture: IncidentView, rank: int | None) -> tuple[Evidence, ...]:
+def _last_words(view: IncidentView, rank: int | None) -> tuple[Evidence, ...]:
     """The end of a rank's error log; of the launcher's where the rank is None or said nothing. A warning ends no process."""
     for owner in dict.fromkeys((rank, None)):
-        for log in picture.incident.logs:
-            if log.rank == owner and log.path.endswith(".err") and (lines := _without_warnings(picture.last_lines.get(log.path, ()))):
+        for log in view.incident.logs:
+            if log.rank == owner and log.path.endswith(".err") and (lines := _without_warnings(view.last_lines.get(log.path, ()))):
                 return tuple(Evidence(source=log.path, line=line.number, text=line.text.strip()) for line in lines[-2:])
     return ()
 
@@ -502,12 +500,12 @@ def _without_warnings(lines: Sequence[Line]) -> list[Line]:
     return kept
 
 
-def _finding(picture: IncidentView, rank: RankView, *, says: Text, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:
+def _finding(view: IncidentView, rank: RankView, *, says: Text, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:
     return words.unestablished(
         says,
         ranks=(rank.number,),
-        hosts=words.hosts(picture, (rank.number,)),
-        where=picture.where(rank),
+        hosts=words.hosts(view, (rank.number,)),
+        where=view.where(rank),
         evidence=evidence,
         remedies=remedies,
     )

@@ -1,8 +1,8 @@
 """Logs of a failed run: opened, streamed, cleaned of what launchers and terminals put around each line, searched for signatures and tracebacks.
 
-`finding` and `opening` (files, archives, standard input) > `line` (prefixes, rank, host, pid, time) > `signature` > `needles` (the engine) >
-`blocks` > `looking` > `search`. What a log tells about the job beside its errors stands in `said`, and is read by `watchdog`, `exits`, `nccl`,
-`work`, `attempts` and `job_size`.
+`discovery` and `sources` (files, archives, standard input) > `line` (prefixes, rank, host, pid, time) > `signature` > `needles` (the engine) >
+`blocks` > `line_matcher` > `search`. `log_facts` holds what a log says about the job beside its errors; `watchdog`, `exits`, `nccl_lines`,
+`slow_work`, `attempts` and `job_size` read it.
 """
 
 from unhang.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse

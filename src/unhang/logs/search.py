@@ -2,7 +2,7 @@
 
 A log is cut into blocks, and the engine finds which needles a block contains. The first and the last hits of each signature are kept: the first as
 the blocks come; for the last ones the blocks with its needle wait until there are enough of them, and are then searched from the newest back. Lines
-are cut out, cleaned and matched only around needles (`looking`), at most N in each block: memory and time are bounded however often a log repeats.
+are cut out, cleaned and matched only around needles (`line_matcher`), at most N in each block: memory and time stay bounded if a log repeats.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The newest snapshot of `unhang.Monitor` (monitor.jsonl), read without torch: the fields of `runtime.monitoring.tally.Snapshot`."""
+"""The newest snapshot of `unhang.Monitor` (monitor.jsonl), read without torch: the fields of `runtime.monitoring.counters.Snapshot`."""
 
 from __future__ import annotations
 

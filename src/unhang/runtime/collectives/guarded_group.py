@@ -1,8 +1,8 @@
 """The ranks of one process group, and the count of their guarded calls.
 
-Each guarded call has a number, the same on all ranks. Before a call of a new kind travels, all ranks say in the store what they want (`agreeing`).
+Each guarded call has a number, the same on all ranks. Before a call of a new kind travels, all ranks say in the store what they want (`preflight`).
 Ranks that disagree stand in different lanes, where they wait and can be told apart, instead of reading each other's bytes. A call that does not get
-on is closed by its number (`ending`), and the next one opens new lanes.
+on is closed by its number (`abort`), and the next one opens new lanes.
 """
 
 from __future__ import annotations
