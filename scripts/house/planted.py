@@ -25,7 +25,7 @@ FAULTS = [
     ("a command without its value", 'docker run --shm-size=8g IMAGE",', 'docker run --shm-size= IMAGE",', "logs"),
     ("exit code 1 of a run that recovered", "EXIT_FOUND if verdict.primary is not None and not verdict.recovered else", "EXIT_FOUND if verdict.primary is not None else", "runs"),
     ("ranks that answered RAS include those that did not", "set(range(size)) - set(absent) if complete", "set(range(size)) if complete", "rest"),
-    ("a Slurm job without its hosts", "#SBATCH --nodes=", "#SBATCH --exclusive --nodes=", "rest"),
+    ("an option too many for Slurm", "#SBATCH --nodes=", "#SBATCH --exclusive --nodes=", "rest"),
 ]  # fmt: skip
 
 
