@@ -8,8 +8,9 @@
 
 An input is a directory of files with a command line of unhang. Facts are what a user acts on: cause, standing, ranks, hosts, where, evidence as
 source and line, remedies with their commands, what was not examined, exit code, attempt, world size, timeline; of a sentence its numbers and names,
-never its wording. In tier 1 (real) they must be equal. In tier 2 (taken from unit tests) an answer may become less specific, never wrong; each such
-input is listed with its reason in tests/corpus/less_specific.json, at most 3 %.
+never its wording; of a refusal and of a reason its template too; an exported file is kept whole, of its comments the values. In tier 1 (real) facts
+must be equal. In tier 2 (taken from unit tests) an answer may become less specific, never wrong; each such input is listed with its reason in
+tests/corpus/less_specific.json, at most 3 %.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ Facts = dict[str, Any]
 Input = dict[str, Any]
 
 # Sentences: their values are facts, their words are not. Every text with a Chinese twin is one as well.
-SENTENCES = frozenset(
-    {"says", "why", "what", "summary", "details", "unread", "leads_to", "title", "formula", "default", "error", "hint", "conclusion"}
-)
+SENTENCES = frozenset({"says", "why", "what", "summary", "details", "unread", "leads_to", "title", "formula", "default", "hint", "conclusion"})
 # What was printed from the input itself, how long it took, and where it ran.
 DROPPED = frozenset({"text", "seconds", "elapsed_s", "schema"})
 FINDINGS = ("primary", "contributing", "symptoms")
+# What a refusal consists of: beside its values its template, so that no refusal equals another.
+REFUSALS = frozenset({"error", "cause", "try"})
+# Not `#SBATCH`, `#PBS` and `#!`: these are for a machine.
+_COMMENT = re.compile(r"\s*#+(\s|$)|//")
 _VALUE = re.compile(r"[0-9/._]")
 
 
@@ -75,6 +78,13 @@ def template(sentence: str) -> str:
     return " ".join("#" if _VALUE.search(w.strip(".,;:()'\"`")) else w for w in sentence.split())
 
 
+def exported(text: str) -> list[Any]:
+    """A file for a launcher: its lines as they are, and the values in its comments."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    comments = [line for line in lines if _COMMENT.match(line)]
+    return [[line for line in lines if line not in comments], values(" ".join(comments))]
+
+
 def reduced(document: object, key: str = "") -> Any:
     """A document of --json without wording."""
     if isinstance(document, dict):
@@ -83,17 +93,22 @@ def reduced(document: object, key: str = "") -> Any:
         if {"id", "command", "verify", "trial"} <= set(document):
             return [document[k] for k in ("id", "env", "command", "verify", "trial")]
         if {"what", "why", "unread"} <= set(document):
-            return [template(document["why"]), values(document["what"]), document["unread"]]
+            return [template(document["why"]), values(document["what"]), document["unread"], values(document["why"])]
+        if {"text", "companions"} <= set(document):
+            companions = {name: exported(text) for name, text in document["companions"].items()}
+            return {"text": exported(document["text"]), "companions": companions, "refused": reduced(document["refused"])}
         if {"source", "text", "line"} <= set(document):
             return f"{document['source']}:{document['line']}"
         twins = {k for k in document if f"{k}_zh" in document}
         return {
-            k: values(v) if k in twins and isinstance(v, str) else reduced(v, k)
+            k: values(v) if k in twins - REFUSALS and isinstance(v, str) else reduced(v, k)
             for k, v in document.items()
             if k not in DROPPED and not k.endswith("_zh") and v not in (None, [], {}, "")
         }
     if isinstance(document, list):
         return [reduced(one, key) for one in document]
+    if isinstance(document, str) and key in REFUSALS and " " in document:
+        return [template(document), values(document)]
     if isinstance(document, str) and key in SENTENCES and " " in document:
         return values(document)
     return document
@@ -145,13 +160,12 @@ class Unhang:
         time.tzset()
         self._language.chosen(None)
         self._judged.clear()
-        code, out = self._answer(argv)
+        code, out, err = (one.replace(str(cwd), "@") if isinstance(one, str) else one for one in self._answer(argv))
         facts: Facts = {"exit": code}
-        text = out.replace(str(cwd), "@")
         try:
-            facts |= ordered(reduced(json.loads(text)))
+            facts |= ordered(reduced(json.loads(out)))
         except (ValueError, TypeError):
-            facts["printed"] = [values(line) for line in text.split("\n") if values(line) and not line.lstrip().startswith("#")]
+            facts |= {"printed": out.splitlines(), "error": [[template(line), values(line)] for line in err.splitlines()]}
         if self._judged:
             judged = self._judged[-1]
             told = [f"{m.source}:{m.line} {m.cause}" for m in judged.timeline]
@@ -160,16 +174,17 @@ class Unhang:
             facts |= {"attempt": [judged.attempt, judged.attempts], "world_size": judged.chosen.view.world_size, "timeline": told}
         return facts
 
-    def _answer(self, argv: Sequence[str]) -> tuple[int, str]:
+    def _answer(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        err = io.StringIO()
         out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="surrogateescape", write_through=True)
         sys.argv = ["unhang", *argv]
         code = 0
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 self._app._answer()
             except SystemExit as e:
                 code = e.code if isinstance(e.code, int) else int(e.code is not None)
-        return code, out.buffer.getvalue().decode("utf-8", "replace")  # type: ignore[attr-defined]
+        return code, out.buffer.getvalue().decode("utf-8", "replace"), err.getvalue()  # type: ignore[attr-defined]
 
 
 def kind_of(given: Input, files: Iterable[Path]) -> str:
@@ -181,13 +196,16 @@ def kind_of(given: Input, files: Iterable[Path]) -> str:
     return "dumps" if any(f.is_file() and f.read_bytes()[:1] == b"\x80" for f in files) else "logs"
 
 
-def inputs(kind: str, under: Path) -> dict[str, Input]:
-    """The inputs of a kind by id, their files unpacked under a directory."""
+def inputs(kind: str, under: Path | None = None) -> dict[str, Input]:
+    """The inputs of a kind by id; their files are unpacked under a directory, if one is given."""
     path = DATA / f"{kind}.tar.zst"
     if not path.exists():
         return {}
     unpacked = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).stream_reader(path.open("rb"), closefd=True)
     with unpacked, tarfile.open(fileobj=unpacked, mode="r|") as tar:
+        if under is None:
+            told = ((m.name.split("/"), tar.extractfile(m)) for m in tar)
+            return {id: json.load(f) for (id, *name), f in told if name == ["input.json"] and f is not None}
         tar.extractall(under, filter="fully_trusted")
     return {p.parent.name: json.loads(p.read_text()) for p in sorted(under.glob("*/input.json"))}
 
@@ -228,10 +246,8 @@ def asked(kind: str, *, reverse: bool = False, only: Sequence[str] = ()) -> Iter
         for id, given in sorted(found.items(), reverse=reverse):
             if only and id not in only:
                 continue
-            argv = [*given["argv"], *(() if given["argv"][0] == "export" and "--check" not in given["argv"] else ("--json",))]
-            if "--" in given["argv"]:
-                at = given["argv"].index("--")
-                argv = [*given["argv"][:at], *argv[len(given["argv"]) :], *given["argv"][at:]]
+            at = given["argv"].index("--") if "--" in given["argv"] else len(given["argv"])
+            argv = [*given["argv"][:at], "--json", *given["argv"][at:]]
             before = resource.getrusage(resource.RUSAGE_SELF)
             facts = unhang.facts(argv, given["environ"], folder / "in" / id / "files")
             after = resource.getrusage(resource.RUSAGE_SELF)
@@ -276,6 +292,8 @@ VAGUE = frozenset({"unknown", "collective-timeout"})
 
 def is_less_specific(new: Facts, old: Facts) -> bool:
     """Whether it says less than before, and nothing else. A list about a machine or a launcher's file may only get shorter."""
+    if new.get("exit") != old.get("exit") or (old.get("primary") and not new.get("primary")):
+        return False
     if not any(role in facts for role in FINDINGS for facts in (new, old)):
         return all(entry in old.get(k, []) for k, v in new.items() if isinstance(v, list) for entry in v)
     before = [f for role in FINDINGS for f in _many(old.get(role))]
@@ -296,6 +314,7 @@ def _is_within(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
         new["cause"] == old["cause"]
         and STANDINGS.index(new["standing"]) <= STANDINGS.index(old["standing"])
         and all(set(new.get(k, ())) <= set(old.get(k, ())) for k in ("ranks", "hosts"))
+        and all(one in old.get(k, ()) for k in ("evidence", "remedies") for one in new.get(k, ()))
         and new.get("where") in (None, old.get("where"))
     )
 
@@ -308,17 +327,20 @@ def compare(kinds: Sequence[str], against: str | None) -> int:
         for kind in kinds:
             old = {id: facts for id, (facts, _) in answers(kind, source=base).items()} if base else recorded(kind)
             now = answers(kind)
-            new = {id: facts for id, (facts, _) in now.items() if base or id in old}
+            new = {id: facts for id, (facts, _) in now.items()}
+            given = inputs(kind)
+            # Either side without the other compares nothing.
+            alone = sorted(set(old) ^ set(new)) if base is None else []
+            old = {id: facts for id, facts in old.items() if id in new}
             words = reworded((old[id], new[id]) for id in old.keys() & new.keys())
-            differing = [id for id in sorted(old) if id not in new or renamed(old[id], words) != new[id]]
-            with tempfile.TemporaryDirectory() as name:
-                given = inputs(kind, Path(name))
+            differing = [id for id in sorted(old) if renamed(old[id], words) != new[id]]
             stale = [id for id in listed if id in old and id not in differing and not against]
-            wrong = [id for id in differing if id not in new or given[id]["tier"] == 1 or id not in listed or not is_less_specific(new[id], old[id])]
-            complaints = [f"a reason has new words: {a!r} is now {b!r}" for a, b in sorted(words.items()) if a != b]
-            complaints += [difference(id, given[id], old[id], new.get(id, {})) for id in wrong[:SHOWN]]
+            wrong = [id for id in differing if given[id]["tier"] == 1 or id not in listed or not is_less_specific(new[id], old[id])]
+            reasons = [f"a reason has new words: {a!r} is now {b!r}" for a, b in sorted(words.items()) if a != b]
+            complaints = [*reasons, *(f"{id}: an input without recorded facts, or facts without their input" for id in alone)]
+            complaints += [difference(id, given[id], old[id], new[id]) for id in wrong[:SHOWN]]
             if len(wrong) > SHOWN:
-                columns = Counter(k for id in wrong for k in old[id].keys() | new.get(id, {}).keys() if old[id].get(k) != new.get(id, {}).get(k))
+                columns = Counter(k for id in wrong for k in old[id].keys() | new[id].keys() if old[id].get(k) != new[id].get(k))
                 complaints.append(f"and {len(wrong) - SHOWN} more: {' '.join(wrong[SHOWN:])}\nall by what differs: {dict(columns.most_common())}")
             complaints += [f"{id} is as recorded: take it out of less_specific.json" for id in stale]
             second = [id for id in given if given[id]["tier"] == 2]
@@ -326,7 +348,7 @@ def compare(kinds: Sequence[str], against: str | None) -> int:
             complaints += [f"more than {MOST_LESS_SPECIFIC:.0%} of tier 2 are listed in less_specific.json"] if many else []
             less, cpu_s = len(differing) - len(wrong), sum(cpu for _, cpu in now.values())
             print(*complaints, f"{kind}: {len(old)} inputs, {len(wrong)} differ, {less} less specific as listed; {cpu_s:.1f} CPU s", sep="\n")
-            failed |= bool(wrong or stale or many)
+            failed |= bool(wrong or stale or many or alone or (reasons and base is None))
     return int(failed)
 
 
@@ -351,12 +373,18 @@ def checkout(revision: str) -> Iterator[Path]:
 def record(kinds: Sequence[str]) -> int:
     """Twice, as two machines might: in another order, directory and order of hashes. What differs, or takes too long, leaves the corpus."""
     listed = json.loads((DATA / "less_specific.json").read_text())
+    failed = 0
     dropped: dict[str, str] = json.loads((DATA / "dropped.json").read_text()) if (DATA / "dropped.json").exists() else {}
     for kind in kinds:
         with tempfile.TemporaryDirectory(prefix="a-longer-name-of-a-directory-") as tmp:
             once, again = answers(kind), answers(kind, seed=1, reverse=True, tmp=tmp)
             given = inputs(kind, Path(tmp) / "in")
             before, out = recorded(kind), {}
+            real = {id: facts for id, (facts, _) in once.items() if given[id]["tier"] == 1 and "refused" not in given[id]["from"]}
+            if refused := [f"{id}: unhang {' '.join(given[id]['argv'])}: {facts['error']}" for id, facts in real.items() if is_refusal(facts)]:
+                print(f"{kind}: not recorded; refused, and not meant to be, are the real inputs", *refused, sep="\n  ")
+                failed = 1
+                continue
             for id, (facts, cpu_s) in once.items():
                 about = f"{given[id]['from']}: unhang {' '.join(given[id]['argv'])}"
                 if facts != again[id][0]:
@@ -371,7 +399,11 @@ def record(kinds: Sequence[str]) -> int:
                 pack(kind, [Path(tmp) / "in" / id for id in kept])
             print(f"{kind}: {len(kept)} inputs, {sum(cpu for _, cpu in once.values()):.1f} CPU s, {len(out)} dropped")
     (DATA / "dropped.json").write_text(json.dumps(dict(sorted(dropped.items())), indent=1) + "\n")
-    return 0
+    return failed
+
+
+def is_refusal(facts: Facts) -> bool:
+    return facts["exit"] == 2 and "error" in facts
 
 
 def add(folders: Sequence[Path]) -> int:

@@ -57,7 +57,7 @@ def neutral(data: bytes) -> bytes:
 
 def keep(argv: list[str], files: dict[str, bytes | None], environ: dict[str, str] | None = None, mtimes: dict[str, float] | None = None) -> None:
     """`files` by their relative path; None is a directory."""
-    files = {name: data if data is None else neutral(data) for name, data in files.items()}
+    files = {neutral(os.fsencode(name)).decode("utf-8", "surrogateescape"): data if data is None else neutral(data) for name, data in files.items()}
     argv = [neutral(os.fsencode(a)).decode("utf-8", "surrogateescape") for a in argv]
     environ = {k: neutral(os.fsencode(v)).decode("utf-8", "surrogateescape") for k, v in (environ or {}).items()}
     if sum(len(d or b"") for d in files.values()) > MOST_BYTES:
@@ -197,7 +197,7 @@ def machine(snapshot, *, only=()) -> None:
 
 def answer(data, **_) -> None:
     if len(data) < MOST_BYTES:
-        keep(["why", "--ras", "a.ras", "--apart", "0"], {"a.ras": data})
+        keep(["why", "--ras", "a.ras"], {"a.ras": data})
 
 
 def setting(name, text, *_, **__) -> None:

@@ -1,4 +1,4 @@
-"""Ten faults, planted one after the other into a copy of the sources: the corpus must notice each. `planted.py [NUMBER...]`"""
+"""Faults, planted one after the other into a copy of the sources: the corpus must notice each. `planted.py [NUMBER...]`"""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ FAULTS = [
     ("a line of evidence lost", "evidence=words.hit_evidence(_one_per_text(ordered), at_most=3),", "evidence=words.hit_evidence(_one_per_text(ordered), at_most=2),", "logs"),
     ("a command without its value", 'docker run --shm-size=8g IMAGE",', 'docker run --shm-size= IMAGE",', "logs"),
     ("exit code 1 of a run that recovered", "EXIT_FOUND if verdict.primary is not None and not verdict.recovered else", "EXIT_FOUND if verdict.primary is not None else", "runs"),
+    ("ranks that answered RAS include those that did not", "set(range(size)) - set(absent) if complete", "set(range(size)) if complete", "rest"),
+    ("an option too many for Slurm", "#SBATCH --nodes=", "#SBATCH --exclusive --nodes=", "rest"),
 ]  # fmt: skip
 
 
 def plant(sources: Path, old: str, new: str) -> Path:
     """Into the one file that has the text."""
-    (path,) = [p for p in sources.rglob("*.py") if old in p.read_text("utf-8")]
+    (path,) = [p for p in sources.rglob("*") if p.suffix in (".py", ".j2") and old in p.read_text("utf-8")]
     text = path.read_text("utf-8")
     assert text.count(old) == 1, f"{path.name} has it {text.count(old)} times: {old}"
     path.write_text(text.replace(old, new), "utf-8")

@@ -20,7 +20,8 @@ SETTINGS = (
     ["--set", "ib=off", "--timeout", "30m"],
     ["--set", "p2p=off", "--cpu"],
 )
-SIZES = (["-n", "4"], ["--nodes", "2", "-n", "8", "--master", "node1:29500"])
+SIZES = {1: ["-n", "4"], 2: ["--nodes", "2", "-n", "8"]}
+PLACES = {"address": ["--master", "node1:29500"], "name": ["--name", "job"]}
 MODELS = (["--params", "350M"], ["--params", "7e9", "--layers", "32", "--hidden", "4096"], ["--params", "70B"])
 MACHINES = (["24GiB", "2"], ["40GiB", "8"], ["80GiB", "64"])
 HOW = ([], ["--checkpointing", "--sequence", "4096"], ["--lora", "16:all", "--precision", "fp16"], ["--optimizer", "adamw-8bit", "--offload", "all"])
@@ -36,7 +37,8 @@ def kept(label: str, argv: list[str], cwd: Path = Path("/nonexistent")) -> None:
 
 def own() -> None:
     from unhang.knowledge import catalogue
-    from unhang.remedies.exports.forms import NAMES
+    from unhang.remedies.exports.form_settings import Layout
+    from unhang.remedies.exports.forms import FORMS
 
     for id, cause in catalogue.load().items():
         kept("explain", ["explain", id])
@@ -46,8 +48,12 @@ def own() -> None:
             harvest.keep(["why", "train.log"], {"train.log": f"{hit}\n".encode()})
         harvest.current = f"tests/knowledge: near misses of {id}"
         harvest.keep(["why", "train.log"], {"train.log": "".join(f"{near}\n" for near in cause.near_misses).encode()})
-    for form, settings, size in itertools.product(NAMES, SETTINGS, SIZES):
-        kept("export", ["export", form, *settings, *size, "--name", "job", "--", "train.py", "--lr", "1e-4"])
+    for form, settings, (nodes, size) in itertools.product(FORMS, SETTINGS, SIZES.items()):
+        # A form refuses an option that its file has no place for.
+        options = [w for what, words in PLACES.items() if form.has_place_for(what, Layout(nodes=nodes)) for w in words]
+        command = ["learning_rate=1e-4"] if form.name == "llamafactory" else ["train.py", "--lr", "1e-4"]
+        label = "export (one host only: refused)" if form.name == "bash" and nodes > 1 else "export"
+        kept(label, ["export", form.name, *settings, *size, *options, "--", *command])
     for model, (memory, world), how in itertools.product(MODELS, MACHINES, HOW):
         machine = [
             "--gpu-memory",
@@ -72,7 +78,7 @@ def found(label: str, folder: Path) -> None:
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and not any(run in p.parents for run in runs)):
         name = str(path.relative_to(folder))
         if path.suffix in (".log", ".txt", ".out"):
-            kept(f"{label}/{name}", ["why", name], folder)
+            kept(f"{label}/{name}{'' if path.stat().st_size else ' (empty: refused)'}", ["why", name], folder)
         elif path.suffix in (".sh", ".sbatch", ".json", ".yaml", ".yml"):
             kept(f"{label}/{name}", ["export", "--check", name], folder)
             data = {name: path.read_bytes(), **harvest.SITE}
