@@ -81,8 +81,10 @@ def shown(said: object) -> str:
     """Errors quote names of files and lines of logs. If a credential takes a quote with it, nothing quoted is shown: a shell would read it."""
     from unhang.diagnosis.redact import HIDDEN, redact, redact_quoted
 
-    clean = redact_quoted(str(said).replace("\n", "\\n"))
-    return clean if clean is not None else redact(re.split("['\"]", str(said), maxsplit=1)[0]) + HIDDEN
+    # A name with a line feed could begin a line that looks like a command.
+    said = " ".join(line.strip() for line in str(said).split("\n"))
+    clean = redact_quoted(said)
+    return clean if clean is not None else redact(re.split("['\"]", said, maxsplit=1)[0]) + HIDDEN
 
 
 def _is_asked_for(argv: list[str], *, misread: bool) -> bool:
