@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from unhang.errors import UnhangError
+from unhang.printable import one_line
 from unhang.text import Text
 
 PREFIX = "unhang-"
@@ -261,14 +262,15 @@ def check_owner(path: str | os.PathLike[str]) -> Text | None:
     # Under sudo the caller is trusted, who may do anything as root. Rules of git's safe.directory.
     trusted = {0, os.geteuid(), *([int(sudo)] if os.geteuid() == 0 and (sudo := os.environ.get("SUDO_UID", "")).isdecimal() else [])}
     for at, status in ((path, os.lstat(path)), (os.path.realpath(path), os.stat(path))):  # noqa: PTH116
-        named = {"path": shlex.quote(path), "trust": TRUST}
+        # A line feed in a name would begin a line that looks like a command.
+        named = {"path": one_line(shlex.quote(path)), "trust": TRUST}
         # What a link leads to may be a device: that is not to be changed.
         is_own = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or at == path
         if status.st_uid not in trusted:
-            command = f"{'sudo ' if os.geteuid() else ''}chown -h {os.geteuid()} {shlex.quote(at)}" if is_own else f"rm {named['path']}"
+            command = f"{'sudo ' if os.geteuid() else ''}chown -h {os.geteuid()} {one_line(shlex.quote(at))}" if is_own else f"rm {named['path']}"
             return _OTHER.fill(**named, owner=_user_name(status.st_uid), command=command)
         if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
-            return _OPEN.fill(**named, command=f"chmod o-w {shlex.quote(at)}" if is_own else f"rm {named['path']}")
+            return _OPEN.fill(**named, command=f"chmod o-w {one_line(shlex.quote(at))}" if is_own else f"rm {named['path']}")
     return None
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import platform
 import tarfile
+import time
 
 import pytest
 import zstandard
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 
 from unhang.cli.app import app
 from unhang.errors import UnhangError
-from unhang.pack import archive, manifest
+from unhang.pack import archive, manifest, relocate
 
 DATA = b"data\n"
 SUM = hashlib.sha256(DATA).hexdigest()
@@ -113,6 +115,28 @@ def test_a_small_one_that_is_right_is_loaded(tmp_path):
     (tmp_path / "a.tar.zst").write_bytes(made([DIR, FILE], GOOD))
     unhang("load", tmp_path / "a.tar.zst", tmp_path / "place")
     assert (tmp_path / "place" / "bin" / "file").read_bytes() == DATA
+
+
+def test_a_pipe_in_the_place_of_a_file_is_told_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "file", 0o644)
+    (tmp_path / "file").chmod(0o644)
+    assert relocate.differences(tmp_path, [["file", "file", 0o644, 0, SUM, ""]], {}) == [("file", "is no file")]
+
+
+def test_what_is_long_is_rewritten_in_time():
+    """Each of them took seconds for some kilobytes."""
+    begun = time.thread_time()
+    for data, how in (
+        (b"/old/env/x" * 50_000, "binary"),
+        (b"#!/bin/sh\n'''exec' /" + b"/python" * 100_000, "script"),
+        (b"#!" + b"/python3" * 50_000 + b" \xff", "script"),
+    ):
+        assert relocate.rewritten(data, how, [("/old/env", "/new/env")], final="/new/env", interpreter=None, names=())
+    assert time.thread_time() - begun < 5
+    strings = b"\0/old/env/lib\0/old/env/x/"
+    assert relocate.rewritten(strings, "binary", [("/old/env", "/new")], final="/new", interpreter=None, names=()) == (
+        b"\0/new/lib\0\0\0\0\0/old/env/x/"
+    )
 
 
 def test_a_stream_that_goes_on_for_ever_is_bounded(tmp_path):

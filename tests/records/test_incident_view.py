@@ -116,10 +116,11 @@ def test_a_file_that_many_ranks_name_is_read_once(rundir):
 
 
 @pytest.mark.parametrize("name", ["run.json", "incident"])
-def test_what_is_nested_deep_is_damaged(rundir, name):
+@pytest.mark.parametrize("data", [b'{"a": ' + b"[" * 100_000, b'{"schema": "\xff"}'])
+def test_what_is_nested_deep_or_no_text_is_damaged(rundir, name, data):
     path = rundir.run if name == "run.json" else rundir.incident(1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b'{"a": ' + b"[" * 100_000)
+    path.write_bytes(data)
     with pytest.raises(RunDirError):
         rundir.read(path, Incident)
 

@@ -73,7 +73,7 @@ def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
             for raw in f:
                 try:
                     event = decoder.decode(raw[:MAX_LINE_BYTES])
-                except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     continue
                 if event.event == "FellBack":
                     changed, steps, ended = True, False, False

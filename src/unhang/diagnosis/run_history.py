@@ -141,7 +141,7 @@ def drawn(path: Path, *, attempt: int, kinds: Collection[str]) -> list[int]:
         for raw in f:
             try:
                 event = decoder.decode(raw[:MAX_LINE_BYTES])
-            except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if event.event == "Started":
                 current = event.attempt
@@ -171,7 +171,7 @@ def read(path: Path, *, source: str) -> RunHistory:
             for number, raw in enumerate(f, 1):
                 try:
                     event = decoder.decode(raw[:MAX_LINE_BYTES])
-                except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     damaged += bool(raw.strip())
                     cut = cut or bool(raw.strip())
                     continue

@@ -15,6 +15,8 @@ from unhang.errors import UnhangError
 from unhang.pack import relocate
 
 SCHEMA = "unhang/pack/1"
+# Each is searched for in every file that names one.
+_MOST_MOVES = 1_000
 # Thirty times that of an environment with torch.
 MAX_BYTES = 128 * 1024**2
 Kind = Literal["file", "link", "hard", "dir"]
@@ -112,7 +114,7 @@ def decode(encoded: bytes, *, name: str) -> Manifest:
         if schema is None or msgspec.json.decode(schema) != SCHEMA:
             raise UnhangError(f"{name} was packed in another format than {SCHEMA}", hint="use the version of unhang that packed it")
         found = msgspec.json.decode(encoded, type=Manifest)
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise UnhangError(f"{name} holds no manifest of an environment: {e}") from e
     if wrong := next(_wrong(found), None):
         raise UnhangError(f"{name} is refused: {wrong}", cause="it is damaged, or was made to write where it must not")
@@ -152,6 +154,8 @@ def _wrong(manifest: Manifest) -> Iterator[str]:
             yield f"{e.path} has a size or mode that it cannot have"
         kinds[e.path] = e.kind
     yield from (f"{p} is to be rewritten and is no file" for p in manifest.places if kinds.get(p) not in ("file", "hard"))
+    if len(manifest.moves) > _MOST_MOVES:
+        yield f"{len(manifest.moves):,} old places are more than an environment has"
     yield from (f"the old prefix {old!r} is not a path, or is moved to {new!r}" for old, new in manifest.moves if not _is_move(old, new))
     for source in manifest.sources:
         if kinds.get(source.path) != "dir":

@@ -44,6 +44,8 @@ _CHUNK_BYTES = 1 << 20
 # pip's and uv's form where the kernel takes no longer first line; what comes after the interpreter are its options.
 _SHEBANG = re.compile(rb"""#![ \t]*(?:/\S*/env[ \t]+(?P<named>python[\d.]*t?)|(?P<path>/\S*/python[\d.]*t?))(?P<options>[^\r\n]*)\r?\n""")
 _LONG = re.compile(rb"""#!/bin/sh\n'''exec' (?P<quote>["']?)(?P<path>/[^\n]*/python[\d.]*t?)(?P=quote)(?P<options>[^\n]*?) "\$0" "\$@"\n' '''\n""")
+# No path is longer; the time for a line grows with its square.
+_HEAD_BYTES = 8192
 _BASE = {"home": "bin", "base-prefix": "", "base-exec-prefix": ""}
 
 
@@ -55,7 +57,8 @@ def rewritten(data: bytes, how: How, moves: Sequence[tuple[str, str]], *, final:
         return data
     text = data.decode("utf-8", "surrogateescape")
     if how == "script":
-        found = _SHEBANG.match(data) or _LONG.match(data)
+        first = data[:_HEAD_BYTES]
+        found = _SHEBANG.match(first) or _LONG.match(first)
         head = _head(found, names, moves) if found is not None else None
         # A string in front of it would be a syntax error.
         if head is not None and found is not None and b"from __future__" not in data:
@@ -102,7 +105,9 @@ def _in_length(data: bytes, old: str, new: str) -> bytes:
     if len(now) > len(was):
         raise ValueError(f"{new} is longer than {old}, and files of the environment have room for no more than that")
     pattern = re.compile(re.escape(was) + rb"(?=[/\0:;])([^\0]*)\0")
-    return pattern.sub(lambda m: (now + m[1].replace(was, now)).ljust(len(m[0]) - 1, b"\0") + b"\0", data)
+    # Behind the last zero no string ends, and each beginning of one would be followed to the end of the file.
+    end = data.rfind(b"\0") + 1
+    return pattern.sub(lambda m: (now + m[1].replace(was, now)).ljust(len(m[0]) - 1, b"\0") + b"\0", data[:end]) + data[end:]
 
 
 def relocate(root: Path, final: str, manifest: Mapping[str, Any], moves: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -177,8 +182,12 @@ def read_placed(root: Path) -> dict[str, Any]:
 
 
 def parse_placed(data: bytes) -> dict[str, Any]:
-    found = json.loads(data)
-    if not isinstance(found, dict) or not {"dest", "manifest", "changed"} <= found.keys():
+    try:
+        found = json.loads(data)
+    except RecursionError as e:
+        raise ValueError(f"{PLACED} is damaged") from e
+    of = {"dest": str, "manifest": str, "changed": dict}
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in of.items()) or "\0" in found["dest"]:
         raise ValueError(f"{PLACED} is damaged")
     return found
 
@@ -200,6 +209,9 @@ def differences(root: Path, entries: Sequence[Sequence[Any]], changed: Mapping[s
                 return path, f"has mode {seen.st_mode & 0o777:o}, not {mode:o}"
             if kind == "dir":
                 return None
+            # A pipe would be waited for.
+            if not stat.S_ISREG(seen.st_mode):
+                return path, "is no file"
             expected = changed.get(path) or (wanted if kind == "file" else changed.get(target) or sums[target])
             if kind == "file" and path not in changed and seen.st_size != size:
                 return path, f"has {seen.st_size} bytes, not {size}"

@@ -343,7 +343,7 @@ class RunDir:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError as e:
             raise self._unreadable(path, e) from e
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as e:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
             raise RunDirError(f"{path} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
 
     def _unreadable(self, path: Path, error: OSError) -> RunDirError:

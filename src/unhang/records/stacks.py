@@ -81,7 +81,7 @@ def worker_of_pyspy(data: bytes) -> tuple[int | None, str | None]:
 def _pyspy(data: bytes) -> list[_PySpyThread]:
     try:
         return msgspec.json.decode(data, type=list[_PySpyThread])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as e:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise RecordError(f"this is not the output of py-spy dump --json: {e}") from e
 
 
