@@ -322,7 +322,7 @@ class Judge:
         """Whether a rank that has issued a call waits in another one, and has not been through this one. Messages hold up nothing on NCCL."""
         key = self.graph.of_rank.get(rank)
         other = self.graph.nodes[key] if key is not None else node
-        # Of one whose heartbeats alone tell that it has issued the call there is no track.
+        # A rank has no track if only its heartbeats show that it issued the call.
         track = None if node.meeting is None else node.meeting.tracks.get(rank)
         if other is node or other.meeting is None or (track is not None and track.end(node.number) == STARTED):
             return False
