@@ -8,6 +8,9 @@ import msgspec
 
 from unhang.printable import escape_json
 
+# What the decoder raises for bytes that are not the JSON that is expected.
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 def encode(value: object) -> bytes:
     """As JSON, whatever texts stand in it; on a terminal none of them acts."""

@@ -88,6 +88,7 @@ HOSTILE = {
     "cut short": (made([DIR, FILE], [BIN]), "ends before bin/file"),
     "other schema": (made([DIR, FILE], GOOD, schema="unhang/pack/99"), "another format"),
     "wrong types": (made([DIR, FILE], GOOD, places=["bin/file"]), "no manifest"),
+    "a version of many digits": (made([DIR, FILE], GOOD, glibc="9" * 5000), "ask for glibc"),
     "not enough space": (made(LONG, []), "No space left on device"),
     "bomb": (made([DIR, FILE], [BIN, member("bin/file", bytes(256 << 20))]), "not what its manifest lists"),
     "no archive": (b"PK\x03\x04 something else", "no archive of unhang pack: it does not begin as zstd"),
@@ -112,7 +113,10 @@ def test_is_refused_with_nothing_left(tmp_path, name):
 
 
 def test_a_small_one_that_is_right_is_loaded(tmp_path):
-    (tmp_path / "a.tar.zst").write_bytes(made([DIR, FILE], GOOD))
+    record = b"x" * 200_000  # longer than a field of CSV may be
+    listed = ["x.dist-info/RECORD", "file", 0o644, len(record), hashlib.sha256(record).hexdigest(), ""]
+    members = [*GOOD, member("x.dist-info", kind=tarfile.DIRTYPE, mode=0o755), member("x.dist-info/RECORD", record)]
+    (tmp_path / "a.tar.zst").write_bytes(made([DIR, FILE, ["x.dist-info", *DIR[1:]], listed], members))
     unhang("load", tmp_path / "a.tar.zst", tmp_path / "place")
     assert (tmp_path / "place" / "bin" / "file").read_bytes() == DATA
 

@@ -154,7 +154,7 @@ class BenchDir:
             return ()
         except OSError as e:
             raise RunDirError(f"cannot write {self.path / name}: {e.strerror or e}") from e
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        except encoding.NOT_JSON as e:
             raise RecordError(f"{self.path / name} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
         return tuple(found)
 

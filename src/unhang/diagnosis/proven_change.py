@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
+from unhang import encoding
 from unhang.diagnosis import rerun_command
 from unhang.diagnosis.proven_in_logs import first, remedy
 from unhang.diagnosis.run_history import MAX_LINE_BYTES
@@ -73,7 +74,7 @@ def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
             for raw in f:
                 try:
                     event = decoder.decode(raw[:MAX_LINE_BYTES])
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except encoding.NOT_JSON:
                     continue
                 if event.event == "FellBack":
                     changed, steps, ended = True, False, False

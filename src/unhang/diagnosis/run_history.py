@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from unhang import encoding
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
 from unhang.knowledge.commands import Command, command
@@ -141,7 +142,7 @@ def drawn(path: Path, *, attempt: int, kinds: Collection[str]) -> list[int]:
         for raw in f:
             try:
                 event = decoder.decode(raw[:MAX_LINE_BYTES])
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except encoding.NOT_JSON:
                 continue
             if event.event == "Started":
                 current = event.attempt
@@ -171,7 +172,7 @@ def read(path: Path, *, source: str) -> RunHistory:
             for number, raw in enumerate(f, 1):
                 try:
                     event = decoder.decode(raw[:MAX_LINE_BYTES])
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except encoding.NOT_JSON:
                     damaged += bool(raw.strip())
                     cut = cut or bool(raw.strip())
                     continue

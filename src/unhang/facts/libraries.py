@@ -319,7 +319,7 @@ def _fits(wanted: str, there: str | None) -> bool:
 
 def number(version: str) -> tuple[int, ...]:
     """A version to compare by: "2.27.5" is (2, 27, 5)."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
+    found = re.match(r"\d{1,9}(?:\.\d{1,9})*", version)
     return tuple(int(n) for n in found[0].split(".")) if found is not None else ()
 
 

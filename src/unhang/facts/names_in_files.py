@@ -135,7 +135,7 @@ class Reader:
         if self._kept is None:
             try:
                 self._kept = msgspec.json.decode(self._path.read_bytes(), type=dict[str, _Seen]) if self._path is not None else {}
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            except (OSError, *encoding.NOT_JSON):
                 self._kept = {}
         return self._kept
 

@@ -89,7 +89,7 @@ def decode(text: bytes, *, name: str) -> Snapshot:
     """Raises UnhangError where that is no snapshot. A part of another version's shape becomes "unknown"; subjects that we do not have are dropped."""
     try:
         whole = msgspec.json.decode(text, type=_Whole)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+    except encoding.NOT_JSON as e:
         raise UnhangError(f"{name} is no snapshot of a host: {e}", hint="unhang doctor --save host.json") from e
     if whole.schema.rpartition("/")[0] != SNAPSHOT_SCHEMA.rpartition("/")[0]:
         raise UnhangError(f"{name} is no snapshot of a host: its schema is {whole.schema!r}", hint="unhang doctor --save host.json")
@@ -101,7 +101,7 @@ def decode(text: bytes, *, name: str) -> Snapshot:
         try:
             facts = msgspec.json.decode(kept.facts, type=subject.facts) if kept.state == "read" else None
             parts[id] = Part(state=kept.state, why=kept.why, facts=facts)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        except encoding.NOT_JSON as e:
             parts[id] = Part(state="unknown", why=f"written by another version of unhang: {e}")
     return Snapshot(schema=whole.schema, host=whole.host, taken=whole.taken, parts=parts)
 

@@ -125,7 +125,7 @@ class Patience:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Pauses])
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.MsgspecError) as e:
+        except (OSError, *encoding.NOT_JSON) as e:
             self._trouble(f"the pauses of earlier runs are not used: {self._path}: {e}")
             return {}
 

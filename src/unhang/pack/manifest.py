@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from unhang import encoding
 from unhang.errors import UnhangError
 from unhang.pack import relocate
 
@@ -114,7 +115,7 @@ def decode(encoded: bytes, *, name: str) -> Manifest:
         if schema is None or msgspec.json.decode(schema) != SCHEMA:
             raise UnhangError(f"{name} was packed in another format than {SCHEMA}", hint="use the version of unhang that packed it")
         found = msgspec.json.decode(encoded, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+    except encoding.NOT_JSON as e:
         raise UnhangError(f"{name} holds no manifest of an environment: {e}") from e
     if wrong := next(_wrong(found), None):
         raise UnhangError(f"{name} is refused: {wrong}", cause="it is damaged, or was made to write where it must not")

@@ -130,7 +130,10 @@ def relocate(root: Path, final: str, manifest: Mapping[str, Any], moves: Sequenc
 
 def _record(root: Path, record: str, changed: Mapping[str, str]) -> bytes | None:
     site = record.split("/")[:-2]
-    rows = list(csv.reader(io.StringIO((root / record).read_text("utf-8", "surrogateescape"))))
+    try:
+        rows = list(csv.reader(io.StringIO((root / record).read_text("utf-8", "surrogateescape"))))
+    except csv.Error:
+        return None
     again = False
     for row in rows:
         path = os.path.normpath("/".join([*site, row[0]])) if len(row) == 3 else ""

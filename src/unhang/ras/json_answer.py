@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from unhang import encoding
 from unhang.errors import RecordError
 from unhang.ras.model import Communicator, Failure, InState, Launched, Member, Missing, Phase, Problem, Process, Report, State
 
@@ -104,7 +105,7 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
         if len(whole.communicators) > MAX_COMMUNICATORS:
             raise RecordError(f"{source} is damaged: it tells of {len(whole.communicators)} communicators")
         communicators = tuple(_communicators(whole.communicators, source))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+    except encoding.NOT_JSON as e:
         why = cut or "the process that was asked ended while it answered, or this is no answer of NCCL's RAS"
         raise RecordError(f"{source} cannot be understood as an answer of NCCL's RAS ({len(data)} bytes): {e}", cause=why) from e
     named: list[Member | Missing] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from unhang import encoding
 from unhang.records.tail import Appended
 
 # A snapshot of a thousand ranks has some hundred kilobytes.
@@ -98,6 +99,6 @@ class Snapshots:
                 self._restarts_of_file, self.damaged = self.lines.restarted, 0
             try:
                 self.newest = self._decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except encoding.NOT_JSON:
                 self.damaged += bool(line.strip())
         return self.newest

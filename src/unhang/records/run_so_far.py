@@ -9,6 +9,7 @@ from typing import Any, Union
 
 import msgspec
 
+from unhang import encoding
 from unhang.records.tail import Appended
 
 KEPT = 100
@@ -169,14 +170,14 @@ class History:
         try:
             of_any = self._any.decode(line)
             fields = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except encoding.NOT_JSON:
             self.damaged += 1
             return
         known: Any = None
         if of_any.event in _NAMES:
             try:
                 known = self._typed.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except encoding.NOT_JSON:
                 self.damaged += 1
                 return
         self.newest_s = of_any.s

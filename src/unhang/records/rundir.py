@@ -337,13 +337,15 @@ class RunDir:
         """Decode one JSON file. Raises RunDirError where it is missing or damaged."""
         import msgspec
 
+        from unhang import encoding
+
         try:
             refuse_special(path)
             self.check(path)
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError as e:
             raise self._unreadable(path, e) from e
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        except encoding.NOT_JSON as e:
             raise RunDirError(f"{path} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
 
     def _unreadable(self, path: Path, error: OSError) -> RunDirError:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from unhang import encoding
 from unhang.errors import RecordError
 from unhang.frames import Frame
 from unhang.patterns import lazily
@@ -81,7 +82,7 @@ def worker_of_pyspy(data: bytes) -> tuple[int | None, str | None]:
 def _pyspy(data: bytes) -> list[_PySpyThread]:
     try:
         return msgspec.json.decode(data, type=list[_PySpyThread])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+    except encoding.NOT_JSON as e:
         raise RecordError(f"this is not the output of py-spy dump --json: {e}") from e
 
 

@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from unhang import encoding
+
 T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20
@@ -123,7 +125,7 @@ class Replaced(Generic[T]):
             self.missing, self.error, self._seen = True, None, None
         except OSError as e:
             self.missing, self.error, self._seen = False, f"{e.strerror or e}", None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        except encoding.NOT_JSON as e:
             self.error = f"it is damaged, or of another version: {e}"
         return self.value
 
