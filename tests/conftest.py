@@ -37,6 +37,8 @@ _SESSION = pytest.StashKey[Session]()
 _TOGETHER = {
     "tests/integrations/": "launchers",
     "tests/launchers/": "launchers",
+    # Four minutes for one test: begun last, everything would wait for it.
+    "tests/launch/test_launchers.py": "launchers",
     "tests/recipes/deepspeed_eval/": "launchers",
     "tests/remedies/exports/": "launchers",
     "tests/recipes/t5_sft/": "t5_sft",

@@ -222,6 +222,12 @@ def test_the_closed_form_stands_in_where_torch_cannot_count_and_says_so(run, con
     assert found["base"] == "closed form" and "torch could not count the model" in found["notes"][0]["en"]
 
 
+def test_what_lies_beside_a_configuration_is_not_imported(run, config, tmp_path):
+    (tmp_path / "numpy.py").write_text("open('imported', 'w')\n")
+    assert told(run, config, "--world-size", 2, "--gpu-memory", "80GiB")[1]["base"] == "tracker"
+    assert not (tmp_path / "imported").exists()
+
+
 def test_no_model_is_written_where_none_was_planned(run, tmp_path):
     run("--params", "1e9", "--world-size", 2, "--gpu-memory", "80GiB", "--strategy", "zero-2", "-o", tmp_path / "out.yaml", "--form", "llamafactory")
     assert "model_name_or_path: null" in (tmp_path / "out.yaml").read_text()

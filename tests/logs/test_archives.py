@@ -227,6 +227,14 @@ def test_names_cannot_write_to_the_terminal(tmp_path):
     assert got[0][0] == "!a\\x1b[2J\\nb"
 
 
+def test_of_a_long_name_the_end_counts(tmp_path):
+    """Thousands of them, of 100,000 characters each, took a minute."""
+    long = "d/" * 25_000 + "rank7.log"
+    for packed in (tar_of([(long, b"x\n")]), zip_of([(long, b"x\n")])):
+        ((name, data),) = contents(put(tmp_path, packed))[0]
+        assert name.endswith("/d/rank7.log") and len(name) < 2000 and data == b"x\n"
+
+
 def test_members_that_are_no_logs_are_counted(tmp_path):
     members = [
         ("m/a.pt", b"x"),

@@ -136,5 +136,5 @@ def _sound(asked: Asked, prefix: str, *, as_json: bool) -> tuple[Row, ...]:
 
 def _store() -> baseline.Store:
     if (folder := caches.folder()) is None:
-        raise UnhangError("nothing says where the cache is: HOME is not set", says_zh="不知道缓存目录在哪里：未设置 HOME", hint="export HOME")
+        raise UnhangError("no cache can be used: HOME is not set, or the cache is ignored", says_zh="没有可用的缓存：未设置 HOME，或缓存已被忽略")
     return baseline.Store(folder / FILE)

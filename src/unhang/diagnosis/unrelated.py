@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale
-from unhang.logs import Hit, LogRead, Signature, Traceback, attempts, job_size, nccl_lines, owner_of
+from unhang.logs import Hit, LogRead, Signature, Traceback, attempts, job_size, nccl_lines, owner, owner_of
 from unhang.model import NotExamined
 from unhang.patterns import lazily
 
@@ -142,7 +142,7 @@ def _ids(source: str) -> Iterator[str]:
     """What only logs of one job have in common in their names."""
     *directories, file = re.split(r"[/\\!]+", source)
     yield from (number for number in _NUMBER.findall(file) if number != str(owner_of(source).pid))
-    depth = next((n for n in range(len(directories), 0, -1) if _DIRECTORY.fullmatch(directories[n - 1])), 0)
+    depth = next((n for n in range(len(directories), max(0, len(directories) - owner.NEAREST), -1) if _DIRECTORY.fullmatch(directories[n - 1])), 0)
     if depth:
         yield "/".join([*directories[:depth], ""])
     if (attempt := _ATTEMPT.search(source)) is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from unhang import fsio
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
 from unhang.text import Text
@@ -39,6 +40,8 @@ def collect(host: Host) -> Speed:
     path = host.path(f"{cache}/unhang/{FILE}")
     found = None
     if path.is_file():
+        if (wrong := fsio.check_owner(path.parent)) is not None:
+            raise OSError(wrong.en)
         try:
             with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(str(path))}?mode=ro", uri=True, timeout=0.2)) as db:
                 found = db.execute("SELECT data FROM last_check WHERE host = ?", (host.hostname(),)).fetchone()

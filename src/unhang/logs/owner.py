@@ -31,6 +31,8 @@ class Owner:
     attempt: int | None = None
 
 
+# Directories further above say nothing of a file.
+NEAREST = 32
 _PARTS = lazily(r"[/\\!]+")
 _SUFFIX = lazily(r"\.(?:gz|xz|zst|bz2|lz4|tar|tgz|txz|zip|log|txt|out|err|stdout|stderr|json|jsonl)$", re.IGNORECASE)
 _ATTEMPT = lazily(r"attempt[-_]?(\d{1,6})", re.ASCII)
@@ -62,7 +64,7 @@ _NODE_PART = lazily(r"(?:node|host|compute|dgx|hgx|nid|cn|gn|gpunode)\d{1,6}", r
 @lru_cache(maxsize=1024)
 def owner_of(name: str) -> Owner:
     """Whose log `name` is: a path, or `archive.tar.gz!member`. Never raises."""
-    parts = [p for p in _PARTS.split(name[-4096:]) if p not in ("", ".", "..")]
+    parts = [p for p in _PARTS.split(name[-4096:]) if p not in ("", ".", "..")][-NEAREST:]
     if not parts:
         return Owner()
     file, directories = parts[-1], parts[:-1]

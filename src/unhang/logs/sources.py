@@ -24,8 +24,6 @@ __all__ = ["Limits", "LogStream", "OpenLog", "Source", "again", "is_plain", "kin
 
 Missed = Callable[[NotExamined], None]
 _LAYERS = 2
-# PATH_MAX of Linux. The names of all logs are kept.
-_MAX_NAME_CHARS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +171,7 @@ def is_zip(head: bytes) -> bool:
 
 def leads_out(name: str) -> bool:
     """Whether the name of a member leads out of its archive."""
-    return name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or re.match(r"[A-Za-z]:[/\\]", name) is not None
+    return bool(re.match(r"(?:[A-Za-z]:)?[/\\]", name) or re.search(r"\.\.(?<![^/\\]\.\.)(?![^/\\])", name))
 
 
 class _Walk:
@@ -306,7 +304,7 @@ class _Walk:
         self.budget.take_member()
         if kind == "a directory":
             return
-        full = one_line(f"{archive.name}!{name.removeprefix('./')[-_MAX_NAME_CHARS:]}")
+        full = one_line(f"{archive.name}!{name.removeprefix('./')}")
         if leads_out(name):
             self.misses.add(full, "its name leads out of the archive; it was not opened")
         elif kind is not None:

@@ -11,6 +11,7 @@ from typing import IO, Protocol
 CHUNK_BYTES = 256 * 1024
 # As much as tells every packing, archive and kind of file apart: a tar header.
 HEAD_BYTES = 512
+_MAX_NAME_BYTES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,11 @@ class Stream:
             except Damaged as e:
                 self._damage, self._buffer, self._at = e, b"", 0
         return self._at < len(self._buffer)
+
+
+def bounded_name(raw: bytes) -> bytes:
+    """The name of a member of an archive. Each is looked at many times, and what stands before its last kilobyte says nothing of a log."""
+    return raw if len(raw) <= _MAX_NAME_BYTES else b"..." + raw[-_MAX_NAME_BYTES:]
 
 
 def cut_off(what: str) -> Damaged:

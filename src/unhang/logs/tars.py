@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unhang.logs.streams import CHUNK_BYTES, Damaged, Stream, cut_off
+from unhang.logs.streams import CHUNK_BYTES, Damaged, Stream, bounded_name, cut_off
 from unhang.patterns import lazily
 
 BLOCK_BYTES = 512
@@ -161,4 +161,4 @@ def _skip_map(data: Stream) -> None:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+    return bounded_name(raw).decode("utf-8", "replace")

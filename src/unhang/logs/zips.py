@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.logs.streams import Bytes, Damaged, Stream, chunks
+from unhang.logs.streams import Bytes, Damaged, Stream, bounded_name, chunks
 
 if TYPE_CHECKING:
     from unhang.logs.decompress import Packing
@@ -125,7 +125,7 @@ def _entries(archive: Bytes, start: int, size: int, before: int) -> Iterator[Ent
                 raise _damaged(archive.what) from None
         if offset + before + packed_bytes > archive.size_bytes:
             raise _damaged(archive.what)
-        name = _text(raw)
+        name = _text(bounded_name(raw))
         yield Entry(
             name=name,
             kind=_kind(name, flags, method, attributes >> 16),

@@ -308,7 +308,9 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     warnings.simplefilter("ignore")
     request, told, out = json.loads(sys.stdin.read()), dict[str, Any](), sys.stdout
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    # A configuration is no code: nothing that lies beside it is imported.
+    if "config" not in request:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         # Whatever a model prints.
         with contextlib.redirect_stdout(sys.stderr):
