@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from tests.conftest import Machine
@@ -24,6 +27,7 @@ from unhang.facts import snapshot
 from unhang.facts.host import Space
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.commands import command
 from unhang.knowledge.text import same
 from unhang.logs import Hit, clean, match
 from unhang.model import Finding, HostFinding
@@ -164,3 +168,17 @@ def test_no_name_on_a_host_becomes_more_than_a_word(of_a_host):
                 checked += len(told)
                 wrong |= {(id, t) for id, t in told if shape(t) not in plain.get(f"{f.cause}/{id}", ())}
     assert len(named) > 20 and checked > 50 and wrong == set()
+
+
+def test_a_program_where_anybody_may_write_must_be_ours():
+    home = Path(tempfile.mkdtemp(prefix="unhang-programs-", dir="/tmp"))
+    try:
+        (home / "bin").mkdir()
+        python = home / "bin" / "python"
+        assert command("{it:program} x", it=python) is None, "it is not there: whoever puts it there has it run"
+        python.write_text("")
+        assert command("{it:program} x", it=python) == f"{python} x"
+        (home / "bin").chmod(0o777)
+        assert command("{it:program} x", it=python) is None
+    finally:
+        shutil.rmtree(home)

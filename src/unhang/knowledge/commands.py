@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from string import Formatter
 from typing import NewType, cast
 
+from unhang import fsio
 from unhang.patterns import lazily
 
 # A shell command. Only `command` makes one, so mypy rejects any other str.
@@ -41,7 +42,7 @@ _MOST_CHARS = 4096
 PYTHON = "/path/to/env/bin/python"
 _PLACEHOLDERS = ("COMMAND", PYTHON)
 # Where anybody may put a program, and what may lead there: a log that names one has it run by whoever pastes the command.
-_ANYBODYS = lazily(r"[/.]+(?:(?:usr|var)[/.]+)?(?:tmp|lock|dev|proc|run)/|(?:.*/)?\.\.(?:/|$)")
+_ANYBODYS = lazily(r"[/.]+(?:(?:usr|var)[/.]+)?(?:tmp|lock|crash|dev|proc|run)/|(?:.*/)?\.\.(?:/|$)")
 _BETWEEN = {"*": " ", ",": ","}
 
 
@@ -62,6 +63,15 @@ def command(template: str, /, **values: object) -> Command | None:
     return Command("".join(parts))
 
 
+def _is_ours(path: str, begin: int) -> bool:
+    """Whether only we can change what stands at a path, from the name behind `begin` on: an environment in /tmp may be the user's own."""
+    ends = [i for i in range(begin + 1, len(path)) if path[i] == "/"] + [len(path)]
+    try:
+        return not any(fsio.check_owner(path[:end]) for end in ends)
+    except (OSError, ValueError):
+        return False
+
+
 def _word(kind: str, value: object) -> str | None:
     if value is None:
         return None
@@ -74,6 +84,6 @@ def _word(kind: str, value: object) -> str | None:
     # A line break would end a comment, and invisible characters deceive the reader.
     if not text.isprintable() or len(text) > _MOST_CHARS or any(word in text for word in _PLACEHOLDERS) or (kind != "text" and not text):
         return None
-    if kind == "program" and _ANYBODYS.match(text):
+    if kind == "program" and (found := _ANYBODYS.match(text)) is not None and not _is_ours(text, found.end()):
         return None
     return shlex.quote(f"./{text}" if kind != "text" and text.startswith("-") else text)

@@ -17,7 +17,7 @@ from unhang.pack import relocate
 
 SCHEMA = "unhang/pack/1"
 # Each is searched for in every file that names one.
-_MOST_MOVES = 1_000
+_MOST_MOVES, _PATH_CHARS = 200, 4096
 # Thirty times that of an environment with torch.
 MAX_BYTES = 128 * 1024**2
 Kind = Literal["file", "link", "hard", "dir"]
@@ -166,7 +166,7 @@ def _wrong(manifest: Manifest) -> Iterator[str]:
 
 
 def _is_move(old: str, new: str) -> bool:
-    return len(old) > 1 and old.startswith("/") and posixpath.normpath(old) == old and (new == "" or _is_inside(new))
+    return 1 < len(old) < _PATH_CHARS and old.startswith("/") and posixpath.normpath(old) == old and (new == "" or _is_inside(new))
 
 
 def _is_inside(path: str, *, top: bool = False) -> bool:

@@ -24,7 +24,7 @@ _FAULTS = {
 }
 # What stands below these is not of one environment.
 _SYSTEM = ("", "/", "/usr", "/usr/local", "/opt", "/opt/local", "/home", "/root", "/srv", "/mnt", "/var", "/tmp")
-_TORCHRUN = "{python:path} -m torch.distributed.run ARGS train.py"
+_TORCHRUN = "{python:program} -m torch.distributed.run ARGS train.py"
 # Part of a name that goes on.
 _NAME = "[:alnum:]._-"
 
@@ -68,7 +68,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to=Text("Python does not start: No module named 'encodings'", "Python 无法启动：No module named 'encodings'"),
             evidence=(Evidence(source="the environment", text=f"PYTHONHOME={seen.python_home}"),),
             remedies=("no-pythonhome",),
-            commands={"no-pythonhome": command("env -u PYTHONHOME {python:path} -c 'import sys; print(sys.prefix)'", python=seen.training.python)},
+            commands={"no-pythonhome": command("env -u PYTHONHOME {python:program} -c 'import sys; print(sys.prefix)'", python=seen.training.python)},
         )
 
 
@@ -109,7 +109,7 @@ def _rebuild(env: Environment) -> Command | None:
     """
     conda = env.kind == "conda"
     by_hand = [f"{n} {v}" for n, v in sorted(env.packages.items()) if "+" in v] + [e.name for e in env.editables_gone if e.name]
-    records = "{prefix:path}/lib/python" + ("{old:name}" if env.left_behind else "3*") + "/site-packages/*.dist-info"
+    records = "{prefix:program}/lib/python" + ("{old:name}" if env.left_behind else "3*") + "/site-packages/*.dist-info"
     of_elsewhere = '[ -e "$i/direct_url.json" ]' + (' && ! grep -qsx conda "$i/INSTALLER"' if conda else "")
     listed = "for i in " + records + "; do if " + of_elsewhere + '; then echo "# by hand: ${{i##*/}}"; else echo "${{i##*/}}"; fi; done'
     pinned = r"sed -E '/^#/b; s/^(.+)-([^-+]+)\.dist-info$/\1==\2/; t; s/^/# by hand: /'"
@@ -235,7 +235,7 @@ def _leads(env: Environment) -> Iterable[HostFinding]:
             ),
             evidence=tuple(Evidence(source=e.file, text=e.target) for e in env.editables_gone[:3]),
             remedies=("install-again",),
-            commands={"install-again": command("{python:path} -m pip install --no-deps --force-reinstall -e PATH_TO_SOURCES", python=env.python)},
+            commands={"install-again": command("{python:program} -m pip install --no-deps --force-reinstall -e PATH_TO_SOURCES", python=env.python)},
         )
     if env.lines_gone:
         yield CAUSE.host_finding(

@@ -132,7 +132,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             ).fill(prefix=seen.own.prefix, own=seen.own.packages["torch"], python=seen.training.python, torch=torch),
             leads_to=Text("unhang run train.py trains with the torch beside unhang", "unhang run train.py 使用 unhang 旁边的 torch 训练"),
             remedies=("through-the-interpreter",),
-            commands={"through-the-interpreter": command("unhang run --python {python:path} train.py", python=seen.training.python)},
+            commands={"through-the-interpreter": command("unhang run --python {python:program} train.py", python=seen.training.python)},
         )
 
 
@@ -157,7 +157,7 @@ def _not_activated(seen: PythonEnv, python: Program) -> Iterable[HostFinding]:
 
 
 def _through(python: str) -> dict[str, Command | None]:
-    return {"through-the-interpreter": command("{python:path} -m torch.distributed.run --nproc-per-node auto train.py", python=python)}
+    return {"through-the-interpreter": command("{python:program} -m torch.distributed.run --nproc-per-node auto train.py", python=python)}
 
 
 def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[HostFinding]:
@@ -185,7 +185,7 @@ def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[H
             ),
             evidence=(Evidence(source=program.path, text=f"#!{program.interpreter}"), Evidence(source="PATH", text=python.path)),
             remedies=("through-the-interpreter", "activate-everywhere", "no-user-site"),
-            commands={"through-the-interpreter": command("{python:path} -m {module:name} ARGS train.py", python=env.python, module=module)},
+            commands={"through-the-interpreter": command("{python:program} -m {module:name} ARGS train.py", python=env.python, module=module)},
         )
     elif "pip" in env.packages if program.name == "pip" else "torch" in env.packages:
         yield CAUSE.host_finding(

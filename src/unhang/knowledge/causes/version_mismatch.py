@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unhang.logs.log_facts import At
 
 _RELEASE = lazily(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
-_ANEW = "{python:path} -m pip install --force-reinstall --no-deps {packages:name*}"
+_ANEW = "{python:program} -m pip install --force-reinstall --no-deps {packages:name*}"
 _PINS = "python -m pip install {pins:requirement*}"
 
 

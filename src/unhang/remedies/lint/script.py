@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
-from unhang.facts.host import Host
 from unhang.knowledge.text import NOTHING, Text, joined, same
 from unhang.remedies.lint.documents import Problem
 from unhang.remedies.lint.starts import Script, Start, Value, host_and_port, read
@@ -45,8 +45,6 @@ _MISCOUNTED = ("--nproc-per-node", "--nnodes")
 # What starts a command on other hosts.
 _ON_HOSTS = frozenset(("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush", "pssh", "ibrun", "jsrun", "aprun", "prun", "parallel"))
 _BASH_TIMEOUT_S = 5.0
-# One word of a command line has no room for more than 128 KiB.
-_MOST_BYTES_OF_A_WORD = 100_000
 _BY_BASH = re.compile(r"#!.*\b(?:ba|da)?sh\b")
 # Without a first line that names a shell it is bash that is given them, as a rule.
 _NAMES_OF_SCRIPTS = re.compile(r"-|(?:.*/)?(?:[^./]+|.+\.(?:sh|bash|sbatch|slurm|job))", re.DOTALL)
@@ -60,15 +58,17 @@ _At = Callable[[int], int]
 def check_syntax(name: str, text: str) -> Iterator[Problem]:
     """Whether bash takes a script at all: `bash -n` reads it, and runs nothing of it. Without bash, nothing is reported."""
     is_bash = _BY_BASH.match(text) if text.startswith("#!") else _NAMES_OF_SCRIPTS.fullmatch(name)
-    if not is_bash or _ELSEWHERE.search(text) or len(os.fsencode(text)) > _MOST_BYTES_OF_A_WORD:
+    if not is_bash or _ELSEWHERE.search(text):
         return
     try:
-        # -p: no file that the environment names is read before.
-        ran = Host().run(("env", "LC_ALL=C", "bash", "-p", "-n", "-c", text), timeout_s=_BASH_TIMEOUT_S)
-    except OSError:
+        # -p: no file that the environment names is read before. As input: everyone may read the words of a command.
+        ran = subprocess.run(
+            ("env", "LC_ALL=C", "bash", "-p", "-n"), input=os.fsencode(text), capture_output=True, timeout=_BASH_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
         return
-    said = _SAID_BY_BASH.search(ran.err)
-    if ran.exitcode and said is not None:
+    said = _SAID_BY_BASH.search(ran.stderr.decode(errors="replace"))
+    if ran.returncode and said is not None:
         line = min(int(said["line"]), text.rstrip("\n").count("\n") + 1)
         yield Problem(line=line, says=Text(f"bash cannot read it: {said['what']}", f"bash 无法读取：{said['what']}"))
 
