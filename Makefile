@@ -16,7 +16,7 @@ BROWSER := scripts/apt chromium fonts-dejavu-core fonts-noto-cjk
 # Hundreds of commands are started from src: without its bytecode each of them compiles it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-quick test test-integration test-all check format docs screenshots bench clean
+.PHONY: setup demo demo-quick test test-integration test-hosts test-all check format docs screenshots bench clean
 
 setup: $(STAMP)
 
@@ -50,6 +50,10 @@ test-integration: setup
 	-scripts/apt slurmctld slurmd slurm-client munge
 	$(PYTEST) -m "$(TIER)" $(TWO_AT_A_TIME)
 	$(BIN)/python -c "import accelerate, asyncssh"
+
+# Every fault that can be made between hosts (namespaces of this machine; needs root).
+test-hosts: setup
+	$(PYTEST) tests/cluster -m "integration or exhaustive" -p no:xdist
 
 # Before a release: long soaks, and what proves again what another test has proven.
 test-all: test

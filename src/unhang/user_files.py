@@ -28,8 +28,8 @@ _ENVIRONMENTS = ("env", "venv", ".venv", ".local", "usr", "local")
 _ROOMS = frozenset(
     (
         "__init__", "__main__", "attach", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "files", "flight", "frames", "fsio",
-        "integrations", "kernel_lines", "knowledge", "launch", "logs", "model", "pack", "patterns", "plan", "printable", "probes", "ras", "records",
-        "remedies", "report", "runtime", "settings", "testing", "text", "user_files", "variables",
+        "hosts", "integrations", "kernel_lines", "knowledge", "launch", "logs", "model", "pack", "patterns", "plan", "printable", "probes", "ras",
+        "records", "remedies", "report", "runtime", "settings", "testing", "text", "user_files", "variables",
     )
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from unhang.cli import doctor
 from unhang.errors import UnhangError
-from unhang.facts import gpu, job, ports, shm, snapshot
+from unhang.facts import gpu, job, ports, shm, snapshot, snapshot_file
 from unhang.facts.host import Host, Space
 from unhang.facts.nvml import Gpu
 
@@ -42,7 +42,7 @@ def saved(machine, tmp_path):
         host = machine({"/proc/mounts": "tmpfs /dev/shm tmpfs rw 0 0\n", "/dev/shm": None, "/.dockerenv": ""})
         host.spaces["/dev/shm"] = Space(total_bytes=total, free_bytes=total, inodes=0, free_inodes=0)
         path = tmp_path / name
-        path.write_bytes(snapshot.encode(snapshot.take(host, only=["container", "shm"])))
+        path.write_bytes(snapshot_file.encode(snapshot.take(host, only=["container", "shm"])))
         return str(path)
 
     return save
@@ -69,7 +69,7 @@ def test_details_are_for_who_asks(run, tmp_path):
     values = dict.fromkeys(f for f in gpu.Gpus.__dataclass_fields__ if f != "unread") | plain | {"pairs": pairs}
     parts = {"gpu": snapshot.Part(state="read", facts=gpu.Gpus(**values))}
     path = tmp_path / "gpus.json"
-    path.write_bytes(snapshot.encode(snapshot.Snapshot(host="node7", taken="", parts=parts)))
+    path.write_bytes(snapshot_file.encode(snapshot.Snapshot(host="node7", taken="", parts=parts)))
     assert "GPU0   X      PIX" in run("--snapshot", str(path), "--only", "gpu").stdout
     assert "GPU0" not in run("--snapshot", str(path)).stdout
 
@@ -126,7 +126,7 @@ def test_what_was_saved_can_be_read_back_whatever_was_hidden_in_it(run, tmp_path
     monkeypatch.setattr(snapshot, "take", lambda host, only: taken)
     path = tmp_path / "host.json"
     run("--save", str(path), "--only", "ports")
-    back = snapshot.decode(path.read_bytes(), name="x").get(ports.SUBJECT)
+    back = snapshot_file.decode(path.read_bytes(), name="x").get(ports.SUBJECT)
     assert "abcdef" not in path.read_text() and "MIIE" not in path.read_text()
     assert [(h.port, h.command.split()[0]) for h in back.listeners] == [(29500, "serve"), (29501, "python")]
     assert json.loads(run("--diff", "now", str(path), "--json").stdout)["differences"] == []
@@ -153,7 +153,7 @@ def test_names_that_are_no_text_are_saved_and_printed(run, tmp_path, monkeypatch
     ran = run("--save", str(path), "--only", "shm", "--json", "--fail-on", "never", "--fix")
     assert ran.exit_code == 0, ran.exception
     assert "/dev/shm/nccl-?" in [s["path"] for s in json.loads(ran.stdout)["repair"]["segments"]]
-    assert [s.name for s in snapshot.decode(path.read_bytes(), name="x").get(shm.SUBJECT).segments] == ["nccl-?"]
+    assert [s.name for s in snapshot_file.decode(path.read_bytes(), name="x").get(shm.SUBJECT).segments] == ["nccl-?"]
     assert run("--diff", "now", str(path), "--only", "shm", "--json").exit_code == 1
 
 
@@ -309,13 +309,13 @@ def test_what_is_no_snapshot_is_not_replaced(run, tmp_path):
     again = tmp_path / "host.json"
     for _ in range(2):
         assert run("--save", str(again), "--only", "numa").exit_code == 0
-    assert snapshot.decode(again.read_bytes(), name="x").parts.keys() == {"container", "numa"}
+    assert snapshot_file.decode(again.read_bytes(), name="x").parts.keys() == {"container", "numa"}
 
 
 def test_saved_to_standard_output(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = run("--save", "-", "--only", "numa", "--fail-on", "never")
-    assert snapshot.decode(ran.stdout.encode(), name="-").parts.keys() == {"container", "numa"}
+    assert snapshot_file.decode(ran.stdout.encode(), name="-").parts.keys() == {"container", "numa"}
     assert "NUMA" in ran.stderr and list(tmp_path.iterdir()) == []
     for also in ("--json", "--fix"):
         assert f"and so does {also}" in str(run("--save", "-", also, "--only", "numa").exception)

@@ -30,7 +30,7 @@ set -e
 directory=$1 name=$2
 hostname "$name"
 mount -t proc proc /proc
-mount -t tmpfs -o size=256m,mode=1777 tmpfs /dev/shm
+mount -t tmpfs -o size=2g,mode=1777 tmpfs /dev/shm
 mount -t tmpfs -o size=64m tmpfs /run
 mkdir -p /run/sshd /scratch
 mount --bind "$directory/$name/scratch" /scratch

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.tables import for_each
 
-from unhang.facts import firewall, snapshot
+from unhang.facts import firewall, snapshot_file
 from unhang.facts.host import Ran
 from unhang.facts.subject import NotHere
 
@@ -233,10 +233,10 @@ RULES
 "$0" -c "$1" || exit 3
 """
 LOOK = """
-from unhang.facts import snapshot
+from unhang.facts import snapshot, snapshot_file
 from unhang.facts.host import Host
 import sys
-sys.stdout.buffer.write(snapshot.encode(snapshot.take(Host(), only=["firewall"])))
+sys.stdout.buffer.write(snapshot_file.encode(snapshot.take(Host(), only=["firewall"])))
 """
 
 
@@ -249,7 +249,7 @@ def test_real_rules_in_a_namespace_of_their_own():
     if done.returncode in (1, 77):
         pytest.skip(f"no packet filter of our own here: {done.stderr.decode().strip()}")
     assert done.returncode == 0, done.stderr.decode()
-    found = snapshot.decode(done.stdout, name="stdout").get(firewall.SUBJECT)
+    found = snapshot_file.decode(done.stdout, name="stdout").get(firewall.SUBJECT)
     assert firewall.dropped(found, FROM_PEER).rule == "policy drop"
     friend = firewall.Packet(hook="input", interface="eth0", peer="10.1.0.9", own="10.0.0.7", port=46883)
     assert firewall.dropped(found, friend) is None

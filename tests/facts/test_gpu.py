@@ -7,7 +7,7 @@ import pytest
 from tests.hosts.nvml import LOST, NOT_SUPPORTED, Nvml, card, fabric, links
 from tests.hosts.part import GIB
 
-from unhang.facts import gpu, snapshot
+from unhang.facts import gpu, snapshot, snapshot_file
 from unhang.facts.host import Host, Ran
 from unhang.facts.subject import NotHere
 
@@ -245,7 +245,7 @@ def test_a_snapshot_of_it_is_read_back(machine):
     host = machine(on_the_bus("0000:3b:00.0", "0000:5d:00.0") | MODULE)
     host.nvml_answers = Nvml(card(0x3B, **links(18), **fabric(3)), card(0x5D, **links(18)))
     taken = snapshot.take(host, only=["gpu", "pcie"])
-    assert snapshot.decode(snapshot.encode(taken), name="x") == taken
+    assert snapshot_file.decode(snapshot_file.encode(taken), name="x") == taken
 
 
 def test_this_machine():

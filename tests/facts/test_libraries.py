@@ -6,7 +6,7 @@ import sys
 import pytest
 from tests.hosts.elf import library
 
-from unhang.facts import elf, libraries, snapshot
+from unhang.facts import elf, libraries, snapshot, snapshot_file
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere
 
@@ -193,4 +193,4 @@ def test_this_machine():
     seen = snapshot.take(Host(), only=["libraries"])
     part = seen.parts["libraries"]
     assert part.state in ("read", "absent")
-    assert snapshot.decode(snapshot.encode(seen), name="it").parts["libraries"].facts == part.facts
+    assert snapshot_file.decode(snapshot_file.encode(seen), name="it").parts["libraries"].facts == part.facts

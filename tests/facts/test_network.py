@@ -5,7 +5,7 @@ import sys
 import pytest
 from tests.tables import for_each
 
-from unhang.facts import network, snapshot
+from unhang.facts import network, snapshot_file
 from unhang.facts.host import Host
 
 ROUTES = (
@@ -178,10 +178,10 @@ ip link set veth7 up; ip route add 10.99.0.0/16 via 10.77.0.2
 "$0" -c "$1" || exit 3
 """
 LOOK = """
-from unhang.facts import snapshot
+from unhang.facts import snapshot, snapshot_file
 from unhang.facts.host import Host
 import sys
-sys.stdout.buffer.write(snapshot.encode(snapshot.take(Host(), only=["network"])))
+sys.stdout.buffer.write(snapshot_file.encode(snapshot.take(Host(), only=["network"])))
 """
 
 
@@ -195,7 +195,7 @@ def test_real_interfaces_in_a_namespace_of_its_own():
     if done.returncode in (1, 77, 127):
         pytest.skip(f"no network namespaces here: {done.stderr.decode().strip()}")
     assert done.returncode == 0, done.stderr.decode()
-    seen = snapshot.decode(done.stdout, name="stdout").get(network.SUBJECT)
+    seen = snapshot_file.decode(done.stdout, name="stdout").get(network.SUBJECT)
     assert {i.name for i in seen.interfaces} >= {"lo", "veth7", "veth8"}
     veth = seen.interface("veth7")
     assert (veth.kind, veth.virtual, veth.running, veth.mtu_bytes, veth.addresses[0]) == ("veth", True, True, 1400, "10.77.0.1/24")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from unhang.facts import python_env, snapshot
+from unhang.facts import python_env, snapshot, snapshot_file
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere
 
@@ -265,5 +265,5 @@ def test_odd_files_are_survived(machine):
 def test_this_machine():
     seen = snapshot.take(Host(), only=["python_env"])
     assert seen.parts["python_env"].state == "read"
-    assert snapshot.decode(snapshot.encode(seen), name="it").parts["python_env"].facts == seen.parts["python_env"].facts
+    assert snapshot_file.decode(snapshot_file.encode(seen), name="it").parts["python_env"].facts == seen.parts["python_env"].facts
     assert os.path.realpath(sys.prefix) in [e.prefix for e in (seen.get(python_env.SUBJECT).training, seen.get(python_env.SUBJECT).own) if e]

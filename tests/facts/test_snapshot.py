@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from unhang.errors import UnhangError
-from unhang.facts import snapshot
+from unhang.facts import snapshot, snapshot_file
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
 
@@ -52,7 +52,7 @@ def test_what_a_collector_raises_is_told_and_hides_nothing(machine, with_subject
 
 def test_it_is_read_back_as_it_was():
     taken = snapshot.take(Host())
-    assert snapshot.decode(snapshot.encode(taken), name="x") == taken
+    assert snapshot_file.decode(snapshot_file.encode(taken), name="x") == taken
     assert {p.state for p in taken.parts.values()} <= {"read", "absent", "unknown"}
 
 
@@ -60,7 +60,7 @@ def test_a_part_of_another_shape_is_unknown_and_the_rest_is_read(with_subjects):
     with_subjects(subject("one", lambda host: 1), subject("two", lambda host: 2))
     parts = b'{"one":{"state":"read","facts":"x"},"two":{"state":"read","facts":2},"new":{"state":"read"}}'
     text = b'{"schema":"unhang/host/9","host":"h","taken":"t","parts":' + parts + b"}"
-    seen = snapshot.decode(text, name="x")
+    seen = snapshot_file.decode(text, name="x")
     assert seen.parts["one"].state == "unknown"
     assert "another version" in seen.parts["one"].why
     assert seen.parts["two"].facts == 2
@@ -70,7 +70,7 @@ def test_a_part_of_another_shape_is_unknown_and_the_rest_is_read(with_subjects):
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"schema":"unhang/verdict/1","host":"h","taken":"t","parts":{}}', b"\xff"])
 def test_what_is_no_snapshot_is_refused(text):
     with pytest.raises(UnhangError, match="no snapshot of a host"):
-        snapshot.decode(text, name="x")
+        snapshot_file.decode(text, name="x")
 
 
 def test_an_unknown_area_names_the_right_ones():

@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.tables import for_each
 
-from unhang.facts import snapshot, variable_readers, variables
+from unhang.facts import snapshot, snapshot_file, variable_readers, variables
 from unhang.facts.host import Host
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -59,7 +59,7 @@ def test_odd_files(machine):
 def test_this_machine_and_its_snapshot():
     seen = variables.collect(Host())
     taken = snapshot.take(Host(), only=["variables"])
-    assert snapshot.decode(snapshot.encode(taken), name="x").get(variables.SUBJECT).libraries == seen.libraries
+    assert snapshot_file.decode(snapshot_file.encode(taken), name="x").get(variables.SUBJECT).libraries == seen.libraries
     assert variables.SUBJECT.summary(seen).en
 
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from unhang.cli import doctor as cli
 from unhang.diagnosis import doctor
-from unhang.facts import snapshot
+from unhang.facts import snapshot, snapshot_file
 
 NO_KERNEL_LOG = ("no source of the kernel log",)
 NO_FIREWALL_TOOLS = {"firewall": ("firewall rules (neither nft nor iptables-save is installed)",)}
@@ -78,7 +78,7 @@ XID_79 = (
 def examined(machine, whole: Part):
     """What `unhang doctor` says of it, through a snapshot that was saved."""
     taken = snapshot.take(lay_out(machine, whole))
-    seen = doctor.examine(snapshot.decode(snapshot.encode(taken), name="itself"))
+    seen = doctor.examine(snapshot_file.decode(snapshot_file.encode(taken), name="itself"))
     assert [text for text in in_chinese(seen) if english(text)] == []
     return seen
 
@@ -448,7 +448,7 @@ def test_the_lines_of_a_lost_gpu_stand_with_it(machine):
 def test_a_saved_snapshot_is_judged_alike_on_the_command_line(machine, tmp_path):
     taken = snapshot.take(lay_out(machine, pcie_server(4, acs=True)))
     file = tmp_path / "node7.json"
-    file.write_bytes(snapshot.encode(taken))
+    file.write_bytes(snapshot_file.encode(taken))
     app = typer.Typer()
     app.callback()(lambda: None)
     cli.register(app)

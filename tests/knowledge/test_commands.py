@@ -23,7 +23,7 @@ from tests.hosts.part import GIB, MIB, Part, all_of, lay_out
 from tests.shell import HOSTILE, shape
 from tests.tables import for_each
 
-from unhang.facts import snapshot
+from unhang.facts import snapshot, snapshot_file
 from unhang.facts.host import Space
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import Cause, LogView
@@ -125,12 +125,12 @@ def of_a_host(tmp_path_factory):
     )
     whole = all_of(server(in_hosts="127.0.1.1"), way, roce(0, port, node=1, address=None), torch(), pcie_gpus(4, acs=True), more)
     return json.loads(
-        snapshot.encode(snapshot.take(lay_out(lambda files, environ: Machine(tmp_path_factory.mktemp("host"), files, environ=environ), whole)))
+        snapshot_file.encode(snapshot.take(lay_out(lambda files, environ: Machine(tmp_path_factory.mktemp("host"), files, environ=environ), whole)))
     )
 
 
 def found_on(host) -> list[HostFinding]:
-    seen = snapshot.decode(json.dumps(host).encode(), name="itself")
+    seen = snapshot_file.decode(json.dumps(host).encode(), name="itself")
     # What a check cannot do with a value that nobody has is another matter.
     found: list[HostFinding] = []
     for cause in CAUSES.values():

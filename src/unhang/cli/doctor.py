@@ -60,13 +60,26 @@ def doctor(
         # A Path would be asked for at once, and a file server that is gone never answers.
         typer.Option(metavar="DIR", help="Look at this directory, too: where checkpoints go; may be given several times."),
     ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="HOSTS", help="Look at several hosts and the links between them: a file, node[1-8,11], or slurm for this allocation."),
+    ] = None,
+    ssh: Annotated[
+        list[str] | None,
+        typer.Option("--ssh", metavar="WORDS", help="With --hosts: options of ssh, for example '-p 2222'; may be given several times."),
+    ] = None,
+    exclude: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --hosts: write the hosts to leave out, as srun --exclude=FILE takes them.")
+    ] = None,
     write_speed: Annotated[
         bool, typer.Option("--write-speed", help="Measure how fast it, or else the working directory, takes a file; a gigabyte at most.")
     ] = False,
     live: Annotated[bool, typer.Option("--live", help="Then run small trainings with 1, 2, 4 ... ranks, stage by stage.")] = False,
     python: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="With --live: the training's Python.", show_default="ours if it has torch, else the first on PATH"),
+        typer.Option(
+            metavar="PATH", help="With --live or --hosts: the training's Python.", show_default="ours if it has torch, else the first on PATH"
+        ),
     ] = None,
     ranks: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="With --live: at most so many ranks.", show_default="all GPUs; cores without one, 2 to 4")
@@ -117,6 +130,16 @@ def doctor(
         if also := [name for name, value in given.items() if value]:
             raise UnhangError(f"--diff compares, and does nothing else: it does not go with {' and '.join(also)}")
         raise typer.Exit(_compare(*diff, only, as_json=as_json, lang=chosen))
+    if hosts is not None:
+        from unhang.cli import doctor_hosts
+
+        given = {"--only": only, "--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--write-speed": write_speed, "--ranks": ranks}
+        if also := [name for name, value in given.items() if value]:
+            raise UnhangError(f"--hosts looks at several hosts: it does not go with {' and '.join(also)}")
+        code = doctor_hosts.examine(hosts, python=python, ssh=ssh or (), places=path or (), exclude=exclude, as_json=as_json, lang=chosen)
+        raise typer.Exit(code)
+    if ssh or exclude is not None:
+        raise UnhangError("--ssh and --exclude are for --hosts")
     if (python is not None or ranks is not None) and not live:
         raise UnhangError("--python and --ranks are for --live")
     if live and snapshot is not None:
@@ -235,7 +258,7 @@ def _opened(path: Path) -> Snapshot:
     # Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device.
     from unhang import fsio
     from unhang.errors import UnhangError
-    from unhang.facts import snapshot
+    from unhang.facts import snapshot_file
 
     try:
         data = fsio.bounded_read(path, _MAX_BYTES + 1)
@@ -245,7 +268,7 @@ def _opened(path: Path) -> Snapshot:
         raise UnhangError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
     if len(data) > _MAX_BYTES:
         raise UnhangError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: no snapshot of a host", hint="unhang doctor --save host.json")
-    return snapshot.decode(data, name=str(path))
+    return snapshot_file.decode(data, name=str(path))
 
 
 def _holding(seen: Snapshot, path: Path, only: list[str]) -> Snapshot:
@@ -301,10 +324,10 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
 def _save(seen: Snapshot, path: Path) -> None:
     from unhang.diagnosis.doctor import handed_on
     from unhang.errors import UnhangError
-    from unhang.facts import snapshot
+    from unhang.facts import snapshot_file
 
     # Text by text: what is taken out of the JSON as a whole may take its quotes along.
-    data = snapshot.encode(handed_on(seen)) + b"\n"
+    data = snapshot_file.encode(handed_on(seen)) + b"\n"
     try:
         _write(path, data)
     except OSError as e:

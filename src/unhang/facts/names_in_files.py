@@ -13,11 +13,9 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-import msgspec
-
-from unhang import encoding, fsio
+from unhang import fsio
 from unhang.facts.variable_readers import Library
 
 _CACHE = "variables-3.json"
@@ -54,7 +52,7 @@ _BLOCK = 16 * 1024 * 1024
 _ALLOCATED, _EXECUTABLE, _PROGBITS = 2, 4, 1
 
 
-class _Seen(msgspec.Struct, array_like=True):
+class _Seen(NamedTuple):
     size: int
     mtime_ns: int
     inode: int
@@ -113,6 +111,8 @@ class Reader:
         """Keep what was seen; a full disk or a folder that cannot be written is no fault."""
         if self._path is None or not self._changed:
             return
+        from unhang import encoding
+
         with contextlib.suppress(OSError):
             fsio.make_directory(self._path.parent)
             fsio.write_atomically(self._path, encoding.encode({**self._load(), **self._now}))
@@ -133,6 +133,10 @@ class Reader:
 
     def _load(self) -> dict[str, _Seen]:
         if self._kept is None:
+            import msgspec
+
+            from unhang import encoding
+
             try:
                 self._kept = msgspec.json.decode(self._path.read_bytes(), type=dict[str, _Seen]) if self._path is not None else {}
             except (OSError, *encoding.NOT_JSON):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import msgspec
 
 from unhang import fsio
 from unhang.facts.host import Host
@@ -49,7 +48,7 @@ def collect(host: Host) -> Speed:
             raise OSError(f"{path}: {e}") from e
     if found is None:
         raise NotHere("no speed was checked here against a baseline (unhang bench record, unhang bench check)")
-    check = msgspec.json.decode(found[0], type=Check)
+    check = Check(**json.loads(found[0]))
     unread = ("some speeds, of which the last check could not tell whether they are slower",) if check.undecided else ()
     return Speed(check=check, unread=unread)
 

@@ -2,7 +2,7 @@
 
 from tests.tables import for_each
 
-from unhang.facts import snapshot
+from unhang.facts import snapshot, snapshot_file
 from unhang.knowledge.causes import container_capability, gdr_peer_memory, ib_config, ib_port_down, ib_transport_retry, nic_hardware
 
 CAUSES = tuple(m.CAUSE for m in (ib_port_down, ib_config, ib_transport_retry, gdr_peer_memory, nic_hardware))
@@ -44,7 +44,7 @@ def found(machine, files, *, environ=None):
     host = machine(GPU | files, environ=environ)
     host.interfaces = {"lo": ("127.0.0.1/8",)}
     taken = snapshot.take(host, only=["infiniband", "network", "container"])
-    taken = snapshot.decode(snapshot.encode(taken), name="itself")
+    taken = snapshot_file.decode(snapshot_file.encode(taken), name="itself")
     assert taken.parts["infiniband"].state in ("read", "absent")
     return [f for c in CAUSES for f in c.on_host(taken)]
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.tables import for_each
 
-from unhang.facts import snapshot
+from unhang.facts import snapshot, snapshot_file
 from unhang.knowledge.causes import framework_bug, host_oom_or_killed, ib_port_down, network_blocked, nic_hardware, p2p_broken, process_stuck
 
 CAUSES = tuple(m.CAUSE for m in (framework_bug, host_oom_or_killed, ib_port_down, network_blocked, nic_hardware, p2p_broken, process_stuck))
@@ -41,7 +41,7 @@ def found(machine, *lines, files=None, environ=None):
     host = machine(BASE | {"/dev/kmsg": records} | (files or {}), environ=environ or {})
     host.interfaces = {"lo": ("127.0.0.1/8",), "ens1f0np0": ("10.0.0.7/24",)}
     taken = snapshot.take(host, only=["kernel", "network", "infiniband", "memory", "container", "pcie", "gpu"])
-    taken = snapshot.decode(snapshot.encode(taken), name="itself")
+    taken = snapshot_file.decode(snapshot_file.encode(taken), name="itself")
     assert taken.parts["kernel"].state == "read"
     return [f for c in CAUSES for f in c.on_host(taken) if f.evidence[-1].source == "kernel log"]
 

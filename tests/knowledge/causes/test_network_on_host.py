@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from tests.tables import for_each
 
-from unhang.facts import snapshot
+from unhang.facts import snapshot, snapshot_file
 from unhang.facts.host import Ran
 from unhang.knowledge.causes import dns_resolution, interface_selection, network_blocked, network_mtu, port_in_use
 
@@ -37,7 +37,7 @@ def found(machine, *, files=None, interfaces=None, environ=None, names=None, rou
     host.names_known = {"node7": ("10.0.0.7",)} | (names or {})
     host.commands = {argv: Ran(exitcode=0, out=text, err="") for argv, text in (commands or {}).items()}
     taken = snapshot.take(host, only=["network", "names", "ports", "firewall", "infiniband", "container"])
-    taken = snapshot.decode(snapshot.encode(taken), name="itself")
+    taken = snapshot_file.decode(snapshot_file.encode(taken), name="itself")
     assert all(p.state != "unknown" for id, p in taken.parts.items() if id != "infiniband"), taken.parts
     return [f for c in CAUSES for f in c.on_host(taken)]
 

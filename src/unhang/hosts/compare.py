@@ -1,0 +1,115 @@
+"""What has to be the same on all hosts of a job, and is not: the odd ones by majority. A tie blames nobody."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unhang.facts import gpu, libraries, limits, network, python_env, shm, variables
+from unhang.facts.snapshot import Snapshot
+from unhang.facts.subject import Subject
+from unhang.facts.units import size
+from unhang.knowledge import catalogue
+from unhang.model import HostFinding, Severity
+from unhang.text import Text, joined, same
+
+_MOST_NAMED = 8
+# Variables that are a host's own.
+_OF_HOST = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "LOCAL_RANK", "GROUP_RANK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """`of` gives the value on one host, of what was seen of `subject`; None where it was not. `cause` is whose remedies help."""
+
+    subject: Subject[Any]
+    cause: str
+    severity: Severity
+    what: Text
+    leads_to: Text
+    of: Callable[[Any], object]
+
+
+_MISREAD = Text("ranks misread each other, or meet operations that others do not have", "各 rank 会误读彼此的数据，或遇到其他 rank 没有的操作")
+_FEWER = Text("the host with least of it fails first, and all wait for it", "最少的那台主机先失败，其他主机都在等它")
+FACTS = (
+    Fact(subject=libraries.SUBJECT, cause="version-mismatch", severity="error", what=same("torch"), leads_to=_MISREAD, of=lambda f: f.torch.version),
+    Fact(subject=libraries.SUBJECT, cause="version-mismatch", severity="error", what=same("NCCL"), leads_to=_MISREAD,
+         of=lambda f: ", ".join(sorted({c.version or "?" for c in f.loaded if "nccl" in c.name})) or None),
+    Fact(subject=python_env.SUBJECT, cause="version-mismatch", severity="warning", what=same("Python"), leads_to=_MISREAD,
+         of=lambda f: next((e.version for e in f.environments), None)),
+    Fact(subject=gpu.SUBJECT, cause="version-mismatch", severity="warning", what=Text("the NVIDIA driver", "NVIDIA 驱动"), leads_to=_MISREAD,
+         of=lambda f: f.driver),
+    Fact(subject=gpu.SUBJECT, cause="rendezvous-misconfig", severity="warning", what=Text("its GPUs", "GPU"),
+         leads_to=Text("with as many ranks on each host, a rank finds no GPU", "若每台主机的 rank 数相同，会有 rank 找不到 GPU"),
+         of=lambda f: f"{len(f.gpus)} × {', '.join(sorted({g.name or '?' for g in f.gpus}))}"),
+    Fact(subject=variables.SUBJECT, cause="launcher-wrong-env", severity="warning",
+         what=Text("variables of NCCL, Gloo and torch", "NCCL、Gloo 与 torch 的变量"),
+         leads_to=Text("libraries choose differently on two sides of one connection", "同一连接两端的库会作出不同的选择"),
+         of=lambda f: " ".join(sorted(f"{s.name}={s.value}" for s in f.settings if s.name not in _OF_HOST)) or "none"),
+    Fact(subject=limits.SUBJECT, cause="limits", severity="warning", what=Text("open files (ulimit -n)", "打开文件数（ulimit -n）"), leads_to=_FEWER,
+         of=lambda f: f.open_files.soft if f.open_files is not None else None),
+    Fact(subject=limits.SUBJECT, cause="limits", severity="warning", what=Text("locked memory (ulimit -l)", "锁定内存（ulimit -l）"), leads_to=_FEWER,
+         of=lambda f: f.memlock_bytes.soft or "unlimited" if f.memlock_bytes is not None else None),
+    Fact(subject=shm.SUBJECT, cause="shm-exhausted", severity="warning", what=same("/dev/shm"), leads_to=_FEWER,
+         of=lambda f: size(f.space.total_bytes) if f.space is not None else None),
+    Fact(subject=network.SUBJECT, cause="network-mtu", severity="warning", what=Text("the MTU towards the others", "通往其他主机的接口的 MTU"),
+         leads_to=Text("small messages pass and large ones hang", "小消息能通过，大消息会卡住"),
+         of=lambda f: way.mtu_bytes if (way := _way(f)) is not None else None),
+)  # fmt: skip
+
+
+def _way(seen: network.Network) -> network.Interface | None:
+    """The interface that NCCL or Gloo would meet the others on."""
+    names = (*(seen.nccl.interfaces or ()), *(seen.gloo.interfaces or ()))
+    return next((i for name in names if (i := seen.interface(name)) is not None), None)
+
+
+def address(seen: Snapshot) -> str | None:
+    """The one that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME asks for; None where neither is set."""
+    if (facts := seen.get(network.SUBJECT)) is None:
+        return None
+    for choice in (facts.gloo, facts.nccl):
+        interface = facts.interface(choice.interfaces[0]) if choice.asked is not None and choice.interfaces else None
+        if interface is not None and interface.addresses:
+            return interface.addresses[0].partition("/")[0]
+    return None
+
+
+def compared(seen: Mapping[str, Snapshot]) -> Iterator[HostFinding]:
+    """What the snapshots of all hosts say, by host."""
+    for fact in FACTS:
+        values = {
+            name: value
+            for name, snapshot in seen.items()
+            if (facts := snapshot.get(fact.subject)) is not None and (value := fact.of(facts)) is not None
+        }
+        if (said := odd(values)) is not None:
+            yield catalogue.load()[fact.cause].host_finding(
+                area="differences",
+                severity=fact.severity,
+                says=Text("{what} differs: {said}", "{what} 不一致：{said}").fill(what=fact.what, said=said),
+                leads_to=fact.leads_to,
+            )
+
+
+def odd(values: Mapping[str, object]) -> Text | None:
+    """Who has what, the odd ones first and the majority last; None where all have the same."""
+    by_value: dict[object, list[str]] = defaultdict(list)
+    for name, value in values.items():
+        by_value[value].append(name)
+    if len(by_value) < 2:
+        return None
+    *few, (most, whose) = sorted(by_value.items(), key=lambda item: len(item[1]))
+    others = joined(Text("{value} on {hosts}", "{hosts} 上为 {value}").fill(value=str(value), hosts=named(hosts)) for value, hosts in few)
+    if 2 * len(whose) <= len(values):
+        return others + Text("; {value} on {hosts}", "；{hosts} 上为 {value}").fill(value=str(most), hosts=named(whose))
+    return others + Text(", and {value} on the other {n}", "，其余 {n} 台上为 {value}").fill(value=str(most), n=len(whose))
+
+
+def named(hosts: Collection[str]) -> str:
+    """Names, as many as can be read at a glance."""
+    first = list(hosts)[:_MOST_NAMED]
+    return ", ".join(first) + (f" and {len(hosts) - len(first)} more" if len(hosts) > len(first) else "")

@@ -1,0 +1,650 @@
+"""Are these hosts fit to train together? Facts of all at once, names, clocks, directories, and each link in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from unhang.diagnosis import doctor
+from unhang.diagnosis.redact import redact, redact_data
+from unhang.facts import infiniband, snapshot_file
+from unhang.facts.snapshot import Snapshot
+from unhang.hosts import compare, edges
+from unhang.hosts.compare import named, odd
+from unhang.hosts.edges import Edge, Fault, Probe
+from unhang.hosts.hostlist import Host
+from unhang.hosts.reach import Agents, Answer, Failure, reached
+from unhang.knowledge import catalogue
+from unhang.knowledge.commands import Command
+from unhang.model import Area, Examination, HostFinding, Severity
+from unhang.text import Text, joined, same
+
+SCHEMA = "unhang/hosts/1"
+# Of one link: all rungs together, and each direction of the bulk.
+_LINK_S, _BULK_S = 1.5, 0.25
+_SUSPECT_ROUNDS, _SUSPECTS_S = 5, 10.0
+_FACTS_S, _NAMES_S, _ANSWER_S = 20.0, 15.0, 5.0
+_SLOW_LOOKUP_S = 1.0
+_CLOCK_ASKED, _CLOCK_S = 5, 1.0
+STORE_PORT = 29500
+# Looked at on one host alone, or not the training's.
+_WITHOUT = ("speed", "kernel_log", "ports", "processes")
+AREAS = {
+    "reach": Text("reached", "可达"),
+    "host": Text("each host", "各主机"),
+    "differences": Text("same on all", "各主机一致"),
+    "names": Text("names", "名称"),
+    "clocks": Text("clocks", "时钟"),
+    "places": Text("directories", "目录"),
+    "links": Text("links", "链路"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """`environ` is what the job will have set; `master` and `port` its rendezvous, None for the first host and the usual port."""
+
+    hosts: tuple[Host, ...]
+    python: str
+    ssh: tuple[str, ...] = ()
+    by: str = "ssh"
+    environ: Mapping[str, str]
+    places: tuple[str, ...] = ()
+    master: str | None = None
+    port: int = STORE_PORT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One direction between two hosts at its best: seconds there and back, bytes per second. `failed` is the rung at which most tests ended."""
+
+    sender: str
+    receiver: str
+    failed: str | None
+    round_trip_s: float | None
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """`bad` are hosts that a finding names, alone or by an edge of theirs; `coverage` is the share of all directed pairs that were tried.
+
+    `smallest` is the share of the others' speed below which a slow link would have been told from noise.
+    """
+
+    schema: str = SCHEMA
+    hosts: tuple[str, ...]
+    examination: Examination
+    links: tuple[Link, ...]
+    bad: tuple[str, ...]
+    coverage: float
+    smallest: float | None
+    took_s: float
+
+
+Progress = Callable[[Text], None]
+
+
+async def examine(asked: Asked, progress: Progress = lambda _: None) -> Result:
+    """Look at all hosts. A host that is dead, slow or silent is a finding, and is waited for no longer than its step may take."""
+    begun = time.monotonic()
+    progress(Text("logging in to {n} hosts", "正在登录 {n} 台主机").fill(n=len(asked.hosts)))
+    async with reached(asked.hosts, python=asked.python, ssh=asked.ssh, by=asked.by) as agents:
+        return await _Preflight(asked, agents, progress).run(begun)
+
+
+class _Preflight:
+    def __init__(self, asked: Asked, agents: Agents, progress: Progress) -> None:
+        self.asked, self.agents, self.progress = asked, agents, progress
+        self.findings: list[HostFinding] = []
+        self.unread: dict[str, list[str]] = defaultdict(list)
+        self.seen: dict[str, Snapshot] = {}
+        self.addresses: dict[str, str] = {}
+        self.reached_at: dict[str, str] = {}
+        self.own: dict[str, str] = {}
+        self.unreachable: set[str] = set()
+        self.store: tuple[str, int] | None = None
+        self.probes: list[Probe] = []
+        self.bad: Counter[str] = Counter()
+
+    async def run(self, begun: float) -> Result:
+        await self._facts()
+        await self._clocks()
+        await self._names()
+        await self._rendezvous()
+        await self._places()
+        await self._links()
+        await self._ports_again()
+        self._reach()
+        self.findings += self._of_hosts()
+        # A limit that is too low on some hosts has been told there.
+        told = {f.cause for f in self.findings if f.area == "host" and f.cause in ("limits", "shm-exhausted")}
+        self.findings += (f for f in compare.compared(self.seen) if f.cause not in told)
+        order = list(AREAS)
+        self.findings.sort(key=lambda f: (doctor.SEVERITIES.index(f.severity), order.index(f.area)))
+        names = tuple(host.name for host in self.asked.hosts)
+        examination = Examination(
+            host=named(names),
+            taken=next((s.taken for s in self.seen.values()), ""),
+            areas=tuple(self._area(id) for id in order),
+            findings=tuple(self.findings),
+        )
+        return redact_data(
+            Result(
+                hosts=names,
+                examination=examination,
+                links=self._matrix(),
+                bad=tuple(name for name in names if self.bad[name]),
+                coverage=edges.coverage(self.agents.names, self.probes),
+                smallest=edges.smallest(self.probes),
+                took_s=time.monotonic() - begun,
+            )
+        )
+
+    def _find(
+        self,
+        cause: str,
+        area: str,
+        severity: Severity,
+        says: Text,
+        leads_to: Text,
+        *,
+        hosts: Sequence[str] = (),
+        remedies: tuple[str, ...] = (),
+        commands: Mapping[str, Command | None] | None = None,
+    ) -> None:
+        found = catalogue.load()[cause]
+        self.findings.append(found.host_finding(area=area, severity=severity, says=says, leads_to=leads_to, remedies=remedies, commands=commands))
+        self.bad.update(hosts)
+
+    # ---- what each host says
+
+    async def _facts(self) -> None:
+        self.progress(Text("looking at {n} hosts", "正在查看 {n} 台主机").fill(n=len(self.agents.names)))
+        first = next(iter(self.agents.names), "")
+        environ = {"NNODES": str(len(self.asked.hosts)), "MASTER_ADDR": self.asked.master or first, **self.asked.environ}
+        question = {"do": "facts", "environ": environ, "places": self.asked.places, "without": _WITHOUT}
+        for name, answer in (await self.agents.ask_all(question, limit_s=_FACTS_S)).items():
+            if "snapshot" not in answer:
+                self.unread["host"].append(f"{name}: {answer.get('error')}")
+                continue
+            self.seen[name] = _snapshot(answer, name)
+
+    def _of_hosts(self) -> Iterator[HostFinding]:
+        """What is wrong on single hosts, said once for all that have it."""
+        whose: dict[tuple[str, str], list[str]] = defaultdict(list)
+        found: dict[tuple[str, str], HostFinding] = {}
+        for name, seen in self.seen.items():
+            for finding in doctor.examine(seen).findings:
+                if finding.severity != "note":
+                    same_one = finding.cause, finding.says
+                    whose[same_one].append(name)
+                    found[same_one] = finding
+        for key, names in whose.items():
+            finding = found[key]
+            on = Text("{hosts}: ", "{hosts}：").fill(hosts=named(names) if len(names) < len(self.seen) else Text("all hosts", "所有主机"))
+            if finding.severity == "error" and len(names) < len(self.seen):
+                self.bad.update(names)
+            yield replace(finding, area="host", says=on.en + finding.says, says_zh=on.zh + (finding.says_zh or finding.says))
+
+    def _reach(self) -> None:
+        for name, failure in self.agents.failed.items():
+            cause, says = _unreached(failure)
+            said = Text(": {said}", "：{said}").fill(said=redact(failure.said)) if failure.said else Text("", "")
+            says = Text("{host} {says}", "{host} {says}").fill(host=name, says=says) + said
+            leads_to = Text("it takes part in no training, and all others wait for it", "它无法参与训练，其他主机都在等它")
+            remedies = ("passwordless", "reach-sshd") if failure.stage == "login" else ()
+            self._find(cause, "reach", "error", says, leads_to, hosts=(name,), remedies=remedies)
+
+    # ---- clocks
+
+    async def _clocks(self) -> None:
+        offsets: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for _ in range(_CLOCK_ASKED):
+            sent = time.time()
+            answers = await self.agents.ask_all({"do": "clock"}, limit_s=_ANSWER_S)
+            took = time.time() - sent
+            for name, answer in answers.items():
+                # All were asked at once: as exact as half of the slowest answer, and better by the best of several.
+                offsets[name].append((took, answer["now_s"] - sent - took / 2))
+        best = {name: min(found) for name, found in offsets.items()}
+        if len(best) < 2:
+            return
+        middle = median(offset for _, offset in best.values())
+        off = {name: offset - middle for name, (took, offset) in best.items() if abs(offset - middle) > _CLOCK_S + took}
+        if not off:
+            return
+        if 2 * len(off) >= len(best):
+            says = Text("the clocks disagree: {said}", "时钟不一致：{said}")
+        else:
+            says = Text("the clock differs from that of most hosts: {said}", "时钟与大多数主机不同：{said}")
+        said = ", ".join(f"{name} {offset:+.1f} s" for name, offset in sorted(off.items(), key=lambda item: -abs(item[1]))[:8])
+        leads_to = Text(
+            "credentials are refused, builds and file times go wrong, logs cannot be put in order", "凭据被拒绝，构建与文件时间出错，日志无法排序"
+        )
+        self._find("clock-skew", "clocks", "warning", says.fill(said=said), leads_to, remedies=("compare-clocks", "set-the-clock"))
+
+    # ---- names
+
+    async def _names(self) -> None:
+        self.progress(Text("resolving names", "正在解析名称"))
+        hosts = {host.name: host for host in self.asked.hosts}
+        # Beyond a few, each asks for its neighbours: what one does not know it does not know of any.
+        listed = list(hosts)
+        near = {name: _near(listed, i) for i, name in enumerate(listed)}
+        self.reached_at = {name: answer["reached_at"] for name, answer in self.agents.hello.items() if answer.get("reached_at")}
+        questions = {
+            name: {
+                "do": "names",
+                "names": near[name],
+                "addresses": [self.reached_at[n] for n in near[name][:8] if n in self.reached_at],
+            }
+            for name in self.agents.names
+        }
+        answers = await self.agents.ask(questions, limit_s=_NAMES_S)
+        resolved: dict[str, dict[str, list[str]]] = defaultdict(dict)
+        missing: dict[str, list[str]] = defaultdict(list)
+        slow: dict[str, float] = {}
+        for at, answer in answers.items():
+            for name, found in answer["names"].items():
+                if "addresses" in found:
+                    resolved[name][at] = found["addresses"]
+                elif name in hosts:
+                    missing[name].append(at)
+            took = max((found["took_s"] for found in (*answer["names"].values(), *answer["addresses"].values())), default=0.0)
+            if took > _SLOW_LOOKUP_S:
+                slow[at] = took
+        for name in self.agents.names:
+            told = Counter(tuple(a) for at, a in resolved[name].items() if at != name and not _is_local(a))
+            self.addresses[name] = told.most_common(1)[0][0][0] if told else self.reached_at.get(name, name)
+            # Only where some know it: a name of the user's own ssh_config is none that a training uses.
+            if missing[name] and told:
+                self._unresolved(name, missing[name])
+            others = {at: ", ".join(a) for at, a in resolved[name].items() if at != name and not _is_local(a)}
+            if (said := odd(others)) is not None:
+                says = Text("{name} resolves differently: {said}", "{name} 的解析结果不一致：{said}").fill(name=name, said=said)
+                leads_to = Text(
+                    "some hosts connect to another machine, or to an address that does not lead there", "部分主机会连到别的机器或不可达的地址"
+                )
+                self._find("dns-resolution", "names", "error", says, leads_to, remedies=("ask-each-host",))
+            lost = [at for at, a in resolved[name].items() if at != name and _is_local(a)]
+            if lost:
+                says = Text("{name} resolves to the loopback on {hosts}", "在 {hosts} 上 {name} 解析到环回地址").fill(name=name, hosts=named(lost))
+                leads_to = Text("ranks there connect to themselves, and wait", "那里的 rank 会连接到自己并一直等待")
+                self._find("dns-resolution", "names", "error", says, leads_to, hosts=lost, remedies=("ask-each-host",))
+        if slow:
+            says = Text("looking up a name takes {s} s on {hosts}", "在 {hosts} 上解析一个名称需要 {s} 秒").fill(
+                s=f"{max(slow.values()):.1f}", hosts=named(tuple(slow))
+            )
+            leads_to = Text(
+                "each connection waits for as long: torchrun and Gloo look up the addresses of their peers",
+                "每个连接都要等这么久：torchrun 与 Gloo 会反查对端地址",
+            )
+            self._find("dns-resolution", "names", "warning", says, leads_to, remedies=("ask-each-host",))
+        self.own = {name: answer["full"] for name, answer in answers.items() if answer["full"] not in hosts}
+        self._same_address()
+
+    def _unresolved(self, name: str, at: Sequence[str]) -> None:
+        says = Text("{name} does not resolve on {hosts}, and does on others", "{name} 在 {hosts} 上无法解析，在其他主机上可以").fill(
+            name=name, hosts=named(at)
+        )
+        leads_to = Text("ranks there never find it", "那里的 rank 永远找不到它")
+        self._find("dns-resolution", "names", "error", says, leads_to, hosts=at, remedies=("ask-each-host",))
+
+    def _same_address(self) -> None:
+        """The address that libraries were told to use, or else that of the name; of two hosts the same one leads to neither."""
+        self.addresses |= {name: at for name, seen in self.seen.items() if (at := compare.address(seen)) is not None and name in self.addresses}
+        whose: dict[str, list[str]] = defaultdict(list)
+        for name, at in self.addresses.items():
+            whose[at].append(name)
+        for at, names in whose.items():
+            if len(names) > 1:
+                says = Text("{hosts} have the same address {at}", "{hosts} 的地址同为 {at}").fill(hosts=named(names), at=at)
+                leads_to = Text("they connect to themselves, or to the wrong host: refused, or timed out", "它们会连到自己或错误的主机：被拒绝或超时")
+                self._find("interface-selection", "names", "error", says, leads_to, remedies=("name-one-that-exists", "gloo-interface"))
+        self.unreachable = {name for names in whose.values() if len(names) > 1 for name in names}
+
+    # ---- the rendezvous
+
+    async def _rendezvous(self) -> None:
+        if not self.agents.names:
+            return
+        first = next(iter(self.agents.names))
+        master = self.asked.master or first
+        own = {name: {n: self.own[n] for n in _near(list(self.own), i) if n != name} for i, name in enumerate(self.agents.names)}
+        questions = {name: {"do": "names", "names": [master, *own[name].values()], "addresses": []} for name in self.agents.names}
+        answers = await self.agents.ask(questions, limit_s=_NAMES_S)
+        asked = Counter(n for name in answers for n in own[name])
+        unknown = Counter(n for name, answer in answers.items() for n, full in own[name].items() if "error" in answer["names"][full])
+        if lost := [n for n in unknown if 2 * unknown[n] > asked[n]]:
+            says = Text("others cannot resolve what {hosts} call themselves: {names}", "其他主机无法解析 {hosts} 的自称名：{names}")
+            leads_to = Text(
+                "torchrun announces that name to the others where it is not given an address", "未指定地址时 torchrun 会把该名称告诉其他主机"
+            )
+            says = says.fill(hosts=named(lost), names=named([self.own[n] for n in lost]))
+            self._find("dns-resolution", "names", "warning", says, leads_to, remedies=("ask-each-host",))
+        serve = [name for name, answer in answers.items() if answer["is_first"][master]]
+        if len(serve) != 1 and answers:
+            who = Text("no host believes that it is {name}", "没有主机认为自己是 {name}") if not serve else Text(
+                "{hosts} all believe that they are {name}", "{hosts} 都认为自己是 {name}"
+            )  # fmt: skip
+            leads_to = Text(
+                "by torch's rule exactly one host serves the rendezvous: none does, or each waits at its own",
+                "按 torch 的规则应恰有一台主机提供会合点：现在没有，或各等各的",
+            )
+            self._find(
+                "rendezvous-misconfig", "names", "error", who.fill(name=master, hosts=named(serve)), leads_to, remedies=("same-meeting-point",)
+            )
+        server = serve[0] if len(serve) == 1 else first
+        held = await self.agents.ask({server: {"do": "port", "port": self.asked.port, "for_s": 60.0}}, limit_s=_ANSWER_S)
+        answer = held.get(server, {})
+        self.store = (server, self.asked.port) if "port" in answer else None
+        if "error" in answer:
+            says = Text("port {port} on {host} is taken: {error}", "{host} 的端口 {port} 已被占用：{error}").fill(
+                port=self.asked.port, host=server, error=answer["error"]
+            )
+            holder = answer.get("holder")
+            if holder:
+                says += Text(" by {holder}", "，占用者 {holder}").fill(holder=redact(holder))
+            leads_to = Text("the launcher ends at its start: address already in use", "启动器一开始就结束：address already in use")
+            self._find("port-in-use", "names", "error", says, leads_to, remedies=("another-port", "who-has-it"))
+
+    # ---- directories
+
+    async def _places(self) -> None:
+        paths, names = self.asked.places, self.agents.names
+        if not paths or len(names) < 2:
+            return
+        self.progress(Text("comparing directories", "正在比较目录"))
+        mark = f".unhang-{uuid.uuid4().hex[:12]}"
+        question = {"do": "places", "paths": paths, "mark": mark}
+        written = await self.agents.ask({names[0]: {**question, "do_it": "write"}}, limit_s=_ANSWER_S)
+        try:
+            answers = await self.agents.ask_all({**question, "do_it": "look"}, limit_s=_FACTS_S)
+        finally:
+            await self.agents.ask({names[0]: {**question, "do_it": "remove"}}, limit_s=_ANSWER_S)
+        for path in paths:
+            here = {name: answer["places"][path] for name, answer in answers.items() if "places" in answer}
+            absent = [name for name, found in here.items() if "error" in found]
+            if absent and len(absent) < len(here):
+                says = Text("{path} on {hosts}: {error}", "{hosts} 上的 {path}：{error}").fill(
+                    path=path, hosts=named(absent), error=here[absent[0]]["error"]
+                )
+                leads_to = Text("the ranks there end when they read it", "那里的 rank 读取它时就结束")
+                self._find("filesystem-shared", "places", "error", says, leads_to, hosts=absent, remedies=("same-path-everywhere",))
+            if (said := odd({name: found["commit"] for name, found in here.items() if found.get("commit")})) is not None:
+                says = Text("the commit of {path} differs: {said}", "{path} 的提交不一致：{said}").fill(path=path, said=said)
+                leads_to = Text("ranks run different code: their calls need not fit", "各 rank 运行不同的代码：它们的调用可能不匹配")
+                self._find("version-mismatch", "places", "error", says, leads_to, remedies=("same-everywhere",))
+            seen = [name for name, found in here.items() if found.get("seen")]
+            present = [name for name in here if name not in absent]
+            if not absent and (error := written.get(names[0], {}).get("places", {}).get(path, {}).get("error")):
+                self.unread["places"].append(f"whether {path} is shared: {error} ({names[0]})")
+            elif 0 < len(seen) < len(present):
+                others = [name for name in present if name not in seen]
+                said = odd({name: found["digest"] for name, found in here.items() if found.get("digest")})
+                same_content = Text("what it holds is the same", "内容相同") if said is None else Text("what it holds differs", "内容不同")
+                says = Text(
+                    "{path} is not shared: what {first} writes is not seen on {hosts}; {content}",
+                    "{path} 不是共享目录：{first} 写入的内容在 {hosts} 上看不到；{content}",
+                ).fill(path=path, first=names[0], hosts=named(others), content=same_content)
+                leads_to = Text(
+                    "checkpoints lie on one host alone, and a restart elsewhere does not find them", "检查点只在一台主机上，在别处重启时找不到"
+                )
+                self._find("filesystem-shared", "places", "note" if said is None else "warning", says, leads_to)
+
+    # ---- links
+
+    async def _links(self) -> None:
+        names = [name for name in self.agents.names if name not in self.unreachable]
+        if len(names) < 2:
+            return
+        planned = edges.rounds(names)
+        for number, pairs in enumerate(planned, 1):
+            self.progress(Text("links: round {i} of {n}", "链路：第 {i} 轮，共 {n} 轮").fill(i=number, n=len(planned)))
+            await self._round(pairs)
+        until = time.monotonic() + _SUSPECTS_S
+        for _ in range(_SUSPECT_ROUNDS):
+            for pairs in edges.matchings(sorted(edges.suspects(self.probes))):
+                if time.monotonic() > until:
+                    break
+                self.progress(Text("links: suspects again", "链路：复查可疑链路"))
+                await self._round(pairs)
+        for fault in edges.judge(self.probes, names):
+            self._convict(fault)
+        await self._store()
+
+    async def _round(self, pairs: Sequence[Edge]) -> None:
+        lost = edges.hopeless(self.probes)
+        ready = [(a, b) for a, b in pairs if a in self.agents.names and b in self.agents.names]
+        questions = {
+            a: {
+                "do": "test",
+                "address": self.addresses[b],
+                "port": self.agents.hello[b]["port"],
+                "limit_s": _LINK_S,
+                "bulk_s": 0 if {a, b} & lost else _BULK_S,
+            }
+            for a, b in ready
+        }
+        answers = await self.agents.ask(questions, limit_s=_LINK_S + _ANSWER_S)
+        self.probes += (_probe(edge, answers[edge[0]]) for edge in ready if edge[0] in answers)
+
+    async def _store(self) -> None:
+        """The master's port, from whoever reaches its host otherwise: a firewall may let all through but this one."""
+        if self.store is None:
+            return
+        server, port = self.store
+        names = {p.edge[0] for p in self.probes if p.edge[1] == server and p.at is None}
+        question = {"do": "test", "address": self.addresses[server], "port": port, "limit_s": _LINK_S, "bulk_s": 0}
+        answers = await self.agents.ask(dict.fromkeys(names, question), limit_s=_LINK_S + _ANSWER_S)
+        failed = {name: answer for name, answer in answers.items() if "error" in answer}
+        if failed:
+            error = Counter(answer["error"] for answer in failed.values()).most_common(1)[0][0]
+            says = Text(
+                "port {port} of {server} cannot be reached from {hosts}: {error}", "从 {hosts} 无法连接 {server} 的端口 {port}：{error}"
+            ).fill(port=port, server=server, hosts=named(tuple(failed)), error=error)
+            leads_to = Text(
+                "the rendezvous is never complete: ranks wait for the store until their timeout", "会合永远无法完成：rank 一直等待存储直到超时"
+            )
+            self._find("network-blocked", "links", "error", says, leads_to, remedies=_LINK_REMEDIES["network-blocked"])
+
+    async def _ports_again(self) -> None:
+        """InfiniBand ports that were not active, or whose errors have grown since the beginning."""
+        with_ports = [name for name, seen in self.seen.items() if seen.get(infiniband.SUBJECT) is not None and name in self.agents.names]
+        question = {"do": "facts", "environ": {}, "places": (), "only": ("infiniband",), "without": ()}
+        answers = await self.agents.ask(dict.fromkeys(with_ports, question), limit_s=_FACTS_S)
+        for name, answer in answers.items():
+            before, after = self.seen[name].get(infiniband.SUBJECT), None
+            if "snapshot" in answer:
+                after = _snapshot(answer, name).get(infiniband.SUBJECT)
+            for was, port, where in _ports(before, after):
+                if was.state != port.state:
+                    says = Text("{where} was {was} and is {now} {s} s later", "{where} 原为 {was}，{s} 秒后为 {now}")
+                    says = says.fill(where=f"{name}: {where}", was=was.state or "?", now=port.state or "?", s=round(_SUSPECT_ROUNDS * _LINK_S))
+                    self._find(
+                        "ib-port-down",
+                        "links",
+                        "error",
+                        says,
+                        Text("NCCL loses its connections", "NCCL 会丢失连接"),
+                        hosts=(name,),
+                        remedies=("see-the-ports",),
+                    )
+
+    def _convict(self, fault: Fault) -> None:
+        sure = Text("", "") if fault.is_established else Text(", likely", "，可能")
+        chance = same(f"{fault.chance:.0e}")
+        count = Text("{failed} of {tried} tests failed at {at} ({error})", "{tried} 次测试中 {failed} 次在 {at} 处失败（{error}）").fill(
+            failed=fault.failed, tried=fault.tried, at=_RUNGS.get(fault.at, same(fault.at)), error=fault.error
+        )
+        if fault.kind == "groups" and max(map(len, fault.groups)) == 1:
+            says = Text("no host reaches any other; {count}", "所有主机之间都互不可达；{count}").fill(count=count)
+        elif fault.kind == "groups":
+            says = Text("groups of hosts do not reach each other: {groups}; {count}", "几组主机之间互不可达：{groups}；{count}").fill(
+                groups=" | ".join(named(group) for group in fault.groups), count=count
+            )
+        elif fault.kind == "host":
+            says = _WAYS[fault.way].fill(host=fault.hosts[0]) + Text("; ", "；") + count
+            self.bad.update(fault.hosts)
+        elif fault.kind == "edge":
+            says = (_EDGE if fault.way == "out" else _BOTH).fill(a=fault.hosts[0], b=fault.hosts[1], count=count)
+            self.bad.update(fault.hosts)
+        elif fault.kind == "slow-host":
+            says = _SLOW_HOST[fault.way].fill(host=fault.hosts[0], percent=round(100 * (fault.factor or 0)))
+            self.bad.update(fault.hosts)
+        elif fault.kind == "slow-edge":
+            says = Text(
+                "{a} to {b} carries {percent} % of what these two carry with others", "{a} 到 {b} 的带宽只有两者与其他主机之间的 {percent} %"
+            ).fill(a=fault.hosts[0], b=fault.hosts[1], percent=round(100 * (fault.factor or 0)))
+        else:
+            says = Text("{a} to {b}: {percent} % of all segments were sent again", "{a} 到 {b}：{percent} % 的报文段被重传").fill(
+                a=fault.hosts[0], b=fault.hosts[1], percent=f"{100 * (fault.factor or 0):.1f}"
+            )
+        says += Text(" (a healthy one would be named by chance: {chance}{sure})", "（健康者被误判的概率：{chance}{sure}）").fill(
+            chance=chance, sure=sure
+        )
+        cause = "network-mtu" if fault.at.startswith("segment") else "network-blocked" if fault.at else "straggler-timeout"
+        slow = Text("every step waits for this link", "每一步都在等这条链路")
+        leads_to = Text("collectives over it hang until their timeout", "经过它的集合通信会卡住直到超时") if fault.at else slow
+        self._find(cause, "links", "error" if fault.at else "warning", says, leads_to, remedies=_LINK_REMEDIES[cause])
+
+    def _matrix(self) -> tuple[Link, ...]:
+        found: dict[Edge, list[Probe]] = defaultdict(list)
+        for p in self.probes:
+            found[p.edge].append(p)
+        links = []
+        for (a, b), probes in found.items():
+            back = found.get((b, a), [])
+            speeds = [p.out_bytes_per_s for p in probes] + [p.in_bytes_per_s for p in back]
+            failed = Counter(p.at for p in probes if p.at is not None)
+            bad = 2 * sum(failed.values()) > len(probes)
+            trips = [p.round_trip_s for p in probes if p.round_trip_s is not None]
+            best = max((s for s in speeds if s is not None), default=None)
+            rung = failed.most_common(1)[0][0] if bad else None
+            links.append(Link(sender=a, receiver=b, failed=rung, round_trip_s=min(trips, default=None), bytes_per_s=best))
+        return tuple(links)
+
+    # ---- the areas
+
+    def _area(self, id: str) -> Area:
+        against = {f.severity for f in self.findings if f.area == id}
+        unread = tuple(self.unread[id])
+        told = self._summary(id)
+        state = "found" if against - {"note"} else "unknown" if unread or told is None else "noted" if against else "ok"
+        if id == "places" and not self.asked.places:
+            return Area(id=id, state="absent", summary="none was named (--path)", summary_zh="未指定（--path）")
+        summary = told or Text("not looked at: too few hosts answer", "未查看：应答的主机太少")
+        return Area(id=id, state=state, summary=summary.en, summary_zh=summary.zh, unread=unread)  # type: ignore[arg-type]
+
+    def _summary(self, id: str) -> Text | None:
+        names, asked = self.agents.names, len(self.asked.hosts)
+        if id == "reach":
+            return Text("{n} of {all} hosts", "{all} 台主机中的 {n} 台").fill(n=len(names), all=asked)
+        if id == "links":
+            if not self.probes:
+                return None
+            speeds = [link.bytes_per_s for link in self._matrix() if link.bytes_per_s is not None]
+            told = Text("{n} directions, {percent} % of all", "{n} 个方向，占全部的 {percent} %").fill(
+                n=len({p.edge for p in self.probes}), percent=round(100 * edges.coverage(names, self.probes))
+            )
+            if speeds:
+                told += Text(", {speed} MB/s at the median", "，中位数 {speed} MB/s").fill(speed=round(median(speeds) / 1e6))
+            if (least := edges.smallest(self.probes)) is not None:
+                told += Text("; less than {percent} % of that would have been seen", "；低于其 {percent} % 的会被发现").fill(
+                    percent=round(100 * least)
+                )
+            return told
+        if id == "places":
+            return joined(same(path) for path in self.asked.places)
+        looked_at = len(self.seen if id in ("host", "differences") else names)
+        if looked_at < (1 if id == "host" else 2):
+            return None
+        return Text("{n} hosts", "{n} 台主机").fill(n=looked_at)
+
+
+_RUNGS = {
+    "connect": Text("the connection", "建立连接"),
+    "small": Text("the first bytes", "最初几个字节"),
+    "segment out": Text("the first full packets there", "去程的第一批满长数据包"),
+    "segment in": Text("the first full packets back", "回程的第一批满长数据包"),
+    "bulk out": Text("much data there", "去程的大量数据"),
+    "bulk in": Text("much data back", "回程的大量数据"),
+}
+_WAYS = {
+    "in": Text("{host} cannot be reached by others", "其他主机无法到达 {host}"),
+    "out": Text("{host} reaches no others", "{host} 无法到达其他主机"),
+    "both": Text("{host} and others do not reach each other", "{host} 与其他主机互不可达"),
+}
+_SLOW_HOST = {
+    "in": Text("{host} receives at {percent} % of the others' speed", "{host} 的接收速度只有其他主机的 {percent} %"),
+    "out": Text("{host} sends at {percent} % of the others' speed", "{host} 的发送速度只有其他主机的 {percent} %"),
+    "both": Text("{host} sends and receives at {percent} % of the others' speed", "{host} 的收发速度只有其他主机的 {percent} %"),
+}
+_EDGE = Text("{a} does not reach {b}, while {b} reaches {a}: {count}", "{a} 无法到达 {b}，而 {b} 可以到达 {a}：{count}")
+_BOTH = Text("{a} and {b} do not reach each other, while both reach others: {count}", "{a} 与 {b} 互不可达，而两者都能到达其他主机：{count}")
+_LINK_REMEDIES: Mapping[str, tuple[str, ...]] = {
+    "network-mtu": ("find-the-mtu", "one-mtu"),
+    "network-blocked": ("open-between-hosts", "try-the-port"),
+    "straggler-timeout": ("check-again",),
+}
+
+
+def _unreached(failure: Failure) -> tuple[str, Text]:
+    if failure.stage == "login":
+        return "ssh-launcher", Text("cannot be logged in to", "无法登录")
+    if failure.stage == "python":
+        return "ssh-launcher", Text(
+            "has no Python that is new enough (3.10): name one with --python", "没有足够新的 Python（3.10）：请用 --python 指定"
+        )
+    if failure.stage == "source":
+        return "network-mtu", Text("takes a login, and nothing that is longer than a packet arrives", "可以登录，但超过一个数据包的内容到不了")
+    return "peer-lost", Text("answered at first, and is silent now", "起初有应答，现在没有了")
+
+
+def _snapshot(answer: Answer, name: str) -> Snapshot:
+    return snapshot_file.decode(json.dumps(answer["snapshot"]).encode(), name=name)
+
+
+def _near(names: Sequence[str], i: int, count: int = 64) -> list[str]:
+    """The next ones in the circle."""
+    return [names[(i + k) % len(names)] for k in range(min(count, len(names)))]
+
+
+def _is_local(addresses: Sequence[str]) -> bool:
+    return all(a.startswith("127.") or a == "::1" for a in addresses)
+
+
+def _probe(edge: Edge, answer: Answer) -> Probe:
+    lost, segments = answer.get("segments") or (0, 0)
+    return Probe(
+        edge=edge,
+        at=answer.get("at", "connect") if "error" in answer else None,
+        error=str(answer.get("error", "")),
+        round_trip_s=answer.get("round_trip_s"),
+        out_bytes_per_s=answer.get("out_bytes_per_s"),
+        in_bytes_per_s=answer.get("in_bytes_per_s"),
+        lost=lost,
+        segments=segments,
+    )
+
+
+def _ports(before: infiniband.Infiniband | None, after: infiniband.Infiniband | None) -> Iterator[tuple[infiniband.Port, infiniband.Port, str]]:
+    if before is None or after is None:
+        return
+    was = {(d.name, p.number): p for d in before.devices for p in d.ports}
+    for device in after.devices:
+        for port in device.ports:
+            if (old := was.get((device.name, port.number))) is not None:
+                yield old, port, f"{device.name} port {port.number}"
+
+
+def run(asked: Asked, progress: Progress = lambda _: None) -> Result:
+    """`examine` to its end."""
+    return asyncio.run(examine(asked, progress))

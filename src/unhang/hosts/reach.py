@@ -1,0 +1,234 @@
+"""Pipes to hosts: each with an agent at its end, started by the user's own ssh, or one srun for all. Questions and answers, each within its time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shlex
+import signal
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unhang.hosts import source
+from unhang.hosts.hostlist import Host
+
+Answer = dict[str, Any]
+
+START_S = 15.0
+_CONNECT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=8", "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=3")
+# ssh clients that are started at once: each takes a process, and a quarter of a second of a processor.
+_AT_ONCE = 32
+_MAX_LINE_BYTES = 16 << 20
+_MAX_SAID_BYTES = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a host gave no answer. `stage`: "login" (not even a shell), "python" (no Python that is new enough), "source" (what is longer than a packet
+    does not arrive), "answer" (it was there, and is silent now). `said` are the last words of ssh or of the host.
+    """
+
+    stage: str
+    said: str
+
+
+class Pipe:
+    """A process that leads to one host (ssh), or to all of them (srun, whose lines are labelled with the number of the task)."""
+
+    def __init__(self, argv: Sequence[str], hosts: Sequence[Host], *, labelled: bool) -> None:
+        self.argv, self.hosts, self.labelled = argv, hosts, labelled
+        self.process: asyncio.subprocess.Process | None = None
+        self.waiting: dict[tuple[str, int], asyncio.Future[Answer]] = {}
+        self.said = b""
+        self.stage = {host.name: "login" for host in hosts}
+        self._begun: dict[str, bytes] = {}
+        self._reading: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Raises OSError where there is no such program."""
+        self.process = await asyncio.create_subprocess_exec(
+            *self.argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_MAX_LINE_BYTES,
+            start_new_session=True,
+        )
+        self._reading = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
+
+    def expect(self, host: str, number: int) -> asyncio.Future[Answer]:
+        future = asyncio.get_running_loop().create_future()
+        self.waiting[host, number] = future
+        return future
+
+    async def send(self, data: bytes) -> None:
+        assert self.process is not None and self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(data)
+            await self.process.stdin.drain()
+
+    async def close(self) -> None:
+        """Agents end when their pipe does; a process that does not is ended."""
+        if self.process is None:
+            return
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), 2.0)
+        except (asyncio.TimeoutError, asyncio.CancelledError):
+            # With its children (ProxyCommand): they hold the pipe as well.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            await self.process.wait()
+        for task in self._reading:
+            task.cancel()
+
+    async def _read(self) -> None:
+        assert self.process is not None and self.process.stdout is not None
+        with contextlib.suppress(ValueError):  # a line that is longer than any of an agent
+            async for line in self.process.stdout:
+                self._take(line)
+        for future in self.waiting.values():
+            future.cancel()
+
+    def _take(self, line: bytes) -> None:
+        host = self.hosts[0].name
+        if self.labelled:
+            label, _, line = line.partition(b": ")
+            if not label.strip().isdigit() or int(label) >= len(self.hosts):
+                return
+            host = self.hosts[int(label)].name
+        if line[:1] == b"+":
+            self._begun[host] = self._begun.get(host, b"") + line[1:].rstrip(b"\n")
+            return
+        if line[:1] == b"=":
+            line = self._begun.pop(host, b"") + line[1:]
+        try:
+            answer: Answer = json.loads(line)
+            number = int(answer["id"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            # What a login shell prints.
+            self.said = (self.said + line)[-_MAX_SAID_BYTES:]
+            return
+        if number <= 0:
+            self.stage[host] = "answer" if number == 0 else "source"
+        if (future := self.waiting.pop((host, number), None)) is not None and not future.done():
+            future.set_result(answer)
+
+    async def _listen(self) -> None:
+        assert self.process is not None and self.process.stderr is not None
+        while data := await self.process.stderr.read(_MAX_SAID_BYTES):
+            self.said = (self.said + data)[-_MAX_SAID_BYTES:]
+
+
+class Agents:
+    """All hosts that answered, by name; `failed` are the others."""
+
+    def __init__(self, pipes: Sequence[Pipe]) -> None:
+        self._pipes = {host.name: pipe for pipe in pipes for host in pipe.hosts}
+        self._numbers = itertools.count(1)
+        self.hello: dict[str, Answer] = {}
+        self.failed: dict[str, Failure] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self._pipes if name in self.hello and name not in self.failed)
+
+    async def start(self, limit_s: float) -> None:
+        turns = asyncio.Semaphore(_AT_ONCE)
+        pipes = dict.fromkeys(self._pipes.values())
+        await asyncio.gather(*(self._start(pipe, turns, limit_s) for pipe in pipes))
+
+    async def _start(self, pipe: Pipe, turns: asyncio.Semaphore, limit_s: float) -> None:
+        async with turns:
+            names = [host.name for host in pipe.hosts]
+            begun, ready = ({name: pipe.expect(name, number) for name in names} for number in (-1, 0))
+            try:
+                await pipe.start()
+            except OSError as e:
+                self.failed |= {name: Failure(stage="login", said=f"{pipe.argv[0]}: {e.strerror}") for name in names}
+                return
+            await asyncio.wait(begun.values(), timeout=limit_s)
+            for name, future in begun.items():
+                if _is_answered(future) and tuple(future.result()["version"]) < source.LEAST_PYTHON:
+                    version = ".".join(map(str, future.result()["version"]))
+                    self.failed[name] = Failure(stage="python", said=version)
+            if any(_is_answered(future) for future in begun.values()):
+                data = source.archive()
+                sending = asyncio.ensure_future(pipe.send(b"%d\n" % len(data) + data))
+                if wanted := [f for name, f in ready.items() if name not in self.failed]:
+                    await asyncio.wait(wanted, timeout=limit_s)
+                sending.cancel()
+            for name, future in ready.items():
+                if _is_answered(future):
+                    self.hello[name] = future.result()
+                else:
+                    self.failed.setdefault(name, self._failure(name))
+
+    def _failure(self, name: str) -> Failure:
+        pipe = self._pipes[name]
+        lines = [line.strip() for line in pipe.said.decode(errors="replace").splitlines() if line.strip()]
+        stage = pipe.stage[name]
+        if stage == "login" and any("python" in line.lower() or "SyntaxError" in line for line in lines):
+            stage = "python"
+        return Failure(stage=stage, said=lines[-1] if lines else "")
+
+    async def ask(self, questions: Mapping[str, Mapping[str, Any]], *, limit_s: float) -> dict[str, Answer]:
+        """What hosts answer to one question each. A host that is silent for so long has failed, and is not asked again."""
+        futures: dict[str, asyncio.Future[Answer]] = {}
+        sends = []
+        for name, question in questions.items():
+            number = next(self._numbers)
+            pipe = self._pipes[name]
+            futures[name] = pipe.expect(name, number)
+            to = [str(pipe.hosts.index(next(h for h in pipe.hosts if h.name == name)))] if pipe.labelled else None
+            sends.append(pipe.send(json.dumps({"id": number, "to": to, **question}).encode() + b"\n"))
+        if not futures:
+            return {}
+        sending = asyncio.gather(*sends)
+        await asyncio.wait(futures.values(), timeout=limit_s)
+        sending.cancel()
+        found = {}
+        for name, future in futures.items():
+            if _is_answered(future):
+                found[name] = future.result()
+            else:
+                self.failed[name] = self._failure(name)
+        return found
+
+    async def ask_all(self, question: Mapping[str, Any], *, limit_s: float, of: Iterable[str] | None = None) -> dict[str, Answer]:
+        return await self.ask(dict.fromkeys(self.names if of is None else of, question), limit_s=limit_s)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(pipe.close() for pipe in dict.fromkeys(self._pipes.values())))
+
+
+def _is_answered(future: asyncio.Future[Answer]) -> bool:
+    return future.done() and not future.cancelled()
+
+
+@contextlib.asynccontextmanager
+async def reached(hosts: Sequence[Host], *, python: str, ssh: Sequence[str] = (), by: str = "ssh", limit_s: float = START_S) -> AsyncIterator[Agents]:
+    """Agents on these hosts for as long as the context lasts; `python` is looked for there, else python3 is taken."""
+    there = shlex.quote(python)
+    command = f'p={there}; [ -x "$p" ] || p=python3; exec "$p" -u -c {shlex.quote(source.LOADER)}'
+    if by == "srun":
+        argv = ["srun", "--label", f"--nodes={len(hosts)}", "--ntasks-per-node=1", f"--nodelist={','.join(h.name for h in hosts)}"]
+        pipes = [Pipe([*argv, "sh", "-c", command], hosts, labelled=True)]
+    else:
+        pipes = [Pipe(["ssh", *_CONNECT, *ssh, "--", h.login, f"sh -c {shlex.quote(command)}"], [h], labelled=False) for h in hosts]
+    agents = Agents(pipes)
+    try:
+        await agents.start(limit_s)
+        yield agents
+    finally:
+        await agents.close()
+
+
+def given_environment(names: Iterable[str]) -> dict[str, str]:
+    """Those of these variables that are set here."""
+    return {name: os.environ[name] for name in names if name in os.environ}
