@@ -320,8 +320,8 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 def _answer(asked: Mapping[str, Any]) -> None:
     try:
         found = ANSWERS[asked["do"]](asked)
-    except Exception as e:  # told to who asked
-        found = {"error": f"{type(e).__name__}: {e}"}
+    except Exception as e:  # reported to the coordinator, which does not take it for a fault of the host
+        found = {"failure": f"{type(e).__name__}: {e}"}
     say({"id": asked["id"], **found})
 
 

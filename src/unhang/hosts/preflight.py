@@ -171,17 +171,19 @@ class _Preflight:
         environ = {"NNODES": str(len(self.asked.hosts)), "MASTER_ADDR": self.asked.master or first, **self.asked.environ}
         question = {"do": "facts", "environ": environ, "places": self.asked.places, "without": _WITHOUT}
         for name, answer in (await self.agents.ask_all(question, limit_s=_FACTS_S)).items():
-            if "snapshot" not in answer:
-                self.unread["host"].append(f"{name}: {answer.get('error')}")
-                continue
             self.seen[name] = _snapshot(answer, name)
+        self.unread["host"] += (name for name in self.agents.names if name not in self.seen)
 
     def _of_hosts(self) -> Iterator[HostFinding]:
         """What is wrong on single hosts, said once for all that have it."""
         whose: dict[tuple[str, str], list[str]] = defaultdict(list)
         found: dict[tuple[str, str], HostFinding] = {}
         for name, seen in self.seen.items():
-            for finding in doctor.examine(seen).findings:
+            examined = doctor.examine(seen)
+            areas = [area.id for area in examined.areas if area.state == "unknown" or area.unread]
+            if unread := [*areas, *(missed.what for missed in examined.not_examined)]:
+                self.unread["host"].append(f"{name}: {', '.join(unread)}")
+            for finding in examined.findings:
                 if finding.severity != "note":
                     same_one = finding.cause, finding.says
                     whose[same_one].append(name)
@@ -372,7 +374,7 @@ class _Preflight:
         for path in paths:
             here = {name: answer["places"][path] for name, answer in answers.items() if "places" in answer}
             absent = [name for name, found in here.items() if "error" in found]
-            if absent and len(absent) < len(here):
+            if absent:
                 says = Text("{path} on {hosts}: {error}", "{hosts} 上的 {path}：{error}").fill(
                     path=path, hosts=named(absent), error=here[absent[0]]["error"]
                 )
@@ -388,8 +390,11 @@ class _Preflight:
                 self.unread["places"].append(f"whether {path} is shared: {error} ({names[0]})")
             elif 0 < len(seen) < len(present):
                 others = [name for name in present if name not in seen]
-                said = odd({name: found["digest"] for name, found in here.items() if found.get("digest")})
+                digests = {name: here[name]["digest"] for name in present}
+                said = odd({name: digest for name, digest in digests.items() if digest is not None})
                 same_content = Text("what it holds is the same", "内容相同") if said is None else Text("what it holds differs", "内容不同")
+                if said is None and None in digests.values():
+                    same_content = Text("what it holds was not compared: it is too much", "内容过多，未作比较")
                 says = Text(
                     "{path} is not shared: what {first} writes is not seen on {hosts}; {content}",
                     "{path} 不是共享目录：{first} 写入的内容在 {hosts} 上看不到；{content}",
@@ -456,7 +461,7 @@ class _Preflight:
             self._find("network-blocked", "links", "error", says, leads_to, remedies=_LINK_REMEDIES["network-blocked"])
 
     async def _ports_again(self) -> None:
-        """InfiniBand ports that were not active, or whose errors have grown since the beginning."""
+        """InfiniBand ports whose state has changed since the beginning."""
         with_ports = [name for name, seen in self.seen.items() if seen.get(infiniband.SUBJECT) is not None and name in self.agents.names]
         question = {"do": "facts", "environ": {}, "places": (), "only": ("infiniband",), "without": ()}
         answers = await self.agents.ask(dict.fromkeys(with_ports, question), limit_s=_FACTS_S)
@@ -466,8 +471,8 @@ class _Preflight:
                 after = _snapshot(answer, name).get(infiniband.SUBJECT)
             for was, port, where in _ports(before, after):
                 if was.state != port.state:
-                    says = Text("{where} was {was} and is {now} {s} s later", "{where} 原为 {was}，{s} 秒后为 {now}")
-                    says = says.fill(where=f"{name}: {where}", was=was.state or "?", now=port.state or "?", s=round(_SUSPECT_ROUNDS * _LINK_S))
+                    says = Text("{where} was {was} at first and is {now} now", "{where} 起初为 {was}，现在为 {now}")
+                    says = says.fill(where=f"{name}: {where}", was=was.state or "?", now=port.state or "?")
                     self._find(
                         "ib-port-down",
                         "links",
@@ -535,7 +540,8 @@ class _Preflight:
 
     def _area(self, id: str) -> Area:
         against = {f.severity for f in self.findings if f.area == id}
-        unread = tuple(self.unread[id])
+        # What an agent failed to do itself says nothing of its host.
+        unread = (*self.unread[id], *(self.agents.errors if id == "reach" else ()))
         told = self._summary(id)
         state = "found" if against - {"note"} else "unknown" if unread or told is None else "noted" if against else "ok"
         if id == "places" and not self.asked.places:

@@ -133,6 +133,8 @@ class Agents:
         self._numbers = itertools.count(1)
         self.hello: dict[str, Answer] = {}
         self.failed: dict[str, Failure] = {}
+        # What agents themselves failed to do.
+        self.errors: list[str] = []
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -194,10 +196,12 @@ class Agents:
         sending.cancel()
         found = {}
         for name, future in futures.items():
-            if _is_answered(future):
-                found[name] = future.result()
-            else:
+            if not _is_answered(future):
                 self.failed[name] = self._failure(name)
+            elif "failure" in (answer := future.result()):
+                self.errors.append(f"{name}: {questions[name]['do']}: {answer['failure']}")
+            else:
+                found[name] = answer
         return found
 
     async def ask_all(self, question: Mapping[str, Any], *, limit_s: float, of: Iterable[str] | None = None) -> dict[str, Answer]:

@@ -65,6 +65,8 @@ def command(template: str, /, **values: object) -> Command | None:
 
 def _is_ours(path: str, begin: int) -> bool:
     """Whether only we can change what stands at a path, from the name behind `begin` on: an environment in /tmp may be the user's own."""
+    if not path.startswith(("/tmp/", "/var/tmp/")) or ".." in path:
+        return False
     ends = [i for i in range(begin + 1, len(path)) if path[i] == "/"] + [len(path)]
     try:
         return not any(fsio.check_owner(path[:end]) for end in ends)
