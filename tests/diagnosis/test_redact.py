@@ -185,6 +185,7 @@ def test_secrets_go(text, secret):
         ("-e 'PASSWORD=two words' image", f"-e 'PASSWORD={HIDDEN}' image"),
         ("\x1b[33mtoken\x1b[0m=\x1b[32mabcdef1\x1b[0m lr", f"\x1b[33mtoken\x1b[0m=\x1b[32m{HIDDEN}\x1b[0m lr"),
         ("https://u:p4ss@git.example.org/x.git is gone", f"https://u:{HIDDEN}@git.example.org/x.git is gone"),
+        (f"WANDB_API_KEY={HEX40}\nWORLD_SIZE=8\nRANK=0\n", f"WANDB_API_KEY={HIDDEN}\nWORLD_SIZE=8\nRANK=0\n"),
         ("…s3cr3tparts3cr3tpart!rest CUDA out of memory", f"…{HIDDEN} CUDA out of memory"),
     ],
 )

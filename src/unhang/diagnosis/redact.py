@@ -103,6 +103,8 @@ _UNSEEN = lazily(
     r"|(?P<wrap>(?:(?<=[\w+/=.~%-]\n)|(?<=[\w+/=.~%-]\r)\n)(?=(?P<rest>[\w+/=.~%-]{1,400})['\",;)\]}]{0,3}[ \t\r]{0,8}(?:\n|\Z))))"
 )
 _MIN_WRAPPED_CHARS = 40
+# What `env` prints below: the next variable.
+_SETTING = lazily(r"[A-Za-z_]\w*=[^=]")
 # Characters that `re.IGNORECASE` equates with an ASCII letter, and full-width ones.
 _ASCII = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"} | {chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F)})
 # Hiding one credential may expose the next.
@@ -217,7 +219,7 @@ def _in_lists(text: str) -> Iterator[Span]:
 
 def _is_wrapped(text: str, end: re.Match[str]) -> bool:
     width = end.start() - text.rfind("\n", 0, end.start()) - 1
-    return width >= max(_MIN_WRAPPED_CHARS, len(end["rest"]))
+    return width >= max(_MIN_WRAPPED_CHARS, len(end["rest"])) and not _SETTING.match(end["rest"])
 
 
 def _without(text: str, cuts: Sequence[Span]) -> Iterator[Span]:
