@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 UNHANG = os.path.join(os.path.dirname(sys.executable), "unhang")
-SSH = """#!/bin/sh
+SSH = r"""#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 case $2 in
   refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255;;
@@ -18,6 +20,15 @@ case $2 in
   mtu) echo 'Welcome!'; echo '{"id":-1,"version":[3,12]}'; sleep 60;;
   no-python) echo "sh: 1: exec: python3: not found" >&2; exit 127;;
   127.0.0.3) export PYTHONPATH=SITE;;
+  silent) : > silent; sleep 60;;
+  babbling) exec yes;;
+  complaining) yes >&2;;
+  endless) head -c 100000000 /dev/zero | tr '\0' x; sleep 60;;
+  promising) echo '{"id":-1,"version":[3,11]}'; exec yes "+$(printf %0700d 0)";;
+  wrong) echo '{"id":-1,"version":"x"}'; sleep 60;;
+  127.0.0.4) sh -c "$3" | sed -u 's/"now_s": [0-9.]*/"now_s": "x"/'; exit;;
+  127.0.0.5) sh -c "$3" | sed -u 's/"addresses": \[/"addresses": 7, "x": [/'; exit;;
+  127.0.0.6) sh -c "$3" | sed -u 's/unhang.host.2/nothing/'; exit;;
 esac
 exec sh -c "$3"
 """
@@ -31,10 +42,15 @@ def doctor(tmp_path):
     (tmp_path / "bin" / "ssh").write_text(SSH.replace("SITE", str(tmp_path / "site")))
     (tmp_path / "bin" / "ssh").chmod(0o755)
 
-    def run(*words, **environ):
+    def run(*words, wait=True, **environ):
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         words = [UNHANG, "doctor", "--hosts", *map(str, words)]
-        return subprocess.run(words, env={**os.environ, "PATH": path, **environ}, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        where = {"env": {**os.environ, "PATH": path, **environ}, "cwd": tmp_path, "stdin": subprocess.DEVNULL}
+        if wait:
+            return subprocess.run(words, **where, capture_output=True, text=True, timeout=300)
+        # A shell in the background hands on that SIGINT is ignored.
+        back = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+        return subprocess.Popen(words, **where, **back, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     return run
 
@@ -53,6 +69,31 @@ def test_hosts_that_cannot_be_used_are_told_apart(doctor, tmp_path):
     assert found["coverage"] == 1.0
     assert set((tmp_path / "out.txt").read_text().split()) >= set(told)
     assert not [line for line in ran.stderr.splitlines() if "Traceback" in line]
+
+
+BAD = ("babbling", "complaining", "endless", "promising", "wrong")
+LIARS = ("127.0.0.4", "127.0.0.5")
+
+
+def test_whatever_a_host_sends_the_others_are_looked_at(doctor):
+    ran = doctor(",".join(["127.0.0.1", "127.0.0.2", "127.0.0.6", *BAD, *LIARS]), "--json")
+    examined = json.loads(ran.stdout)["examination"]
+    told = {f["says"].split()[0]: f["says"] for f in examined["findings"] if f["area"] == "reach"}
+    assert set(told) == {*BAD, *LIARS}, told
+    assert all("answers what is no answer" in told[name] for name in ("wrong", *LIARS))
+    assert not {name: told[name] for name in BAD if name != "wrong" and "sends without end" not in told[name]}
+    (reached,) = [area for area in examined["areas"] if area["id"] == "reach"]
+    assert any("127.0.0.6: facts" in why for why in reached["unread"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it(doctor, tmp_path, number):
+    running = doctor(",".join(["127.0.0.1", "silent", *BAD]), wait=False)
+    until = time.monotonic() + 60
+    while not (tmp_path / "silent").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    running.send_signal(number)
+    assert running.wait(60) in (130, 143, -number)
 
 
 def test_on_a_terminal_and_in_chinese(doctor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 
@@ -58,3 +59,13 @@ def test_lines_that_are_not_understood(tmp_path, text):
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(UnhangError):
         hostlist.read(str(tmp_path / "hosts"), {})
+
+
+@pytest.mark.parametrize(
+    "text", ["a" + "," * 900_000, "n[0-99999]\n" * 90_000, "n[0-9" + ",0-9" * 200_000 + "]", "n" + "[1-2]" * 5000, "[" * 900_000]
+)
+def test_hostile_files_take_no_time(tmp_path, text, cpu_seconds):
+    (tmp_path / "hosts").write_text(text)
+    cpu_seconds(2.0)
+    with contextlib.suppress(UnhangError):
+        assert len(hostlist.read(str(tmp_path / "hosts"), {})) == 1

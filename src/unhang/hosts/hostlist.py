@@ -14,6 +14,9 @@ _MAX_BYTES = 1 << 20
 MOST = 100_000
 # "node7", "ann@node7", "node7.cluster", "10.0.0.7", "fe80::1".
 _NAME = re.compile(r"(?:[A-Za-z0-9_][\w.-]{0,63}@)?(?P<host>[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252})")
+# A comma within brackets divides no names.
+_PART = re.compile(r"(?:[^,\[]+|\[[^\]]*\]?)+")
+_MOST_RANGES = 4
 _RANGE = re.compile(r"\[([\d,-]{1,2000})\]")
 _SLOTS = re.compile(r"(?:slots|max[-_]slots|cpu|count)\s*=\s*(\d{1,5})")
 
@@ -60,14 +63,16 @@ def _lines(text: str, path: str) -> list[tuple[str, int | None]]:
             found.append((counted[1], int(counted[2])))
             continue
         found += ((one, int(slots[1]) if slots is not None else None) for one in expand(name))
+        if len(found) > MOST:
+            raise UnhangError(f"{path}: more than {MOST:,} hosts")
     return found
 
 
 def expand(text: str) -> list[str]:
     """Names, with commas and ranges of numbers: "n[01-03,7]" is n01, n02, n03, n7. Raises UnhangError."""
     names: list[str] = []
-    for part in re.split(r",(?![^\[]*\])", text):
-        names += _ranges(part.strip())
+    for found in _PART.finditer(text):
+        names += _ranges(found[0].strip())
         if len(names) > MOST:
             raise UnhangError(f"more than {MOST:,} hosts")
     return [name for name in names if name]
@@ -77,6 +82,8 @@ def _ranges(part: str) -> list[str]:
     found = _RANGE.search(part)
     if found is None:
         return [part]
+    if part.count("[") > _MOST_RANGES:
+        raise UnhangError(f"{part[:80]} is no range of hosts", hint="node[1-8,11]")
     ends = _ranges(part[found.end() :])
     numbers: list[str] = []
     for piece in found[1].split(","):

@@ -13,6 +13,7 @@ from statistics import median
 
 from unhang.diagnosis import doctor
 from unhang.diagnosis.redact import redact, redact_data
+from unhang.errors import UnhangError
 from unhang.facts import infiniband, snapshot_file
 from unhang.facts.snapshot import Snapshot
 from unhang.hosts import compare, edges
@@ -96,7 +97,12 @@ async def examine(asked: Asked, progress: Progress = lambda _: None) -> Result:
     begun = time.monotonic()
     progress(Text("logging in to {n} hosts", "正在登录 {n} 台主机").fill(n=len(asked.hosts)))
     async with reached(asked.hosts, python=asked.python, ssh=asked.ssh, by=asked.by) as agents:
-        return await _Preflight(asked, agents, progress).run(begun)
+        return replace(await through(agents, asked, progress), took_s=time.monotonic() - begun)
+
+
+async def through(agents: Agents, asked: Asked, progress: Progress = lambda _: None) -> Result:
+    """Look at all hosts through agents that were reached already."""
+    return await _Preflight(asked, agents, progress).run(time.monotonic())
 
 
 class _Preflight:
@@ -122,6 +128,7 @@ class _Preflight:
         await self._links()
         await self._ports_again()
         self._reach()
+        self.progress(Text("judging", "正在判断"))
         self.findings += self._of_hosts()
         # A limit that is too low on some hosts has been told there.
         told = {f.cause for f in self.findings if f.area == "host" and f.cause in ("limits", "shm-exhausted")}
@@ -171,8 +178,16 @@ class _Preflight:
         environ = {"NNODES": str(len(self.asked.hosts)), "MASTER_ADDR": self.asked.master or first, **self.asked.environ}
         question = {"do": "facts", "environ": environ, "places": self.asked.places, "without": _WITHOUT}
         for name, answer in (await self.agents.ask_all(question, limit_s=_FACTS_S)).items():
-            self.seen[name] = _snapshot(answer, name)
+            if (seen := self._snapshot(answer, name)) is not None:
+                self.seen[name] = seen
         self.unread["host"] += (name for name in self.agents.names if name not in self.seen)
+
+    def _snapshot(self, answer: Answer, name: str) -> Snapshot | None:
+        try:
+            return snapshot_file.decode(json.dumps(answer["snapshot"]).encode(), name=name)
+        except UnhangError as e:
+            self.agents.errors.append(f"{name}: facts: {e}")
+            return None
 
     def _of_hosts(self) -> Iterator[HostFinding]:
         """What is wrong on single hosts, said once for all that have it."""
@@ -466,9 +481,8 @@ class _Preflight:
         question = {"do": "facts", "environ": {}, "places": (), "only": ("infiniband",), "without": ()}
         answers = await self.agents.ask(dict.fromkeys(with_ports, question), limit_s=_FACTS_S)
         for name, answer in answers.items():
-            before, after = self.seen[name].get(infiniband.SUBJECT), None
-            if "snapshot" in answer:
-                after = _snapshot(answer, name).get(infiniband.SUBJECT)
+            seen = self._snapshot(answer, name)
+            before, after = self.seen[name].get(infiniband.SUBJECT), seen.get(infiniband.SUBJECT) if seen is not None else None
             for was, port, where in _ports(before, after):
                 if was.state != port.state:
                     says = Text("{where} was {was} at first and is {now} now", "{where} 起初为 {was}，现在为 {now}")
@@ -611,11 +625,9 @@ def _unreached(failure: Failure) -> tuple[str, Text]:
         )
     if failure.stage == "source":
         return "network-mtu", Text("takes a login, and nothing that is longer than a packet arrives", "可以登录，但超过一个数据包的内容到不了")
+    if failure.stage == "nonsense":
+        return "ssh-launcher", Text("answers what is no answer", "给出的应答无效")
     return "peer-lost", Text("answered at first, and is silent now", "起初有应答，现在没有了")
-
-
-def _snapshot(answer: Answer, name: str) -> Snapshot:
-    return snapshot_file.decode(json.dumps(answer["snapshot"]).encode(), name=name)
 
 
 def _near(names: Sequence[str], i: int, count: int = 64) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unhang.hosts import source
+from unhang.hosts import answers, source
 from unhang.hosts.hostlist import Host
 
 Answer = dict[str, Any]
@@ -22,14 +22,19 @@ START_S = 15.0
 _CONNECT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=8", "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=3")
 # ssh clients that are started at once: each takes a process, and a quarter of a second of a processor.
 _AT_ONCE = 32
-_MAX_LINE_BYTES = 16 << 20
+_MAX_LINE_BYTES = 1 << 20
+# What all answers of a host come to is far less, and so is what a login shell prints.
+_MAX_HOST_BYTES, _MAX_BABBLE_BYTES = 64 << 20, 1 << 20
+# Short lines cost as much.
+_LEAST_LINE_BYTES = 200
 _MAX_SAID_BYTES = 4000
+_MAX_SHOWN_CHARS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a host gave no answer. `stage`: "login" (not even a shell), "python" (no Python that is new enough), "source" (what is longer than a packet
-    does not arrive), "answer" (it was there, and is silent now). `said` are the last words of ssh or of the host.
+    does not arrive), "answer" (it was there, and is silent now), "nonsense" (its answer is none). `said` are the last words of ssh or of the host.
     """
 
     stage: str
@@ -44,8 +49,11 @@ class Pipe:
         self.process: asyncio.subprocess.Process | None = None
         self.waiting: dict[tuple[str, int], asyncio.Future[Answer]] = {}
         self.said = b""
+        self.floods = False
         self.stage = {host.name: "login" for host in hosts}
-        self._begun: dict[str, bytes] = {}
+        self._begun: dict[str, list[bytes]] = {}
+        self._left: dict[str, int] = dict.fromkeys(self.stage, _MAX_HOST_BYTES)
+        self._babble = self._errors = _MAX_BABBLE_BYTES * len(hosts)
         self._reading: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -80,39 +88,62 @@ class Pipe:
         try:
             await asyncio.wait_for(self.process.wait(), 2.0)
         except (asyncio.TimeoutError, asyncio.CancelledError):
-            # With its children (ProxyCommand): they hold the pipe as well.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            await self.process.wait()
+            self._kill()
+            # What holds the pipe and has left the group is not waited for.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.process.wait(), 2.0)
         for task in self._reading:
             task.cancel()
 
+    def _kill(self) -> None:
+        """With its children (ProxyCommand): they hold the pipe as well."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def _end(self, stream: asyncio.StreamReader) -> None:
+        """Kill, and read what is left: asyncio takes a process for ended only when its pipes are."""
+        self.floods = True
+        self._kill()
+        while await stream.read(_MAX_LINE_BYTES):
+            pass
+
     async def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
-        with contextlib.suppress(ValueError):  # a line that is longer than any of an agent
+        try:
             async for line in self.process.stdout:
                 self._take(line)
+                if self._babble < 0:
+                    raise ValueError
+        except ValueError:  # a line that is longer than any of an agent, or more of them than any agent has
+            await self._end(self.process.stdout)
         for future in self.waiting.values():
             future.cancel()
 
     def _take(self, line: bytes) -> None:
-        host = self.hosts[0].name
+        host, size = self.hosts[0].name, max(len(line), _LEAST_LINE_BYTES)
         if self.labelled:
             label, _, line = line.partition(b": ")
             if not label.strip().isdigit() or int(label) >= len(self.hosts):
+                self._babble -= size
                 return
             host = self.hosts[int(label)].name
+        self._left[host] -= size
+        if self._left[host] < 0:
+            self._babble -= size
+            return
         if line[:1] == b"+":
-            self._begun[host] = self._begun.get(host, b"") + line[1:].rstrip(b"\n")
+            self._begun.setdefault(host, []).append(line[1:].rstrip(b"\n"))
             return
         if line[:1] == b"=":
-            line = self._begun.pop(host, b"") + line[1:]
+            line = b"".join([*self._begun.pop(host, ()), line[1:]])
         try:
             answer: Answer = json.loads(line)
             number = int(answer["id"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             # What a login shell prints.
             self.said = (self.said + line)[-_MAX_SAID_BYTES:]
+            self._babble -= size
             return
         if number <= 0:
             self.stage[host] = "answer" if number == 0 else "source"
@@ -121,8 +152,11 @@ class Pipe:
 
     async def _listen(self) -> None:
         assert self.process is not None and self.process.stderr is not None
-        while data := await self.process.stderr.read(_MAX_SAID_BYTES):
+        while data := await self.process.stderr.read(_MAX_LINE_BYTES):
             self.said = (self.said + data)[-_MAX_SAID_BYTES:]
+            self._errors -= len(data)
+            if self._errors < 0:
+                await self._end(self.process.stderr)
 
 
 class Agents:
@@ -156,7 +190,11 @@ class Agents:
                 return
             await asyncio.wait(begun.values(), timeout=limit_s)
             for name, future in begun.items():
-                if _is_answered(future) and tuple(future.result()["version"]) < source.LEAST_PYTHON:
+                if not _is_answered(future):
+                    continue
+                if (why := answers.why_not({"do": "begun"}, future.result())) is not None:
+                    self.failed[name] = Failure(stage="nonsense", said=why)
+                elif tuple(future.result()["version"]) < source.LEAST_PYTHON:
                     version = ".".join(map(str, future.result()["version"]))
                     self.failed[name] = Failure(stage="python", said=version)
             if any(_is_answered(future) for future in begun.values()):
@@ -166,18 +204,22 @@ class Agents:
                     await asyncio.wait(wanted, timeout=limit_s)
                 sending.cancel()
             for name, future in ready.items():
-                if _is_answered(future):
-                    self.hello[name] = future.result()
-                else:
+                if not _is_answered(future):
                     self.failed.setdefault(name, self._failure(name))
+                elif (why := answers.why_not({"do": "ready"}, future.result())) is not None:
+                    self.failed[name] = Failure(stage="nonsense", said=why)
+                else:
+                    self.hello[name] = future.result()
 
     def _failure(self, name: str) -> Failure:
         pipe = self._pipes[name]
+        if pipe.floods:
+            return Failure(stage="nonsense", said="it sends without end")
         lines = [line.strip() for line in pipe.said.decode(errors="replace").splitlines() if line.strip()]
         stage = pipe.stage[name]
         if stage == "login" and any("python" in line.lower() or "SyntaxError" in line for line in lines):
             stage = "python"
-        return Failure(stage=stage, said=lines[-1] if lines else "")
+        return Failure(stage=stage, said=lines[-1][:_MAX_SHOWN_CHARS] if lines else "")
 
     async def ask(self, questions: Mapping[str, Mapping[str, Any]], *, limit_s: float) -> dict[str, Answer]:
         """What hosts answer to one question each. A host that is silent for so long has failed, and is not asked again."""
@@ -199,7 +241,9 @@ class Agents:
             if not _is_answered(future):
                 self.failed[name] = self._failure(name)
             elif "failure" in (answer := future.result()):
-                self.errors.append(f"{name}: {questions[name]['do']}: {answer['failure']}")
+                self.errors.append(f"{name}: {questions[name]['do']}: {answer['failure']}"[:_MAX_SHOWN_CHARS])
+            elif (why := answers.why_not(questions[name], answer)) is not None:
+                self.failed[name] = Failure(stage="nonsense", said=why)
             else:
                 found[name] = answer
         return found

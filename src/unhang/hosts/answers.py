@@ -1,0 +1,91 @@
+"""What hosts may answer: whatever stands at the other end of a pipe, its words are checked before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+
+_Word = Annotated[str, msgspec.Meta(max_length=300)]
+_Speed = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Port = Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
+
+
+class _Begun(TypedDict):
+    version: tuple[_Count, _Count]
+
+
+class _Ready(TypedDict):
+    port: _Port
+    reached_at: _Word
+
+
+class _Clock(TypedDict):
+    now_s: _Seconds
+
+
+class _Timed(TypedDict):
+    took_s: _Seconds
+
+
+class _LookUp(_Timed, total=False):
+    addresses: Annotated[list[_Word], msgspec.Meta(min_length=1, max_length=256)]
+    name: _Word
+    error: _Word
+
+
+class _Names(TypedDict):
+    names: dict[_Word, _LookUp]
+    addresses: dict[_Word, _LookUp]
+    is_first: dict[_Word, bool]
+    full: _Word
+
+
+class _Taken(TypedDict, total=False):
+    port: _Port
+    error: _Word
+    holder: str | None
+
+
+class _Test(TypedDict, total=False):
+    error: _Word
+    at: _Word
+    round_trip_s: _Seconds | None
+    out_bytes_per_s: _Speed | None
+    in_bytes_per_s: _Speed | None
+    segments: tuple[_Count, _Count] | None
+
+
+class _Place(TypedDict, total=False):
+    error: _Word
+    seen: bool
+    digest: _Word | None
+    commit: _Word | None
+
+
+class _Places(TypedDict):
+    places: dict[str, _Place]
+
+
+class _Facts(TypedDict):
+    snapshot: dict[str, Any]
+
+
+_FORMS: Mapping[str, Any] = {
+    "begun": _Begun, "ready": _Ready, "clock": _Clock, "names": _Names, "port": _Taken, "test": _Test, "places": _Places, "facts": _Facts,
+}  # fmt: skip
+
+
+def why_not(question: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
+    """Why this is no answer to a question; None where it is one: of the right form, and of all that was asked."""
+    try:
+        msgspec.convert(answer, _FORMS[question["do"]])
+    except msgspec.ValidationError as e:
+        return f"{question['do']}: {e}"
+    asked = {"names": question.get("names", ()), "is_first": question.get("names", ()), "places": question.get("paths", ())}
+    if left_out := [key for key, all_of_it in asked.items() if key in answer and not set(all_of_it) <= set(answer[key])]:
+        return f"{question['do']}: {left_out[0]} is not complete"
+    return None
