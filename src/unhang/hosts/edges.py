@@ -167,13 +167,16 @@ def _unreached(probes: Sequence[Probe], order: Sequence[str]) -> tuple[list[Faul
         between = {e: t for e, t in bad.items() if whose.get(e[0], -1) != whose.get(e[1], -2)}
         faults.append(_fault("groups", between, outcomes, len(groups), groups=groups))
         bad = {edge: tried for edge, tried in bad.items() if edge not in between}
+    ends: dict[tuple[str, str], list[Edge]] = defaultdict(list)
+    for edge in outcomes:
+        ends["out", edge[0]].append(edge)
+        ends["in", edge[1]].append(edge)
     for host in hosts:
         ways = {}
-        for way, at in (("in", 1), ("out", 0)):
-            of_host = [edge for edge in outcomes if edge[at] == host]
-            failed = {edge: bad[edge] for edge in of_host if edge in bad}
+        for way in ("in", "out"):
+            failed = {edge: bad[edge] for edge in ends[way, host] if edge in bad}
             # With one partner it is as well that one's.
-            if 2 * len(failed) > len(of_host) > 1 and any(host not in edge for edge in worked):
+            if 2 * len(failed) > len(ends[way, host]) > 1 and any(host not in edge for edge in worked):
                 ways[way] = failed
         if ways:
             failed = {edge: tried for found in ways.values() for edge, tried in found.items()}
@@ -257,13 +260,18 @@ def _spread(values: Iterable[float]) -> float:
     return max(1.4826 * median(abs(v - middle) for v in found), _LEAST_NOISE) if found else _LEAST_NOISE
 
 
+def _centred(effects: Mapping[str, float]) -> dict[str, float]:
+    middle = median(effects.values())
+    return {host: effect - middle for host, effect in effects.items()}
+
+
 def _slow(probes: Sequence[Probe]) -> list[Fault]:
     speeds = _Speeds(probes)
     if len(speeds.hosts) < 3:
         return []
     faults: list[Fault] = []
     # Of four hosts, a slow one has half of all edges.
-    sends, receives = ({h: e - median(effects.values()) for h, e in effects.items()} for effects in (speeds.sends, speeds.receives))
+    sends, receives = (_centred(effects) for effects in (speeds.sends, speeds.receives))
     noise = _spread([*sends.values(), *receives.values()])
     below = {edge for edge, speed in speeds.of_edge.items() if speed < speeds.middle - _HALF}
     for host in speeds.hosts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from unhang.facts import variables
 from unhang.variables.readers import table
@@ -30,6 +30,7 @@ def is_known(name: str) -> bool:
     return variables.touches(name) or name in entries()
 
 
+@lru_cache(4096)
 def nearest(name: str) -> str | None:
     """The real name that was probably meant; None where none is near, where the name is real itself, and for names of other programs.
 
