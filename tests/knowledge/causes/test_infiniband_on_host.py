@@ -115,6 +115,8 @@ def test_counters(machine):
     flapping, lossy = found(machine, rails(4) | port(1, **many))
     assert (flapping.cause, flapping.severity) == ("ib-port-down", "note")
     assert flapping.says == "mlx5_1 port 1 counted 40 link_downed since its driver was loaded, the others 0"
+    # Without -x a shell of its own would read the path once more.
+    assert flapping.remedies[0].command.startswith("watch -d -n 5 -x cat /sys/class/infiniband/mlx5_1/")
     assert lossy.says == "mlx5_1 port 1 counted 50000 local_ack_timeout_err since its driver was loaded, 50 for each thousand packets"
     # All alike: the switch was restarted, or the host has been up for long.
     assert found(machine, rails(4, lambda i: port(i, **many | {"counters__port_rcv_packets": "9" * 12}))) == []

@@ -180,7 +180,7 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
                 evidence=(Evidence(source=file, text=str(count)),),
                 remedies=("see-the-ports", "cable-and-switch"),
                 commands={
-                    "see-the-ports": command("watch -d -n 5 cat {file:path}", file=file),
+                    "see-the-ports": command("watch -d -n 5 -x cat {file:path}", file=file),
                     "cable-and-switch": command("sudo mlxlink -d {device:name} -c", device=device.name),
                 },
             )
