@@ -19,36 +19,34 @@ import platform
 import random
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from unhang.hosts import agent, preflight
+from unhang.hosts import agent, answers, preflight
 from unhang.hosts.hostlist import Host
-from unhang.hosts.reach import Answer, Failure
+from unhang.hosts.reach import Agents, Answer, Pipe
 from unhang.text import Text
 
 SPEED = 1e9
 SLOW, BLOCKED, ODD, LATE = 5, (10, 11), 20, 30
 
 
-class Simulated:
-    """What `reach.Agents` is to the preflight."""
+class Simulated(Agents):
+    """Agents without pipes: a question is answered at once, and the answer checked as any."""
 
     def __init__(self, hosts: int, noise: float) -> None:
-        self.names = tuple(f"n{i:05d}" for i in range(hosts))
-        self.hello: dict[str, Answer] = {name: {"port": i + 1, "reached_at": _address(i)} for i, name in enumerate(self.names)}
-        self.failed: dict[str, Failure] = {}
-        self.errors: list[str] = []
+        named = tuple(Host(name=f"n{i:05d}", login="") for i in range(hosts))
+        super().__init__([Pipe((), named, labelled=True)])
+        self.hello = {host.name: {"port": i + 1, "reached_at": _address(i)} for i, host in enumerate(named)}
         self._noise, self._drawn = noise, random.Random(hosts)
-        self._number = {name: i for i, name in enumerate(self.names)}
+        self._number = {host.name: i for i, host in enumerate(named)}
         self._facts: Answer | None = None
 
     async def ask(self, questions: Mapping[str, Mapping[str, Any]], *, limit_s: float) -> dict[str, Answer]:
         del limit_s
-        return {name: self._answer(self._number[name], question) for name, question in questions.items()}
-
-    async def ask_all(self, question: Mapping[str, Any], *, limit_s: float, of: Iterable[str] | None = None) -> dict[str, Answer]:
-        return await self.ask(dict.fromkeys(self.names if of is None else of, question), limit_s=limit_s)
+        found = {name: self._answer(self._number[name], question) for name, question in questions.items()}
+        assert not any(answers.why_not(questions[name], answer) for name, answer in found.items())
+        return found
 
     def _answer(self, i: int, question: Mapping[str, Any]) -> Answer:
         if question["do"] == "facts":
@@ -60,7 +58,7 @@ class Simulated:
         if question["do"] == "names":
             # An address is known, a name is looked up: that of a host says its number.
             names = {name: {"addresses": [_address(int(name[1:]))], "took_s": 0.001} for name in question["names"]}
-            return {"names": names, "addresses": {}, "is_first": {n: int(n[1:]) == i for n in names}, "full": self.names[i]}
+            return {"names": names, "addresses": {}, "is_first": {n: int(n[1:]) == i for n in names}, "full": f"n{i:05d}"}
         return self._link(i, _number(question["address"]), question)
 
     def _snapshot(self, i: int, question: Mapping[str, Any]) -> Answer:
@@ -98,7 +96,7 @@ def measured(hosts: int, noise: float) -> dict[str, Any]:
     def stage(says: Text) -> None:
         stages.append((says.en.partition(" ")[0].rstrip(":"), time.process_time()))
 
-    result = asyncio.run(preflight.through(agents, asked, stage))  # type: ignore[arg-type]
+    result = asyncio.run(preflight.through(agents, asked, stage))
     stages.append(("end", time.process_time()))
     spent: dict[str, float] = {}
     for (name, begun), (_, ended) in itertools.pairwise(stages):

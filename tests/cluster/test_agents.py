@@ -27,10 +27,21 @@ case $2 in
   promising) echo '{"id":-1,"version":[3,11]}'; exec yes "+$(printf %0700d 0)";;
   wrong) echo '{"id":-1,"version":"x"}'; sleep 60;;
   127.0.0.4) sh -c "$3" | sed -u 's/"now_s": [0-9.]*/"now_s": "x"/'; exit;;
+  127.0.0.2) printf '+----+\n| Hi |\n+----+\n';;
+  127.0.0.7) sh -c "$3" | sed -u 's/"now_s":/"names": 5, "now_s":/'; exit;;
   127.0.0.5) sh -c "$3" | sed -u 's/"addresses": \[/"addresses": 7, "x": [/'; exit;;
   127.0.0.6) sh -c "$3" | sed -u 's/unhang.host.2/nothing/'; exit;;
 esac
 exec sh -c "$3"
+"""
+
+# All tasks get its standard input; their lines are labelled.
+SRUN = """#!/bin/bash
+for last; do :; done
+exec 3<&0
+tee <&3 >(SLURM_PROCID=0 sh -c "$last" | sed -u 's/^/0: /') >(SLURM_PROCID=2 sh -c "$last" | sed -u 's/^/2: /') >/dev/null &
+yes $(printf %0500d 0) | head -n 8000 | sed -u 's/^/1: /' &
+wait %1
 """
 
 
@@ -40,7 +51,9 @@ def doctor(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import time\nnow = time.time\ntime.time = lambda: now() + 300\n")
     (tmp_path / "bin" / "ssh").write_text(SSH.replace("SITE", str(tmp_path / "site")))
-    (tmp_path / "bin" / "ssh").chmod(0o755)
+    (tmp_path / "bin" / "srun").write_text(SRUN)
+    for program in (tmp_path / "bin").iterdir():
+        program.chmod(0o755)
 
     def run(*words, wait=True, **environ):
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
@@ -50,7 +63,7 @@ def doctor(tmp_path):
             return subprocess.run(words, **where, capture_output=True, text=True, timeout=300)
         # A shell in the background hands on that SIGINT is ignored.
         back = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-        return subprocess.Popen(words, **where, **back, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(words, **where, **back, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     return run
 
@@ -76,24 +89,37 @@ LIARS = ("127.0.0.4", "127.0.0.5")
 
 
 def test_whatever_a_host_sends_the_others_are_looked_at(doctor):
-    ran = doctor(",".join(["127.0.0.1", "127.0.0.2", "127.0.0.6", *BAD, *LIARS]), "--json")
+    ran = doctor(",".join(["127.0.0.1", "127.0.0.2", "127.0.0.6", "127.0.0.7", *BAD, *LIARS]), "--json")
+    assert "Traceback" not in ran.stderr and "Exception" not in ran.stderr
     examined = json.loads(ran.stdout)["examination"]
     told = {f["says"].split()[0]: f["says"] for f in examined["findings"] if f["area"] == "reach"}
     assert set(told) == {*BAD, *LIARS}, told
-    assert all("answers what is no answer" in told[name] for name in ("wrong", *LIARS))
+    assert all("answer that is not valid" in told[name] for name in ("wrong", *LIARS))
     assert not {name: told[name] for name in BAD if name != "wrong" and "sends without end" not in told[name]}
     (reached,) = [area for area in examined["areas"] if area["id"] == "reach"]
-    assert any("127.0.0.6: facts" in why for why in reached["unread"])
+    assert any("facts: 127.0.0.6" in why for why in reached["unread"])
+
+
+def test_one_task_that_sends_without_end_is_not_taken_for_all(doctor):
+    ran = doctor("slurm", "--json", SLURM_JOB_NODELIST="127.0.0.1,127.0.0.2,127.0.0.3")
+    examined = json.loads(ran.stdout)["examination"]
+    assert [f["says"] for f in examined["findings"] if f["area"] == "reach"] == ["127.0.0.2 sends without end"]
+    assert [area["summary"] for area in examined["areas"] if area["id"] == "reach"] == ["2 of 3 hosts"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it(doctor, tmp_path, number):
     running = doctor(",".join(["127.0.0.1", "silent", *BAD]), wait=False)
     until = time.monotonic() + 60
-    while not (tmp_path / "silent").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    running.send_signal(number)
-    assert running.wait(60) in (130, 143, -number)
+    try:
+        while not (tmp_path / "silent").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert (tmp_path / "silent").exists()
+        running.send_signal(number)
+        said = running.communicate(timeout=60)[1]
+    finally:
+        running.kill()
+    assert running.returncode == 128 + number and "Traceback" not in said
 
 
 def test_on_a_terminal_and_in_chinese(doctor):

@@ -77,6 +77,10 @@ def test_where_nothing_works_nobody_is_blamed():
     assert found.kind == "edge" and not found.is_established
 
 
+def test_tests_that_ended_early_part_nobody():
+    assert edges.judge([Probe(edge=edge) for edge in (("a", "b"), ("b", "a"), ("c", "d"), ("d", "c"))]) == ()
+
+
 def test_healthy_hosts_are_left_alone():
     """40 runs at the noise of a machine that does other things meanwhile."""
     assert not [f for seed in range(40) for f in edges.judge(probed(8, lambda a, b: 0.0, noise=0.4, seed=seed)[1])]

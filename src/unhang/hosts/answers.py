@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 
 _Word = Annotated[str, msgspec.Meta(max_length=300)]
-_Speed = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+_Speed = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _Port = Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
@@ -32,7 +32,7 @@ class _Timed(TypedDict):
 
 
 class _LookUp(_Timed, total=False):
-    addresses: Annotated[list[_Word], msgspec.Meta(min_length=1, max_length=256)]
+    addresses: Annotated[list[_Word], msgspec.Meta(min_length=1)]
     name: _Word
     error: _Word
 
@@ -83,9 +83,10 @@ def why_not(question: Mapping[str, Any], answer: Mapping[str, Any]) -> str | Non
     """Why this is no answer to a question; None where it is one: of the right form, and of all that was asked."""
     try:
         msgspec.convert(answer, _FORMS[question["do"]])
-    except msgspec.ValidationError as e:
+    except (msgspec.ValidationError, RecursionError) as e:
         return f"{question['do']}: {e}"
-    asked = {"names": question.get("names", ()), "is_first": question.get("names", ()), "places": question.get("paths", ())}
-    if left_out := [key for key, all_of_it in asked.items() if key in answer and not set(all_of_it) <= set(answer[key])]:
-        return f"{question['do']}: {left_out[0]} is not complete"
-    return None
+    except UnicodeError:  # half of a surrogate pair
+        return f"{question['do']}: its text is none"
+    parts = {"names": ("names", "is_first"), "places": ("places",)}.get(question["do"], ())
+    asked = set(question.get("names") or question.get("paths") or ())
+    return next((f"{question['do']}: {part} is not complete" for part in parts if not asked <= answer[part].keys()), None)

@@ -162,9 +162,10 @@ def _unreached(probes: Sequence[Probe], order: Sequence[str]) -> tuple[list[Faul
     groups = tuple(part for part in parts if len(part) > 1)
     if not worked and len(hosts) > 2:
         return [replace(_fault("groups", bad, outcomes, 1, groups=tuple(parts)), chance=0.0)], []
-    if len(groups) > 1:
-        whose = {host: i for i, part in enumerate(groups) for host in part}
-        between = {e: t for e, t in bad.items() if whose.get(e[0], -1) != whose.get(e[1], -2)}
+    whose = {host: i for i, part in enumerate(groups) for host in part}
+    between = {e: t for e, t in bad.items() if whose.get(e[0], -1) != whose.get(e[1], -2)}
+    # Where tests ended early, groups may be those that were not tried.
+    if len(groups) > 1 and between:
         faults.append(_fault("groups", between, outcomes, len(groups), groups=groups))
         bad = {edge: tried for edge, tried in bad.items() if edge not in between}
     ends: dict[tuple[str, str], list[Edge]] = defaultdict(list)

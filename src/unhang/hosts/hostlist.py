@@ -55,6 +55,8 @@ def _lines(text: str, path: str) -> list[tuple[str, int | None]]:
         words = line.partition("#")[0].strip()
         if not words:
             continue
+        if len(found) > MOST:
+            raise UnhangError(f"{path}: more than {MOST:,} hosts")
         name, _, rest = words.partition(" ")
         slots = _SLOTS.search(rest)
         if rest.strip() and slots is None:
@@ -63,8 +65,6 @@ def _lines(text: str, path: str) -> list[tuple[str, int | None]]:
             found.append((counted[1], int(counted[2])))
             continue
         found += ((one, int(slots[1]) if slots is not None else None) for one in expand(name))
-        if len(found) > MOST:
-            raise UnhangError(f"{path}: more than {MOST:,} hosts")
     return found
 
 
@@ -91,6 +91,8 @@ def _ranges(part: str) -> list[str]:
         last = last or first
         if not (first.isdigit() and last.isdigit() and int(first) <= int(last) < int(first) + MOST):
             raise UnhangError(f"{part[:80]} is no range of hosts", hint="node[1-8,11]")
+        if len(numbers) + int(last) - int(first) >= MOST:
+            raise UnhangError(f"more than {MOST:,} hosts")
         numbers += (f"{n:0{len(first)}d}" for n in range(int(first), int(last) + 1))
     if len(numbers) * len(ends) > MOST:
         raise UnhangError(f"more than {MOST:,} hosts")

@@ -185,8 +185,8 @@ class _Preflight:
     def _snapshot(self, answer: Answer, name: str) -> Snapshot | None:
         try:
             return snapshot_file.decode(json.dumps(answer["snapshot"]).encode(), name=name)
-        except UnhangError as e:
-            self.agents.errors.append(f"{name}: facts: {e}")
+        except (UnhangError, RecursionError) as e:
+            self.agents.errors.append(f"facts: {e}"[:300])
             return None
 
     def _of_hosts(self) -> Iterator[HostFinding]:
@@ -368,7 +368,7 @@ class _Preflight:
             )
             holder = answer.get("holder")
             if holder:
-                says += Text(" by {holder}", "，占用者 {holder}").fill(holder=redact(holder))
+                says += Text(" by {holder}", "，占用者 {holder}").fill(holder=redact(holder[:300]))
             leads_to = Text("the launcher ends at its start: address already in use", "启动器一开始就结束：address already in use")
             self._find("port-in-use", "names", "error", says, leads_to, remedies=("another-port", "who-has-it"))
 
@@ -405,7 +405,7 @@ class _Preflight:
                 self.unread["places"].append(f"whether {path} is shared: {error} ({names[0]})")
             elif 0 < len(seen) < len(present):
                 others = [name for name in present if name not in seen]
-                digests = {name: here[name]["digest"] for name in present}
+                digests = {name: here[name].get("digest") for name in present}
                 said = odd({name: digest for name, digest in digests.items() if digest is not None})
                 same_content = Text("what it holds is the same", "内容相同") if said is None else Text("what it holds differs", "内容不同")
                 if said is None and None in digests.values():
@@ -441,8 +441,8 @@ class _Preflight:
         await self._store()
 
     async def _round(self, pairs: Sequence[Edge]) -> None:
-        lost = edges.hopeless(self.probes)
-        ready = [(a, b) for a, b in pairs if a in self.agents.names and b in self.agents.names]
+        lost, there = edges.hopeless(self.probes), set(self.agents.names)
+        ready = [(a, b) for a, b in pairs if {a, b} <= there]
         questions = {
             a: {
                 "do": "test",
@@ -477,7 +477,7 @@ class _Preflight:
 
     async def _ports_again(self) -> None:
         """InfiniBand ports whose state has changed since the beginning."""
-        with_ports = [name for name, seen in self.seen.items() if seen.get(infiniband.SUBJECT) is not None and name in self.agents.names]
+        with_ports = [name for name in self.agents.names if name in self.seen and self.seen[name].get(infiniband.SUBJECT) is not None]
         question = {"do": "facts", "environ": {}, "places": (), "only": ("infiniband",), "without": ()}
         answers = await self.agents.ask(dict.fromkeys(with_ports, question), limit_s=_FACTS_S)
         for name, answer in answers.items():
@@ -625,8 +625,10 @@ def _unreached(failure: Failure) -> tuple[str, Text]:
         )
     if failure.stage == "source":
         return "network-mtu", Text("takes a login, and nothing that is longer than a packet arrives", "可以登录，但超过一个数据包的内容到不了")
-    if failure.stage == "nonsense":
-        return "ssh-launcher", Text("answers what is no answer", "给出的应答无效")
+    if failure.stage == "flood":
+        return "peer-lost", Text("sends without end", "不停地发送数据")
+    if failure.stage == "invalid":
+        return "peer-lost", Text("sends an answer that is not valid", "给出的应答无效")
     return "peer-lost", Text("answered at first, and is silent now", "起初有应答，现在没有了")
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,8 @@ _CONNECT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=8", "-o", "ServerAliveI
 # ssh clients that are started at once: each takes a process, and a quarter of a second of a processor.
 _AT_ONCE = 32
 _MAX_LINE_BYTES = 1 << 20
-# What all answers of a host come to is far less, and so is what a login shell prints.
-_MAX_HOST_BYTES, _MAX_BABBLE_BYTES = 64 << 20, 1 << 20
-# Short lines cost as much.
-_LEAST_LINE_BYTES = 200
+# What all answers of a host come to is far less. What is no answer counts eight times, so that 1 MB of it is too much; short lines cost as much.
+_MAX_HOST_BYTES, _BABBLE, _LEAST_LINE_BYTES = 8 << 20, 8, 200
 _MAX_SAID_BYTES = 4000
 _MAX_SHOWN_CHARS = 300
 
@@ -34,7 +32,9 @@ _MAX_SHOWN_CHARS = 300
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a host gave no answer. `stage`: "login" (not even a shell), "python" (no Python that is new enough), "source" (what is longer than a packet
-    does not arrive), "answer" (it was there, and is silent now), "nonsense" (its answer is none). `said` are the last words of ssh or of the host.
+    does not arrive), "answer" (it was there, and is silent now), "flood" (it sends without end), "invalid" (its answer is none).
+
+    `said` are the last words of ssh or of the host, or what is wrong with its answer.
     """
 
     stage: str
@@ -49,11 +49,12 @@ class Pipe:
         self.process: asyncio.subprocess.Process | None = None
         self.waiting: dict[tuple[str, int], asyncio.Future[Answer]] = {}
         self.said = b""
-        self.floods = False
+        self.flooding: set[str] = set()
         self.stage = {host.name: "login" for host in hosts}
         self._begun: dict[str, list[bytes]] = {}
         self._left: dict[str, int] = dict.fromkeys(self.stage, _MAX_HOST_BYTES)
-        self._babble = self._errors = _MAX_BABBLE_BYTES * len(hosts)
+        self._errors = _MAX_HOST_BYTES // _BABBLE
+        self._number = {host.name: i for i, host in enumerate(hosts)}
         self._reading: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -88,49 +89,58 @@ class Pipe:
         try:
             await asyncio.wait_for(self.process.wait(), 2.0)
         except (asyncio.TimeoutError, asyncio.CancelledError):
-            self._kill()
-            # What holds the pipe and has left the group is not waited for.
+            self._end()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.process.wait(), 2.0)
         for task in self._reading:
             task.cancel()
 
-    def _kill(self) -> None:
-        """With its children (ProxyCommand): they hold the pipe as well."""
+    def _end(self) -> None:
+        """End the process, with its children (ProxyCommand)."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    async def _end(self, stream: asyncio.StreamReader) -> None:
-        """Kill, and read what is left: asyncio takes a process for ended only when its pipes are."""
-        self.floods = True
-        self._kill()
-        while await stream.read(_MAX_LINE_BYTES):
-            pass
+        # asyncio waits for the pipes as well, which may be full, or in other hands: there is no public way to close them.
+        self.process._transport.close()  # type: ignore[attr-defined]
 
     async def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
         try:
             async for line in self.process.stdout:
                 self._take(line)
-                if self._babble < 0:
-                    raise ValueError
-        except ValueError:  # a line that is longer than any of an agent, or more of them than any agent has
-            await self._end(self.process.stdout)
-        for future in self.waiting.values():
-            future.cancel()
+                if self._number.keys() <= self.flooding:
+                    self._end()
+                    break
+        except ValueError:  # a line that is longer than any of an agent
+            self._flood()
+        self._give_up(self._number)
+
+    def _give_up(self, hosts: Container[str]) -> None:
+        for (host, _), future in self.waiting.items():
+            if host in hosts:
+                future.cancel()
+
+    def _flood(self) -> None:
+        # Of several hosts nobody knows whose line it was.
+        self.flooding |= set() if self.labelled else self._number.keys()
+        self._end()
+
+    def to(self, host: str) -> list[str] | None:
+        """Whom a question is for, where all are asked through one pipe."""
+        return [str(self._number[host])] if self.labelled else None
 
     def _take(self, line: bytes) -> None:
         host, size = self.hosts[0].name, max(len(line), _LEAST_LINE_BYTES)
         if self.labelled:
             label, _, line = line.partition(b": ")
-            if not label.strip().isdigit() or int(label) >= len(self.hosts):
-                self._babble -= size
+            if not label.strip().isdigit() or len(label) > 6 or int(label) >= len(self.hosts):
                 return
             host = self.hosts[int(label)].name
         self._left[host] -= size
         if self._left[host] < 0:
-            self._babble -= size
+            if host not in self.flooding:
+                self.flooding.add(host)
+                self._give_up({host})
             return
         if line[:1] == b"+":
             self._begun.setdefault(host, []).append(line[1:].rstrip(b"\n"))
@@ -143,8 +153,11 @@ class Pipe:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             # What a login shell prints.
             self.said = (self.said + line)[-_MAX_SAID_BYTES:]
-            self._babble -= size
+            self._left[host] -= size * _BABBLE
             return
+        if number < 0:
+            # A banner may have had a box of "+---+".
+            self._begun.pop(host, None)
         if number <= 0:
             self.stage[host] = "answer" if number == 0 else "source"
         if (future := self.waiting.pop((host, number), None)) is not None and not future.done():
@@ -155,8 +168,9 @@ class Pipe:
         while data := await self.process.stderr.read(_MAX_LINE_BYTES):
             self.said = (self.said + data)[-_MAX_SAID_BYTES:]
             self._errors -= len(data)
-            if self._errors < 0:
-                await self._end(self.process.stderr)
+            if self._errors < 0 and not self.labelled:
+                self._flood()
+                break
 
 
 class Agents:
@@ -193,7 +207,7 @@ class Agents:
                 if not _is_answered(future):
                     continue
                 if (why := answers.why_not({"do": "begun"}, future.result())) is not None:
-                    self.failed[name] = Failure(stage="nonsense", said=why)
+                    self.failed[name] = Failure(stage="invalid", said=why)
                 elif tuple(future.result()["version"]) < source.LEAST_PYTHON:
                     version = ".".join(map(str, future.result()["version"]))
                     self.failed[name] = Failure(stage="python", said=version)
@@ -207,14 +221,14 @@ class Agents:
                 if not _is_answered(future):
                     self.failed.setdefault(name, self._failure(name))
                 elif (why := answers.why_not({"do": "ready"}, future.result())) is not None:
-                    self.failed[name] = Failure(stage="nonsense", said=why)
+                    self.failed[name] = Failure(stage="invalid", said=why)
                 else:
                     self.hello[name] = future.result()
 
     def _failure(self, name: str) -> Failure:
         pipe = self._pipes[name]
-        if pipe.floods:
-            return Failure(stage="nonsense", said="it sends without end")
+        if name in pipe.flooding:
+            return Failure(stage="flood", said="")
         lines = [line.strip() for line in pipe.said.decode(errors="replace").splitlines() if line.strip()]
         stage = pipe.stage[name]
         if stage == "login" and any("python" in line.lower() or "SyntaxError" in line for line in lines):
@@ -229,8 +243,7 @@ class Agents:
             number = next(self._numbers)
             pipe = self._pipes[name]
             futures[name] = pipe.expect(name, number)
-            to = [str(pipe.hosts.index(next(h for h in pipe.hosts if h.name == name)))] if pipe.labelled else None
-            sends.append(pipe.send(json.dumps({"id": number, "to": to, **question}).encode() + b"\n"))
+            sends.append(pipe.send(json.dumps({"id": number, "to": pipe.to(name), **question}).encode() + b"\n"))
         if not futures:
             return {}
         sending = asyncio.gather(*sends)
@@ -240,10 +253,10 @@ class Agents:
         for name, future in futures.items():
             if not _is_answered(future):
                 self.failed[name] = self._failure(name)
-            elif "failure" in (answer := future.result()):
-                self.errors.append(f"{name}: {questions[name]['do']}: {answer['failure']}"[:_MAX_SHOWN_CHARS])
+            elif isinstance(failure := (answer := future.result()).get("failure"), str):
+                self.errors.append(f"{name}: {questions[name]['do']}: {failure}"[:_MAX_SHOWN_CHARS])
             elif (why := answers.why_not(questions[name], answer)) is not None:
-                self.failed[name] = Failure(stage="nonsense", said=why)
+                self.failed[name] = Failure(stage="invalid", said=why)
             else:
                 found[name] = answer
         return found
