@@ -275,10 +275,16 @@ def ended_when(argv: list[object], is_time, number: int = signal.SIGKILL) -> tup
     argv = [sys.executable, "-m", "unhang", "pack", *map(str, argv)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 120
-    while not is_time() and process.poll() is None and time.monotonic() < until:
+    while True:
+        # It stands while it is looked at: it cannot come to its end in between.
+        process.send_signal(signal.SIGSTOP)
+        if is_time():
+            break
+        process.send_signal(signal.SIGCONT)
+        assert process.poll() is None and time.monotonic() < until, "it was done before it could be killed"
         time.sleep(0.001)
-    assert process.poll() is None, "it was done before it could be killed"
     process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
     out, err = process.communicate()
     return process.returncode, out, err
 
