@@ -38,7 +38,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "pack": ("", "--repeats 1"),
     "top": ("", "--ranks 64 --looks 2"),
     "verdicts": ("", "--comparisons 5"),
-    "hosts": ("", "--hosts 64"),
+    "hosts": ("--hosts 64,256", "--hosts 64"),
 }
 # As the page says it; results that are older than this script lack some of it.
 _MACHINE = {"cpu": "{}", "cores": "{} cores", "memory_gib": "{} GiB", "system": "{}", "python": "Python {}", "torch": "torch {}"}
