@@ -1,4 +1,4 @@
-"""What hosts may answer: whatever stands at the other end of a pipe, its words are checked before they are used."""
+"""The forms of what hosts answer: nothing of it is used before it was checked."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def why_not(question: Mapping[str, Any], answer: Mapping[str, Any]) -> str | Non
     except (msgspec.ValidationError, RecursionError) as e:
         return f"{question['do']}: {e}"
     except UnicodeError:  # half of a surrogate pair
-        return f"{question['do']}: its text is none"
+        return f"{question['do']}: it is not valid Unicode"
     parts = {"names": ("names", "is_first"), "places": ("places",)}.get(question["do"], ())
     asked = set(question.get("names") or question.get("paths") or ())
     return next((f"{question['do']}: {part} is not complete" for part in parts if not asked <= answer[part].keys()), None)
