@@ -120,6 +120,26 @@ def test_words_of_a_run_that_cannot_be_pasted_are_left_to_the_reader(word):
     assert again(["--set", "shm=off"], RunCommand(options=("-n", "2"), command=("train.py", word))) == "unhang run --set shm=off COMMAND"
 
 
+@for_each(
+    ("first", "second"),
+    [
+        ("/w/b $(x) c--jwt=aaaaaaaa", "/w/b $(x) c--jwt=aaaaaaaa"),
+        ("nccl-q passphrase was a1", '/nccl-$(x) password=\\"zz1'),
+        ("/d/password=abc12345", "/d/b"),
+    ],
+)
+def test_of_two_names_none_takes_the_quote_of_the_other(first, second):
+    made = command("head -1 {a:path}; ls -l {b:path}", a=first, b=second)
+    assert made is not None
+    (told,) = redact_data(Finding(cause="x", standing="likely", says="", remedies=(Remedy(id="a", says="", command=made),))).remedies
+    assert told.command != made and (told.command is None or shape(told.command.replace("[redacted]", "w")) == shape(made))
+
+
+@for_each("kind", ["host", "login", "name", "requirement", "path", "program", "text"])
+def test_no_value_stands_for_the_words_of_a_run(kind):
+    assert command(f"python -c 'import {{x:{kind}}}'", x="COMMAND") is None
+
+
 @pytest.mark.parametrize(
     "name",
     [

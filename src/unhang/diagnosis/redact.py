@@ -8,7 +8,6 @@ Logs are untrusted: the time grows linearly with the length of a text. Repetitio
 from __future__ import annotations
 
 import re
-import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -59,7 +58,7 @@ _LOOKS = {
 _END = r"(?=[\s,;&)\]}'\"\\\x1b<]|$)"
 # Code in a traceback, settings that are off, unexpanded shell variables.
 _NO_SECRET = lazily(
-    rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}"
+    rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}|(?:yes|no)\)"
     rf"|<(?:set to|not set|unset|none|hidden)\b|Optional\[|[\w.]{{1,64}}\(\)|(?:self|args|cfg|config|opts?|torch)\."
     rf"|os\.(?:environ|getenv)|\$\(|\$\{{\w{{1,64}}\}}{_END}|(?-i:\$[A-Z_][A-Z0-9_]{{1,64}}){_END}",
     re.IGNORECASE,
@@ -112,6 +111,7 @@ _MAX_PASSES = 5
 # A command as Python prints it.
 _LIST = lazily(r"\[(?:(?:'[^'\n]{0,400}'|\"[^\"\n]{0,400}\")(?:,[ \t\n]{0,40}|(?=\]))){2,200}\]")
 _ITEM = lazily(r"'([^'\n]*)'|\"([^\"\n]*)\"")
+_OF_THE_SHELL = "'\"\\#$`;&|<>()*? \t\n"
 # The rest of a word that was cut may be part of a credential.
 _CUT_WORD = lazily(r"…[A-Za-z0-9_+/=.%~:@-]{20,}\S*")
 
@@ -309,7 +309,8 @@ def _value(text: str, name: re.Match[str], kind: str, looks: re.Pattern[str] | N
     numbers = kind in ("token", "counted")
     code_at = first if numbers or (opening is not None and opening["list"]) else at
     begins_code = kind != "password" and text[code_at : code_at + 1] in ("[", "{", "(", "<")
-    if begins_code or (looks is not None and not looks.match(text, first)) or (numbers and _COUNT.match(text, first)):
+    is_plural = name[0][:9].lower().startswith(("keys", "passwords"))
+    if begins_code or (looks is not None and not looks.match(text, first)) or ((numbers or is_plural) and _COUNT.match(text, first)):
         return at, at
     if _NO_SECRET.match(text, first) or (first != at and _NO_SECRET.match(text, at)):
         return at, at
@@ -399,14 +400,10 @@ def _like(value: Sequence[Any], clean: Iterable[Any]) -> Sequence[Any]:
 
 
 def redact_quoted(text: str | None) -> str | None:
-    """Redact a suggested command; None if that would remove a quote and expose the rest to the shell."""
+    """Redact a suggested command; None if that would remove anything that a shell does not take literally, such as a quote."""
     if text is None or (clean := redact(text)) == text:
         return text
-    try:
-        whole = "'\"'\"'" not in text and len(shlex.split(clean, comments=True)) == len(shlex.split(text, comments=True))
-    except ValueError:
-        return None
-    return clean if whole else None
+    return clean if all(clean.count(c) == text.count(c) for c in _OF_THE_SHELL) else None
 
 
 def _of_pair(data: dict[Any, Any]) -> dict[Any, Any]:

@@ -81,10 +81,12 @@ def _word(kind: str, value: object) -> str | None:
         words = [_word(kind[:-1], one) for one in cast(Iterable[object], value)]
         return None if not words or None in words else between.join(filter(None, words))
     text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    if any(word in text for word in _PLACEHOLDERS):
+        return None
     if kind not in ("path", "program", "text"):
         return shlex.quote(text) if _KINDS[kind].fullmatch(text) else None
     # A line break would end a comment, and invisible characters deceive the reader.
-    if not text.isprintable() or len(text) > _MOST_CHARS or any(word in text for word in _PLACEHOLDERS) or (kind != "text" and not text):
+    if not text.isprintable() or len(text) > _MOST_CHARS or (kind != "text" and not text):
         return None
     if kind == "program" and (found := _ANYBODYS.match(text)) is not None and not _is_ours(text, found.end()):
         return None

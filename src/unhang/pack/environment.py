@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
+from unhang.knowledge.commands import command
 from unhang.pack.manifest import LeftOut
 
 _ASK_S = 60.0
@@ -114,7 +114,7 @@ def examine(given: Path, host: Host) -> Environment:
     if gone := [e for e in editables.values() if not e.path.is_dir()]:
         raise UnhangError(
             f"{gone[0].name} is installed as editable, and its sources are gone: {gone[0].path}",
-            hint=f"pip uninstall {shlex.quote(gone[0].name)}, or install it again",
+            hint=command("pip uninstall {name:name}", name=gone[0].name),
         )
     if (kind == "conda" or python.shared) and Path(told["user"]).is_dir():
         strays.append(LeftOut(path=told["user"], why="the user's own packages, which this environment sees, are not taken along"))
