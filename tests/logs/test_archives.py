@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+import time
 import tracemalloc
 import zipfile
 import zlib
@@ -405,6 +406,35 @@ def test_headers_cannot_ask_for_memory(tmp_path):
     assert "too long" in contents(path)[1][""]
     assert tracemalloc.get_traced_memory()[1] < 4_000_000
     tracemalloc.stop()
+
+
+def header(kind, body):
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, len(body)
+    return info.tobuf(tarfile.GNU_FORMAT) + body + bytes(-len(body) % 512)
+
+
+WITHOUT_MEMBERS = {
+    "headers of all": (lambda: header(tarfile.XGLTYPE, b"") * 5_000, "more headers than"),
+    "headers of one": (lambda: header(tarfile.XHDTYPE, b"7 aa=b\n" * 140_000) * 40, "more headers than"),
+    "zeros": (lambda: bytes(100_000_000), "nothing but zeros"),
+}
+
+
+@for_each("kind", WITHOUT_MEMBERS)
+def test_what_stands_between_members_is_bounded(kind, tmp_path):
+    make, why = WITHOUT_MEMBERS[kind]
+    data = tar_of([("a", b"a\n")]).rstrip(b"\0") + bytes(510) + make()
+    begin = time.process_time()
+    got, missed = contents(put(tmp_path, data))
+    assert got == [("!a", b"a\n")] and why in missed[""]
+    assert time.process_time() - begin < 5
+
+
+def test_directories_in_a_zip_count_as_members(tmp_path):
+    directory = bytearray(zip_of([("a", b"a\n"), *((f"{i}/", b"") for i in range(80))]))
+    got, missed = contents(put(tmp_path, bytes(directory)), SMALL)
+    assert got == [("!a", b"a\n")] and missed[""] == "it has more than 50 members; the rest was not read"
 
 
 MEASURE = """

@@ -49,12 +49,10 @@ def entries(archive: Bytes, *, limit: int) -> Iterator[Entry]:
     """The members in the order of the directory. Raises Damaged, before the first one where members overlap (checked up to `limit` of them)."""
     start, size, before = _directory(archive)
     starts, ends = array("Q"), array("Q")
-    for entry in _entries(archive, start, size, before):
+    for entry in itertools.islice(_entries(archive, start, size, before), limit + 1):
         if entry.packed_bytes or entry.kind is None:
             starts.append(entry.offset)
             ends.append(entry.offset + _LOCAL.size + entry.packed_bytes)
-        if len(starts) > limit:
-            break
     order = sorted(range(len(starts)), key=starts.__getitem__)
     if any(ends[a] > starts[b] for a, b in itertools.pairwise(order)):
         raise Damaged(archive.what, "its members overlap, as in an archive bomb; it was not opened")
