@@ -1,5 +1,7 @@
+from dataclasses import replace
+
 from unhang.diagnosis import differences, doctor
-from unhang.facts import shm, snapshot
+from unhang.facts import container, shm, snapshot
 from unhang.facts.host import Space
 from unhang.knowledge import catalogue
 from unhang.knowledge.causes import shm_exhausted
@@ -64,6 +66,15 @@ def test_differences(machine):
         ("shm", "space.total_bytes", str(64 * MIB), str(128 * MIB)),
     ]
     assert differences.between(a, a) == ()
+
+
+def test_of_differences_without_end_the_first_are_told(machine):
+    a = taken(machine, only=("container",))
+    facts = a.parts["container"].facts
+    more = replace(facts, devices=tuple(container.Device(path=f"/dev/x{n}", usable=True) for n in range(20_000)))
+    b = replace(a, parts={"container": replace(a.parts["container"], facts=more)})
+    found = differences.between(a, b)
+    assert len(found) == 1_001 and found[-1].path.startswith("and ")
 
 
 def test_a_segment_more_is_one_difference_not_two(machine):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
+from unhang.diagnosis import run_history
 from unhang.encoding import encode
 from unhang.errors import RunDirError
 from unhang.records import incident_view
 from unhang.records.incident import Incident, LogRef, Missed, RankRecord
-from unhang.records.rundir import MEMBER, RunDir
+from unhang.records.rundir import MEMBER, RunDir, started
 
 
 @pytest.fixture
@@ -123,6 +125,29 @@ def test_what_is_nested_deep_or_no_text_is_damaged(rundir, name, data):
     path.write_bytes(data)
     with pytest.raises(RunDirError):
         rundir.read(path, Incident)
+
+
+def test_of_what_was_made_large_little_is_read(rundir, tmp_path):
+    """A few kilobytes in an archive may be gigabytes of it."""
+    incident = Incident(number=1, attempt=0, kind="hang", at_s=1.0, at="", cwd="/", command=("x",), ranks=(RankRecord(rank=0, pid=1, host="h"),))
+    rundir.write(rundir.incident(1), incident)
+    for path, begin in (
+        (rundir.run, b'{"schema": "unhang/run/1", "x": "'),
+        (rundir.fatal_of(0, 0), b"Fatal Python error: x\n"),
+        (rundir.events, b"{"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as f:
+            f.write(begin)
+            f.truncate(1 << 29)
+    tracemalloc.start()
+    with pytest.raises(RunDirError, match="larger than"):
+        rundir.read(rundir.run, Incident)
+    started(rundir.path)
+    incident_view.load(rundir, 1, signatures={})
+    run_history.read(rundir.events, source="")
+    assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

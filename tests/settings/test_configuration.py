@@ -80,6 +80,8 @@ batch = "--batch-size"
         ("[run]\nbuffer = '999999999999G'", r"\[run\] buffer=999999999999G: it is a number of bytes below 2G"),
         ("[run]\nbatch = inf", r"\[run\] batch=inf: it is a whole number"),
         ("x = " + "[" * 50_000, "nested too deeply"),
+        ("[run]\n" + "a." * 500_000 + "a = 1", "more than 256 dots"),
+        ("[run]\nx = " + "9" * 100_000, "is no TOML"),
         ("[arguments]\nbtch = '--b'", r"there is no \[arguments\] btch"),
     ],
 )

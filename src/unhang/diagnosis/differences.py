@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ _NAMES = ("name", "id", "uuid", "path", "address", "port", "index")
 _ABSENT = "nothing"
 # Of what stands on one side only, so much is told.
 _BRIEF_CHARS = 160
+# Of one area; two hosts of a job differ in a few places.
+_MOST_TOLD = 1_000
 
 
 def between(a: Snapshot, b: Snapshot) -> tuple[Difference, ...]:
@@ -26,7 +29,10 @@ def between(a: Snapshot, b: Snapshot) -> tuple[Difference, ...]:
     """
     found: list[Difference] = []
     for id in dict.fromkeys((*a.parts, *b.parts)):
-        found += (Difference(area=id, path=path, a=redact(left), b=redact(right)) for path, left, right in _of_area(a, b, id))
+        differences = list(_of_area(a, b, id))
+        found += (Difference(area=id, path=path, a=redact(left), b=redact(right)) for path, left, right in differences[:_MOST_TOLD])
+        if (left_out := len(differences) - _MOST_TOLD) > 0:
+            found.append(Difference(area=id, path=f"and {left_out} more", a="not shown", b="not shown"))
     return tuple(found)
 
 
@@ -79,13 +85,18 @@ def _members(a: list[Any], b: list[Any], path: str) -> Iterator[tuple[str, str, 
         for name in dict.fromkeys((*left, *right)):
             yield from _different(left.get(name), right.get(name), f"{path}[{name}]")
         return
-    more = list(b)
-    for m in a:
-        if m in more:
-            more.remove(m)
+    common = Counter(map(msgspec.json.encode, a)) & Counter(map(msgspec.json.encode, b))
+    yield from ((f"{path}[]", _brief(m), _ABSENT) for m in _without(a, common))
+    yield from ((f"{path}[]", _ABSENT, _brief(m)) for m in _without(b, common))
+
+
+def _without(members: list[Any], common: Counter[bytes]) -> Iterator[Any]:
+    left = common.copy()
+    for m in members:
+        if left[encoded := msgspec.json.encode(m)]:
+            left[encoded] -= 1
         else:
-            yield f"{path}[]", _brief(m), _ABSENT
-    yield from ((f"{path}[]", _ABSENT, _brief(m)) for m in more)
+            yield m
 
 
 def _name(member: Any) -> str | None:

@@ -9,7 +9,7 @@ import msgspec
 from unhang import encoding
 from unhang.diagnosis import rerun_command
 from unhang.diagnosis.proven_in_logs import first, remedy
-from unhang.diagnosis.run_history import MAX_LINE_BYTES
+from unhang.diagnosis.run_history import begun_lines
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge.text import Text
 from unhang.model import NotExamined, Outcome, Verdict
@@ -71,9 +71,9 @@ def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
     try:
         refuse_special(rundir.events)
         with rundir.events.open("rb") as f:
-            for raw in f:
+            for raw in begun_lines(f):
                 try:
-                    event = decoder.decode(raw[:MAX_LINE_BYTES])
+                    event = decoder.decode(raw)
                 except encoding.NOT_JSON:
                     continue
                 if event.event == "FellBack":

@@ -5,9 +5,10 @@ A run directory without incidents is no proof of health: unhang itself may have 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -139,9 +140,9 @@ def drawn(path: Path, *, attempt: int, kinds: Collection[str]) -> list[int]:
     opened: set[int] = set()
     found: list[int] = []
     with path.open("rb") as f:
-        for raw in f:
+        for raw in begun_lines(f):
             try:
-                event = decoder.decode(raw[:MAX_LINE_BYTES])
+                event = decoder.decode(raw)
             except encoding.NOT_JSON:
                 continue
             if event.event == "Started":
@@ -157,6 +158,15 @@ def drawn(path: Path, *, attempt: int, kinds: Collection[str]) -> list[int]:
     return found
 
 
+def begun_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Lines, of longer ones than any of unhang the beginning."""
+    begins = True
+    while piece := file.readline(MAX_LINE_BYTES):
+        if begins:
+            yield piece
+        begins = piece.endswith(b"\n")
+
+
 def read(path: Path, *, source: str) -> RunHistory:
     """The course of a run from its events.jsonl. A line that was cut off is counted, not raised. Raises OSError where it cannot be read at all."""
     finished: tuple[int, _Event] | None = None
@@ -169,9 +179,9 @@ def read(path: Path, *, source: str) -> RunHistory:
     refuse_special(path)
     try:
         with path.open("rb") as f:
-            for number, raw in enumerate(f, 1):
+            for number, raw in enumerate(begun_lines(f), 1):
                 try:
-                    event = decoder.decode(raw[:MAX_LINE_BYTES])
+                    event = decoder.decode(raw)
                 except encoding.NOT_JSON:
                     damaged += bool(raw.strip())
                     cut = cut or bool(raw.strip())

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from unhang import frames, logs, ras
+from unhang import frames, fsio, logs, ras
 from unhang.errors import RecordError, UnhangError
 from unhang.flight import CollectiveWait as CollectiveWait
 from unhang.flight import Flight, Stall, Waits, dump, standstill
@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 # The clock of the kernel's log and that of its uptime are not quite the same.
 _CLOCKS_S = 60.0
+# A crash writes the stacks of some hundred threads at most.
+_MAX_FATAL_BYTES = 4 << 20
 _RANK = lazily(r"rank (\d{1,9})\b")
 
 # What logs tell beside the signatures of causes, to be held against the other records.
@@ -387,7 +389,9 @@ class _Loader:
         except OSError as e:
             self._miss(source, f"it cannot be read: {e.strerror or e}")
             return None, None, None
-        text = self._read(source, "stacks", f"the last stacks of rank {record.rank}", lambda p: p.read_text("utf-8", "replace"))
+        text = self._read(
+            source, "stacks", f"the last stacks of rank {record.rank}", lambda p: fsio.bounded_read(p, _MAX_FATAL_BYTES).decode("utf-8", "replace")
+        )
         if text is None:
             return None, None, None
         first = next((line for line in text.splitlines() if line.startswith("Fatal Python error:")), None)

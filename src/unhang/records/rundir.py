@@ -45,6 +45,7 @@ RUN_SCHEMA = "unhang/run/1"
 # Other programs write a run.json as well: ours has this in its first bytes, or an events.jsonl beside it.
 RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 # Of run.json: enough to name a run by.
+MAX_DOCUMENT_BYTES = 64 << 20
 _MOST_OWNERS, _MAX_NAMED_BYTES = 1_000, 16 * 1024**2
 # More ranks, logs or reasons than this are believed only of an incident with so many bytes for each; we write 350 and 100 at least. No rank has more
 # groups or children.
@@ -342,6 +343,8 @@ class RunDir:
         try:
             refuse_special(path)
             self.check(path)
+            if path.stat().st_size > MAX_DOCUMENT_BYTES:
+                raise RunDirError(f"{path} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB", cause="unhang did not write it")
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError as e:
             raise self._unreadable(path, e) from e
@@ -420,7 +423,7 @@ def started(run: Path) -> float:
 
     path = run / "run.json"
     try:
-        told = msgspec.json.decode(path.read_bytes(), type=_Run).started
+        told = msgspec.json.decode(fsio.bounded_read(path, MAX_DOCUMENT_BYTES), type=_Run).started
         if told:
             return datetime.datetime.fromisoformat(told).timestamp()
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError):

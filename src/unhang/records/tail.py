@@ -15,13 +15,13 @@ from typing import Generic, TypeVar
 import msgspec
 
 from unhang import encoding
+from unhang.records.rundir import MAX_DOCUMENT_BYTES
 
 T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20
 # A longer line is none of ours; of what has no end as much would be kept.
 MAX_LINE_BYTES = 4 << 20
-MAX_DOCUMENT_BYTES = 64 << 20
 # By so much of what stood before the last read it is known that a file was written anew.
 _MARK_BYTES = 64
 

@@ -435,6 +435,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{} = {}: expected true or false", "{} = {}：应为 true 或 false"),
     ("{} = {}: it is one of {}", "{} = {}：可选的有 {}"),
     ("{} is larger than {} MiB: no file of settings", "{} 大于 {} MiB，不是设置文件"),
+    ("{} has a line with more than {} dots: no file of settings", "{} 有一行超过 {} 个点，不是设置文件"),
+    ("{} is larger than {} MiB", "{} 大于 {} MiB"),
     ("{} is no TOML: {}", "{} 不是合法的 TOML：{}"),
     ("{}: [arguments] {} is empty, where the script's flag should stand", "{}：[arguments] {} 是空的，而这里应为脚本的选项"),
     ("{}: [arguments] {} = {} holds a NUL, which no program can be given", "{}：[arguments] {} = {} 含有 NUL，无法传给任何程序"),

@@ -37,6 +37,7 @@ else:
     import tomli as tomllib
 
 FILE = "unhang.toml"
+_MOST_DOTS = 256
 _TABLES = ("run", "presets", "arguments")
 FALLBACKS = ("auto", "ask", "off")
 # A trial imports torch, and what passes has to pass once more.
@@ -104,10 +105,13 @@ def read(path: Path) -> Configuration:
         if len(data) > _MAX_BYTES:
             raise UnhangError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: no file of settings")
         # Some editors of Windows write a mark in front.
+        # Of a key of so many parts each costs as much as all before it.
+        if max(line.count(b".") for line in data.split(b"\n")) > _MOST_DOTS:
+            raise UnhangError(f"{path} has a line with more than {_MOST_DOTS} dots: no file of settings")
         tables = tomllib.loads(data.decode("utf-8-sig"))
     except OSError as e:
         raise UnhangError(f"cannot read {path}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except ValueError as e:
         raise UnhangError(f"{path} is no TOML: {e}") from e
     except RecursionError as e:
         raise UnhangError(f"{path} is no TOML of settings: it is nested too deeply") from e
