@@ -71,6 +71,7 @@ def doctor(
     exclude: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --hosts: write the hosts to leave out, as srun --exclude=FILE takes them.")
     ] = None,
+    group: Annotated[bool, typer.Option("--group", help="With --hosts: then run an all_reduce over all of them, one rank on each.")] = False,
     write_speed: Annotated[
         bool, typer.Option("--write-speed", help="Measure how fast it, or else the working directory, takes a file; a gigabyte at most.")
     ] = False,
@@ -136,10 +137,12 @@ def doctor(
         given = {"--only": only, "--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--write-speed": write_speed, "--ranks": ranks}
         if also := [name for name, value in given.items() if value]:
             raise UnhangError(f"--hosts looks at several hosts: it does not go with {' and '.join(also)}")
-        code = doctor_hosts.examine(hosts, python=python, ssh=ssh or (), places=path or (), exclude=exclude, as_json=as_json, lang=chosen)
+        code = doctor_hosts.examine(
+            hosts, python=python, ssh=ssh or (), places=path or (), exclude=exclude, group=group, as_json=as_json, lang=chosen
+        )
         raise typer.Exit(code)
-    if ssh or exclude is not None:
-        raise UnhangError("--ssh and --exclude are for --hosts")
+    if ssh or exclude is not None or group:
+        raise UnhangError("--ssh, --exclude and --group are for --hosts")
     if (python is not None or ranks is not None) and not live:
         raise UnhangError("--python and --ranks are for --live")
     if live and snapshot is not None:

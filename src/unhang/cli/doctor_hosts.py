@@ -22,7 +22,17 @@ from unhang.text import Text
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "RCCL_", "UCX_", "CUDA_VISIBLE_DEVICES")
 
 
-def examine(given: str, *, python: str | None, ssh: Sequence[str], places: Sequence[str], exclude: Path | None, as_json: bool, lang: Language) -> int:
+def examine(
+    given: str,
+    *,
+    python: str | None,
+    ssh: Sequence[str],
+    places: Sequence[str],
+    exclude: Path | None,
+    group: bool,
+    as_json: bool,
+    lang: Language,
+) -> int:
     """Print what was found, and return the exit code. `exclude` gets the names of bad hosts, as `srun --exclude` takes them. Raises UnhangError."""
     hosts = hostlist.read(given, os.environ)
     by = "srun" if given == "slurm" else "ssh"
@@ -33,6 +43,7 @@ def examine(given: str, *, python: str | None, ssh: Sequence[str], places: Seque
     environ = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
     port = os.environ.get("MASTER_PORT", "")
     asked = preflight.Asked(
+        group=group,
         hosts=hosts,
         python=python or sys.executable,
         ssh=tuple(word for words in ssh for word in shlex.split(words)),

@@ -9,11 +9,14 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import ipaddress
 import json
 import os
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -31,6 +34,7 @@ _ECHOES = 20
 _PATIENCE_S = 10.0
 _PIECE_BYTES = 800
 _MOST_ENTRIES = 20_000
+_LOG_BYTES = 30_000
 # The resolver waits 5 s for each server, twice.
 _LOOK_UP_S = 11.0
 _write = threading.Lock()
@@ -73,7 +77,7 @@ def _server(port: int) -> socket.socket:
 
 
 def _accept(server: socket.socket) -> None:
-    while True:
+    while server.fileno() >= 0:
         with contextlib.suppress(OSError):
             threading.Thread(target=_serve, args=(server.accept()[0],), daemon=True).start()
 
@@ -233,14 +237,18 @@ def clock(_: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def port(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether a port can be listened on here, and for how long it then is: others connect to it meanwhile."""
+    """Whether a port can be listened on here, and for how long it then is: others connect to it meanwhile. Port 0 is one of the kernel's choice."""
     try:
         server = _server(asked["port"])
     except OSError as e:
         return {"error": os.strerror(e.errno or 0), "holder": _holder(asked["port"])}
-    threading.Thread(target=_accept, args=(server,), daemon=True).start()
-    threading.Timer(asked["for_s"], server.close).start()
-    return {"port": server.getsockname()[1]}
+    found = {"port": server.getsockname()[1]}
+    if asked["for_s"]:
+        threading.Thread(target=_accept, args=(server,), daemon=True).start()
+        threading.Timer(asked["for_s"], server.close).start()
+    else:
+        server.close()
+    return found
 
 
 def _holder(port: int) -> str | None:
@@ -312,8 +320,29 @@ def facts(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"snapshot": plain(snapshot.take(host, only=only))}
 
 
+def group(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one rank of a group of several hosts: what it told of each stage, and the end of what it printed."""
+    loader: Any = importlib.util.find_spec("unhang.probes.worker").loader  # type: ignore[union-attr]
+    reads, writes = os.pipe()
+    log = os.memfd_create("log")
+    argv = [sys.executable, "-c", loader.get_source("unhang.probes.worker"), json.dumps({**asked["asked"], "report_fd": writes})]
+    environ = {"NCCL_DEBUG": "INFO", **os.environ, **asked["environ"]}
+    with os.fdopen(reads) as pipe:
+        rank = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environ, pass_fds=(writes,), start_new_session=True)
+        os.close(writes)
+        try:
+            rank.wait(asked["bound_s"])
+        except subprocess.TimeoutExpired:
+            os.killpg(rank.pid, signal.SIGKILL)
+        told = [json.loads(line) for line in pipe]
+    printed = os.pread(log, _LOG_BYTES, max(0, os.fstat(log).st_size - _LOG_BYTES)).decode(errors="replace")
+    os.close(log)
+    return {"exitcode": rank.returncode, "told": told, "log": printed}
+
+
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "test": test, "names": names, "clock": clock, "port": port, "places": places, "facts": facts,
+    "group": group,
 }  # fmt: skip
 
 

@@ -74,9 +74,30 @@ class _Facts(TypedDict):
     snapshot: dict[str, Any]
 
 
+class _Stage(TypedDict):
+    stage: _Word
+    state: _Word
+
+
+class _Told(_Stage, total=False):
+    why: Annotated[str, msgspec.Meta(max_length=3000)]
+    seconds: _Seconds
+
+
+class _Group(TypedDict):
+    exitcode: int | None
+    told: list[_Told]
+    log: str
+
+
 _FORMS: Mapping[str, Any] = {
     "begun": _Begun, "ready": _Ready, "clock": _Clock, "names": _Names, "port": _Taken, "test": _Test, "places": _Places, "facts": _Facts,
+    "group": _Group,
 }  # fmt: skip
+
+
+# What an answer says that is not empty.
+_ONE_OF: Mapping[str, tuple[str, ...]] = {"port": ("port", "error"), "test": ("round_trip_s", "error")}
 
 
 def why_not(question: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
@@ -87,6 +108,8 @@ def why_not(question: Mapping[str, Any], answer: Mapping[str, Any]) -> str | Non
         return f"{question['do']}: {e}"
     except UnicodeError:  # half of a surrogate pair
         return f"{question['do']}: it is not valid Unicode"
+    if question["do"] in _ONE_OF and not any(answer.get(part) is not None for part in _ONE_OF[question["do"]]):
+        return f"{question['do']}: neither {' nor '.join(_ONE_OF[question['do']])}"
     parts = {"names": ("names", "is_first"), "places": ("places",)}.get(question["do"], ())
     asked = set(question.get("names") or question.get("paths") or ())
     return next((f"{question['do']}: {part} is not complete" for part in parts if not asked <= answer[part].keys()), None)

@@ -14,9 +14,9 @@ from statistics import median
 from unhang.diagnosis import doctor
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.errors import UnhangError
-from unhang.facts import infiniband, snapshot_file
+from unhang.facts import gpu, infiniband, libraries, snapshot_file
 from unhang.facts.snapshot import Snapshot
-from unhang.hosts import compare, edges
+from unhang.hosts import compare, edges, group
 from unhang.hosts.compare import named, odd
 from unhang.hosts.edges import Edge, Fault, Probe
 from unhang.hosts.hostlist import Host
@@ -24,6 +24,7 @@ from unhang.hosts.reach import Agents, Answer, Failure, reached
 from unhang.knowledge import catalogue
 from unhang.knowledge.commands import Command
 from unhang.model import Area, Examination, HostFinding, Severity
+from unhang.probes import plan
 from unhang.text import Text, joined, same
 
 SCHEMA = "unhang/hosts/1"
@@ -44,12 +45,16 @@ AREAS = {
     "clocks": Text("clocks", "时钟"),
     "places": Text("directories", "目录"),
     "links": Text("links", "链路"),
+    "group": Text("all_reduce", "all_reduce"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """`environ` is what the job will have set; `master` and `port` its rendezvous, None for the first host and the usual port."""
+    """`environ` is what the job will have set; `master` and `port` its rendezvous, None for the first host and the usual port.
+
+    `group` adds a real all_reduce over the hosts against which nothing was found.
+    """
 
     hosts: tuple[Host, ...]
     python: str
@@ -59,6 +64,7 @@ class Asked:
     places: tuple[str, ...] = ()
     master: str | None = None
     port: int = STORE_PORT
+    group: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +124,7 @@ class _Preflight:
         self.store: tuple[str, int] | None = None
         self.probes: list[Probe] = []
         self.bad: Counter[str] = Counter()
+        self.reduced: group.Outcome | None = None
 
     async def run(self, begun: float) -> Result:
         await self._facts()
@@ -127,12 +134,13 @@ class _Preflight:
         await self._places()
         await self._links()
         await self._ports_again()
-        self._reach()
         self.progress(Text("judging", "正在判断"))
         self.findings += self._of_hosts()
         # A limit that is too low on some hosts has been told there.
         told = {f.cause for f in self.findings if f.area == "host" and f.cause in ("limits", "shm-exhausted")}
         self.findings += (f for f in compare.compared(self.seen) if f.cause not in told)
+        await self._group()
+        self._reach()
         order = list(AREAS)
         self.findings.sort(key=lambda f: (doctor.SEVERITIES.index(f.severity), order.index(f.area)))
         names = tuple(host.name for host in self.asked.hosts)
@@ -163,7 +171,7 @@ class _Preflight:
         leads_to: Text,
         *,
         hosts: Sequence[str] = (),
-        remedies: tuple[str, ...] = (),
+        remedies: tuple[str, ...] | None = (),
         commands: Mapping[str, Command | None] | None = None,
     ) -> None:
         found = catalogue.load()[cause]
@@ -475,6 +483,35 @@ class _Preflight:
             )
             self._find("network-blocked", "links", "error", says, leads_to, remedies=_LINK_REMEDIES["network-blocked"])
 
+    async def _group(self) -> None:
+        if not self.asked.group:
+            return
+        fit = [name for name in self.agents.names if not self.bad[name] and name not in self.unreachable]
+        seen = {name: self.seen[name].get(libraries.SUBJECT) for name in fit if name in self.seen}
+        names = [name for name, found in seen.items() if found is not None and found.torch is not None]
+        if without := [name for name in fit if name not in names]:
+            self.unread["group"].append(f"{named(without)}: no torch there; name the training's Python with --python")
+        if len(names) < 2:
+            return
+        # Whoever is to serve the rendezvous comes first.
+        names.sort(key=lambda name: self.store is not None and name != self.store[0])
+        self.progress(Text("all_reduce over {n} hosts", "在 {n} 台主机上执行 all_reduce").fill(n=len(names)))
+        with_gpus = [(gpus := self.seen[name].get(gpu.SUBJECT)) is not None and bool(gpus.gpus) for name in names]
+        backend, address = "nccl" if all(with_gpus) else "gloo", self.addresses[names[0]]
+        found = self.reduced = await group.all_reduce(self.agents, names, backend=backend, address=address, environ=self.asked.environ)
+        if found is None or found.stage is None:
+            return
+        # The same words of all hosts blame none.
+        hosts = tuple(found.failed) if 2 * len(found.failed) < len(found.hosts) else ()
+        says = Text("all_reduce over {n} hosts fails on {hosts}, at: {stage}; {why}", "{n} 台主机上的 all_reduce 在 {hosts} 上失败（{stage}）：{why}")
+        stage = next(Text(s.title, s.title_zh) for s in plan.STAGES if s.id == found.stage)
+        if found.finding is None:
+            cause, why = "rank-exception" if found.ended else "collective-timeout", same(redact(next(iter(found.failed.values()))))
+        else:
+            cause, why = found.finding.cause, Text(found.finding.says, found.finding.says_zh or found.finding.says)
+        says = says.fill(n=len(found.hosts), hosts=named(tuple(found.failed)), stage=stage, why=why)
+        self._find(cause, "group", "error", says, Text("a training fails there as well", "训练在那里同样会失败"), hosts=hosts, remedies=None)
+
     async def _ports_again(self) -> None:
         """InfiniBand ports whose state has changed since the beginning."""
         with_ports = [name for name in self.agents.names if name in self.seen and self.seen[name].get(infiniband.SUBJECT) is not None]
@@ -560,6 +597,8 @@ class _Preflight:
         state = "found" if against - {"note"} else "unknown" if unread or told is None else "noted" if against else "ok"
         if id == "places" and not self.asked.places:
             return Area(id=id, state="absent", summary="none was named (--path)", summary_zh="未指定（--path）")
+        if id == "group" and not self.asked.group:
+            return Area(id=id, state="absent", summary="not asked for (--group)", summary_zh="未要求（--group）")
         summary = told or Text("not looked at: too few hosts answer", "未查看：应答的主机太少")
         return Area(id=id, state=state, summary=summary.en, summary_zh=summary.zh, unread=unread)  # type: ignore[arg-type]
 
@@ -581,6 +620,11 @@ class _Preflight:
                     percent=round(100 * least)
                 )
             return told
+        if id == "group":
+            if self.reduced is None:
+                return None
+            said = Text("{n} hosts over {backend}: {said}", "{n} 台主机，{backend}：{said}")
+            return said.fill(n=len(self.reduced.hosts), backend=self.reduced.backend, said=self.reduced.said or Text("failed", "失败"))
         if id == "places":
             return joined(same(path) for path in self.asked.places)
         looked_at = len(self.seen if id in ("host", "differences") else names)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
-_MODULES = ("hosts/agent.py", "errors.py", "fsio.py", "kernel_lines.py", "model.py", "patterns.py", "printable.py", "text.py")
+_MODULES = ("hosts/agent.py", "errors.py", "fsio.py", "kernel_lines.py", "model.py", "patterns.py", "printable.py", "probes/worker.py", "text.py")
 # It needs msgspec.
 _NOT_THERE = ("snapshot_file.py",)
 LEAST_PYTHON = (3, 10)
@@ -28,7 +28,7 @@ def archive() -> bytes:
     """The modules, each package with an empty beginning: nothing else of ours is needed there."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as packed:
-        for package in ("unhang", "unhang/hosts"):
+        for package in ("unhang", "unhang/hosts", "unhang/probes"):
             packed.writestr(f"{package}/__init__.py", "")
         for path in (*(_ROOT / m for m in _MODULES), *sorted((_ROOT / "facts").glob("*.py"))):
             if path.name not in _NOT_THERE:

@@ -124,7 +124,7 @@ def process_group(rank: Rank, at: Callable[[str], None]) -> str:
 
     dist.init_process_group(
         rank.backend,
-        init_method=f"tcp://127.0.0.1:{rank.port}",
+        init_method="env://",
         rank=rank.rank,
         world_size=rank.world_size,
         timeout=datetime.timedelta(seconds=rank.timeout_s),

@@ -28,7 +28,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ),
     ("add --only storage", "加上 --only storage"),
     ("--yes is for --fix", "--yes 只用于 --fix"),
-    ("--ssh and --exclude are for --hosts", "--ssh 和 --exclude 只用于 --hosts"),
+    ("--ssh, --exclude and --group are for --hosts", "--ssh、--exclude 和 --group 只用于 --hosts"),
     ("--hosts looks at several hosts: it does not go with {}", "--hosts 查看多台主机，不能与 {} 一起使用"),
     ("one host alone has no links", "只有一台主机，没有链路可查"),
     ("there is no {} on this host", "本机没有 {}"),
