@@ -31,7 +31,7 @@ _BLANK = r"[ \t\u00a0\u2000-\u200a\u3000]"
 _JOINERS = {
     # Behind its type, or a word of a sentence; before YAML's tag.
     "sign": rf"(?:{_BLANK}{{0,2}}[:(\[][ \t]?(?:str|string|(?:Optional\[)?(?:SecretStr|str\])|SecretStr\])[)\]]?|[ ](?:provided|given|used|is|was))?"
-    rf"{_BLANK}{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|：|%3[AD]|&#(?:61|58);|\\u003[ad]){_BLANK}{{0,8}}(?:[!&][!\w]{{1,20}}[ \t])?",
+    rf"{_BLANK}{{0,80}}(?:={{1,3}}>?|:=|:(?!:)|：|%3[AD]|&#(?:61|58);|\\u003[ad]){_BLANK}{{0,80}}(?:[!&][!\w]{{1,20}}[ \t])?",
     "arrow": rf"{_BLANK}{{0,8}}(?:->|→){_BLANK}{{0,8}}",
     # A pod's environment.
     "item": rf",?\s{{0,40}}(?:\[[\w ]{{1,20}}\]:\s{{0,40}})?(?:{_QUOTE})?value(?:{_QUOTE})?\s{{0,4}}[:=][ \t]{{0,8}}",

@@ -70,6 +70,6 @@ def _finding(logs: Mapping[str, str]) -> Finding | None:
     with fsio.temporary_directory("group-") as folder:
         paths = [folder / f"rank{rank}.log" for rank in range(len(logs))]
         for path, text in zip(paths, logs.values(), strict=True):
-            path.write_text(text)
+            fsio.write_atomically(path, text.encode())
         verdict = verdict_of(paths)
     return verdict.primary if verdict is not None else None
