@@ -241,6 +241,7 @@ def write_bug_report(error: BaseException) -> Path | None:
     import traceback
 
     from unhang.diagnosis.redact import redact
+    from unhang.printable import escape
 
     lines = [
         "### What happened",
@@ -257,7 +258,7 @@ def write_bug_report(error: BaseException) -> Path | None:
     ]
     try:
         with tempfile.NamedTemporaryFile("w", prefix="unhang-report-", suffix=".md", delete=False, encoding="utf-8", errors="replace") as f:
-            f.write(redact("\n".join(lines)))
+            f.write(escape(redact("\n".join(lines))))
     except OSError:
         return None
     return Path(f.name)

@@ -59,14 +59,22 @@ class Pipe:
 
     async def start(self) -> None:
         """Raises OSError where there is no such program."""
-        self.process = await asyncio.create_subprocess_exec(
-            *self.argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_MAX_LINE_BYTES,
-            start_new_session=True,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *self.argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=_MAX_LINE_BYTES,
+                start_new_session=True,
+            )
         )
+        try:
+            self.process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Cancelled itself, it would end the process alone, and wait for children that have its pipes.
+            self.process = await starting
+            raise
         self._reading = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
 
     def expect(self, host: str, number: int) -> asyncio.Future[Answer]:

@@ -274,7 +274,7 @@ class _Walk:
             if spooled.stopped:
                 self.misses.add(source.name, spooled.stopped, unread=True)
         try:
-            for entry in zips.entries(whole, limit=self.limits.members):
+            for entry in zips.entries(whole, self.budget):
 
                 def content(entry: zips.Entry = entry, archive: Bytes = whole) -> Stream:
                     raw = zips.packed(archive, entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ _MAX_NAME_BYTES = 1024
 class Limits:
     """Where reading stops. Packed data may grow to `ratio` times its size, `always_bytes` in any case, `unpacked_bytes` at most.
 
-    One line repeated for 200 MB packs 1000:1 with gzip and 10000:1 with zstd: a ratio alone would refuse real logs.
+    One line repeated for 200 MB packs 1000:1 with gzip and 10000:1 with zstd: a ratio alone would refuse real logs. What is made of very many tiny
+    parts, in layers, costs far more than its size: of CPU time a file gets `cpu_s`, and more for each of its packed bytes.
     """
 
     files: int = 20_000
@@ -29,6 +31,8 @@ class Limits:
     unpacked_bytes: int = 64 * 1024**3
     spool_bytes: int = 16 * 1024**3
     window_bytes: int = 128 * 1024**2
+    cpu_s: float = 7.0
+    cpu_s_per_byte: float = 10 / 1024**2
 
 
 class Damaged(Exception):
@@ -49,14 +53,21 @@ class Budget:
         self.limits = limits
         self.left_bytes = min(limits.unpacked_bytes, max(limits.always_bytes, limits.ratio * packed_bytes))
         self.left_members = limits.members
+        self._until_s = time.process_time() + limits.cpu_s + limits.cpu_s_per_byte * packed_bytes
         self.exceeded: Damaged | None = None
 
     def take(self, size_bytes: int) -> None:
         self.left_bytes -= size_bytes
         if self.left_bytes < 0:
             self._exceed("it unpacks to more than the limit allows, as an archive bomb does; the rest was not read")
+        self.check_time()
+
+    def check_time(self) -> None:
+        if time.process_time() > self._until_s:
+            self._exceed("it takes more time than a file of its size should, as an archive bomb does; the rest was not read")
 
     def take_member(self) -> None:
+        self.check_time()
         self.left_members -= 1
         if self.left_members < 0:
             self._exceed(f"it has more than {self.limits.members:,} members; the rest was not read")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.logs.streams import Bytes, Damaged, Stream, bounded_name, chunks
+from unhang.logs.streams import Budget, Bytes, Damaged, Stream, bounded_name, chunks
 
 if TYPE_CHECKING:
     from unhang.logs.decompress import Packing
@@ -45,11 +45,12 @@ class Entry:
     mtime: float | None
 
 
-def entries(archive: Bytes, *, limit: int) -> Iterator[Entry]:
-    """The members in the order of the directory. Raises Damaged, before the first one where members overlap (checked up to `limit` of them)."""
+def entries(archive: Bytes, budget: Budget) -> Iterator[Entry]:
+    """The members in the order of the directory. Raises Damaged, before the first one where members overlap (checked up to the limit of members)."""
     start, size, before = _directory(archive)
     starts, ends = array("Q"), array("Q")
-    for entry in itertools.islice(_entries(archive, start, size, before), limit + 1):
+    for entry in itertools.islice(_entries(archive, start, size, before), budget.limits.members + 1):
+        budget.check_time()
         if entry.packed_bytes or entry.kind is None:
             starts.append(entry.offset)
             ends.append(entry.offset + _LOCAL.size + entry.packed_bytes)

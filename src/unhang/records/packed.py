@@ -294,7 +294,7 @@ class _Members:
             yield self._member(prefix, member.name, member.kind, tars.BLOCK_BYTES + member.size_bytes, member.mtime, lambda c=content: c, left_out)  # type: ignore[misc]
 
     def _of_zip(self, archive: Bytes, prefix: str, *, left_out: bool) -> Iterator[_Member]:
-        for entry in zips.entries(archive, limit=self.budget.limits.members):
+        for entry in zips.entries(archive, self.budget):
 
             def content(entry: zips.Entry = entry) -> Stream:
                 raw = zips.packed(archive, entry)
