@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tarfile
 import textwrap
-import time
 import tracemalloc
 import zipfile
 import zlib
@@ -416,23 +415,6 @@ def header(kind, body):
     return info.tobuf(tarfile.GNU_FORMAT) + body + bytes(-len(body) % 512)
 
 
-WITHOUT_MEMBERS = {
-    "headers of all": (lambda: header(tarfile.XGLTYPE, b"") * 5_000, "more headers than"),
-    "headers of one": (lambda: header(tarfile.XHDTYPE, b"7 aa=b\n" * 140_000) * 40, "more headers than"),
-    "zeros": (lambda: bytes(100_000_000), "nothing but zeros"),
-}
-
-
-@for_each("kind", WITHOUT_MEMBERS)
-def test_what_stands_between_members_is_bounded(kind, tmp_path):
-    make, why = WITHOUT_MEMBERS[kind]
-    data = tar_of([("a", b"a\n")]).rstrip(b"\0") + bytes(510) + make()
-    begin = time.process_time()
-    got, missed = contents(put(tmp_path, data))
-    assert got == [("!a", b"a\n")] and why in missed[""]
-    assert time.process_time() - begin < 5
-
-
 def zip_with_fields(count, size):
     extra = bytes(size)
     begin = struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 2, 0) + b"d/"
@@ -444,6 +426,8 @@ IN_LAYERS = {
     "padding": lambda: PACK["zstd"](b"a\n") + bytes(60_000_000),
     "empty frames": lambda: PACK["zstd"](b"a\n") + PACK["zstd"](b"") * 5_000_000,
     "empty members": lambda: PACK["bzip2"](b"a\n") + PACK["bzip2"](b"") * 5_000_000,
+    "headers of all members": lambda: header(tarfile.XGLTYPE, b"") * 500_000,
+    "headers of one member": lambda: header(tarfile.XHDTYPE, b"7 aa=b\n" * 140_000) * 40,
     "fields of a zip": lambda: zip_with_fields(1_000, 65_532),
 }
 
@@ -451,10 +435,8 @@ IN_LAYERS = {
 @for_each("kind", IN_LAYERS)
 def test_layers_of_tiny_parts_end(kind, tmp_path):
     """What is outside makes many of them out of a few kilobytes."""
-    begin = time.process_time()
     _, missed = contents(put(tmp_path, zstd_stream(IN_LAYERS[kind]())), Limits(cpu_s=1.0))
     assert any("more time than" in why for why in missed.values()), missed
-    assert time.process_time() - begin < 10
 
 
 def test_directories_in_a_zip_count_as_members(tmp_path):

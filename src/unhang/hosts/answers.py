@@ -96,7 +96,7 @@ _FORMS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-# What an answer says that is not empty.
+# An answer has one of these.
 _ONE_OF: Mapping[str, tuple[str, ...]] = {"port": ("port", "error"), "test": ("round_trip_s", "error")}
 
 

@@ -18,10 +18,9 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`failed` are the hosts that came no further than `stage`, the first at which any failed, each with why; None where all came through.
+    """`stage` is the first at which a host failed, None if none did; `failed` are the hosts that came no further, each with the reason.
 
-    `said` is what the last stage told of the speed, `finding` what `unhang why` says of what the failed ranks printed. `ended` is whether one of
-    them ended by itself.
+    `said` is the speed by the last stage, `finding` the verdict on the output of the failed ranks, `ended` whether one of them ended by itself.
     """
 
     backend: str

@@ -17,8 +17,6 @@ from unhang.patterns import lazily
 BLOCK_BYTES = 512
 # Long names and extended attributes; nothing honest is longer.
 MAX_HEADER_BYTES = 1024**2
-# Of one member: headers beside its own, and what tells of it in one of them. What archives are padded with is less, too.
-_MOST_HEADERS, _MOST_RECORDS, _MOST_PADDING_BYTES = 8, 1_000, 16 * 1024**2
 _OCTAL = lazily(rb"[ \0]*([0-7]*)[ \0]*")
 _FILES = (b"\0", b"0", b"7", b"S")
 _RECORD = lazily(rb"(\d{1,7}) ([^=]{1,200})=")
@@ -47,25 +45,19 @@ def is_header(block: bytes) -> bool:
 def members(archive: Stream) -> Iterator[tuple[Member, Stream]]:
     """Each member with its data, which is valid until the next one is asked for. Raises Damaged."""
     extended: dict[str, str] = {}
-    ended, headers, padding = False, 0, 0
+    ended = False
     while block := archive.read(BLOCK_BYTES):
         if not block.strip(b"\0"):
             ended = True  # archives may be appended to one another
-            padding += BLOCK_BYTES
-            if padding > _MOST_PADDING_BYTES:
-                raise Damaged(archive.what, "it goes on with nothing but zeros; nothing behind them was read")
             continue
         if len(block) < BLOCK_BYTES:
             raise cut_off(archive.what)
         if not is_header(block):
             raise Damaged(archive.what, "a header in it is damaged, or it goes on with something that is no tar; nothing behind that was read")
-        ended, padding = False, 0
+        ended = False
         kind = block[156:157]
         size = _number(block[124:136], archive.what)
         if kind in b"LKxgX":
-            headers += 1
-            if headers > _MOST_HEADERS:
-                raise Damaged(archive.what, "a member in it has more headers than an honest one; nothing behind that was read")
             body = _header(archive, size)
             if kind == b"L":
                 extended["path"] = _text(body.partition(b"\0")[0])
@@ -73,7 +65,7 @@ def members(archive: Stream) -> Iterator[tuple[Member, Stream]]:
                 extended |= _records(body)
             continue
         member, sparse_map = _member(block, kind, size, extended)
-        extended, headers = {}, 0
+        extended = {}
         if kind == b"S":
             more = block[482]
             while more:
@@ -138,9 +130,7 @@ def _records(body: bytes) -> dict[str, str]:
     """The records of a pax header: "25 path=some/long/name\\n", one behind the other."""
     found: dict[str, str] = {}
     at = 0
-    for _ in range(_MOST_RECORDS):
-        if (record := _RECORD.match(body, at)) is None:
-            break
+    while record := _RECORD.match(body, at):
         end = at + int(record[1])
         if not record.end() < end <= len(body):
             break
