@@ -126,6 +126,8 @@ class Unhang:
     """The verbs of the unhang that can be imported, each command answered in this process."""
 
     def __init__(self, home: Path) -> None:
+        import typer
+
         from unhang.cli import app
         from unhang.diagnosis import logs
         from unhang.facts import processes
@@ -141,7 +143,10 @@ class Unhang:
             return self._judged[-1]
 
         logs.judge_logs = noted
+        # Made once in a process, as they are once for a command.
         app.whole = functools.cache(app.whole)
+        typer.main.get_command = functools.cache(typer.main.get_command)
+        logs.Needles = functools.cache(logs.Needles)
         self._home = home
         # Nobody's machine: one core, so that nothing is forked, and a clock that stands still.
         os.sched_getaffinity = lambda pid: {0}
