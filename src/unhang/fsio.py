@@ -98,6 +98,11 @@ def temporary_directory(kind: str = "", base: str | None = None) -> Iterator[Pat
         if lock is not None:
             os.close(lock)
         if made not in _kept:
+            # The mark last: what a signal leaves here is found by the next one.
+            with contextlib.suppress(OSError):
+                for entry in made.iterdir():
+                    if entry.is_dir() and not entry.is_symlink():
+                        shutil.rmtree(entry, ignore_errors=True)
             shutil.rmtree(made, ignore_errors=True)
 
 

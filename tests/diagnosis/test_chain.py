@@ -93,3 +93,11 @@ def test_a_loop_that_is_over_is_not_what_ended_the_training_later(run, lab):
     assert judge(rundir).primary.ranks == (1,)
     failed(rundir, rank1={"activity": lab.IDLE, "last_place": None})
     assert judge(rundir).primary.ranks != (1,)
+
+
+def test_of_very_many_incidents_the_last_ones_are_judged(run, lab):
+    """As a stranger's directory may hold them."""
+    rundir = run()
+    for number in range(2, 1200):
+        failed(rundir, number=number, rank0=raised("RuntimeError", TIMED_OUT, lab))
+    assert judge(rundir).primary is not None

@@ -26,6 +26,8 @@ from unhang.records.rundir import RunDir
 # Whoever reads of a failure thinks of its end. A pipe (`| tee`) or `|| true` ends with 0 whatever became of the training.
 _WENT_ON = Text("; the training was started again after that, and the run ended with exit code 0", "；此后训练重新启动，运行以退出码 0 结束")
 _MOVED_ON = Text("; the training went on after that, and the run ended with exit code 0", "；此后训练继续进行，运行以退出码 0 结束")
+# An attempt has a few, and each costs as much as the last.
+_MOST_CHAINED = 12
 _ALL_THE_SAME = Text("; the command ended with exit code 0 all the same", "；尽管如此，命令仍以退出码 0 结束")
 
 
@@ -72,14 +74,14 @@ def _incident(rundir: RunDir, number: int) -> Verdict:
     return still_there.told(found, incident.ranks)
 
 
-def _chained(rundir: RunDir, number: int) -> tuple[Incident, Verdict]:
-    """An incident with the verdict on it, given the incidents before it in its attempt."""
+def _chained(rundir: RunDir, number: int, most: int = _MOST_CHAINED) -> tuple[Incident, Verdict]:
+    """An incident with the verdict on it, given at most so many incidents before it in its attempt."""
     seen = incident_view.load(rundir, number, signatures=catalogue.signatures())
     found = verdict.of_picture(seen)
-    for before in reversed([n for n in rundir.incident_numbers() if n < number]):
+    for before in reversed([n for n in rundir.incident_numbers() if n < number and most > 0]):
         with contextlib.suppress(RunDirError):
             if rundir.read_incident(before).attempt == seen.incident.attempt:
-                earlier, drawn = _chained(rundir, before)
+                earlier, drawn = _chained(rundir, before, most - 1)
                 found = chain.extended(drawn, found, earlier=earlier, later=seen.incident)
             # An incident that cannot be read hides none before it.
             break

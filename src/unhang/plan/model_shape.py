@@ -50,6 +50,8 @@ FAMILIES: Mapping[str, Family] = {
     # Two types of tokens.
     "bert": Family(gated=False, biases="all", rms_norm=False, positions=2, activations=2.5, tied=True, transformed=True),
 }
+# The largest numbers; each layer is gone through.
+_MOST, _MOST_OTHERS = {"layers": "1e5"}, "1e15"
 # Encoder-decoders whose config.json may leave `is_encoder_decoder` to their class.
 _ENCODER_DECODERS = ("num_decoder_layers", "decoder_layers")
 # Of heads whose width does not follow from their number.
@@ -188,9 +190,10 @@ def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA
         if needed not in found:
             lacks = f"{needed} ({_NAMES[needed][0]} in config.json)"
             raise Unshaped(f"{name}: {lacks} is missing", says_zh=f"{name}：缺少 {lacks}", hint="unhang plan --layers N --hidden N --vocab N")
-    if wrong := next((key for key, value in found.items() if not 1 <= value <= 10**15), None):
+    if wrong := next((key for key, value in found.items() if not 1 <= value <= float(_MOST.get(key, _MOST_OTHERS))), None):
+        most = _MOST.get(wrong, _MOST_OTHERS)
         raise UnhangError(
-            f"{name}: {wrong} is {found[wrong]}: it is at least 1, and at most 1e15", says_zh=f"{name}：{wrong} 为 {found[wrong]}，应为 1 到 1e15"
+            f"{name}: {wrong} is {found[wrong]}: it is at least 1, and at most {most}", says_zh=f"{name}：{wrong} 为 {found[wrong]}，应为 1 到 {most}"
         )
     hidden = found["hidden"]
 
