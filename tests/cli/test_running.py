@@ -26,7 +26,7 @@ def rundir(tmp_path):
 
 
 def test_the_report_is_in_the_run_directory(rundir, capsys):
-    running._write_report(rundir, VERDICT)
+    running.write_report(rundir, VERDICT)
     assert "rank 1 stands still" in rundir.report_html.read_text("utf-8")
     assert capsys.readouterr() == ("", "")
 
@@ -37,7 +37,7 @@ def test_a_report_that_fails_is_told_and_no_more(rundir, capsys, monkeypatch, er
         raise error
 
     monkeypatch.setattr(html, "render", fails)
-    running._write_report(rundir, VERDICT)
+    running.write_report(rundir, VERDICT)
     assert not rundir.report_html.exists()
     assert (str(rundir.report_html) in capsys.readouterr().err) is not isinstance(error, KeyboardInterrupt)
 

@@ -30,7 +30,7 @@ VOCABULARY = {
     "device-mapping", "disk-full", "dns-resolution", "driver-reboot-needed", "driver-too-old", "duplicate-gpu", "env-relocation",
     "extension-build-lock",
     "filesystem-shared", "foreign-traffic", "framework-bug", "gdr-peer-memory", "gloo-connect", "gpu-busy-exclusive", "gpu-hardware",
-    "gpu-newer-than-nccl", "gpu-oom", "host-oom-or-killed", "ib-config", "ib-port-down", "ib-transport-retry", "illegal-memory-access",
+    "gpu-newer-than-nccl", "gpu-oom", "host-lost", "host-oom-or-killed", "ib-config", "ib-port-down", "ib-transport-retry", "illegal-memory-access",
     "ineffective-setting", "interface-selection", "launcher-wrong-env", "library-link", "limits", "mig-slices", "nccl-bug", "network-blocked",
     "network-mtu", "nic-hardware", "nvlink-nvswitch-fabric", "p2p-broken", "port-in-use", "premature-exit", "process-stuck", "rank-exception",
     "rank0-guarded-collective", "rendezvous-misconfig", "shm-exhausted", "shm-permission", "shm-register-failed", "shm-stale-or-missing",

@@ -12,14 +12,32 @@ from pathlib import Path
 from unhang import fsio
 from unhang.cli import json_errors
 from unhang.cli.stderr import say
+from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
 from unhang.hosts import hostlist, preflight
+from unhang.hosts.hostlist import Host
 from unhang.report import screen
 from unhang.report.language import Language
 from unhang.text import Text
 
-# What the job's libraries will be told: handed on, so that each host is judged with it.
-_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "RCCL_", "UCX_", "CUDA_VISIBLE_DEVICES")
+# What the job's libraries will be told: handed on, so that each host is judged with it, and a training has it.
+_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "RCCL_", "UCX_", "CUDA_VISIBLE_DEVICES", "HF_", "OMP_", "PYTHONPATH", "UNHANG_")
+
+
+def named(given: str) -> tuple[tuple[Host, ...], str]:
+    """The hosts, and the program that leads to them. Raises UnhangError."""
+    hosts = hostlist.read(given, os.environ)
+    by = "srun" if given == "slurm" else "ssh"
+    if shutil.which(by) is None:
+        raise UnhangError(f"there is no {by} on this host", hint="install OpenSSH's client" if by == "ssh" else "log in where Slurm is")
+    return hosts, by
+
+
+def handed_on() -> dict[str, str]:
+    """Variables that are set here and meant for the hosts, but for credentials."""
+    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
+    clean = redact_data(found)
+    return {name: value for name, value in found.items() if clean.get(name) == value}
 
 
 def examine(
@@ -34,13 +52,9 @@ def examine(
     lang: Language,
 ) -> int:
     """Print what was found, and return the exit code. `exclude` gets the names of bad hosts, as `srun --exclude` takes them. Raises UnhangError."""
-    hosts = hostlist.read(given, os.environ)
-    by = "srun" if given == "slurm" else "ssh"
-    if shutil.which(by) is None:
-        raise UnhangError(f"there is no {by} on this host", hint="install OpenSSH's client" if by == "ssh" else "log in where Slurm is")
+    hosts, by = named(given)
     if len(hosts) < 2:
         raise UnhangError("one host alone has no links", hint="unhang doctor")
-    environ = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
     port = os.environ.get("MASTER_PORT", "")
     asked = preflight.Asked(
         group=group,
@@ -48,7 +62,7 @@ def examine(
         python=python or sys.executable,
         ssh=tuple(word for words in ssh for word in shlex.split(words)),
         by=by,
-        environ=environ,
+        environ=handed_on(),
         places=tuple(dict.fromkeys(os.path.abspath(p) for p in places)),  # noqa: PTH100
         master=os.environ.get("MASTER_ADDR") or None,
         port=int(port) if port.isdecimal() and 0 < int(port) < 1 << 16 else preflight.STORE_PORT,

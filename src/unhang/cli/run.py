@@ -9,10 +9,19 @@ from typing import Annotated
 import typer
 
 from unhang.cli.options import NoColor, Private, duration, words
+from unhang.errors import UnhangError
 
 
 def register(app: typer.Typer) -> None:
     app.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(run)
+
+
+def _without_a_command(context: typer.Context, attach: Path | None) -> Path | None:
+    """The one who was there first knows the command."""
+    for parameter in context.command.params if attach is not None else ():
+        if parameter.name == "command":
+            parameter.required = False
+    return attach
 
 
 def run(
@@ -71,6 +80,25 @@ def run(
         str | None,
         typer.Option(metavar="PATH", help="The training's Python.", show_default="the one beside unhang if it has torch, else python on PATH"),
     ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="HOSTS", help="Run on several hosts, over ssh: a file, or node[1-8,11]. -n is for each."),
+    ] = None,
+    ssh: Annotated[list[str] | None, typer.Option("--ssh", metavar="WORDS", help="With --hosts: options of ssh; may be given several times.")] = None,
+    preflight: Annotated[str, typer.Option(metavar="off|quick|full", help="With --hosts: look at hosts and links first.")] = "quick",
+    nnodes: Annotated[
+        str | None, typer.Option(metavar="MIN:MAX", help="With --hosts: train on so many of them; the others are spares.", show_default="all")
+    ] = None,
+    spares: Annotated[int, typer.Option(min=0, help="With --hosts: keep so many of them for those that fail.")] = 0,
+    attach: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            is_eager=True,
+            callback=_without_a_command,
+            help="Go on with a training over several hosts whose unhang run is gone: its run directory.",
+        ),
+    ] = None,
     no_world_check: Annotated[bool, typer.Option("--no-world-check", help="Do not fail if the processes do not form the world asked for.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact environment and command; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout; the training's output goes to stderr.")] = False,
@@ -97,7 +125,17 @@ def run(
     """
     from unhang.cli import running
 
-    running.run(
+    start = running.run
+    if hosts is not None or attach is not None:
+        # It asks for much that a run on this host does without.
+        from unhang.cli import running_hosts
+
+        start = running_hosts.run
+    elif ssh or nnodes or spares:
+        raise UnhangError("--ssh, --nnodes and --spares are for --hosts")
+    if attach is not None:
+        running_hosts.attach(attach, prefix=prefix, quiet=quiet, as_json=as_json)
+    start(
         running.Request(
             words=tuple(command),
             own_options=frozenset(o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")),
@@ -124,6 +162,11 @@ def run(
             prefix=prefix,
             quiet=quiet,
             python=python,
+            hosts=hosts,
+            ssh=tuple(ssh or ()),
+            preflight=preflight,
+            nnodes=nnodes,
+            spares=spares,
             check_world=not no_world_check,
             dry_run=dry_run,
             as_json=as_json,

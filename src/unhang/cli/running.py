@@ -63,6 +63,11 @@ class Request:
     quiet: bool
     python: str | None
     check_world: bool
+    hosts: str | None = None
+    ssh: tuple[str, ...] = ()
+    preflight: str = "quick"
+    nnodes: str | None = None
+    spares: int = 0
     dry_run: bool
     as_json: bool
     preset: str | None = None
@@ -96,9 +101,13 @@ def run(request: Request) -> None:
         raise
 
 
-def _run(request: Request, beginning: _Beginning) -> None:
+def check_on_failure(request: Request) -> None:
     if request.on_failure not in get_args(supervise.OnFailure):
         raise UnhangError(f"--on-failure {request.on_failure}: it is one of {', '.join(get_args(supervise.OnFailure))}")
+
+
+def _run(request: Request, beginning: _Beginning) -> None:
+    check_on_failure(request)
     if request.fallback is not None and request.fallback not in get_args(Mode):
         raise UnhangError(f"--fallback {request.fallback}: it is one of {', '.join(get_args(Mode))}")
     configured = _configured(request)
@@ -205,7 +214,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     finally:
         live.close()
     if outcome.verdict is not None and not outcome.interrupted:
-        _write_report(rundir, outcome.verdict)
+        write_report(rundir, outcome.verdict)
     if request.as_json:
         found = msgspec.to_builtins(outcome) | {"fallback": msgspec.to_builtins(fallback.outcome)}
         sys.stdout.buffer.write(encoding.encode(found) + b"\n")
@@ -265,7 +274,7 @@ def _own(request: Request) -> tuple[str, ...]:
     return (*request.own_words, *directory, *(("--forget",) if request.forget else ()))
 
 
-def _write_report(rundir: RunDir, verdict: Verdict) -> None:
+def write_report(rundir: RunDir, verdict: Verdict) -> None:
     """The page for a browser. The training is over and its exit code known: nothing that goes wrong here may change that."""
     try:
         from unhang.diagnosis import run_history

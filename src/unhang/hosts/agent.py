@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
+from unhang.hosts import job
+
 _CHUNK = 1 << 18
 # tcpi_total_retrans and tcpi_segs_out of struct tcp_info (Linux).
 _RETRANSMITS_AT, _SEGMENTS_AT = 100, 136
@@ -342,7 +344,7 @@ def group(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "test": test, "names": names, "clock": clock, "port": port, "places": places, "facts": facts,
-    "group": group,
+    "group": group, "start": job.start, "adopt": job.adopt, "follow": job.follow, "send": job.send, "records": job.records,
 }  # fmt: skip
 
 
@@ -360,8 +362,13 @@ def main() -> None:
     reached_at = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
     say({"id": 0, "port": listen(), "name": socket.gethostname(), "python": sys.executable, "pid": os.getpid(), "reached_at": reached_at})
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
+        try:
+            asked = json.loads(line)
+        except ValueError:
+            # Cut off in the middle.
+            break
         if asked.get("to") is None or os.environ.get("SLURM_PROCID") in asked["to"]:
             threading.Thread(target=_answer, args=(asked,), daemon=True).start()
+    job.wait_for_all()
     # Threads may hang in a driver or a file server.
     os._exit(0)

@@ -90,9 +90,34 @@ class _Group(TypedDict):
     log: str
 
 
+class _Started(TypedDict, total=False):
+    error: _Word
+
+
+class _Followed(TypedDict):
+    exitcode: int | None
+    output: dict[_Word, str]
+    events: str
+    events_bytes: _Count
+    said: str
+    said_bytes: _Count
+    now: dict[str, Any]
+    now_s: _Seconds
+    is_more: bool
+
+
+class _Sent(TypedDict):
+    pass
+
+
+class _Records(TypedDict):
+    data: str
+    size: _Count
+
+
 _FORMS: Mapping[str, Any] = {
     "begun": _Begun, "ready": _Ready, "clock": _Clock, "names": _Names, "port": _Taken, "test": _Test, "places": _Places, "facts": _Facts,
-    "group": _Group,
+    "group": _Group, "start": _Started, "adopt": _Started, "follow": _Followed, "send": _Sent, "records": _Records,
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ SCHEMA = "unhang/hosts/1"
 # Of one link: all rungs together, and each direction of the bulk.
 _LINK_S, _BULK_S = 1.5, 0.25
 _SUSPECT_ROUNDS, _SUSPECTS_S = 5, 10.0
+_QUICK_ROUNDS = 6
 _FACTS_S, _NAMES_S, _ANSWER_S = 20.0, 15.0, 5.0
 _SLOW_LOOKUP_S = 1.0
 _CLOCK_ASKED, _CLOCK_S = 5, 1.0
@@ -53,7 +54,7 @@ AREAS = {
 class Asked:
     """`environ` is what the job will have set; `master` and `port` its rendezvous, None for the first host and the usual port.
 
-    `group` adds a real all_reduce over the hosts against which nothing was found.
+    `group` adds a real all_reduce over the hosts against which nothing was found; `quick` tries each host with a few others only, and no speeds.
     """
 
     hosts: tuple[Host, ...]
@@ -65,6 +66,7 @@ class Asked:
     master: str | None = None
     port: int = STORE_PORT
     group: bool = False
+    quick: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,8 @@ class Link:
 class Result:
     """`bad` are hosts that a finding names, alone or by an edge of theirs; `coverage` is the share of all directed pairs that were tried.
 
-    `smallest` is the share of the others' speed below which a slow link would have been told from noise.
+    `smallest` is the share of the others' speed below which a slow link would have been told from noise. `addresses` are those at which a host is
+    reached by the others.
     """
 
     schema: str = SCHEMA
@@ -92,6 +95,7 @@ class Result:
     bad: tuple[str, ...]
     coverage: float
     smallest: float | None
+    addresses: Mapping[str, str]
     took_s: float
 
 
@@ -158,6 +162,7 @@ class _Preflight:
                 bad=tuple(name for name in names if self.bad[name]),
                 coverage=edges.coverage(self.agents.names, self.probes),
                 smallest=edges.smallest(self.probes),
+                addresses=self.addresses,
                 took_s=time.monotonic() - begun,
             )
         )
@@ -433,7 +438,7 @@ class _Preflight:
         names = [name for name in self.agents.names if name not in self.unreachable]
         if len(names) < 2:
             return
-        planned = edges.rounds(names)
+        planned = edges.rounds(names)[: _QUICK_ROUNDS if self.asked.quick else None]
         for number, pairs in enumerate(planned, 1):
             self.progress(Text("links: round {i} of {n}", "链路：第 {i} 轮，共 {n} 轮").fill(i=number, n=len(planned)))
             await self._round(pairs)
@@ -457,7 +462,7 @@ class _Preflight:
                 "address": self.addresses[b],
                 "port": self.agents.hello[b]["port"],
                 "limit_s": _LINK_S,
-                "bulk_s": 0 if {a, b} & lost else _BULK_S,
+                "bulk_s": 0 if self.asked.quick or {a, b} & lost else _BULK_S,
             }
             for a, b in ready
         }

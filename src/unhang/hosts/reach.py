@@ -77,7 +77,9 @@ class Pipe:
             raise
         self._reading = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
 
-    def expect(self, host: str, number: int) -> asyncio.Future[Answer]:
+    def expect(self, host: str, number: int, *, allowed_bytes: int = 0) -> asyncio.Future[Answer]:
+        """Who answers to a question may send so much more in all."""
+        self._left[host] += allowed_bytes
         future = asyncio.get_running_loop().create_future()
         self.waiting[host, number] = future
         return future
@@ -243,14 +245,17 @@ class Agents:
             stage = "python"
         return Failure(stage=stage, said=lines[-1][:_MAX_SHOWN_CHARS] if lines else "")
 
-    async def ask(self, questions: Mapping[str, Mapping[str, Any]], *, limit_s: float) -> dict[str, Answer]:
-        """What hosts answer to one question each. A host that is silent for so long has failed, and is not asked again."""
+    async def ask(self, questions: Mapping[str, Mapping[str, Any]], *, limit_s: float, allowed_bytes: int = 0) -> dict[str, Answer]:
+        """What hosts answer to one question each. A host that is silent for so long has failed, and is not asked again.
+
+        `allowed_bytes` is what an answer may have beyond what preflights take in all.
+        """
         futures: dict[str, asyncio.Future[Answer]] = {}
         sends = []
         for name, question in questions.items():
             number = next(self._numbers)
             pipe = self._pipes[name]
-            futures[name] = pipe.expect(name, number)
+            futures[name] = pipe.expect(name, number, allowed_bytes=allowed_bytes)
             sends.append(pipe.send(json.dumps({"id": number, "to": pipe.to(name), **question}).encode() + b"\n"))
         if not futures:
             return {}

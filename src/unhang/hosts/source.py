@@ -8,7 +8,18 @@ from functools import cache
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
-_MODULES = ("hosts/agent.py", "errors.py", "fsio.py", "kernel_lines.py", "model.py", "patterns.py", "printable.py", "probes/worker.py", "text.py")
+_MODULES = (
+    "hosts/agent.py",
+    "hosts/job.py",
+    "errors.py",
+    "fsio.py",
+    "kernel_lines.py",
+    "model.py",
+    "patterns.py",
+    "printable.py",
+    "probes/worker.py",
+    "text.py",
+)
 # It needs msgspec.
 _NOT_THERE = ("snapshot_file.py",)
 LEAST_PYTHON = (3, 10)

@@ -421,6 +421,11 @@ class Attempt:
         """A signal that is none of ours: the training's processes that handle it get it."""
         self._family.pass_on(number)
 
+    def look(self) -> None:
+        """Take evidence of all ranks now, judge it, and leave them alone."""
+        if self._incidents.current is None and self.running() and not self._roster.closing:
+            self._spawn(self._alarm.look_now())
+
     def resize(self) -> None:
         """Our terminal has another size now."""
         for channel in self._channels:

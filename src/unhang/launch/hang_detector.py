@@ -160,6 +160,14 @@ class Alarm:
         if self._named is not None and not self._concluded:
             await self._wait_on(stall, self._named, reason)
 
+    async def look_now(self) -> None:
+        """Take evidence and draw a verdict because somebody asks, who may know of other hosts what is not known here."""
+        opened = self._incidents.open("hang", self._watch.stands(self._clock()))
+        opened.spares = True
+        await self._incidents.gather(opened, self._ground.everybody(opened.stall))
+        await self._ground.draw(opened)
+        self._after_incident()
+
     async def _reason(self, stall: Stall, seen: Mapping[int, Activity], now: float) -> _Reason | None:
         """Who keeps the others waiting; None if a rank executes that nobody waits for, or all of them wait under deadlines of the user's own."""
         starting = self._watch.rhythm.usual_gap_s is None

@@ -148,7 +148,7 @@ class Incidents:
     async def parted(self, opened: PendingIncident, situation: Situation) -> bool:
         """Whether the evidence shows that ranks wait in calls that do not fit each other, or for each other in a circle."""
         records = {state.rank: _record(state, opened, situation) for state in situation.states}
-        return await asyncio.to_thread(_parted, self._rundir, records, opened.at_s)
+        return await asyncio.to_thread(parted, self._rundir, records, opened.at_s)
 
     async def gather(self, opened: PendingIncident, asked: Sequence[EvidenceRequest], *, enough: asyncio.Event | None = None) -> None:
         """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
@@ -328,7 +328,7 @@ def _host_pids(host: Host) -> bool | None:
         return None
 
 
-def _parted(rundir: RunDir, records: Mapping[int, RankRecord], at_s: float) -> bool:
+def parted(rundir: RunDir, records: Mapping[int, RankRecord], at_s: float) -> bool:
     dumps: dict[int, Dump] = {}
     frames: dict[int, tuple[Frame, ...]] = {}
     for rank, record in records.items():

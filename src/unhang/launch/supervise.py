@@ -27,7 +27,7 @@ import msgspec
 from unhang import encoding, fsio
 from unhang.diagnosis.redact import redact_command
 from unhang.diagnosis.rerun_command import RunCommand
-from unhang.errors import EXIT_FOUND, EXIT_OK, interrupted_by
+from unhang.errors import EXIT_FOUND, interrupted_by
 from unhang.facts import processes, snapshot
 from unhang.facts.host import Host
 from unhang.launch import command as commands
@@ -115,6 +115,54 @@ class Remedying(Protocol):
     def after(self, result: Result, tell: Callable[[events.Event], None], cancelled: Callable[[], bool]) -> Changed | None: ...
 
 
+class EventLog:
+    """events.jsonl: writes each event down, hands it on, and keeps count. `began` is the start of the run as time.monotonic() has it."""
+
+    def __init__(self, rundir: RunDir, told: Callable[[events.Event], None]) -> None:
+        self._rundir, self._told = rundir, told
+        self._is_broken = False
+        self.began = time.monotonic()
+        self.incidents = 0
+        self.verdict: Verdict | None = None
+
+    def tell(self, event: events.Event) -> None:
+        if isinstance(event, events.Opened):
+            self.incidents += 1
+        elif isinstance(event, events.Abandoned):
+            self.incidents -= 1
+        elif isinstance(event, (events.Drawn, events.Revised)):
+            self.verdict = event.verdict
+        if not isinstance(event, (events.Pace, events.Revised)):
+            line: dict[str, Any] = {"s": round(time.monotonic() - self.began, 3), "event": type(event).__name__}
+            line |= msgspec.to_builtins(event)
+            if isinstance(event, events.Started):
+                line["command"] = redact_command(event.command)
+            if isinstance(event, events.Drawn):
+                primary = event.verdict.primary
+                line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
+            try:
+                with open(self._rundir.events, "ab", opener=fsio.open_private) as f:
+                    f.write(encoding.encode(line) + b"\n")
+            except OSError as e:
+                if not self._is_broken:
+                    self._is_broken = True
+                    self._told(events.Note(text=not_written(self._rundir.events, e)))
+        self._told(event)
+
+    def finish(self, result: Result, *, attempts: int, interrupts: Sequence[int]) -> Outcome:
+        """The last event, and what the run came to; `interrupts` are the signals that asked for its end."""
+        came_to: dict[str, Any] = {
+            "exitcode": exitcode_of(result, interrupts),
+            "attempts": attempts,
+            "incidents": self.incidents,
+            "elapsed_s": round(time.monotonic() - self.began, 3),
+            "run_dir": str(self._rundir.path),
+            "interrupted": result.interrupted or bool(interrupts),
+        }
+        self.tell(events.Finished(**came_to))
+        return Outcome(**came_to, verdict=self.verdict, steps=result.steps, steps_per_s=result.pace)
+
+
 class Supervisor:
     """Start with `run`. Call it in the main thread: it handles SIGINT and SIGTERM while it runs."""
 
@@ -139,7 +187,8 @@ class Supervisor:
         self._rundir = rundir
         self._options = options
         self._policy = policy
-        self._told = tell
+        self._log = EventLog(rundir, tell)
+        self._tell = self._log.tell
         self._sink = sink
         self._settings = dict(settings or {})
         self._described = described
@@ -155,13 +204,10 @@ class Supervisor:
         self._attempts = 0
         self._interrupts: list[int] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._incidents = 0
-        self._log_broken = False
-        self._verdict: Verdict | None = None
 
     def run(self) -> Outcome:
         """Run the command to its end, however many attempts that takes. Raises CommandNotFound, RunDirError."""
-        self._started = time.monotonic()
+        self._log.began = time.monotonic()
         terminate.adopt_orphans()
         version = environment.torch_version(self._command.python)
         if (remedying := self._remedying) is not None:
@@ -204,6 +250,8 @@ class Supervisor:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._interrupt, number)
         loop.add_signal_handler(signal.SIGWINCH, self._resize)
+        # Nobody sends it by accident, and whoever does not handle it ignores it: who sees other hosts as well asks for evidence so.
+        loop.add_signal_handler(signal.SIGURG, self._look)
         # Batch systems announce the end of the time so; handlers that save a checkpoint are the training's.
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             loop.add_signal_handler(number, self._pass_on, number)
@@ -216,7 +264,7 @@ class Supervisor:
             if self._was_interrupted() or (result.exitcode == 0 and not result.ended_by_us):
                 break
             failures.append(result)
-            why = self._why_not_again(failures, failures[alike:])
+            why = why_not_again(self._policy, failures, failures[alike:], None if self._is_changed else self._command)
             if why is None:
                 if await self._remedied(result):
                     alike = len(failures)
@@ -230,7 +278,7 @@ class Supervisor:
             if self._policy.on_failure == "restart":
                 self._tell(events.GaveUp(why=why))
             break
-        return self._finish(result, self._attempts)
+        return self._log.finish(result, attempts=self._attempts, interrupts=self._interrupts)
 
     async def _one(self, number: int, version: environment.Version | None) -> Result:
         environ = {**self._environ, **environment.evidence(version, self._environ, dumps=self._rundir.flight_of_torch(number))}
@@ -242,8 +290,8 @@ class Supervisor:
             options=self._options,
             tell=self._tell,
             sink=self._sink,
-            started=self._started,
-            first_incident=self._incidents + 1,
+            started=self._log.began,
+            first_incident=self._log.incidents + 1,
             host=self._host,
         )
         self._attempts += 1
@@ -287,26 +335,6 @@ class Supervisor:
             self._command = changed.command
             self._is_changed = True
 
-    def _why_not_again(self, failures: list[Result], alike: list[Result]) -> str | None:
-        """The reason for not starting again; None to start. `alike` are the newest failures, those with the same settings."""
-        result = failures[-1]
-        if result.incident is not None and result.incident.crashed_at_exit:
-            return "the training script had run to its end on all ranks: nothing is left to train"
-        if result.incident is not None and result.incident.hung_at_exit:
-            return "all ranks had left the process group or ended their script: nothing is left to train"
-        if self._policy.on_failure != "restart":
-            return f"--on-failure {self._policy.on_failure}"
-        if result.incident is not None and result.incident.kind == "world-size":
-            return "the processes do not form the training that was asked for; starting again would not change that"
-        if not self._is_changed and fails_always(result, self._command):
-            return "what was refused before the first step ended it: the same start would most likely be refused again"
-        if no_progress(alike):
-            when = f"after {result.steps} steps" if result.steps else "before the first optimizer step"
-            return f"the same failure again, each time {when}: starting again would not help"
-        if len(failures) > self._policy.max_restarts:
-            return f"--max-restarts {self._policy.max_restarts} is used up"
-        return None
-
     async def _free_port(self) -> None:
         """Wait, bounded, until the port that the command names can be bound again."""
         port = self._command.port
@@ -336,72 +364,52 @@ class Supervisor:
         if self._attempt is not None:
             self._attempt.pass_on(number)
 
+    def _look(self) -> None:
+        if self._attempt is not None:
+            self._attempt.look()
+
     def _resize(self) -> None:
         if self._attempt is not None:
             self._attempt.resize()
-
-    def _finish(self, result: Result, attempts: int) -> Outcome:
-        elapsed = time.monotonic() - self._started
-        interrupted = result.interrupted or self._was_interrupted()
-        if interrupted:
-            exitcode = interrupted_by(next(iter(self._interrupts), signal.SIGINT))
-        elif result.ended_by_us:
-            exitcode = EXIT_FOUND
-        elif result.exitcode == 0:
-            exitcode = EXIT_OK
-        else:
-            # Shells report a process that died of signal N as 128 + N.
-            exitcode = result.exitcode if result.exitcode > 0 else 128 - result.exitcode
-        self._tell(
-            events.Finished(
-                exitcode=exitcode,
-                attempts=attempts,
-                incidents=self._incidents,
-                elapsed_s=round(elapsed, 3),
-                run_dir=str(self._rundir.path),
-                interrupted=interrupted,
-            )
-        )
-        return Outcome(
-            exitcode=exitcode,
-            attempts=attempts,
-            incidents=self._incidents,
-            elapsed_s=round(elapsed, 3),
-            interrupted=interrupted,
-            run_dir=str(self._rundir.path),
-            verdict=self._verdict,
-            steps=result.steps,
-            steps_per_s=result.pace,
-        )
-
-    def _tell(self, event: events.Event) -> None:
-        if isinstance(event, events.Opened):
-            self._incidents += 1
-        elif isinstance(event, events.Abandoned):
-            self._incidents -= 1
-        elif isinstance(event, (events.Drawn, events.Revised)):
-            self._verdict = event.verdict
-        if not isinstance(event, (events.Pace, events.Revised)):
-            line: dict[str, Any] = {"s": round(time.monotonic() - self._started, 3), "event": type(event).__name__}
-            line |= msgspec.to_builtins(event)
-            if isinstance(event, events.Started):
-                line["command"] = redact_command(event.command)
-            if isinstance(event, events.Drawn):
-                primary = event.verdict.primary
-                line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
-            try:
-                with open(self._rundir.events, "ab", opener=fsio.open_private) as f:
-                    f.write(encoding.encode(line) + b"\n")
-            except OSError as e:
-                if not self._log_broken:
-                    self._log_broken = True
-                    self._told(events.Note(text=not_written(self._rundir.events, e)))
-        self._told(event)
 
 
 def _redacted(typed: RunCommand) -> RunCommand:
     words = redact_command((*typed.options, *typed.command))
     return RunCommand(options=words[: len(typed.options)], command=words[len(typed.options) :])
+
+
+def exitcode_of(result: Result, interrupts: Sequence[int]) -> int:
+    """What `unhang run` returns."""
+    if result.interrupted or interrupts:
+        return interrupted_by(next(iter(interrupts), signal.SIGINT))
+    if result.ended_by_us:
+        return EXIT_FOUND
+    # Shells report a process that died of signal N as 128 + N.
+    return result.exitcode if result.exitcode >= 0 else 128 - result.exitcode
+
+
+def why_not_again(policy: Policy, failures: Sequence[Result], alike: Sequence[Result], command: Command | None = None) -> str | None:
+    """The reason for not starting again; None to start. `alike` are the newest failures, those with the same settings.
+
+    `command`: what would be started again as it was.
+    """
+    result = failures[-1]
+    if result.incident is not None and result.incident.crashed_at_exit:
+        return "the training script had run to its end on all ranks: nothing is left to train"
+    if result.incident is not None and result.incident.hung_at_exit:
+        return "all ranks had left the process group or ended their script: nothing is left to train"
+    if policy.on_failure != "restart":
+        return f"--on-failure {policy.on_failure}"
+    if result.incident is not None and result.incident.kind == "world-size":
+        return "the processes do not form the training that was asked for; starting again would not change that"
+    if command is not None and fails_always(result, command):
+        return "what was refused before the first step ended it: the same start would most likely be refused again"
+    if no_progress(alike):
+        when = f"after {result.steps} steps" if result.steps else "before the first optimizer step"
+        return f"the same failure again, each time {when}: starting again would not help"
+    if len(failures) > policy.max_restarts:
+        return f"--max-restarts {policy.max_restarts} is used up"
+    return None
 
 
 def fails_always(result: Result, command: Command) -> bool:

@@ -252,7 +252,8 @@ class Incident:
     `guards` are those of the lines in the flight recorders; stacks carry their own (`Frame.guards`). `oom_kills` counts the OOM killer's
     victims in the memory cgroup since the start of the run; None where that cannot be read. `uptime_s` is how long the machine had been up, by which
     lines of its kernel log are dated. `host_pids`: our pids are the host's, as the kernel log has them; False in a container with pids of its own.
-    `elsewhere`: where each rank was told to meet the others, if some of them were told to meet elsewhere, and are not watched.
+    `elsewhere`: where each rank was told to meet the others, if some of them were told to meet elsewhere, and are not watched. `lost`: hosts of a
+    training over several that no longer answer, with their ranks.
     """
 
     schema: str = INCIDENT_SCHEMA
@@ -276,6 +277,7 @@ class Incident:
     host_pids: bool | None = None
     ras: str | None = None
     elsewhere: dict[int, str] = field(default_factory=dict)
+    lost: dict[str, tuple[int, ...]] = field(default_factory=dict)
     ranks: tuple[RankRecord, ...] = ()
     logs: tuple[LogRef, ...] = ()
     guards: tuple[GuardedLine, ...] = ()

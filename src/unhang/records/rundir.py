@@ -177,6 +177,15 @@ class RunDir:
         return self.path / "host.json"
 
     @property
+    def hosts(self) -> Path:
+        """What is under way on which hosts, of a training over several."""
+        return self.path / "hosts.json"
+
+    def on_host(self, name: str, attempt: int) -> Path:
+        """Where the run directory of one of several hosts lies, on that host."""
+        return self.path / "hosts" / f"{name}-{attempt}"
+
+    @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
 

@@ -45,6 +45,12 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("NCCL's own view of the job (RAS)", "NCCL 自身对任务的了解（RAS）"),
     ("NCCL_RAS_ENABLE=0 turns it off", "NCCL_RAS_ENABLE=0 关闭了它"),
     ("cannot be kept: {}", "无法保存：{}"),
+    ("evidence of {}", "{} 的证据"),
+    ("cannot be copied: {}", "无法复制：{}"),
+    ("it was not brought here", "未能取到此处"),
+    ("{} has a rank of that number, too", "{} 上也有同编号的 rank"),
+    ("it no longer answers", "它不再应答"),
+    ("its run ended with exit code {}", "它的运行以退出码 {} 结束"),
     ("the log {}", "日志 {}"),
     # runs, attempts, incidents
     ("{} other run{} in {}", "{2} 中另有 {0} 次运行"),

@@ -1,0 +1,204 @@
+"""What `unhang run --hosts` does once its options are known."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn, get_args
+
+import typer
+
+from unhang import encoding
+from unhang.cli import caches, doctor_hosts, running
+from unhang.diagnosis.redact import redact_command
+from unhang.errors import RunDirError, UnhangError
+from unhang.facts import processes
+from unhang.facts.host import Host
+from unhang.hosts import preflight, training
+from unhang.hosts.attempt import LAUNCHERS, Job
+from unhang.launch import command as commands
+from unhang.launch import events, patience, supervise
+from unhang.model import ProcessId
+from unhang.records.rundir import RUN_SCHEMA, RunDir, not_written
+from unhang.report import hosts as report
+from unhang.report import language, markdown, screen
+from unhang.report.live_line import Live
+
+# Of what is written each second.
+_FRESH_S = 15.0
+
+
+def run(request: running.Request) -> NoReturn:
+    """Run it and leave with its exit code. Raises UnhangError."""
+    running.check_on_failure(request)
+    assert request.hosts is not None
+    alone = {
+        "--dry-run": request.dry_run,
+        "--fallback": request.fallback not in (None, "off"),
+        "--fallback-limit": request.fallback_limit_s,
+        "--trial-command": request.trial_command,
+        "--trial-limit": request.trial_limit_s,
+        "--forget": request.forget,
+    }
+    for option in (option for option, given in alone.items() if given):
+        raise UnhangError(f"{option} does not go with --hosts", hint="leave one of them out")
+    hosts, by = doctor_hosts.named(request.hosts)
+    if by != "ssh":
+        raise UnhangError("a training is followed over ssh: --hosts slurm is for doctor", hint='unhang run --hosts "$SLURM_JOB_NODELIST"')
+    words = request.words[1:] if request.words[:1] == ("--",) else request.words
+    if not words:
+        raise UnhangError("there is no command behind --", hint="unhang run --hosts FILE -n 8 train.py")
+    if not (request.module or commands.is_script(words[0]) or Path(words[0]).name in LAUNCHERS):
+        raise UnhangError(
+            f"--hosts starts a Python script or module on each host; {words[0]} is a command of its own", hint="unhang run --hosts FILE -n 8 train.py"
+        )
+    if request.preflight not in get_args(training.Preflight):
+        raise UnhangError(f"--preflight {request.preflight}: it is one of {', '.join(get_args(training.Preflight))}")
+    least, most = _nodes(request, len(hosts))
+    python, environ = request.python or sys.executable, doctor_hosts.handed_on()
+    rundir = RunDir.create(
+        lambda: (request.run_dir or supervise.run_path(Path("runs"), Path(words[0]).stem)).absolute(), private=bool(request.private)
+    )
+    slots = {host.slots or 1 for host in hosts}
+    if len(slots) > 1 and request.nproc_per_node is None:
+        raise UnhangError(f"{request.hosts} gives its hosts different numbers of slots", hint="give one for all: -n 8")
+    per_host = request.nproc_per_node or slots.pop()
+    rundir.write(
+        rundir.run,
+        {
+            "schema": RUN_SCHEMA,
+            "command": redact_command(words),
+            "cwd": str(Path.cwd()),
+            "python": python,
+            "world_size": per_host * most,
+            "supervisor": processes.identity(Host(), os.getpid()),
+            "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        },
+    )
+    asked = training.Asked(
+        looked_at=preflight.Asked(
+            hosts=hosts,
+            python=python,
+            ssh=tuple(word for given in request.ssh for word in shlex.split(given)),
+            by=by,
+            environ=environ,
+            places=(str(Path.cwd()),),
+        ),
+        job=Job(
+            words=words,
+            module=request.module,
+            per_host=per_host,
+            python=python,
+            cwd=str(Path.cwd()),
+            environ=environ,
+            options=_options(request),
+            hang_after_s=request.hang_after_s,
+            startup_s=request.startup_s,
+        ),
+        policy=supervise.Policy(on_failure=request.on_failure, max_restarts=request.max_restarts),  # type: ignore[arg-type]
+        preflight=request.preflight,  # type: ignore[arg-type]
+        least=least,
+        most=most,
+    )
+    _go(asked, rundir, lambda t: t.run(), prefix=request.prefix, quiet=request.quiet, as_json=request.as_json)
+
+
+def attach(folder: Path, *, prefix: bool, quiet: bool, as_json: bool) -> NoReturn:
+    """Go on with what another `unhang run` has left, and leave with its exit code. Raises UnhangError."""
+    rundir = RunDir.open(folder.absolute())
+    if not rundir.is_trusted:
+        # It names options of ssh, and a Python.
+        raise RunDirError(f"{folder} belongs to another user, or anybody may write to it")
+    if not rundir.hosts.exists():
+        raise RunDirError(f"{folder} is no run over several hosts: it has no {rundir.hosts.name}")
+    left = rundir.read(rundir.hosts, training.Resumable)
+    run = rundir.read(rundir.run, _Run)
+    lives = run.supervisor is not None and processes.is_alive(Host(), run.supervisor)
+    if run.supervisor is not None and (lives or (lives is None and rundir.now.exists() and time.time() - rundir.now.stat().st_mtime < _FRESH_S)):
+        raise RunDirError(f"its unhang run still lives: process {run.supervisor.pid} of {run.supervisor.host}")
+    rundir.write(rundir.run, {**rundir.read(rundir.run, dict), "supervisor": processes.identity(Host(), os.getpid())})
+    asked, environ = left.asked, doctor_hosts.handed_on()
+    asked = replace(asked, job=replace(asked.job, environ=environ), looked_at=replace(asked.looked_at, environ=environ))
+    if not left.can_restart:
+        # Its words are not known any more: a credential was among them.
+        asked = replace(asked, policy=replace(asked.policy, max_restarts=0))
+    since = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(run.started)
+    _go(asked, rundir, lambda t: t.attach(left, elapsed_s=since.total_seconds()), prefix=prefix, quiet=quiet, as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    started: str
+    supervisor: ProcessId | None = None
+
+
+def _go(
+    asked: training.Asked,
+    rundir: RunDir,
+    way: Callable[[training.Training], supervise.Outcome],
+    *,
+    prefix: bool,
+    quiet: bool,
+    as_json: bool,
+) -> NoReturn:
+    live = Live(prefix=prefix, quiet=quiet, output_to_stderr=as_json, run_dir=str(rundir.path))
+
+    def tell(event: events.Event) -> None:
+        live.tell(event)
+        if isinstance(event, events.Drawn):
+            try:
+                rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode("utf-8", "replace"))
+            except OSError as e:
+                live.tell(events.Note(text=not_written(rundir.report, e)))
+
+    folder, job = caches.folder(), asked.job
+    trainer = training.Training(
+        asked,
+        rundir=rundir,
+        patience=patience.Patience(
+            hang_after_s=job.hang_after_s, startup_s=job.startup_s, script=job.words[0], path=None if folder is None else folder / patience.FILE
+        ),
+        tell=tell,
+        sink=live.output,
+        found=lambda result: report.render(result, screen.console(stderr=True), lang=language.chosen(None)),
+    )
+    try:
+        outcome = way(trainer)
+    finally:
+        live.close()
+    if outcome.verdict is not None and not outcome.interrupted:
+        running.write_report(rundir, outcome.verdict)
+    if as_json:
+        screen.echo(encoding.encode(outcome).decode())
+    raise typer.Exit(outcome.exitcode)
+
+
+def _nodes(request: running.Request, hosts: int) -> tuple[int, int]:
+    """How many hosts an attempt has, at least and at most."""
+    given = request.nnodes or str(hosts - request.spares)
+    least, _, most = given.partition(":")
+    if not (least.isdecimal() and (most or least).isdecimal() and 1 <= int(least) <= int(most or least) <= hosts - request.spares):
+        raise UnhangError(f"--nnodes {given} cannot be met by {hosts} hosts with {request.spares} spares", hint="--nnodes MIN:MAX")
+    return int(least), int(most or least)
+
+
+def _options(request: running.Request) -> tuple[str, ...]:
+    """Those of the hosts' own runs."""
+    given: dict[str, object] = {
+        "--startup": request.startup_s,
+        "--hang-after": request.hang_after_s,
+        "--preset": request.preset,
+        "--timeout": request.timeout,
+    }
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    return (
+        *words,
+        *(word for setting in request.settings for word in ("--set", setting)),
+        *(("--no-world-check",) if not request.check_world else ()),
+    )

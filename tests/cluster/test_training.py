@@ -1,0 +1,162 @@
+"""`unhang run --hosts` on hosts that are namespaces: one run, one verdict from all hosts, and nothing left on any of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.cluster.hosts import SBIN, Cluster
+from tests.cluster.test_hosts import hosts_can_be_made  # noqa: F401
+from tests.cluster.test_preflight import nobody_is_left
+
+pytestmark = pytest.mark.integration
+
+UNHANG = Path(sys.executable).with_name("unhang")
+SCRIPT = """
+import datetime, os, sys, time
+import torch, torch.distributed as dist
+
+fault, steps = sys.argv[1], int(sys.argv[2])
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
+torch.manual_seed(7)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+
+
+for i in range(steps):
+    step()
+    if rank == 0:
+        print("step", i, flush=True)
+    if fault == "loop" and i == 40 and rank == 2:
+        while True:  # endless
+            pass
+    if fault == "raise" and i == 40 and rank == 1:
+        raise ValueError("bad batch")
+    if fault == "mismatch" and i == 40:
+        dist.all_reduce(torch.ones(4 if rank else 8))
+dist.destroy_process_group()
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, and what the verdict says of it."""
+
+    id: str
+    word: str
+    cause: str | None
+    ranks: tuple[int, ...] = ()
+    code: int = 1
+
+
+FAULTS = [
+    Fault("T1 clean", "", None, code=0),
+    Fault("T11 endless loop", "loop", "process-stuck", (2,)),
+    Fault("T12 mismatch", "mismatch", "collective-mismatch"),
+    Fault("an exception", "raise", "rank-exception", (1,)),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(3, tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def trained(cluster, folder, *more, fault="", steps=60, hosts="node[1-3]"):
+    (folder / "train.py").write_text(SCRIPT)
+    words = ["--hosts", hosts, "--run-dir", str(folder / "run"), "--max-restarts", "0", *more]
+    return at_login(cluster, folder, *words, "train.py", fault or "none", str(steps))
+
+
+def at_login(cluster, folder, *words):
+    inside = ["env", f"PATH={SBIN}", "GLOO_SOCKET_IFNAME=eth0", "sh", "-c", f'cd {folder} && exec "$@"', "sh", str(UNHANG), "run", "--json", *words]
+    return subprocess.Popen(cluster.login.inside(*inside), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+
+
+def result(process):
+    out, err = process.communicate(timeout=400)
+    return process.returncode, json.loads(out.splitlines()[-1]) if out else {}, err
+
+
+def until_step(folder, step, attempt=0):
+    """Until rank 0 has taken so many steps, as it comes through the pipe."""
+    log, until = folder / f"run/logs/attempt-{attempt}/rank0.out", time.monotonic() + 200
+    while time.monotonic() < until:
+        if log.exists() and f"step {step}\n" in log.read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"no step {step}: {sorted(folder.rglob('*'))}")
+
+
+@pytest.mark.parametrize("fault", [pytest.param(f, id=f.id) for f in FAULTS])
+def test_a_fault_has_one_verdict(cluster, tmp_path, fault):
+    code, told, err = result(trained(cluster, tmp_path, "--hang-after", "10", fault=fault.word))
+    primary = (told["verdict"] or {}).get("primary")
+    assert (code, primary and primary["cause"]) == (fault.code, fault.cause), err
+    if fault.ranks:
+        assert tuple(primary["ranks"]) == fault.ranks
+    assert nobody_is_left(cluster)
+
+
+def test_a_link_that_comes_back_costs_nothing(cluster, tmp_path):
+    process = trained(cluster, tmp_path, steps=300)
+    until_step(tmp_path, 20)
+    cluster.link(2, "down")
+    time.sleep(4)
+    cluster.link(2, "up")
+    code, told, err = result(process)
+    # TCP tries again at growing intervals: the stall may be long enough for a verdict.
+    assert (code, told["attempts"]) == (0, 1), err
+    assert nobody_is_left(cluster)
+
+
+def test_a_coordinator_that_was_killed_leaves_a_training_that_another_goes_on_with(cluster, tmp_path):
+    first = trained(cluster, tmp_path, steps=400)
+    until_step(tmp_path, 20)
+    # Of the process itself: nsenter has a child.
+    cluster.login.run(f"kill -9 {json.loads((tmp_path / 'run/run.json').read_text())['supervisor']['pid']}")
+    first.communicate(timeout=60)
+    code, told, err = result(at_login(cluster, tmp_path, "--attach", "run"))
+    assert (code, told["attempts"], told["verdict"]) == (0, 1, None), err
+    # Nothing was brought twice, and nothing is missing.
+    assert (tmp_path / "run/logs/attempt-0/rank0.out").read_text().split() == [w for i in range(400) for w in ("step", str(i))]
+    assert nobody_is_left(cluster)
+
+
+def test_hosts_that_are_all_silent_are_looked_for(cluster, tmp_path):
+    process = trained(cluster, tmp_path, steps=500)
+    until_step(tmp_path, 20)
+    cluster.link(0, "down")
+    time.sleep(20)
+    cluster.link(0, "up")
+    code, told, err = result(process)
+    assert (code, told["attempts"], told["verdict"]) == (0, 1, None), err
+    assert nobody_is_left(cluster)
+
+
+def test_a_lost_host_is_named_and_a_spare_takes_its_place(tmp_path):
+    """The first host, at which the others meet: nothing is special about it."""
+    with Cluster(3, tmp_path / "cluster") as cluster:
+        process = trained(cluster, tmp_path, "--spares", "1", "--max-restarts", "1", steps=100)
+        until_step(tmp_path, 20)
+        cluster[1].kill()
+        code, told, err = result(process)
+        assert (code, told.get("attempts")) == (0, 2), (told, err)
+        primary = told["verdict"]["primary"]
+        assert (primary["cause"], primary["standing"], primary["hosts"], primary["ranks"]) == ("host-lost", "established", ["node1"], [0]), err
+        assert json.loads((tmp_path / "run/hosts.json").read_text())["hosts"] == ["node2", "node3"]
+        assert nobody_is_left(cluster)
