@@ -445,6 +445,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("a training is followed over ssh: --hosts slurm is for doctor", "训练通过 ssh 跟踪：--hosts slurm 只用于 doctor"),
     ("{} gives its hosts different numbers of slots", "{} 给各主机的 slots 数不同"),
     ("{} gives no free port", "{} 没有给出空闲端口"),
+    ("give one for all: {}", "请为所有主机指定同一个值：{}"),
     ("no verdict: {}: {}", "没有结论：{}：{}"),
     ("what runs there goes on: {}", "那里的训练仍在继续：{}"),
     ("there is no command behind --", "-- 之后没有命令"),
