@@ -62,13 +62,13 @@ def run(request: running.Request) -> NoReturn:
         raise UnhangError(f"--preflight {request.preflight}: it is one of {', '.join(get_args(training.Preflight))}")
     least, most = _nodes(request, len(hosts))
     python, environ = request.python or sys.executable, doctor_hosts.handed_on()
-    rundir = RunDir.create(
-        lambda: (request.run_dir or supervise.run_path(Path("runs"), Path(words[0]).stem)).absolute(), private=bool(request.private)
-    )
     slots = {host.slots or 1 for host in hosts}
     if len(slots) > 1 and request.nproc_per_node is None:
         raise UnhangError(f"{request.hosts} gives its hosts different numbers of slots", hint="give one for all: -n 8")
     per_host = request.nproc_per_node or slots.pop()
+    rundir = RunDir.create(
+        lambda: (request.run_dir or supervise.run_path(Path("runs"), Path(words[0]).stem)).absolute(), private=bool(request.private)
+    )
     rundir.write(
         rundir.run,
         {

@@ -25,8 +25,8 @@ def _in_run(picture: IncidentView) -> Finding | None:
         says = Text("{hosts} no longer answer, with {who} on them", "{hosts} 不再应答，其上有 {who}")
     waiting = Text("; {others}", "；{others}").fill(others=text.waiting(picture)) if picture.waits else NOTHING
     return CAUSE.finding(
-        # Whoever gets on without it has lost nothing.
-        standing="established" if harmed else "likely",
+        # Whoever gets on without it has lost nothing, and where the others wait for a rank that answers, that one may be why.
+        standing="established" if harmed and not picture.missing else "likely",
         says=says.fill(hosts=", ".join(hosts), who=text.ranks(numbers)) + waiting,
         ranks=numbers,
         hosts=hosts,
