@@ -36,7 +36,7 @@ class Simulated(Agents):
 
     def __init__(self, hosts: int, noise: float) -> None:
         named = tuple(Host(name=f"n{i:05d}", login="") for i in range(hosts))
-        super().__init__([Pipe((), named, labelled=True)])
+        super().__init__([Pipe(named, labelled=True)])
         self.hello = {host.name: {"port": i + 1, "reached_at": _address(i)} for i, host in enumerate(named)}
         self._noise, self._drawn = noise, random.Random(hosts)
         self._number = {host.name: i for i, host in enumerate(named)}

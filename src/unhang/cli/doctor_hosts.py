@@ -14,7 +14,7 @@ from unhang.cli import json_errors
 from unhang.cli.stderr import say
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
-from unhang.hosts import hostlist, preflight
+from unhang.hosts import hostlist, join, preflight
 from unhang.hosts.hostlist import Host
 from unhang.report import screen
 from unhang.report.language import Language
@@ -24,10 +24,10 @@ from unhang.text import Text
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "RCCL_", "UCX_", "CUDA_VISIBLE_DEVICES", "HF_", "OMP_", "PYTHONPATH", "UNHANG_")
 
 
-def named(given: str) -> tuple[tuple[Host, ...], str]:
+def named(given: str) -> tuple[tuple[Host, ...], preflight.By]:
     """The hosts, and the program that leads to them. Raises UnhangError."""
     hosts = hostlist.read(given, os.environ)
-    by = "srun" if given == "slurm" else "ssh"
+    by: preflight.By = "srun" if given == "slurm" else "ssh"
     if shutil.which(by) is None:
         raise UnhangError(f"there is no {by} on this host", hint="install OpenSSH's client" if by == "ssh" else "log in where Slurm is")
     return hosts, by
@@ -35,7 +35,7 @@ def named(given: str) -> tuple[tuple[Host, ...], str]:
 
 def handed_on() -> dict[str, str]:
     """Variables that are set here and meant for the hosts, but for credentials."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
+    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and name != join.SECRET}
     clean = redact_data(found)
     return {name: value for name, value in found.items() if clean.get(name) == value}
 

@@ -82,13 +82,22 @@ def run(
     ] = None,
     hosts: Annotated[
         str | None,
-        typer.Option(metavar="HOSTS", help="Run on several hosts, over ssh: a file, or node[1-8,11]. -n is for each."),
+        typer.Option(metavar="HOSTS", help="Run on several hosts: a file or node[1-8,11], over ssh; or slurm, for this allocation. -n is for each."),
     ] = None,
     ssh: Annotated[list[str] | None, typer.Option("--ssh", metavar="WORDS", help="With --hosts: options of ssh; may be given several times.")] = None,
     preflight: Annotated[str, typer.Option(metavar="off|quick|full", help="With --hosts: look at hosts and links first.")] = "quick",
     nnodes: Annotated[
-        str | None, typer.Option(metavar="MIN:MAX", help="With --hosts: train on so many of them; the others are spares.", show_default="all")
+        str | None,
+        typer.Option(metavar="MIN:MAX", help="With --hosts: train on so many of them. Without: so many hosts run this command.", show_default="all"),
     ] = None,
+    node_rank: Annotated[
+        int | None,
+        typer.Option(min=0, help="The same command on each host: which one this is.", show_default="NODE_RANK and the like"),
+    ] = None,
+    master_addr: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="... and where the first one is joined by the others.", show_default="MASTER_ADDR")
+    ] = None,
+    master_port: Annotated[int | None, typer.Option(min=1, max=65535, help="... and its port.", show_default="MASTER_PORT, or 29500")] = None,
     spares: Annotated[int, typer.Option(min=0, help="With --hosts: keep so many of them for those that fail.")] = 0,
     attach: Annotated[
         Path | None,
@@ -126,13 +135,19 @@ def run(
     from unhang.cli import running
 
     start = running.run
-    if hosts is not None or attach is not None:
+    is_one_of_several = hosts is None and attach is None and nnodes is not None
+    if hosts is not None or attach is not None or is_one_of_several:
         # It asks for much that a run on this host does without.
         from unhang.cli import running_hosts
 
         start = running_hosts.run
-    elif ssh or nnodes or spares:
-        raise UnhangError("--ssh, --nnodes and --spares are for --hosts")
+    if hosts is None and (ssh or spares):
+        raise UnhangError("--ssh and --spares are for --hosts")
+    if not is_one_of_several and not (node_rank is None and master_addr is None and master_port is None):
+        raise UnhangError(
+            "--node-rank, --master-addr and --master-port go with --nnodes, without --hosts",
+            hint="unhang run --nnodes 2 --node-rank 0 --master-addr node1 -n 8 train.py",
+        )
     if attach is not None:
         running_hosts.attach(attach, prefix=prefix, quiet=quiet, as_json=as_json)
     start(
@@ -166,6 +181,9 @@ def run(
             ssh=tuple(ssh or ()),
             preflight=preflight,
             nnodes=nnodes,
+            node_rank=node_rank,
+            master_addr=master_addr,
+            master_port=master_port,
             spares=spares,
             check_world=not no_world_check,
             dry_run=dry_run,

@@ -67,6 +67,9 @@ class Request:
     ssh: tuple[str, ...] = ()
     preflight: str = "quick"
     nnodes: str | None = None
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
     spares: int = 0
     dry_run: bool
     as_json: bool

@@ -20,7 +20,7 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import RunDirError, UnhangError
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.hosts import preflight, training
+from unhang.hosts import hostlist, join, preflight, training
 from unhang.hosts.attempt import LAUNCHERS, Job
 from unhang.launch import command as commands
 from unhang.launch import events, patience, supervise
@@ -37,7 +37,6 @@ _FRESH_S = 15.0
 def run(request: running.Request) -> NoReturn:
     """Run it and leave with its exit code. Raises UnhangError."""
     running.check_on_failure(request)
-    assert request.hosts is not None
     alone = {
         "--dry-run": request.dry_run,
         "--fallback": request.fallback not in (None, "off"),
@@ -47,10 +46,7 @@ def run(request: running.Request) -> NoReturn:
         "--forget": request.forget,
     }
     for option in (option for option, given in alone.items() if given):
-        raise UnhangError(f"{option} does not go with --hosts", hint="leave one of them out")
-    hosts, by = doctor_hosts.named(request.hosts)
-    if by != "ssh":
-        raise UnhangError("a training is followed over ssh: --hosts slurm is for doctor", hint='unhang run --hosts "$SLURM_JOB_NODELIST"')
+        raise UnhangError(f"{option} does not go with several hosts", hint="leave it out")
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     if not words:
         raise UnhangError("there is no command behind --", hint="unhang run --hosts FILE -n 8 train.py")
@@ -60,9 +56,20 @@ def run(request: running.Request) -> NoReturn:
         )
     if request.preflight not in get_args(training.Preflight):
         raise UnhangError(f"--preflight {request.preflight}: it is one of {', '.join(get_args(training.Preflight))}")
-    least, most = _nodes(request, len(hosts))
+    if request.hosts is None:
+        meets = _meets(request)
+        least, most = meets.least, meets.most
+        hosts: tuple[hostlist.Host, ...] = ()
+        by: preflight.By = "join"
+        if meets.node_rank > 0:
+            exitcode, says = join.join(meets.address, meets.port, meets.node_rank, say=_say)
+            _say(says or f"the training has ended with exit code {exitcode}")
+            raise typer.Exit(exitcode)
+    else:
+        meets, (hosts, by) = None, doctor_hosts.named(request.hosts)
+        least, most = _nodes(request, len(hosts))
     python, environ = request.python or sys.executable, doctor_hosts.handed_on()
-    slots = {host.slots or 1 for host in hosts}
+    slots = {host.slots or 1 for host in hosts} or {1}
     if len(slots) > 1 and request.nproc_per_node is None:
         raise UnhangError(f"{request.hosts} gives its hosts different numbers of slots", hint="give one for all: -n 8")
     per_host = request.nproc_per_node or slots.pop()
@@ -89,6 +96,8 @@ def run(request: running.Request) -> NoReturn:
             by=by,
             environ=environ,
             places=(str(Path.cwd()),),
+            master=None if meets is None else meets.address,
+            port=0,
         ),
         job=Job(
             words=words,
@@ -106,7 +115,55 @@ def run(request: running.Request) -> NoReturn:
         least=least,
         most=most,
     )
-    _go(asked, rundir, lambda t: t.run(), prefix=request.prefix, quiet=request.quiet, as_json=request.as_json)
+    _go(
+        asked,
+        rundir,
+        lambda t: t.run(),
+        meeting=None if meets is None else lambda tell: join.Meeting(meets.address, meets.port, meets.most, tell=tell),
+        prefix=request.prefix,
+        quiet=request.quiet,
+        as_json=request.as_json,
+    )
+
+
+def _say(text: str) -> None:
+    screen.echo(f"unhang: {text}", stderr=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Meets:
+    """Where hosts that were started one by one meet, which of them this one is, and how many there are at least and at most."""
+
+    address: str
+    port: int
+    node_rank: int
+    least: int
+    most: int
+
+
+def _meets(request: running.Request) -> _Meets:
+    """From options, and what launchers, operators and schedulers set on each host. Raises UnhangError."""
+    rank = _given(request.node_rank, "NODE_RANK", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID")
+    address = _given(request.master_addr, "MASTER_ADDR", "PET_MASTER_ADDR")
+    port = _given(request.master_port, "MASTER_PORT", "PET_MASTER_PORT") or str(preflight.STORE_PORT)
+    least, _, most = (request.nnodes or "").partition(":")
+    if not (least.isdecimal() and (most or least).isdecimal() and 1 <= int(least) <= int(most or least) <= hostlist.MOST):
+        raise UnhangError(f"--nnodes {request.nnodes} is no number of hosts", hint="--nnodes 8, or --nnodes 6:8")
+    if rank is None or not rank.isdecimal() or int(rank) >= int(most or least):
+        raise UnhangError(
+            f"which of the {most or least} hosts this is, --node-rank does not say: {'it is missing' if rank is None else rank}",
+            hint=f"--node-rank 0 to {int(most or least) - 1}",
+        )
+    if address is None:
+        raise UnhangError("where the hosts meet is missing: --master-addr", hint="a name or address of the first host, at which the others reach it")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UnhangError(f"MASTER_PORT={port} is no port", hint="--master-port 29500")
+    join.secret()
+    return _Meets(address=address, port=int(port), node_rank=int(rank), least=int(least), most=int(most or least))
+
+
+def _given(option: object, *names: str) -> str | None:
+    return str(option) if option is not None else next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
 def attach(folder: Path, *, prefix: bool, quiet: bool, as_json: bool) -> NoReturn:
@@ -118,6 +175,8 @@ def attach(folder: Path, *, prefix: bool, quiet: bool, as_json: bool) -> NoRetur
     if not rundir.hosts.exists():
         raise RunDirError(f"{folder} is no run over several hosts: it has no {rundir.hosts.name}")
     left = rundir.read(rundir.hosts, training.Resumable)
+    if left.asked.looked_at.by != "ssh":
+        raise RunDirError(f"the hosts of {folder} were not reached over ssh: there is no way back to them")
     run = rundir.read(rundir.run, _Run)
     lives = run.supervisor is not None and processes.is_alive(Host(), run.supervisor)
     if run.supervisor is not None and (lives or (lives is None and rundir.now.exists() and time.time() - rundir.now.stat().st_mtime < _FRESH_S)):
@@ -143,6 +202,7 @@ def _go(
     rundir: RunDir,
     way: Callable[[training.Training], supervise.Outcome],
     *,
+    meeting: Callable[[Callable[[str], None]], join.Meeting] | None = None,
     prefix: bool,
     quiet: bool,
     as_json: bool,
@@ -167,6 +227,7 @@ def _go(
         tell=tell,
         sink=live.output,
         found=lambda result: report.render(result, screen.console(stderr=True), lang=language.chosen(None)),
+        meeting=meeting,
     )
     try:
         outcome = way(trainer)

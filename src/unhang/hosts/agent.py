@@ -358,8 +358,8 @@ def _answer(asked: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Serve until the pipe closes."""
-    # The address at which ssh found this host: client, its port, server, its port.
-    reached_at = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
+    # The address at which ssh found this host (client, its port, server, its port), or by which it joined.
+    reached_at = os.environ.pop("UNHANG_REACHED_AT", "") or [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
     say({"id": 0, "port": listen(), "name": socket.gethostname(), "python": sys.executable, "pid": os.getpid(), "reached_at": reached_at})
     for line in sys.stdin.buffer:
         try:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Literal
 
 from unhang.diagnosis import doctor
 from unhang.diagnosis.redact import redact, redact_data
@@ -20,7 +21,7 @@ from unhang.hosts import compare, edges, group
 from unhang.hosts.compare import named, odd
 from unhang.hosts.edges import Edge, Fault, Probe
 from unhang.hosts.hostlist import Host
-from unhang.hosts.reach import Agents, Answer, Failure, reached
+from unhang.hosts.reach import Agents, Answer, Failure, pipes, reached
 from unhang.knowledge import catalogue
 from unhang.knowledge.commands import Command
 from unhang.model import Area, Examination, HostFinding, Severity
@@ -28,6 +29,7 @@ from unhang.probes import plan
 from unhang.text import Text, joined, same
 
 SCHEMA = "unhang/hosts/1"
+By = Literal["ssh", "srun", "join"]
 # Of one link: all rungs together, and each direction of the bulk.
 _LINK_S, _BULK_S = 1.5, 0.25
 _SUSPECT_ROUNDS, _SUSPECTS_S = 5, 10.0
@@ -52,7 +54,7 @@ AREAS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """`environ` is what the job will have set; `master` and `port` its rendezvous, None for the first host and the usual port.
+    """`environ` is what the job will have set; `master` and `port` its rendezvous: None for the first host, 0 for any port that is free.
 
     `group` adds a real all_reduce over the hosts against which nothing was found; `quick` tries each host with a few others only, and no speeds.
     """
@@ -60,7 +62,7 @@ class Asked:
     hosts: tuple[Host, ...]
     python: str
     ssh: tuple[str, ...] = ()
-    by: str = "ssh"
+    by: By = "ssh"
     environ: Mapping[str, str]
     places: tuple[str, ...] = ()
     master: str | None = None
@@ -106,7 +108,7 @@ async def examine(asked: Asked, progress: Progress = lambda _: None) -> Result:
     """Look at all hosts. A host that is dead, slow or silent is a finding, and is waited for no longer than its step may take."""
     begun = time.monotonic()
     progress(Text("logging in to {n} hosts", "正在登录 {n} 台主机").fill(n=len(asked.hosts)))
-    async with reached(asked.hosts, python=asked.python, ssh=asked.ssh, by=asked.by) as agents:
+    async with reached(pipes(asked.hosts, python=asked.python, ssh=asked.ssh, by=asked.by)) as agents:
         return replace(await through(agents, asked, progress), took_s=time.monotonic() - begun)
 
 
@@ -374,7 +376,7 @@ class _Preflight:
         server = serve[0] if len(serve) == 1 else first
         held = await self.agents.ask({server: {"do": "port", "port": self.asked.port, "for_s": 60.0}}, limit_s=_ANSWER_S)
         answer = held.get(server, {})
-        self.store = (server, self.asked.port) if "port" in answer else None
+        self.store = (server, answer["port"]) if "port" in answer else None
         if "error" in answer:
             says = Text("port {port} on {host} is taken: {error}", "{host} 的端口 {port} 已被占用：{error}").fill(
                 port=self.asked.port, host=server, error=answer["error"]

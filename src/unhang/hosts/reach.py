@@ -1,4 +1,6 @@
-"""Pipes to hosts: each with an agent at its end, started by the user's own ssh, or one srun for all. Questions and answers, each within its time."""
+"""Pipes to hosts: each with an agent at its end, started by the user's own ssh, or one srun for all, or joined by the host itself. Questions and
+answers, each within its time.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,11 @@ class Failure:
 
 
 class Pipe:
-    """A process that leads to one host (ssh), or to all of them (srun, whose lines are labelled with the number of the task)."""
+    """What leads to one host (a process such as ssh, a connection), or to all (srun, whose lines are labelled with the number of the task)."""
 
-    def __init__(self, argv: Sequence[str], hosts: Sequence[Host], *, labelled: bool) -> None:
-        self.argv, self.hosts, self.labelled = argv, hosts, labelled
-        self.process: asyncio.subprocess.Process | None = None
+    def __init__(self, hosts: Sequence[Host], *, labelled: bool = False) -> None:
+        self.hosts, self.labelled = hosts, labelled
+        self.sends: asyncio.StreamWriter | None = None
         self.waiting: dict[tuple[str, int], asyncio.Future[Answer]] = {}
         self.said = b""
         self.flooding: set[str] = set()
@@ -58,24 +60,17 @@ class Pipe:
         self._reading: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Raises OSError where there is no such program."""
-        starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(
-                *self.argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=_MAX_LINE_BYTES,
-                start_new_session=True,
-            )
-        )
-        try:
-            self.process = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # Cancelled itself, it would end the process alone, and wait for children that have its pipes.
-            self.process = await starting
-            raise
-        self._reading = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
+        """Raises OSError with the reason where it leads nowhere."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Agents end when their pipe does."""
+        for task in self._reading:
+            task.cancel()
+
+    def _end(self) -> None:
+        """Cut it off at once."""
+        raise NotImplementedError
 
     def expect(self, host: str, number: int, *, allowed_bytes: int = 0) -> asyncio.Future[Answer]:
         """Who answers to a question may send so much more in all."""
@@ -85,44 +80,22 @@ class Pipe:
         return future
 
     async def send(self, data: bytes) -> None:
-        assert self.process is not None and self.process.stdin is not None
+        assert self.sends is not None
         with contextlib.suppress(OSError):
-            self.process.stdin.write(data)
-            await self.process.stdin.drain()
+            self.sends.write(data)
+            await self.sends.drain()
 
-    async def close(self) -> None:
-        """Agents end when their pipe does; a process that does not is ended."""
-        if self.process is None:
-            return
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+    async def _read(self, lines: asyncio.StreamReader) -> None:
         try:
-            await asyncio.wait_for(self.process.wait(), 2.0)
-        except (asyncio.TimeoutError, asyncio.CancelledError):
-            self._end()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.process.wait(), 2.0)
-        for task in self._reading:
-            task.cancel()
-
-    def _end(self) -> None:
-        """End the process, with its children (ProxyCommand)."""
-        assert self.process is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        # asyncio waits for the pipes as well, which may be full, or in other hands: there is no public way to close them.
-        self.process._transport.close()  # type: ignore[attr-defined]
-
-    async def _read(self) -> None:
-        assert self.process is not None and self.process.stdout is not None
-        try:
-            async for line in self.process.stdout:
+            async for line in lines:
                 self._take(line)
                 if self._number.keys() <= self.flooding:
                     self._end()
                     break
         except ValueError:  # a line that is longer than any of an agent
             self._flood()
+        except OSError as e:
+            self.said += (e.strerror or str(e)).encode()
         self._give_up(self._number)
 
     def _give_up(self, hosts: Container[str]) -> None:
@@ -173,6 +146,60 @@ class Pipe:
         if (future := self.waiting.pop((host, number), None)) is not None and not future.done():
             future.set_result(answer)
 
+
+class Program(Pipe):
+    """A process: ssh, srun, or the agent itself."""
+
+    def __init__(self, argv: Sequence[str], hosts: Sequence[Host], *, labelled: bool = False) -> None:
+        super().__init__(hosts, labelled=labelled)
+        self.argv = argv
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *self.argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=_MAX_LINE_BYTES,
+                start_new_session=True,
+            )
+        )
+        try:
+            self.process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Cancelled itself, it would end the process alone, and wait for children that have its pipes.
+            self.process = await starting
+            raise
+        except OSError as e:
+            raise OSError(e.errno, f"{self.argv[0]}: {e.strerror}") from e
+        assert self.process.stdout is not None
+        self.sends = self.process.stdin
+        self._reading = [asyncio.create_task(self._read(self.process.stdout)), asyncio.create_task(self._listen())]
+
+    async def close(self) -> None:
+        """A process that does not end with its pipe is ended."""
+        if self.process is None:
+            return
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), 2.0)
+        except (asyncio.TimeoutError, asyncio.CancelledError):
+            self._end()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.process.wait(), 2.0)
+        await super().close()
+
+    def _end(self) -> None:
+        """End the process, with its children (ProxyCommand)."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        # asyncio waits for the pipes as well, which may be full, or in other hands: there is no public way to close them.
+        self.process._transport.close()  # type: ignore[attr-defined]
+
     async def _listen(self) -> None:
         assert self.process is not None and self.process.stderr is not None
         while data := await self.process.stderr.read(_MAX_LINE_BYTES):
@@ -210,7 +237,7 @@ class Agents:
             try:
                 await pipe.start()
             except OSError as e:
-                self.failed |= {name: Failure(stage="login", said=f"{pipe.argv[0]}: {e.strerror}") for name in names}
+                self.failed |= {name: Failure(stage="login", said=e.strerror or str(e)) for name in names}
                 return
             await asyncio.wait(begun.values(), timeout=limit_s)
             for name, future in begun.items():
@@ -285,24 +312,24 @@ def _is_answered(future: asyncio.Future[Answer]) -> bool:
     return future.done() and not future.cancelled()
 
 
-@contextlib.asynccontextmanager
-async def reached(hosts: Sequence[Host], *, python: str, ssh: Sequence[str] = (), by: str = "ssh", limit_s: float = START_S) -> AsyncIterator[Agents]:
-    """Agents on these hosts for as long as the context lasts; `python` is looked for there, else python3 is taken."""
+def pipes(hosts: Sequence[Host], *, python: str, ssh: Sequence[str] = (), by: str = "ssh") -> list[Pipe]:
+    """Those to these hosts, not started; `python` is looked for there, else python3 is taken. `by` is "ssh" or "srun"."""
     there = shlex.quote(python)
     command = f'p={there}; [ -x "$p" ] || p=python3; exec "$p" -u -c {shlex.quote(source.LOADER)}'
     if by == "srun":
-        argv = ["srun", "--label", f"--nodes={len(hosts)}", "--ntasks-per-node=1", f"--nodelist={','.join(h.name for h in hosts)}"]
-        pipes = [Pipe([*argv, "sh", "-c", command], hosts, labelled=True)]
-    else:
-        pipes = [Pipe(["ssh", *_CONNECT, *ssh, "--", h.login, f"sh -c {shlex.quote(command)}"], [h], labelled=False) for h in hosts]
-    agents = Agents(pipes)
+        # Beside other steps of the job, with all that it has; the loss of a host does not end it on the others.
+        argv = ["srun", "--label", "--overlap", "--no-kill", "--cpu-bind=none", f"--nodes={len(hosts)}", "--ntasks-per-node=1"]
+        argv.append(f"--nodelist={','.join(h.name for h in hosts)}")
+        return [Program([*argv, "sh", "-c", command], hosts, labelled=True)]
+    return [Program(["ssh", *_CONNECT, *ssh, "--", h.login, f"sh -c {shlex.quote(command)}"], [h]) for h in hosts]
+
+
+@contextlib.asynccontextmanager
+async def reached(made: Sequence[Pipe], *, limit_s: float = START_S) -> AsyncIterator[Agents]:
+    """Agents at the ends of these pipes for as long as the context lasts."""
+    agents = Agents(made)
     try:
         await agents.start(limit_s)
         yield agents
     finally:
         await agents.close()
-
-
-def given_environment(names: Iterable[str]) -> dict[str, str]:
-    """Those of these variables that are set here."""
-    return {name: os.environ[name] for name in names if name in os.environ}

@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any, Literal
 
 from unhang.diagnosis.redact import redact_command, redact_data
-from unhang.errors import UnhangError
+from unhang.errors import EXIT_USER, UnhangError
 from unhang.hosts import preflight
 from unhang.hosts.attempt import Attempt, Job
 from unhang.hosts.hostlist import Host
 from unhang.hosts.job import LEASE_S
-from unhang.hosts.reach import Agents, reached
+from unhang.hosts.join import Meeting
+from unhang.hosts.reach import Agents, pipes, reached
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Result
 from unhang.launch.output import Sink
@@ -76,10 +77,12 @@ class Training:
         tell: Callable[[events.Event], None],
         sink: Sink,
         found: Callable[[preflight.Result], None] = lambda result: None,
+        meeting: Callable[[Callable[[str], None]], Meeting] | None = None,
     ) -> None:
-        """`found` is told of a preflight after which no training can begin."""
+        """`found` is told of a preflight after which no training can begin. With a `meeting` the hosts are those that join it, whatever was asked."""
         self._asked, self._rundir, self._patience, self._sink, self._found = asked, rundir, patience, sink, found
         self._log = supervise.EventLog(rundir, tell)
+        self._meeting = None if meeting is None else meeting(lambda text: self._log.tell(events.Note(text=text)))
         self._attempt: Attempt | None = None
         self._interrupts: list[int] = []
         self._beginning: asyncio.Future[Result] | None = None
@@ -103,6 +106,19 @@ class Training:
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._interrupt, number)
+        if self._meeting is None:
+            return await self._all(left)
+        async with self._meeting as meeting:
+            try:
+                outcome = await self._all(left)
+            except UnhangError as e:
+                await meeting.leave(EXIT_USER, str(e))
+                raise
+            primary = outcome.verdict.primary if outcome.verdict is not None else None
+            await meeting.leave(outcome.exitcode, primary.says if primary is not None else "")
+            return outcome
+
+    async def _all(self, left: Resumable | None) -> supervise.Outcome:
         failures: list[Result] = []
         attempts = left.attempt if left is not None else 0
         result = await self._through_interrupts(self._followed(left) if left is not None else self._one(0))
@@ -148,16 +164,18 @@ class Training:
         names = {host.name for host in self._asked.looked_at.hosts}
         for host in names & set(primary.hosts if primary is not None else ()):
             self._named[host] += _WEIGHTS.get(primary.standing, 0) if primary is not None else 0
-        out = self._left_out
-        if len(out) > max(1, _MOST_LEFT_OUT * len(names)):
-            return f"{len(out)} of {len(names)} hosts were named: more likely it is what they have in common, as the network"
-        if out:
+        named = [host for host, against in self._named.items() if against >= _TOO_MUCH]
+        if len(named) > max(1, _MOST_LEFT_OUT * len(names)):
+            return f"{len(named)} of {len(names)} hosts were named: more likely it is what they have in common, as the network"
+        if out := self._left_out:
             self._log.tell(events.Note(text=f"left out from now on: {', '.join(out)}"))
         return None
 
     @property
     def _left_out(self) -> list[str]:
-        return sorted(host for host, against in self._named.items() if against >= _TOO_MUCH)
+        """As many as there are others to take their places: a host that is needed is tried again."""
+        spare = len(self._asked.looked_at.hosts) - self._asked.least
+        return sorted([host for host, against in self._named.most_common() if against >= _TOO_MUCH][:spare])
 
     async def _wait_for_leases(self) -> None:
         if not self._lost:
@@ -168,9 +186,14 @@ class Training:
             await asyncio.sleep(0.5)
 
     async def _one(self, number: int) -> Result:
+        if self._meeting is not None and number == 0:
+            joined = await self._meeting.all_here(self._asked.least)
+            self._asked = replace(self._asked, looked_at=replace(self._asked.looked_at, hosts=joined))
         asked = self._asked
-        hosts = [host for host in asked.looked_at.hosts if host.name not in self._left_out]
-        async with _Line(asked.looked_at) as line:
+        # A scheduler takes no step on a host that is down.
+        without = (*self._left_out, *(self._lost if asked.looked_at.by == "srun" else ()))
+        hosts = [host for host in asked.looked_at.hosts if host.name not in without]
+        async with _Line(asked.looked_at, self._meeting) as line:
             agents = await line.reach(hosts)
             fit = [host for host in hosts if host.name in agents.names]
             result = None
@@ -183,12 +206,14 @@ class Training:
                 raise UnhangError(f"{len(fit)} of {len(hosts)} hosts are fit to train, and {asked.least} are needed", hint="unhang doctor --hosts")
             chosen = fit[: asked.most]
             first = chosen[0].name
+            if first == asked.looked_at.hosts[0].name and asked.looked_at.master:
+                return await self._through(line, agents, chosen, number, asked.looked_at.master)
             address = result.addresses[first] if result is not None else agents.hello[first]["reached_at"] or first
             return await self._through(line, agents, chosen, number, address)
 
     async def _followed(self, left: Resumable) -> Result:
         hosts = [host for host in self._asked.looked_at.hosts if host.name in left.hosts]
-        async with _Line(self._asked.looked_at) as line:
+        async with _Line(self._asked.looked_at, None) as line:
             return await self._through(line, await line.reach(hosts), hosts, left.attempt, None)
 
     async def _through(self, line: _Line, agents: Agents, hosts: Sequence[Host], number: int, address: str | None) -> Result:
@@ -223,8 +248,8 @@ def _resumable(asked: Asked, attempt: int, names: Sequence[str]) -> Resumable:
 class _Line:
     """The pipes to the hosts; they can be made anew."""
 
-    def __init__(self, looked_at: preflight.Asked) -> None:
-        self._looked_at = looked_at
+    def __init__(self, looked_at: preflight.Asked, meeting: Meeting | None) -> None:
+        self._looked_at, self._meeting = looked_at, meeting
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> _Line:
@@ -236,4 +261,5 @@ class _Line:
     async def reach(self, hosts: Sequence[Host]) -> Agents:
         await self._stack.aclose()
         asked = self._looked_at
-        return await self._stack.enter_async_context(reached(hosts, python=asked.python, ssh=asked.ssh, by=asked.by))
+        made = pipes(hosts, python=asked.python, ssh=asked.ssh, by=asked.by) if self._meeting is None else self._meeting.pipes(hosts)
+        return await self._stack.enter_async_context(reached(made))

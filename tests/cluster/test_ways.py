@@ -1,0 +1,112 @@
+"""The same training, started in other ways than over ssh: by hand (or in pods) on each host, and within an allocation of Slurm."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.cluster import slurm
+from tests.cluster.hosts import SBIN, Cluster
+from tests.cluster.test_hosts import hosts_can_be_made, need  # noqa: F401
+from tests.cluster.test_preflight import nobody_is_left
+from tests.cluster.test_training import SCRIPT, result, until_step
+
+pytestmark = pytest.mark.integration
+
+UNHANG = Path(sys.executable).with_name("unhang")
+TOKEN = "UNHANG_TOKEN=of-the-tests-of-unhang"
+OPTIONS = ("--hang-after", "10", "--max-restarts", "0")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(3, tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def started(node, folder, *words, fault="none", steps=60, environ=(TOKEN,)):
+    (folder / "train.py").write_text(SCRIPT)
+    inside = ["env", f"PATH={SBIN}", "GLOO_SOCKET_IFNAME=eth0", *environ, "sh", "-c", f'cd {folder} && exec "$@"', "sh"]
+    words = [*node.inside(*inside), str(UNHANG), "run", *words, "train.py", fault, str(steps)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+
+
+def of_rank(rank, nodes=3, address="node1"):
+    return ("--nnodes", str(nodes), "--node-rank", str(rank), "--master-addr", address)
+
+
+def first(cluster, folder, *words, fault="none", steps=60, **more):
+    return started(cluster[1], folder, "--json", "--run-dir", str(folder / "run"), *OPTIONS, *words, fault=fault, steps=steps, **more)
+
+
+def test_by_hand_a_fault_has_one_verdict_for_all(cluster, tmp_path):
+    """The third as an indexed job of Kubernetes has it: all that it is told stands in its environment."""
+    others = [
+        started(cluster[2], tmp_path, *of_rank(1)),
+        started(cluster[3], tmp_path, "--nnodes", "3", environ=(TOKEN, "JOB_COMPLETION_INDEX=2", "MASTER_ADDR=10.77.0.1")),
+    ]
+    code, told, err = result(first(cluster, tmp_path, *of_rank(0), fault="loop"))
+    primary = told["verdict"]["primary"]
+    assert (code, primary["cause"], primary["ranks"], primary["hosts"]) == (1, "process-stuck", [2], ["node3"]), err
+    for other in others:
+        said = other.communicate(timeout=60)[1]
+        assert other.returncode == 1 and primary["says"] in said
+    assert nobody_is_left(cluster)
+
+
+def test_by_hand_it_starts_again_and_who_does_not_belong_is_refused(cluster, tmp_path):
+    """A node rank twice, and another secret: each is told why, and the others train; a killed rank brings all back for a second attempt."""
+    process = first(cluster, tmp_path, *of_rank(0, 2), "--max-restarts", "1", steps=300)
+    second = started(cluster[2], tmp_path, *of_rank(1, 2))
+    until_step(tmp_path, 5)
+    refused = [started(cluster[3], tmp_path, *of_rank(1, 2), environ=(token,)) for token in (TOKEN, "UNHANG_TOKEN=another-one-than-theirs")]
+    for one, says in zip(refused, ("node rank 1 is node2's already", "another UNHANG_TOKEN"), strict=True):
+        said = one.communicate(timeout=60)[1]
+        assert one.returncode == 2 and says in said, said
+    ranks = json.loads((tmp_path / "run/now.json").read_text())["ranks"]
+    # As that host counts it.
+    cluster[2].run(f"kill -9 {next(rank['pid'] for rank in ranks if rank['rank'] == 1)}")
+    code, told, err = result(process)
+    assert (code, told["attempts"]) == (0, 2), err
+    assert second.communicate(timeout=60) and second.returncode == 0
+    assert nobody_is_left(cluster)
+
+
+def test_by_hand_who_does_not_come_is_named(cluster, tmp_path):
+    process, second = first(cluster, tmp_path, *of_rank(0)), started(cluster[2], tmp_path, *of_rank(1))
+    said = ""
+    while "waiting for node rank" not in said:
+        assert (said := process.stderr.readline()), "it has ended"
+    assert "waiting for node rank 2:" in said
+    cluster[1].run(f"kill -{signal.SIGTERM} {json.loads((tmp_path / 'run/run.json').read_text())['supervisor']['pid']}")
+    assert process.communicate(timeout=60) and process.returncode == 143
+    assert second.communicate(timeout=60) and second.returncode == 143
+    assert nobody_is_left(cluster)
+
+
+def test_within_an_allocation_of_slurm(tmp_path):
+    """The second host is lost, Slurm ends nothing, and the third takes its place."""
+    need(slurm.PROGRAMS)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with Cluster(3, tmp_path / "cluster") as three:
+        allocation = slurm.Slurm(three)
+        run = [str(UNHANG), "run", "--hosts", "slurm", "--json", "--run-dir", str(tmp_path / "run"), "--spares", "1", "--max-restarts", "1"]
+        words = ["env", "GLOO_SOCKET_IFNAME=eth0", "salloc", "--no-kill", "-N3", f"--chdir={tmp_path}", *run, "train.py", "none", "150"]
+        process = subprocess.Popen(
+            allocation.inside(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, cwd=tmp_path
+        )
+        until_step(tmp_path, 20)
+        three[2].kill()
+        code, told, err = result(process)
+        assert (code, told.get("attempts")) == (0, 2), (told, err)
+        primary = told["verdict"]["primary"]
+        assert (primary["cause"], primary["hosts"], primary["ranks"]) == ("host-lost", ["node2"], [1]), err
+        until = time.monotonic() + 30
+        while (left := [words for _, words in three.processes() if "torch" in words or "unhang" in words]) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not left
