@@ -81,7 +81,8 @@ def test_by_hand_who_does_not_come_is_named(cluster, tmp_path):
     process, second = first(cluster, tmp_path, *of_rank(0)), started(cluster[2], tmp_path, *of_rank(1))
     said = ""
     while "waiting for node rank" not in said:
-        assert (said := process.stderr.readline()), "it has ended"
+        said = process.stderr.readline()
+        assert said, "it has ended"
     assert "waiting for node rank 2:" in said
     cluster[1].run(f"kill -{signal.SIGTERM} {json.loads((tmp_path / 'run/run.json').read_text())['supervisor']['pid']}")
     assert process.communicate(timeout=60) and process.returncode == 143
