@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import os
 import shlex
 import sys
@@ -88,6 +89,7 @@ def run(request: running.Request) -> NoReturn:
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         },
     )
+    _hold(rundir)
     asked = training.Asked(
         looked_at=preflight.Asked(
             hosts=hosts,
@@ -181,6 +183,7 @@ def attach(folder: Path, *, prefix: bool, quiet: bool, as_json: bool) -> NoRetur
     lives = run.supervisor is not None and processes.is_alive(Host(), run.supervisor)
     if run.supervisor is not None and (lives or (lives is None and rundir.now.exists() and time.time() - rundir.now.stat().st_mtime < _FRESH_S)):
         raise RunDirError(f"its unhang run still lives: process {run.supervisor.pid} of {run.supervisor.host}")
+    _hold(rundir)
     rundir.write(rundir.run, {**rundir.read(rundir.run, dict), "supervisor": processes.identity(Host(), os.getpid())})
     asked, environ = left.asked, doctor_hosts.handed_on()
     asked = replace(asked, job=replace(asked.job, environ=environ), looked_at=replace(asked.looked_at, environ=environ))
@@ -189,6 +192,17 @@ def attach(folder: Path, *, prefix: bool, quiet: bool, as_json: bool) -> NoRetur
         asked = replace(asked, policy=replace(asked.policy, max_restarts=0))
     since = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(run.started)
     _go(asked, rundir, lambda t: t.attach(left, elapsed_s=since.total_seconds()), prefix=prefix, quiet=quiet, as_json=as_json)
+
+
+def _hold(rundir: RunDir) -> None:
+    """For as long as this process lives: of two that attach at once the second one is refused, where the file system knows of locks."""
+    folder = os.open(rundir.path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunDirError(f"another unhang run has {rundir.path}") from None
+    except OSError:
+        os.close(folder)
 
 
 @dataclass(frozen=True, kw_only=True)

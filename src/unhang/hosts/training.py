@@ -10,8 +10,8 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -55,7 +55,8 @@ class Asked:
 class Resumable:
     """What runs, and on which hosts: for whoever follows it after the one who started it. `asked` has no environment.
 
-    `can_restart`: nothing had to be taken out of the words of the command, which can be started again as they stand here.
+    `can_restart`: nothing had to be taken out of the words of the command, which can be started again as they stand here. `failures` are the attempts
+    before, and `named` what verdicts have against hosts.
     """
 
     schema: str = SCHEMA
@@ -63,6 +64,8 @@ class Resumable:
     hosts: tuple[str, ...]
     can_restart: bool
     asked: Asked
+    failures: int = 0
+    named: Mapping[str, int] = field(default_factory=dict)
 
 
 class Training:
@@ -87,6 +90,7 @@ class Training:
         self._interrupts: list[int] = []
         self._beginning: asyncio.Future[Result] | None = None
         self._named = Counter[str]()
+        self._failures = 0
         self._lost: tuple[str, ...] = ()
 
     def run(self) -> supervise.Outcome:
@@ -97,6 +101,8 @@ class Training:
         """Follow an attempt of a run that was begun `elapsed_s` ago, and go on as that run would have."""
         self._log.began -= elapsed_s
         self._log.incidents = max(self._rundir.incident_numbers(), default=0)
+        self._named.update(left.named)
+        self._failures = left.failures
         return asyncio.run(self._run(left))
 
     async def _run(self, left: Resumable | None = None) -> supervise.Outcome:
@@ -127,12 +133,15 @@ class Training:
             if self._interrupts or (result.exitcode == 0 and not result.ended_by_us):
                 break
             failures.append(result)
+            self._failures += 1
             stop = supervise.why_not_again(self._asked.policy, failures, failures) or self._leave_out(result)
+            if stop is None and self._failures > self._asked.policy.max_restarts:
+                stop = f"--max-restarts {self._asked.policy.max_restarts} is used up"
             if stop is None:
                 await self._wait_for_leases()
                 if self._interrupts:
                     break
-                self._log.tell(events.Restarting(attempt=len(failures), of=self._asked.policy.max_restarts))
+                self._log.tell(events.Restarting(attempt=self._failures, of=self._asked.policy.max_restarts))
                 try:
                     result = await self._through_interrupts(self._one(attempts))
                     continue
@@ -218,7 +227,7 @@ class Training:
 
     async def _through(self, line: _Line, agents: Agents, hosts: Sequence[Host], number: int, address: str | None) -> Result:
         names = [host.name for host in hosts]
-        self._rundir.write(self._rundir.hosts, _resumable(self._asked, number, names))
+        self._rundir.write(self._rundir.hosts, replace(_resumable(self._asked, number, names), failures=self._failures, named=dict(self._named)))
         self._attempt = Attempt(
             agents,
             names,

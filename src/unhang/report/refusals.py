@@ -441,6 +441,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("--nnodes {} cannot be met by {} hosts with {} spares", "{1} 台主机、其中 {2} 台备用，无法满足 --nnodes {0}"),
     ("{} is no run over several hosts: it has no {}", "{} 不是多主机运行：其中没有 {}"),
     ("{} belongs to another user, or anybody may write to it", "{} 属于其他用户，或任何人都可写入"),
+    ("another unhang run has {}", "另一个 unhang run 正在使用 {}"),
     ("its unhang run still lives: process {} of {}", "它的 unhang run 仍在运行：{1} 上的进程 {0}"),
     ("the hosts of {} were not reached over ssh: there is no way back to them", "{} 的主机不是通过 ssh 连接的：无法再找到它们"),
     ("{} is not set, or has less than {} characters: by it the hosts know each other", "{} 未设置或不足 {} 个字符：各主机凭它相互确认"),
