@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -160,3 +162,40 @@ def test_a_lost_host_is_named_and_a_spare_takes_its_place(tmp_path):
         assert (primary["cause"], primary["standing"], primary["hosts"], primary["ranks"]) == ("host-lost", "established", ["node1"], [0]), err
         assert json.loads((tmp_path / "run/hosts.json").read_text())["hosts"] == ["node2", "node3"]
         assert nobody_is_left(cluster)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", ["T5 and T10: link down, and up again", "T13: stopped, and going on"])
+def test_a_host_that_comes_back_is_not_taken_again(tmp_path, fault):
+    """Its ranks were ended there before a spare took its place, although nobody could tell it so."""
+    with Cluster(3, tmp_path / "cluster") as cluster:
+        process = trained(cluster, tmp_path, "--spares", "1", "--max-restarts", "1", steps=300)
+        until_step(tmp_path, 20)
+        there = [pid for pid, _ in cluster.processes() if of_host(cluster[2], pid)]
+        if fault.startswith("T5"):
+            cluster.link(2, "down")
+        else:
+            for pid in (cluster[2].pid, *there):
+                os.kill(pid, signal.SIGSTOP)
+        until_step(tmp_path, 5, attempt=1)
+        if fault.startswith("T5"):
+            # An agent whose connection is not closed waits; nothing of the training is left.
+            assert not [words for pid, words in cluster.processes() if of_host(cluster[2], pid) and "train.py" in words]
+            cluster.link(2, "up")
+        else:
+            for pid in (cluster[2].pid, *there):
+                os.kill(pid, signal.SIGCONT)
+        code, told, err = result(process)
+        assert (code, told.get("attempts")) == (0, 2), (told, err)
+        primary = told["verdict"]["primary"]
+        assert (primary["cause"], primary["hosts"], primary["ranks"]) == ("host-lost", ["node2"], [1]), err
+        assert json.loads((tmp_path / "run/hosts.json").read_text())["hosts"] == ["node1", "node3"]
+        assert nobody_is_left(cluster)
+
+
+def of_host(node, pid):
+    """Whether a process of this machine runs on a host, and is more than its sshd."""
+    try:
+        return pid != node.pid and os.readlink(f"/proc/{pid}/ns/pid") == os.readlink(f"/proc/{node.pid}/ns/pid")
+    except OSError:
+        return False

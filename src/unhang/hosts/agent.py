@@ -35,6 +35,7 @@ _LARGEST_BYTES = 64 << 20
 _ECHOES = 20
 _PATIENCE_S = 10.0
 _PIECE_BYTES = 800
+_BEAT_S = 10.0
 _MOST_ENTRIES = 20_000
 _LOG_BYTES = 30_000
 # The resolver waits 5 s for each server, twice.
@@ -356,11 +357,19 @@ def _answer(asked: Mapping[str, Any]) -> None:
     say({"id": asked["id"], **found})
 
 
+def _beat() -> None:
+    """A connection whose other end is gone is closed only when something is sent: else this agent would wait for its next question for hours."""
+    while True:
+        time.sleep(_BEAT_S)
+        say({"id": 0})
+
+
 def main() -> None:
     """Serve until the pipe closes."""
     # The address at which ssh found this host (client, its port, server, its port), or by which it joined.
     reached_at = os.environ.pop("UNHANG_REACHED_AT", "") or [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
     say({"id": 0, "port": listen(), "name": socket.gethostname(), "python": sys.executable, "pid": os.getpid(), "reached_at": reached_at})
+    threading.Thread(target=_beat, daemon=True).start()
     for line in sys.stdin.buffer:
         try:
             asked = json.loads(line)
