@@ -17,7 +17,7 @@
       StoreLost                 the store of torch.distributed does not answer: nothing can be agreed on any more
 
 A finding, or a training that failed, is not an error: exit 1. Nor is a comparison that cannot tell yet: exit 4. Interrupted: 128 and the signal's
-number, as shells say it (`interrupted_by`).
+number, as shells say it (`interrupted_by`). `unhang run --pod` also ends with 93 and 94, for the rules of Kubernetes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ EXIT_USER = 2
 EXIT_OURS = 3
 # The budget is spent, or the rounds are used up, and not all that was compared has a verdict.
 EXIT_UNDECIDED = 4
+# Of `unhang run --pod`: no other start can help; the host is at fault.
+EXIT_USELESS = 93
+EXIT_BAD_HOST = 94
 EXIT_INTERRUPTED = 130
 # By SIGHUP, SIGINT, SIGTERM.
 EXITS_INTERRUPTED = (129, EXIT_INTERRUPTED, 143)

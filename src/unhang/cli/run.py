@@ -109,6 +109,10 @@ def run(
         ),
     ] = None,
     no_world_check: Annotated[bool, typer.Option("--no-world-check", help="Do not fail if the processes do not form the world asked for.")] = False,
+    pod: Annotated[
+        bool,
+        typer.Option("--pod", help="In a pod: exit code 93 if no restart can help, 94 if the host is at fault; the verdict as termination message."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact environment and command; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout; the training's output goes to stderr.")] = False,
     no_color: NoColor = False,
@@ -130,7 +134,7 @@ def run(
 
     Exit code: the training's own (128 + N if signal N ended it); 1 if it hung, or was not the training asked for, and had to be ended; 2 for bad
     input; 3 for a failure of unhang's own; 130 if interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP. The first of these is passed on to the
-    command, a second one ends everything at once.
+    command, a second one ends everything at once. With --pod also 93 and 94.
     """
     from unhang.cli import running
 
@@ -186,6 +190,7 @@ def run(
             master_port=master_port,
             spares=spares,
             check_world=not no_world_check,
+            pod=pod,
             dry_run=dry_run,
             as_json=as_json,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shlex
 import shutil
@@ -27,7 +28,8 @@ from unhang.launch.attempt import Options
 from unhang.model import Verdict
 from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import ladder
-from unhang.report import language, markdown, screen
+from unhang.report import language, markdown, screen, terminal
+from unhang.report.console import Console
 from unhang.report.live_line import Live
 from unhang.text import Text
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from unhang.settings.configuration import Configuration
     from unhang.settings.plan import Plan
 
+_TERMINATION_LOG = "/dev/termination-log"
 _LATER = "<made at start>"
 
 
@@ -71,6 +74,7 @@ class Request:
     master_addr: str | None = None
     master_port: int | None = None
     spares: int = 0
+    pod: bool = False
     dry_run: bool
     as_json: bool
     preset: str | None = None
@@ -200,7 +204,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
             terminal_out=live.is_terminal("out"),
             terminal_err=live.is_terminal("err"),
         ),
-        policy=supervise.Policy(on_failure=request.on_failure, max_restarts=request.max_restarts),  # type: ignore[arg-type]
+        policy=supervise.Policy(on_failure=request.on_failure, max_restarts=request.max_restarts, pod=request.pod),  # type: ignore[arg-type]
         tell=tell,
         sink=live.output,
         remedying=fallback,
@@ -218,6 +222,8 @@ def _run(request: Request, beginning: _Beginning) -> None:
         live.close()
     if outcome.verdict is not None and not outcome.interrupted:
         write_report(rundir, outcome.verdict)
+    if request.pod:
+        write_termination_log(outcome)
     if request.as_json:
         found = msgspec.to_builtins(outcome) | {"fallback": msgspec.to_builtins(fallback.outcome)}
         sys.stdout.buffer.write(encoding.encode(found) + b"\n")
@@ -290,6 +296,22 @@ def write_report(rundir: RunDir, verdict: Verdict) -> None:
         return
     except Exception as e:
         say(Text("no {file}: {error}", "没有写出 {file}：{error}").fill(file=str(rundir.report_html), error=f"{type(e).__name__}: {e}"))
+
+
+def write_termination_log(outcome: supervise.Outcome) -> None:
+    """The verdict for `kubectl describe pod`. Kubernetes makes the file, and takes 4096 bytes of it."""
+    if outcome.verdict is None or outcome.exitcode == 0 or outcome.interrupted:
+        return
+    path = os.environ.get("UNHANG_TERMINATION_LOG", _TERMINATION_LOG)
+    plain = io.StringIO()
+    terminal.render(outcome.verdict, Console(plain, width=100, color_system=None))
+    try:
+        # Nothing is made where there is no pod, and no pipe is waited for.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK), "wb") as file:
+            file.write(plain.getvalue().encode("utf-8", "replace")[:4096].decode("utf-8", "ignore").encode())
+    except OSError as e:
+        if path != _TERMINATION_LOG or e.errno != errno.ENOENT:
+            screen.echo(f"unhang: {language.refusal(not_written(Path(path), e))}", stderr=True)
 
 
 def _is_about(error: OSError, directory: Path) -> bool:

@@ -112,7 +112,7 @@ def run(request: running.Request) -> NoReturn:
             hang_after_s=request.hang_after_s,
             startup_s=request.startup_s,
         ),
-        policy=supervise.Policy(on_failure=request.on_failure, max_restarts=request.max_restarts),  # type: ignore[arg-type]
+        policy=supervise.Policy(on_failure=request.on_failure, max_restarts=request.max_restarts, pod=request.pod),  # type: ignore[arg-type]
         preflight=request.preflight,  # type: ignore[arg-type]
         least=least,
         most=most,
@@ -249,6 +249,8 @@ def _go(
         live.close()
     if outcome.verdict is not None and not outcome.interrupted:
         running.write_report(rundir, outcome.verdict)
+    if asked.policy.pod:
+        running.write_termination_log(outcome)
     if as_json:
         screen.echo(encoding.encode(outcome).decode())
     raise typer.Exit(outcome.exitcode)

@@ -130,10 +130,12 @@ class Training:
         result = await self._through_interrupts(self._followed(left) if left is not None else self._one(0))
         while True:
             attempts += 1
+            code = None
             if self._interrupts or (result.exitcode == 0 and not result.ended_by_us):
                 break
             failures.append(result)
             self._failures += 1
+            code = supervise.code_for_pod(self._asked.policy, failures, failures)
             stop = supervise.why_not_again(self._asked.policy, failures, failures) or self._leave_out(result)
             if stop is None and self._failures > self._asked.policy.max_restarts:
                 stop = f"--max-restarts {self._asked.policy.max_restarts} is used up"
@@ -150,7 +152,7 @@ class Training:
             if self._asked.policy.on_failure == "restart":
                 self._log.tell(events.GaveUp(why=stop))
             break
-        return self._log.finish(result, attempts=attempts, interrupts=self._interrupts)
+        return self._log.finish(result, attempts=attempts, interrupts=self._interrupts, code=code)
 
     async def _through_interrupts(self, attempt: Coroutine[Any, Any, Result]) -> Result:
         """What has started nothing yet ends at once."""

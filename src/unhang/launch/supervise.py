@@ -27,7 +27,7 @@ import msgspec
 from unhang import encoding, fsio
 from unhang.diagnosis.redact import redact_command
 from unhang.diagnosis.rerun_command import RunCommand
-from unhang.errors import EXIT_FOUND, interrupted_by
+from unhang.errors import EXIT_BAD_HOST, EXIT_FOUND, EXIT_USELESS, interrupted_by
 from unhang.facts import processes, snapshot
 from unhang.facts.host import Host
 from unhang.launch import command as commands
@@ -54,6 +54,10 @@ DETERMINISTIC = frozenset(
 # Those of them that neither time nor chance has a part in, as it may have in an exception, a port or a race, and that no other setting answers, as
 # Gloo does a missing NCCL.
 FIXED = frozenset({"config-error", "arch-not-in-build", "launcher-wrong-env"})
+# Of what no second start mends, that which no other host mends either: it lies in the code, the image, or what the pod was given.
+SAME_IN_ANY_POD = DETERMINISTIC - {"port-in-use", "backend-unavailable"} | {"crash-at-exit", "gpu-oom", "shm-exhausted", "version-mismatch"}
+# Causes that lie in a host, which another one does not have.
+BAD_HOST = frozenset({"gpu-hardware", "nic-hardware", "nvlink-nvswitch-fabric", "driver-reboot-needed", "host-lost"})
 # What argparse and click refuse, and a script that Python cannot open, end with 2; exceptions with 1, and what is not found with 127.
 _REFUSED_WITH_2 = re.compile(r": error: |can't open file '|No such option: ")
 # What does not exist (2), is nothing that can be run (8) or may not be (13) stays so; a file server that does not answer does not.
@@ -62,10 +66,11 @@ _PASSING_ERRNO = re.compile(r"\[Errno (?!(?:2|8|13)\])\d+\]")
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What to do about failures."""
+    """What to do about failures. `pod`: the exit code tells Kubernetes what it may do."""
 
     on_failure: OnFailure = "restart"
     max_restarts: int = 3
+    pod: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +154,10 @@ class EventLog:
                     self._told(events.Note(text=not_written(self._rundir.events, e)))
         self._told(event)
 
-    def finish(self, result: Result, *, attempts: int, interrupts: Sequence[int]) -> Outcome:
-        """The last event, and what the run came to; `interrupts` are the signals that asked for its end."""
+    def finish(self, result: Result, *, attempts: int, interrupts: Sequence[int], code: int | None = None) -> Outcome:
+        """The last event, and what the run came to; `interrupts` are the signals that asked for its end, `code` goes over the training's own."""
         came_to: dict[str, Any] = {
-            "exitcode": exitcode_of(result, interrupts),
+            "exitcode": exitcode_of(result, interrupts, code),
             "attempts": attempts,
             "incidents": self.incidents,
             "elapsed_s": round(time.monotonic() - self.began, 3),
@@ -261,10 +266,15 @@ class Supervisor:
         while True:
             result = await self._one(len(failures), version)
             self.arguments = result.arguments
+            code = None
             if self._was_interrupted() or (result.exitcode == 0 and not result.ended_by_us):
                 break
             failures.append(result)
-            why = why_not_again(self._policy, failures, failures[alike:], None if self._is_changed else self._command)
+            command = None if self._is_changed else self._command
+            code = code_for_pod(self._policy, failures, failures[alike:], command)
+            why = why_not_again(self._policy, failures, failures[alike:], command)
+            if code == EXIT_BAD_HOST:
+                why = "this host is at fault (--pod): a pod on another one may train"
             if why is None:
                 if await self._remedied(result):
                     alike = len(failures)
@@ -278,7 +288,7 @@ class Supervisor:
             if self._policy.on_failure == "restart":
                 self._tell(events.GaveUp(why=why))
             break
-        return self._log.finish(result, attempts=self._attempts, interrupts=self._interrupts)
+        return self._log.finish(result, attempts=self._attempts, interrupts=self._interrupts, code=code)
 
     async def _one(self, number: int, version: environment.Version | None) -> Result:
         environ = {**self._environ, **environment.evidence(version, self._environ, dumps=self._rundir.flight_of_torch(number))}
@@ -378,10 +388,12 @@ def _redacted(typed: RunCommand) -> RunCommand:
     return RunCommand(options=words[: len(typed.options)], command=words[len(typed.options) :])
 
 
-def exitcode_of(result: Result, interrupts: Sequence[int]) -> int:
-    """What `unhang run` returns."""
+def exitcode_of(result: Result, interrupts: Sequence[int], code: int | None = None) -> int:
+    """What `unhang run` returns: `code`, if there is one, in the place of the training's own."""
     if result.interrupted or interrupts:
         return interrupted_by(next(iter(interrupts), signal.SIGINT))
+    if code is not None:
+        return code
     if result.ended_by_us:
         return EXIT_FOUND
     # Shells report a process that died of signal N as 128 + N.
@@ -393,13 +405,21 @@ def why_not_again(policy: Policy, failures: Sequence[Result], alike: Sequence[Re
 
     `command`: what would be started again as it was.
     """
+    why = why_useless(failures, alike, command)
+    if why is None and policy.on_failure != "restart":
+        return f"--on-failure {policy.on_failure}"
+    if why is None and len(failures) > policy.max_restarts:
+        return f"--max-restarts {policy.max_restarts} is used up"
+    return why
+
+
+def why_useless(failures: Sequence[Result], alike: Sequence[Result], command: Command | None = None) -> str | None:
+    """Why no other start can help, whatever the policy; None where one may. Arguments as of `why_not_again`."""
     result = failures[-1]
     if result.incident is not None and result.incident.crashed_at_exit:
         return "the training script had run to its end on all ranks: nothing is left to train"
     if result.incident is not None and result.incident.hung_at_exit:
         return "all ranks had left the process group or ended their script: nothing is left to train"
-    if policy.on_failure != "restart":
-        return f"--on-failure {policy.on_failure}"
     if result.incident is not None and result.incident.kind == "world-size":
         return "the processes do not form the training that was asked for; starting again would not change that"
     if command is not None and fails_always(result, command):
@@ -407,9 +427,21 @@ def why_not_again(policy: Policy, failures: Sequence[Result], alike: Sequence[Re
     if no_progress(alike):
         when = f"after {result.steps} steps" if result.steps else "before the first optimizer step"
         return f"the same failure again, each time {when}: starting again would not help"
-    if len(failures) > policy.max_restarts:
-        return f"--max-restarts {policy.max_restarts} is used up"
     return None
+
+
+def code_for_pod(policy: Policy, failures: Sequence[Result], alike: Sequence[Result], command: Command | None = None) -> int | None:
+    """The exit code that tells Kubernetes what the last failure means; None where the training's own is enough. Arguments as of `why_not_again`."""
+    if not policy.pod:
+        return None
+    primary = failures[-1].verdict.primary if failures[-1].verdict else None
+    cause = primary.cause if primary is not None and primary.standing == "established" else None
+    if cause in BAD_HOST:
+        return EXIT_BAD_HOST
+    if cause in SAME_IN_ANY_POD and why_useless(failures, alike, command) is not None:
+        return EXIT_USELESS
+    # A training may end with these by chance.
+    return EXIT_FOUND if failures[-1].exitcode in (EXIT_USELESS, EXIT_BAD_HOST) else None
 
 
 def fails_always(result: Result, command: Command) -> bool:

@@ -599,6 +599,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("after {} steps", "在 {} 步之后"),
     ("before the first optimizer step", "在优化器的第一步之前"),
     ("--max-restarts {} is used up", "--max-restarts {} 已用完"),
+    ("this host is at fault (--pod): a pod on another one may train", "故障出在本机（--pod）：换到其他主机的 pod 可能可以训练"),
     (
         "the processes do not form the training that was asked for; starting again would not change that",
         "这些进程没有组成所要求的训练；再次启动不会改变这一点",
