@@ -87,11 +87,11 @@ def _script(layout: Layout) -> tuple[str, ...]:
     return first, *more
 
 
-def _through_unhang(carried: Carried, through: bool) -> tuple[str, ...]:
-    """`unhang run --set KEY=VALUE`, or nothing."""
+def _through_unhang(carried: Carried, through: bool, *options: str) -> tuple[str, ...]:
+    """`unhang run --set KEY=VALUE`, with more `options`, or nothing."""
     if not through:
         return ()
-    return ("unhang", "run", *(word for one in carried.sets for word in ("--set", one)))
+    return ("unhang", "run", *options, *(word for one in carried.sets for word in ("--set", one)))
 
 
 def _options(carried: Carried) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ def _bash(layout: Layout, carried: Carried, through: bool) -> _Written:
 def _kubernetes(layout: Layout, carried: Carried, through: bool) -> _Written:
     """Kubernetes: a runtime and a job for Kubeflow Trainer, with a /dev/shm that is large enough."""
     command = (
-        *map(literal, _through_unhang(carried, through)),
+        *map(literal, _through_unhang(carried, through, "--pod")),
         "torchrun",
         *map(literal, (*_options(carried), *_script(layout), *carried.arguments)),
     )
@@ -267,7 +267,7 @@ def _kubernetes_job(layout: Layout, carried: Carried, through: bool) -> _Written
         else (f"--nnodes={layout.nodes}", "--node-rank=$(NODE_RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)")
     )
     command = (
-        *map(literal, _through_unhang(carried, through)),
+        *map(literal, _through_unhang(carried, through, "--pod")),
         "torchrun",
         *meeting,
         f"--nproc-per-node={layout.processes}",
