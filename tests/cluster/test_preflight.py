@@ -170,3 +170,17 @@ def test_within_an_allocation_of_slurm(tmp_path):
         done = subprocess.run(started.inside(*words), capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
         (found,) = json.loads(done.stdout)["examination"]["findings"]
     assert done.returncode == 1 and "node3 does not reach node2" in found["says"]
+
+
+@pytest.mark.exhaustive
+def test_nothing_is_found_on_eight_clean_hosts(tmp_path):
+    """However often they are looked at."""
+    with Cluster(8, tmp_path / "cluster") as eight:
+        took_s = []
+        for _ in range(20):
+            code, found = examined(eight, "node[1-8]")
+            assert (code, [f["says"] for f in found["examination"]["findings"] if f["severity"] != "note"]) == (0, [])
+            assert found["coverage"] == 1.0
+            took_s.append(found["took_s"])
+        print(f"{min(took_s):.1f} to {max(took_s):.1f} s each")
+        assert nobody_is_left(eight)

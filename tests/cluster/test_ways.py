@@ -77,6 +77,15 @@ def test_by_hand_it_starts_again_and_who_does_not_belong_is_refused(cluster, tmp
     assert nobody_is_left(cluster)
 
 
+def test_by_hand_a_name_that_is_the_loopback_is_refused(cluster, tmp_path):
+    cluster[1].run("cp /etc/hosts /scratch/hosts; sed 's/10.77.0.1 /127.0.1.1 /' /scratch/hosts > /etc/hosts")
+    try:
+        said = first(cluster, tmp_path, *of_rank(0)).communicate(timeout=60)[1]
+    finally:
+        cluster[1].run("cat /scratch/hosts > /etc/hosts")
+    assert "node1 is 127.0.1.1 on this host" in said
+
+
 def test_by_hand_who_does_not_come_is_named(cluster, tmp_path):
     process, second = first(cluster, tmp_path, *of_rank(0)), started(cluster[2], tmp_path, *of_rank(1))
     said = ""

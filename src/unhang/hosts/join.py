@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import json
 import os
 import secrets
@@ -48,6 +49,13 @@ def secret() -> bytes:
             hint=f"export {SECRET}=...  (the same on each host; openssl rand -hex 16)",
         )
     return given.encode()
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def _proof(of: bytes, who: str, *numbers: object) -> str:
@@ -102,6 +110,12 @@ class Meeting:
                 f"cannot listen at {self._address}:{self._port}: {os.strerror(e.errno) if e.errno and e.errno > 0 else e}",
                 hint="--node-rank 0 goes to the host that has the address of --master-addr",
             ) from e
+        at = [listening.getsockname()[0] for listening in self._server.sockets]
+        if all(map(_is_loopback, at)) and self._address != "localhost" and not _is_loopback(self._address):
+            self._server.close()
+            raise UnhangError(
+                f"{self._address} is {at[0]} on this host: the others would not reach it", hint="--master-addr with its address in their network"
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -447,6 +447,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{} is not set, or has less than {} characters: by it the hosts know each other", "{} 未设置或不足 {} 个字符：各主机凭它相互确认"),
     ("{}  (the same on each host; openssl rand -hex 16)", "{}  （各主机相同；openssl rand -hex 16）"),
     ("cannot listen at {}:{}: {}", "无法在 {}:{} 监听：{}"),
+    ("{} is {} on this host: the others would not reach it", "{} 在本机上是 {}：其他主机无法连到它"),
+    ("--master-addr with its address in their network", "--master-addr 写它在该网络中的地址"),
     ("--node-rank 0 goes to the host that has the address of --master-addr", "--node-rank 0 应给拥有 --master-addr 地址的主机"),
     ("waiting for node rank {}: they connect to {}:{}", "正在等待节点 {}：它们应连接到 {}:{}"),
     ("node rank {} did not join within {} s", "节点 {} 在 {} 秒内没有加入"),
