@@ -80,6 +80,11 @@ class RankTable:
         # One training after the other is watched; of two at once the one that came first.
         job = peer.hello.get("job")
         if all(s.ended is not None for s in self.watch.ranks.values()):
+            if job != self._job and self.watch.ranks:
+                # Ranks of the one before are no ranks of this one: Ray may start those of their numbers on another host.
+                self._begin_anew()
+                self.watch.ranks.clear()
+                self._strangers.clear()
             self._job = job
         if job is not None and self._job is not None and job != self._job:
             if not self._others:
@@ -199,9 +204,7 @@ class RankTable:
         elif before is not None:
             # The launcher restarted this rank by itself, or two living processes claim the same rank.
             if before.ended is not None:
-                self._launcher_stops = False
-                self.watch.rhythm.forget()
-                self._react.restarted()
+                self._begin_anew()
             self._former.append(before)
         local = peer.hello.get("local_rank")
         state = RankState(
@@ -217,6 +220,11 @@ class RankTable:
         self.peers[peer] = state
         self.watch.begin(state, t=state.since_s)
         return state
+
+    def _begin_anew(self) -> None:
+        self._launcher_stops = False
+        self.watch.rhythm.forget()
+        self._react.restarted()
 
     def _joined(self, peer: Peer, message: dict[str, Any]) -> None:
         rank, world = int(message["rank"]), int(message["world_size"])
