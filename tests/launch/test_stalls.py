@@ -180,6 +180,25 @@ def test_ranks_that_wait_for_another_host_are_ended_by_their_own_timeout_alone(t
     assert {kind for _, kind, _ in run.announced()} == {"remote"} and len(run.drawn) == 1
 
 
+@pytest.mark.parametrize(
+    ("loop", "complete", "doing", "is_named"),
+    [
+        ("while True:", False, LOOPS, True),
+        ("while True:", True, LOOPS, False),
+        ("while True:", False, WORKS, False),
+        ("for batch in batches:", False, LOOPS, False),
+    ],
+)
+def test_of_ranks_that_nobody_here_waits_for_an_endless_loop_is_named_if_others_run_elsewhere(tmp_path, loop, complete, doing, is_named):
+    script = tmp_path / "train.py"
+    script.write_text(f"{loop}\n    pass\n")
+    training = Training(lambda t: (doing, None), complete=complete)
+    training.stall = replace(training.stall, waiting=())
+    training.ranks[1].place = Frame(file=str(script), line=2, name="<module>")
+    run = training.run(until_s=200.0)
+    assert [spared for _, _, spared in run.drawn] == [True] * is_named and run.ended_s is None
+
+
 def test_a_pause_that_was_survived_gets_a_line_and_no_evidence_until_it_is_longer():
     patience = Patience()
     Training(lambda t: (QUIET, SLEEPS), comes_s=40.0, patience=patience).run(until_s=50.0)

@@ -24,6 +24,7 @@ from unhang.launch.stack_samples import MIN_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Wait
 from unhang.records.incident import Activity
+from unhang.records.stacks import is_endless
 from unhang.text import Text
 
 # A rank in uninterruptible I/O is being served by a slow disk or file server, at first.
@@ -186,7 +187,7 @@ class Alarm:
                 if self._named is None and now - stall.since_s < stall.threshold_s + CONFIRMED_S:
                     return None
                 kind = "waits"
-            if not stall.waiting and kind in ("works", "repeats"):
+            if not stall.waiting and (kind == "works" or (kind == "repeats" and not self._holds_other_hosts(state))):
                 # Nobody waits for it, and it executes: that is what a training does.
                 return None
             if not stall.absent:
@@ -201,6 +202,10 @@ class Alarm:
         # Who waits for another of them is waited for as long as that one is.
         own = [r for r in reasons.values() if r.kind == "stuck" or r.wait is None or r.wait.holder not in reasons] or list(reasons.values())
         return min(own, key=lambda r: (r.until_s, r.rank), default=None)
+
+    def _holds_other_hosts(self, state: RankState) -> bool:
+        """Whether ranks that are not known here wait for it, or soon will: it is in a loop that it cannot leave."""
+        return not self._watch.complete() and state.place is not None and is_endless(state.place.file, state.place.line)
 
     def _is_confirmed(self, state: RankState, now: float) -> bool:
         """Whether a rank that seems stuck was so a second ago, too, and its heartbeats say that it is in no collective.

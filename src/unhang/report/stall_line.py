@@ -16,7 +16,7 @@ _DOES = {
     ),
     "works": Text("works", "在工作"),
     "user": Text("is held by a debugger or waits at a terminal", "被调试器暂停，或在等待终端输入"),
-    "remote": Text("wait for ranks of other hosts", "在等待其他主机上的 rank"),
+    "remote": Text("{wait} for ranks of other hosts", "在等待其他主机上的 rank"),
     "joined": Text("all wait in collectives, and no data moves", "都在集合通信里等待，没有数据流动"),
 }
 
@@ -24,7 +24,7 @@ _DOES = {
 def says(event: events.Stalled) -> Text:
     """One sentence, with the time that is left."""
     one = len(event.ranks) == 1
-    doing = _DOES[event.kind]
+    doing = _DOES[event.kind].fill(wait="waits" if one else "wait")
     if event.wait is not None and event.kind in ("stuck", "waits", "user"):
         waits_in = waits.described(None, event.wait)
         doing = Text("is {it}", "{it}").fill(it=waits_in) if waits_in else _DOES.get(event.wait.kind, doing)
