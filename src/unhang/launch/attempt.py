@@ -270,7 +270,7 @@ class Attempt:
             self._roster.look(now, lambda pid: processes.exists(self._host, pid))
         if not self._roster.ever and not self._unattached_told and now - self._began_s > self._options.startup_s:
             self._unattached_told = True
-            self._tell(events.Note(text="no process of the training reports to us; it is watched from its output and exit code only"))
+            self._tell(events.Note(text="no process of the training has reported to us so far; it is watched from its output and exit code only"))
 
     async def _after_grace(self, failed: PendingIncident, failed_s: float) -> None:
         """A rank has failed and the command still runs: trainings that can lose a rank go on, and so do ranks that work; the others are ended."""
@@ -284,11 +284,12 @@ class Attempt:
                 # It ended without a word, its launcher minds as little as the others: it had done its work.
                 self._incidents.abandon()
                 return
-            if self._is_working():
+            if self._is_working() and not self._options.leave_hung:
                 return
         if self._options.leave_hung:
             await self.draw(failed)
-            self._tell(events.Note(text="the launcher has not ended the other ranks; they are left alone (--on-failure report)"))
+            if alive:
+                self._tell(events.Note(text="the launcher has not ended the other ranks; they are left alone (--on-failure report)"))
             return
         self._tell(events.Note(text=f"the launcher has not ended the other ranks within {FAILED_GRACE_S:g} s; ending them"))
         await self.end()

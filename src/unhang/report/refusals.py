@@ -574,8 +574,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("the launcher has not ended the other ranks within {} s; ending them", "启动器在 {} 秒内没有结束其他 rank；现在结束它们"),
     ("the launcher starts the ranks again by itself", "启动器自行重新启动各 rank"),
     (
-        "no process of the training reports to us; it is watched from its output and exit code only",
-        "训练中没有进程向我们报告；只能从输出和退出码观察它",
+        "no process of the training has reported to us so far; it is watched from its output and exit code only",
+        "到目前为止训练中没有进程向我们报告；只能从输出和退出码观察它",
     ),
     ("the other ranks go on without it", "其他 rank 在没有它的情况下继续"),
     (
