@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -199,3 +201,26 @@ def test_no_verdict_has_a_command_for_a_process_that_was_ended(tmp_path, monkeyp
         assert now == replace(remedy, says=f"Let it go on. Process {child.pid} has ended since.", says_zh=now.says_zh, command=None)
         assert now.says_zh.startswith("让它继续。") and now.says_zh.endswith(f"进程 {child.pid} 此后已结束。")
     assert last.primary.remedies == (now,)
+
+
+def test_one_verdict_is_drawn_at_a_time(tmp_path, monkeypatch):
+    """Two threads that decode into a dataclass for the first time crash the process; a look that was asked for may come beside one of our own."""
+    meeting, met = threading.Barrier(2), []
+
+    def judge(rundir, *, number):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            met.append(meeting.wait(0.5))
+        return Verdict(primary=None)
+
+    monkeypatch.setattr(why, "judge", judge)
+
+    async def both():
+        incidents = Incidents(RunDir.create(tmp_path / "run"), host=Host(), first=1, clock=lambda: 1.0, tell=lambda event: None)
+        opened = [incidents.open("hang"), incidents.open("hang")]
+        situation = Situation(
+            attempt=0, command=("x",), promised=1, usual_gap_s=None, activities={}, exitcodes={}, exitcode=None, logs=(), states=[]
+        )  # fmt: skip
+        return await asyncio.gather(*(incidents.draw(one, situation) for one in opened))
+
+    assert asyncio.run(both()) == [Verdict(primary=None)] * 2
+    assert not met

@@ -117,6 +117,8 @@ class Incidents:
         self._ends = ends
         self._sampler = sampler
         self._drawn: list[_Drawn] = []
+        # One at a time: msgspec 0.22 crashes the process where two threads decode into a dataclass for the first time.
+        self._judging = asyncio.Lock()
         self._oom_before = memory.oom_kills(host)
         self.troubles: deque[str] = deque()
         self._told_troubles: set[str] = set()
@@ -203,7 +205,8 @@ class Incidents:
         self.current = None
         try:
             # Reading the kernel log and all dumps may take seconds, in which the ranks' output must go on.
-            drawn = await asyncio.to_thread(self._judged, opened, situation)
+            async with self._judging:
+                drawn = await asyncio.to_thread(self._judged, opened, situation)
         except Exception as e:
             self.trouble(f"no verdict on incident {opened.number}: {type(e).__name__}: {e}")
             return None
@@ -215,7 +218,8 @@ class Incidents:
 
     async def settle(self) -> None:
         """The attempt's processes have ended: from now on no verdict has a command for one of them."""
-        last = await asyncio.to_thread(self._revised)
+        async with self._judging:
+            last = await asyncio.to_thread(self._revised)
         if last != self.last and last is not None:
             self.last = last
             self._tell(events.Revised(verdict=last[1]))
