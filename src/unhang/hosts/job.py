@@ -70,7 +70,8 @@ class _Job:
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     cwd=asked["cwd"],
-                    env={**os.environ, **asked["environ"]},
+                    # As in an environment that is activated: llamafactory-cli starts the torchrun that is first on PATH, DeepSpeed a ninja.
+                    env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}", **asked["environ"]},
                     start_new_session=True,
                 )
             known = {what: processes.identity(Host(), pid) for what, pid in (("process", process.pid), ("keeper", os.getpid()))}
