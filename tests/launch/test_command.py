@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from unhang.errors import CommandNotFound, UnhangError
-from unhang.launch.command import argument, check_reach, launcher, master, option, resolve, with_settings
+from unhang.launch.command import argument, check_reach, launcher, left_behind, master, option, resolve, with_settings
 
 
 @pytest.fixture
@@ -334,6 +334,10 @@ def test_what_only_the_hook_applies_is_refused_where_deepspeed_leaves_it_behind(
     (path / "hosts").write_text(hosts)
     command = resolve(["deepspeed", *words.split(), "train.py"], environ=environ(path))
     check_reach(command, {"NCCL_DEBUG": "INFO", "UNHANG_BACKEND": ""}, hostfile=path / "none")
+    (path / ".deepspeed_env").write_text("OMP_NUM_THREADS=4\n")
+    mine = {"HOME": str(path), "GLOO_SOCKET_IFNAME": "eth1", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    left = left_behind(command, mine, hostfile=path / "none")
+    assert (left and left[1]) == (("GLOO_SOCKET_IFNAME=eth1", "TORCH_DISTRIBUTED_DEBUG=DETAIL") if refused else None)
     wish = {"UNHANG_BACKEND": "gloo"}
     if refused:
         with pytest.raises(UnhangError, match="UNHANG_BACKEND: only unhang's hook applies that"):

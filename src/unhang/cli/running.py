@@ -144,6 +144,8 @@ def _run(request: Request, beginning: _Beginning) -> None:
     typed = [plan.applied.spelled[c.key].env for c in plan.chosen if c.is_typed and c.key in plan.applied.spelled] if plan is not None else []
     commands.check_reach(command, {**os.environ, **{name: value for env in typed for name, value in env.items()}})
     lang = language.chosen(None)
+    if left := commands.left_behind(command, {**os.environ, **(plan.applied.env if plan is not None else {})}):
+        screen.echo("\n    ".join((f"unhang: {language.refusal(left[0])}", *left[1])), stderr=True)
 
     typed_words = RunCommand(options=(*request.own_words, *(("--",) if request.set_apart else ())), command=words)
 

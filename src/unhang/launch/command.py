@@ -44,6 +44,9 @@ _FLAGS = {
 }
 # Of deepspeed's options, by their long names.
 _LONG = {"-H": "--hostfile", "-e": "--exclude", "-i": "--include"}
+# What it reads where no file is named, and what it leaves behind of the variables that tell ranks how to talk to each other.
+_HOSTFILE = Path("/job/hostfile")
+_NOT_HANDED_ON = ("GLOO_", "OMP_", "RCCL_", "TORCH_")
 
 
 # Who says which Python runs: --python, or what it would be in its place; the command, which is one or runs in one; nobody: a script of a shell, or a
@@ -255,19 +258,15 @@ def _of_deepspeed(argv: Sequence[str], count: int, environ: Mapping[str, str]) -
     return "--include", f"{host}:{','.join(devices[:count])}"
 
 
-def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path = Path("/job/hostfile")) -> None:
+def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path = _HOSTFILE) -> None:
     """Raise UnhangError where what only the hook applies would not come to the ranks: some would do as the script says, and the others not.
 
     Over ssh DeepSpeed hands on what begins with MLFLOW, PYTHON, MV2, UCX, NCCL, and its own file (launcher/runner.py, 0.19.8). That file could carry
     these, too, but not the hook, which is on this host and wants its supervisor's socket.
     """
     wanted = [name for name in protocol.WISHES if environ.get(name)]
-    kind, options = _launcher(command.argv)
-    # Slurm hands on everything.
-    if not wanted or kind != "deepspeed" or "--no-ssh" in options or options.get("--launcher", "").lower() == "slurm":
-        return
-    file = Path(options.get("--hostfile") or hostfile)
-    if (count := _hosts_of_deepspeed(file, options)) > 1 or "--force-multi" in options:
+    file, count = _over_ssh(command, hostfile)
+    if wanted and count:
         raise UnhangError(
             f"{', '.join(wanted)}: only unhang's hook applies that, and deepspeed starts ranks on {count} hosts over ssh, without the hook",
             cause=f"{file} names them; DeepSpeed's launcher hands neither the hook nor its variables to a host",
@@ -275,12 +274,32 @@ def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path 
         )
 
 
+def left_behind(command: Command, environ: Mapping[str, str], *, hostfile: Path = _HOSTFILE) -> tuple[str, tuple[str, ...]] | None:
+    """That DeepSpeed starts ranks over ssh, where nothing watches them, and lines for its own file of variables that it does not hand on to them."""
+    file, count = _over_ssh(command, hostfile)
+    if not count:
+        return None
+    named = {line.partition("=")[0] for folder in (Path(environ.get("HOME", "/")), Path()) for line in _lines(folder / ".deepspeed_env")}
+    lines = tuple(f"{name}={value}" for name, value in sorted(environ.items()) if name.startswith(_NOT_HANDED_ON) and name not in named)
+    watched = f"unhang run --hosts {as_argument(file)} -n N train.py"
+    said = f"deepspeed starts ranks on {count} hosts over ssh, where unhang does not watch them; it does with {watched}"
+    return (f"{said}; variables that do not reach them go into .deepspeed_env here:" if lines else said), lines
+
+
+def _over_ssh(command: Command, hostfile: Path) -> tuple[Path, int]:
+    """The file that names hosts to DeepSpeed's launcher, and on how many it starts ranks over ssh; 0 where it stays here, or Slurm hands on all."""
+    kind, options = _launcher(command.argv)
+    file = Path(options.get("--hostfile") or hostfile)
+    if kind != "deepspeed" or "--no-ssh" in options or options.get("--launcher", "").lower() == "slurm":
+        return file, 0
+    count = _hosts_of_deepspeed(file, options)
+    return file, count if count > 1 or "--force-multi" in options else 0
+
+
 def _hosts_of_deepspeed(file: Path, options: Mapping[str, str]) -> int:
     """How many hosts a file names and the options leave; 1 where there is no file: the launcher then stays here."""
-    try:
-        with file.open(encoding="utf-8", errors="replace") as opened:
-            lines = opened.read(_MAX_FILE_BYTES).splitlines()
-    except OSError:
+    lines = _lines(file)
+    if not lines:
         return 1
     hosts = {line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")}
     if include := options.get("--include"):
@@ -289,6 +308,15 @@ def _hosts_of_deepspeed(file: Path, options: Mapping[str, str]) -> int:
     hosts -= {part for part in options.get("--exclude", "").split("@") if ":" not in part}
     most = options.get("--num-nodes", "")
     return min(len(hosts), int(most)) if most.isdecimal() and int(most) else len(hosts)
+
+
+def _lines(file: Path) -> list[str]:
+    """No lines if it cannot be read."""
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            return opened.read(_MAX_FILE_BYTES).splitlines()
+    except OSError:
+        return []
 
 
 def _remove_flag(argv: list[str], flag: str) -> None:

@@ -521,6 +521,11 @@ SENTENCES: tuple[tuple[str, str], ...] = (
         "{} 指定了这些主机；DeepSpeed 的启动器不会把钩子及其变量传给其他主机",
     ),
     ("start it on each host: {}", "在每台主机上启动：{}"),
+    (
+        "deepspeed starts ranks on {} hosts over ssh, where unhang does not watch them; it does with {}",
+        "deepspeed 通过 ssh 在 {} 台主机上启动 rank，unhang 在那里不监视它们；要监视，请用 {}",
+    ),
+    ("{}; variables that do not reach them go into .deepspeed_env here:", "{}；传不到那里的变量，请写入当前目录的 .deepspeed_env："),
     ("{} has no option {} that is known here", "{} 没有这里认识的选项 {}"),
     ("cannot start {}: {}", "无法启动 {}：{}"),
     ("a variable of the shell that is not set, in quotes", "引号中的 shell 变量没有设置"),
