@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from tests.launchers.conftest import ABORT, SCRIPTS, ended, fell_back, ran_clean, ran_over_gloo, recovered
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
 
+PREPARE = Path(__file__).parents[2] / "recipes/llamafactory/prepare.py"
 # LLaMA-Factory's own word for two processes with one sample each.
 FINISHED = "Total train batch size (w. parallel, distributed & accumulation) = 2"
 
 
 @pytest.fixture
-def command(tmp_path):
+def made(tmp_path):
+    """The recipe's model and data, with code of the model's own."""
+    folder, ours = tmp_path / "tiny", SCRIPTS / "llamafactory"
+    subprocess.run([sys.executable, PREPARE, folder], check=True, timeout=60)
+    shutil.copy(ours / "modeling_tiny.py", folder)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | json.loads((ours / "config.json").read_text())))
+    return folder
+
+
+@pytest.fixture
+def command(tmp_path, made):
     config = tmp_path / "train.yaml"
-    config.write_text((SCRIPTS / "llamafactory" / "train.yaml").read_text().format(here=SCRIPTS / "llamafactory", output=tmp_path / "output"))
+    config.write_text((SCRIPTS / "llamafactory" / "train.yaml").read_text().format(here=made, output=tmp_path / "output"))
     return ["llamafactory-cli", "train", str(config)]
 
 
@@ -42,17 +60,16 @@ def test_fallback(trained, command):
     fell_back(trained.run_without_interface(*command), finished=FINISHED)
 
 
-def test_exported_over_gloo(trained, tmp_path):
+def test_exported_over_gloo(trained, made, tmp_path):
     """The exported file, with fields of ours behind --; it asks for NCCL."""
-    here = SCRIPTS / "llamafactory"
     fields = {
-        "model_name_or_path": here,
+        "model_name_or_path": made,
         "trust_remote_code": "true",
         "train_from_scratch": "true",
         "finetuning_type": "full",
         "template": "default",
         "dataset": "sums",
-        "dataset_dir": here,
+        "dataset_dir": made,
         "output_dir": tmp_path / "output",
         "max_steps": 5,
         "report_to": "none",
