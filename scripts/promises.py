@@ -65,7 +65,8 @@ def _bare(schema: Any) -> Any:
     return {
         k: {name: _bare(one) for name, one in v.items()} if k in ("properties", "$defs") else _bare(v)
         for k, v in schema.items()
-        if k not in ("title", "description")
+        # Which msgspec writes from 0.23 on.
+        if k not in ("title", "description") and not (k == "default" and v == {})
     }
 
 

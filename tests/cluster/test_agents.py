@@ -145,19 +145,19 @@ def test_bad_input(doctor, tmp_path):
 
 def test_bad_input_where_hosts_join_by_themselves(tmp_path):
     (tmp_path / "train.py").touch()
-    at, token = ("--nnodes", "3", "--master-addr", "192.0.2.1"), {"UNHANG_TOKEN": "of-the-tests-of-unhang"}
+    at, known = ("--nnodes", "3", "--master-addr", "192.0.2.1"), {"UNHANG_SECRET": "of-the-tests-of-unhang"}
     for words, environ, says in (
-        ((*at, "--node-rank", "0"), {}, "UNHANG_TOKEN is not set"),
-        ((*at, "--node-rank", "0"), {"UNHANG_TOKEN": "short"}, "less than 16 characters"),
-        ((*at, "--node-rank", "0"), token, "cannot listen at 192.0.2.1:29500"),
-        ((*at, "--node-rank", "3"), token, "--node-rank does not say: 3"),
-        (at, token, "it is missing"),
-        (("--nnodes", "3", "--node-rank", "0"), token, "--master-addr"),
-        (at, {**token, "NODE_RANK": "1", "MASTER_PORT": "none"}, "MASTER_PORT=none"),
-        (("--nnodes", "two"), token, "is no number of hosts"),
-        (("--node-rank", "0"), token, "go with --nnodes"),
+        ((*at, "--node-rank", "0"), {}, "UNHANG_SECRET is not set"),
+        ((*at, "--node-rank", "0"), {"UNHANG_SECRET": "short"}, "shorter than 16 characters"),
+        ((*at, "--node-rank", "0"), known, "cannot listen at 192.0.2.1:29500"),
+        ((*at, "--node-rank", "3"), known, "--node-rank 3 is not between 0 and 2"),
+        (at, known, "--node-rank is missing"),
+        (("--nnodes", "3", "--node-rank", "0"), known, "--master-addr is missing"),
+        (at, {**known, "NODE_RANK": "1", "MASTER_PORT": "none"}, "MASTER_PORT=none"),
+        (("--nnodes", "two"), known, "is no number of hosts"),
+        (("--node-rank", "0"), known, "go with --nnodes"),
     ):
-        clean = {k: v for k, v in os.environ.items() if k not in ("UNHANG_TOKEN", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")}
+        clean = {k: v for k, v in os.environ.items() if k not in ("UNHANG_SECRET", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")}
         words = [UNHANG, "run", *words, "--", "train.py"]
         ended = subprocess.run(words, env={**clean, **environ}, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert ended.returncode == 2 and says in ended.stderr, ended.stderr

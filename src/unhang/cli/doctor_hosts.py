@@ -14,7 +14,7 @@ from unhang.cli import json_errors
 from unhang.cli.stderr import say
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
-from unhang.hosts import hostlist, join, preflight
+from unhang.hosts import hostlist, preflight
 from unhang.hosts.hostlist import Host
 from unhang.report import screen
 from unhang.report.language import Language
@@ -33,9 +33,10 @@ def named(given: str) -> tuple[tuple[Host, ...], preflight.By]:
     return hosts, by
 
 
-def handed_on() -> dict[str, str]:
-    """Variables that are set here and meant for the hosts, but for credentials."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and name != join.SECRET}
+def handed_on(by: preflight.By = "ssh") -> dict[str, str]:
+    """Variables that are set here and meant for the hosts, but for credentials, and for what a scheduler sets on each host."""
+    own = () if by == "ssh" else ("CUDA_VISIBLE_DEVICES",)
+    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and name not in own}
     clean = redact_data(found)
     return {name: value for name, value in found.items() if clean.get(name) == value}
 
@@ -62,7 +63,7 @@ def examine(
         python=python or sys.executable,
         ssh=tuple(word for words in ssh for word in shlex.split(words)),
         by=by,
-        environ=handed_on(),
+        environ=handed_on(by),
         places=tuple(dict.fromkeys(os.path.abspath(p) for p in places)),  # noqa: PTH100
         master=os.environ.get("MASTER_ADDR") or None,
         port=int(port) if port.isdecimal() and 0 < int(port) < 1 << 16 else preflight.STORE_PORT,

@@ -88,16 +88,21 @@ def run(
     preflight: Annotated[str, typer.Option(metavar="off|quick|full", help="With --hosts: look at hosts and links first.")] = "quick",
     nnodes: Annotated[
         str | None,
-        typer.Option(metavar="MIN:MAX", help="With --hosts: train on so many of them. Without: so many hosts run this command.", show_default="all"),
+        typer.Option(
+            metavar="MIN:MAX", help="With --hosts: how many of them to train on. Without: how many hosts run this same command.", show_default="all"
+        ),
     ] = None,
     node_rank: Annotated[
         int | None,
-        typer.Option(min=0, help="The same command on each host: which one this is.", show_default="NODE_RANK and the like"),
+        typer.Option(min=0, help="The same command on each host: which of them this is, from 0.", show_default="NODE_RANK and the like"),
     ] = None,
     master_addr: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="... and where the first one is joined by the others.", show_default="MASTER_ADDR")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="... and the address of the first one, to which the others connect.", show_default="MASTER_ADDR"),
     ] = None,
-    master_port: Annotated[int | None, typer.Option(min=1, max=65535, help="... and its port.", show_default="MASTER_PORT, or 29500")] = None,
+    master_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="... and the port on which it listens.", show_default="MASTER_PORT, or 29500")
+    ] = None,
     spares: Annotated[int, typer.Option(min=0, help="With --hosts: keep so many of them for those that fail.")] = 0,
     attach: Annotated[
         Path | None,

@@ -225,7 +225,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     if outcome.verdict is not None and not outcome.interrupted:
         write_report(rundir, outcome.verdict)
     if request.pod:
-        write_termination_log(outcome)
+        write_verdict_for_pod(outcome)
     if request.as_json:
         found = msgspec.to_builtins(outcome) | {"fallback": msgspec.to_builtins(fallback.outcome)}
         sys.stdout.buffer.write(encoding.encode(found) + b"\n")
@@ -300,17 +300,21 @@ def write_report(rundir: RunDir, verdict: Verdict) -> None:
         say(Text("no {file}: {error}", "没有写出 {file}：{error}").fill(file=str(rundir.report_html), error=f"{type(e).__name__}: {e}"))
 
 
-def write_termination_log(outcome: supervise.Outcome) -> None:
-    """The verdict for `kubectl describe pod`. Kubernetes makes the file, and takes 4096 bytes of it."""
-    if outcome.verdict is None or outcome.exitcode == 0 or outcome.interrupted:
-        return
+def write_verdict_for_pod(outcome: supervise.Outcome) -> None:
+    """What `kubectl describe pod` shows."""
+    if outcome.verdict is not None and outcome.exitcode and not outcome.interrupted:
+        plain = io.StringIO()
+        terminal.render(outcome.verdict, Console(plain, width=100, color_system=None))
+        write_termination_log(plain.getvalue())
+
+
+def write_termination_log(text: str) -> None:
+    """Kubernetes makes the file, and takes 4096 bytes of it."""
     path = os.environ.get("UNHANG_TERMINATION_LOG", _TERMINATION_LOG)
-    plain = io.StringIO()
-    terminal.render(outcome.verdict, Console(plain, width=100, color_system=None))
     try:
-        # Nothing is made where there is no pod, and no pipe is waited for.
+        # Do not create the file outside a pod, and do not block on a FIFO.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK), "wb") as file:
-            file.write(plain.getvalue().encode("utf-8", "replace")[:4096].decode("utf-8", "ignore").encode())
+            file.write(text.encode("utf-8", "replace")[:4096].decode("utf-8", "ignore").encode())
     except OSError as e:
         if path != _TERMINATION_LOG or e.errno != errno.ENOENT:
             screen.echo(f"unhang: {language.refusal(not_written(Path(path), e))}", stderr=True)

@@ -53,23 +53,19 @@ def run(request: running.Request) -> NoReturn:
         raise UnhangError("there is no command behind --", hint="unhang run --hosts FILE -n 8 train.py")
     if not (request.module or commands.is_script(words[0]) or Path(words[0]).name in LAUNCHERS):
         raise UnhangError(
-            f"--hosts starts a Python script or module on each host; {words[0]} is a command of its own", hint="unhang run --hosts FILE -n 8 train.py"
+            f"on several hosts a Python script or module is started; {words[0]} is a command of its own", hint="unhang run --hosts FILE -n 8 train.py"
         )
     if request.preflight not in get_args(training.Preflight):
         raise UnhangError(f"--preflight {request.preflight}: it is one of {', '.join(get_args(training.Preflight))}")
-    if request.hosts is None:
-        meets = _meets(request)
-        least, most = meets.least, meets.most
-        hosts: tuple[hostlist.Host, ...] = ()
-        by: preflight.By = "join"
-        if meets.node_rank > 0:
-            exitcode, says = join.join(meets.address, meets.port, meets.node_rank, say=_say)
-            _say(says or f"the training has ended with exit code {exitcode}")
-            raise typer.Exit(exitcode)
+    member = _member(request) if request.hosts is None else None
+    if member is not None and member.node_rank > 0:
+        _take_part(request, member)
+    hosts, by = doctor_hosts.named(request.hosts) if request.hosts is not None else ((), "join")
+    if member is not None:
+        least, most = member.least, member.most
     else:
-        meets, (hosts, by) = None, doctor_hosts.named(request.hosts)
         least, most = _nodes(request, len(hosts))
-    python, environ = request.python or sys.executable, doctor_hosts.handed_on()
+    python, environ = request.python or sys.executable, doctor_hosts.handed_on(by)
     slots = {host.slots or 1 for host in hosts} or {1}
     if len(slots) > 1 and request.nproc_per_node is None:
         raise UnhangError(f"{request.hosts} gives its hosts different numbers of slots", hint="give one for all: -n 8")
@@ -98,7 +94,7 @@ def run(request: running.Request) -> NoReturn:
             by=by,
             environ=environ,
             places=(str(Path.cwd()),),
-            master=None if meets is None else meets.address,
+            master=None if member is None else member.address,
             port=0,
         ),
         job=Job(
@@ -121,7 +117,7 @@ def run(request: running.Request) -> NoReturn:
         asked,
         rundir,
         lambda t: t.run(),
-        meeting=None if meets is None else lambda tell: join.Meeting(meets.address, meets.port, meets.most, tell=tell),
+        rendezvous=None if member is None else lambda tell: join.Rendezvous(member.address, member.port, member.most, python=python, tell=tell),
         prefix=request.prefix,
         quiet=request.quiet,
         as_json=request.as_json,
@@ -133,8 +129,8 @@ def _say(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Meets:
-    """Where hosts that were started one by one meet, which of them this one is, and how many there are at least and at most."""
+class _Member:
+    """One of several hosts that were started one by one: where they meet, which one this is, and how many there are at least and at most."""
 
     address: str
     port: int
@@ -143,25 +139,34 @@ class _Meets:
     most: int
 
 
-def _meets(request: running.Request) -> _Meets:
+def _member(request: running.Request) -> _Member:
     """From options, and what launchers, operators and schedulers set on each host. Raises UnhangError."""
     rank = _given(request.node_rank, "NODE_RANK", "PET_NODE_RANK", "JOB_COMPLETION_INDEX", "SLURM_NODEID")
     address = _given(request.master_addr, "MASTER_ADDR", "PET_MASTER_ADDR")
     port = _given(request.master_port, "MASTER_PORT", "PET_MASTER_PORT") or str(preflight.STORE_PORT)
-    least, _, most = (request.nnodes or "").partition(":")
-    if not (least.isdecimal() and (most or least).isdecimal() and 1 <= int(least) <= int(most or least) <= hostlist.MOST):
+    nodes = _range(request.nnodes or "")
+    if nodes is None or nodes[1] > hostlist.MOST:
         raise UnhangError(f"--nnodes {request.nnodes} is no number of hosts", hint="--nnodes 8, or --nnodes 6:8")
-    if rank is None or not rank.isdecimal() or int(rank) >= int(most or least):
-        raise UnhangError(
-            f"which of the {most or least} hosts this is, --node-rank does not say: {'it is missing' if rank is None else rank}",
-            hint=f"--node-rank 0 to {int(most or least) - 1}",
-        )
+    if rank is None or not rank.isdecimal() or int(rank) >= nodes[1]:
+        why = "--node-rank is missing" if rank is None else f"--node-rank {rank} is not between 0 and {nodes[1] - 1}"
+        raise UnhangError(why, hint="each host has a number of its own; the first one is 0")
     if address is None:
-        raise UnhangError("where the hosts meet is missing: --master-addr", hint="a name or address of the first host, at which the others reach it")
+        raise UnhangError("--master-addr is missing", hint="a name or address of the first host, at which the others reach it")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise UnhangError(f"MASTER_PORT={port} is no port", hint="--master-port 29500")
     join.secret()
-    return _Meets(address=address, port=int(port), node_rank=int(rank), least=int(least), most=int(most or least))
+    return _Member(address=address, port=int(port), node_rank=int(rank), least=nodes[0], most=nodes[1])
+
+
+def _take_part(request: running.Request, member: _Member) -> NoReturn:
+    """Be one of the hosts that the first one starts the training on, and leave with its exit code. Raises UnhangError."""
+    exitcode, says = join.join(member.address, member.port, member.node_rank, python=request.python or sys.executable, say=_say)
+    _say(says or f"the training has ended with exit code {exitcode}")
+    if request.pod and exitcode:
+        running.write_termination_log(says)
+    if request.as_json:
+        screen.echo(encoding.encode({"exitcode": exitcode, "node_rank": member.node_rank, "says": says}).decode())
+    raise typer.Exit(exitcode)
 
 
 def _given(option: object, *names: str) -> str | None:
@@ -216,7 +221,7 @@ def _go(
     rundir: RunDir,
     way: Callable[[training.Training], supervise.Outcome],
     *,
-    meeting: Callable[[Callable[[str], None]], join.Meeting] | None = None,
+    rendezvous: Callable[[Callable[[str], None]], join.Rendezvous] | None = None,
     prefix: bool,
     quiet: bool,
     as_json: bool,
@@ -241,7 +246,7 @@ def _go(
         tell=tell,
         sink=live.output,
         found=lambda result: report.render(result, screen.console(stderr=True), lang=language.chosen(None)),
-        meeting=meeting,
+        rendezvous=rendezvous,
     )
     try:
         outcome = way(trainer)
@@ -250,7 +255,7 @@ def _go(
     if outcome.verdict is not None and not outcome.interrupted:
         running.write_report(rundir, outcome.verdict)
     if asked.policy.pod:
-        running.write_termination_log(outcome)
+        running.write_verdict_for_pod(outcome)
     if as_json:
         screen.echo(encoding.encode(outcome).decode())
     raise typer.Exit(outcome.exitcode)
@@ -259,9 +264,17 @@ def _go(
 def _nodes(request: running.Request, hosts: int) -> tuple[int, int]:
     """How many hosts an attempt has, at least and at most."""
     given = request.nnodes or str(hosts - request.spares)
-    least, _, most = given.partition(":")
-    if not (least.isdecimal() and (most or least).isdecimal() and 1 <= int(least) <= int(most or least) <= hosts - request.spares):
+    nodes = _range(given)
+    if nodes is None or nodes[1] > hosts - request.spares:
         raise UnhangError(f"--nnodes {given} cannot be met by {hosts} hosts with {request.spares} spares", hint="--nnodes MIN:MAX")
+    return nodes
+
+
+def _range(text: str) -> tuple[int, int] | None:
+    """Of "8" or "6:8"; None for what is no range of numbers of hosts."""
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and (most or least).isdecimal() and 1 <= int(least) <= int(most or least)):
+        return None
     return int(least), int(most or least)
 
 

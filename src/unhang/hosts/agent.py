@@ -359,25 +359,25 @@ def _answer(asked: Mapping[str, Any]) -> None:
 
 def _beat() -> None:
     """A connection whose other end is gone is closed only when something is sent: else this agent would wait for its next question for hours."""
-    while True:
-        time.sleep(_BEAT_S)
-        say({"id": 0})
+    with contextlib.suppress(OSError):
+        while True:
+            time.sleep(_BEAT_S)
+            say({"id": 0})
 
 
 def main() -> None:
     """Serve until the pipe closes."""
     # The address at which ssh found this host (client, its port, server, its port), or by which it joined.
+    ends_with_pipe = os.environ.pop("UNHANG_ENDS_WITH_PIPE", "") == "1"
     reached_at = os.environ.pop("UNHANG_REACHED_AT", "") or [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
     say({"id": 0, "port": listen(), "name": socket.gethostname(), "python": sys.executable, "pid": os.getpid(), "reached_at": reached_at})
     threading.Thread(target=_beat, daemon=True).start()
-    for line in sys.stdin.buffer:
-        try:
+    # Cut off in the middle, or by the network.
+    with contextlib.suppress(ValueError, OSError):
+        for line in sys.stdin.buffer:
             asked = json.loads(line)
-        except ValueError:
-            # Cut off in the middle.
-            break
-        if asked.get("to") is None or os.environ.get("SLURM_PROCID") in asked["to"]:
-            threading.Thread(target=_answer, args=(asked,), daemon=True).start()
-    job.wait_for_all()
+            if asked.get("to") is None or os.environ.get("SLURM_PROCID") in asked["to"]:
+                threading.Thread(target=_answer, args=(asked,), daemon=True).start()
+    job.wait_for_all(end=ends_with_pipe)
     # Threads may hang in a driver or a file server.
     os._exit(0)

@@ -33,7 +33,7 @@ class Host:
 def read(given: str, environ: Mapping[str, str]) -> tuple[Host, ...]:
     """A file of hosts, or names with commas and ranges ("node[1-8,11],login"), or "slurm" for this allocation. Raises UnhangError."""
     if given == "slurm":
-        if not (listed := environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""):
+        if not (listed := environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_STEP_NODELIST") or ""):
             raise UnhangError("this is no allocation of Slurm: SLURM_JOB_NODELIST is not set", hint="salloc -N 4 unhang doctor --hosts slurm")
         return _hosts([(name, None) for name in expand(listed)], "SLURM_JOB_NODELIST")
     path = Path(given)

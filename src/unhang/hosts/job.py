@@ -71,7 +71,7 @@ class _Job:
                     stderr=subprocess.STDOUT,
                     cwd=asked["cwd"],
                     # As in an environment that is activated: llamafactory-cli starts the torchrun that is first on PATH, DeepSpeed a ninja.
-                    env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}", **asked["environ"]},
+                    env={**os.environ, "PATH": f"{Path(asked['argv'][0]).parent}:{os.environ.get('PATH', '')}", **asked["environ"]},
                     start_new_session=True,
                 )
             known = {what: processes.identity(Host(), pid) for what, pid in (("process", process.pid), ("keeper", os.getpid()))}
@@ -231,10 +231,12 @@ def _part(path: Path, offset: int, most: int) -> bytes:
     return b""
 
 
-def wait_for_all() -> None:
-    """The pipe has closed: stay until all trainings that were started here have ended; those that stand still are ended."""
+def wait_for_all(*, end: bool) -> None:
+    """The pipe has closed: stay until all trainings that were started here have ended; those that stand still are ended, or with `end` all."""
     for number in (signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     for job in _jobs.values():
         if job.keeper is not None:
+            if end:
+                job.send(signal.SIGTERM)
             job.keeper.join()

@@ -21,7 +21,7 @@ from unhang.hosts import compare, edges, group
 from unhang.hosts.compare import named, odd
 from unhang.hosts.edges import Edge, Fault, Probe
 from unhang.hosts.hostlist import Host
-from unhang.hosts.reach import Agents, Answer, Failure, pipes, reached
+from unhang.hosts.reach import START_S, STEP_S, Agents, Answer, Failure, pipes, reached
 from unhang.knowledge import catalogue
 from unhang.knowledge.commands import Command
 from unhang.model import Area, Examination, HostFinding, Severity
@@ -108,7 +108,8 @@ async def examine(asked: Asked, progress: Progress = lambda _: None) -> Result:
     """Look at all hosts. A host that is dead, slow or silent is a finding, and is waited for no longer than its step may take."""
     begun = time.monotonic()
     progress(Text("logging in to {n} hosts", "正在登录 {n} 台主机").fill(n=len(asked.hosts)))
-    async with reached(pipes(asked.hosts, python=asked.python, ssh=asked.ssh, by=asked.by)) as agents:
+    limit_s = STEP_S if asked.by == "srun" else START_S
+    async with reached(pipes(asked.hosts, python=asked.python, ssh=asked.ssh, by=asked.by), limit_s=limit_s) as agents:
         return replace(await through(agents, asked, progress), took_s=time.monotonic() - begun)
 
 

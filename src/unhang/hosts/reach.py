@@ -20,7 +20,8 @@ from unhang.hosts.hostlist import Host
 
 Answer = dict[str, Any]
 
-START_S = 15.0
+# A scheduler may take its time for a step.
+START_S, STEP_S = 15.0, 60.0
 _CONNECT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=8", "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=3")
 # ssh clients that are started at once: each takes a process, and a quarter of a second of a processor.
 _AT_ONCE = 32
@@ -29,6 +30,11 @@ _MAX_LINE_BYTES = 1 << 20
 _MAX_HOST_BYTES, _BABBLE, _LEAST_LINE_BYTES = 8 << 20, 8, 200
 _MAX_SAID_BYTES = 4000
 _MAX_SHOWN_CHARS = 300
+# How a job divides its hosts among tasks of its own, as srun would for ours; and where its user came from, which is no address of a host.
+_OF_TASKS = frozenset((
+    "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK",
+    "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND", "SLURM_DISTRIBUTION", "SLURM_HINT", "SSH_CONNECTION",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +156,9 @@ class Pipe:
 class Program(Pipe):
     """A process: ssh, srun, or the agent itself."""
 
-    def __init__(self, argv: Sequence[str], hosts: Sequence[Host], *, labelled: bool = False) -> None:
+    def __init__(self, argv: Sequence[str], hosts: Sequence[Host], *, labelled: bool = False, environ: Mapping[str, str] | None = None) -> None:
         super().__init__(hosts, labelled=labelled)
-        self.argv = argv
+        self.argv, self._environ = argv, environ
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -162,6 +168,7 @@ class Program(Pipe):
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                env=self._environ,
                 limit=_MAX_LINE_BYTES,
                 start_new_session=True,
             )
@@ -237,7 +244,7 @@ class Agents:
             try:
                 await pipe.start()
             except OSError as e:
-                self.failed |= {name: Failure(stage="login", said=e.strerror or str(e)) for name in names}
+                self.failed |= {name: Failure(stage=pipe.stage[name], said=e.strerror or str(e)) for name in names}
                 return
             await asyncio.wait(begun.values(), timeout=limit_s)
             for name, future in begun.items():
@@ -312,16 +319,23 @@ def _is_answered(future: asyncio.Future[Answer]) -> bool:
     return future.done() and not future.cancelled()
 
 
-def pipes(hosts: Sequence[Host], *, python: str, ssh: Sequence[str] = (), by: str = "ssh") -> list[Pipe]:
-    """Those to these hosts, not started; `python` is looked for there, else python3 is taken. `by` is "ssh" or "srun"."""
+def pipes(hosts: Sequence[Host], *, python: str, ssh: Sequence[str] = (), by: str = "ssh", each: bool = False) -> list[Pipe]:
+    """Those to these hosts, not started; `python` is looked for there, else python3 is taken. `by` is "ssh" or "srun".
+
+    Of srun one step for all, or one for `each`: then a host that is down keeps none of the others from starting.
+    """
     there = shlex.quote(python)
     command = f'p={there}; [ -x "$p" ] || p=python3; exec "$p" -u -c {shlex.quote(source.LOADER)}'
     if by == "srun":
-        # Beside other steps of the job, with all that it has; the loss of a host does not end it on the others.
-        argv = ["srun", "--label", "--overlap", "--no-kill", "--cpu-bind=none", f"--nodes={len(hosts)}", "--ntasks-per-node=1"]
-        argv.append(f"--nodelist={','.join(h.name for h in hosts)}")
-        return [Program([*argv, "sh", "-c", command], hosts, labelled=True)]
+        return [_srun(command, some) for some in ([[host] for host in hosts] if each else [list(hosts)])]
     return [Program(["ssh", *_CONNECT, *ssh, "--", h.login, f"sh -c {shlex.quote(command)}"], [h]) for h in hosts]
+
+
+def _srun(command: str, hosts: Sequence[Host]) -> Program:
+    """One task on each of these hosts, beside other steps of the job, with all that the job has there."""
+    argv = ["srun", "--label", "--overlap", "--no-kill", "--cpu-bind=none", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", "--ntasks-per-node=1"]
+    argv += [f"--nodelist={','.join(h.name for h in hosts)}", "sh", "-c", command]
+    return Program(argv, hosts, labelled=True, environ={name: value for name, value in os.environ.items() if name not in _OF_TASKS})
 
 
 @contextlib.asynccontextmanager

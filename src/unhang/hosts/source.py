@@ -28,7 +28,7 @@ LEAST_PYTHON = (3, 10)
 LOADER = (
     "import os,sys;"
     'print(\'{"id":-1,"version":[%d,%d]}\'%sys.version_info[:2],flush=True);'
-    "i=sys.stdin.buffer;f=os.memfd_create('unhang');os.write(f,i.read(int(i.readline())));"
+    "i=sys.stdin.buffer;n=i.readline()or sys.exit();f=os.memfd_create('unhang');os.write(f,i.read(int(n)));"
     "sys.path.insert(0,'/proc/self/fd/%d'%f);"
     "from unhang.hosts.agent import main;main()"
 )

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any, Literal
 
 from unhang.diagnosis.redact import redact_command, redact_data
-from unhang.errors import EXIT_USER, UnhangError
+from unhang.errors import EXIT_BAD_HOST, EXIT_USER, UnhangError
 from unhang.hosts import preflight
 from unhang.hosts.attempt import Attempt, Job
 from unhang.hosts.hostlist import Host
 from unhang.hosts.job import LEASE_S
-from unhang.hosts.join import Meeting
-from unhang.hosts.reach import Agents, pipes, reached
+from unhang.hosts.join import Rendezvous
+from unhang.hosts.reach import START_S, STEP_S, Agents, pipes, reached
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Result
 from unhang.launch.output import Sink
@@ -80,12 +80,12 @@ class Training:
         tell: Callable[[events.Event], None],
         sink: Sink,
         found: Callable[[preflight.Result], None] = lambda result: None,
-        meeting: Callable[[Callable[[str], None]], Meeting] | None = None,
+        rendezvous: Callable[[Callable[[str], None]], Rendezvous] | None = None,
     ) -> None:
-        """`found` is told of a preflight after which no training can begin. With a `meeting` the hosts are those that join it, whatever was asked."""
+        """`found` is told of a preflight after which no training can begin. With a `rendezvous` the hosts are those that join there."""
         self._asked, self._rundir, self._patience, self._sink, self._found = asked, rundir, patience, sink, found
         self._log = supervise.EventLog(rundir, tell)
-        self._meeting = None if meeting is None else meeting(lambda text: self._log.tell(events.Note(text=text)))
+        self._rendezvous = None if rendezvous is None else rendezvous(lambda text: self._log.tell(events.Note(text=text)))
         self._attempt: Attempt | None = None
         self._interrupts: list[int] = []
         self._beginning: asyncio.Future[Result] | None = None
@@ -103,25 +103,31 @@ class Training:
         self._log.incidents = max(self._rundir.incident_numbers(), default=0)
         self._named.update(left.named)
         self._failures = left.failures
+        policy = self._asked.policy
+        self._asked = replace(self._asked, policy=replace(policy, max_restarts=max(0, policy.max_restarts - left.failures)))
         return asyncio.run(self._run(left))
 
     async def _run(self, left: Resumable | None = None) -> supervise.Outcome:
         loop = asyncio.get_running_loop()
-        # A terminal that is closed ends this process, and no training.
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        ends = [signal.SIGINT, signal.SIGTERM]
+        if self._asked.looked_at.by == "ssh":
+            # A terminal that is closed ends this process, and no training.
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        else:
+            ends.append(signal.SIGHUP)
+        for number in ends:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._interrupt, number)
-        if self._meeting is None:
+        if self._rendezvous is None:
             return await self._all(left)
-        async with self._meeting as meeting:
+        async with self._rendezvous as rendezvous:
             try:
                 outcome = await self._all(left)
             except UnhangError as e:
-                await meeting.leave(EXIT_USER, str(e))
+                await rendezvous.announce_end(EXIT_USER, str(e))
                 raise
             primary = outcome.verdict.primary if outcome.verdict is not None else None
-            await meeting.leave(outcome.exitcode, primary.says if primary is not None else "")
+            await rendezvous.announce_end(outcome.exitcode, primary.says if primary is not None else "")
             return outcome
 
     async def _all(self, left: Resumable | None) -> supervise.Outcome:
@@ -137,13 +143,13 @@ class Training:
             self._failures += 1
             code = supervise.code_for_pod(self._asked.policy, failures, failures)
             stop = supervise.why_not_again(self._asked.policy, failures, failures) or self._leave_out(result)
-            if stop is None and self._failures > self._asked.policy.max_restarts:
-                stop = f"--max-restarts {self._asked.policy.max_restarts} is used up"
+            if stop is None and code == EXIT_BAD_HOST and not self._left_out:
+                stop = "a host is at fault, and there is none to take its place (--pod)"
             if stop is None:
                 await self._wait_for_leases()
                 if self._interrupts:
                     break
-                self._log.tell(events.Restarting(attempt=self._failures, of=self._asked.policy.max_restarts))
+                self._log.tell(events.Restarting(attempt=len(failures), of=self._asked.policy.max_restarts))
                 try:
                     result = await self._through_interrupts(self._one(attempts))
                     continue
@@ -197,14 +203,12 @@ class Training:
             await asyncio.sleep(0.5)
 
     async def _one(self, number: int) -> Result:
-        if self._meeting is not None and number == 0:
-            joined = await self._meeting.all_here(self._asked.least)
+        if self._rendezvous is not None and number == 0:
+            joined = await self._rendezvous.wait_for_hosts(self._asked.least)
             self._asked = replace(self._asked, looked_at=replace(self._asked.looked_at, hosts=joined))
         asked = self._asked
-        # A scheduler takes no step on a host that is down.
-        without = (*self._left_out, *(self._lost if asked.looked_at.by == "srun" else ()))
-        hosts = [host for host in asked.looked_at.hosts if host.name not in without]
-        async with _Line(asked.looked_at, self._meeting) as line:
+        hosts = [host for host in asked.looked_at.hosts if host.name not in self._left_out]
+        async with _Line(asked.looked_at, self._rendezvous) as line:
             agents = await line.reach(hosts)
             fit = [host for host in hosts if host.name in agents.names]
             result = None
@@ -259,8 +263,8 @@ def _resumable(asked: Asked, attempt: int, names: Sequence[str]) -> Resumable:
 class _Line:
     """The pipes to the hosts; they can be made anew."""
 
-    def __init__(self, looked_at: preflight.Asked, meeting: Meeting | None) -> None:
-        self._looked_at, self._meeting = looked_at, meeting
+    def __init__(self, looked_at: preflight.Asked, rendezvous: Rendezvous | None) -> None:
+        self._looked_at, self._rendezvous = looked_at, rendezvous
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> _Line:
@@ -272,5 +276,8 @@ class _Line:
     async def reach(self, hosts: Sequence[Host]) -> Agents:
         await self._stack.aclose()
         asked = self._looked_at
-        made = pipes(hosts, python=asked.python, ssh=asked.ssh, by=asked.by) if self._meeting is None else self._meeting.pipes(hosts)
-        return await self._stack.enter_async_context(reached(made))
+        if self._rendezvous is not None:
+            made = self._rendezvous.pipes(hosts)
+        else:
+            made = pipes(hosts, python=asked.python, ssh=asked.ssh, by=asked.by, each=True)
+        return await self._stack.enter_async_context(reached(made, limit_s=STEP_S if asked.by == "srun" else START_S))

@@ -54,9 +54,9 @@ DETERMINISTIC = frozenset(
 # Those of them that neither time nor chance has a part in, as it may have in an exception, a port or a race, and that no other setting answers, as
 # Gloo does a missing NCCL.
 FIXED = frozenset({"config-error", "arch-not-in-build", "launcher-wrong-env"})
-# Of what no second start mends, that which no other host mends either: it lies in the code, the image, or what the pod was given.
+# Causes that neither a restart nor another host fixes: in the code, the image, or what the pod was given.
 SAME_IN_ANY_POD = DETERMINISTIC - {"port-in-use", "backend-unavailable"} | {"crash-at-exit", "gpu-oom", "shm-exhausted", "version-mismatch"}
-# Causes that lie in a host, which another one does not have.
+# Causes in the host itself; another host may work.
 BAD_HOST = frozenset({"gpu-hardware", "nic-hardware", "nvlink-nvswitch-fabric", "driver-reboot-needed", "host-lost"})
 # What argparse and click refuse, and a script that Python cannot open, end with 2; exceptions with 1, and what is not found with 127.
 _REFUSED_WITH_2 = re.compile(r": error: |can't open file '|No such option: ")

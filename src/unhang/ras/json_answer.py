@@ -101,7 +101,8 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
     if (fields := max(map(data.count, (b":", b"{", b"[")))) > MAX_FIELDS:
         raise RecordError(f"{source} has more fields than any answer of NCCL's RAS (about {fields}, more than {MAX_FIELDS})")
     try:
-        whole = _WHOLE.decode(data)
+        # What is no text says so in Python's words: those of msgspec change.
+        whole = _WHOLE.decode(data.decode())
         if len(whole.communicators) > MAX_COMMUNICATORS:
             raise RecordError(f"{source} is damaged: it tells of {len(whole.communicators)} communicators")
         communicators = tuple(_communicators(whole.communicators, source))
