@@ -101,14 +101,15 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
     if (fields := max(map(data.count, (b":", b"{", b"[")))) > MAX_FIELDS:
         raise RecordError(f"{source} has more fields than any answer of NCCL's RAS (about {fields}, more than {MAX_FIELDS})")
     try:
-        # What is no text says so in Python's words: those of msgspec change.
-        whole = _WHOLE.decode(data.decode())
+        whole = _WHOLE.decode(data)
         if len(whole.communicators) > MAX_COMMUNICATORS:
             raise RecordError(f"{source} is damaged: it tells of {len(whole.communicators)} communicators")
         communicators = tuple(_communicators(whole.communicators, source))
     except encoding.NOT_JSON as e:
         why = cut or "the process that was asked ended while it answered, or this is no answer of NCCL's RAS"
-        raise RecordError(f"{source} cannot be understood as an answer of NCCL's RAS ({len(data)} bytes): {e}", cause=why) from e
+        # In other words by each msgspec.
+        said = "it is not valid UTF-8" if "utf-8" in str(e).lower() else e
+        raise RecordError(f"{source} cannot be understood as an answer of NCCL's RAS ({len(data)} bytes): {said}", cause=why) from e
     named: list[Member | Missing] = []
     for c in communicators:
         named += [*c.members, *c.missing]
