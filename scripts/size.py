@@ -3,7 +3,7 @@
     scripts/size.py               fail if a room is larger than its bound, or smaller: then its bound is to be lowered; writes nothing
     scripts/size.py --write       lower the bounds of rooms that have shrunk
     scripts/size.py --raise ROOM  set the bound of one room to its present size; the commit says why it had to grow
-    scripts/size.py --show        the table: tokens, statements and modules of each room
+    scripts/size.py --show        the table: tokens, statements and modules of each room; bytes of data
 
 Tokens as the tokenizer gives them, without comments, line ends, indentation and docstrings; an f-string is one, as before Python 3.12.
 """
@@ -57,6 +57,8 @@ def measured() -> dict[str, Counter[str]]:
 def show(rooms: dict[str, Counter[str]]) -> None:
     for name, size in (*sorted(rooms.items(), key=lambda r: -r[1]["tokens"]), ("sum", sum(rooms.values(), Counter()))):
         print(f"{name:18}{size['tokens']:>9,}{size['statements']:>8,}{size['modules']:>5}")
+    for suffix in ("toml", "po"):
+        print(f".{suffix:17}{sum(p.stat().st_size for p in SOURCE.rglob(f'*.{suffix}')):>9,} bytes")
 
 
 def problems(sizes: dict[str, int], bounds: dict[str, int]) -> Iterator[str]:

@@ -27,9 +27,9 @@ _COMMANDS = ("axolotl", "fabric", "horovodrun", "llamafactory-cli", "torchrun", 
 _ENVIRONMENTS = ("env", "venv", ".venv", ".local", "usr", "local")
 _ROOMS = frozenset(
     (
-        "__init__", "__main__", "attach", "bench", "cli", "diagnosis", "encoding", "errors", "facts", "files", "flight", "frames", "fsio",
-        "hosts", "integrations", "kernel_lines", "knowledge", "launch", "logs", "model", "pack", "patterns", "plan", "printable", "probes", "ras",
-        "records", "remedies", "report", "runtime", "settings", "testing", "text", "user_files", "variables",
+        "__init__", "__main__", "attach", "bench", "cache", "cli", "data", "diagnosis", "encoding", "errors", "facts", "files", "flight", "frames",
+        "fsio", "hosts", "i18n", "integrations", "kernel_lines", "knowledge", "launch", "logs", "model", "pack", "patterns", "plan", "printable",
+        "probes", "ras", "records", "remedies", "report", "runtime", "settings", "testing", "text", "user_files", "variables",
     )
 )  # fmt: skip
 

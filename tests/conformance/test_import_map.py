@@ -102,7 +102,7 @@ NOT_FOR_A_LOG = (
     *("unhang.ras", "unhang.remedies", "unhang.runtime", "unhang.settings", "unhang.testing", "unhang.variables"),
     *("unhang.report.html", "unhang.report.markdown"),
     *("msgspec", "yaml", "psutil", "pynvml", "zstandard", "tarfile", "zipfile", "multiprocessing", "concurrent", "asyncio", "html", "secrets"),
-    *("rich.markdown", "rich.traceback", "rich.live", "pygments", "torch", "numpy"),
+    *("polib", "rich.markdown", "rich.traceback", "rich.live", "pygments", "torch", "numpy"),
 )
 FAILED = "2026-11-03 02:16:07,507 - INFO - step 1 loss 5.8\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 

@@ -74,10 +74,14 @@ def usual(findings: Iterator[Finding | HostFinding]) -> dict[str, set[object]]:
     return found
 
 
+def makes_commands(cause):
+    return any(hasattr(import_module(judge.__module__), "command") for judge in (cause.in_run, cause.in_logs, cause.on_host) if judge)
+
+
 @pytest.fixture(scope="module")
 def lines() -> dict[str, list[tuple[Hit, ...]]]:
     """The hits of each of a cause's own lines, of those causes that make commands."""
-    makers = (c for c in CAUSES.values() if hasattr(import_module(f"unhang.knowledge.causes.{c.id.replace('-', '_')}"), "command") or c.id == TOLD_BY)
+    makers = (c for c in CAUSES.values() if c.id == TOLD_BY or makes_commands(c))
     return {c.id: list(hits_of(c)) for c in makers}
 
 

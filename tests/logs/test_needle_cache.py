@@ -9,6 +9,7 @@ import pytest
 
 hyperscan = pytest.importorskip("hyperscan")
 
+from unhang import cache  # noqa: E402
 from unhang.logs import needles  # noqa: E402
 from unhang.logs.needles import Hyperscan  # noqa: E402
 
@@ -89,7 +90,7 @@ def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path):
 def test_only_the_newest_are_kept(tmp_path):
     for n in range(10):
         Hyperscan([b"needle %d" % n], tmp_path)
-    assert len(list(tmp_path.iterdir())) == needles._MOST_KEPT
+    assert len(list(tmp_path.iterdir())) == cache._MOST_KEPT
     assert {p.stat().st_size > 100 for p in tmp_path.iterdir()} == {True}
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 from unhang.frames import place
 from unhang.knowledge import words
-from unhang.knowledge.cause import LogView
+from unhang.knowledge.cause import LogView, signature
 from unhang.knowledge.causes.collective_timeout import BARRIER, DESYNC, GLOO_TIMEOUT
-from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.text import NOTHING, Text, ranks, same
 from unhang.knowledge.watchdogs import GaveUpIn, carried, stood
 from unhang.logs import Hit
@@ -146,7 +145,9 @@ def _of_barrier(view: LogView) -> MissingRanks | None:
     hits = [h for h in view.hits_of("collective-timeout") if h.signature == BARRIER and h.rank in (0, None)]
     if not hits:
         return None
-    reached = [h for h in view.hits_of("peer-lost") if h.signature == LEFT_AT_BARRIER and h.rank is not None and "came" in h.groups]
+    reached = [
+        h for h in view.hits_of("peer-lost") if h.signature == signature("peer-lost", "left-at-barrier") and h.rank is not None and "came" in h.groups
+    ]
     first = max(hits, key=lambda h: len(h.groups["missing"]))
     numbers = tuple(sorted({int(n) for n in re.findall(r"\d{1,9}", first.groups["missing"])}))
     came = {0, *(int(h.groups["came"]) for h in reached)}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import other_libraries, text, words
+from unhang.knowledge.cause import named
 from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
-from unhang.knowledge.causes.peer_lost import BROKEN_POOL
 from unhang.knowledge.causes.store_disconnect import NOT_ALL_CAME, is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
 from unhang.knowledge.text import NOTHING, THEN, Text, joined
@@ -217,7 +217,7 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     if symptoms[0].cause == "unhandled-generic" and nccls_words(view) is not None:
         more = Text("; no cause known here explains these words", "；这里没有已知的原因能解释这句话")
         return replace(text.continued(symptoms[0], more), standing="not-established", remedies=(LOOK_UP, SUPERVISE))
-    if symptoms[0].cause == "peer-lost" and all(h.signature in BROKEN_POOL for h in view.hits_of("peer-lost")):
+    if symptoms[0].cause == "peer-lost" and all(h.signature in named("peer-lost", "broken-pool") for h in view.hits_of("peer-lost")):
         return only_symptoms(symptoms, remains=("host-oom-or-killed", *CRASH), remedies=(KERNEL_LOG, NATIVE_STACK))
     more_messages = say_more_in_logs(view)
     # What is there already comes before another run.

@@ -1,7 +1,7 @@
 """What a cause is: everything that is known of one way in which distributed training fails.
 
-Each cause is one file in `knowledge/causes`, which ends in `CAUSE = Cause(...)`; the catalogue finds it there. The fields stand in the
-order in which they are read.
+Each cause is one file of TOML in `knowledge/causes`. What has to be judged by code is in the module of its name there, which ends in
+`CAUSE = cause(...)`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from unhang import data
 from unhang.frames import LOADER, inside, place, user_frame
+from unhang.i18n import chinese
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import NOTHING, Text, ranks
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.records.incident_view import IncidentView
 
-__all__ = ["STANDINGS", "Cause", "Command", "LogView", "Signature", "command"]
+__all__ = ["STANDINGS", "Cause", "Command", "LogView", "Signature", "cause", "command", "named", "signature"]
 
 _RANKS = lazily(r"(?<!\d)(\d{1,9})(?:-(\d{1,9}))?(?!\d)")
 _REPEATED = lazily(r" \[repeated (\d+)x across cluster\]$")
@@ -214,6 +216,59 @@ class Cause:
 
     def remedy(self, id: str) -> Remedy:
         return next(r for r in self.remedies if r.id == id)
+
+    def named(self, name: str) -> tuple[Signature, ...]:
+        return named(self.id, name)
+
+    def signature(self, name: str) -> Signature:
+        return signature(self.id, name)
+
+
+def cause(
+    id: str,
+    *,
+    in_run: Callable[[IncidentView], Finding | None] | None = None,
+    in_logs: Callable[[LogView], Finding | None] | None = None,
+    on_host: Callable[[Snapshot], Iterable[HostFinding]] | None = None,
+    signatures: tuple[Signature, ...] = (),
+) -> Cause:
+    """The cause whose data is `knowledge/causes/ID.toml`, with what judges it. `signatures` follow those of the data."""
+    known = data.load()["causes"][id]
+    return Cause(
+        id=id,
+        role=known["role"],
+        title=known["title"],
+        title_zh=chinese(known["title"]),
+        what=known["what"],
+        why=known["why"],
+        signatures=(*(_signature(s, known["role"]) for s in known["signature"]), *signatures),
+        in_run=in_run,
+        in_logs=in_logs,
+        on_host=on_host,
+        remedies=tuple(Remedy(id=id, says_zh=chinese(r["says"]), **r) for id, r in known["remedy"].items()),
+        instead=known["instead"],
+        leads_to=known.get("leads-to", ()),
+        mistaken_for=known["mistaken-for"],
+        sources=known["sources"],
+        hits=known["tests"].get("hits", ()),
+        near_misses=known["tests"].get("near-misses", ()),
+        explain={"en": known["explain"], "zh": chinese(known["explain"])},
+    )
+
+
+def named(cause: str, name: str) -> tuple[Signature, ...]:
+    """The signatures of a cause that have this name in its data."""
+    known = data.load()["causes"][cause]
+    return tuple(_signature(known["signature"][n], known["role"]) for n in known["names"][name])
+
+
+def signature(cause: str, name: str) -> Signature:
+    (found,) = named(cause, name)
+    return found
+
+
+def _signature(known: Mapping[str, Any], role: Role) -> Signature:
+    return Signature(role=role, says_zh=chinese(known.get("says", "")), **known)
 
 
 def filled(hit: Hit) -> Text:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import words
+from unhang.knowledge.cause import signature
 from unhang.knowledge.text import NOTHING, Text, ranks
-from unhang.logs import Hit, Signature
+from unhang.logs import Hit
 from unhang.model import Evidence
 
 if TYPE_CHECKING:
@@ -22,19 +23,7 @@ if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
     from unhang.records.incident_view import IncidentView, RankView
 
-SIZE_MISMATCH = Signature(
-    needle="op.preamble.length <= op.nbytes",
-    pattern=r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)",
-    says=(
-        "ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, of one of the pieces in which "
-        "Gloo sends a tensor, and Gloo ended this process; which rank strayed it does not tell"
-    ),
-    says_zh=(
-        "各 rank 在同一次集合通信中的大小不同：Gloo 分块发送张量，其中一块收到 {received} 字节，而期望的是 {expected} 字节，"
-        "Gloo 因此结束了该进程；哪个 rank 走错了，它没有说明"
-    ),
-    remedies=("same-size", "check-each-call"),
-)
+SIZE_MISMATCH = signature("collective-mismatch", "size-mismatch")
 _SIGABRT = -6
 # The bytes of one element, by the names that recorders have for types.
 _WIDTHS = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Byte": 1, "Char": 1, "Bool": 1, "ComplexFloat": 8}

@@ -16,12 +16,6 @@ from unhang.logs.signature import compiled
 from unhang.model import Remedy
 from unhang.patterns import lazily
 
-EFA_PLUGIN = Remedy(
-    id="upgrade-the-plugin",
-    says="Upgrade EFA's installer (libfabric) and aws-ofi-nccl together; NCCL 2.19 and later needs installer 1.29 or later.",
-    says_zh="同时升级 EFA 安装包（libfabric）和 aws-ofi-nccl；NCCL 2.19 及以上需要 1.29 或更新的安装包。",
-    command="cat /opt/amazon/efa_installed_packages; fi_info --version; ls -l /opt/amazon/ofi-nccl/lib*",
-)
 _LAUNCH_FAILURE = ("unspecified launch failure", "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")
 
 

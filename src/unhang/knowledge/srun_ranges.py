@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from unhang.logs import Hit
     from unhang.model import Finding
 
-# srun writes hosts that failed alike into one line; it ends a list that is too long even for it with a plus.
-HOSTS = r"(?P<host>[\w.,\[\]+-]+)"
-TASKS = r"(?P<tasks>[\d,-]+)"
 _MAX_CHARS = 40
 _LAUNCHER = lazily(r"ChildFailedError|closing signal SIG|first observed failure|failed \(exitcode|return code =|Killing subprocess")
 _SHOWN = 2

@@ -13,7 +13,6 @@ from unhang.frames import place, user_frame
 from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.text import NOTHING, Text
-from unhang.logs.signature import Role, Signature
 
 if TYPE_CHECKING:
     from unhang.logs import Hit
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView
 
 _NUMBER = re.compile(r"\d+")
-
-
-def signature(error: str, needle: str, pattern: str, *, role: Role = "root", says: str = "") -> Signature:
-    """Of an error of this library, by what stands behind its type."""
-    return Signature(needle=needle, pattern=rf"^(?:unhang\.errors\.)?{error}: {pattern}", role=role, says=says)
 
 
 def numbers(said: str | None) -> tuple[int, ...]:

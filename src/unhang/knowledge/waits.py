@@ -8,65 +8,14 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Remedy, Wait
+from unhang.model import Evidence, Wait
 
 if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView
 
-SEE_THE_HOLDER = Remedy(
-    id="see-the-holder",
-    says="See what the process that holds it does; end it only if it is left over from an earlier run.",
-    says_zh="查看占有它的进程在做什么；只有当它是以前的运行遗留下来的，才结束它。",
-    command="ps -o pid,stat,etime,args -p PID",
-)
-BOUND_THE_CHILD = Remedy(
-    id="bound-the-child",
-    says="Find out why the child process does not end, and give the call that waits for it a timeout: subprocess.run(..., timeout=600).",
-    says_zh="查明子进程为什么不结束，并给等待它的调用设置超时：subprocess.run(..., timeout=600)。",
-)
-SERVE_THE_PIPE = Remedy(
-    id="serve-the-pipe",
-    says="Start the program at the other end of the pipe before it is opened or read, and close the ends that a process does not use.",
-    says_zh="在打开或读取管道之前启动管道另一端的程序，并关闭进程自己不用的那一端。",
-)
-RELEASE_THE_LOCK = Remedy(
-    id="release-the-lock",
-    says=(
-        "Release the lock on every path (with lock: ...), take it once in a thread (or use threading.RLock), and do not fork while another "
-        "thread may hold it."
-    ),
-    says_zh="在每条路径上都释放锁（with lock: ...），同一线程只获取一次（或用 threading.RLock），不要在其他线程可能持有它时 fork。",
-)
-WAIT_LONGER = Remedy(
-    id="meant-to-sleep",
-    says="If this pause is meant, let unhang wait longer than it lasts (--hang-after in seconds, or as 90s, 30m, 2h).",
-    says_zh="如果这段停顿是有意的，让 unhang 的等待时间超过它（--hang-after 以秒为单位，也可写作 90s、30m、2h）。",
-    command="unhang run --hang-after 1h -- COMMAND",
-)
-SET_A_LIMIT = Remedy(
-    id="end-the-loop",
-    says=(
-        "Give the loop or call in the named line a limit, and raise when it is reached: a count, a deadline, bounded repeats of a regular expression "
-        "(nested ones such as (a+)+ take exponential time)."
-    ),
-    says_zh="给所指行的循环或调用设置上限，达到时抛出异常：次数、截止时间、正则表达式的重复次数（(a+)+ 这样的嵌套重复需要指数时间）。",
-)
-MORE_TIME = Remedy(
-    id="raise-the-timeout",
-    says=(
-        "If the work is meant to take this long, give the group more time: init_process_group(timeout=timedelta(hours=2)), "
-        "InitProcessGroupKwargs in accelerate, ddp_timeout in transformers' TrainingArguments."
-    ),
-    says_zh=(
-        "如果这项工作本来就需要这么久，给进程组更长的超时时间：init_process_group(timeout=timedelta(hours=2))，accelerate 用 "
-        "InitProcessGroupKwargs，transformers 的 TrainingArguments 用 ddp_timeout。"
-    ),
-    verify="TORCH_CPP_LOG_LEVEL=INFO COMMAND 2>&1 | grep -o 'TIMEOUT(ms): [0-9]*' | sort | uniq -c",
-)
 # The evidence of all ranks has to be complete before their collective times out: it takes a second or two, of slow ones up to ten.
 _MARGIN_S = 10.0
 _MARGIN_SHARE = 0.1
-REMEDIES = (SEE_THE_HOLDER, BOUND_THE_CHILD, SERVE_THE_PIPE, RELEASE_THE_LOCK)
 
 
 def described(picture: IncidentView | None, wait: Wait | None) -> Text:
@@ -129,8 +78,8 @@ def longer(picture: IncidentView, *, lasts_s: float = 0.0) -> tuple[str, dict[st
     timeout_s = min((t for r in picture.ranks if (t := r.record.timeout_s) is not None), default=None)
     seconds = longer_s(bound_s, lasts_s=lasts_s, timeout_s=timeout_s)
     if seconds is None:
-        return MORE_TIME.id, {}
-    return WAIT_LONGER.id, {WAIT_LONGER.id: command("unhang run --hang-after {s:number} -- COMMAND", s=seconds)}
+        return "raise-the-timeout", {}
+    return "meant-to-sleep", {"meant-to-sleep": command("unhang run --hang-after {s:number} -- COMMAND", s=seconds)}
 
 
 def evidence(picture: IncidentView, rank: int, wait: Wait | None) -> Evidence:
@@ -141,13 +90,13 @@ def evidence(picture: IncidentView, rank: int, wait: Wait | None) -> Evidence:
 def remedies(wait: Wait) -> tuple[str, ...]:
     """The ids of what helps against a wait, the most particular first."""
     if not wait.ends and (wait.kind == "mutex" or wait.holder is not None):
-        return (RELEASE_THE_LOCK.id,)
+        return ("release-the-lock",)
     if wait.kind == "child":
-        return (BOUND_THE_CHILD.id,)
+        return ("bound-the-child",)
     if wait.holder is not None:
-        return (SEE_THE_HOLDER.id, "bound-the-wait")
+        return ("see-the-holder", "bound-the-wait")
     if wait.kind == "fifo" or (wait.kind == "pipe" and not wait.ends):
-        return (SERVE_THE_PIPE.id,)
+        return ("serve-the-pipe",)
     return ("bound-the-wait",)
 
 
@@ -155,7 +104,7 @@ def commands(wait: Wait | None) -> dict[str, Command | None]:
     """The commands of these remedies for a wait."""
     if wait is None or wait.holder is None:
         return {}
-    return {SEE_THE_HOLDER.id: command("ps -o pid,stat,etime,args -p {pid:pid}", pid=wait.holder)}
+    return {"see-the-holder": command("ps -o pid,stat,etime,args -p {pid:pid}", pid=wait.holder)}
 
 
 def _process(picture: IncidentView | None, wait: Wait) -> Text:

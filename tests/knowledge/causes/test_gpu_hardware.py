@@ -7,7 +7,7 @@ from tests.tables import for_each
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.gpu_hardware import CAUSE
+from unhang.knowledge.causes.gpu_hardware import _XIDS, CAUSE
 from unhang.logs import Hit, match
 
 
@@ -19,6 +19,11 @@ def found(*lines: str):
 
 def xid(number: int, bus: str = "0000:1b:00", rest: str = "pid=4711, name=python3") -> str:
     return f"[88123.41] NVRM: Xid (PCI:{bus}): {number}, {rest}"
+
+
+def test_the_signatures_know_the_xids_that_have_words():
+    seen = {n: [hit.signature.standing for hit in match(xid(n), CAUSE.signatures, source="dmesg")] for n in range(256)}
+    assert {n: standings for n, standings in seen.items() if standings} == {n: [standing] for n, (_, standing, _) in _XIDS.items()}
 
 
 def test_an_xid_is_said_in_words_and_its_gpu_can_be_reset():

@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.causes.store_disconnect import AT_THE_END
 from unhang.knowledge.text import Text
 from unhang.knowledge.watchdogs import collective
 from unhang.logs.slow_work import DONE, FULL, LEAVING, SAVED
-from unhang.model import Finding, Remedy, Standing
+from unhang.model import Finding, Standing
 
 if TYPE_CHECKING:
     from unhang.logs import Hit
@@ -127,60 +127,4 @@ def _of_epochs(over: Sequence[Hit]) -> bool:
     return any(a.groups["total"] == b.groups["total"] and any(a.place < s < b.place for s in saved) for a, b in pairwise(bars))
 
 
-CAUSE = Cause(
-    id="crash-at-exit",
-    role="root",
-    title="A process failed while shutting down, after its work was done",
-    title_zh="工作完成后，进程在退出过程中失败",
-    what="The script had run to its end. The process then died or waited while it was being torn down, and the launcher reported a failed job.",
-    why=(
-        "Threads of torch, NCCL or another native library still run when the interpreter goes: one that asks for its lock is ended in the middle of "
-        "C++, and the process with it. Handlers at exit of loggers and data loaders may fail as well."
-    ),
-    in_run=_in_run,
-    in_logs=_in_logs,
-    remedies=(
-        Remedy(
-            id="end-in-order",
-            says=(
-                "End the script of every rank with destroy_process_group(), after dropping what holds the group (del model, optimizer; gc.collect());"
-                " call no barrier or other collective that some ranks have already left behind. More time to wait does not help."
-            ),
-            says_zh=(
-                "在每个 rank 的脚本末尾调用 destroy_process_group()，此前先释放持有进程组的对象（del model, optimizer；gc.collect()），"
-                "不要再调用有的 rank 已经离开的 barrier 或其他集合通信。延长等待时间没有用。"
-            ),
-            verify="PYTHONFAULTHANDLER=1 COMMAND; echo $?",
-        ),
-        Remedy(
-            id="skip-the-teardown",
-            says="If it still crashes and everything is saved, leave without the interpreter's teardown: sys.stdout.flush(); os._exit(0).",
-            says_zh="如果仍然崩溃而一切都已保存，跳过解释器的收尾直接退出：sys.stdout.flush(); os._exit(0)。",
-        ),
-    ),
-    leads_to=("straggler-timeout", "framework-bug", "premature-exit"),
-    mistaken_for={
-        "premature-exit": "there the others still needed the rank that left",
-        "framework-bug": "there a log tells of an abort; whether the script had finished is not known",
-        "host-oom-or-killed": "there something outside ended the process in the middle of its work",
-    },
-    sources=(
-        "https://docs.python.org/3/c-api/init.html#cautions-regarding-runtime-finalization",
-        "https://docs.pytorch.org/docs/stable/distributed.html#shutdown",
-    ),
-    explain={
-        "en": (
-            "A process that has done its work still has to shut down: exit handlers run, modules are cleared, native threads end. When one of these "
-            "steps crashes, the launcher sees a process that died of a signal and reports the whole job as failed, though nothing of the training "
-            "is lost. unhang run knows the difference, because each rank reports the end of its script before the shutdown begins. If all ranks "
-            "have reported it, the training is not started again. If some have not, the launcher has ended them in the middle of their work, and "
-            "it is a failure like any other. In plain logs a full progress bar, a saved model or the training's own word before the failure tell it."
-        ),
-        "zh": (
-            "完成工作的进程还要退出：运行退出处理函数，清理模块，结束原生线程。其中任何一步崩溃时，启动器看到的是一个被信号终止的进程，于是报告整个作业失败，"
-            "尽管训练没有丢失任何东西。unhang run 能区分这种情况，因为每个 rank 在退出之前都会报告脚本已运行完毕。如果所有 rank 都已报告，"
-            "训练就不会再次启动；如果有的还没有，启动器就是在它们工作到一半时终止了它们，这与其他失败没有区别。在普通日志中，"
-            "故障之前的进度条已满、模型已保存或训练自己的话说明了这一点。"
-        ),
-    },
-)
+CAUSE = cause("crash-at-exit", in_run=_in_run, in_logs=_in_logs)

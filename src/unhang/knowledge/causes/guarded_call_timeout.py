@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, unhang_errors
-from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.text import NOTHING, Text, same
-from unhang.model import Remedy
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -93,89 +92,4 @@ def _captured(seen: LogView | IncidentView, ranks: Iterable[int]) -> dict[int, s
     return {r.number: at for r in there if (at := seen.where(r)) is not None}
 
 
-CAUSE = Cause(
-    id="guarded-call-timeout",
-    role="root",
-    title="A guarded collective was given up at its deadline",
-    title_zh="受保护的集合通信到期被放弃",
-    what="A call of unhang's collectives saw no progress for as long as its deadline, and ended on all ranks; those that did not come are named.",
-    why="A rank was late, stuck, gone or elsewhere in the code; a connection broke; or the deadline is shorter than what that rank does meanwhile.",
-    signatures=(
-        unhang_errors.signature(
-            "(?:CollectiveTimeout|LatePeer|PeerFailed)",
-            ") did not end: ",
-            r"(?P<call>[^']{1,300}?) \(call (?P<number>\d{1,12}) of group '(?P<group>[^']{1,200})'\) did not end: (?P<says>.{1,4000})",
-        ),
-        unhang_errors.signature(
-            "CollectiveTimeout", " cannot go on without rank ", r"(?P<what>.{1,300}?) cannot go on without rank (?P<missing>[\d, ]{1,2000})"
-        ),
-        unhang_errors.signature(
-            "LatePeer",
-            " came too late to ",
-            r"rank (?P<late>\d{1,9}) came too late to (?P<call>.{1,300}?): the others gave it up after (?P<waited>[\d.e+]{1,12}) s",
-        ),
-    ),
-    in_run=_found,
-    in_logs=_found,
-    remedies=(
-        Remedy(
-            id="see-the-missing-rank",
-            says="Look at what the named rank did meanwhile: its own log, or its stack. Give unhang why the logs of all ranks at once.",
-            says_zh="看被点名的 rank 当时在做什么：它自己的日志或堆栈。把所有 rank 的日志一起交给 unhang why。",
-            command="unhang why logs/ --all",
-        ),
-        Remedy(
-            id="longer-deadline",
-            says="If that rank was only slow (saving, loading, compiling), give this call a longer deadline, or learned ones.",
-            says_zh="如果该 rank 只是慢（保存、加载、编译），给这次调用更长的期限，或使用学习得到的期限。",
-            command="with unhang.deadline(1800): ...  # or: with unhang.adaptive(): ...",
-        ),
-        Remedy(
-            id="catch-it-everywhere",
-            says=(
-                "Every rank gets the error, the late one too (LatePeer): where the training can do without this result, catch "
-                "unhang.CollectiveTimeout on all ranks at this line and go on together."
-            ),
-            says_zh="每个 rank 都会得到这个错误，迟到的也会（LatePeer）：如果训练可以没有这个结果，"
-            "就在所有 rank 的这一行捕获 unhang.CollectiveTimeout 并一起继续。",
-        ),
-    ),
-    mistaken_for={
-        "collective-timeout": "that is torch's own timeout, which names nobody",
-        "rank-exception": "an exception of the rank that did not come, in its own log, is why",
-        "process-stuck": "a stack of the rank that did not come tells what it was stuck in",
-    },
-    sources=("https://docs.pytorch.org/docs/stable/distributed.html",),
-    hits=(
-        (
-            "unhang.errors.CollectiveTimeout: all_reduce of 8,388,608 float32 elements (cuda, AVG) (call 12 of group '0') did not end: not all ranks "
-            "came within 300 s. Not heard from: rank 3 (at train.py:88 in step)."
-        ),
-        (
-            "unhang.errors.CollectiveTimeout: sync_check (call 7 of group '0') did not end: not all ranks came within 60 s. Not heard from: rank 2 "
-            "(at train.py:33 in step)."
-        ),
-        (
-            "unhang.errors.PeerFailed: reduce_metrics (call 9 of group '0') did not end: rank 1: TypeError: metric 'loss' is a number or a pair "
-            "(sum, count), not 'x'."
-        ),
-        "unhang.errors.CollectiveTimeout: all_reduce of 8 float32 elements (cpu, SUM) cannot go on without rank 3",
-        ("unhang.errors.LatePeer: rank 3 came too late to barrier: the others gave it up after 30.02 s. It takes part again in the next call."),
-    ),
-    near_misses=(
-        "evaluation: rank 1: CollectiveTimeout: barrier (call 2 of group '0') did not end: nothing moved for 5 s. Not heard from: rank 0.",
-        "the guest came too late to dinner",
-        "ServerError: the request (id 12) did not end: timeout",
-    ),
-    explain={
-        "en": (
-            "A guarded collective ends at its deadline on every rank, with the same account: which call it was, which ranks were not heard from, and "
-            "where in the code these stood, which a thread of theirs tells as long as the process runs. The ranks that print this are well. Look at "
-            "the one that is named: an exception, a kill or a stack of its own says why it did not come."
-        ),
-        "zh": (
-            "受保护的集合通信到期后会在所有 rank 上结束，并给出同样的说明：是哪次调用、没有收到哪些 rank 的消息、它们停在代码的什么位置（只要进程还在"
-            "运行，就由它自己的线程报告）。打印这条信息的 rank 是健康的。应当去看被点名的那个：它自己的异常、被杀记录或堆栈会说明它为什么没有来。"
-        ),
-    },
-)
+CAUSE = cause("guarded-call-timeout", in_run=_found, in_logs=_found)

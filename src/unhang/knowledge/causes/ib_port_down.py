@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import cann
-from unhang.knowledge.cause import Cause, Signature, command
-from unhang.knowledge.causes import ib_config
+from unhang.knowledge.cause import cause, command
 from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, HostFinding, Remedy
+from unhang.model import Evidence, HostFinding
 
 if TYPE_CHECKING:
     from unhang.facts.infiniband import Device, Infiniband, Port
@@ -18,10 +16,8 @@ if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.model import Severity
 
-_EVENT = r"NET/IB ?: ?(?:(?P<device>[\w.-]+):(?P<port>\d+) )?(?:Got )?"
 # Links that went down so many times while the machine ran were not only plugged into another switch.
 _OFTEN = 3
-_LOOK = ("see-the-ports", "cable-and-switch", "other-ports")
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
@@ -186,197 +182,4 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
             )
 
 
-CAUSE = Cause(
-    id="ib-port-down",
-    role="root",
-    title="An InfiniBand or RoCE port is down",
-    title_zh="InfiniBand 或 RoCE 端口未激活或中途断开",
-    what="A port that the job uses is not Active, or its link went down while the job ran. Transfers over it run into their retries.",
-    why="A cable or transceiver that is loose or dying, a switch port that is off or flaps, no subnet manager (the port stays in Initializing).",
-    signatures=(
-        cann.message("The network port is down", standing="established", remedies=("npu-link",)),
-        Signature(
-            needle=": port error",
-            pattern=rf"{_EVENT}async (?:error |fatal )?event ?: port error",
-            says="an InfiniBand port went down while the job ran (port error)",
-            says_zh="某个 InfiniBand 端口在作业运行期间断开（port error）",
-            remedies=_LOOK,
-        ),
-        Signature(
-            needle="non-fatal async event: port error",
-            pattern=rf"{_EVENT}non-fatal async event: port error",
-            standing="likely",
-            says="the port {port} of {device} went down while the job ran (port error)",
-            says_zh="{device} 的端口 {port} 在作业运行期间断开（port error）",
-            remedies=_LOOK,
-        ),
-        Signature(
-            needle="IBV_EVENT_PORT_ERR",
-            says="an InfiniBand port went down while the job ran (IBV_EVENT_PORT_ERR)",
-            says_zh="某个 InfiniBand 端口在作业运行期间断开（IBV_EVENT_PORT_ERR）",
-            remedies=_LOOK,
-        ),
-        Signature(
-            needle="(port still down or GID not yet registered)",
-            standing="likely",
-            says="NCCL could not bring a failed port back: it is still down, or its address is not registered again",
-            says_zh="NCCL 无法恢复出错的端口：它仍然断开，或者它的地址还没有重新注册",
-            remedies=_LOOK,
-        ),
-        Signature(
-            needle=": Link down",
-            pattern=r"(?P<driver>mlx[45]_core|bnxt_en|ice|irdma|mlx4_en)[: ] ?(?P<bus>[0-9A-Fa-f:.]*) ?(?P<interface>[\w.-]+): Link down",
-            standing="likely",
-            says="the kernel saw the link of {interface} go down",
-            says_zh="内核发现 {interface} 的链路断开",
-            remedies=_LOOK,
-        ),
-        Signature(
-            needle="Port module event",
-            pattern=r"mlx5_core (?P<bus>[\w:.]{4,40}\w):? .{0,40}Port module event: module (?P<module>\d+), Cable unplugged",
-            standing="likely",
-            says="the cable was taken out of the adapter {bus}",
-            says_zh="网卡 {bus} 的线缆被拔出",
-            remedies=_LOOK,
-        ),
-        Signature(
-            needle="State: Initializing",
-            near=r"InfiniBand|Physical state|CA '",
-            standing="likely",
-            says="an InfiniBand port stays in Initializing: no subnet manager has configured it",
-            says_zh="某个 InfiniBand 端口停在 Initializing：没有 subnet manager 配置它",
-            remedies=("subnet-manager", "see-the-ports"),
-        ),
-        Signature(
-            needle="PORT_INIT (2)",
-            standing="likely",
-            says="an InfiniBand port stays in PORT_INIT: no subnet manager has configured it",
-            says_zh="某个 InfiniBand 端口停在 PORT_INIT：没有 subnet manager 配置它",
-            remedies=("subnet-manager", "see-the-ports"),
-        ),
-        Signature(
-            needle="Port number ",
-            pattern=r"Port number (?P<port>\d+) state is (?P<state>Down|Init|Armed)",
-            says="port {port} of the adapter is in state {state}",
-            says_zh="网卡的端口 {port} 处于 {state} 状态",
-            remedies=_LOOK,
-        ),
-        Signature(
-            needle=" not active",
-            pattern=r"(?P<device>(?:mlx[45]|bnxt_re|rocep|irdma|ibp|hns|erdma|efa)[\w.-]*)(?::| port |/)(?P<port>\d+)\b.{0,30}? not active",
-            says="port {port} of {device} is not active",
-            says_zh="{device} 的端口 {port} 未激活",
-            remedies=_LOOK,
-        ),
-        Signature(
-            needle="there are no active ports detected",
-            pattern=r"OpenFabrics device found, but there are no active ports detected|but there are no active ports detected",
-            standing="possible",
-            says="Open MPI found an InfiniBand adapter without an active port",
-            says_zh="Open MPI 找到一块 InfiniBand 网卡，但没有活动的端口",
-            remedies=("see-the-ports", "subnet-manager", "without-ib"),
-        ),
-    ),
-    on_host=_on_host,
-    remedies=(
-        cann.NPU_LINK,
-        Remedy(
-            id="see-the-ports",
-            says="Look at the ports of every host: State must be Active, and the counters of link errors must not grow.",
-            says_zh="检查每台主机的端口：State 必须是 Active，链路错误计数不应增长。",
-            command=(
-                "ibstat; grep . /sys/class/infiniband/*/ports/*/state /sys/class/infiniband/*/ports/*/counters/link_downed; dmesg -T | grep -iE "
-                "'link (down|up)'"
-            ),
-        ),
-        Remedy(
-            id="cable-and-switch",
-            says=(
-                "Seat or exchange cable and transceiver, and look at the switch port; ibqueryerrors shows which link of an InfiniBand fabric "
-                "counts errors."
-            ),
-            says_zh="重新插拔或更换线缆和光模块，并检查交换机端口；ibqueryerrors 可以看出 InfiniBand 网络中哪条链路有错误计数。",
-            command="sudo ibqueryerrors --details; sudo mlxlink -d mlx5_0 -c",
-        ),
-        Remedy(
-            id="other-ports",
-            says="Run on without the port: name the good ports exactly, on every host alike, or leave the host out.",
-            says_zh="先避开该端口继续运行：在所有主机上一致地精确列出可用端口，或移出该主机。",
-            env={"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"},
-            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NET/IB : Using'",
-        ),
-        Remedy(
-            id="subnet-manager",
-            says="Start a subnet manager, on a managed switch or on one host of the fabric.",
-            says_zh="启动子网管理器（subnet manager）：在可管理的交换机上，或在网络中的一台主机上。",
-            command="sudo systemctl start opensm || sudo systemctl start opensmd; sudo sminfo",
-            verify="ibstat | grep -E 'State|SM lid'",
-        ),
-        ib_config.CAUSE.remedy("without-ib"),
-        Remedy(
-            id="name-good-ports",
-            says="Until it is mended, name the active ports exactly, on every host alike.",
-            says_zh="修复之前，在所有主机上一致地精确列出可用端口。",
-            command="export NCCL_IB_HCA==mlx5_0:1,mlx5_1:1",
-        ),
-    ),
-    leads_to=("ib-transport-retry", "ib-config", "rank-exception"),
-    mistaken_for={
-        "nic-hardware": "an adapter that fails reports a catastrophic error or a firmware fault; here only the link is gone",
-        "ib-transport-retry": "retries exceeded with all ports Active point to the path, its configuration, or a peer that died",
-    },
-    sources=(
-        "https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html",
-        "https://github.com/NVIDIA/nccl/issues/905",
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#infiniband",
-    ),
-    hits=(
-        "EJ0002: [PID: 812] 2026-01-08-11:02:13.441.302 The network port is down.",
-        "node48:34050:34121 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
-        "node48:34050:34121 [0] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error",
-        "[2026-11-03 10:00:01] node48:34050:34121 [0] transport/net_ib.cc:152 NCCL WARN NET/IB : mlx5_3:1 Got async error event: port error",
-        "node48:34050:34121 [0] NCCL INFO NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)",
-        "E1103 rdma_context.cpp:512] Received context async event IBV_EVENT_PORT_ERR for context mlx5_3",
-        (
-            "node48:34050:34121 [0] NCCL INFO NET/IB: RecoverPort: RTR failed (110) for QP devIndex=1 qp_num=311 localGidIndex=3 (port still down "
-            "or GID not yet registered) (send comm=0x55d0)"
-        ),
-        "[88123.41] mlx5_core 0000:5e:00.0 ens1f0np0: Link down",
-        "[88123.41] mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged",
-        "CA 'mlx5_3'\n\t\tState: Initializing\n\t\tPhysical state: LinkUp\n\t\tLink layer: InfiniBand",
-        "\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_INIT (2)\n\t\t\tmax_mtu:\t\t4096 (5)",
-        " Port number 1 state is Down",
-        "W1103 rdma_context.cpp:380] Device mlx5_3 port 1 not active",
-        (
-            "WARNING: There is at least non-excluded one OpenFabrics device found, but there are no active ports detected (or Open MPI was unable "
-            "to use them)."
-        ),
-    ),
-    near_misses=(
-        "node48:34050:34121 [0] NCCL INFO NET/IB : mlx5_3:1 Got non-fatal async event: port active(9)",
-        "node48:34050:34121 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : local catastrophic error",
-        "[88123.41] mlx5_core 0000:5e:00.0 ens1f0np0: Link up",
-        "\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tLink layer: InfiniBand",
-        "\t\t\tstate:\t\t\tPORT_ACTIVE (4)",
-        "node48:34050:34121 [0] NCCL INFO NET/IB : No device found.",
-        (
-            "node7:815:864 [0] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node8<37948> with error 12, opcode 2, len 1, "
-            "vendor err 129"
-        ),
-        "RuntimeError: the environment is not active",
-        "ConnectionError: port error while parsing --master-port",
-    ),
-    explain={
-        "en": (
-            "The link of an InfiniBand or RoCE port is gone, or never came up. NCCL prints the event on every rank that uses the port; a few "
-            "seconds later transfers over it end with error 12, which is a consequence. Find the host that prints the event first and look at its "
-            "port and at the switch port opposite: cable, transceiver, errors counted. A port that comes back by itself flaps and will do it "
-            "again. A port that stays in Initializing has no subnet manager."
-        ),
-        "zh": (
-            "某个 InfiniBand 或 RoCE 端口的链路断开，或从未建立。使用该端口的每个进程都会由 NCCL 打印这个事件；几秒后经过它的传输以错误 12 结束，"
-            "那只是后果。找到最早打印该事件的主机，检查它的端口和对端交换机端口：线缆、光模块、错误计数。自己恢复的端口说明链路在抖动，还会再次发"
-            "生。一直停在 Initializing 的端口说明没有子网管理器。"
-        ),
-    },
-)
+CAUSE = cause("ib-port-down", on_host=_on_host)

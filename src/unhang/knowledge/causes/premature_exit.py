@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.rank_guards import guard_of_wait
 from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Finding, Remedy
+from unhang.model import Finding
 
 if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView, RankView
@@ -111,62 +111,4 @@ def _needed(picture: IncidentView, rank: RankView, left: list[RankView]) -> bool
     return (bool(absent) and absent <= {r.number for r in left}) or any(r.ended is not None and rank.raised.at_s >= r.ended.at_s for r in left)
 
 
-CAUSE = Cause(
-    id="premature-exit",
-    role="root",
-    title="A rank left while others still needed it",
-    title_zh="某个进程提前正常退出，而其他进程还需要它",
-    what=(
-        "One rank reached the end of its script (or sys.exit(0), os._exit(0)) while other ranks were still in a collective, or still used the "
-        "store that it hosted."
-    ),
-    why="Fewer batches on this rank, an early return on some ranks, nothing that makes rank 0 wait before it takes the store down.",
-    signatures=(
-        # DeepSpeed's launcher tells of each process. In a healthy training all of them stand in the log: `in_logs` asks who was still needed.
-        Signature(needle=" exits successfully.", pattern=r"Process (?P<pid>\d+) exits successfully\.", standing="possible"),
-    ),
-    in_run=_in_run,
-    in_logs=_in_logs,
-    remedies=(
-        Remedy(
-            id="leave-together",
-            says="End all ranks together: dist.barrier(), then dist.destroy_process_group(), as the last thing on every rank.",
-            says_zh="让所有进程一起结束：每个进程最后都先 dist.barrier()，再 dist.destroy_process_group()。",
-            verify="grep -c 'destroy_process_group() was not called' LOG",
-        ),
-        Remedy(
-            id="even-batches",
-            says="Give every rank the same number of batches: DistributedSampler, drop_last=True, or model.join() around the loop.",
-            says_zh="让每个进程的批次数相等：DistributedSampler、drop_last=True，或用 model.join() 包住循环。",
-        ),
-    ),
-    mistaken_for={
-        "peer-lost": "what the remaining ranks print when the connection closes is the consequence",
-        "rank-exception": "an exception leaves a traceback and an exit code other than 0",
-        "rank0-guarded-collective": "where the remaining ranks wait under a test of the rank, the others were never meant to come",
-    },
-    sources=(
-        "https://docs.pytorch.org/docs/stable/distributed.html#shutdown",
-        "https://docs.pytorch.org/tutorials/advanced/generic_join.html",
-    ),
-    hits=("[2026-11-03 10:00:01,529] [INFO] [launch.py:347:main] Process 4720 exits successfully.",),
-    near_misses=(
-        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py', '--local_rank=3'] exits with return code = 1",
-        "training finished successfully, exiting",
-        (
-            "[rank0]:[W1103 10:00:01 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed before we destruct "
-            "ProcessGroupNCCL."
-        ),
-    ),
-    explain={
-        "en": (
-            "A rank finished its script normally, with exit code 0, while others were not done: they still waited for it in a collective, or "
-            "still needed the store that rank 0 hosts. Usually that rank had fewer batches, or returned early. Give every rank the same number "
-            "of steps, and end with a barrier and destroy_process_group() on all ranks."
-        ),
-        "zh": (
-            "有一个进程以退出码 0 正常走完了脚本，而其他进程还没有完成：它们还在集合通信里等它，或者还需要 rank 0 提供的 store。通常是这个进程分"
-            "到的批次更少，或者提前返回了。让每个进程执行同样多的步数，并在结尾让所有进程一起 barrier，再 destroy_process_group()。"
-        ),
-    },
-)
+CAUSE = cause("premature-exit", in_run=_in_run, in_logs=_in_logs)

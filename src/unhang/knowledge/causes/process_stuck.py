@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import collective_waits, text, waits, words
 from unhang.knowledge.blocked_threads import children_waited_for, held_back, keeping
-from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature, command
+from unhang.knowledge.cause import STANDINGS, LogView, cause, command
 from unhang.knowledge.text import NOTHING, Text, joined
-from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
+from unhang.model import Evidence, Finding, HostFinding, Standing
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _gil(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[s
         "computing ({share}) without letting any Python thread run: a native call holds the GIL",
         "正在计算（{share}），但不让任何 Python 线程运行：某个原生调用占着 GIL",
     )
-    return standing, doing.fill(share=share), (waits.SET_A_LIMIT.id, "look-inside", "release-the-gil")
+    return standing, doing.fill(share=share), ("end-the-loop", "look-inside", "release-the-gil")
 
 
 def _kept(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
@@ -186,7 +186,7 @@ def _thread(picture: IncidentView, thread: ThreadStack) -> Text:
 
 def _repeats(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     doing = Text("executing a `while True` loop (no statement in it leaves it)", "在执行 `while True` 循环（循环体内没有任何语句会离开它）")
-    return "likely", doing, (waits.SET_A_LIMIT.id, waits.longer(picture)[0])
+    return "likely", doing, ("end-the-loop", waits.longer(picture)[0])
 
 
 def _sleeps(rank: RankView) -> bool:
@@ -234,154 +234,6 @@ _DESCRIBE = {
     "unknown": _unknown,
 }
 
-_HEARTBEAT = (
-    # torch 2.3 and later; other accelerators' process groups (ECCL, CNCL, XCCL) were made after it.
-    Signature(
-        needle="'s watchdog got stuck for",
-        pattern=r"ProcessGroup\w+'s watchdog got stuck for (?P<seconds>\d+) seconds",
-        standing="possible",
-        says="a CUDA or NCCL call, or a thread that holds the GIL, has blocked a rank for {seconds} s (torch's watchdog made no progress)",
-        says_zh="某个 CUDA 或 NCCL 调用，或占着 GIL 的线程，已使一个 rank 阻塞 {seconds} 秒（torch 的 watchdog 没有进展）",
-        remedies=("look-inside", "longer-heartbeat"),
-    ),
-    Signature(
-        needle="Heartbeat monitor timed out!",
-        standing="possible",
-        says="a CUDA or NCCL call, or a thread that holds the GIL, has blocked a rank (torch's watchdog made no progress)",
-        says_zh="某个 CUDA 或 NCCL 调用，或占着 GIL 的线程，使一个 rank 阻塞（torch 的 watchdog 没有进展）",
-        remedies=("look-inside", "longer-heartbeat"),
-    ),
-)
 
-CAUSE = Cause(
-    id="process-stuck",
-    role="root",
-    title="A rank is alive and stands still outside any collective",
-    title_zh="某个进程还活着，但在集合通信之外停住不动",
-    what=(
-        "One rank makes no progress: it is stopped, blocked in a system call, or inside a native call that lets no Python thread run. The others "
-        "wait for it in their next collective."
-    ),
-    why=(
-        "SIGSTOP (a shell's Ctrl-Z, a debugger, a container that was paused), a file system that does not answer (state D), a lock or a socket "
-        "without a timeout, a native extension that holds the GIL."
-    ),
-    signatures=(
-        *_HEARTBEAT,
-        Signature(
-            needle=" blocked for more than ",
-            pattern=r"INFO: task (?P<name>\S{1,20}):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds",
-            standing="likely",
-            says="the kernel: process {pid} ({name}) has been in uninterruptible I/O for more than {seconds} s",
-            says_zh="内核：进程 {pid}（{name}）处于不可中断的 I/O 已超过 {seconds} 秒",
-            remedies=("look-at-io", "mount-soft"),
-        ),
-        Signature(
-            needle="soft lockup - CPU#",
-            pattern=r"soft lockup - CPU#(?P<cpu>\d+) stuck for (?P<seconds>\d+)s! \[(?P<name>[^\]:]{1,20}):(?P<pid>\d+)\]",
-            standing="likely",
-            says="the kernel: process {pid} ({name}) has held CPU {cpu} inside the kernel for {seconds} s",
-            says_zh="内核：进程 {pid}（{name}）在内核中占住 CPU {cpu} 已有 {seconds} 秒",
-            remedies=("look-at-io",),
-        ),
-    ),
-    in_run=_in_run,
-    in_logs=_in_logs,
-    on_host=_on_host,
-    remedies=(
-        *waits.REMEDIES,
-        Remedy(
-            id="continue-it",
-            says=(
-                "Find who stopped it (a debugger, Ctrl-Z, docker pause, a job scheduler that suspends jobs) and let it go on; unhang run "
-                "--on-failure report leaves it standing."
-            ),
-            says_zh=(
-                "查明是谁让它停住的（调试器、Ctrl-Z、docker pause、会挂起作业的调度器），让它继续运行；unhang run --on-failure report 会保留现场。"
-            ),
-            command="kill -CONT PID",
-        ),
-        Remedy(
-            id="look-at-io",
-            says="See which kernel function it waits in (usually a network file system); unhang run --on-failure report leaves it standing.",
-            says_zh="查看它在等待哪个内核函数（通常是网络文件系统）；unhang run --on-failure report 会保留现场。",
-            command="cat /proc/PID/stack",
-        ),
-        Remedy(
-            id="mount-soft",
-            says="Keep data and checkpoints off a hard-mounted NFS, or mount it with soft,timeo=600,retrans=3 to get an error instead.",
-            says_zh="不要把数据和检查点放在以 hard 方式挂载的 NFS 上，或用 soft,timeo=600,retrans=3 挂载，让它返回错误而不是一直等待。",
-        ),
-        Remedy(
-            id="look-inside",
-            says="See the native stack of the process while it stands; unhang run --on-failure report leaves it standing.",
-            says_zh="在进程停住时查看它的本地（C/C++）调用栈；unhang run --on-failure report 会保留现场。",
-            command="py-spy dump --native --pid PID",
-        ),
-        waits.SET_A_LIMIT,
-        waits.WAIT_LONGER,
-        waits.MORE_TIME,
-        Remedy(
-            id="release-the-gil",
-            says="Move the native call to a child process, or use a version of the library that releases the GIL.",
-            says_zh="把这个本地调用移到子进程里，或换用会释放 GIL 的版本。",
-        ),
-        Remedy(
-            id="end-the-thread",
-            says="Tell the thread to end (an Event that it checks) and join it before the script ends, or start it with daemon=True.",
-            says_zh="在脚本结束前通知该线程退出（让它检查一个 Event）并 join 它，或以 daemon=True 启动它。",
-        ),
-        Remedy(
-            id="bound-the-wait",
-            says="Give the lock, queue, socket or subprocess that the named line waits for a timeout, so that it raises.",
-            says_zh="给所指代码行等待的锁、队列、套接字或子进程设置超时，让它抛出异常。",
-        ),
-        Remedy(
-            id="longer-heartbeat",
-            says="If the call is meant to take this long (a first compilation, a huge checkpoint), let torch's watchdog wait longer.",
-            says_zh="如果这个调用本来就需要这么久（首次编译、巨大的检查点），让 torch 的 watchdog 等待更久。",
-            env={"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "3600"},
-            verify="TORCH_CPP_LOG_LEVEL=INFO COMMAND 2>&1 | grep -o 'TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC: [0-9]*' | sort | uniq -c",
-        ),
-    ),
-    mistaken_for={
-        "straggler-timeout": "a straggler uses CPU or wakes up; a stuck rank does neither, or answers nothing",
-        "dataloader-deadlock": "there the stack passes through torch/utils/data",
-        "collective-mismatch": "there every rank is inside some collective",
-        "collective-timeout": "after a timeout torch's heartbeat fails too, because the rank is busy dumping and aborting",
-    },
-    sources=(
-        "https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html",
-        "https://man7.org/linux/man-pages/man5/nfs.5.html",
-        "https://github.com/benfred/py-spy",
-    ),
-    hits=(
-        (
-            "[rank3]:[E1103 10:00:01.100 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank 3] ProcessGroupNCCL's watchdog got stuck "
-            "for 480 seconds without making progress in monitoring enqueued collectives."
-        ),
-        "[rank3]:[F ProcessGroupNCCL.cpp:1185] [PG 0 Rank 3] Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
-        "[88123.41] INFO: task python3:4720 blocked for more than 120 seconds.",
-        "Nov  3 10:00:01 node7 kernel: watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [pt_main_thread:4720]",
-    ),
-    near_misses=(
-        "[rank0]: ProcessGroupNCCL environments: NCCL version: 2.26.2, TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC: 480",
-        "requests blocked for more than 3 retries",
-        "[88123.41] rcu: INFO: rcu_sched detected expedited stalls on CPUs/tasks",
-        "[rank1]:[E ProcessGroupNCCL.cpp:1182] [Rank 1] NCCL watchdog thread terminated with exception: CUDA error: unspecified launch failure",
-        "broker: heartbeat monitor timed out, switching state to candidate",
-    ),
-    explain={
-        "en": (
-            "One rank is alive but does nothing, and it is not inside a collective. The other ranks are healthy: they wait for it, and it is "
-            "they that will print a timeout in the end. A stopped process (state T) was sent SIGSTOP or is held by a debugger; state D means "
-            "that the kernel waits for a disk or a network file system; high CPU use without any answer means that a native call holds Python's "
-            "global lock. The line named in the verdict is where that rank stands."
-        ),
-        "zh": (
-            "有一个进程还活着，却什么也不做，而且不在任何集合通信里面。其他进程是健康的：它们在等它，最后打印超时的也是它们。状态 T 表示进程收到"
-            "了 SIGSTOP 或被调试器停住；状态 D 表示内核在等磁盘或网络文件系统；CPU 占用很高却没有任何应答，说明某个本地（C/C++）调用一直握着 "
-            "Python 的全局锁。结论里给出的代码行就是它停住的地方。"
-        ),
-    },
-)
+CAUSE = cause("process-stuck", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)
+_HEARTBEAT = CAUSE.named("heartbeat")

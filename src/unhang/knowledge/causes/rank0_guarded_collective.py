@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from unhang.frames import place
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.rank_guards import Guarded, guard_of_parting, guard_of_wait
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import GaveUpIn, collective, evidence_of, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding
 
 if TYPE_CHECKING:
     from unhang.logs.log_facts import At
@@ -108,56 +108,4 @@ def _finding(picture: IncidentView, odd: tuple[int, ...], under: list[int], guar
     )
 
 
-CAUSE = Cause(
-    id="rank0-guarded-collective",
-    role="root",
-    title="A collective is called by some ranks only (under a test of the rank)",
-    title_zh="集合通信写在判断 rank 的条件里，只有部分进程会调用",
-    what="A barrier, a reduction, a gather or a save that communicates stands under `if rank == 0` or the like. The other ranks never join it.",
-    why=(
-        "Saving, logging or evaluating is done on rank 0 only, and something inside it communicates: a barrier, a metric, state_dict() of a "
-        "sharded model, wait_for_everyone()."
-    ),
-    in_run=_in_run,
-    in_logs=_in_logs,
-    remedies=(
-        Remedy(
-            id="move-it-out",
-            says="Call the collective on all ranks: move it out of the `if`, and keep only the writing or printing inside.",
-            says_zh="让所有进程都调用这个集合通信：把它移到 `if` 外面，里面只保留写文件或打印。",
-            command="grep -rnE 'rank *== *0|is_main_process|is_global_zero|local_rank in' -A 12 --include='*.py' .",
-        ),
-        Remedy(
-            id="no-communication-inside",
-            says=(
-                "Where the branch has to stay, leave nothing in it that communicates: gather before it (state_dict of FSDP and ZeRO-3, metrics, "
-                "wait_for_everyone), write inside it. trainer.save_checkpoint() of Lightning and save_model() of sharded trainings communicate."
-            ),
-            says_zh=(
-                "如果分支必须保留，里面不要有任何通信：在它之前收集（FSDP、ZeRO-3 的 state_dict，指标，wait_for_everyone），在里面只写文件。"
-                "Lightning 的 trainer.save_checkpoint() 和分片训练的 save_model() 都会通信。"
-            ),
-        ),
-    ),
-    leads_to=("premature-exit",),
-    mistaken_for={
-        "collective-mismatch": "without a test of the rank around either call, the ranks differ for another reason (uneven data, unused parameters)",
-        "straggler-timeout": "`if rank != 0: barrier()` before rank 0's work and after it is a correct pattern: rank 0 is slow, not absent",
-        "premature-exit": "the other ranks may have finished and left, because nothing made them wait",
-    },
-    sources=(
-        "https://docs.pytorch.org/docs/stable/distributed.html",
-        "https://huggingface.co/docs/accelerate/concept_guides/deferring_execution",
-    ),
-    explain={
-        "en": (
-            "A collective has to be called by every rank of its group, in the same order. Here it stands inside a branch that only some ranks "
-            "take, usually `if rank == 0:`. Those ranks wait in it for the others, who have gone on to another collective and wait there. Move "
-            "the collective out of the branch and keep only the writing or printing inside."
-        ),
-        "zh": (
-            "集合通信必须由组内每个进程按同样的顺序调用。这里它写在只有部分进程会进入的分支里，最常见的是 `if rank == 0:`。这些进程在里面等其他进"
-            "程，而其他进程已经走到另一个集合通信里等着了。把集合通信移到分支外面，分支里只保留写文件或打印。"
-        ),
-    },
-)
+CAUSE = cause("rank0-guarded-collective", in_run=_in_run, in_logs=_in_logs)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypedDict
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import exceptions, missing_module, text, words
 from unhang.knowledge.caught_exceptions import closed_pipe, that_ended_something
-from unhang.knowledge.cause import Cause, Command, LogView, Signature, command
+from unhang.knowledge.cause import Command, LogView, cause, command
 from unhang.knowledge.text import NOTHING, Text
 from unhang.logs import Traceback, exits, tracebacks
-from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.model import Evidence, Finding, Standing
 from unhang.patterns import lazily
 from unhang.user_files import is_user_file
 
@@ -278,96 +278,4 @@ def _short(kind: str, text: str) -> str:
     return f"{kind}: {words.cut(told[0], 120 if more else 200)}{' ' if more else ''}{more}".removesuffix(".")
 
 
-CAUSE = Cause(
-    id="rank-exception",
-    role="root",
-    title="A rank raised an exception",
-    title_zh="某个进程抛出了异常",
-    what="Python code raised on one rank, or on all, and nothing caught it. The other ranks only notice that a peer is gone.",
-    why="A bug, a bad sample, a missing file or an unexpected value that only this rank met.",
-    signatures=(
-        # Megatron's own check runs the step again, and ends the job if the result is the same.
-        Signature(
-            needle="Unexpected result ",
-            pattern=r"Unexpected result (?P<result>\S{1,40}) on rank (?P<rank>\d{1,7}) at iteration #(?P<iteration>\d{1,9}).{0,100}"
-            r"message='(?P<said>[^'\n]{1,200})",
-            standing="likely",
-            says="Megatron's check of results met {result} in iteration {iteration}: {said}",
-            says_zh="Megatron 的结果检查在第 {iteration} 次迭代遇到 {result}：{said}",
-            remedies=("look-at-the-step",),
-        ),
-    ),
-    in_run=_in_run,
-    in_logs=_in_logs,
-    remedies=(
-        Remedy(
-            id="look-at-the-step",
-            says=(
-                "If a second run of the step gives the same, look at its batch, the learning rate and the type of its numbers; if another GPU "
-                "gives another result, have this GPU tested."
-            ),
-            says_zh="如果重跑该步结果相同，检查该步的 batch、学习率和数值类型；如果换一块 GPU 结果不同，请检测这块 GPU。",
-            command="nvidia-smi -q -d ECC,ROW_REMAPPER; dcgmi diag -r 3",
-        ),
-        Remedy(
-            id="correct-the-line",
-            says="Correct what the named line raised; what the other ranks print is only a consequence.",
-            says_zh="修正所指代码行抛出的问题；其他进程打印的只是后果。",
-        ),
-        Remedy(
-            id="install-the-module",
-            says="Install the missing module for the Python that this rank ran, on its host, or start the host with the environment of the others.",
-            says_zh="在该进程所在主机上为它使用的 Python 安装缺少的模块，或让该主机使用与其他主机相同的环境。",
-            command="python -m pip list",
-        ),
-        Remedy(
-            id="agree-on-failure",
-            says=(
-                "If one bad sample must not end the job, skip it on all ranks together: catching it on one rank alone would shift every later "
-                "collective."
-            ),
-            says_zh="如果不想让一个坏样本结束整个作业，要让所有进程一起跳过它：只在一个进程里捕获异常会让之后的每次集合通信都错位。",
-        ),
-        Remedy(
-            id="parse-it",
-            says="Python cannot take this file apart, so that no rank that reads it gets any further: check it before the next start.",
-            says_zh="Python 无法解析这个文件，读取它的任何进程都不能继续：下次启动前先检查它。",
-            command="python -m py_compile train.py",
-        ),
-        Remedy(
-            id="same-on-all",
-            says="All ranks raise alike, so one process shows it too: run the script alone to debug it.",
-            says_zh="所有进程抛出同样的异常，单个进程也能复现：单独运行脚本来调试。",
-            command="torchrun --standalone --nproc-per-node 1 train.py",
-        ),
-    ),
-    mistaken_for={
-        "peer-lost": "connection errors on the other ranks are consequences of this one",
-        "launcher-teardown": "the launcher's ChildFailedError names no cause; the first traceback of the rank does",
-        "host-oom-or-killed": "a killed rank prints no traceback",
-    },
-    sources=(
-        "https://docs.pytorch.org/docs/stable/elastic/errors.html",
-        "https://docs.python.org/3/library/sys.html#sys.excepthook",
-    ),
-    hits=(
-        (
-            "ERROR:megatron.core.rerun_state_machine:Unexpected result inf on rank 5 at iteration #77 invocation #1 (message='found Inf in local "
-            "forward loss calculation')"
-        ),
-    ),
-    near_misses=("ERROR: Unexpected result on rank 5: a dict was returned",),
-    explain={
-        "en": (
-            "Python raised an exception on this rank and nothing caught it, so the process ended. The other ranks were healthy: they lost their "
-            "peer and printed connection errors, timeouts or a SIGTERM from the launcher, which are consequences. Read the first traceback in "
-            "time, of the rank that is named here. If every rank raised the same, the fault is in the code or in the configuration, and a single "
-            "process will show it as well."
-        ),
-        "zh": (
-            "这个进程里的 Python 代码抛出了异常，没有人捕获，于是进程结束。其他进程本来是健康的：它们失去了同伴，打印的连接错误、超时或者启动器发"
-            "来的 SIGTERM 都只是后果。应当看时间上最早的那段 traceback，也就是这里点名的进程。如果所有进程抛出同样的异常，问题在代码或配置里，单"
-            "独起一个进程也能复现。"
-        ),
-    },
-)
+CAUSE = cause("rank-exception", in_run=_in_run, in_logs=_in_logs)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from unhang.frames import place, user_frame
 from unhang.knowledge import collective_waits, text, waits, words
 from unhang.knowledge.blocked_threads import held_back, in_loader, workers_at_work
-from unhang.knowledge.cause import Cause, LogView, command
-from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
+from unhang.knowledge.cause import LogView, cause, command, signature
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.other_libraries import library
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import ranks_of
-from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
+from unhang.model import Evidence, Finding, HostFinding, Standing
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from unhang.logs import Hit, Traceback
     from unhang.records.incident_view import IncidentView
 
+_LEFT_AT_BARRIER = signature("peer-lost", "left-at-barrier")
 # Functions in which all ranks but one wait for the work of that one: transformers, accelerate, fastai, YOLO, and scripts after them.
 _WAITING_ROOMS = ("main_process_first", "local_main_process_first", "_goes_first", "torch_distributed_zero_first", "zero_first", "rank_zero_first")
 # Every rank does these at the start, and they are over quickly.
@@ -76,7 +76,7 @@ def _in_run(picture: IncidentView) -> Finding | None:
         what = Text("executing {lines}{name}() ({seen}{at})", "正在执行 {name}() {lines}（{seen}{at}）").fill(
             name=first.place.name, seen=seen, at=str(at), lines=Text("the same few lines of ", "中同样的几行") if loops else NOTHING
         )
-    meant, commands = waits.longer(picture) if loops else (waits.MORE_TIME.id, None)
+    meant, commands = waits.longer(picture) if loops else ("raise-the-timeout", None)
     certain = first.busy and not loops and bool(first.frames) and picture.front is not None
     return CAUSE.finding(
         standing="established" if certain else "likely",
@@ -93,7 +93,7 @@ def _in_run(picture: IncidentView) -> Finding | None:
             *words.waiting_evidence(picture, at_most=1),
             *words.absence_evidence(picture, first),
         ),
-        remedies=("feed-the-loader", meant) if in_loader(first) else ("share-the-work", *((waits.SET_A_LIMIT.id,) if loops else ()), meant),
+        remedies=("feed-the-loader", meant) if in_loader(first) else ("share-the-work", *(("end-the-loop",) if loops else ()), meant),
         commands=commands,
     )
 
@@ -143,7 +143,7 @@ def _wait(view: LogView) -> _Wait | None:
     hits = [h for h in view.hits_of("store-disconnect") if is_wait((h,))]
     hits += [h for h in view.hits_of("collective-timeout") if (h.groups.get("timeout_ms") or library(h) is not None) and "missing" not in h.groups]
     # Other ranks came to a monitored barrier, and rank 0 had given up on one that did not.
-    hits += [h for h in view.hits_of("peer-lost") if h.signature == LEFT_AT_BARRIER]
+    hits += [h for h in view.hits_of("peer-lost") if h.signature == _LEFT_AT_BARRIER]
     if not hits:
         return None
     first_hit = hits[0]
@@ -282,78 +282,4 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         )
 
 
-CAUSE = Cause(
-    id="straggler-timeout",
-    role="root",
-    title="A rank is alive and slow; the others wait for it",
-    title_zh="某个进程还在运行，只是太慢，其他进程都在等它",
-    what="One rank computes, reads or writes much longer than usual before it joins the collective that the others already wait in.",
-    why=(
-        "Work that only one rank does (tokenising, saving a checkpoint, evaluating, downloading), uneven data, a slow disk, a slower or busier "
-        "machine."
-    ),
-    in_run=_in_run,
-    in_logs=_in_logs,
-    on_host=_on_host,
-    remedies=(
-        Remedy(
-            id="work-beforehand",
-            says=(
-                "Do this work once in a single process before the training (tokenise and save the data set, download the model), and let the "
-                "training load the result."
-            ),
-            says_zh="在训练开始前用单个进程一次性完成这项工作（分词并保存数据集、下载模型），训练时直接加载结果。",
-            command="python preprocess.py --save-to /data/tokenized   # then load_from_disk('/data/tokenized') in the training",
-        ),
-        Remedy(
-            id="start-together",
-            says=(
-                "Start all nodes together, after installing and downloading: what one node does before it joins counts against the timeout of "
-                "the others."
-            ),
-            says_zh="先完成安装和下载，再同时启动所有节点：某个节点加入之前所做的事情会计入其他节点的超时时间。",
-            command="torchrun --rdzv-conf timeout=3600,join_timeout=3600 ...",
-        ),
-        Remedy(
-            id="share-the-work",
-            says="Do this work before the training starts, or on all ranks evenly, or outside the step; the line named above is where the time goes.",
-            says_zh="在训练开始之前做这项工作，或平均分给所有进程，或放到训练步之外；上面给出的代码行就是时间花费之处。",
-        ),
-        Remedy(
-            id="check-again",
-            says="Measure the links again. If they are still slower, look for other jobs, narrower PCIe links, lost NVLinks and lower network rates.",
-            says_zh="再次测量链路。如果仍然变慢，检查其他任务、变窄的 PCIe 链路、失效的 NVLink 和降低的网络速率。",
-            command="unhang bench check; unhang doctor",
-        ),
-        Remedy(
-            id="feed-the-loader",
-            says="The time goes into loading data: raise num_workers and prefetch_factor, or prepare the data once and keep it on a local disk.",
-            says_zh="时间花在加载数据上：调大 num_workers 和 prefetch_factor，或预先处理好数据并放在本地磁盘上。",
-        ),
-        waits.SET_A_LIMIT,
-        waits.WAIT_LONGER,
-        waits.MORE_TIME,
-    ),
-    leads_to=("rank-exception",),
-    mistaken_for={
-        "process-stuck": "a stuck rank uses no CPU and does not wake up",
-        "collective-timeout": "the rank that prints the timeout is the one that waited, not the slow one",
-    },
-    sources=(
-        "https://docs.pytorch.org/docs/stable/distributed.html",
-        "https://huggingface.co/docs/transformers/main_classes/trainer",
-    ),
-    explain={
-        "en": (
-            "Nothing is broken: one rank still works, and the others wait for it in a collective. If it takes longer than the timeout of the "
-            "process group (10 minutes for NCCL, 30 for Gloo by default), the waiting ranks end the job although the slow one would have "
-            "arrived. Usual reasons are work that only rank 0 does, uneven data, a slow disk or a busier machine. The verdict names the function "
-            "in which the slow rank was seen."
-        ),
-        "zh": (
-            "没有东西坏掉：有一个进程还在干活，其他进程在集合通信里等它。如果超过进程组的超时时间（NCCL 默认 10 分钟，Gloo 默认 30 分钟），等待的"
-            "进程会把整个任务结束掉，尽管慢的那个本来会到。常见原因：只有 rank 0 做的工作（分词、保存、评估、下载）、数据不均匀、磁盘慢、机器更忙。"
-            "结论里给出的是慢进程当时所在的函数。"
-        ),
-    },
-)
+CAUSE = cause("straggler-timeout", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

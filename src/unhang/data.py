@@ -1,0 +1,173 @@
+"""Knowledge that is written as data (`knowledge/causes/*.toml`) and its translations (`locale/`), in a form that loads in milliseconds.
+
+A wheel holds that form. A checkout makes it when a file has changed, and keeps it in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import marshal
+import re
+import string
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from unhang import cache
+
+_ROOT = Path(__file__).parent
+_CAUSES = _ROOT / "knowledge" / "causes"
+# Pieces of patterns that several causes use.
+_PATTERNS = _ROOT / "knowledge" / "patterns.toml"
+_CHINESE = _ROOT / "locale" / "zh_CN" / "LC_MESSAGES" / "unhang.po"
+COMPILED = "compiled.bin"
+# Every Python that unhang runs on reads it.
+_MARSHAL_VERSION = 4
+
+# What values are. A line break is a space in prose, nothing in a pattern, and kept in a text.
+_TYPES: dict[str, Any] = {"prose": str, "pattern": str, "text": str, "number": int, "flag": bool, "list": list, "table": dict}
+# The keys of each section; "*" is any other, and those in front of the "/" are needed.
+_KEYS = {
+    "": "role:text title:prose what:prose why:prose sources:list explain:prose / leads-to:list",
+    "patterns": "/ *:pattern",
+    "signature": "needle:text / name:text pattern:pattern near:pattern unless:pattern over:pattern then:pattern lines:number standing:text "
+    "says:prose remedies:list keep:number newest:flag",
+    "remedy": "says:prose / env:table command:text verify:text",
+    "instead": "/ *:table",
+    "mistaken-for": "/ *:prose",
+    "tests": "hits:list near-misses:list /",
+}
+_PIECE = re.compile(r"%\(([a-z0-9-]+)\)s")
+
+
+@functools.cache
+def load() -> Mapping[str, Any]:
+    """Everything: "causes" by id, and messages by language."""
+    with contextlib.suppress(FileNotFoundError):
+        return _loaded((_ROOT / COMPILED).read_bytes())
+    folder = None
+    with contextlib.suppress(OSError):
+        folder, _ = cache.directory()
+    if folder is None:
+        return compiled()
+    sources = [Path(__file__), _PATTERNS, _CHINESE, *sorted(_CAUSES.glob("*.toml"))]
+    stamps = [(str(p), s.st_size, s.st_mtime_ns) for p in sources for s in (p.stat(),)]
+    path = folder / f"knowledge-{cache.digest(repr(stamps).encode()).hex()}"
+    with contextlib.suppress(OSError):
+        return _loaded(cache.read(path))
+    cache.write(path, dumped(made := compiled()))
+    return made
+
+
+def _loaded(data: bytes) -> Mapping[str, Any]:
+    loaded: Mapping[str, Any] = marshal.loads(data)
+    return loaded
+
+
+def dumped(made: Any) -> bytes:
+    return marshal.dumps(made, _MARSHAL_VERSION)
+
+
+def compiled() -> Mapping[str, Any]:
+    """From the sources. Raises ValueError that names file and line of whatever is wrong in them."""
+    import polib
+
+    shared = Source(_PATTERNS)
+    files = [Source(path, shared.raw) for path in sorted(_CAUSES.glob("*.toml"))]
+    causes = {file.path.stem: file.cause() for file in files}
+    if problems := [*shared.problems, *(p for file in files for p in file.problems)]:
+        raise ValueError("\n".join(problems))
+    messages = {f"{e.msgctxt}\4{e.msgid}" if e.msgctxt else e.msgid: e.msgstr for e in polib.pofile(str(_CHINESE)) if e.translated()}
+    return {"causes": causes, "zh_CN": messages}
+
+
+class Source:
+    """One file of TOML, and what is wrong in it."""
+
+    def __init__(self, path: Path, pieces: Mapping[str, str] | None = None) -> None:
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+        self.path = path
+        self.problems: list[str] = []
+        self.text = path.read_text("utf-8")
+        self.raw: dict[str, Any] = {}
+        try:
+            self.raw = tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as e:
+            self.problems.append(f"{path}: {e}")
+        self.pieces = {**(pieces or {}), **self.raw.get("patterns", {})}
+
+    def cause(self) -> dict[str, Any]:
+        """The sections of a cause, as `knowledge.cause` takes them."""
+        raw = {section: self.raw.pop(section, {}) for section in _KEYS if section}
+        made = self._section("", self.raw)
+        for section in ("instead", "mistaken-for", "tests"):
+            made[section] = self._section(section, raw[section]) if raw[section] else {}
+        self._section("patterns", raw["patterns"])
+        made["remedy"] = {id: self._section("remedy", values, f"remedy.{id}") for id, values in raw["remedy"].items()}
+        made["signature"] = [self._section("signature", values, nth=n) for n, values in enumerate(raw["signature"])]
+        names: dict[str, tuple[int, ...]] = {}
+        for n, signature in enumerate(made["signature"]):
+            if name := signature.pop("name", None):
+                names[name] = (*names.get(name, ()), n)
+            self._signature(n, signature, made["remedy"])
+        for key, pairs in made["instead"].items():
+            self._remedies("instead", key, {id for pair in pairs.items() for id in pair}, made["remedy"])
+        return {**made, "names": names}
+
+    def _section(self, section: str, values: Mapping[str, Any], header: str = "", nth: int = 0) -> dict[str, Any]:
+        header = header or section
+        needed, _, others = (dict(pair.split(":") for pair in part.split()) if part != "/" else {} for part in _KEYS[section].partition("/"))
+        for key in needed.keys() - values.keys():
+            self._wrong(header, nth, "", f"{key!r} is missing")
+        made = {}
+        for key, value in values.items():
+            kind = needed.get(key) or others.get(key) or others.get("*")
+            if kind is None:
+                self._wrong(header, nth, key, f"unknown key {key!r}")
+            elif not isinstance(value, _TYPES[kind]) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
+                self._wrong(header, nth, key, f"{key!r} is no {kind}")
+            else:
+                made[key] = self._made(kind, value, functools.partial(self._wrong, header, nth, key))
+        return made
+
+    def _signature(self, n: int, signature: Mapping[str, Any], remedies: Mapping[str, Any]) -> None:
+        self._remedies("signature", "remedies", set(signature.get("remedies", ())), remedies, n)
+        groups: set[str] = set()
+        for key in ("pattern", "near", "then"):
+            with contextlib.suppress(re.error):
+                groups |= re.compile(signature.get(key, ""), re.MULTILINE).groupindex.keys()
+        for name in {name for _, name, _, _ in string.Formatter().parse(signature.get("says", "")) if name} - groups:
+            self._wrong("signature", n, "says", f"no pattern captures {{{name}}}")
+
+    def _remedies(self, header: str, key: str, ids: set[str], known: Mapping[str, Any], nth: int = 0) -> None:
+        for id in sorted(ids - known.keys()):
+            self._wrong(header, nth, key, f"unknown remedy {id!r}")
+
+    def _made(self, kind: str, value: Any, wrong: Callable[[str], None]) -> Any:
+        if kind == "pattern":
+            value = self._expanded(value, wrong)
+            try:
+                re.compile(value, re.MULTILINE)
+            except re.error as e:
+                wrong(f"{e}: {value}")
+        return value.replace("\n", " ") if kind == "prose" else tuple(value) if kind == "list" else value
+
+    def _expanded(self, written: str, wrong: Callable[[str], None]) -> str:
+        def piece(found: re.Match[str]) -> str:
+            if found[1] not in self.pieces:
+                wrong(f"unknown pattern {found[1]!r}")
+            return self._expanded(self.pieces.get(found[1], ""), wrong)
+
+        return _PIECE.sub(piece, written.replace("\n", ""))
+
+    def _wrong(self, header: str, nth: int, key: str, says: str) -> None:
+        headers = [m.end() for m in re.finditer(rf"^\[\[?{re.escape(header)}\]", self.text, re.MULTILINE)] if header else [0]
+        begin = headers[nth] if nth < len(headers) else 0
+        found = re.compile(rf'^"?{re.escape(key)}"? =', re.MULTILINE).search(self.text, begin) if key else None
+        line = self.text.count("\n", 0, found.start() if found else begin) + 1
+        self.problems.append(f"{self.path}:{line}: {says}")
