@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -74,6 +75,17 @@ def test_by_hand_it_starts_again_and_who_does_not_belong_is_refused(cluster, tmp
     code, told, err = result(process)
     assert (code, told["attempts"]) == (0, 2), err
     assert second.communicate(timeout=60) and second.returncode == 0
+    assert nobody_is_left(cluster)
+
+
+def test_by_hand_an_interrupt_on_any_host_ends_all(cluster, tmp_path):
+    process, second = first(cluster, tmp_path, *of_rank(0, 2), steps=400), started(cluster[2], tmp_path, *of_rank(1, 2))
+    until_step(tmp_path, 5)
+    (pid,) = (pid for pid, words in cluster.processes() if "--node-rank 1 --master-addr node1" in words and str(UNHANG) in words)
+    os.kill(pid, signal.SIGINT)
+    code, told, err = result(process)
+    assert (code, told["interrupted"]) == (130, True) and "interrupted on node2" in err
+    assert second.communicate(timeout=150) and second.returncode == 130
     assert nobody_is_left(cluster)
 
 

@@ -18,6 +18,7 @@ import typer
 from unhang import encoding
 from unhang.cli import caches, doctor_hosts, running
 from unhang.diagnosis.redact import redact_command
+from unhang.diagnosis.rerun_command import RunCommand
 from unhang.errors import RunDirError, UnhangError
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -33,6 +34,8 @@ from unhang.report.live_line import Live
 
 # Of what is written each second.
 _FRESH_S = 15.0
+# The last event has the verdict's sentence at most.
+_LAST_CHARACTERS = 2000
 
 
 def run(request: running.Request) -> NoReturn:
@@ -78,6 +81,7 @@ def run(request: running.Request) -> NoReturn:
         {
             "schema": RUN_SCHEMA,
             "command": redact_command(words),
+            "typed": supervise.redacted(RunCommand(options=(*request.own_words, *(("--",) if request.set_apart else ())), command=words)),
             "cwd": str(Path.cwd()),
             "python": python,
             "world_size": per_host * most,
@@ -185,6 +189,8 @@ def attach(folder: Path, *, prefix: bool, quiet: bool, as_json: bool) -> NoRetur
     if left.asked.looked_at.by != "ssh":
         raise RunDirError(f"the hosts of {folder} were not reached over ssh: there is no way back to them")
     run = rundir.read(rundir.run, _Run)
+    if rundir.events.exists() and '"event":"Finished"' in rundir.events.read_text(errors="replace")[-_LAST_CHARACTERS:]:
+        raise RunDirError(f"the run of {folder} is over: nothing is left to follow")
     lives = run.supervisor is not None and processes.is_alive(Host(), run.supervisor)
     if run.supervisor is not None and (lives or (lives is None and rundir.now.exists() and time.time() - rundir.now.stat().st_mtime < _FRESH_S)):
         raise RunDirError(f"its unhang run still lives: process {run.supervisor.pid} of {run.supervisor.host}")
@@ -263,6 +269,8 @@ def _go(
 
 def _nodes(request: running.Request, hosts: int) -> tuple[int, int]:
     """How many hosts an attempt has, at least and at most."""
+    if request.spares >= hosts:
+        raise UnhangError(f"--spares {request.spares} leaves none of {hosts} hosts", hint="--spares 1")
     given = request.nnodes or str(hosts - request.spares)
     nodes = _range(given)
     if nodes is None or nodes[1] > hosts - request.spares:

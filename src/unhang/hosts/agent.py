@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import ipaddress
 import json
@@ -357,6 +358,14 @@ def _answer(asked: Mapping[str, Any]) -> None:
     say({"id": asked["id"], **found})
 
 
+def _is_installed() -> bool:
+    """Whether the training's Python has unhang; what runs here was sent."""
+    try:
+        return bool(importlib.metadata.version("unhang"))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
 def _beat() -> None:
     """A connection whose other end is gone is closed only when something is sent: else this agent would wait for its next question for hours."""
     with contextlib.suppress(OSError):
@@ -370,7 +379,8 @@ def main() -> None:
     # The address at which ssh found this host (client, its port, server, its port), or by which it joined.
     ends_with_pipe = os.environ.pop("UNHANG_ENDS_WITH_PIPE", "") == "1"
     reached_at = os.environ.pop("UNHANG_REACHED_AT", "") or [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
-    say({"id": 0, "port": listen(), "name": socket.gethostname(), "python": sys.executable, "pid": os.getpid(), "reached_at": reached_at})
+    own = {"name": socket.gethostname(), "python": sys.executable, "pid": os.getpid(), "unhang": _is_installed()}
+    say({"id": 0, "port": listen(), "reached_at": reached_at, **own})
     threading.Thread(target=_beat, daemon=True).start()
     # Cut off in the middle, or by the network.
     with contextlib.suppress(ValueError, OSError):

@@ -21,6 +21,7 @@ class _Begun(TypedDict):
 class _Ready(TypedDict):
     port: _Port
     reached_at: _Word
+    unhang: bool
 
 
 class _Clock(TypedDict):

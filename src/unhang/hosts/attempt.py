@@ -392,6 +392,8 @@ class Attempt:
             await self._look()
             judged = await self._judge("hang")
             self._until_s = self._looked_s - for_s + self._limit_s(judged[0], now) if judged is not None else self._now() + now.hang_after_s
+            if not self._leave_hung and (left := self._until_s - self._now()) > 1:
+                self._note(f"to be ended in {left:.0f} s unless it moves")
         if self._until_s is not None and self._now() >= self._until_s and not self._leave_hung:
             self._note("ending the training: the time of this stall is over")
             self._ended_by_us = True

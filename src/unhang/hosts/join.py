@@ -53,7 +53,7 @@ def secret() -> bytes:
     if len(given) < LEAST_SECRET:
         raise UnhangError(
             f"{SECRET} is shorter than {LEAST_SECRET} characters" if given else f"{SECRET} is not set: hosts recognise each other by it",
-            hint=f"export {SECRET}=...  (the same on each host; openssl rand -hex 16)",
+            hint="the same on each host, of at least 16 characters; openssl rand -hex 16 makes one",
         )
     return given.encode()
 
@@ -124,6 +124,8 @@ class Rendezvous:
         self._end: dict[str, Any] | None = None
         self._shaking = asyncio.Semaphore(_MOST_AT_ONCE)
         self._refused: set[str] = set()
+        # Gets the number of a signal by which another host's command was ended.
+        self.interrupt: Callable[[int], None] = lambda number: None
 
     async def __aenter__(self) -> Rendezvous:
         until = time.monotonic() + _AGAIN_S
@@ -212,8 +214,14 @@ class Rendezvous:
         said = json.loads(await reader.readline())
         rank, process, theirs, name = int(said["node_rank"]), str(said["process"]), _number(said["number"]), str(said["name"])[:64]
         where = writer.get_extra_info("peername")[0]
-        if not hmac.compare_digest(_proof(self._secret, "joins", ours, theirs, rank, process), str(said["proof"])):
+        if not hmac.compare_digest(_proof(self._secret, "joins", ours, theirs, rank, process, said.get("signal", 0)), str(said["proof"])):
             self._refuse(writer, where, f"{where} has another {SECRET}", {"refused": f"it has another {SECRET}"})
+            return
+        if said.get("signal"):
+            self._tell(f"interrupted on {name}")
+            self._forget(rank)
+            self.interrupt(signal.Signals(said["signal"]))
+            writer.close()
             return
         known = {"proof": _proof(self._secret, "takes", theirs, ours, rank)}
         before = self._writers.get(rank)
@@ -292,19 +300,27 @@ def join(address: str, port: int, node_rank: int, *, python: str, say: Callable[
             say(f"joined {address}:{port} as node rank {node_rank}: the training's output and verdict appear there")
         was_there = True
         with peer, _started(peer, python) as agent:
-            _wait_for_end(peer, agent)
+            try:
+                _wait_for_end(peer, agent)
+            except SystemExit as e:
+                with contextlib.suppress(OSError, ValueError, _Refused):
+                    _connected(address, port, known, process, node_rank, number=int(str(e.code)) - 128)
+                raise
         time.sleep(_PAUSE_S)
         until, told = time.monotonic() + _AGAIN_S, time.monotonic()
     raise UnhangError(f"the first host at {address}:{port} does not answer: {why}")
 
 
-def _connected(address: str, port: int, known: bytes, process: str, node_rank: int) -> socket.socket | tuple[int, str]:
-    """A connection at whose other end an agent is expected, or the end of it all. Raises OSError or ValueError for what is no answer, _Refused."""
+def _connected(address: str, port: int, known: bytes, process: str, node_rank: int, *, number: int = 0) -> socket.socket | tuple[int, str]:
+    """A connection at whose other end an agent is expected, or the end of it all. Raises OSError or ValueError for what is no answer, _Refused.
+
+    `number` tells of a signal that ends this process: nothing is answered to it.
+    """
     peer = socket.create_connection((address, port), timeout=_SHAKE_S)
     try:
         theirs, ours = _number(_line(peer).get("number")), secrets.token_hex(16)
-        said = {"node_rank": node_rank, "process": process, "name": socket.gethostname(), "number": ours}
-        peer.sendall(json.dumps({**said, "proof": _proof(known, "joins", theirs, ours, node_rank, process)}).encode() + b"\n")
+        said = {"node_rank": node_rank, "process": process, "name": socket.gethostname(), "number": ours, "signal": number}
+        peer.sendall(json.dumps({**said, "proof": _proof(known, "joins", theirs, ours, node_rank, process, number)}).encode() + b"\n")
         answer = _line(peer)
         is_known = hmac.compare_digest(_proof(known, "takes", ours, theirs, node_rank), str(answer.get("proof", "")))
         if "refused" in answer or not is_known:

@@ -121,6 +121,7 @@ class Training:
         if self._rendezvous is None:
             return await self._all(left)
         async with self._rendezvous as rendezvous:
+            rendezvous.interrupt = self._interrupt
             try:
                 outcome = await self._all(left)
             except UnhangError as e:
@@ -220,6 +221,15 @@ class Training:
                     self._found(result)
                 raise UnhangError(f"{len(fit)} of {len(hosts)} hosts are fit to train, and {asked.least} are needed", hint="unhang doctor --hosts")
             chosen = fit[: asked.most]
+            if unfit := [host.name for host in hosts if host not in fit]:
+                self._log.tell(events.Note(text=f"not fit to train (unhang doctor --hosts says why): {', '.join(unfit)}"))
+            if without := [host.name for host in chosen if not agents.hello[host.name]["unhang"]]:
+                raise UnhangError(
+                    f"{asked.looked_at.python} has no unhang on {', '.join(without)}",
+                    hint="install it into the training's environment there, or name another one by --python",
+                )
+            ranks = len(chosen) * asked.job.per_host
+            self._log.tell(events.Note(text=f"{ranks} ranks on {len(chosen)} hosts: {', '.join(host.name for host in chosen)}"))
             first = chosen[0].name
             if first == asked.looked_at.hosts[0].name and asked.looked_at.master:
                 return await self._through(line, agents, chosen, number, asked.looked_at.master)

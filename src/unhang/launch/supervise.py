@@ -225,7 +225,7 @@ class Supervisor:
             {
                 "schema": RUN_SCHEMA,
                 "command": redact_command(self._command.argv),
-                **({"typed": _redacted(self._typed)} if self._typed is not None else {}),
+                **({"typed": redacted(self._typed)} if self._typed is not None else {}),
                 "cwd": str(Path.cwd()),
                 "python": self._command.python,
                 "torch": None if version is None else f"{version[0]}.{version[1]}",
@@ -383,7 +383,7 @@ class Supervisor:
             self._attempt.resize()
 
 
-def _redacted(typed: RunCommand) -> RunCommand:
+def redacted(typed: RunCommand) -> RunCommand:
     words = redact_command((*typed.options, *typed.command))
     return RunCommand(options=words[: len(typed.options)], command=words[len(typed.options) :])
 
