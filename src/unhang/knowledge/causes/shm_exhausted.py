@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _MIB = 1024 * 1024
 _DOCKERS = 64 * _MIB
-# NCCL before 2.21 prints no errno. What stands near tells a full /dev/shm from CUDA, permissions and limits.
 # NCCL for 8 GPUs with a handful of loader workers needs more than this.
 _SMALL = 1024 * _MIB
 _FOR = {
