@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from pathlib import Path
 
 from unhang import fsio
@@ -15,7 +16,7 @@ try:
 except ImportError:
     from hashlib import blake2b
 
-_DIGEST_BYTES = 16
+_DIGEST_BYTES, _CHECKSUM_BYTES = 16, 4
 _WRITABLE_BY_OTHERS = 0o022
 # Of other versions, of other checkouts.
 _MOST_KEPT = 6
@@ -43,8 +44,8 @@ def read(path: Path) -> bytes:
         status = os.fstat(fd)
         if status.st_uid != os.getuid() or status.st_mode & _WRITABLE_BY_OTHERS:
             raise PermissionError(f"{path} could have been written by others")
-        expected, data = f.read(_DIGEST_BYTES), f.read()
-    if expected != _digest_of(path, data):
+        expected, data = f.read(_CHECKSUM_BYTES), f.read()
+    if expected != _checksum(path, data):
         raise OSError(f"{path} is damaged")
     return data
 
@@ -53,14 +54,12 @@ def write(path: Path, data: bytes) -> None:
     """Keep data under a name, `KIND-KEY`, and only the newest of its kind. A full disk or a directory that cannot be written is no fault."""
     with contextlib.suppress(OSError):
         fsio.make_directory(path.parent)
-        fsio.write_atomically(path, _digest_of(path, data) + data)
+        fsio.write_atomically(path, _checksum(path, data) + data)
         kind = path.name.partition("-")[0]
         for old in sorted(path.parent.glob(f"{kind}-*"), key=lambda p: p.stat().st_mtime)[:-_MOST_KEPT]:
             old.unlink(missing_ok=True)
 
 
-def _digest_of(path: Path, data: bytes) -> bytes:
+def _checksum(path: Path, data: bytes) -> bytes:
     """With the name, which tells what it was made from: one that was renamed, or copied over another, is not taken for that one."""
-    made = blake2b(path.name.encode() + b"\0", digest_size=_DIGEST_BYTES)
-    made.update(data)
-    return made.digest()
+    return zlib.crc32(data, zlib.crc32(path.name.encode())).to_bytes(_CHECKSUM_BYTES, "big")
