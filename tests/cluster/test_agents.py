@@ -16,6 +16,7 @@ SSH = r"""#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 case $2 in
   refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255;;
+  unknown) echo "ssh: Could not resolve hostname unknown: Name or service not known" >&2; exit 255;;
   old) echo '{"id":-1,"version":[3,8]}'; sleep 60;;
   mtu) echo 'Welcome!'; echo '{"id":-1,"version":[3,12]}'; sleep 60;;
   no-python) echo "sh: 1: exec: python3: not found" >&2; exit 127;;
@@ -69,11 +70,11 @@ def doctor(tmp_path):
 
 
 def test_hosts_that_cannot_be_used_are_told_apart(doctor, tmp_path):
-    ran = doctor("127.0.0.1,127.0.0.2,127.0.0.3,refused,old,mtu,no-python", "--json", "--exclude", tmp_path / "out.txt")
+    ran = doctor("127.0.0.1,127.0.0.2,127.0.0.3,refused,unknown,old,mtu,no-python", "--json", "--exclude", tmp_path / "out.txt")
     found = json.loads(ran.stdout)
     told = {f["says"].split()[0]: (f["cause"], f["says"]) for f in found["examination"]["findings"] if f["area"] == "reach"}
-    assert ran.returncode == 1 and set(told) == {"refused", "old", "mtu", "no-python"}
-    assert told["mtu"][0] == "network-mtu" and "Connection refused" in told["refused"][1]
+    assert ran.returncode == 1 and set(told) == {"refused", "unknown", "old", "mtu", "no-python"}
+    assert told["mtu"][0] == "network-mtu" and "Connection refused" in told["refused"][1] and told["unknown"][0] == "dns-resolution"
     assert all("Python" in told[name][1] for name in ("old", "no-python"))
     (clock,) = [f["says"] for f in found["examination"]["findings"] if f["area"] == "clocks"]
     assert "127.0.0.3 +300.0 s" in clock
@@ -161,3 +162,4 @@ def test_bad_input_where_hosts_join_by_themselves(tmp_path):
         words = [UNHANG, "run", *words, "--", "train.py"]
         ended = subprocess.run(words, env={**clean, **environ}, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert ended.returncode == 2 and says in ended.stderr, ended.stderr
+        assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())

@@ -6,6 +6,7 @@ import datetime
 import fcntl
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -256,6 +257,11 @@ def _go(
     )
     try:
         outcome = way(trainer)
+    except UnhangError:
+        if not rundir.hosts.exists():
+            # Nothing has begun.
+            shutil.rmtree(rundir.path, ignore_errors=True)
+        raise
     finally:
         live.close()
     if outcome.verdict is not None and not outcome.interrupted:

@@ -232,7 +232,7 @@ class _Preflight:
             said = Text(": {said}", "：{said}").fill(said=redact(failure.said)) if failure.said else Text("", "")
             says = Text("{host} {says}", "{host} {says}").fill(host=name, says=says) + said
             leads_to = Text("it takes part in no training, and all others wait for it", "它无法参与训练，其他主机都在等它")
-            remedies = ("passwordless", "reach-sshd") if failure.stage == "login" else ()
+            remedies = ("passwordless", "reach-sshd") if cause == "ssh-launcher" and failure.stage == "login" else ()
             self._find(cause, "reach", "error", says, leads_to, hosts=(name,), remedies=remedies)
 
     # ---- clocks
@@ -669,6 +669,8 @@ _LINK_REMEDIES: Mapping[str, tuple[str, ...]] = {
 
 
 def _unreached(failure: Failure) -> tuple[str, Text]:
+    if failure.stage == "login" and "could not resolve" in failure.said.lower():
+        return "dns-resolution", Text("is no name that is known here", "在本机无法解析")
     if failure.stage == "login":
         return "ssh-launcher", Text("cannot be logged in to", "无法登录")
     if failure.stage == "python":
