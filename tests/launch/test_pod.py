@@ -9,7 +9,7 @@ import yaml
 from tests.launch.test_supervise import PLAIN, UNKNOWN, failed
 from tests.tables import for_each
 
-from unhang.cli.running import write_termination_log
+from unhang.cli.running import write_verdict_for_pod
 from unhang.launch.supervise import Outcome, Policy, code_for_pod
 from unhang.model import Finding, Remedy, Verdict
 from unhang.remedies.exports.form_settings import Layout
@@ -115,8 +115,8 @@ def test_the_termination_message_is_bounded_and_never_an_error(tmp_path, monkeyp
     outcome = Outcome(exitcode=1, attempts=1, incidents=1, elapsed_s=1.0, interrupted=False, run_dir="", verdict=verdict)
     message = tmp_path / "log"
     monkeypatch.setenv("UNHANG_TERMINATION_LOG", str(message))
-    write_termination_log(outcome)
+    write_verdict_for_pod(outcome)
     assert "cannot write" in capsys.readouterr().err and not message.exists()
     message.write_text("old " * 3000)
-    write_termination_log(outcome)
+    write_verdict_for_pod(outcome)
     assert 4090 < len(message.read_bytes()) <= 4096 and "old" not in message.read_text() and capsys.readouterr().err == ""
