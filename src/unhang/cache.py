@@ -18,7 +18,7 @@ except ImportError:
 
 _DIGEST_BYTES, _CHECKSUM_BYTES = 16, 4
 _WRITABLE_BY_OTHERS = 0o022
-# Of other versions, of other checkouts.
+# Other versions and checkouts have files of their own.
 _MOST_KEPT = 6
 
 

@@ -31,7 +31,7 @@ EXIT_USER = 2
 EXIT_OURS = 3
 # The budget is spent, or the rounds are used up, and not all that was compared has a verdict.
 EXIT_UNDECIDED = 4
-# Of `unhang run --pod`: no other start can help; the host is at fault.
+# Exit codes of `unhang run --pod`: a restart cannot help; the host is at fault.
 EXIT_USELESS = 93
 EXIT_BAD_HOST = 94
 EXIT_INTERRUPTED = 130

@@ -154,11 +154,11 @@ class Rendezvous:
 
     async def wait_for_hosts(self, least: int, limit_s: float = JOIN_S) -> tuple[Host, ...]:
         """The hosts by their node ranks, as soon as all are here, or `least` of them when the time is over. Raises UnhangError."""
-        begun = told = time.monotonic()
+        begun = noted_s = time.monotonic()
         while (missing := self._missing()) and time.monotonic() < begun + limit_s:
             await asyncio.sleep(0.1)
-            if time.monotonic() > told + _TELL_S:
-                told = time.monotonic()
+            if time.monotonic() > noted_s + _TELL_S:
+                noted_s = time.monotonic()
                 self._tell(f"waiting for node rank {missing}: they connect to {self._address}:{self._port}")
         if len(self._names) < least:
             raise UnhangError(
@@ -190,7 +190,7 @@ class Rendezvous:
         return [Program(argv, [h], environ=environ) if h.login == "0" else _Joined(h, self._queues[int(h.login)]) for h in hosts]
 
     async def announce_end(self, exitcode: int, says: str) -> None:
-        """All hosts that ask within some seconds are told how it ended."""
+        """Tell the hosts that connect within some seconds how it ended."""
         self._end = {"end": exitcode, "says": says[:_MAX_SAID_CHARS]}
         for queue in self._queues.values():
             self._empty(queue)
@@ -243,7 +243,7 @@ class Rendezvous:
         self._refuse(writer, f"{where} {rank}", f"{name} ({where}): {why}", known | {"refused": why})
 
     def _refuse(self, writer: asyncio.StreamWriter, whom: str, why: str, answer: Mapping[str, Any]) -> None:
-        """Each is told of once: it may try again for ever."""
+        """Note each peer once: it may try again for ever."""
         if whom not in self._refused and len(self._refused) < _MOST_AT_ONCE:
             self._refused.add(whom)
             self._tell(f"refused: {why}")
@@ -280,7 +280,7 @@ def join(address: str, port: int, node_rank: int, *, python: str, say: Callable[
     Raises UnhangError where the first host cannot be reached or does not take this one.
     """
     known, process = secret(), secrets.token_hex(16)
-    until, told, was_there, why = time.monotonic() + limit_s, time.monotonic(), False, ""
+    until, noted_s, was_there, why = time.monotonic() + limit_s, time.monotonic(), False, ""
     _end_by_signals()
     while time.monotonic() < until:
         try:
@@ -289,8 +289,8 @@ def join(address: str, port: int, node_rank: int, *, python: str, say: Callable[
             raise UnhangError(f"{address}:{port} does not take node rank {node_rank}: {e}") from None
         except (OSError, ValueError) as e:
             why = getattr(e, "strerror", None) or str(e) or type(e).__name__
-            if time.monotonic() > told + _TELL_S:
-                told = time.monotonic()
+            if time.monotonic() > noted_s + _TELL_S:
+                noted_s = time.monotonic()
                 say(f"waiting for the first host at {address}:{port} ({why})")
             time.sleep(_PAUSE_S)
             continue
@@ -307,7 +307,7 @@ def join(address: str, port: int, node_rank: int, *, python: str, say: Callable[
                     _connected(address, port, known, process, node_rank, number=int(str(e.code)) - 128)
                 raise
         time.sleep(_PAUSE_S)
-        until, told = time.monotonic() + _AGAIN_S, time.monotonic()
+        until, noted_s = time.monotonic() + _AGAIN_S, time.monotonic()
     raise UnhangError(f"the first host at {address}:{port} does not answer: {why}")
 
 
