@@ -52,6 +52,12 @@ def _mtu(size):
     return {0: f"for n in 0 1 2 4; do ip link set port${{n}}p0 mtu {size}; done; ip link set br0 mtu {size}", **dict.fromkeys((1, 2, 3, 4), host)}
 
 
+def _gpus(count):
+    """So many on the bus, without a driver."""
+    return f"""mount -t tmpfs tmpfs /sys/bus/pci/devices; cd /sys/bus/pci/devices
+for i in $(seq {count}); do mkdir 0000:0$i:00.0; echo 0x10de > 0000:0$i:00.0/vendor; echo 0x030200 > 0000:0$i:00.0/class; done"""
+
+
 _HOSTS = "10.77.0"
 _ALL = (1, 2, 3, 4)
 _KEEP, _BACK = "cp /etc/hosts /scratch/hosts", "cat /scratch/hosts > /etc/hosts"
@@ -104,6 +110,8 @@ FAULTS = [
     fault("P27 full", {2: "mkdir /scratch/d; mount -t tmpfs -o size=1m tmpfs /scratch/d; head -c 1m /dev/zero > /scratch/d/x || true",
                        **dict.fromkeys((1, 3, 4), "mkdir /scratch/d")}, {2: "umount /scratch/d", **dict.fromkeys((1, 3, 4), "rmdir /scratch/d")},
           ("disk-full", "node2"), more=("--path", "/scratch/d"), beside=("filesystem-shared",)),
+    fault("P28 fewer GPUs", {n: _gpus(4 if n == 3 else 8) for n in _ALL}, dict.fromkeys(_ALL, "umount /sys/bus/pci/devices"),
+          ("rendezvous-misconfig", "GPUs differs: 4 on node3"), beside=("container-capability",)),
     fault("P29 other commit", {n: f"git init -q /scratch/g && git -C /scratch/g -c user.name=x -c user.email=x@x commit -q --allow-empty -m {n // 4}"
                                " --date 2026-01-01T00:00:00Z" for n in _ALL}, dict.fromkeys(_ALL, "rm -rf /scratch/g"),
           ("version-mismatch", "the commit of /scratch/g differs"), more=("--path", "/scratch/g"), beside=("filesystem-shared",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -78,8 +79,8 @@ def cluster(tmp_path_factory):
         yield made
 
 
-def trained(cluster, folder, *more, fault="", steps=60, hosts="node[1-3]"):
-    (folder / "train.py").write_text(SCRIPT)
+def trained(cluster, folder, *more, fault="", steps=60, hosts="node[1-3]", script=SCRIPT):
+    (folder / "train.py").write_text(script)
     words = ["--hosts", hosts, "--run-dir", str(folder / "run"), "--max-restarts", "0", *more]
     return at_login(cluster, folder, *words, "train.py", fault or "none", str(steps))
 
@@ -111,6 +112,71 @@ def test_a_fault_has_one_verdict(cluster, tmp_path, fault):
     assert (code, primary and primary["cause"]) == (fault.code, fault.cause), err
     if fault.ranks:
         assert tuple(primary["ranks"]) == fault.ranks
+    assert nobody_is_left(cluster)
+
+
+_WORK = """    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        torch.ones(64, 64) @ torch.ones(64, 64)"""
+_SLOW_LINK = """
+tc qdisc add dev eth0 root handle 1: htb default 1
+tc class add dev eth0 parent 1: classid 1:1 htb rate 10gbit quantum 60000
+tc class add dev eth0 parent 1: classid 1:2 htb rate 4mbit burst 16k
+tc filter add dev eth0 parent 1: protocol ip u32 match ip dst 10.77.0.{to}/32 flowid 1:2"""
+
+
+@contextlib.contextmanager
+def _little_time(cluster, number):
+    """A thirtieth of a processor for the ranks of a host: the quota of a container that is too small."""
+    group = Path("/sys/fs/cgroup/cpu") / f"unhang-{os.getpid()}"
+    if not group.parent.is_dir():
+        pytest.skip("there is no cgroup v1 for processors here")
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text(str(int((group / "cpu.cfs_period_us").read_text()) // 30))
+        space = os.readlink(f"/proc/{cluster[number].pid}/ns/pid")
+        for pid, words in cluster.processes():
+            if " -u train.py " in words and os.readlink(f"/proc/{pid}/ns/pid") == space:
+                (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            (group.parent / "cgroup.procs").write_text(pid)
+        group.rmdir()
+
+
+@contextlib.contextmanager
+def _slow_link(cluster, a, b):
+    """The ring of three goes from 1 to 3, 2 and back."""
+    cluster[a].run(_SLOW_LINK.format(to=b))
+    yield
+    cluster[a].run("tc qdisc del dev eth0 root")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("slow", "hosts"),
+    [
+        pytest.param(lambda cluster: _little_time(cluster, 2), ["node2"], id="T14 a host"),
+        pytest.param(lambda cluster: _slow_link(cluster, 1, 3), ["node1", "node3"], id="T15 a link"),
+    ],
+)
+def test_what_makes_a_training_slower_is_named_while_it_goes_on(cluster, tmp_path, slow, hosts):
+    script = SCRIPT.replace("    time.sleep(0.05)", _WORK).replace("8, 8", "700, 700").replace("ones(4, 8)", "ones(4, 700)")
+    process = trained(cluster, tmp_path, steps=100_000, script=script)
+    until_step(tmp_path, 150)
+    events = tmp_path / "run/events.jsonl"
+    with slow(cluster):
+        until = time.monotonic() + 200
+        while not (drawn := [e for e in map(json.loads, events.read_text().splitlines()) if e["event"] == "Drawn"]) and time.monotonic() < until:
+            time.sleep(0.2)
+        assert len(drawn) == 1
+    primary = json.loads((tmp_path / "run/verdict.json").read_text())["primary"]
+    assert (primary["cause"], primary["standing"], primary["hosts"]) == ("straggler-timeout", "likely", hosts)
+    supervisor = json.loads((tmp_path / "run/run.json").read_text())["supervisor"]["pid"]
+    cluster.login.run(f"kill -INT {supervisor}")
+    code, told, err = result(process)
+    assert (code, told["interrupted"]) == (130, True), err
     assert nobody_is_left(cluster)
 
 

@@ -104,6 +104,22 @@ def test_by_hand_the_loss_of_the_first_process_ends_all(cluster, tmp_path):
     assert nobody_is_left(cluster)
 
 
+def test_by_hand_a_host_whose_processes_are_killed_is_not_lost_for_certain(cluster, tmp_path):
+    """It closes the connection itself: for --pod that is no reason to leave that host."""
+    process, second = first(cluster, tmp_path, *of_rank(0, 2), "--pod", steps=600), started(cluster[2], tmp_path, *of_rank(1, 2))
+    until_step(tmp_path, 20)
+    space = os.readlink(f"/proc/{cluster[2].pid}/ns/pid")
+    for pid, words in cluster.processes():
+        is_agent = "memfd_create" in words and os.readlink(f"/proc/{pid}/ns/pid") == space
+        if is_agent or ("--node-rank 1 --master-addr node1" in words and str(UNHANG) in words):
+            os.kill(pid, signal.SIGKILL)
+    code, told, err = result(process)
+    primary = told["verdict"]["primary"]
+    assert (code, primary["cause"], primary["standing"], primary["hosts"]) == (1, "host-lost", "likely", ["node2"]), err
+    second.communicate(timeout=60)
+    assert nobody_is_left(cluster)
+
+
 def test_by_hand_a_name_that_is_the_loopback_is_refused(cluster, tmp_path):
     cluster[1].run("cp /etc/hosts /scratch/hosts; sed 's/10.77.0.1 /127.0.1.1 /' /scratch/hosts > /etc/hosts")
     try:

@@ -19,14 +19,14 @@ def test_ten_undisturbed_runs_raise_no_alarm(launcher):
         assert (run.exitcode, run.outcome["incidents"], run.outcome["attempts"]) == (0, 0, 1), run.err[-3000:]
 
 
-def test_the_demo(tmp_path):
+@pytest.mark.parametrize(("options", "scenarios"), [(["--quick"], 4), ([], 8)], ids=["quick", "whole"])
+def test_the_demo(tmp_path, options, scenarios):
     """All faults detected, right cause, rank and line, training finished, loss equal; and `why` says the same again."""
-    done = subprocess.run(
-        [sys.executable, "-m", "unhang", "demo", "--json", "--dir", str(tmp_path / "demo")], capture_output=True, text=True, timeout=3000, check=False
-    )
+    words = [sys.executable, "-m", "unhang", "demo", "--json", "--dir", str(tmp_path / "demo"), *options]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=3000, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
     rows = json.loads(done.stdout)
-    assert len(rows) == 8
+    assert len(rows) == scenarios
     for row in rows:
         again = subprocess.run(
             [sys.executable, "-m", "unhang", "why", "--json", row["run_dir"]], capture_output=True, text=True, check=False, timeout=300

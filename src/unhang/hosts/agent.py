@@ -346,7 +346,7 @@ def group(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "test": test, "names": names, "clock": clock, "port": port, "places": places, "facts": facts,
-    "group": group, "start": job.start, "adopt": job.adopt, "follow": job.follow, "send": job.send, "records": job.records,
+    "group": group, "start": job.start, "adopt": job.adopt, "follow": job.follow, "links": job.links, "send": job.send, "records": job.records,
 }  # fmt: skip
 
 

@@ -107,8 +107,20 @@ class _Followed(TypedDict):
     is_more: bool
 
 
-class _Sent(TypedDict):
+class _Nothing(TypedDict):
     pass
+
+
+class _Sent(TypedDict):
+    local: _Word
+    peer: _Word
+    bytes: _Count
+    again_bytes: _Count
+    busy_s: _Seconds
+
+
+class _Links(TypedDict):
+    links: list[_Sent]
 
 
 class _Records(TypedDict):
@@ -118,7 +130,7 @@ class _Records(TypedDict):
 
 _FORMS: Mapping[str, Any] = {
     "begun": _Begun, "ready": _Ready, "clock": _Clock, "names": _Names, "port": _Taken, "test": _Test, "places": _Places, "facts": _Facts,
-    "group": _Group, "start": _Started, "adopt": _Started, "follow": _Followed, "send": _Sent, "records": _Records,
+    "group": _Group, "start": _Started, "adopt": _Started, "follow": _Followed, "links": _Links, "send": _Nothing, "records": _Records,
 }  # fmt: skip
 
 

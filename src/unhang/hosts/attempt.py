@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import datetime
 import io
 import json
 import signal
@@ -28,6 +29,7 @@ from unhang.errors import UnhangError
 from unhang.fsio import as_argument
 from unhang.hosts import merged
 from unhang.hosts.merged import Part, merge, newest
+from unhang.hosts.pace import LINKS_EVERY_S, Pace
 from unhang.hosts.reach import Agents, Answer
 from unhang.launch import events
 from unhang.launch.attempt import Result
@@ -36,7 +38,7 @@ from unhang.launch.output import Sink
 from unhang.launch.patience import Patience, kind_of
 from unhang.launch.step_rate import STARTUP_S
 from unhang.model import Verdict
-from unhang.records.incident import Incident, IncidentKind, LogRef
+from unhang.records.incident import Incident, IncidentKind, LogRef, Slow
 from unhang.records.rundir import RunDir
 from unhang.records.status import Now
 
@@ -101,6 +103,7 @@ class _Host:
     unanswered: int = 0
     exitcode: int | None = None
     lost: bool = False
+    is_closed: bool = False
     ended_at_s: float | None = None
 
     @property
@@ -149,6 +152,9 @@ class Attempt:
         self._is_opened_for_world = self._is_wrong_world = False
         self._looked_s: float | None = None
         self._until_s: float | None = None
+        self._pace = Pace({host.name: host.ranks for host in self._hosts})
+        self._slow: Slow | None = None
+        self._links_s = 0.0
         self.last: tuple[Incident, Verdict] | None = None
 
     def interrupt(self, number: int) -> None:
@@ -239,7 +245,7 @@ class Attempt:
     def _check(self, host: _Host, answer: Answer | None) -> None:
         """Whether a host has done what it was asked for: None is no answer."""
         if answer is None:
-            host.lost = True
+            host.lost, host.is_closed = True, self._agents.is_closed(host.name)
         elif "error" in answer:
             host.exitcode, host.said = 1, answer["error"]
         else:
@@ -383,6 +389,8 @@ class Attempt:
         now = self._of_all()
         if now is None or now.standstill is None:
             self._moves_again()
+            if now is not None:
+                await self._watch_pace(now)
             return
         for_s = now.at_s - now.standstill.since_s
         if for_s < now.hang_after_s:
@@ -398,6 +406,19 @@ class Attempt:
             self._note("ending the training: the time of this stall is over")
             self._ended_by_us = True
             await self._end()
+
+    async def _watch_pace(self, now: Now) -> None:
+        """Name once what makes the training slower than it was; it goes on."""
+        if self._slow is not None:
+            return
+        if self._now() - self._links_s >= LINKS_EVERY_S:
+            self._links_s = self._now()
+            questions = {host.name: {"do": "links", "folder": host.folder} for host in self._hosts if not host.is_over}
+            self._pace.links(await self._ask(questions, limit_s=_LOST_S), self._now())
+        self._slow = self._pace.look(now)
+        if self._slow is not None:
+            await self._judge("straggler")
+            self.last = None
 
     def _moves_again(self) -> None:
         if self._looked_s is not None:
@@ -439,7 +460,7 @@ class Attempt:
         """Bring the records of all hosts here, lay them together, and judge them. Never raises: it watches a living training."""
         self._tell(events.Opened(incident=self._incident, kind=kind))
         try:
-            return await self._judged(self._now())
+            return await (self._judged_slow if kind == "straggler" else self._judged)(self._now())
         except Exception as e:
             self._note(f"no verdict: {type(e).__name__}: {e}")
             self._tell(events.Abandoned(incident=self._incident))
@@ -461,7 +482,26 @@ class Attempt:
                 logs=tuple(self._logs.values()),
                 without={host.name: _why_without(host) for host in self._hosts if host.name not in {part.host for part in parts}},
                 lost={host.name: tuple(host.ranks) for host in self._hosts if host.lost},
+                closed=tuple(host.name for host in self._hosts if host.is_closed),
             )
+        return await self._drawn(made, begun)
+
+    async def _judged_slow(self, begun: float) -> tuple[Incident, Verdict]:
+        """Of ranks that all move no evidence is taken: that would stop each of them."""
+        made = Incident(
+            number=self._incident,
+            attempt=self._number,
+            kind="straggler",
+            at_s=begun,
+            at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
+            cwd=self._job.cwd,
+            command=tuple(self._job.words),
+            slow=self._slow,
+        )
+        self._rundir.write(self._rundir.incident(made.number), made)
+        return await self._drawn(made, begun)
+
+    async def _drawn(self, made: Incident, begun: float) -> tuple[Incident, Verdict]:
         verdict = await asyncio.to_thread(why.judge, self._rundir, number=self._incident)
         self._rundir.write(self._rundir.incident_verdict(self._incident), verdict)
         self._rundir.write(self._rundir.verdict, verdict)
@@ -508,6 +548,6 @@ def _rank_and_stream(name: str) -> tuple[int | None, str]:
 def _why_without(host: _Host) -> str:
     """Why a host has no records: it is lost, or its run ended before it began."""
     if host.lost:
-        return "it no longer answers"
+        return "unhang has ended there, without a word" if host.is_closed else "it no longer answers"
     lines = [line.strip() for line in host.said.splitlines() if line.strip()]
     return lines[-1][:300] if lines else f"its run ended with exit code {host.exitcode}"

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,10 @@ _OUTPUT_BYTES, _EVENT_BYTES, _PACKED_BYTES = 256_000, 64_000, 400_000
 _MOST_BYTES, _MOST_FILES = 256 << 20, 5_000
 LEASE_S = 30.0
 _TICK_S, _START_S, _FORCE_S = 1.0, 20.0, 5.0
+_LINKS_S = 5.0
+# Of `ss -tinp`. Times are in ms; while the other end takes nothing ("rwnd_limited"), its process is slow and not the link.
+_ENDS = re.compile(r"\s\[?(?:::ffff:)?(?P<local>[\d.]+|[\da-f:]+)\]?:\d+\s+\[?(?:::ffff:)?(?P<peer>[\d.]+|[\da-f:]+)\]?:\d+\s")
+_COUNTED = re.compile(r"\b(bytes_acked|bytes_retrans|busy|rwnd_limited):(\d+)")
 _jobs: dict[str, _Job] = {}
 # A supervisor outlives the pipe, but not the agent that keeps it: SIGTERM comes to it when the thread that started it has ended.
 _KEPT = (sys.executable, "-c", "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,15);os.execvp(sys.argv[1],sys.argv[1:])")
@@ -186,6 +191,21 @@ def follow(asked: Mapping[str, Any]) -> dict[str, Any]:
         "now_s": time.time(),
         "is_more": left <= 0 or len(begun) == _EVENT_BYTES,
     }
+
+
+def links(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the ranks here have sent over each of their TCP connections, by the kernel's own counters."""
+    pids = {f"pid={rank['pid']}," for rank in _jobs[asked["folder"]].now().get("ranks", ())}
+    told = Host().run(["ss", "-tinpOH", "state", "established"], timeout_s=_LINKS_S).out
+    found = []
+    for line in told.splitlines():
+        counted = {name: float(value) for name, value in _COUNTED.findall(line)}
+        ends = _ENDS.search(line)
+        if ends is not None and "busy" in counted and any(pid in line for pid in pids):
+            busy_s = (counted["busy"] - counted.get("rwnd_limited", 0.0)) / 1000
+            sent = {"bytes": int(counted.get("bytes_acked", 0)), "again_bytes": int(counted.get("bytes_retrans", 0)), "busy_s": busy_s}
+            found.append({"local": ends["local"], "peer": ends["peer"], **sent})
+    return {"links": found}
 
 
 def send(asked: Mapping[str, Any]) -> dict[str, Any]:

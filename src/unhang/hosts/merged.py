@@ -40,9 +40,11 @@ def merge(
     logs: Sequence[LogRef],
     without: Mapping[str, str],
     lost: Mapping[str, tuple[int, ...]],
+    closed: tuple[str, ...] = (),
 ) -> Incident:
     """Write the incident of all hosts, with all files that its ranks have; `logs` are here already, and nothing is of the hosts `without`, with the
-    reason. `lost`: those that no longer answer, with their ranks.
+    reason. `lost`: those that no longer answer, with their ranks; `closed`: those of them that closed the
+    connection themselves.
 
     A rank that a second host has as well is left out, and named.
     """
@@ -76,6 +78,7 @@ def merge(
         # All ranks of the job are here now.
         elsewhere={},
         lost=dict(lost),
+        closed=closed,
         ranks=tuple(ranks[rank] for rank in sorted(ranks)),
         logs=tuple(logs),
         guards=tuple(guards[at] for at in sorted(guards)),

@@ -57,6 +57,8 @@ class Pipe:
         self.sends: asyncio.StreamWriter | None = None
         self.waiting: dict[tuple[str, int], asyncio.Future[Answer]] = {}
         self.said = b""
+        # Its other end has closed it: the host was there to do so.
+        self.is_closed = False
         self.flooding: set[str] = set()
         self.stage = {host.name: "login" for host in hosts}
         self._begun: dict[str, list[bytes]] = {}
@@ -98,9 +100,12 @@ class Pipe:
                 if self._number.keys() <= self.flooding:
                     self._end()
                     break
+            else:
+                self.is_closed = True
         except ValueError:  # a line that is longer than any of an agent
             self._flood()
         except OSError as e:
+            self.is_closed = isinstance(e, ConnectionResetError)
             self.said += (e.strerror or str(e)).encode()
         self._give_up(self._number)
 
@@ -231,6 +236,11 @@ class Agents:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name in self._pipes if name in self.hello and name not in self.failed)
+
+    def is_closed(self, name: str) -> bool:
+        """Whether that host itself has closed the connection. Of ssh and srun that is not known: they end for other reasons as well."""
+        pipe = self._pipes[name]
+        return pipe.is_closed and not isinstance(pipe, Program)
 
     async def start(self, limit_s: float) -> None:
         turns = asyncio.Semaphore(_AT_ONCE)

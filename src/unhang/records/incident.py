@@ -243,6 +243,23 @@ class Missed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slow:
+    """What makes a training over several hosts slower than it was: one host, or the link from the first of two `hosts` to the second.
+
+    `waiting`: in what share of looks any of the host's ranks waited in a collective at most, and those of others at least. The link's speed is while
+    bytes were on their way; `again` is the share of them that was sent twice.
+    """
+
+    hosts: tuple[str, ...]
+    steps_per_s: float
+    before_per_s: float
+    waiting: tuple[float, float] | None = None
+    bytes_per_s: float | None = None
+    before_bytes_per_s: float | None = None
+    again: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Incident:
     """One thing that went wrong. `stalled_for_s`, `threshold_s` and `bound_s` belong to hangs and stragglers: the last is how long the others wait
     before the training is ended, None where nothing but the collective's timeout is known to bound it. `exitcode` is the command's own.
@@ -253,7 +270,8 @@ class Incident:
     victims in the memory cgroup since the start of the run; None where that cannot be read. `uptime_s` is how long the machine had been up, by which
     lines of its kernel log are dated. `host_pids`: our pids are the host's, as the kernel log has them; False in a container with pids of its own.
     `elsewhere`: where each rank was told to meet the others, if some of them were told to meet elsewhere, and are not watched. `lost`: hosts of a
-    training over several that no longer answer, with their ranks.
+    training over several that no longer answer, with their ranks; `closed`: those of them that closed the connection themselves. `slow`: of one that
+    goes on, and has become slower.
     """
 
     schema: str = INCIDENT_SCHEMA
@@ -278,6 +296,8 @@ class Incident:
     ras: str | None = None
     elsewhere: dict[int, str] = field(default_factory=dict)
     lost: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    closed: tuple[str, ...] = ()
+    slow: Slow | None = None
     ranks: tuple[RankRecord, ...] = ()
     logs: tuple[LogRef, ...] = ()
     guards: tuple[GuardedLine, ...] = ()

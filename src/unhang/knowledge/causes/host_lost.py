@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView
 
 
+_CLOSED = Text(
+    "{host} closed the connection itself: unhang was killed there, or the host was shut down",
+    "{host} 自己关闭了连接：那里的 unhang 被杀，或主机被关机",
+)
+
+
 def _in_run(picture: IncidentView) -> Finding | None:
     lost = picture.incident.lost
     if not lost:
@@ -25,13 +31,15 @@ def _in_run(picture: IncidentView) -> Finding | None:
         says = Text("{hosts} no longer answer, with {who} on them", "{hosts} 不再应答，其上有 {who}")
     waiting = Text("; {others}", "；{others}").fill(others=text.waiting(picture)) if picture.waits else NOTHING
     return CAUSE.finding(
-        # Whoever gets on without it has lost nothing, and where the others wait for a rank that answers, that one may be why.
-        standing="established" if harmed and not picture.missing else "likely",
+        # Whoever gets on without it has lost nothing, and where the others wait for a rank that answers, that one may be why. A host that closes
+        # a connection lives, or goes down in order.
+        standing="established" if harmed and not picture.missing and not picture.incident.closed else "likely",
         says=says.fill(hosts=", ".join(hosts), who=text.ranks(numbers)) + waiting,
         ranks=numbers,
         hosts=hosts,
         evidence=(
             words.stated(picture.incident_source, Text("{hosts}: silent", "{hosts}：无应答").fill(hosts=", ".join(hosts))),
+            *(words.stated(picture.incident_source, _CLOSED.fill(host=host)) for host in picture.incident.closed),
             *words.waiting_evidence(picture),
         ),
         commands={"look-at-the-host": command("ssh -o BatchMode=yes {host:host} uptime", host=hosts[0])},

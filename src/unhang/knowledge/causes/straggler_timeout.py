@@ -13,7 +13,7 @@ from unhang.knowledge.cause import LogView, cause, command, signature
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.other_libraries import library
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, joined
 from unhang.knowledge.watchdogs import ranks_of
 from unhang.model import Evidence, Finding, HostFinding, Standing
 from unhang.patterns import lazily
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit, Traceback
+    from unhang.records.incident import Slow
     from unhang.records.incident_view import IncidentView
 
 _LEFT_AT_BARRIER = signature("peer-lost", "left-at-barrier")
@@ -55,6 +56,8 @@ class _Wait:
 
 
 def _in_run(picture: IncidentView) -> Finding | None:
+    if picture.incident.slow is not None:
+        return _of_hosts(picture.incident.slow)
     slow = [
         r for r, state in held_back(picture) if state == "busy" or (picture.incident.kind == "straggler" and state in ("unknown", "idle", "loader"))
     ]
@@ -95,6 +98,32 @@ def _in_run(picture: IncidentView) -> Finding | None:
         ),
         remedies=("feed-the-loader", meant) if in_loader(first) else ("share-the-work", *(("end-the-loop",) if loops else ()), meant),
         commands=commands,
+    )
+
+
+def _of_hosts(slow: Slow) -> Finding:
+    pace = Text("the training takes {now} steps a second, before it took {before}", "训练现在每秒 {now} 步，此前每秒 {before} 步").fill(
+        now=f"{slow.steps_per_s:.3g}", before=f"{slow.before_per_s:.3g}"
+    )
+    says = Text("all others wait for {host}", "其他主机都在等待 {host}").fill(host=slow.hosts[0])
+    why = NOTHING
+    if slow.waiting is not None:
+        why = Text(
+            "its ranks were in a collective in {own} % of all looks, those of the other hosts in {others} % and more",
+            "它的 rank 只在 {own} % 的观察中处于集合通信，其他主机的 rank 则不少于 {others} %",
+        ).fill(own=round(100 * slow.waiting[0]), others=round(100 * slow.waiting[1]))
+    elif slow.bytes_per_s is not None and slow.before_bytes_per_s is not None:
+        says = Text("the link from {a} to {b} has become slow", "{a} 到 {b} 的链路变慢了").fill(a=slow.hosts[0], b=slow.hosts[1])
+        why = Text(
+            "it carries {now} MB/s while bytes are on their way, before it carried {before}; {again} % were sent again; no other link has changed so",
+            "有数据在途时它每秒传 {now} MB，此前为 {before} MB；重传了 {again} %；其他链路没有这样的变化",
+        ).fill(now=f"{slow.bytes_per_s / 1e6:.3g}", before=f"{slow.before_bytes_per_s / 1e6:.3g}", again=f"{100 * (slow.again or 0.0):.2g}")
+    return CAUSE.finding(
+        standing="likely",
+        says=joined((says, pace)),
+        hosts=slow.hosts,
+        evidence=(Evidence(source="now.json" if slow.waiting else "ss", text=why.en, text_zh=why.zh),),
+        remedies=("look-at-the-hosts",),
     )
 
 
