@@ -86,6 +86,7 @@ def files(tmp_path, monkeypatch):
     for name, value in {
         "_ROOT": tmp_path,
         "_CAUSES": tmp_path / "causes",
+        "_TABLES": {},
         "_PATTERNS": tmp_path / "patterns.toml",
         "_CHINESE": tmp_path / "unhang.po",
         "compiled": lambda: (made.append(1), compiled())[1],

@@ -1,4 +1,4 @@
-"""Knowledge that is written as data (`knowledge/causes/*.toml`) and its translations (`locale/`), in a form that loads in milliseconds.
+"""What is written as data (`knowledge/causes/*.toml`, and tables elsewhere) and its translations (`locale/`), in a form that loads in milliseconds.
 
 A wheel holds that form. A checkout makes it when a file has changed, and keeps it in the user's cache directory.
 """
@@ -28,7 +28,7 @@ _MARSHAL_VERSION = 4
 
 # What values are. A line break is a space in prose, nothing in a pattern, and kept in a text.
 _TYPES: dict[str, Any] = {"prose": str, "pattern": str, "text": str, "number": int, "flag": bool, "list": list, "table": dict}
-# The keys of each section; "*" is any other, and those in front of the "/" are needed.
+# The keys of each section; "*" is any other, and those in front of the "/" are needed. A value may also be several of another section.
 _KEYS = {
     "": "role:text title:prose what:prose why:prose sources:list explain:prose / leads-to:list",
     "patterns": "/ *:pattern",
@@ -38,13 +38,18 @@ _KEYS = {
     "instead": "/ *:table",
     "mistaken-for": "/ *:prose",
     "tests": "hits:list near-misses:list /",
+    "variable": "owner:text what:prose / kind:text default:text traps:trap refused:flag secret:flag since:text removed:text now:text now_since:text "
+    "both:prose instead:prose also:list",
+    "trap": "when:pattern severity:text says:prose /",
 }
+# Tables, and the section that each of their rows is.
+_TABLES = {"variables/launchers": "variable", "variables/nccl": "variable", "variables/pytorch": "variable"}
 _PIECE = re.compile(r"%\(([a-z0-9-]+)\)s")
 
 
 @functools.cache
 def load() -> Mapping[str, Any]:
-    """Everything: "causes" by id, and messages by language."""
+    """Everything: "causes" by id, messages by language, and "tables", which `table` decodes."""
     with contextlib.suppress(FileNotFoundError):
         return _loaded((_ROOT / COMPILED).read_bytes())
     folder = None
@@ -52,13 +57,19 @@ def load() -> Mapping[str, Any]:
         folder, _ = cache.directory()
     if folder is None:
         return compiled()
-    sources = [Path(__file__), _PATTERNS, _CHINESE, *sorted(_CAUSES.glob("*.toml"))]
+    sources = [Path(__file__), _PATTERNS, _CHINESE, *sorted(_CAUSES.glob("*.toml")), *(_ROOT / f"{name}.toml" for name in _TABLES)]
     stamps = [(str(p), s.st_size, s.st_mtime_ns) for p in sources for s in (p.stat(),)]
     path = folder / f"knowledge-{cache.digest(repr(stamps).encode()).hex()}"
     with contextlib.suppress(OSError):
         return _loaded(cache.read(path))
     cache.write(path, dumped(made := compiled()))
     return made
+
+
+@functools.cache
+def table(name: str) -> Mapping[str, Any]:
+    """The rows of a table in the order of its file. Few commands need any: it is decoded when somebody asks for it."""
+    return _loaded(load()["tables"][name])
 
 
 def _loaded(data: bytes) -> Mapping[str, Any]:
@@ -77,10 +88,12 @@ def compiled() -> Mapping[str, Any]:
     shared = Source(_PATTERNS)
     files = [Source(path, shared.raw) for path in sorted(_CAUSES.glob("*.toml"))]
     causes = {file.path.stem: file.cause() for file in files}
-    if problems := [*shared.problems, *(p for file in files for p in file.problems)]:
+    rows = {name: Source(_ROOT / f"{name}.toml", shared.raw) for name in _TABLES}
+    tables = {name: dumped(file.rows(_TABLES[name])) for name, file in rows.items()}
+    if problems := [*shared.problems, *(p for file in (*files, *rows.values()) for p in file.problems)]:
         raise ValueError("\n".join(problems))
     messages = {f"{e.msgctxt}\4{e.msgid}" if e.msgctxt else e.msgid: e.msgstr for e in polib.pofile(str(_CHINESE)) if e.translated()}
-    return {"causes": causes, "zh_CN": messages}
+    return {"causes": causes, "tables": tables, "zh_CN": messages}
 
 
 class Source:
@@ -119,6 +132,10 @@ class Source:
             self._remedies("instead", key, {id for pair in pairs.items() for id in pair}, made["remedy"])
         return {**made, "names": names}
 
+    def rows(self, section: str) -> dict[str, Any]:
+        self._section("patterns", self.raw.pop("patterns", {}))
+        return {id: self._section(section, row, id) for id, row in self.raw.items()}
+
     def _section(self, section: str, values: Mapping[str, Any], header: str = "", nth: int = 0) -> dict[str, Any]:
         header = header or section
         needed, _, others = (dict(pair.split(":") for pair in part.split()) if part != "/" else {} for part in _KEYS[section].partition("/"))
@@ -129,8 +146,10 @@ class Source:
             kind = needed.get(key) or others.get(key) or others.get("*")
             if kind is None:
                 self._wrong(header, nth, key, f"unknown key {key!r}")
-            elif not isinstance(value, _TYPES[kind]) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
+            elif not isinstance(value, _TYPES.get(kind, list)) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
                 self._wrong(header, nth, key, f"{key!r} is no {kind}")
+            elif kind in _KEYS:
+                made[key] = tuple(self._section(kind, row, f"{header}.{key}", n) for n, row in enumerate(value))
             else:
                 made[key] = self._made(kind, value, functools.partial(self._wrong, header, nth, key))
         return made

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text as Shown
 
 from unhang.diagnosis.redact import redact
+from unhang.i18n import chinese
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
@@ -16,10 +17,9 @@ from unhang.report.folding import fold, styled
 from unhang.report.language import Language
 from unhang.report.terminal import unseen
 from unhang.variables.examine import Examined
-from unhang.variables.in_chinese import chinese
 from unhang.variables.judge import Judged, Remark
 from unhang.variables.readers import Reader
-from unhang.variables.variable import Text
+from unhang.variables.variable import CONTEXT, Text
 
 _MARKS: Mapping[str, tuple[str, str]] = {
     "ok": ("✓", "green"),
@@ -141,7 +141,7 @@ def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
 def _facts(one: Judged, lang: Language) -> Iterator[str]:
     for name in ("default", "values", "since", "removed"):
         if text := getattr(one, name):
-            yield _WORDS[lang][name].format(**{name: chinese(text) if lang == "zh" else text})
+            yield _WORDS[lang][name].format(**{name: (chinese(text, CONTEXT) if lang == "zh" else "") or text})
 
 
 def _who(one: Judged, lang: Language) -> Iterator[str]:

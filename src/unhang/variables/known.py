@@ -6,10 +6,13 @@ import difflib
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
+from typing import Any
 
+from unhang import data
 from unhang.facts import variables
+from unhang.i18n import text
 from unhang.variables.readers import table
-from unhang.variables.variable import Variable
+from unhang.variables.variable import CONTEXT, Kind, Trap, Variable
 
 # What slips of the finger leave: so much that is alike, and so many letters more or fewer.
 _LIKE = 0.87
@@ -20,9 +23,21 @@ _OWNED = ("NCCL_", "TORCH_", "TORCHELASTIC_", "PYTORCH_", "CUDA_", "GLOO_", "ACC
 
 @cache
 def entries() -> Mapping[str, Variable]:
-    from unhang.variables import launchers, nccl, pytorch
+    rows = (row for name in ("nccl", "pytorch", "launchers") for row in data.table(f"variables/{name}").items())
+    return {name: _variable(name, known) for first, known in rows for name in (first, *known.get("also", ()))}
 
-    return {v.name: v for v in (*nccl.VARIABLES, *pytorch.VARIABLES, *launchers.VARIABLES, *launchers.NOBODY)}
+
+def _variable(name: str, known: Mapping[str, Any]) -> Variable:
+    parser, *words = known.get("kind", "text").split()
+    takes: dict[str, Any] = dict(zip(("least", "most"), map(int, words), strict=False)) if parser.endswith("-int") else {"choices": tuple(words)}
+    others: dict[str, Any] = {key: known[key] for key in ("owner", "default", "since", "removed", "now", "now_since", "secret") if key in known}
+    others |= {key: text(known[key], CONTEXT) for key in ("what", "both", "instead") if key in known}
+    return Variable(
+        name=name,
+        kind=Kind(parser, **takes, refused=known.get("refused", False)),
+        traps=tuple(Trap(when=t["when"], severity=t["severity"], says=text(t["says"], CONTEXT)) for t in known.get("traps", ())),
+        **others,
+    )
 
 
 def is_known(name: str) -> bool:

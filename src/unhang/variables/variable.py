@@ -26,6 +26,8 @@ Parser = Literal[
     "path",
     "text",
 ]
+# Of the Chinese of what stands in the tables of variables, and of kinds.
+CONTEXT = "variable"
 # Who reads it. Those of `readers.tsv` are looked up there; of the others only documentation is known.
 Owner = Literal[
     "nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory", "cuda", "openmp", "ucx", "libfabric", "mpi", "system", "plugin", "nobody"
@@ -93,7 +95,7 @@ class Variable:
     name: str
     owner: Owner
     kind: Kind
-    default: str
+    default: str = ""
     what: Text
     traps: tuple[Trap, ...] = ()
     now: str = ""
@@ -103,45 +105,3 @@ class Variable:
     removed: str = ""
     instead: Text | None = None
     secret: bool = False
-
-
-INT = Kind("nccl-int")
-COUNT = Kind("nccl-int", 1)
-SWITCH = Kind("nccl-int", 0, 1)
-TORCH_INT = Kind("torch-int", 0)
-TORCH_SWITCH = Kind("torch-bool")
-# A switch of which it is not known that other values raise.
-ZERO_OR_ONE = Kind("choice", choices=("0", "1"))
-NUMBER = Kind("python-int", 0)
-FLOAT = Kind("float")
-PATH = Kind("path")
-TEXT = Kind("text")
-PREFIXES = Kind("prefixes")
-GPUS = Kind("gpus")
-THREADS = Kind("threads")
-HOSTS = Kind("hosts")
-
-
-def between(least: int, most: int) -> Kind:
-    return Kind("nccl-int", least, most)
-
-
-def one_of(*choices: str) -> Kind:
-    return Kind("choice", choices=choices)
-
-
-def some_of(*choices: str) -> Kind:
-    """A list, separated by commas; `^` in front excludes."""
-    return Kind("choices", choices=choices)
-
-
-def error(when: str, en: str, zh: str) -> Trap:
-    return Trap(when=when, severity="error", says=Text(en, zh))
-
-
-def warning(when: str, en: str, zh: str) -> Trap:
-    return Trap(when=when, severity="warning", says=Text(en, zh))
-
-
-def note(when: str, en: str, zh: str) -> Trap:
-    return Trap(when=when, severity="note", says=Text(en, zh))
