@@ -28,7 +28,7 @@ _MARSHAL_VERSION = 4
 
 # What values are. A line break is a space in prose, nothing in a pattern, and kept in a text.
 _TYPES: dict[str, Any] = {"prose": str, "pattern": str, "text": str, "number": int, "flag": bool, "list": list, "table": dict}
-# The keys of each section; "*" is any other, and those in front of the "/" are needed. A value may also be several of another section.
+# The keys of each section; "*" is any other, and those in front of the "/" are needed. A value may also be one of another section, or several.
 _KEYS = {
     "": "role:text title:prose what:prose why:prose sources:list explain:prose / leads-to:list",
     "patterns": "/ *:pattern",
@@ -40,10 +40,19 @@ _KEYS = {
     "tests": "hits:list near-misses:list /",
     "variable": "owner:text what:prose / kind:text default:text traps:trap refused:flag secret:flag since:text removed:text now:text now_since:text "
     "both:prose instead:prose also:list",
+    "preset": "title:prose cost:prose settings:table why:reasons / like:text",
+    "reasons": "/ *:prose",
+    "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text",
     "trap": "when:pattern severity:text says:prose /",
 }
 # Tables, and the section that each of their rows is.
-_TABLES = {"variables/launchers": "variable", "variables/nccl": "variable", "variables/pytorch": "variable"}
+_TABLES = {
+    "settings/presets": "preset",
+    "settings/settings": "setting",
+    "variables/launchers": "variable",
+    "variables/nccl": "variable",
+    "variables/pytorch": "variable",
+}
 _PIECE = re.compile(r"%\(([a-z0-9-]+)\)s")
 
 
@@ -141,13 +150,15 @@ class Source:
         needed, _, others = (dict(pair.split(":") for pair in part.split()) if part != "/" else {} for part in _KEYS[section].partition("/"))
         for key in needed.keys() - values.keys():
             self._wrong(header, nth, "", f"{key!r} is missing")
-        made = {}
+        made: dict[str, Any] = {}
         for key, value in values.items():
             kind = needed.get(key) or others.get(key) or others.get("*")
             if kind is None:
                 self._wrong(header, nth, key, f"unknown key {key!r}")
-            elif not isinstance(value, _TYPES.get(kind, list)) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
+            elif not isinstance(value, _TYPES.get(kind, (dict, list))) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
                 self._wrong(header, nth, key, f"{key!r} is no {kind}")
+            elif kind in _KEYS and isinstance(value, dict):
+                made[key] = self._section(kind, value, f"{header}.{key}")
             elif kind in _KEYS:
                 made[key] = tuple(self._section(kind, row, f"{header}.{key}", n) for n, row in enumerate(value))
             else:

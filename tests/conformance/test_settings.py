@@ -10,10 +10,10 @@ from tests.tables import for_each
 
 from unhang.attach import protocol
 from unhang.facts.snapshot import Snapshot
-from unhang.settings import choosing, communication, runtime, support, timeouts
+from unhang.settings import choosing, runtime, support
 from unhang.settings.catalogue import SETTINGS, parse
 from unhang.settings.choosing import Here
-from unhang.settings.presets import STATIC
+from unhang.settings.presets import PRESETS
 from unhang.settings.setting import Installed, Refused, Spelled, applied
 from unhang.variables.examine import nothing_to_scan
 from unhang.variables.known import entries
@@ -26,18 +26,8 @@ LAUNCHERS = ["torchrun", "accelerate", "deepspeed", "llamafactory", "python"]
 PLACES = [Installed(torch=t, nccl=n, packages=p, gpus=8 if n is not None else 0) for t in TORCHES for n in NCCLS for p in ({}, PACKAGES)]
 EMPTY = Snapshot(host="", taken="")
 CHINESE = re.compile("[\u4e00-\u9fff]")
-OF_HOOK = {
-    communication.BACKEND: "ENV_BACKEND",
-    timeouts.TIMEOUT: "ENV_TIMEOUT",
-    runtime.LOADER_WORKERS: "ENV_LOADER_WORKERS",
-    runtime.PIN_MEMORY: "ENV_PIN_MEMORY",
-    runtime.PERSISTENT_WORKERS: "ENV_PERSISTENT_WORKERS",
-    runtime.PREFETCH: "ENV_PREFETCH",
-    runtime.BUCKET: "ENV_BUCKET",
-    runtime.CUDNN_BENCHMARK: "ENV_CUDNN_BENCHMARK",
-    # torch's own, which the table of variables does not have.
-    runtime.COMPILE_DISABLE: "",
-}
+# Both sides write these names; torch's own is in no table of variables.
+OF_HOOK = {*protocol.WISHES, runtime.COMPILE_DISABLE}
 
 
 @for_each("setting", SETTINGS.values(), ids=lambda s: s.key)
@@ -86,11 +76,6 @@ def is_read(name, place, launcher):
     return any(f and f is not True and f.answer == "reads" for f in found)
 
 
-@pytest.mark.parametrize("name", [n for n in OF_HOOK if OF_HOOK[n]])
-def test_names_of_the_hook_are_the_same_on_both_sides(name):
-    assert getattr(protocol, OF_HOOK[name]) == name
-
-
 @for_each("name", choosing.NAMES)
 def test_a_preset_is_told_in_both_languages_and_holds_values_that_are_some(name):
     for place in (PLACES[0], PLACES[-1], Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=8)):
@@ -104,19 +89,19 @@ def test_a_preset_is_told_in_both_languages_and_holds_values_that_are_some(name)
             assert CHINESE.search(found.why[key].zh) and not CHINESE.search(found.why[key].en)
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("name", PRESETS)
 def test_each_of_its_settings_is_applied_or_refused_with_a_reason(name):
     for place in PLACES:
         for launcher in LAUNCHERS:
-            found = applied(STATIC[name].settings, place, launcher=launcher)
-            assert set(found.read_by) | {r.key for r in found.refused} == set(STATIC[name].settings)
+            found = applied(PRESETS[name].settings, place, launcher=launcher)
+            assert set(found.read_by) | {r.key for r in found.refused} == set(PRESETS[name].settings)
             assert all(r.why and r.why_zh for r in found.refused)
 
 
 def test_presets_of_the_requirements_have_their_values():
-    basic, conservative = STATIC["basic"].settings, STATIC["conservative"].settings
+    basic, conservative = PRESETS["basic"].settings, PRESETS["conservative"].settings
     assert (basic["batch"], basic["loader-workers"], basic["pin-memory"], basic["persistent-workers"]) == (1024, 1, False, False)
-    assert (STATIC["gpu-cache"].settings["gpu-cache"], STATIC["prefetch"].settings["prefetch"]) == (5000, 2)
+    assert (PRESETS["gpu-cache"].settings["gpu-cache"], PRESETS["prefetch"].settings["prefetch"]) == (5000, 2)
     assert (conservative["batch"], conservative["loader-workers"], conservative["p2p"], conservative["ib"]) == (512, 0, False, False)
 
 

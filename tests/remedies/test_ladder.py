@@ -6,7 +6,7 @@ from tests.tables import for_each
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy, Steps, Verdict
 from unhang.remedies import ladder, ladder_steps, trial
-from unhang.settings.presets import CONSERVATIVE
+from unhang.settings.presets import PRESETS
 
 
 def climb(bench, **more):
@@ -15,7 +15,7 @@ def climb(bench, **more):
         installed=bench.installed,
         backend=bench.backend,
         world_size=bench.world_size,
-        conservative=CONSERVATIVE.settings,
+        conservative=PRESETS["conservative"].settings,
     )
     return ladder.climb(bench, candidates, **more)
 

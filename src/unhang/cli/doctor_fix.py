@@ -18,7 +18,7 @@ from unhang.report import ladder as climbing
 from unhang.report import ladder_report, repairs, screen
 from unhang.report.language import Language
 from unhang.settings.installed import installed
-from unhang.settings.presets import CONSERVATIVE
+from unhang.settings.presets import PRESETS
 
 _MOST_BYTES = 1024 * 1024
 # Where one rank alone fails there, no way of talking to others is the answer.
@@ -159,7 +159,7 @@ def climb(live: Live, *, limit_s: float, quiet: bool, lang: Language) -> Outcome
             backend=live.backend,
             world_size=bench.world_size,
             address=os.environ.get("MASTER_ADDR") or "127.0.0.1",
-            conservative=CONSERVATIVE.settings,
+            conservative=PRESETS["conservative"].settings,
         ),
         why=_why(failed),
         limit_s=limit_s,

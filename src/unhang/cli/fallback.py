@@ -29,7 +29,7 @@ from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import job_fingerprint, ladder, ladder_steps, outcome_store, trial
 from unhang.report import ladder_choice, ladder_report, language, screen
 from unhang.settings.installed import installed as find_installed
-from unhang.settings.presets import CONSERVATIVE
+from unhang.settings.presets import PRESETS
 from unhang.settings.setting import Choice, Installed, applied
 
 Mode = Literal["auto", "ask", "off"]
@@ -253,7 +253,7 @@ class Fallback:
             backend=bench.backend,
             world_size=bench.world_size,
             address=address,
-            conservative={key: value for key, value in CONSERVATIVE.settings.items() if key not in self._typed_keys},
+            conservative={key: value for key, value in PRESETS["conservative"].settings.items() if key not in self._typed_keys},
         )
         candidates = tuple(rung for rung in candidates if not self._typed_keys & rung.adds.keys() and self._can_start(rung.adds))
         self.outcome = ladder.climb(

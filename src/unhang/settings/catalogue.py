@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import Any
 
+from unhang import data
 from unhang.errors import UnhangError
-from unhang.settings import communication, runtime, timeouts
-from unhang.settings.setting import Setting, Value, worded
+from unhang.i18n import chinese
+from unhang.settings import communication, runtime, support, timeouts, values
+from unhang.settings.setting import Installed, Setting, Spell, Spelled, Value, typed, worded
+from unhang.text import Text
 
-SETTINGS: Mapping[str, Setting] = {s.key: s for s in (*communication.SETTINGS, *timeouts.SETTINGS, *runtime.SETTINGS)}
+
+def _spelling(key: str, known: Mapping[str, Any]) -> Spell:
+    if "hook" in known:
+        return runtime.by_hook(known["hook"])
+    if "variable" not in known:
+        return {**communication.SPELLINGS, **timeouts.SPELLINGS, **runtime.SPELLINGS}.get(key) or runtime.by_script(known.get("llamafactory"))
+
+    def spell(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
+        return support.by_variable(installed, "nccl", known["variable"], known.get("written", {}).get(typed(value), str(value)))
+
+    return spell
+
+
+def _setting(key: str, known: Mapping[str, Any]) -> Setting:
+    texts: dict[str, str] = {name: known[name] for name in ("title", "cost", "forms")}
+    texts |= {f"{name}_zh": chinese(text, "setting") for name, text in texts.items()}
+    return Setting(
+        key=key, layer=known["layer"], example=known["example"], parse=values.parser(known["values"]), spelling=_spelling(key, known), **texts
+    )
+
+
+SETTINGS: Mapping[str, Setting] = {key: _setting(key, known) for key, known in data.table("settings/settings").items()}
 
 
 def named(key: str) -> Setting:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from unhang.facts import container, infiniband, network, numa, shm
 from unhang.facts.snapshot import Snapshot
-from unhang.settings.presets import STATIC, Preset
+from unhang.settings.presets import PRESETS, Preset
 from unhang.settings.setting import Installed, Value
 from unhang.text import NOTHING, Text
 
@@ -71,14 +71,8 @@ def active_adapters(here: Here) -> tuple[str, ...]:
 
 
 def _infiniband(here: Here) -> Preset:
-    settings: dict[str, Value] = {"ib": True, "ib-timeout": 22, "timeout": 1800}
-    why = {
-        "ib": Text("the default, said here so that nothing else turns it off", "默认值；在此写明，以免被别处关闭"),
-        "ib-timeout": Text("about two minutes of retries: a switch that reroutes is outlived", "重试约两分钟：可挺过交换机重新路由"),
-        "timeout": Text(
-            "longer than InfiniBand's own retries, so that its error is the one that is seen", "比 InfiniBand 自身的重试更长，从而看到的是它的错误"
-        ),
-    }
+    base = PRESETS["infiniband"]
+    settings, why = dict(base.settings), dict(base.why)
     adapters = active_adapters(here)
     if adapters:
         settings["hca"] = ",".join(adapters)
@@ -86,40 +80,16 @@ def _infiniband(here: Here) -> Preset:
     found, reason = interface(here) if here.several_hosts else (None, NOTHING)
     if found is not None:
         settings["interface"], why["interface"] = found, reason
-    return Preset(
-        name="infiniband",
-        title=Text("several hosts over InfiniBand or RoCE", "多机，经 InfiniBand 或 RoCE"),
-        cost=Text("a broken link is noticed after two minutes of retries", "链路故障要在约两分钟重试之后才被发现"),
-        settings=settings,
-        why=why,
-        unfit=NOTHING if adapters else Text("no adapter here has an active InfiniBand or RoCE port", "本机没有处于活动状态的 InfiniBand/RoCE 端口"),
-    )
+    unfit = NOTHING if adapters else Text("no adapter here has an active InfiniBand or RoCE port", "本机没有处于活动状态的 InfiniBand/RoCE 端口")
+    return replace(base, settings=settings, why=why, unfit=unfit)
 
 
 def _ethernet(here: Here) -> Preset:
-    settings: dict[str, Value] = {"ib": False, "buffer": 8 * 1024**2, "timeout": 1800}
-    why = {
-        "ib": Text("adapters that are there but not connected are not tried", "不去尝试存在但未连接的网卡"),
-        "buffer": Text("fewer, larger messages over TCP", "TCP 上消息更少、更大"),
-        "timeout": Text(
-            "a slow network takes longer than torch's 10 minutes for the first large transfer", "慢速网络的首次大传输可能超过 torch 的 10 分钟"
-        ),
-    }
+    base = PRESETS["ethernet"]
     found, reason = interface(here)
-    if found is not None:
-        settings["interface"], why["interface"] = found, reason
-    return Preset(
-        name="ethernet",
-        title=Text("several hosts over TCP", "多机，经 TCP"),
-        cost=Text(
-            "an order of magnitude slower than InfiniBand; GPU memory for buffers of 8 MiB", "比 InfiniBand 慢一个数量级；8 MiB 缓冲占用 GPU 内存"
-        ),
-        settings=settings,
-        why=why,
-        unfit=NOTHING
-        if found is not None
-        else Text("the interface is left to NCCL and Gloo: {why}", "接口由 NCCL 和 Gloo 自行选择：{why}").fill(why=reason),
-    )
+    if found is None:
+        return replace(base, unfit=Text("the interface is left to NCCL and Gloo: {why}", "接口由 NCCL 和 Gloo 自行选择：{why}").fill(why=reason))
+    return replace(base, settings={**base.settings, "interface": found}, why={**base.why, "interface": reason})
 
 
 def _auto(here: Here) -> Preset:
@@ -210,14 +180,14 @@ def _without_memory(here: Here) -> tuple[int, ...]:
 
 
 _CHOSEN: Mapping[str, Callable[[Here], Preset]] = {"infiniband": _infiniband, "ethernet": _ethernet, "auto": _auto}
-NAMES = ("auto", *STATIC, "infiniband", "ethernet")
+NAMES = ("auto", *PRESETS)
 
 
 def preset(name: str, here: Here) -> Preset:
     """One of ours by name. Raises KeyError."""
     if name in _CHOSEN:
         return _CHOSEN[name](here)
-    found = STATIC[name]
+    found = PRESETS[name]
     if name == "single-node" and here.several_hosts:
         return replace(found, unfit=Text("{n} hosts take part", "有 {n} 台主机参与").fill(n=here.hosts or 0))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from unhang.settings.setting import Installed
+from unhang.settings.setting import Installed, Spelled
 from unhang.text import COMMA, Text, joined
 from unhang.variables.examine import nothing_to_scan
 from unhang.variables.readers import Reader, release, table
@@ -88,6 +88,13 @@ def refusal(installed: Installed, name: str, variable: str) -> Text:
         f"{here} does not read {variable}; of the releases that were looked at, {known} do",
         f"{here} 不读取 {variable}；查过的版本中 {known_zh} 才读取",
     )
+
+
+def by_variable(installed: Installed, name: str, variable: str, text: str) -> Spelled | Text:
+    """A variable of that library, or why nothing reads it here."""
+    if not reads(installed, name, variable):
+        return refusal(installed, name, variable)
+    return Spelled(env={variable: text}, read_by=said(installed, name))
 
 
 def first(installed: Installed, name: str, variables: Iterable[str]) -> str | None:

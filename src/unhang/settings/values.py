@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from unhang.settings.setting import Value
+from unhang.settings.setting import Parse, Value
 
 _ON = ("on", "true", "yes", "1")
 _OFF = ("off", "false", "no", "0")
@@ -18,6 +17,18 @@ _LARGEST_BYTES = 2**31 - 1
 _NAME = r"[A-Za-z0-9_.@-]+"
 
 
+def parser(written: str) -> Parse:
+    """The parser as the table of settings names it, with what it takes: "whole 1 31"."""
+    name, *takes = written.split()
+    if name == "whole":
+        return whole(*map(int, takes))
+    if name == "one-of":
+        return one_of(*takes)
+    if name == "tuned":
+        return _tuned(*takes)
+    return {"adapters": adapters, "duration": duration, "names": names, "size": size, "switch": switch}[name]
+
+
 def switch(text: str) -> Value:
     word = text.strip().lower()
     if word in _ON or word in _OFF:
@@ -25,7 +36,7 @@ def switch(text: str) -> Value:
     raise ValueError("it is on or off")
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], Value]:
+def whole(least: int, most: int | None = None) -> Parse:
     def parse(text: str) -> Value:
         if not re.fullmatch(r"\s*[+-]?\d{1,12}\s*", text, re.ASCII):
             raise ValueError(f"it is a whole number{_span(least, most)}")
@@ -41,7 +52,7 @@ def _span(least: int, most: int | None) -> str:
     return f", {least} or more" if most is None else f" from {least} to {most}"
 
 
-def one_of(*words: str) -> Callable[[str], Value]:
+def one_of(*words: str) -> Parse:
     def parse(text: str) -> Value:
         word = text.strip().lower()
         if word not in words:
@@ -89,3 +100,17 @@ def adapters(text: str) -> Value:
     if not re.fullmatch(rf"\^?=?{_NAME}(:\d+)?(,{_NAME}(:\d+)?)*", text, re.ASCII):
         raise ValueError("it is the name of an adapter, or several with commas between them: mlx5_0,mlx5_1; ^mlx5_2 leaves one out")
     return text
+
+
+def _tuned(variable: str) -> Parse:
+    from unhang.variables.known import entries
+    from unhang.variables.value_parsers import wrong_for_tuning
+
+    def parse(text: str) -> Value:
+        found = wrong_for_tuning(text.strip(), entries()[variable].kind.choices)
+        if not text.strip() or found is not None:
+            shown = ", ".join(entries()[variable].kind.choices)
+            raise ValueError(f"it is one or more of {shown}, with commas between them; ^ in front leaves them out")
+        return text.strip()
+
+    return parse

@@ -25,9 +25,9 @@ from unhang.remedies.exports.form_settings import Layout, master
 from unhang.remedies.exports.launch_command import export
 from unhang.remedies.exports.render import shell
 from unhang.settings.catalogue import SETTINGS, parse
-from unhang.settings.presets import STATIC
+from unhang.settings.presets import PRESETS
 
-CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": STATIC["conservative"].settings, "debug": STATIC["debug"].settings}
+CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": PRESETS["conservative"].settings, "debug": PRESETS["debug"].settings}
 HOSTILE = (
     "train.py",
     "a b",
@@ -94,7 +94,7 @@ def test_is_valid_and_clean(name, choice, nodes):
 def test_every_preset_and_layout_reads_back_clean(name, nodes, processes, tmp_path):
     if name == "bash" and nodes > 1:
         return
-    for choice, gpus, address in itertools.product(({}, {"backend": "gloo"}, *(p.settings for p in STATIC.values())), (True, False), ("", "node0")):
+    for choice, gpus, address in itertools.product(({}, {"backend": "gloo"}, *(p.settings for p in PRESETS.values())), (True, False), ("", "node0")):
         found = export(name, choice, Layout(nodes=nodes, processes=processes, gpus=gpus, address=address))
         for behind, text in {"": found.text, **found.companions}.items():
             file = forms.form(name).file + behind
@@ -277,7 +277,7 @@ def test_accelerate_on_cpus_starts_what_it_says():
 
 
 def test_nothing_is_dropped_in_silence():
-    choice = STATIC["conservative"].settings
+    choice = PRESETS["conservative"].settings
     for name in forms.NAMES:
         for through in (None, False):
             if through is False and name == "bash":

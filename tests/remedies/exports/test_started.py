@@ -12,7 +12,7 @@ import pytest
 import unhang
 from unhang.remedies.exports.form_settings import Layout
 from unhang.remedies.exports.launch_command import export
-from unhang.settings.presets import STATIC
+from unhang.settings.presets import PRESETS
 
 SCRIPT = """import os
 import torch, torch.distributed as dist
@@ -41,7 +41,7 @@ def test_it_starts(name, words, tmp_path):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("choice", [{}, {"backend": "gloo"}, STATIC["conservative"].settings])
+@pytest.mark.parametrize("choice", [{}, {"backend": "gloo"}, PRESETS["conservative"].settings])
 def test_accelerate_reads_its_file(choice, nodes, tmp_path):
     commands = pytest.importorskip("accelerate.commands.config.config_args")
     file = tmp_path / "accelerate.yaml"
