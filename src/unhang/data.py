@@ -40,6 +40,8 @@ _KEYS = {
     "tests": "hits:list near-misses:list /",
     "variable": "owner:text what:prose / kind:text default:text traps:trap refused:flag secret:flag since:text removed:text now:text now_since:text "
     "both:prose instead:prose also:list",
+    "environment": "marks:list / unless:list words:table lacks:pattern no_command:pattern",
+    "library": "own:pattern / traps:list talk:table words:signature",
     "preset": "title:prose cost:prose settings:table why:reasons / like:text",
     "reasons": "/ *:prose",
     "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text",
@@ -47,6 +49,9 @@ _KEYS = {
 }
 # Tables, and the section that each of their rows is.
 _TABLES = {
+    "diagnosis/remedies": "remedy",
+    "knowledge/environments": "environment",
+    "knowledge/other_libraries": "library",
     "settings/presets": "preset",
     "settings/settings": "setting",
     "variables/launchers": "variable",
@@ -196,8 +201,9 @@ class Source:
         return _PIECE.sub(piece, written.replace("\n", ""))
 
     def _wrong(self, header: str, nth: int, key: str, says: str) -> None:
-        headers = [m.end() for m in re.finditer(rf"^\[\[?{re.escape(header)}\]", self.text, re.MULTILINE)] if header else [0]
+        text = self.text.replace('"', "")
+        headers = [m.end() for m in re.finditer(rf"^\[\[?{re.escape(header)}\]", text, re.MULTILINE)] if header else [0]
         begin = headers[nth] if nth < len(headers) else 0
-        found = re.compile(rf'^"?{re.escape(key)}"? =', re.MULTILINE).search(self.text, begin) if key else None
-        line = self.text.count("\n", 0, found.start() if found else begin) + 1
+        found = re.compile(rf"^{re.escape(key)} =", re.MULTILINE).search(text, begin) if key else None
+        line = text.count("\n", 0, found.start() if found else begin) + 1
         self.problems.append(f"{self.path}:{line}: {says}")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unhang import data
 from unhang.frames import Frame, place, user_frame
+from unhang.i18n import chinese
 from unhang.knowledge import other_libraries, text, words
 from unhang.knowledge.cause import named
 from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
@@ -70,92 +72,27 @@ _SIGNALS_TELL = {
     6: Text("a library gave up by itself; its last words stand in the log", "某个库自行中止，它最后的话在日志里"),
 }
 
-NCCL_DEBUG = Remedy(
-    id="say-more",
-    says="Run again with NCCL's own messages on, and keep the whole log.",
-    says_zh="打开 NCCL 自己的日志再运行一次，并保留完整日志。",
-    env={"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
-)
-TORCH_DEBUG = Remedy(
-    id="say-more",
-    says="Run again with torch's own messages on, and keep the whole log.",
-    says_zh="打开 torch 自己的日志再运行一次，并保留完整日志。",
-    env={"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
-)
-READ_DUMPS = Remedy(
-    id="read-the-dumps",
-    says="Give the flight recorders' dumps of all ranks to unhang why, beside the logs: nccl2 writes them before it aborts, and they name the call.",
-    says_zh="把所有 rank 的 flight recorder 转储和日志一起交给 unhang why：nccl2 在中止前会写出转储，其中有具体的调用。",
-    command="unhang why LOGS /tmp/nccl_trace_rank_*",
-)
-OTHER_RANKS = Remedy(
-    id="other-ranks",
-    says="NCCL's own messages are on: look for the earliest warning in the logs of all ranks.",
-    says_zh="NCCL 自己的日志已打开：在所有 rank 的日志中查找最早的警告。",
-    command="grep -n 'NCCL WARN' LOGS",
-)
-LOOK_UP = Remedy(
-    id="look-up-the-words",
-    says="Search NCCL's issues and release notes (for a network plugin, the plugin's) for this message without its numbers, and try a newer release.",
-    says_zh="在 NCCL（或网络插件）的 issue 和发布说明中搜索这句话（去掉数字），并试用更新的版本。",
-    command="python -c 'import torch; print(torch.cuda.nccl.version())'",
-)
-SUPERVISE = Remedy(
-    id="supervise",
-    says="Run it under unhang: stacks and flight-recorder dumps of all ranks are taken before anything is ended.",
-    says_zh="用 unhang 来运行：在结束任何进程之前，先采集所有 rank 的调用栈和 flight recorder 转储。",
-    command="unhang run -- COMMAND",
-)
-TRACE = Remedy(
-    id="flight-recorder",
-    says="Run again with the flight recorder on: at the next timeout every rank writes down which collectives it issued, and from which line.",
-    says_zh="打开 flight recorder 再运行一次：下次超时时，每个 rank 都会写下自己发起了哪些集合通信、来自哪一行代码。",
-    env={"TORCH_FR_BUFFER_SIZE": "20000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
-)
-ZERO_BUCKETS = Remedy(
-    id="zero-buckets",
-    says="Look for a rank that does something else around that step: an evaluation, a checkpoint or a batch that not all have. If it is only slow, "
-    "give DeepSpeed's groups more minutes; smaller buckets (reduce_bucket_size) cure no hang.",
-    says_zh="查找在那一步前后做了别的事的 rank：并非所有 rank 都有的评估、检查点或批次。"
-    "如果它只是较慢，就给 DeepSpeed 的进程组更多分钟；缩小桶（reduce_bucket_size）不能解决挂起。",
-    env={"DEEPSPEED_TIMEOUT": "60"},
-)
-TRY_THE_MACHINE = Remedy(
-    id="try-the-machine",
-    says="Try small trainings with 1, 2, 4 ... ranks on each host: they show whether memory, GPUs and the network let ranks start and meet.",
-    says_zh="在每台主机上用 1、2、4 …… 个 rank 试跑小训练：可看出内存、GPU 和网络是否允许各 rank 启动并会合。",
-    command="unhang doctor --live",
-)
-NATIVE_STACK = Remedy(
-    id="native-stack",
-    says="Get the native stack of the crash: let it write a core file and open it.",
-    says_zh="获取崩溃时的本地调用栈：让它写出 core 文件再打开查看。",
-    command="ulimit -c unlimited; gdb --batch -ex 'thread apply all bt' python CORE",
-)
-READ_LOG = Remedy(
-    id="read-log",
-    says="Read the end of the log: whatever ended the process may have said why.",
-    says_zh="看日志的末尾：结束进程的原因可能就写在那里。",
-)
-KERNEL_LOG = Remedy(
-    id="kernel-log",
-    says="See whether the kernel killed it: the log of that host names the process and the time.",
-    says_zh="查看是否被内核杀死：该主机的内核日志里有进程和时间。",
-    command="sudo dmesg -T | grep -iE 'out of memory|oom-kill|killed process|segfault'",
-)
-WHOLE_LOG = Remedy(
-    id="whole-log",
-    says="Keep the whole output of every rank: the lines that say what failed are cut off here.",
-    says_zh="保留每个 rank 的完整输出：说明失败原因的那几行在这里被截掉了。",
-    command="torchrun --redirects 3 --log-dir logs ...",
-)
+
+def _remedy(key: str, id: str = "") -> Remedy:
+    known = data.table("diagnosis/remedies")[key]
+    return Remedy(id=id or key, says_zh=chinese(known["says"]), **known)
+
+
+NCCL_DEBUG = _remedy("say-more")
+TORCH_DEBUG = _remedy("say-more-of-torch", id="say-more")
+READ_DUMPS = _remedy("read-the-dumps")
+OTHER_RANKS = _remedy("other-ranks")
+LOOK_UP = _remedy("look-up-the-words")
+SUPERVISE = _remedy("supervise")
+TRACE = _remedy("flight-recorder")
+ZERO_BUCKETS = _remedy("zero-buckets")
+TRY_THE_MACHINE = _remedy("try-the-machine")
+NATIVE_STACK = _remedy("native-stack")
+READ_LOG = _remedy("read-log")
+KERNEL_LOG = _remedy("kernel-log")
+WHOLE_LOG = _remedy("whole-log")
 # Of a process that said nothing.
-FIND_EXIT = Remedy(
-    id="find-the-exit",
-    says="Look for what ends a process without an exception: os._exit, sys.exit, a library's own exit().",
-    says_zh="查找不抛异常就结束进程的地方：os._exit、sys.exit，或某个库自己的 exit()。",
-    command="grep -rnE 'os[.]_exit|sys[.]exit' --include='*.py' .",
-)
+FIND_EXIT = _remedy("find-the-exit")
 
 
 def unknown_in_run(view: IncidentView, symptoms: Sequence[Finding]) -> Finding | None:

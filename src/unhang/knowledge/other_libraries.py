@@ -1,7 +1,7 @@
 """Communication libraries beside NCCL and Gloo that give up waiting: who says so, for whom it waited, and what makes the library say more.
 
 A rank that prints such a line came and waited for another one, also where the library raises it as an exception or ends its kernel by a trap. A new
-library is a row of LIBRARIES; words that tell of a timeout without the word are a row of _WORDS.
+library is a row of `other_libraries.toml`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from unhang import data
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined
 from unhang.logs import Hit, Signature
 from unhang.logs.harmless import NOT_INSTEAD
@@ -16,15 +17,10 @@ from unhang.logs.signature import compiled
 from unhang.model import Remedy
 from unhang.patterns import lazily
 
-_LAUNCH_FAILURE = ("unspecified launch failure", "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """`own` matches what only this library prints: alternatives whose beginnings are in `_OWN`.
-
-    `traps` are needles of what CUDA reports where the library has ended its own kernel. `talk` turns on its own messages.
-    """
+    """`other_libraries.toml` says what its fields are."""
 
     name: str
     own: str
@@ -32,28 +28,12 @@ class Library:
     talk: Mapping[str, str] = field(default_factory=dict)
 
 
-LIBRARIES = (
-    Library(name="DeepEP", own=r"DeepEP\b", traps=_LAUNCH_FAILURE, talk={"NVSHMEM_DEBUG": "INFO"}),
-    Library(name="NVSHMEM", own=r"NVSHMEM(?! (?:INFO|TRACE))\b|nvshmem", traps=_LAUNCH_FAILURE, talk={"NVSHMEM_DEBUG": "INFO"}),
-    Library(
-        name="HCCL", own=r"EI00(?:02|06|15)\b|EE1002\b|HCCL\b|[Hh]ccl", talk={"ASCEND_GLOBAL_LOG_LEVEL": "1", "ASCEND_SLOG_PRINT_TO_STDOUT": "1"}
-    ),
-    Library(name="UCC", own=r"UCC {1,4}(?:ERROR|WARN|FATAL)\b|UCC_ERR_", talk={"UCC_LOG_LEVEL": "info"}),
-    Library(name="UCX", own=r"UCX {1,4}(?:ERROR|WARN|FATAL)\b|UCS_ERR_|UCX\w*(?:Error|Exception)\b|ucp\._libs\b", talk={"UCX_LOG_LEVEL": "info"}),
-    Library(name="NIXL", own=r"NIXL(?! (?:INFO|DEBUG|TRACE)\b)|nixl", talk={"NIXL_LOG_LEVEL": "INFO"}),
-    Library(name="libfabric (EFA)", own=r"NET/OFI\b|libfabric\b|EFA\b(?<!\wEFA)", talk={"FI_LOG_LEVEL": "warn", "NCCL_DEBUG": "INFO"}),
-    Library(name="oneCCL", own=r"\|CCL_(?:ERROR|WARN)\||oneCCL\b", talk={"CCL_LOG_LEVEL": "info"}),
-    Library(name="MSCCL++", own=r"MSCCLPP|MSCCL\+\+|Mscclpp|mscclpp", traps=("device-side assert triggered",), talk={"MSCCLPP_DEBUG": "INFO"}),
-    Library(name="RCCL", own=r"RCCL\b", talk={"NCCL_DEBUG": "INFO"}),
-    Library(name="rocSHMEM", own=r"rocSHMEM|ROCSHMEM|rocshmem"),
-    Library(name="Mooncake", own=r"Mooncake\b|mooncake\b", talk={"MC_LOG_LEVEL": "INFO"}),
-    Library(
-        name="MPI",
-        own=r"PMIX(?= ERROR:|_ERR_)|PMI2?_\w|MPI\w*_[A-Z]|Fatal error in (?:internal_|P?MPI)|OFI poll failed|mpi4py\b",
-        talk={"OMPI_MCA_plm_base_verbose": "5", "I_MPI_DEBUG": "5"},
-    ),
-    Library(name="XLA", own=r"XLA\b", talk={"NCCL_DEBUG": "INFO"}),
-)
+def _symptom(needle: str, pattern: str = "", near: str = "") -> Signature:
+    return Signature(needle=needle, pattern=pattern, near=near, role="symptom")
+
+
+_ROWS = data.table("knowledge/other_libraries")
+LIBRARIES = tuple(Library(name=name, own=known["own"], traps=known.get("traps", ()), talk=known.get("talk", {})) for name, known in _ROWS.items())
 
 # That something was given up; neither the name of a setting nor what a timeout is set to.
 _GAVE_UP = (
@@ -66,30 +46,8 @@ _GAVE_UP = (
 _OWN = rf"(?=[A-Z|]|hccl|lib|m[ops]|n[iv]|one|roc|ucp)(?:{'|'.join(one.own for one in LIBRARIES)})"
 _ANY = rf"{_OWN}[^\n]{{0,400}}?{_GAVE_UP}"
 _TIMEOUT_ERROR = rf"TimeoutError: [^\n]{{0,400}}?{_OWN}"
-# HCCL's exception names the call, and only its further lines say that another rank did not come.
-# 507046 and 507047: a stream, or an event, was not done in time. What older releases of torch_npu raise has neither call nor code.
-_HCCL_WAITED = r"EI00(?:02|06|09|12|15)\b|EE1002\b|hccl fftsplus task timeout|error code is 50704[67]\b"
 _FAILED = "HCCL error in: "
-
-
-def _symptom(needle: str, pattern: str = "", near: str = "") -> Signature:
-    return Signature(needle=needle, pattern=pattern, near=near, role="symptom")
-
-
-_WORDS: dict[Signature, str] = {
-    _symptom(_FAILED): "HCCL",
-    _symptom("error code is 9", r"Hccl\w+, error code is 9\b"): "HCCL",
-    **{
-        _symptom(needle, near=_HCCL_WAITED): "HCCL"
-        for needle in ("function error: Hccl", "NPU function error: ", "stream synchronize failed", "NPU error, error code is")
-    },
-    _symptom(", RankID:", r"\(PID:(?P<pid>\d{1,8}), Device:\d{1,4}, RankID:(?P<rank>\d{1,7})\)", _HCCL_WAITED): "HCCL",
-    _symptom("based on rootInfo detection"): "HCCL",
-    _symptom("sec has expired on task", r"timeout [\d.]+ sec has expired on task"): "UCC",
-    _symptom("Assertion `", r"(?:mscclpp|poll_device\.hpp)[^\s:]{0,200}:\d+[^\n]{0,600}Assertion `"): "MSCCL++",
-    _symptom("A request has timed out and will therefore fail"): "MPI",
-    _symptom("of them arrived on time", r"threads to join the rendezvous"): "XLA",
-}
+_WORDS = {_symptom(**words): name for name, known in _ROWS.items() for words in known.get("words", ())}
 SIGNATURES = (
     *(
         _symptom(needle, _ANY)
