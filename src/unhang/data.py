@@ -41,6 +41,7 @@ _KEYS = {
     "variable": "owner:text what:prose / kind:text default:text traps:trap refused:flag secret:flag since:text removed:text now:text now_since:text "
     "both:prose instead:prose also:list",
     "environment": "marks:list / unless:list words:table lacks:pattern no_command:pattern",
+    "kernel-line": "needle:text pattern:pattern / kind:text",
     "library": "own:pattern / traps:list talk:table words:signature",
     "preset": "title:prose cost:prose settings:table why:reasons / like:text",
     "reasons": "/ *:prose",
@@ -50,6 +51,7 @@ _KEYS = {
 # Tables, and the section that each of their rows is.
 _TABLES = {
     "diagnosis/remedies": "remedy",
+    "kernel_lines": "kernel-line",
     "knowledge/environments": "environment",
     "knowledge/other_libraries": "library",
     "settings/presets": "preset",

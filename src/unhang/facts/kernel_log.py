@@ -8,11 +8,12 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
+from unhang.i18n import chinese
 from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
 from unhang.text import COMMA, Text, joined
 
@@ -278,31 +279,13 @@ def uptime_s(host: Host) -> float | None:
         return None
 
 
-_KINDS_ZH: Mapping[Kind, str] = {
-    "xid": "Xid",
-    "sxid": "SXid",
-    "gpu-lost": "GPU 掉线",
-    "gpu-start-failed": "GPU 初始化失败",
-    "driver-mismatch": "驱动版本不一致",
-    "pcie-error": "PCIe 错误",
-    "iommu-fault": "IOMMU 错误",
-    "nic": "网卡故障",
-    "link-down": "链路断开",
-    "oom-kill": "OOM 杀死进程",
-    "hung-task": "任务卡住",
-    "segfault": "段错误",
-    "soft-lockup": "CPU 软锁死",
-    "memory": "内存硬件错误",
-}
-
-
 def _summary(log: KernelLog) -> Text:
     counts: dict[Kind, int] = {}
     for e in log.events:
         counts[e.kind] = counts.get(e.kind, 0) + e.count
     if not counts:
         return Text("nothing of GPUs, PCIe, NICs or memory", "没有关于 GPU、PCIe、网卡或内存的记录")
-    return joined((Text(f"{n} {kind}", f"{_KINDS_ZH[kind]} {n} 次") for kind, n in counts.items()), COMMA)
+    return joined((Text(f"{n} {kind}", f"{chinese(kind, 'kernel log')} {n} 次") for kind, n in counts.items()), COMMA)
 
 
 SUBJECT = Subject(
