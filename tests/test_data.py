@@ -71,6 +71,29 @@ def test_what_is_wrong_is_reported_with_its_line(tmp_path, old, new, says):
     assert any(str(tmp_path / "broken.toml") in p and says in p for p in problems), problems
 
 
+@for_each(
+    ("section", "text", "says"),
+    [
+        ("variable", '[A]\nowner = "nccl"\nwhat = "a"\n\n[[A.traps]]\nwhen = "1"\nseverity = "note"\nsays = "b"\n', None),
+        ("variable", '[A]\nowner = "nccl"\nwhat = "a"\n\n[B]\nwhat = "b"\n', "5: 'owner' is missing"),
+        (
+            "trap",
+            '[[one]]\nwhen = "1"\nseverity = "note"\nsays = "b"\n\n[[one]]\nwhen = "("\nseverity = "note"\nsays = "b"\n',
+            "7: missing ), unterminated",
+        ),
+        ("library", '["A+"]\nown = "A"\n\n[["A+".words]]\nneedle = 3\n', "5: 'needle' is no text"),
+        ("library", '[A]\nown = "A"\nwords = [3]\n', "3: 'A.words' is no table"),
+        ("library", "A = 3\n", "1: 'A' is no table"),
+    ],
+)
+def test_what_is_wrong_in_a_row_of_a_table_is_reported_with_its_line(tmp_path, section, text, says):
+    path = tmp_path / "table.toml"
+    path.write_text(text)
+    source = data.Source(path, {})
+    source.rows(section)
+    assert [p.startswith(f"{path}:{says}") for p in source.problems] == [True] * (says is not None)
+
+
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """A checkout with one cause, and how often it was compiled."""

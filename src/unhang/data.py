@@ -41,8 +41,10 @@ _KEYS = {
     "variable": "owner:text what:prose / kind:text default:text traps:trap refused:flag secret:flag since:text removed:text now:text now_since:text "
     "both:prose instead:prose also:list",
     "environment": "marks:list / unless:list words:table lacks:pattern no_command:pattern",
+    "exception": "says:prose / of:text needles:list pattern:pattern command:text",
     "kernel-line": "needle:text pattern:pattern / kind:text",
     "library": "own:pattern / traps:list talk:table words:signature",
+    "names": "/ *:text",
     "preset": "title:prose cost:prose settings:table why:reasons / like:text",
     "reasons": "/ *:prose",
     "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text",
@@ -52,8 +54,10 @@ _KEYS = {
 _TABLES = {
     "diagnosis/remedies": "remedy",
     "kernel_lines": "kernel-line",
+    "knowledge/exceptions": "exception",
     "knowledge/environments": "environment",
     "knowledge/other_libraries": "library",
+    "knowledge/packages": "names",
     "settings/presets": "preset",
     "settings/settings": "setting",
     "variables/launchers": "variable",
@@ -150,10 +154,18 @@ class Source:
 
     def rows(self, section: str) -> dict[str, Any]:
         self._section("patterns", self.raw.pop("patterns", {}))
-        return {id: self._section(section, row, id) for id, row in self.raw.items()}
+        return {id: self._nested(section, row, id) for id, row in self.raw.items()}
+
+    def _nested(self, section: str, value: Any, header: str) -> Any:
+        if isinstance(value, list):
+            return tuple(self._section(section, one, header, n) for n, one in enumerate(value))
+        return self._section(section, value, header)
 
     def _section(self, section: str, values: Mapping[str, Any], header: str = "", nth: int = 0) -> dict[str, Any]:
         header = header or section
+        if not isinstance(values, dict):
+            self._wrong("", 0, header.rpartition(".")[2], f"{header!r} is no table")
+            return {}
         needed, _, others = (dict(pair.split(":") for pair in part.split()) if part != "/" else {} for part in _KEYS[section].partition("/"))
         for key in needed.keys() - values.keys():
             self._wrong(header, nth, "", f"{key!r} is missing")
@@ -164,10 +176,8 @@ class Source:
                 self._wrong(header, nth, key, f"unknown key {key!r}")
             elif not isinstance(value, _TYPES.get(kind, (dict, list))) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
                 self._wrong(header, nth, key, f"{key!r} is no {kind}")
-            elif kind in _KEYS and isinstance(value, dict):
-                made[key] = self._section(kind, value, f"{header}.{key}")
             elif kind in _KEYS:
-                made[key] = tuple(self._section(kind, row, f"{header}.{key}", n) for n, row in enumerate(value))
+                made[key] = self._nested(kind, value, f"{header}.{key}")
             else:
                 made[key] = self._made(kind, value, functools.partial(self._wrong, header, nth, key))
         return made

@@ -136,9 +136,8 @@ def remedies():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Remedy":
                 given = {k.arg: ast.literal_eval(k.value) for k in node.keywords if isinstance(k.value, ast.Constant | ast.Dict | ast.BinOp)}
                 yield f"{path.name}:{node.lineno}", given.get("env") or {}, given.get("command") or "", given.get("verify") or ""
-    for number, line in enumerate((ROOT / "src/unhang/knowledge/exceptions.tsv").read_text("utf-8").splitlines(), 1):
-        if not line.startswith("#"):
-            yield f"exceptions.tsv:{number}", {}, line.split("\t")[5], ""
+    for known in (*data.table("diagnosis/remedies").values(), *data.table("knowledge/exceptions")["exceptions"]):
+        yield known["says"], known.get("env", {}), known.get("command", ""), ""
 
 
 def test_a_variable_stands_before_a_command_that_reads_it():

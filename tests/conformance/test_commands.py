@@ -13,6 +13,7 @@ from string import Formatter
 from tests.shell import HOSTILE, shape
 
 import unhang
+from unhang import data
 from unhang.knowledge import catalogue
 from unhang.knowledge.commands import command
 
@@ -83,9 +84,7 @@ def templates() -> Iterator[tuple[str, str]]:
         for node, scope in scopes(tree).items():
             if isinstance(node, ast.Call) and name(node.func) == "command":
                 yield from ((f"{path.stem}:{node.lineno}", text) for text in texts(node.args[0], scope, tree))
-    for line in (PACKAGE / "knowledge/exceptions.tsv").read_text("utf-8").splitlines():
-        if not line.startswith("#") and "{" in line.rpartition("\t")[2]:
-            yield "exceptions.tsv", line.rpartition("\t")[2]
+    yield from (("exceptions.toml", e["command"]) for e in data.table("knowledge/exceptions")["exceptions"] if "{" in e.get("command", ""))
 
 
 def test_no_value_becomes_more_than_its_word():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from tests.tables import for_each
 
+from unhang import data
 from unhang.diagnosis.logs import judge_logs
+from unhang.i18n import chinese
 from unhang.knowledge import exceptions
 
 RAISED = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/srv/job/train.py", line 40, in step\n[rank3]:     loss = crit(out, y)\n'
@@ -334,11 +334,10 @@ def test_a_captured_name_is_no_command():
 
 
 def test_the_table_of_exceptions():
-    lines = list(exceptions._lines())
-    assert len(lines) >= 50 and len({tuple(line[:3]) for line in lines}) == len(lines)
-    for kind, needles, pattern, says, says_zh, command in lines:
-        kind, _, caller = kind.partition("@")
-        assert (kind == "-" or kind.isidentifier()) and caller in ("", *exceptions.CALLERS)
-        assert kind != "-" or needles != "-"
-        assert pattern == "-" or re.compile(pattern)
-        assert len(says) < 260 and says.endswith(".") and any("\u4e00" <= c <= "\u9fff" for c in says_zh) and command
+    rows = data.table("knowledge/exceptions")["exceptions"]
+    assert len(rows) >= 50 and len({(e.get("of"), e.get("needles"), e.get("pattern")) for e in rows}) == len(rows)
+    for known in rows:
+        kind, _, caller = known.get("of", "").partition("@")
+        assert (not kind or kind.isidentifier()) and caller in ("", *exceptions.CALLERS)
+        assert kind or "needles" in known
+        assert len(known["says"]) < 260 and known["says"].endswith(".") and chinese(known["says"])

@@ -1,13 +1,14 @@
-"""What to do about the exceptions that trainings raise most: the table `exceptions.tsv`, a line for each kind."""
+"""What to do about the exceptions that trainings raise most: the table `exceptions.toml`, a section for each kind."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
-from pathlib import Path
 
+from unhang import data
 from unhang.frames import Frame
+from unhang.i18n import chinese
 from unhang.knowledge.commands import command
 from unhang.model import Remedy
 from unhang.patterns import lazily
@@ -30,28 +31,16 @@ def remedy(type: str, text: str, frames: Sequence[Frame] = ()) -> Remedy | None:
     name, text = type.rpartition(".")[2], text[:_MOST_CHARS]
     inner = [f.file for f in takewhile(lambda f: not is_user_file(f.file), reversed(frames))]
     caller = next((caller for caller, files in CALLERS.items() if any(files.search(file) for file in inner)), "")
-    for kinds, needles, pattern, says, says_zh, line in _lines():
-        kind, _, called_by = kinds.partition("@")
+    for known in data.table("knowledge/exceptions")["exceptions"]:
+        kind, _, called_by = known.get("of", "").partition("@")
         # To compile every pattern would take longer than all the rest.
-        if kind not in ("-", name) or called_by not in ("", caller) or (needles != "-" and not any(needle in text for needle in needles.split("|"))):
+        if kind not in ("", name) or called_by not in ("", caller) or not any(needle in text for needle in known.get("needles", ("",))):
             continue
-        found = None if pattern == "-" else re.search(pattern, text)
-        if pattern != "-" and found is None:
-            continue
-        groups = {k: v or "" for k, v in found.groupdict().items()} if found is not None else {}
-        return Remedy(
-            id=ID,
-            says=_filled(says, groups),
-            says_zh=_filled(says_zh, groups),
-            command=None if line == "-" else command(line, **groups),
-        )
+        if (found := re.search(known.get("pattern", ""), text)) is not None:
+            groups = {k: v or "" for k, v in found.groupdict().items()}
+            says, says_zh = (_filled(template, groups) for template in (known["says"], chinese(known["says"])))
+            return Remedy(id=ID, says=says, says_zh=says_zh, command=command(known["command"], **groups) if "command" in known else None)
     return None
-
-
-def _lines() -> Iterator[list[str]]:
-    for line in Path(__file__).with_name("exceptions.tsv").read_text("utf-8").splitlines():
-        if not line.startswith("#"):
-            yield line.split("\t")
 
 
 def _filled(template: str, groups: dict[str, str]) -> str:

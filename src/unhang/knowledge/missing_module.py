@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unhang import data
 from unhang.knowledge.commands import command
 from unhang.patterns import lazily
 
@@ -18,28 +19,6 @@ _MISSING = lazily(r"^No module named '?(?P<module>[A-Za-z_][\w.]{0,120})'?")
 _SITE = lazily(r"^(?P<prefix>/.{1,200}?)/lib(?:64)?/python3\.\d+/site-packages/")
 # What torchrun says of a process that failed.
 _BINARY = lazily(r"of binary: (?P<binary>/(?:\S*/)?python[\d.]*)(?=\s|$)")
-# Packages by the module that they bring, where nobody doubts it. Of others only their owner knows: `pip install apex` installs somebody else's.
-_PACKAGES = {
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "dotenv": "python-dotenv",
-    "git": "GitPython",
-    "hydra": "hydra-core",
-    "PIL": "Pillow",
-    "pynvml": "nvidia-ml-py",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "PyYAML",
-    **{
-        name: name
-        for name in (
-            "accelerate", "bitsandbytes", "datasets", "deepspeed", "einops", "evaluate", "h5py", "jieba", "matplotlib", "nltk", "numpy", "omegaconf",
-            "pandas", "peft", "psutil", "pyarrow", "safetensors", "scipy", "sentencepiece", "tensorboard", "tiktoken", "timm", "tokenizers", "tqdm",
-            "transformers", "trl", "wandb", "webdataset",
-        )
-    },
-}  # fmt: skip
 
 
 def missing(type: str, text: str) -> str | None:
@@ -59,7 +38,7 @@ def interpreter(frames: Iterable[Frame], lines: Iterable[str] = ()) -> str | Non
 def named(remedy: Remedy, module: str, *, python: str | None, who: str, hosts: Sequence[str]) -> Remedy:
     """The remedy with what is missing, who lacks it, and where. `who` is "rank 3" or "a process"."""
     top = module.partition(".")[0]
-    package = _PACKAGES.get(top)
+    package = data.table("knowledge/packages")["packages"].get(top)
     at = f" on {', '.join(hosts[:_MAX_HOSTS])}" + (f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else "") if hosts else ""
     under = f" under {python}" if python is not None else ""
     run = python if command("{python:program}", python=python) else "python"
