@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TypeVar
+
 from unhang import data
 from unhang.text import Text
+
+K = TypeVar("K", bound=str)
 
 
 def chinese(english: str, context: str = "") -> str:
@@ -14,3 +20,29 @@ def chinese(english: str, context: str = "") -> str:
 
 def text(english: str, context: str = "") -> Text:
     return Text(english, chinese(english, context))
+
+
+class _Message(Text):
+    def __init__(self, english: str, context: str) -> None:
+        self.__dict__.update(en=english, _context=context)
+
+    @cached_property
+    def zh(self) -> str:
+        return chinese(self.en, self.__dict__["_context"]) or self.en
+
+
+def msg(english: str, context: str = "") -> Text:
+    """A text that is written in English. Its Chinese is looked up when it is first needed."""
+    return _Message(english, context)
+
+
+class Labels(dict[str, Mapping[K, str]]):
+    """Fixed words by language. A word that has no Chinese in the context has that of no context."""
+
+    def __init__(self, english: Mapping[K, str], context: str = "") -> None:
+        super().__init__(en=english)
+        self._context = context
+
+    def __missing__(self, language: str) -> Mapping[K, str]:
+        self[language] = {key: chinese(en, self._context) or chinese(en) or en for key, en in self["en"].items()}
+        return self[language]

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import polib
 import pytest
 from tests.tables import for_each
 
@@ -69,25 +68,6 @@ def test_what_its_lines_say_is_told_in_chinese_too(cause):
     told = [s for s in cause.signatures if re.sub(r"\{\w+\}", "", s.says)]
     values = lambda template: {name for _, name, _, _ in string.Formatter().parse(template) if name}  # noqa: E731
     assert [s.says for s in told if not CHINESE.search(s.says_zh) or values(s.says) != values(s.says_zh)] == []
-
-
-def strings(found):
-    """All texts in what a file of TOML holds, as they are compiled."""
-    inner = (*found, *found.values()) if isinstance(found, dict) else found if isinstance(found, (list, tuple)) else ()
-    return {found.replace("\n", " ")} if isinstance(found, str) else {s for one in inner for s in strings(one)}
-
-
-def test_no_translation_is_left_over():
-    """Each stands in the file that it is of."""
-    entries = [(e, file) for e in polib.pofile(str(data._CHINESE)) for file, _ in e.occurrences]
-    files = {file: data._ROOT.parents[1] / file for _, file in entries}
-    told = {
-        file: strings(data.Source(path).raw)
-        if path.suffix == ".toml"
-        else {n.value for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Constant)}
-        for file, path in files.items()
-    }
-    assert [e.msgid for e, file in entries if e.msgid not in told[file]] == []
 
 
 @for_each("cause", BY_ID)

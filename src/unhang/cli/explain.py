@@ -51,7 +51,7 @@ def explain(
         if cause is None:
             listed = [_described(one) for one in catalogue.load().values()]
         elif cause.strip().lower() == "unknown":
-            listed = [{"id": "unknown", "explain": {lang: labels["unknown"] for lang, labels in language.LABELS.items()}}]
+            listed = [{"id": "unknown", "explain": {lang: language.LABELS[lang]["unknown"] for lang in ("en", "zh")}}]
         else:
             listed = [_described(catalogue.get(cause))]
         told = {"schema": EXPLAIN_SCHEMA, **(listed[0] if cause is not None else {"causes": listed})}

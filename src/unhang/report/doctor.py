@@ -10,6 +10,7 @@ from rich.text import Text
 
 from unhang.diagnosis.doctor import SEVERITIES
 from unhang.facts import snapshot
+from unhang.i18n import Labels
 from unhang.model import Area, Difference, Examination, HostFinding
 from unhang.report import screen
 from unhang.report.folding import fold
@@ -26,8 +27,8 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "note": ("i", "cyan"),
 }
 _OURS = "unhang doctor --fix"
-_WORDS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+_WORDS = Labels(
+    {
         "same": "{a} and {b} do not differ in what was looked at",
         "taken": "{host}, as it was on {taken}",
         "leads_to": "leads to",
@@ -35,17 +36,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "besides": "; not looked at: {what}",
         "comma": ", ",
         "totals": "errors {error}, warnings {warning}, notes {note}; areas without fault {ok}, not wholly looked at {unknown}, not here {absent}",
-    },
-    "zh": {
-        "same": "{a} 与 {b} 在查看过的方面没有差别",
-        "taken": "{host}，采集于 {taken}",
-        "leads_to": "后果",
-        "unread": "未能查看",
-        "besides": "；未能查看：{what}",
-        "comma": "、",
-        "totals": "错误 {error}，警告 {warning}，说明 {note}；无异常的方面 {ok}，未能完全查看 {unknown}，此机器没有 {absent}",
-    },
-}
+    }
+)
 
 
 def render(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
+from unhang.i18n import Labels
 from unhang.model import Outcome, Trial
 from unhang.remedies.ladder import Told
 from unhang.report import screen
@@ -20,8 +21,8 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "inconclusive": ("?", "yellow"),
     "skipped": ("-", "dim"),
 }
-_WORDS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+_WORDS = Labels(
+    {
         "begin": "trying changes of settings, from the least to the most costly, {s:g} s at most",
         "nothing": "everything that was tested works: no setting has to be changed",
         "not-settings": "that fails before ranks talk to each other: no setting of communication is the answer",
@@ -30,18 +31,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "alone": "{what} alone",
         "cost": "cost: {cost}",
         "only-by-run": "variables alone do not bring it about: {command}",
-    },
-    "zh": {
-        "begin": "按代价从小到大尝试更改设置，最多 {s:g} 秒",
-        "nothing": "所有测试都通过：无需更改设置",
-        "not-settings": "在 rank 之间通信之前就失败了：与通信设置无关",
-        "skipped": "未测试：{why}",
-        "again": "再测一次 {what}",
-        "alone": "只用 {what}",
-        "cost": "代价：{cost}",
-        "only-by-run": "只设环境变量不够：{command}",
-    },
-}
+    }
+)
 
 
 def render_begin(limit_s: float, console: Console, *, lang: Language) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from unhang.i18n import Labels
 from unhang.report.ladder_report import Way, best_of, spread, stars_of, what
 from unhang.report.language import Language
 
-_WORDS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+_WORDS = Labels(
+    {
         "head": "what works on this machine (speed and stability as measured just now):",
         "none": "none of them: start again as it is",
         "ask": "which one? [1]: ",
@@ -17,18 +18,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "cost": "cost: {cost}",
         "step": ", {s:.3g} s/step",
         "varies": "no stars for speed: one way differs from itself more than twofold, so these speeds rank nothing",
-    },
-    "zh": {
-        "head": "本机上可行的方案（速度与稳定性为刚才实测）：",
-        "none": "都不用：按原样重新启动",
-        "ask": "选哪一个？[1]：",
-        "again": "请输入 0 到 {most} 的数字",
-        "not-measured": "未测量",
-        "cost": "代价：{cost}",
-        "step": "，每步 {s:.3g} 秒",
-        "varies": "不给速度评星：同一方案的实测相差一倍以上，这些速度不足以排名",
-    },
-}
+    }
+)
 
 
 def menu(found: Sequence[Way], *, lang: Language) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from unhang.diagnosis.rerun_command import RunCommand, again
+from unhang.i18n import Labels
 from unhang.model import Outcome, Trial, Tried
 from unhang.printable import strip_unprintable
 from unhang.probes import told
@@ -25,8 +26,8 @@ _STARS = 5
 # Small trials on a machine that others use, too, differ by half among themselves.
 _STEADY = 2.0
 _MOST_SAID = 160
-_WORDS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+_WORDS = Labels(
+    {
         "title": "What works on this machine",
         "because": "Tried because of: {cause}.",
         "conclusion": "Conclusion",
@@ -62,45 +63,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "as-it-is": "as it is",
         "step": "{s:.3g} s a step",
         "to": " to ",
-    },
-    "zh": {
-        "title": "本机上可行的方案",
-        "because": "起因：{cause}。",
-        "conclusion": "结论",
-        "failed": "失败的位置（按阶段）",
-        "failed-with": "设置：{what}；{n} 个 rank，后端 {backend}：",
-        "failed-as-is": "保持原样；{n} 个 rank，后端 {backend}：",
-        "not-reached": "未执行到：{stages}",
-        "ways": "各种方案",
-        "head": "| 方案 | 结果 | 速度 | 稳定性 | 实测 | 代价 |",
-        "passed": "可行",
-        "fails": "不可行",
-        "inconclusive": "无法判定",
-        "skipped": "未测试：{why}",
-        "not-measured": "未测量",
-        "of-trials": "{all} 次测试通过 {n} 次",
-        "dropped": "其中哪些是必需的",
-        "drop-passed": "可行",
-        "drop-failed": "不可行",
-        "drop-inconclusive": "无法判定",
-        "again": "再测一次 {what}",
-        "alone": "只用 {what}",
-        "chosen": "选定的方案",
-        "nothing": "没有：没有任何设置改动被证明在此可行。",
-        "as-is": "没有：保持原样时探测全部通过，因此也无法证明任何改动。",
-        "unseen": "探测通过",
-        "by-hand": "手动设置（每个 rank 都要）：",
-        "by-run": "或者通过 unhang run：",
-        "only-by-run": "通过 unhang run（只设环境变量不够）：",
-        "used": "各 rank 实际使用的传输方式",
-        "transports": "传输：{what}",
-        "interfaces": "网卡：{what}",
-        "took": "全部测试在本机用时 {s:.0f} 秒。",
-        "as-it-is": "保持原样",
-        "step": "每步 {s:.3g} 秒",
-        "to": " 到 ",
-    },
-}
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)

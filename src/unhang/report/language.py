@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
 from unhang.errors import UnhangError
+from unhang.i18n import Labels
 
 Language = Literal["en", "zh"]
 Sentences = tuple[tuple[str, str], ...]
 
-STANDINGS: Mapping[Language, Mapping[str, str]] = {
-    "en": {s: s for s in ("established", "likely", "possible", "not-established")},
-    "zh": {"established": "已确定", "likely": "很可能", "possible": "有可能", "not-established": "未能确定"},
-}
+STANDINGS = Labels({s: s for s in ("established", "likely", "possible", "not-established")})
 
-LABELS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+LABELS = Labels(
+    {
         "nothing": "nothing is wrong: the run ended with exit code 0",
         "unrecognised": "nothing recognised in what was read",
         "unread": "nothing recognised in the part that could be read; what the rest holds is not known",
@@ -56,44 +54,8 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
         "symptom": "symptom",
         "usual_cause": "Usual cause",
         "try": "Try",
-    },
-    "zh": {
-        "nothing": "没有问题：运行以退出码 0 结束",
-        "unrecognised": "读到的内容里没有认出任何问题",
-        "unread": "能读到的部分里没有认出任何问题；其余部分情况不明",
-        "unknown": "没有能说明原因的线索",
-        "who": "进程",
-        "where": "位置",
-        "evidence": "证据",
-        "remedy": "处理办法",
-        "also": "另外发现",
-        "symptoms": "伴随现象",
-        "contradictions": "来源之间矛盾",
-        "stacks": "各主线程所在的位置",
-        "stacks_in_logs": "日志中的调用栈（每个 rank 的最后一个）",
-        "not_examined": "未能检查",
-        "more": "另有 {n} 项",
-        "explain": "详细说明",
-        "inputs": "读取了",
-        "verify": "验证方法",
-        "job": "日志中关于任务本身的信息",
-        "timeline": "时间线（第 {attempt} 次尝试，共 {attempts} 次）",
-        "rank": "rank",
-        "ranks": "rank",
-        "on": "位于",
-        "trial": "验证",
-        "what": "是什么",
-        "why": "为什么会发生",
-        "looks": "在日志里的样子",
-        "remedies": "怎么办",
-        "mistaken_for": "容易与之混淆",
-        "sources": "来源",
-        "root": "根本原因",
-        "symptom": "伴随现象",
-        "usual_cause": "常见原因",
-        "try": "可以试试",
-    },
-}
+    }
+)
 
 # What is said of things that were not examined and never changes; the rest names what stood in a file.
 REASONS: Mapping[str, str] = {
@@ -205,7 +167,7 @@ def chosen(lang: str | None) -> Language:
     _asked = None
     if lang is None:
         return from_locale(os.environ)
-    if lang not in LABELS:
+    if lang not in get_args(Language):
         raise UnhangError(f"--lang {lang}: it is one of {', '.join(get_args(Language))}")
     _asked = cast(Language, lang)
     return _asked

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from unhang.i18n import Labels
 from unhang.model import Live, StageResult
 from unhang.probes import told
 from unhang.probes.plan import STAGES, Stage
@@ -22,24 +23,16 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "lacking": ("-", "dim"),
     "not-tested": ("?", "yellow"),
 }
-_WORDS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+_WORDS = Labels(
+    {
         "ranks": "{n} ranks",
         "rank": "1 rank",
         "not-tested": "not tested",
         "lacking": "not there: {why}",
         "logs": "what the ranks wrote: {path}",
         "python": "run with {python}",
-    },
-    "zh": {
-        "ranks": "{n} 个 rank",
-        "rank": "1 个 rank",
-        "not-tested": "未测试",
-        "lacking": "不具备：{why}",
-        "logs": "各 rank 的输出：{path}",
-        "python": "使用的 Python：{python}",
-    },
-}
+    }
+)
 
 
 class Progress:

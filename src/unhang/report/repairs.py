@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.facts.units import size
+from unhang.i18n import Labels
 from unhang.remedies import settings_file
 from unhang.remedies.cleaning import Outcome, Step
 from unhang.report import screen
@@ -17,8 +18,8 @@ from unhang.report.language import Language
 
 _SHOWN = 20
 _MARKS: Mapping[Outcome, tuple[str, str]] = {"proposed": ("→", "green"), "left": ("-", "dim"), "removed": ("✓", "green"), "refused": ("!", "yellow")}
-_WORDS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+_WORDS = Labels(
+    {
         "nothing": "nothing can be repaired without a guess",
         "would-remove": "would remove {n} segments that no process seen here uses, {size}, each once the kernel has confirmed it",
         "would-remove-one": "would remove 1 segment that no process seen here uses, {size}, once the kernel has confirmed it",
@@ -34,23 +35,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "not-written": "nothing was written",
         "nobody-asked": "nothing was changed: there is no terminal to ask on; --yes agrees beforehand",
     },
-    "zh": {
-        "nothing": "没有无需猜测就能修复的问题",
-        "would-remove": "将删除 {n} 个看不到任何进程在使用的共享内存段，共 {size}；每个都先由内核确认",
-        "would-remove-one": "将删除 1 个看不到任何进程在使用的共享内存段，{size}；先由内核确认",
-        "removed": "已删除 {all} 个中的 {n} 个共享内存段，共 {size}",
-        "would-write": "将写入 {file}，启动训练前执行 `. ./{file}`",
-        "written": "已写入 {file}；启动训练前执行 `. ./{file}`",
-        "segment": "{path}：{size}，属于 {owner}，已有 {age}",
-        "more": "另有 {n} 个",
-        "remove": "删除它们？",
-        "write": "写入这些设置？",
-        "overwrite": "文件已经存在，要覆盖吗？",
-        "not-removed": "没有删除任何内容",
-        "not-written": "没有写入任何内容",
-        "nobody-asked": "没有做任何改动：没有可以询问的终端；使用 --yes 预先同意",
-    },
-}
+    "repairs",
+)
 
 
 def question(id: str, lang: Language) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text as Shown
 
+from unhang.i18n import Labels
 from unhang.knowledge.text import THEN, Text
 from unhang.report.folding import styled
 from unhang.report.language import Language
@@ -18,8 +19,8 @@ from unhang.settings.support import reader
 PRESETS_SCHEMA = "unhang/presets/1"
 _PRESET = "preset "
 
-_WORDS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+_WORDS = Labels(
+    {
         "cost": "cost",
         "here": "here",
         "no_torch": "no torch",
@@ -38,26 +39,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "settings": "settings",
         "forms": "values: {forms}",
     },
-    "zh": {
-        "cost": "代价",
-        "here": "本机",
-        "no_torch": "没有 torch",
-        "no_nccl": "没有 NCCL",
-        "gpus": "块 GPU",
-        "reads": "{what}，读取者：{who}",
-        "refused": "本机不接受：{why}",
-        "unfit": "注意：{why}",
-        "left": "保持原样，见下",
-        "file": "来自 {path}",
-        "no_settings": "在本机不设置任何内容",
-        "sets": "设置",
-        "kept": "{name}={theirs} 已经存在，予以保留（{key} 本会设为 {ours}）",
-        "overruled": "{name}={theirs} 已经存在；{key} 将其设为 {ours}",
-        "not_set": "本机未设置：{keys}（{why}）",
-        "settings": "设置项",
-        "forms": "取值：{forms}",
-    },
-}
+    "settings",
+)
 
 _LAYERS: Mapping[Layer, Text] = {
     "communication": Text("communication", "通信"),

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text as Shown
 
 from unhang.diagnosis.redact import redact
-from unhang.i18n import chinese
+from unhang.i18n import Labels, chinese
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
@@ -30,8 +30,8 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "note": ("i", "cyan"),
 }
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
-_WORDS: Mapping[Language, Mapping[str, str]] = {
-    "en": {
+_WORDS = Labels(
+    {
         "environment": "environment",
         "nothing": "no setting of a variable that touches communication was found",
         "libraries": "looked at: {libraries}",
@@ -54,32 +54,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "hidden": "(not shown)",
         "not_examined": "not looked at",
         "totals": "variables {n}: errors {error}, warnings {warning}, notes {note}",
-    },
-    "zh": {
-        "environment": "环境",
-        "nothing": "没有找到与通信有关的变量设置",
-        "libraries": "所依据的版本：{libraries}",
-        "release": "（版本未知）",
-        "none": "此处没有安装会读取这些变量的库",
-        "reads": "由 {who} 读取",
-        "logs": "{who} 只把它写入日志",
-        "in-binary": "{who} 中有这个名称，是否读取尚不清楚",
-        "table": "核对过的表",
-        "scan": "见于 {where}",
-        "documentation": "文档",
-        "not-here": "读取它的库没有安装在此处",
-        "foreign": "由此处的表未涵盖的程序读取",
-        "unknown": "未能查明此处是否有程序读取",
-        "unknown-as-it-is": "此处是否有程序读取这个名称本身，未能查明",
-        "default": "默认：{default}",
-        "values": "取值：{values}",
-        "since": "{since} 起",
-        "removed": "{removed} 后不再有",
-        "hidden": "（不显示）",
-        "not_examined": "未能查看",
-        "totals": "共 {n} 个变量：错误 {error}，警告 {warning}，说明 {note}",
-    },
-}
+    }
+)
 
 
 def redacted(examined: Examined) -> Examined:

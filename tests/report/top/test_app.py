@@ -159,10 +159,10 @@ def test_help_comes_whole_and_goes(lang):
         seen = "\n".join(text(pilot.app))
         # What lies below goes on.
         await until(pilot, lambda: pilot.app.picture is WRONG)
-        assert all(line.strip() in seen for line in HELP[lang].splitlines())
+        assert all(line.strip() in seen for line in HELP.of(lang).splitlines())
         await pilot.press("x")
         await pilot.pause()
-        assert HELP[lang].splitlines()[0] not in "\n".join(text(pilot.app))
+        assert HELP.of(lang).splitlines()[0] not in "\n".join(text(pilot.app))
         await pilot.press("v")
         await pilot.pause()
         assert any(line.startswith(("collectives", "集合通信")) for line in text(pilot.app))

@@ -143,9 +143,9 @@ def test_both_languages_say_the_same_things():
     for lang in ("en", "zh"):
         assert set(words.STATES[lang]) == set(words.STYLES) == set(STATES) and set(words.PHASES[lang]) == set(PHASES)
         # It fits a small screen, frame included.
-        assert len(words.HELP[lang].splitlines()) <= 22 and all(cell_len(line) <= 76 for line in words.HELP[lang].splitlines())
-    for name, told in words._EVENTS.items():
-        assert fields(told["en"]) == fields(told["zh"]), name
+        assert len(words.HELP.of(lang).splitlines()) <= 22 and all(cell_len(line) <= 76 for line in words.HELP.of(lang).splitlines())
+    for name, told in words._EVENTS["en"].items():
+        assert fields(told) == fields(words._EVENTS["zh"][name]), name
 
 
 def test_where_ranks_were_last_is_among_the_events():
@@ -173,7 +173,7 @@ def test_who_ended_ranks_is_told_as_a_guess_where_it_is_one():
 
 def test_every_event_has_its_words():
     written = {kind.__name__ for kind in events.Event.__args__} - {"Pace", "Attached", "Joined", "Revised"}
-    assert written <= set(words._EVENTS)
+    assert written <= set(words._EVENTS["en"])
     for name in written:
         # Of one whose fields are another version's nothing is lost but these.
         assert words.happened(Happened(s=1.0, event=name, fields={}), "en")

@@ -141,7 +141,7 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield Static(Text(HELP[self._lang]))
+            yield Static(Text(HELP.of(self._lang)))
 
     def on_key(self, event: object) -> None:
         if getattr(event, "key", "") not in ("up", "down", "pageup", "pagedown"):

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang import fsio
+from unhang.i18n import msg
 from unhang.printable import escape
 from unhang.records.run_snapshot import Job, Rank, RunSnapshot, State
 from unhang.report import screen
@@ -44,7 +45,7 @@ _MOST_RANKS = 64
 _MOST_CALLS = 20
 _MOST_EVENTS = 10
 _MOST_LINES_OF_VERDICT = 3
-_TIME_UNKNOWN: Mapping[Language, str] = {"en": "how long it took is not known", "zh": "用时未知"}
+_TIME_UNKNOWN = msg("how long it took is not known")
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def head(picture: RunSnapshot, width: int, lang: Language, *, whole: bool = Fals
     if job.elapsed_s is not None:
         said.append(labels["took" if job.phase in ("ended", "gone") else "since"].format(t=duration(job.elapsed_s)))
     elif job.phase == "gone":
-        said.append(_TIME_UNKNOWN[lang])
+        said.append(_TIME_UNKNOWN.of(lang))
     first.append("".join(f"  {s}" for s in said))
     lines = [_fit(first, width), *(_cut(s, width) for s in _in_lines(_of_supervisor(job, lang), width))]
     if left := [r for r in picture.ranks if r.alive]:

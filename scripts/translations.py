@@ -1,0 +1,76 @@
+"""Checks the Chinese of messages. `scripts/check` calls it.
+
+    scripts/translations.py       the share that is translated; fail on what is missing, left over, fuzzy or has other values than the English
+
+What code says is found by name, `msg("...")` and `Labels({...})`; what data says is any text in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polib
+
+from unhang import data
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "unhang"
+CATALOGUE = SOURCE / "locale" / "zh_CN" / "LC_MESSAGES" / "unhang.po"
+LEAST_SHARE = 0.95
+
+
+def strings(node: Any) -> set[str]:
+    if isinstance(node, ast.AST):
+        return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    if isinstance(node, dict):
+        return strings(tuple(node.values()))
+    return {node} if isinstance(node, str) else {s for one in node for s in strings(one)} if isinstance(node, tuple | list) else set()
+
+
+def messages(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """(context, English) of what code says."""
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ("msg", "Labels")):
+        context = next((a.value for a in call.args[1:] if isinstance(a, ast.Constant)), "")
+        values = call.args[0].values if isinstance(call.args[0], ast.Dict) else call.args[:1]
+        yield from ((context, v.value) for v in values if isinstance(v, ast.Constant))
+
+
+def names(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+
+
+def problems(catalogue: list[polib.POEntry], trees: list[ast.AST], knowledge: Any) -> Iterator[str]:
+    entries = {(e.msgctxt or "", e.msgid): e for e in catalogue if not e.obsolete}
+    said = {(c if (c, en) in entries else "", en) for tree in trees for c, en in messages(tree)}
+    known = strings(knowledge).union(*map(strings, trees))
+    filled = {k.arg for t in trees for n in ast.walk(t) if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "fill" for k in n.keywords}
+    missing = sorted(en for c, en in said if (c, en) not in entries and re.search(r"[a-z]{2}", re.sub(r"\{.*?\}", "", en)))
+    print(f"zh_CN: {1 - len(missing) / max(len(said), 1):.1%} of {len(said):,} messages of code, {len(entries):,} entries")
+    if len(missing) > (1 - LEAST_SHARE) * len(said):
+        yield f"{len(missing)} messages have no Chinese, such as {missing[:3]}"
+    for entry in catalogue:
+        if entry.obsolete or entry.fuzzy or not entry.msgstr:
+            yield f"obsolete, fuzzy or empty: {entry.msgid!r}"
+        else:
+            if entry.msgid not in known:
+                yield f"nothing says it any more: {entry.msgid!r}"
+            if unknown := names(entry.msgstr) - names(entry.msgid) - filled:
+                yield f"the Chinese has other values ({', '.join(sorted(unknown))}): {entry.msgid!r}"
+
+
+def main() -> int:
+    trees: list[ast.AST] = [ast.parse(p.read_text("utf-8")) for p in sorted(SOURCE.rglob("*.py"))]
+    found = list(problems(list(polib.pofile(str(CATALOGUE))), trees, [part for name, part in data.compiled().items() if name != "zh_CN"]))
+    for line in found:
+        print(f"unhang.po: {line}", file=sys.stderr)
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
