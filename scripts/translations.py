@@ -2,7 +2,8 @@
 
     scripts/translations.py       the share that is translated; fail on what is missing, left over, fuzzy or has other values than the English
 
-What code says is found by name, `msg("...")` and `Labels({...})`; what data says is any text in it.
+What code says is found by name, `msg("...")` and `Labels({...})`; what data says is any text in it. Contexts of
+`unhang.report.language.BACKWARDS` stand in the catalogue alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import polib
 
 from unhang import data
+from unhang.report.language import BACKWARDS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "unhang"
@@ -54,10 +56,12 @@ def problems(catalogue: list[polib.POEntry], trees: list[ast.AST], knowledge: An
     print(f"zh_CN: {1 - len(missing) / max(len(said), 1):.1%} of {len(said):,} messages of code, {len(entries):,} entries")
     if len(missing) > (1 - LEAST_SHARE) * len(said):
         yield f"{len(missing)} messages have no Chinese, such as {missing[:3]}"
+    if len(entries) < len(catalogue):
+        yield f"{len(catalogue) - len(entries)} messages stand twice or are obsolete"
     for entry in catalogue:
         if entry.obsolete or entry.fuzzy or not entry.msgstr:
             yield f"obsolete, fuzzy or empty: {entry.msgid!r}"
-        else:
+        elif entry.msgctxt not in BACKWARDS:
             if entry.msgid not in known:
                 yield f"nothing says it any more: {entry.msgid!r}"
             if unknown := names(entry.msgstr) - names(entry.msgid) - filled:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TypeVar
 
 from unhang import data
@@ -22,11 +22,18 @@ def text(english: str, context: str = "") -> Text:
     return Text(english, chinese(english, context))
 
 
+@functools.cache
+def sentences(context: str) -> Mapping[str, str]:
+    """Return everything of a context, in the order of the catalogue."""
+    texts: Mapping[str, str] = data.load()["zh_CN"]
+    return {key.partition("\4")[2]: text for key, text in texts.items() if key.startswith(f"{context}\4")}
+
+
 class _Message(Text):
     def __init__(self, english: str, context: str) -> None:
         self.__dict__.update(en=english, _context=context)
 
-    @cached_property
+    @functools.cached_property
     def zh(self) -> str:
         return chinese(self.en, self.__dict__["_context"]) or self.en
 

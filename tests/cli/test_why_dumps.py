@@ -26,9 +26,9 @@ from unhang.cli import why
 from unhang.diagnosis.recorders import with_logs
 from unhang.errors import UnhangError
 from unhang.flight import digest
+from unhang.i18n import sentences
 from unhang.model import Finding, Verdict
 from unhang.records import packed as unpacking
-from unhang.report.language import REASONS
 
 DEFAULT = ("0", "default_pg")
 
@@ -75,7 +75,7 @@ def ask():
                 in_chinese(verdict["primary"]["says"], verdict["primary"]["says_zh"])
             for left in verdict["not_examined"]:
                 for part in ("what", "why"):
-                    if left[part] not in REASONS and left["what_zh"]:
+                    if left[part] not in sentences("reason") and left["what_zh"]:
                         in_chinese(left[part], left[f"{part}_zh"])
         return verdict
 

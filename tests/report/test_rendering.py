@@ -12,6 +12,7 @@ from tests.tables import for_each
 
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
+from unhang.i18n import sentences
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.report import cause_page, html, language, markdown, screen, terminal
@@ -92,7 +93,7 @@ def test_what_is_left_out_is_counted_only_where_that_saves_a_line():
 def test_reasons_that_never_change_are_translated():
     """Each is written so in the code that gives it, or the translation is never seen."""
     code = "".join(p.read_text() for p in Path(language.__file__).parents[1].rglob("*.py") if p.name != "language.py")
-    for said, chinese in language.REASONS.items():
+    for said, chinese in sentences("reason").items():
         kind = re.match(r"no log: (.*)|its gzip (data is damaged.*)", said)
         assert (kind[1] or kind[2] if kind else said) in code, said
         verdict = Verdict(primary=None, not_examined=(NotExamined(what="x", why=said),))

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
 from unhang.errors import UnhangError
-from unhang.i18n import Labels
+from unhang.i18n import Labels, sentences
 
 Language = Literal["en", "zh"]
-Sentences = tuple[tuple[str, str], ...]
 
 STANDINGS = Labels({s: s for s in ("established", "likely", "possible", "not-established")})
 
@@ -57,40 +56,12 @@ LABELS = Labels(
     }
 )
 
-# What is said of things that were not examined and never changes; the rest names what stood in a file.
-REASONS: Mapping[str, str] = {
-    "stacks, flight recorder, process states": "调用栈、flight recorder、进程状态",
-    "only logs were given; unhang run takes these before anything is ended": "只给了日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
-    "stacks, process states": "调用栈、进程状态",
-    "only logs and flight-recorder dumps were given; unhang run takes these before anything is ended": (
-        "只给了日志和 flight recorder 转储；用 unhang run 运行时，会在结束任何进程之前取得这些信息"
-    ),
-    "only flight-recorder dumps were given": "只给了 flight recorder 转储",
-    "sends and receives": "发送与接收",
-    "Gloo's flight recorder does not hold them": "Gloo 的 flight recorder 不记录它们",
-    "nothing in it was recognised: it may be a healthy log, or none of a training": "没有认出任何内容：可能是正常的日志，也可能不是训练日志",
-    "it is empty": "文件是空的",
-    "a symlink out of the directory, not followed; name it to read it": "指向目录之外的链接，未跟随；要读取请写出其名称",
-    "py-spy is not installed": "没有安装 py-spy",
-    "it is JSON without its end: it was read as it stands": "它是 JSON，但没有结尾：已按原样读取",
-    "another job; give it alone": "属于另一个任务；请单独给出",
-    "it is cut off; only what stands before the cut can be read": "文件被截断；只能读到截断之前的内容",
-    "its gzip data is damaged; only what stands before the damage can be read": "gzip 数据已损坏；只能读到损坏之前的内容",
-    "its name leads out of the archive; it was not opened": "名称指向归档之外；没有打开",
-    "it is missing: how the run ended is not known": "文件不存在：不知道运行是怎样结束的",
-    "the end of the run": "运行的结尾",
-    "the rest of the training": "训练的其余部分",
-    "it is cut off or damaged: its newest entries are lost": "文件不完整或已损坏：最新的条目已丢失",
-    "damaged": "已损坏",
-    "no log: a model checkpoint": "不是日志：模型检查点",
-    "no log: settings of a model": "不是日志：模型的设置",
-    "no log: a data file": "不是日志：数据文件",
-    "no log: binary data": "不是日志：二进制数据",
-    "no log: source code": "不是日志：源代码",
-    "no log: a record that unhang wrote": "不是日志：unhang 写的记录",
-}
-
-
+# Contexts of sentences in the catalogue that are translated from finished English: {} stands for a value, and a sentence may stand in its place.
+#   reason      of things that were not examined, whole
+#   refusal     of commands, and what they note
+#   unseen      of what could not be looked at on a machine, or is not there: a snapshot brings it in English, from any host
+#   unexamined  of what could not be looked at of a run: records and verdicts bring it in English, also those of other machines
+BACKWARDS = ("reason", "refusal", "unseen", "unexamined")
 _DEEPEST = 3
 _asked: Language | None = None
 
@@ -102,23 +73,21 @@ def refusal(said: str, lang: Language | None = None) -> str:
 
 def unseen(said: str, lang: Language) -> str:
     """What of a machine could not be looked at or is not there, and why; as it is where that is what the system said."""
-    from unhang.report.unseen import SENTENCES
-
-    return _in_chinese(said, also=SENTENCES) if lang == "zh" else said
+    return _in_chinese(said, also="unseen") if lang == "zh" else said
 
 
-def _in_chinese(said: str, depth: int = 0, *, also: Sentences = (), piecewise: bool = True) -> str:
-    """`also` are sentences beside those of `refusals`; with `piecewise` what is put together of several of them, each with where it comes from."""
-    from unhang.report.refusals import SENTENCES
+def _in_chinese(said: str, depth: int = 0, *, also: str = "", piecewise: bool = True) -> str:
+    """`also` is a context beside "refusal"; with `piecewise` what is put together of several sentences, each with where it comes from."""
     from unhang.settings.catalogue import SETTINGS
 
-    if said in REASONS:
-        return REASONS[said]
+    if (whole := sentences("reason").get(said)) is not None:
+        return whole
     title = next((setting.title_zh for setting in SETTINGS.values() if setting.title == said), None)
     if title is not None:
         return title
     # What says more by itself fits better.
-    for english, chinese in sorted((*SENTENCES, *also), key=lambda sentence: -len(sentence[0].replace("{}", ""))):
+    known = [pair for name in ("refusal", also) if name for pair in sentences(name).items()]
+    for english, chinese in sorted(known, key=lambda sentence: -len(sentence[0].replace("{}", ""))):
         # Hundreds of patterns would take longer to compile than all else.
         if not all(part in said for part in english.split("{}")):
             continue
@@ -133,7 +102,7 @@ def _in_chinese(said: str, depth: int = 0, *, also: Sentences = (), piecewise: b
     return "；".join(named or part for part, named in parts) if any(named for _, named in parts) else said
 
 
-def _piecewise(said: str, depth: int, also: Sentences) -> str:
+def _piecewise(said: str, depth: int, also: str) -> str:
     """Several reasons, each for itself, and where each comes from: "journalctl: Permission denied; dmesg: it shows nothing"."""
     if len(parts := said.split("; ")) > 1:
         return "；".join(_in_chinese(part, depth, also=also) for part in parts)
@@ -144,7 +113,7 @@ def _piecewise(said: str, depth: int, also: Sentences) -> str:
 def _named(said: str) -> str | None:
     """Something that was not examined, with the reason."""
     colons = [found.start() for found in re.finditer(": ", said)]
-    return next((f"{said[:at]}：{REASONS[said[at + 2 :]]}" for at in colons if said[at + 2 :] in REASONS), None)
+    return next((f"{said[:at]}：{found}" for at in colons if (found := sentences("reason").get(said[at + 2 :]))), None)
 
 
 def spoken() -> Language:
@@ -154,11 +123,7 @@ def spoken() -> Language:
 
 def reason(said: str, lang: Language) -> str:
     """What was not examined, or why, in a language; as it is where that is of one run only, or what the system said."""
-    if lang != "zh" or said in REASONS:
-        return REASONS[said] if lang == "zh" else said
-    from unhang.report.unexamined import SENTENCES
-
-    return _in_chinese(said, also=SENTENCES, piecewise=False)
+    return _in_chinese(said, also="unexamined", piecewise=False) if lang == "zh" else said
 
 
 def chosen(lang: str | None) -> Language:
