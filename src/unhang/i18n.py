@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from unhang import data
-from unhang.text import Text
+from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, same
+
+__all__ = ["AND", "COMMA", "NOTHING", "THEN", "Labels", "Text", "chinese", "joined", "msg", "same", "sentences"]
 
 K = TypeVar("K", bound=str)
 
@@ -29,18 +31,10 @@ def sentences(context: str) -> Mapping[str, str]:
     return {key.partition("\4")[2]: text for key, text in texts.items() if key.startswith(f"{context}\4")}
 
 
-class _Message(Text):
-    def __init__(self, english: str, context: str) -> None:
-        self.__dict__.update(en=english, _context=context)
-
-    @functools.cached_property
-    def zh(self) -> str:
-        return chinese(self.en, self.__dict__["_context"]) or self.en
-
-
-def msg(english: str, context: str = "") -> Text:
-    """A text that is written in English. Its Chinese is looked up when it is first needed."""
-    return _Message(english, context)
+def msg(english: str, context: str = "", /, **values: object) -> Text:
+    """A text that is written in English, with its Chinese from the catalogue and these values in both."""
+    text = Text(english, chinese(english, context) or english)
+    return text.fill(**values) if values else text
 
 
 class Labels(dict[str, Mapping[K, str]]):

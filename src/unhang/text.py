@@ -19,7 +19,7 @@ class Text:
     def of(self, language: str) -> str:
         return self.zh if language == "zh" else self.en
 
-    def fill(self, **values: Text | str | int) -> Text:
+    def fill(self, **values: object) -> Text:
         """The template with these values in it, each in its language."""
         sides = [{n: v.of(lang) if isinstance(v, Text) else v for n, v in values.items()} for lang in ("en", "zh")]
         return Text(self.en.format_map(sides[0]), self.zh.format_map(sides[1]))

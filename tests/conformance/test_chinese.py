@@ -1,4 +1,4 @@
-"""What is told of a run or a machine has its Chinese: beside the English (`Text`), or in the table of what a snapshot tells of what was not seen."""
+"""What is told of a run or a machine has its Chinese: beside the English (`Text`), in the catalogue (`msg`), or in a table of what was not seen."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.chinese import english
 from tests.tables import for_each
 
 import unhang
+from unhang.i18n import chinese
 from unhang.knowledge import catalogue
 from unhang.report import language
 
@@ -36,6 +37,8 @@ def texts(tree: ast.AST) -> list[tuple[str, str]]:
     """Both sides of each Text; a sentence that is said to be the same in both languages stands on both."""
     sides = [(literal(c.args[0]), literal(c.args[1])) for c in calls(tree, "Text") if len(c.args) == 2]
     sides += [(said, said) for c in calls(tree, "same") for said in [literal(c.args[0])]]
+    named = [[literal(a) or "" for a in c.args] for c in calls(tree, "msg")]
+    sides += [(names[0], chinese(*names)) for names in named]
     return [(en, zh) for en, zh in sides if en and zh]
 
 

@@ -17,7 +17,7 @@ def with_subjects(monkeypatch):
 
 
 def subject(id, collect, **more):
-    return Subject(id=id, title=id, title_zh=id, facts=int, collect=collect, summary=str, **more)
+    return Subject(id=id, title=id, facts=int, collect=collect, summary=str, **more)
 
 
 def test_what_a_collector_raises_is_told_and_hides_nothing(machine, with_subjects):

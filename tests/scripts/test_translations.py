@@ -37,3 +37,10 @@ def test_what_is_wrong_is_found():
     ):
         assert [says in line for line in found(wrong)] == [True]
     assert ["nothing says it any more" in line for line in found(told, polib.POEntry(msgid="gone", msgstr="没了"))] == [True]
+
+
+def test_chinese_in_code_is_found():
+    allowed = {path: "是" for path in CHECK["ALLOWED"] if not path.endswith("/")}
+    assert list(CHECK["in_code"]({**allowed, "knowledge/words.py": "是"})) == []
+    (new, gone) = CHECK["in_code"]({**allowed, "text.py": "", "cli/app.py": "是"})
+    assert new.startswith("cli/app.py: Chinese") and gone.startswith("text.py: has no")

@@ -17,7 +17,7 @@ from unhang.bench.records import Run
 from unhang.bench.step_times import RankFile
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import msg
 from unhang.launch import events
 from unhang.logs import nccl_lines
 from unhang.settings.runtime import COMPILE_DISABLE
@@ -157,23 +157,26 @@ def _why_equal(one: Arm, other: Arm, runs: Mapping[str, Run]) -> EqualArms | Non
     # A difference that was not asked for (a temporary directory, a port) does not count.
     if not (asked.intersection(differing) if asked else differing):
         values = ", ".join(f"{name}={a.in_force[name]}" if name in a.in_force else f"{name} not applied" for name in sorted(asked))
-        says = Text("{values} in both", "两组中都是 {values}").fill(values=values)
+        says = msg("{values} in both", values=values)
         cause = "nothing in the training uses it, or it has that value already"
         # An arm that was started with the script's own value shows no change.
         if own := sorted(asked & (a.set_by_script.keys() | b.set_by_script.keys())):
             cause = f"the script sets {', '.join(own)} itself, whatever it was started with"
             hint = "let the script keep a value that is already set: os.environ.setdefault(NAME, VALUE)"
     elif asked and all(name.startswith("NCCL_") for name in asked) and not (_may_use_nccl(a) or _may_use_nccl(b)):
-        says = Text("backend {backend} with {n} ranks reads none of {names}", "{n} 个 rank 的后端 {backend} 不读取 {names}").fill(
-            backend=a.in_force.get("backend", ""), n=a.in_force.get(WORLD_SIZE, "?"), names=", ".join(sorted(asked))
+        says = msg(
+            "backend {backend} with {n} ranks reads none of {names}",
+            backend=a.in_force.get("backend", ""),
+            n=a.in_force.get(WORLD_SIZE, "?"),
+            names=", ".join(sorted(asked)),
         )
     elif asked and all(map(_CHOOSES_TRANSPORT.fullmatch, asked)) and not OBSERVED.intersection(differing) and _knows_transports(a):
-        says = Text("by its own log, NCCL uses {used} in both", "NCCL 的日志表明，两组都使用 {used}").fill(used=a.in_force[nccl_lines.TRANSPORTS])
+        says = msg("by its own log, NCCL uses {used} in both", used=a.in_force[nccl_lines.TRANSPORTS])
         cause = "NCCL takes the first transport that works between two GPUs: P2P (NVLink, then PCIe), shared memory, the network"
         hint = "switch off in both arms what comes first: --a 'p2p=off shm=on' --b 'p2p=off shm=off'"
     else:
         return None
-    text = Text("arms {a} and {b} do not differ in anything effective: ", "{a} 和 {b} 两组实际上没有任何差别：").fill(a=one.name, b=other.name) + says
+    text = msg("arms {a} and {b} do not differ in anything effective: ", a=one.name, b=other.name) + says
     return EqualArms(text.en, says_zh=text.zh, cause=cause, hint=hint)
 
 

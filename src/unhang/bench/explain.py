@@ -9,23 +9,12 @@ from unhang.bench.comparison import Comparison
 from unhang.bench.effective_settings import OBSERVED, UNKNOWN
 from unhang.bench.records import Run
 from unhang.bench.step_breakdown import summarize
-from unhang.text import COMMA, NOTHING, Text, joined
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
-_OBSERVED = Text("{name}: {values}", "{name}：{values}")
-_ALL = Text("{value} in all arms", "各组均为 {value}")
-_ONE = Text("{value} in {arm}", "{arm} 中为 {value}")
-_LINKS = Text("the GPUs of this host are joined by {links}", "本机 GPU 之间的连接：{links}")
-_SHARES = Text(
-    "the mean step of {arm} takes {step}: {loader}{exposed} in communication that computation does not hide, {rest} in the rest; "
-    "so a faster transport can shorten a step of {arm} by at most about {exposed}",
-    "{arm} 的平均一步用时 {step}：{loader}{exposed} 为未被计算掩盖的通信，{rest} 为其余部分；因此无论传输多快，{arm} 的一步最多约缩短 {exposed}",
-)
-_LOADER = Text("{share} waiting for the data loader, ", "{share} 等待数据加载，")
-_CHANGE = Text("the mean step of {arm} differs from that of {baseline} by {step}: {parts}", "{arm} 与 {baseline} 的平均每步相差 {step}：{parts}")
 _PARTS = {
-    "loader_s": Text("data loader {time}", "数据加载 {time}"),
-    "exposed_s": Text("communication that is not hidden {time}", "未被掩盖的通信 {time}"),
-    "compute_s": Text("the rest {time}", "其余 {time}"),
+    "loader_s": msg("data loader {time}"),
+    "exposed_s": msg("communication that is not hidden {time}"),
+    "compute_s": msg("the rest {time}"),
 }
 
 
@@ -37,10 +26,10 @@ def explain(arms: Sequence[Arm], runs: Sequence[Run], comparisons: Sequence[Comp
     for name in sorted(OBSERVED):
         values = {arm: own[0].in_force.get(name, UNKNOWN) for arm, own in by_arm.items()}
         if set(values.values()) != {UNKNOWN}:
-            yield _OBSERVED.fill(name=name, values=_by_arm(values))
+            yield msg("{name}: {values}", name=name, values=_by_arm(values))
     links = {one for own in by_arm.values() for one in own[0].gpu_links}
     if links:
-        yield _LINKS.fill(links=", ".join(sorted(links)))
+        yield msg("the GPUs of this host are joined by {links}", links=", ".join(sorted(links)))
     parts = {arm: summarize(own) for arm, own in by_arm.items()}
     steps = {arm: sum(run.steps.mean_s for run in own) / len(own) for arm, own in by_arm.items()}
     first = arms[0].name
@@ -52,13 +41,19 @@ def explain(arms: Sequence[Arm], runs: Sequence[Run], comparisons: Sequence[Comp
             known = {name: _PARTS[name].fill(time=_milliseconds(b - a)) for name, (a, b) in pairs.items() if a is not None and b is not None}
             if "exposed_s" in known:
                 step = _milliseconds(steps[one.arm] - steps[first])
-                yield _CHANGE.fill(arm=one.arm, baseline=first, step=step, parts=joined(known.values(), COMMA))
+                yield msg(
+                    "the mean step of {arm} differs from that of {baseline} by {step}: {parts}",
+                    arm=one.arm,
+                    baseline=first,
+                    step=step,
+                    parts=joined(known.values(), COMMA),
+                )
 
 
 def _by_arm(values: Mapping[str, str]) -> Text:
     if len(set(values.values())) == 1:
-        return _ALL.fill(value=next(iter(values.values())))
-    return joined((_ONE.fill(value=value, arm=arm) for arm, value in values.items()), COMMA)
+        return msg("{value} in all arms", value=next(iter(values.values())))
+    return joined((msg("{value} in {arm}", value=value, arm=arm) for arm, value in values.items()), COMMA)
 
 
 def _shares(arm: str, step_s: float, parts: Mapping[str, float | None]) -> Iterator[Text]:
@@ -66,9 +61,17 @@ def _shares(arm: str, step_s: float, parts: Mapping[str, float | None]) -> Itera
     if exposed_s is None or rest_s is None:
         return
     waiting, exposed = (round((value or 0.0) / step_s * 100, 1) for value in (loader_s, exposed_s))
-    loader = NOTHING if loader_s is None else _LOADER.fill(share=f"{waiting:.1f} %")
+    loader = NOTHING if loader_s is None else msg("{share} waiting for the data loader, ", share=f"{waiting:.1f} %")
     rest = f"{max(0.0, 100 - waiting - exposed):.1f} %"
-    yield _SHARES.fill(arm=arm, step=f"{step_s * 1000:.4g} ms", loader=loader, exposed=f"{exposed:.1f} %", rest=rest)
+    yield msg(
+        "the mean step of {arm} takes {step}: {loader}{exposed} in communication that computation does not hide, {rest} in the rest; "
+        "so a faster transport can shorten a step of {arm} by at most about {exposed}",
+        arm=arm,
+        step=f"{step_s * 1000:.4g} ms",
+        loader=loader,
+        exposed=f"{exposed:.1f} %",
+        rest=rest,
+    )
 
 
 def _milliseconds(seconds: float) -> str:

@@ -29,12 +29,12 @@ from unhang.cli import settings as of_settings
 from unhang.cli.bench import need_scipy
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import RunDirError, UnhangError
+from unhang.i18n import msg
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.report import bench, language, screen, settings
 from unhang.report.bench_ranking import Ranking
 from unhang.settings.plan import Plan
-from unhang.text import Text
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Flags by which scripts take what makes up the work of a rank in a step, if [arguments] of unhang.toml does not name them.
@@ -44,7 +44,7 @@ _WORK = {
 }
 # An arm that sets an environment variable names it with this prefix.
 _VARIABLE = "env."
-_GOES_ON = Text("goes on with {command}", "继续运行 {command}")
+_GOES_ON = msg("goes on with {command}")
 # Options of a comparison that goes on: the others are those that it began with.
 _ANEW = frozenset({"--resume", "--budget", "--markdown", "--json", "--no-color"})
 

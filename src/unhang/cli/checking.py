@@ -12,7 +12,7 @@ from pathlib import Path
 from unhang import fsio
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.files.opening import MAX_BYTES
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import msg
 from unhang.printable import one_line
 from unhang.remedies import lint
 from unhang.remedies.lint.documents import Problem
@@ -22,8 +22,8 @@ _STDIN = "-"
 # What is made by a command (`<(ssh host cat FILE)`) takes a while; a named pipe may have nobody who writes.
 _PATIENCE_S = 60
 _CLEAN = {
-    False: Text("nothing wrong was found in this file", "此文件中未发现问题"),
-    True: Text("nothing wrong was found with its variables; no launcher was seen in it", "变量未发现问题；其中没有看到启动器"),
+    False: msg("nothing wrong was found in this file"),
+    True: msg("nothing wrong was found with its variables; no launcher was seen in it"),
 }
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 

@@ -15,8 +15,8 @@ from unhang import fsio
 from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor, duration
 from unhang.cli.stderr import say
+from unhang.i18n import msg
 from unhang.report import screen
-from unhang.text import Text
 
 if TYPE_CHECKING:
     from unhang.facts.host import Host
@@ -182,7 +182,7 @@ def doctor(
     if save is not None:
         _save(seen, save)
         if not to_stdout and not as_json:
-            saved = Text("saved to {file}; on any machine: {command}", "已保存到 {file}；在任何机器上：{command}")
+            saved = msg("saved to {file}; on any machine: {command}")
             say(saved.fill(file=str(save), command=f"unhang doctor --snapshot {shlex.quote(str(save))}"))
     if live:
         examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen, stderr=to_stdout))

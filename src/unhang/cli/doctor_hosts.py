@@ -16,9 +16,9 @@ from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
 from unhang.hosts import hostlist, preflight
 from unhang.hosts.hostlist import Host
+from unhang.i18n import msg
 from unhang.report import screen
 from unhang.report.language import Language
-from unhang.text import Text
 
 # What the job's libraries will be told: handed on, so that each host is judged with it, and a training has it.
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "RCCL_", "UCX_", "CUDA_VISIBLE_DEVICES", "HF_", "OMP_", "PYTHONPATH", "UNHANG_")
@@ -75,7 +75,7 @@ def examine(
             fsio.write_named(exclude, "".join(f"{name}\n" for name in result.bad).encode())
         except OSError as e:
             raise UnhangError(f"cannot write {exclude}: {e.strerror}") from e
-        say(Text("{n} hosts to leave out: {file}", "需排除的主机 {n} 台：{file}").fill(n=len(result.bad), file=str(exclude)))
+        say(msg("{n} hosts to leave out: {file}", n=len(result.bad), file=str(exclude)))
     if as_json:
         json_errors.print_json(result)
     else:

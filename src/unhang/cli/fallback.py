@@ -19,7 +19,7 @@ from unhang.cli import own_steps as of_own_steps
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.launch import command as commands
 from unhang.launch import events
 from unhang.launch.attempt import Result
@@ -179,10 +179,7 @@ class Fallback:
             return None
         self.outcome = found.outcome
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.found_s))
-        says = Text(
-            "{what} is what this job got on with here on {day} (unhang run --forget forgets it)",
-            "此任务曾于 {day} 在本机以 {what} 正常运行（用 unhang run --forget 可忘记）",
-        ).fill(what=_named(found.outcome), day=day)
+        says = msg("{what} is what this job got on with here on {day} (unhang run --forget forgets it)", what=_named(found.outcome), day=day)
         return self._changed(found.outcome, says)
 
     def after(self, result: Result, tell: Tell, cancelled: Callable[[], bool]) -> Changed | None:
@@ -202,8 +199,8 @@ class Fallback:
             is_gone = self._memory.forget(self._keyed()) is not None
             self._in_force = False
             if not (answerable and self.outcome.remembered):
-                back = Text("taken back, and forgotten", "已撤回并忘记") if is_gone else Text("taken back", "已撤回")
-                failed = Text("with {what} it failed before its first step: {back}", "以 {what} 训练在第一步之前失败：{back}")
+                back = msg("taken back, and forgotten") if is_gone else msg("taken back")
+                failed = msg("with {what} it failed before its first step: {back}")
                 self._note(failed.fill(what=_named(self.outcome), back=back))
                 self.outcome = replace(
                     self.outcome,
@@ -214,8 +211,8 @@ class Fallback:
                 )
                 self._write(self.outcome)
                 return Changed(environ=self._environ, command=self._command)
-            back = Text("forgotten", "已忘记") if is_gone else Text("taken back", "已撤回")
-            failed = Text("with {what} it failed all the same: that is {back}", "以 {what} 训练仍然失败：{back}")
+            back = msg("forgotten") if is_gone else msg("taken back")
+            failed = msg("with {what} it failed all the same: that is {back}")
             self._note(failed.fill(what=_named(self.outcome), back=back))
             self.outcome = None
             assert verdict is not None
@@ -273,7 +270,7 @@ class Fallback:
             return None
         if not self.outcome.chosen:
             says = Text(self.outcome.says, self.outcome.says_zh or self.outcome.says)
-            self._note(says + Text("; nothing is changed", "；没有更改任何设置"))
+            self._note(says + msg("; nothing is changed"))
             return None
         self._unproven = True
         # Now, while nothing is watched: it looks at the machine.
@@ -286,13 +283,14 @@ class Fallback:
     def _interrupted(self, outcome: Outcome) -> Text:
         """What a Ctrl-C leaves behind: an hour later nobody knows what had passed by then."""
         passed = [f"{ladder.named(w.trials[0].choice)} ({w.passed}x)" for w in ladder_report.ways(outcome, "en") if w.passed and w.trials[0].choice]
-        said = Text("nothing had passed until then", "此前没有任何设置通过")
+        said = msg("nothing had passed until then")
         if passed:
-            said = Text("until then {passed} had passed", "此前 {passed} 已通过").fill(passed=", ".join(passed))
-        return Text(
+            said = msg("until then {passed} had passed", passed=", ".join(passed))
+        return msg(
             "interrupted while settings were tried; nothing is changed: {said}; what was tried is in {path}",
-            "测试设置时被中断；没有更改任何设置：{said}；测试过的内容见 {path}",
-        ).fill(said=said, path=str(self._rundir.solution_report))
+            said=said,
+            path=str(self._rundir.solution_report),
+        )
 
     def _hint(self, verdict: Verdict) -> None:
         """Once, where it would be tried."""
@@ -322,7 +320,7 @@ class Fallback:
             again = trial.run(bench, choice, limit_s=max(_LEAST_S, until - time.monotonic()))
             outcome = replace(outcome, dropping=(*outcome.dropping, again))
             said = ladder.named(choice)
-            self._tell(_event("dropping", Text(f"{said}, once more", f"再测一次 {said}"), again))
+            self._tell(_event("dropping", msg("{said}, once more", said=said), again))
             if again.outcome == "passed":
                 done = applied(choice, bench.installed, launcher=bench.launcher)
                 return replace(
@@ -459,7 +457,7 @@ class Fallback:
             self._tell(_event(tried.id, Text(tried.title, tried.title_zh), tried.trial, Text(tried.skipped, tried.skipped_zh)))
         elif told.dropping is not None:
             said = ladder.named(told.dropping.choice)
-            title = Text(f"{said}, once more", f"再测一次 {said}") if told.again else Text(f"{said} alone", f"只用 {said}")
+            title = msg("{said}, once more", said=said) if told.again else msg("{said} alone", said=said)
             self._tell(_event("dropping", title, told.dropping))
 
     def _write(self, outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from unhang import fsio
 from unhang.diagnosis import rerun_command
 from unhang.errors import EXIT_INTERRUPTED, UnhangError
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import Text, msg, same
 from unhang.launch import terminate
 from unhang.launch.command import resolve
 from unhang.model import Finding, Steps
@@ -42,12 +42,12 @@ _LEAST_S = 10.0
 
 
 def _no_step(limit_s: float) -> Steps:
-    says = Text("the command took no optimizer step within {s} s", "该命令在 {s} 秒内没有完成任何优化器步骤").fill(s=f"{limit_s:g}")
+    says = msg("the command took no optimizer step within {s} s", s=f"{limit_s:g}")
     return Steps(exitcode=0, says=says.en, says_zh=says.zh)
 
 
 def _too_little_time(left_s: float) -> Text:
-    return Text(f"of the whole time only {left_s:.0f} s were left for the command", f"总时间只剩 {left_s:.0f} 秒，不足以运行命令")
+    return msg("of the whole time only {left_s:.0f} s were left for the command", left_s=left_s)
 
 
 def words(command: str, *, python: str, environ: Mapping[str, str]) -> list[str]:
@@ -157,20 +157,20 @@ def _steps(out: bytes, exitcode: int, err: str, choice: Choice, *, over: bool, l
     if "steps" not in told:
         if over:
             return _no_step(limit_s)
-        return _not_run(same(" ".join(err.split())[-_KEPT:]) or Text("exit code {n}", "退出码 {n}").fill(n=exitcode))
+        return _not_run(same(" ".join(err.split())[-_KEPT:]) or msg("exit code {n}", n=exitcode))
     steps, rate = int(told["steps"] or 0), told.get("steps_per_s")
     step_s = round(1 / rate, 6) if rate else None
     if over and exitcode == EXIT_INTERRUPTED:
         return Steps(exitcode=0, steps=steps, step_s=step_s) if steps else _no_step(limit_s)
     primary = (told.get("verdict") or {}).get("primary") if exitcode else None
     found = msgspec.convert(primary, Finding) if primary else None
-    said = Text("", "") if found is None else Text(f"{found.cause}: {found.says}", f"{found.cause}：{found.says_zh or found.says}")
+    said = Text("", "") if found is None else msg("{cause}: {says}", cause=found.cause, says=found.says, value=found.says_zh or found.says)
     if not steps and (exitcode in _NOT_STARTED or (found is not None and ladder_steps.beyond_settings(found, choice))):
-        return Wrong(why=said if said.en else Text(f"exit code {exitcode}", f"退出码 {exitcode}"))
+        return Wrong(why=said if said.en else msg("exit code {exitcode}", exitcode=exitcode))
     if not steps and found is not None and found.cause == "config-error":
         return _not_run(said)
     return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=said.en, says_zh=said.zh)
 
 
 def _not_run(why: Text) -> Text:
-    return Text("the command cannot be run so: {why}", "命令无法这样运行：{why}").fill(why=why)
+    return msg("the command cannot be run so: {why}", why=why)

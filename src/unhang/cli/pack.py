@@ -15,8 +15,8 @@ from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor, duration
 from unhang.cli.stderr import say
 from unhang.errors import EXIT_FOUND, EXITS_INTERRUPTED, UnhangError
+from unhang.i18n import Text, msg, same
 from unhang.report import screen
-from unhang.text import Text, same
 
 _Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
 _Projects = Annotated[list[Path] | None, typer.Option("--project", metavar="DIR", help="Take this directory along; may be given several times.")]
@@ -32,8 +32,7 @@ _Limit = Annotated[
     float, typer.Option("--limit", parser=duration(1), metavar="TIME", help="How long one import or one script may take.", show_default="2m")
 ]
 
-_NOTHING_LEFT = Text("interrupted: nothing unfinished is left; the same command starts again", "已中断：没有留下未完成的内容；重新执行同一命令即可")
-_GOES_ON = Text("interrupted: hosts keep what they have; the same command goes on", "已中断：各主机保留已收到的内容；执行同一命令会接着进行")
+_NOTHING_LEFT = msg("interrupted: nothing unfinished is left; the same command starts again")
 
 
 def register(app: typer.Typer) -> None:
@@ -116,10 +115,10 @@ def load(
         pack.findings(loaded.findings, screen.console(), chosen)
         again = f"unhang pack verify {shlex.quote(str(dest))}"
         said = {
-            "loaded": Text(f"{dest} is in its place; {again} proves it", f"{dest} 已就位；可用 {again} 验证"),
-            "replaced": Text(f"{dest} was replaced; {again} proves it", f"{dest} 已替换；可用 {again} 验证"),
-            "unchanged": Text(f"{dest} is what {file} holds already: nothing was done", f"{dest} 已与 {file} 一致：未作改动"),
-            "refused": Text("nothing was written", "未写入任何内容"),
+            "loaded": msg("{dest} is in its place; {again} proves it", dest=dest, again=again),
+            "replaced": msg("{dest} was replaced; {again} proves it", dest=dest, again=again),
+            "unchanged": msg("{dest} is what {file} holds already: nothing was done", dest=dest, file=file),
+            "refused": msg("nothing was written", "pack"),
         }
         screen.echo(said[loaded.state].of(chosen))
     if loaded.state == "refused":
@@ -146,7 +145,7 @@ def verify(
 
     chosen = language.chosen(lang)
     if repair and not verification.repair(dest):
-        say(Text(f"{dest} was not moved: --repair has nothing to rewrite", f"{dest} 没有被移动过：--repair 没有可改写的内容"))
+        say(msg("{dest} was not moved: --repair has nothing to rewrite", dest=dest))
     found = verification.verify(dest, limit_s=limit)
     if as_json:
         json_errors.print_json(found)
@@ -220,7 +219,7 @@ def send(
         raise UnhangError(f"{wrong} is no host", hint=f"--ssh '{wrong} ...' passes options to ssh")
     words = [word for given in option or () for word in shlex.split(given)]
     extras = packer.Extras(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
-    with _interruptible(_GOES_ON), packer.stock(env, extras) as taken:
+    with _interruptible(msg("interrupted: hosts keep what they have; the same command goes on")), packer.stock(env, extras) as taken:
         for says in pack.ignored(taken.ignored):
             say(says)
         results = transfer.send(

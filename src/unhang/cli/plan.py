@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from unhang.bench.hardware import Limit
+    from unhang.i18n import Text
     from unhang.launch.command import Command
     from unhang.plan.memory_model import Tracked
     from unhang.plan.model_shape import Shape
     from unhang.plan.recommend import Machine, Plan, Row
     from unhang.plan.training import Strategy, Training
     from unhang.report.plan import Calibration
-    from unhang.text import Text
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 SCHEMA = "unhang/plan/1"
@@ -97,12 +97,12 @@ def plan(
     """
     from unhang.cli import export, training_command
     from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.i18n import msg
     from unhang.launch import command as commands
     from unhang.plan import exported, recommend, training
     from unhang.plan.model_shape import Unshaped
     from unhang.report import language
     from unhang.report import plan as report
-    from unhang.text import Text
 
     chosen = language.chosen(lang)
     if calibrate and model is not None and (params is not None or layers is not None):
@@ -143,8 +143,7 @@ def plan(
     strategies = training.strategies(asked, offload, strategy)
     training.check_word("--form", form, exported.FORMS)
     machine = _machine(asked, _size("--gpu-memory", gpu_memory), _size("--host-memory", host_memory), cpus, gpus)
-    with _progress(chosen, Text("building the model and counting it on fake tensors (not with --closed-form)",
-                                "正在构建模型并在假张量上统计（--closed-form 不做）")):  # fmt: skip
+    with _progress(chosen, msg("building the model and counting it on fake tensors (not with --closed-form)")):
         python = run.python if run is not None else python
         tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, shape, asked, strategies, python)
     name = model or (shape.name if shape is not None else "")
@@ -246,8 +245,8 @@ def _gpus() -> tuple[int, ...]:
 def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, cpus: float | None, gpus: tuple[int, ...]) -> Machine:
     from unhang.facts import limits, memory, snapshot
     from unhang.facts.host import Host
+    from unhang.i18n import msg
     from unhang.plan.recommend import Machine
-    from unhang.text import Text
 
     # With --gpu-memory another machine is planned for, of which nothing is known.
     seen = snapshot.take(Host(), only=("memory", "limits")) if gpu_bytes is None else None
@@ -256,12 +255,12 @@ def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, cpu
     cpus = cpus if cpus is not None else of_limits.cpus if of_limits is not None else None
     links = _links(asked) if gpus else None
     if gpu_bytes is not None:
-        origin = Text("--gpu-memory", "--gpu-memory")
+        origin = msg("--gpu-memory")
     elif gpus:
-        gpu_bytes, origin = min(gpus), Text("the smallest GPU of this machine", "本机最小的 GPU")
+        gpu_bytes, origin = min(gpus), msg("the smallest GPU of this machine")
     else:
         gpu_bytes = free // asked.ranks_here if free is not None else None
-        origin = Text("no GPU here: its share of the host's free memory", "本机没有 GPU：主机空闲内存中的一份")
+        origin = msg("no GPU here: its share of the host's free memory")
     return Machine(
         device_bytes=gpu_bytes,
         host_bytes=free,
@@ -287,9 +286,9 @@ def _tracked(
 ) -> tuple[Tracked | None, list[Text]]:
     """What torch counted, and a note for what it could not, where the closed form stands in. Raises UnhangError where that cannot."""
     from unhang.errors import UnhangError
+    from unhang.i18n import msg
     from unhang.launch import command as commands
     from unhang.plan import model_file, tracked
-    from unhang.text import Text
 
     config = model_file.config(Path(model)) if model is not None and callable_name is None else None
     if callable_name is None and config is None:
@@ -302,7 +301,7 @@ def _tracked(
     except UnhangError as e:
         if shape is None:
             raise
-        return None, [Text(f"{e}: closed form", f"{e.says_zh}：改用闭式公式")]
+        return None, [msg("{e}: closed form", e=e, says_zh=e.says_zh)]
     is_text = bool(found.sample) and all(kind == "tokens" for kind, _ in found.sample)
     if not found.activations and not (shape is not None and is_text):
         raise UnhangError(
@@ -310,17 +309,25 @@ def _tracked(
             says_zh=f"模型有 {found.counts.parameters:,} 个参数，但 torch 无法统计其激活值：{found.failed}",
             hint="unhang plan MODULE:CALLABLE, which returns the model and its inputs",
         )
-    what = Text("FSDP2", "FSDP2") if found.activations else Text("activations", "激活值")
-    notes = [] if found.failed is None else [what + Text(f" by closed form: {found.failed}", f"改用闭式公式：{found.failed}")]
+    what = msg("FSDP2") if found.activations else msg("activations")
+    notes = [] if found.failed is None else [what + msg(" by closed form: {failed}", failed=found.failed)]
     if found.dropped:
         dropped = ", ".join(found.dropped)
-        notes.append(Text(f"{dropped}: counted as 0, since {asked.attention} attention on GPUs keeps no scores for it; --attention eager counts it",
-                          f"{dropped}：按 0 统计，因为 GPU 上的 {asked.attention} 注意力不为它保留分数；--attention eager 会计入"))  # fmt: skip
+        notes.append(
+            msg(
+                "{dropped}: counted as 0, since {attention} attention on GPUs keeps no scores for it; --attention eager counts it",
+                dropped=dropped,
+                attention=asked.attention,
+            )
+        )
     if found.attention == "eager" and asked.attention != "eager":
-        notes.append(Text(f"this model has no sdpa attention in transformers: counted with its own, which keeps more than {asked.attention}",
-                          f"transformers 中该模型没有 sdpa 注意力：按其自身的实现统计，比 {asked.attention} 保留更多"))  # fmt: skip
+        notes.append(
+            msg(
+                "this model has no sdpa attention in transformers: counted with its own, which keeps more than {attention}", attention=asked.attention
+            )
+        )
     if callable_name is not None and (asked.checkpointing or asked.attention != "sdpa"):
-        notes.append(Text("--checkpointing and --attention are left to the code of the model", "--checkpointing 与 --attention 由模型自身的代码决定"))
+        notes.append(msg("--checkpointing and --attention are left to the code of the model"))
     return found, notes
 
 

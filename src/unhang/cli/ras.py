@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.cli.stderr import say
-from unhang.text import Text
+from unhang.i18n import msg
 
 if TYPE_CHECKING:
     from unhang.diagnosis.ras import Told
@@ -75,9 +75,7 @@ def _asked(where: Address, apart_s: float, *, quiet: bool) -> list[Told]:
     for again in (False, True) if apart_s else (False,):
         if again:
             if not quiet:
-                asked = Text(
-                    "{where} answered; asking again in {s} s, to see whether anything moves", "{where} 已应答；{s} 秒后再问一次，看是否有变化"
-                )
+                asked = msg("{where} answered; asking again in {s} s, to see whether anything moves")
                 say(asked.fill(where=str(where), s=f"{apart_s:g}"))
             time.sleep(apart_s)
         answer = fetch(where)

@@ -22,6 +22,7 @@ from unhang.cli.fallback import Fallback, Mode
 from unhang.cli.stderr import say
 from unhang.diagnosis.rerun_command import RunCommand
 from unhang.errors import EXITS_INTERRUPTED, RunDirError, UnhangError
+from unhang.i18n import msg
 from unhang.launch import command as commands
 from unhang.launch import environment, events, patience, supervise
 from unhang.launch.attempt import Options
@@ -31,7 +32,6 @@ from unhang.remedies import ladder
 from unhang.report import language, markdown, screen, terminal
 from unhang.report.console import Console
 from unhang.report.live_line import Live
-from unhang.text import Text
 
 if TYPE_CHECKING:
     from unhang.settings.configuration import Configuration
@@ -104,7 +104,7 @@ def run(request: Request) -> None:
     except SystemExit as e:
         if e.code in EXITS_INTERRUPTED and not beginning.over:
             beginning.undo()
-            say(Text("interrupted before the training began", "训练开始之前被中断"))
+            say(msg("interrupted before the training began"))
         raise
 
 
@@ -297,7 +297,7 @@ def write_report(rundir: RunDir, verdict: Verdict) -> None:
     except KeyboardInterrupt:
         return
     except Exception as e:
-        say(Text("no {file}: {error}", "没有写出 {file}：{error}").fill(file=str(rundir.report_html), error=f"{type(e).__name__}: {e}"))
+        say(msg("no {file}: {error}", file=str(rundir.report_html), error=f"{type(e).__name__}: {e}"))
 
 
 def write_verdict_for_pod(outcome: supervise.Outcome) -> None:

@@ -14,7 +14,7 @@ from unhang.cli.stderr import say_once
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.settings import catalogue, choosing, configuration, support
@@ -27,14 +27,8 @@ from unhang.settings.plan import Plan
 from unhang.settings.setting import Applied, Installed, Value, worded
 
 _NAMED_BY_OPTION = "activate it, or name its Python with --python PATH"
-_GUESSED = Text(
-    "which Python {command} starts is not known here, nor its torch ({python} has none): settings are spelt for current releases{taken}; "
-    "--python PATH names it",
-    "无法得知 {command} 会启动哪个 Python 及其中的 torch（{python} 中没有）：设置按当前版本写出{taken}；可用 --python PATH 指定",
-)
 # Nobody tells of a variable that nobody reads.
-_BY_HOOK = Text(", it is told where a rank does not take {keys}", "，如有 rank 未采用 {keys} 会另行说明")
-_BY_VARIABLES = Text(", whether ranks read the variables of {keys} is not known", "，rank 是否读取 {keys} 的变量则无从得知")
+_BY_HOOK = msg(", it is told where a rank does not take {keys}")
 _NOT_LOOKED_AT = snapshot.Snapshot(host="", taken="")
 
 
@@ -114,7 +108,13 @@ def plan(
             hint=(by_path if command.python_from == "command" else _NAMED_BY_OPTION) if lacks_torch else planning.instead_of(first),
         )
     if is_guessed and found.applied.spelled:
-        said = _GUESSED.fill(command=Path(command.argv[0]).name, python=command.python, taken=_taken(found.applied))
+        said = msg(
+            "which Python {command} starts is not known here, nor its torch ({python} has none): settings are spelt for current releases{taken}; "
+            "--python PATH names it",
+            command=Path(command.argv[0]).name,
+            python=command.python,
+            taken=_taken(found.applied),
+        )
         found = replace(found, remarks=(*found.remarks, said))
     return _checked_interfaces(command, found, environ)
 
@@ -123,7 +123,14 @@ def _taken(applied: Applied) -> Text:
     """What is known of settings that a Python which nobody knows is started with."""
     hooked = [key for key, one in applied.spelled.items() if not one.env.keys().isdisjoint(protocol.WISHES)]
     others = [key for key, one in applied.spelled.items() if key not in hooked and one.env]
-    return joined((said.fill(keys=joined(map(same, keys), COMMA)) for said, keys in ((_BY_HOOK, hooked), (_BY_VARIABLES, others)) if keys), NOTHING)
+    return joined(
+        (
+            said.fill(keys=joined(map(same, keys), COMMA))
+            for said, keys in ((_BY_HOOK, hooked), (msg(", whether ranks read the variables of {keys} is not known"), others))
+            if keys
+        ),
+        NOTHING,
+    )
 
 
 def _of_today(seen: Installed, launcher: str) -> Installed:
@@ -153,7 +160,8 @@ def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str
         )
     said_zh = f"{one.origin} interface：本机没有 {', '.join(missing)}（本机的网卡：{listed}）"
     return replace(
-        found, remarks=(*found.remarks, Text(f"{said} (it has {listed}): a rank that starts here fails", f"{said_zh}：在此启动的 rank 会失败"))
+        found,
+        remarks=(*found.remarks, msg("{said} (it has {listed}): a rank that starts here fails", said=said, listed=listed, said_zh=said_zh)),
     )
 
 

@@ -12,8 +12,8 @@ import typer
 
 from unhang.cli.options import Lang, NoColor, duration
 from unhang.cli.stderr import say
+from unhang.i18n import NOTHING, msg
 from unhang.report import screen
-from unhang.text import NOTHING, Text
 
 if TYPE_CHECKING:
     from unhang.records.run_follower import Looker
@@ -60,7 +60,7 @@ def top(
     path = _run_dir(run_dir)
     looker = _looker(path)
     if not (once or as_json) and not _is_terminal():
-        say(Text("this is no terminal: one picture, as of --once", "这里不是终端：只显示一次，如同 --once"))
+        say(msg("this is no terminal: one picture, as of --once"))
         once = True
     if once or (as_json and not follow):
         picture = looker.look()
@@ -97,8 +97,8 @@ def _run_dir(given: str | None) -> Path:
         raise RunDirError(f"cannot read {one_line(str(e.filename or path))}: {e.strerror or e}", cause=why_unreadable(e)) from e
     if runs:
         if given is None or len(runs) > 1:
-            others = Text(", the newest of {n} runs", "，它是 {n} 次运行里最新的").fill(n=len(runs)) if len(runs) > 1 else NOTHING
-            say(Text("showing {run}{others}", "正在显示 {run}{others}").fill(run=one_line(str(runs[-1])), others=others))
+            others = msg(", the newest of {n} runs", n=len(runs)) if len(runs) > 1 else NOTHING
+            say(msg("showing {run}{others}", run=one_line(str(runs[-1])), others=others))
         return runs[-1]
     if given is None:
         raise RunDirError("there is no run here", cause="unhang run makes run directories as runs/<name>-<time>/", hint="unhang top RUN_DIR")

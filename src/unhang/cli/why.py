@@ -14,8 +14,8 @@ from unhang.cli import json_errors, unpacking
 from unhang.cli.options import Lang, NoColor
 from unhang.cli.stderr import say
 from unhang.cli.why_outputs import Beside, check_bundle, check_report, write_report
+from unhang.i18n import NOTHING, Text, msg
 from unhang.report import screen
-from unhang.text import NOTHING, Text
 
 if TYPE_CHECKING:
     from unhang.cli.unpacking import Given
@@ -91,7 +91,7 @@ def why(
         raise UnhangError("--json and --markdown: choose one")
     chosen = language.chosen(lang)
     if not paths and not ras and _is_fed():
-        say(Text("reading standard input", "正在读取标准输入"))
+        say(msg("reading standard input"))
         paths = ["-"]
     if bool(paths) == bool(ras):
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint=f"unhang why {'runs' if fsio.is_dir('runs') else 'train.log'}")
@@ -193,7 +193,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     alone = Path(paths[0]) if len(paths) == 1 else None
     holding = RunDir.holding(alone) if alone is not None and fsio.exists(alone) and not RunDir.is_one(alone) else None
     if holding is not None and alone is not None and not holding.is_log(alone):
-        part = Text("{path} is part of the run directory {run}: judging that", "{path} 是运行目录 {run} 的一部分：正在判断后者")
+        part = msg("{path} is part of the run directory {run}: judging that")
         say(part.fill(path=one_line(str(alone)), run=_shortest(holding.path)))
         incident = incident or holding.incident_of(alone)
         paths, alone = [str(holding.path)], holding.path
@@ -208,7 +208,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
         rundir = RunDir.open(Path(rundirs[0]))
         if rundir.path != Path(rundirs[0]):
-            kept = Text("{run} was full: judging what was kept in {there}", "{run} 已写满：正在判断保存在 {there} 的记录")
+            kept = msg("{run} was full: judging what was kept in {there}")
             say(kept.fill(run=one_line(rundirs[0]), there=one_line(str(rundir.path))))
         verdict = judge(rundir, number=incident)
         beside.take_run(rundir, verdict, incident)
@@ -216,7 +216,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     if runs:
         return _newest(runs, paths[0], incident, beside), None
     if "-" in paths and sys.stdin.isatty():
-        say(Text("reading standard input; end it with Ctrl-D", "正在读取标准输入；按 Ctrl-D 结束"))
+        say(msg("reading standard input; end it with Ctrl-D"))
     from unhang.logs.discovery import find
 
     found = find(paths)
@@ -228,10 +228,10 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         if holding is not None:
             run = _shortest(holding.path)
             # Of one without incidents these logs may be all there is: whoever comes from there is not sent back.
-            more = Text(", which has no record of an incident", "，其中没有 incident 的记录")
+            more = msg(", which has no record of an incident")
             if holding.incident_numbers():
-                more = Text(", which knows more: {again}", "，后者知道得更多：{again}").fill(again=f"unhang why {fsio.as_argument(run)}")
-            belongs = Text("{path} is part of the run directory {run}{more}", "{path} 是运行目录 {run} 的一部分{more}")
+                more = msg(", which knows more: {again}", again=f"unhang why {fsio.as_argument(run)}")
+            belongs = msg("{path} is part of the run directory {run}{more}")
             say(belongs.fill(path=one_line(paths[0]), run=run, more=more))
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
         if holding is not None and alone is not None:
@@ -259,7 +259,7 @@ def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | 
     _refuse_attempt(attempt, name)
     archive = STDIN if name == "-" else name
     newest = unpacked.runs[-1]
-    judging = Text("judging the run directory {run}{others}", "正在判断运行目录 {run}{others}")
+    judging = msg("judging the run directory {run}{others}")
     say(judging.fill(run=newest.name, others=_of_several(len(unpacked.runs), one_line(archive))))
     verdict = judge_packed(unpacked, archive, number=incident)
     beside.take_run(RunDir(newest.path), verdict, incident)
@@ -268,7 +268,7 @@ def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | 
 
 def _of_several(count: int, where: str) -> Text:
     """ ", the newest of 3 runs in runs", NOTHING of a single one."""
-    return Text(", the newest of {n} runs in {where}", "，它是 {where} 中 {n} 次运行里最新的").fill(n=count, where=where) if count > 1 else NOTHING
+    return msg(", the newest of {n} runs in {where}", n=count, where=where) if count > 1 else NOTHING
 
 
 def _shortest(path: Path) -> str:
@@ -337,7 +337,7 @@ def _judge_logs(paths: list[str], found: Discovered, attempt: int | None, *, qui
     with reading(quiet=quiet) as progress:
         judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress, found=found, recorded=recorded)
     if judged.attempts > 1 and not quiet:
-        attempt_of = Text("attempt {n} of {all} (--attempt N for another one)", "第 {n} 次尝试（共 {all} 次；其他的用 --attempt N）")
+        attempt_of = msg("attempt {n} of {all} (--attempt N for another one)")
         say(attempt_of.fill(n=judged.attempt, all=judged.attempts))
     return judged
 
@@ -347,7 +347,7 @@ def _newest(runs: list[Path], folder: str, incident: int | None, beside: Beside)
     from unhang.printable import one_line
     from unhang.records.rundir import RunDir
 
-    judging = Text("judging {run}{others}", "正在判断 {run}{others}")
+    judging = msg("judging {run}{others}")
     say(judging.fill(run=one_line(str(runs[-1])), others=_of_several(len(runs), one_line(folder))))
     verdict = judge_newest(runs, Path(folder), number=incident)
     beside.take_run(RunDir(runs[-1]), verdict, incident)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from unhang import fsio
 from unhang.cli.stderr import say
+from unhang.i18n import Text, joined, msg
 from unhang.report import language
-from unhang.text import Text, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,18 +101,13 @@ class Beside:
         except OSError as e:
             self.failed = UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz")
             return
-        wrote = Text("wrote {name}: {n} files, {size}", "已写入 {name}：{n} 个文件，{size}")
+        wrote = msg("wrote {name}: {n} files, {size}")
         say(wrote.fill(name=name, n=len(written.names), size=_size(size)))
-        say(
-            Text(
-                "credentials are hidden in it; hosts, paths and lines of code are not: look before you send it",
-                "其中的凭据已隐藏；主机、路径和代码行没有隐藏：发送之前请先查看",
-            )
-        )
+        say(msg("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it"))
         for left in written.left_out:
             pairs = ((left.what, left.what_zh), (left.why, left.why_zh))
             said = (Text(en, zh or language.reason(en, "zh")) for en, zh in pairs)
-            say(Text("left out of it: {told}", "没有包含：{told}").fill(told=joined(said, Text(": ", "："))))
+            say(msg("left out of it: {told}", told=joined(said, msg(": "))))
 
 
 def _size(size: int) -> str:
@@ -170,4 +165,4 @@ def write_report(path: Path, verdict: Verdict, scene: Scene | None, lang: Langua
         fsio.write_named(path, page)
     except OSError as e:
         raise UnhangError(f"cannot write the report {named}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
-    say(Text("wrote {path}", "已写入 {path}").fill(path=named))
+    say(msg("wrote {path}", path=named))

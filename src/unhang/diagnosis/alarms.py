@@ -10,7 +10,7 @@ from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import words
 from unhang.knowledge.caught_exceptions import STEPS, that_ended_something
 from unhang.knowledge.cause import filled
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import msg
 from unhang.logs import trailing_lines
 from unhang.logs.alarms import CRASHES, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
 from unhang.model import Evidence, Finding
@@ -37,12 +37,12 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     evidence += [e.at.evidence() for e in ended]
     if not evidence:
         return None
-    says = Text("something failed, and no signature known here names the cause", "有失败，但没有已知的特征能说明原因")
+    says = msg("something failed, and no signature known here names the cause")
     if len(evidence) == len(raised) and {t.type for t in raised} == {"KeyboardInterrupt"}:
-        says = Text("it was ended by the user: Ctrl-C (SIGINT)", "由用户结束：Ctrl-C（SIGINT）")
+        says = msg("it was ended by the user: Ctrl-C (SIGINT)")
     elif alarms and not raised and not ended:
         said = words.cut(alarms[0].text.strip(), 200)
-        says += Text(": {said}", "：{said}").fill(said=filled(alarms[0]) or said)
+        says += msg(": {said}", said=filled(alarms[0]) or said)
     cut = _in_order(alarms, TRACEBACK_CUT)
     frames = [Frame(file=h.groups["file"], line=int(h.groups["at"]), name=h.groups["name"]) for h in cut]
     frame = user_frame(frames)
@@ -65,8 +65,8 @@ def ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
     found = [(source, line) for source, (tail, lines) in tails.items() for line in trailing_lines.at_the_end(tail, lines)]
     if not found:
         return None
-    says = Text("the log ends in words of a failure or of waiting that nothing here recognises", "日志以失败或等待的字样结束，但没有已知的特征能识别")
-    says += Text(": {said}", "：{said}").fill(said=words.cut(found[-1][1].text.strip(), 200))
+    says = msg("the log ends in words of a failure or of waiting that nothing here recognises")
+    says += msg(": {said}", said=words.cut(found[-1][1].text.strip(), 200))
     return words.unestablished(
         says,
         evidence=tuple(Evidence(source=source, line=line.number, text=words.cut(line.text.strip(), 500)) for source, line in found[-_SHOWN:]),

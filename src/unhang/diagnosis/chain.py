@@ -10,14 +10,12 @@ from dataclasses import replace
 
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.cause import STANDINGS
-from unhang.knowledge.text import Text, continued, ranks
+from unhang.knowledge.text import Text, continued, msg, ranks
 from unhang.model import Finding, Verdict
 from unhang.records.incident import Incident, RankRecord
 
 # What ends a rank that will wait no longer.
 _GAVE_UP = ("rank-exception", "premature-exit")
-_LED_TO = Text("; {s} later this led to {cause}{who}", "；{s} 后由此引发 {cause}{who}")
-_ON = Text(" on {ranks}", "（{ranks}）")
 
 
 def extended(before: Verdict, after: Verdict, *, earlier: Incident, later: Incident) -> Verdict:
@@ -78,9 +76,9 @@ def _led_to(before: Verdict, root: Finding, after: Verdict, after_s: float) -> V
         consequences: tuple[Finding, ...] = ()
     else:
         consequences = (end,)
-        who = _ON.fill(ranks=ranks(end.ranks)) if end.ranks else Text("", "")
-        cause = end.cause if end.cause != "unknown" else Text("the failure of the training", "训练失败")
-        root = continued(root, _LED_TO.fill(s=words.seconds(after_s), cause=cause, who=who))
+        who = msg(" on {ranks}", ranks=ranks(end.ranks)) if end.ranks else Text("", "")
+        cause = end.cause if end.cause != "unknown" else msg("the failure of the training")
+        root = continued(root, msg("; {s} later this led to {cause}{who}", s=words.seconds(after_s), cause=cause, who=who))
     return replace(
         before,
         primary=root,

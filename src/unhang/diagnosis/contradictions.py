@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.flight import counting_messages, operations
 from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.model import Contradiction, Disagreement, Evidence, Finding
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _bears(contradiction: Contradiction, finding: Finding) -> bool:
 
 
 def _made(about: Disagreement, number: int, one: _Claim, other: _Claim) -> Contradiction:
-    says = words.of_rank(number, Text("{one}, but {other}", "{one}，而 {other}").fill(one=one.says, other=other.says))
+    says = words.of_rank(number, msg("{one}, but {other}", one=one.says, other=other.says))
     return Contradiction(about=about, says=says.en, says_zh=says.zh, ranks=(number,), statements=(one.stated(number), other.stated(number)))
 
 
@@ -107,7 +107,7 @@ def _calls(picture: IncidentView, rank: RankView, messages: frozenset[str]) -> I
     counters = list[_Counter]()
     # Heartbeats go on while evidence is taken: only of what stands still are they never newer.
     for group, beat in sorted(rank.record.groups.items()) if stands else ():
-        says = Text("its heartbeat counts {n} calls {done} in group {group}", "心跳显示组 {group} 中{done}了 {n} 次调用")
+        says = msg("its heartbeat counts {n} calls {done} in group {group}")
         if group not in messages:
             counters.append(_Counter(group, beat.enqueued, beat.completed, _Claim(picture.incident_source, says)))
     printed = (_printed(s) for s in picture.statuses if s.at.rank == number)
@@ -115,8 +115,8 @@ def _calls(picture: IncidentView, rank: RankView, messages: frozenset[str]) -> I
     for counter in counters:
         calls = _collectives(flight, counter.group)
         if calls and counter.issued > calls[-1].seq:
-            newest = Text("its recorder's newest is #{seq}", "flight recorder 中最新的是 #{seq}").fill(seq=calls[-1].seq)
-            claim = counter.claim.counting(counter.issued, Text("issued", "发出"), counter.group)
+            newest = msg("its recorder's newest is #{seq}", seq=calls[-1].seq)
+            claim = counter.claim.counting(counter.issued, msg("issued"), counter.group)
             yield _made("issued", number, claim, _Claim(source, newest))
         # On Gloo calls of one group may end out of order: one that is pending tells nothing of those behind it.
         pending = next((c for c in calls if not c.done), None)
@@ -126,17 +126,19 @@ def _calls(picture: IncidentView, rank: RankView, messages: frozenset[str]) -> I
     if stands and stacks and rank.captured and not rank.busy and wait is not None and wait.group is None and operations.needs_all(wait.op):
         last = max((c for of_group in flight.calls.values() for c in of_group if not c.is_p2p), key=lambda c: c.created_ns, default=None)
         call = "" if last is None else f"{last.op} #{last.seq}"
-        ended = Text("the last call in its recorder, {call}, has ended", "flight recorder 中最后一次调用 {call} 已经结束").fill(call=call)
-        has = ended if call else Text("its recorder has no call at all", "flight recorder 中没有任何调用")
-        inside = Text("its stack is inside {op}", "调用栈停在 {op} 中").fill(op=wait.op)
+        ended = msg("the last call in its recorder, {call}, has ended", call=call)
+        has = ended if call else msg("its recorder has no call at all")
+        inside = msg("its stack is inside {op}", op=wait.op)
         yield _made("issued", number, _Claim(stacks, inside), _Claim(source, has))
 
 
 def _completed(number: int, counter: _Counter, pending: int, op: str, source: str) -> Iterator[Contradiction]:
     """A counter may know less of what was completed than the recorder, and never of what is pending in it."""
     if counter.completed >= pending:
-        has = Text("in its recorder {call} has not ended", "flight recorder 中 {call} 还没有结束").fill(call=f"{op}#{pending}")
-        yield _made("completed", number, counter.claim.counting(counter.completed, Text("completed", "完成"), counter.group), _Claim(source, has))
+        has = msg("in its recorder {call} has not ended", call=f"{op}#{pending}")
+        yield _made(
+            "completed", number, counter.claim.counting(counter.completed, msg("completed", "contradictions"), counter.group), _Claim(source, has)
+        )
 
 
 def _life(picture: IncidentView, rank: RankView) -> Iterator[Contradiction]:
@@ -145,15 +147,15 @@ def _life(picture: IncidentView, rank: RankView) -> Iterator[Contradiction]:
     claims: list[tuple[_Claim, int | None]] = []
     told = next((e for e in picture.exits if e.at.pid == record.pid and e.at.host in (None, record.host)), None)
     if told is not None and (ended is not None or record.answered or (rank.activity is not None and rank.activity.state != "Z")):
-        says = Text("the launcher's log says that it ended with exit code {code}", "启动器的日志说它以退出码 {code} 结束").fill(code=told.code)
+        says = msg("the launcher's log says that it ended with exit code {code}", code=told.code)
         claims.append((_Claim(told.at.source, says, told.at.line, told.at.text), _as_signal(told.code)))
     if (event := picture.oom_kill_of(rank)) is not None and picture.kernel_source is not None:
-        says = Text("the kernel log says that the OOM killer ended its process", "内核日志说它的进程被 OOM killer 结束")
+        says = msg("the kernel log says that the OOM killer ended its process")
         claims.append((_Claim(picture.kernel_source, says, event.line, event.text), _SIGKILL))
     claims += _of_ras(picture, rank)
     code = None if ended is None else ended.exitcode
-    how = Text(" with exit code {code}", "，退出码 {code}").fill(code=code) if code is not None else NOTHING
-    saw = Text("the supervisor saw it end", "unhang 看到它已经结束") + how if ended else Text("the supervisor saw it alive", "unhang 看到它还活着")
+    how = msg(" with exit code {code}", code=code) if code is not None else NOTHING
+    saw = msg("the supervisor saw it end") + how if ended else msg("the supervisor saw it alive")
     for claim, of_claim in claims:
         if (ended is None) != (of_claim is None):
             yield _made("alive", rank.number, claim, _Claim(picture.incident_source, saw))
@@ -171,13 +173,13 @@ def _of_ras(picture: IncidentView, rank: RankView) -> Iterator[tuple[_Claim, int
     everywhere = (c.member(rank.number) for c in report.communicators if c.size == world)
     told = next((m for m in everywhere if m is not None and m.pid == rank.record.pid), None)
     if isinstance(told, Member):
-        yield _Claim(report.source, Text("NCCL's RAS has an answer of it", "NCCL 的 RAS 得到了它的应答")), None
+        yield _Claim(report.source, msg("NCCL's RAS has an answer of it")), None
     elif told is not None and (told.dead or told.unresponsive) and rank.record.answered:
-        yield _Claim(report.source, Text("NCCL's RAS has no answer of it", "NCCL 的 RAS 没有得到它的应答")), _GONE
+        yield _Claim(report.source, msg("NCCL's RAS has no answer of it")), _GONE
 
 
 def _printed(status: Status) -> _Counter:
-    says = Text("its log says that #{n} of group {group} was {done}", "日志说组 {group} 的 #{n} 已经{done}")
+    says = msg("its log says that #{n} of group {group} was {done}")
     # The name of a group without its description: "0(default_pg)".
     group = (status.group or "").partition("(")[0]
     return _Counter(group, status.enqueued, status.completed, _Claim(status.at.source, says, status.at.line, status.at.text))

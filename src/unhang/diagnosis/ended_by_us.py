@@ -10,7 +10,7 @@ import msgspec
 from unhang.diagnosis import run_history
 from unhang.errors import UnhangError
 from unhang.knowledge import words
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import msg
 from unhang.model import Remedy, Verdict
 from unhang.records.rundir import RunDir
 
@@ -45,7 +45,7 @@ def told(verdict: Verdict, rundir: RunDir, logs: Path, *, called: str) -> Verdic
             standing="not-established",
             says=f"unhang run ended the job itself, once it had found that it hung (incident {number}); why it hung these logs alone do not tell",
             says_zh=f"unhang run 发现任务挂起后自己结束了它（事件 {number}）；为什么挂起，仅凭这些日志看不出来",
-            evidence=(words.stated(at, Text("incident {n} was opened and judged", "incident {n} 已打开并已判断").fill(n=number)), *primary.evidence),
+            evidence=(words.stated(at, msg("incident {n} was opened and judged", n=number)), *primary.evidence),
             remedies=(
                 Remedy(
                     id="judge-the-run",

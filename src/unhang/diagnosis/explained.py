@@ -13,7 +13,7 @@ from unhang.diagnosis.untold import STACKS
 from unhang.knowledge import catalogue, collective_waits
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.collective_waits import Kind
-from unhang.knowledge.text import NOTHING, Text, ranks
+from unhang.knowledge.text import NOTHING, Text, msg, ranks
 from unhang.model import Evidence, Finding, NotExamined, Verdict
 
 _CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
@@ -23,13 +23,10 @@ _CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
 }
 # What the recorders alone do not tell, at the end of their sentence.
 _WHY = re.compile(r"(?:; why is not in evidence|；原因不在证据之中).*", re.DOTALL)
-_STATES = Text("process states", "进程状态")
-_BESIDE = Text("whether the stacks in the logs tell why a rank is missing", "日志中的调用栈是否说明了某个 rank 缺席的原因")
-_WHOSE = Text("which dump is of which rank is not known", "不知道哪个转储属于哪个 rank")
-_NOT_GIVEN = Text(
-    "only logs, stacks and flight-recorder dumps were given; unhang run takes these before anything is ended",
-    "只给出了日志、调用栈和 flight recorder 转储；unhang run 会在结束任何进程之前采集这些",
-)
+_STATES = msg("process states")
+_BESIDE = msg("whether the stacks in the logs tell why a rank is missing")
+_WHOSE = msg("which dump is of which rank is not known")
+_NOT_GIVEN = msg("only logs, stacks and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
 
 def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdict:
@@ -46,7 +43,7 @@ def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdi
     apart = [collective_waits.apart_of(s) for s in collective_waits.recent(view) if s.rank in primary.ranks and not collective_waits.op_of(s)]
     if not apart:
         return verdict
-    besides = Text(f"; {_WHY.sub('', primary.says)}", f"；{_WHY.sub('', primary.says_zh or primary.says)}")
+    besides = msg("; {sub}", sub=_WHY.sub("", primary.says), sub2=_WHY.sub("", primary.says_zh or primary.says))
 
     def root(kind: Kind, besides: Text, others: Sequence[Evidence]) -> Finding:
         id, remedies = _CAUSES[kind]
@@ -79,6 +76,6 @@ def _left(verdict: Verdict, view: LogView, *, unsure: bool) -> Iterator[NotExami
     seen = {s.rank for s in view.stacks}
     unseen = [r for r in primary.ranks if r not in seen] if primary is not None and primary.cause == "collective-timeout" else []
     if unseen:
-        what = Text("the stacks of {who}", "{who} 的调用栈").fill(who=ranks(unseen))
-        why = Text("none of them was given", "没有给出")
+        what = msg("the stacks of {who}", who=ranks(unseen))
+        why = msg("none of them was given")
         yield NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh)

@@ -10,7 +10,7 @@ from unhang.diagnosis import run_history
 from unhang.errors import UnhangError
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import seen, text, words
-from unhang.knowledge.text import Text, continued, joined
+from unhang.knowledge.text import continued, joined, msg
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.status import fewer
 
@@ -52,11 +52,11 @@ def told(finding: Finding | None, picture: IncidentView) -> Finding | None:
     incident = picture.incident
     if finding is None or incident.kind != "interrupted":
         return finding
-    more = Text("; interrupted then ({by})", "；随后被中断（{by}）").fill(by=str(incident.interrupted_by))
+    more = msg("; interrupted then ({by})", by=str(incident.interrupted_by))
     if incident.stalled_for_s is not None:
-        more += Text(", after {s} without progress", "，此前已有 {s} 没有进展").fill(s=words.seconds(incident.stalled_for_s))
+        more += msg(", after {s} without progress", s=words.seconds(incident.stalled_for_s))
     if early(picture) and incident.threshold_s is not None:
-        why = Text(", before the {s} after which it is taken for a hang", "，还没到判定为挂起的 {s}").fill(s=words.seconds(incident.threshold_s))
+        why = msg(", before the {s} after which it is taken for a hang", s=words.seconds(incident.threshold_s))
         more += why
     return continued(finding, more)
 
@@ -88,28 +88,26 @@ def before_its_end(rundir: RunDir, went: RunHistory) -> Finding | None:
     for s in stood:
         lines.setdefault((s.frame.file, s.frame.line, s.frame.name), []).extend(() if s.rank is None else (s.rank,))
     parts = [
-        Text("{who} {were} at {at}", "{who} 在 {at}").fill(
-            who=text.ranks(ranks) if ranks else Text("a process", "某个进程"), were=words.verb(ranks or (0,), "was", "were"), at=_place(*at)
+        msg(
+            "{who} {were} at {at}",
+            who=text.ranks(ranks) if ranks else msg("a process"),
+            were=words.verb(ranks or (0,), "was", "were"),
+            at=_place(*at),
         )
         for at, ranks in lines.items()
     ]
     parts += run_history.asked(replace(went, last_seen=last))
     if went.last_seen is None or went.last_seen.still_s is None:
-        parts.append(Text("whether it stood still is not in evidence", "当时是否停住不动不在证据之中"))
+        parts.append(msg("whether it stood still is not in evidence"))
     elif last is None:
         parts.append(seen.moved_before(went.last_seen.still_s))
-    says = Text("the training was interrupted after {s} ({by}): {where}", "训练运行 {s} 后被中断（{by}）：{where}").fill(
-        s=words.seconds(went.elapsed_s), by=_by(went), where=joined(parts)
-    )
+    says = msg("the training was interrupted after {s} ({by}): {where}", s=words.seconds(went.elapsed_s), by=_by(went), where=joined(parts))
     return words.unestablished(
         says,
         ranks=tuple(sorted(s.rank for s in stood if s.rank is not None)),
         evidence=(
             *(Evidence(source=s.source, line=s.line, text=f"KeyboardInterrupt: {words.frame(s.frame)}") for s in stood[:8]),
-            *(
-                words.stated(went.source, Text("LastSeen: {seen}", "LastSeen：{seen}").fill(seen=seen.one(s)))
-                for s in (last.seen[:8] if last is not None else ())
-            ),
+            *(words.stated(went.source, msg("LastSeen: {seen}", seen=seen.one(s))) for s in (last.seen[:8] if last is not None else ())),
         ),
         remedies=(_WAIT,) if _may_have_stood(went) else (),
     )

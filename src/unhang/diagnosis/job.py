@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.text import Text, ranks
+from unhang.knowledge.text import Text, msg, ranks
 from unhang.logs.log_facts import At
 from unhang.logs.nccl_lines import RESULTS
 from unhang.model import Evidence
@@ -78,13 +78,13 @@ class Unfinished:
 
     @property
     def says(self) -> Text:
-        began = Text("{who} began a communicator of {n} and none completed it", "{who} 开始建立 {n} 个 rank 的通信器，没有一个完成")
+        began = msg("{who} began a communicator of {n} and none completed it")
         began = began.fill(who=ranks(self.begun), n=self.nranks)
         if not self.missing:
-            return began + Text(": all of them came, the connection between them did not", "：全部都来了，彼此之间的连接没有建立")
+            return began + msg(": all of them came, the connection between them did not")
         if not self.absent:
-            return began + Text("; of the others nothing is in the logs", "；其他 rank 在日志里没有任何内容")
-        return began + Text("; {who} never began", "；{who} 从未开始").fill(who=ranks(self.missing))
+            return began + msg("; of the others nothing is in the logs")
+        return began + msg("; {who} never began", who=ranks(self.missing))
 
 
 def unfinished(view: LogView) -> Unfinished | None:

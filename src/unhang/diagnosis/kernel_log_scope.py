@@ -15,7 +15,7 @@ from typing import Literal
 from unhang import kernel_lines
 from unhang.knowledge.cause import STANDINGS, LogView
 from unhang.knowledge.kernel_pids import is_address, is_of_a_rank, pid_of, short
-from unhang.knowledge.text import THEN, Text, continued, joined, same
+from unhang.knowledge.text import THEN, Text, continued, joined, msg, same
 from unhang.logs import Hit, LogRead, Signature, Traceback, owner_of
 from unhang.model import Finding, NotExamined, Standing
 
@@ -89,7 +89,7 @@ def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str], *, dumps: 
     told = {(h.source, h.line) for r in reads for h in r.hits if is_kernels(h)}
     of_jobs = [r for r in reads if _is_jobs(r, told)]
     if told and not of_jobs and not dumps and any(r.begins_at_s is not None and not r.hits for r in reads):
-        beside = Doubt(alone="possible", with_gpu="possible", why=_NO_JOB)
+        beside = Doubt(alone="possible", with_gpu="possible", why=msg("in the logs beside it nothing was recognised that tells of a job"))
         return Sifted(reads=list(reads), doubts=dict.fromkeys(told, beside))
     if not told or not (of_jobs or dumps):
         return Sifted(reads=list(reads))
@@ -213,7 +213,11 @@ class _Job:
         if relation is None:
             if among:
                 return None
-            why = _UNDATED if hit.at_s is None else _NO_TIMES
+            why = (
+                msg("when, the kernel log does not tell: it counts from the start of the machine, and reaches back to it")
+                if hit.at_s is None
+                else msg("what was given of the job carries no times to compare that with")
+            )
             return Doubt(alone="possible", with_gpu="likely", with_pid="likely", why=why)
         if relation != "inside":
             assert self.printed is not None and hit.at_s is not None
@@ -223,7 +227,13 @@ class _Job:
         if among:
             return None
         if self.of_dumps and self.whole and _KILLED.search(hit.text):
-            return Doubt(alone="possible", with_gpu="possible", why=_ALL_LIVED)
+            return Doubt(
+                alone="possible",
+                with_gpu="possible",
+                why=msg(
+                    "every rank of the job has a dump: none of them had been killed when it was taken, only a process that loads its data may have"
+                ),
+            )
         host = None if hit.host is None else short(hit.host)
         if host is None or not self.hosts:
             several = len(self.hosts) > 1
@@ -234,7 +244,12 @@ class _Job:
         # An address and a name may be one host.
         if named != {is_address(host)}:
             return Doubt(alone="possible", with_gpu="established", with_pid="established", why=_NO_HOST)
-        return Doubt(alone="possible", with_gpu="possible", with_pid="likely", why=_OTHER_HOST.fill(host=host))
+        return Doubt(
+            alone="possible",
+            with_gpu="possible",
+            with_pid="likely",
+            why=msg("its host {host} is named nowhere else in the logs of this job", host=host),
+        )
 
     def _told_then(self, hit: Hit) -> bool:
         """Whether the job's logs tell of the same pid at that time, in another zone."""
@@ -246,50 +261,30 @@ class _Job:
         times = [h.at_s for h in hits if h.at_s is not None]
         assert self.printed is not None
         span = _span((min(times), max(times)))
-        what = Text("{source}: {n} of the kernel", "{source}：内核的 {zh} 行").fill(
-            source=source, n=f"{len(hits)} line{'' if len(hits) == 1 else 's'}", zh=len(hits)
-        )
+        what = msg("{source}: {n} of the kernel", source=source, n=f"{len(hits)} line{'' if len(hits) == 1 else 's'}", zh=len(hits))
         before, after = min(times) < self.printed[0], max(times) > self.printed[1]
-        how = _BOTH if before and after else _BEFORE if before else _AFTER
+        how = (
+            msg("dated {at}, outside the time of this job ({job})")
+            if before and after
+            else msg("dated {at}, before this job ({job})")
+            if before
+            else msg("dated {at}, after this job ({job})")
+        )
         why = how.fill(at=span, job=_span(self.printed))
         return NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh)
 
 
-_UNDATED = Text(
-    "when, the kernel log does not tell: it counts from the start of the machine, and reaches back to it",
-    "内核日志没有说明时间：它从机器启动时开始计时，也从那时开始记录",
-)
-_NO_TIMES = Text("what was given of the job carries no times to compare that with", "给出的任务资料没有可比较的时间")
-_NO_JOB = Text("in the logs beside it nothing was recognised that tells of a job", "旁边的日志里没有认出任何与任务有关的内容")
 # A process that loads data is none of the ranks; not every torch calls it so.
 _KILLED = re.compile(r"\b(?:[Kk]illed? process \d+ \((?!pt_data)|oom-kill:(?!.*task=pt_data)|oom_reaper: (?!.*\(pt_data))")
-_ALL_LIVED = Text(
-    "every rank of the job has a dump: none of them had been killed when it was taken, only a process that loads its data may have",
-    "任务的每个 rank 都有转储：转储时没有一个被终止，被终止的只可能是加载数据的进程",
-)
-_NO_HOST = Text("that the kernel log is of a host of this job is not told", "没有说明这份内核日志属于该任务的主机")
-_OTHER_HOST = Text("its host {host} is named nowhere else in the logs of this job", "该任务的日志里没有出现过主机 {host}")
-_BEFORE = Text("dated {at}, before this job ({job})", "时间为 {at}，早于该任务（{job}）")
-_AFTER = Text("dated {at}, after this job ({job})", "时间为 {at}，晚于该任务（{job}）")
-_BOTH = Text("dated {at}, outside the time of this job ({job})", "时间为 {at}，不在该任务的时间内（{job}）")
-_BESIDE = Text("; a kernel log beside it: {told} ({why})", "；旁边的内核日志：{told}（{why}）")
+_NO_HOST = msg("that the kernel log is of a host of this job is not told")
 _WHEN: Mapping[str, Text] = {
-    "zone": Text(
-        "it is dated {at}, outside the time of the job ({job}), unless their clocks are of different time zones",
-        "时间为 {at}，不在任务的时间内（{job}），除非两者的时钟属于不同时区",
-    ),
-    "unseen": Text(
-        "it is dated {at}, and the first time in the job's logs is that of the failure ({job})",
-        "时间为 {at}，而任务日志里最早的时间就是失败的时间（{job}）",
-    ),
-    "after": Text("it is dated {at}, after the last line of the job's logs ({job})", "时间为 {at}，晚于任务日志的最后一行（{job}）"),
+    "zone": msg("it is dated {at}, outside the time of the job ({job}), unless their clocks are of different time zones"),
+    "unseen": msg("it is dated {at}, and the first time in the job's logs is that of the failure ({job})"),
+    "after": msg("it is dated {at}, after the last line of the job's logs ({job})"),
 }
 _WHEN_OF_DUMPS: Mapping[str, Text] = {
-    "unseen": Text(
-        "it is dated {at}, before the first call that the job's dumps still hold ({job})",
-        "时间为 {at}，早于任务的转储中仍保留的第一个调用（{job}）",
-    ),
-    "after": Text("it is dated {at}, after the last call in the job's dumps ({job})", "时间为 {at}，晚于任务的转储中的最后一个调用（{job}）"),
+    "unseen": msg("it is dated {at}, before the first call that the job's dumps still hold ({job})"),
+    "after": msg("it is dated {at}, after the last call in the job's dumps ({job})"),
 }
 
 
@@ -334,7 +329,7 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
         # The cause itself may have set the line aside.
         if not beside or found.says == own.says:
             return own
-        more = _BESIDE.fill(told=Text(found.says, found.says_zh or found.says), why=why)
+        more = msg("; a kernel log beside it: {told} ({why})", told=Text(found.says, found.says_zh or found.says), why=why)
         return continued(replace(own, evidence=(*own.evidence, *beside)), more)
     if standing == found.standing and standing != "possible":
         return found
@@ -351,4 +346,4 @@ def _span(times: tuple[float, float]) -> Text:
         return first
     if first.en[:10] == last.en[:10]:
         last = same(last.en[11:])
-    return joined((first, last), Text(" to ", " 至 "))
+    return joined((first, last), msg(" to ", "kernel_log_scope"))

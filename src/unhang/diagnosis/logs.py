@@ -29,7 +29,7 @@ from unhang.fsio import as_argument
 from unhang.knowledge import catalogue, collective_waits, environments, words
 from unhang.knowledge.caught_exceptions import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
-from unhang.knowledge.text import Text, continued, possible
+from unhang.knowledge.text import continued, msg, possible
 from unhang.logs import Hit, LogRead, Needles, Role, alarms
 from unhang.logs.attempts import STARTS
 from unhang.logs.discovery import EMPTY, Discovered, find
@@ -245,7 +245,7 @@ class Judge:
         repaired = self.repaired if failed is not None and self.repaired is not None and failed[1][0].cause == self.repaired.cause else None
         if failed is not None and (repaired is not None if primary is None else primary.standing not in _NAMED):
             earlier, before = failed
-            in_attempt = Text(" (in attempt {n} of {total})", "（第 {n} 次尝试，共 {total} 次）").fill(n=earlier, total=number)
+            in_attempt = msg(" (in attempt {n} of {total})", n=earlier, total=number)
             roots = [continued(f, in_attempt) for f in before]
             if repaired is not None and primary is None:
                 roots[0] = continued(roots[0], repaired.course)
@@ -305,7 +305,7 @@ class Judge:
                 (roots if cause.role == "root" else symptoms).append(found)
             elif (logged or any(id(h) in over for h in view.hits_of(cause.id))) and (found := self._asked(cause, view)) is not None:
                 standing = max(found.standing, "possible", key=STANDINGS.index)
-                passed.append(continued(replace(found, standing=standing), Text("; training steps follow it", "；此后训练步仍在继续")))
+                passed.append(continued(replace(found, standing=standing), msg("; training steps follow it")))
         if not (roots or symptoms or failed(view)):
             passed.clear()
         symptoms.sort(key=order.of)
@@ -345,15 +345,12 @@ class Judge:
         says = gave_up.says
         remedies: tuple[Remedy, ...] = (SUPERVISE, TORCH_DEBUG) if gave_up.on_gloo else (NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE)
         if gave_up.at_start and not (gave_up.everybody or gave_up.behind):
-            says += Text(
-                "; it is one of the first and has one element: most likely a barrier, while another rank still loaded or preprocessed data",
-                "；它是最早的集合通信之一，只有一个元素：多半是一个 barrier，而另一个 rank 还在加载或预处理数据",
-            )
+            says += msg("; it is one of the first and has one element: most likely a barrier, while another rank still loaded or preprocessed data")
             straggler = catalogue.get("straggler-timeout")
             remedies = (straggler.remedy("work-beforehand"), straggler.remedy("raise-the-timeout"), *remedies)
         if gave_up.carries and any("deepspeed" in h.text.lower() for h in attempt.hits):
             remedies += (ZERO_BUCKETS,)
-        says += gave_up.carries + Text("; why is not in evidence", "；原因不在证据之中") + possible(TRANSPORT if gave_up.everybody else WAITING)
+        says += gave_up.carries + msg("; why is not in evidence") + possible(TRANSPORT if gave_up.everybody else WAITING)
         return Finding(
             cause="collective-timeout" if first is None else first.cause,
             standing="not-established",

@@ -10,7 +10,7 @@ from unhang.frames import place
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView, signature
 from unhang.knowledge.causes.collective_timeout import BARRIER, DESYNC, GLOO_TIMEOUT
-from unhang.knowledge.text import NOTHING, Text, ranks, same
+from unhang.knowledge.text import NOTHING, Text, msg, ranks, same
 from unhang.knowledge.watchdogs import GaveUpIn, carried, stood
 from unhang.logs import Hit
 from unhang.logs.log_facts import Call, Status, Timeout
@@ -20,7 +20,7 @@ _SIGTERM = -15
 # Frameworks issue a few collectives before they load and preprocess.
 _FIRST = 10
 # Where nothing tells which.
-_SOME = Text("a collective", "一次集合通信")
+_SOME = msg("a collective", "missing_ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,33 +59,37 @@ class MissingRanks:
 
     @property
     def says(self) -> Text:
-        who = Text("{who} waited {s} in {op}{seq}", "{who} 在 {op}{seq} 中等待了 {s}").fill(
-            who=ranks(self.waiting), s=words.seconds(self.timeout_ms / 1000), op=self.op, seq=f" #{self.seq}" if self.seq is not None else ""
+        who = msg(
+            "{who} waited {s} in {op}{seq}",
+            who=ranks(self.waiting),
+            s=words.seconds(self.timeout_ms / 1000),
+            op=self.op,
+            seq=f" #{self.seq}" if self.seq is not None else "",
         )
         for numbers, how in (
-            (self.behind, Text("never entered it by {their} own counters", "按自己的计数器从未进入它")),
-            (self.named, Text("did not come to it ({by})", "没有来到这里（{by}）").fill(by=self.by)),
-            (self.lagging, Text("had issued fewer collectives by {their} own log of NCCL's calls", "按自己的 NCCL 调用日志，发出的集合通信更少")),
-            (self.silent, Text("printed nothing at all", "什么也没有打印")),
+            (self.behind, msg("never entered it by {their} own counters")),
+            (self.named, msg("did not come to it ({by})", by=self.by)),
+            (self.lagging, msg("had issued fewer collectives by {their} own log of NCCL's calls")),
+            (self.silent, msg("printed nothing at all")),
             (
                 self.unheard,
-                Text("printed nothing about it", "没有打印任何与此有关的内容") if self.on_gloo else Text("did not report it", "没有报告它"),
+                msg("printed nothing about it") if self.on_gloo else msg("did not report it"),
             ),
         ):
             if numbers:
                 told = how.fill(their=words.verb(numbers, "its", "their"))
-                return who + Text("; {who} {told}", "；{who} {told}").fill(who=ranks(numbers), told=told) + self._end(numbers)
+                return who + msg("; {who} {told}", who=ranks(numbers), told=told) + self._end(numbers)
         if self.everybody:
-            return who + Text(", and nobody was missing: the code agrees, the data does not arrive", "，而且没有缺席者：代码一致，数据没有到达")
-        return who + Text("; who was missing is not in the logs", "；谁缺席，日志里没有")
+            return who + msg(", and nobody was missing: the code agrees, the data does not arrive")
+        return who + msg("; who was missing is not in the logs")
 
     def _end(self, numbers: tuple[int, ...]) -> Text:
         if not self.stopped:
             return NOTHING
         were = words.verb(self.stopped, "was", "were")
         if self.stopped == numbers:
-            return Text(" and {were} ended by the launcher", "，并被启动器结束").fill(were=were)
-        return Text("; {who} {were} ended by the launcher", "；{who} 被启动器结束").fill(who=ranks(self.stopped), were=were)
+            return msg(" and {were} ended by the launcher", were=were)
+        return msg("; {who} {were} ended by the launcher", who=ranks(self.stopped), were=were)
 
 
 def absent(view: LogView) -> MissingRanks | None:
@@ -106,8 +110,8 @@ def absent(view: LogView) -> MissingRanks | None:
     lagging = () if behind else _lagging(view, waiting)
     if not behind and (told := _of_desync(view, group)) and (named := tuple(r for r in told[0] if r not in waiting)):
         made = _made(view, first, waiting, named, (*_evidence([*each.values()][:1], view, ()), *words.hit_evidence((told[1],))))
-        by = Text("torch's own desync report", "torch 自己的 desync 报告")
-        by += NOTHING if group is not None else Text(", in the numbers of the group", "，按组内编号")
+        by = msg("torch's own desync report")
+        by += NOTHING if group is not None else msg(", in the numbers of the group")
         return replace(made, behind=(), named=named, by=by)
     evidence = (*_evidence([*each.values()][:2], view, behind), *(c.at.evidence() for c in lagging[:1]))
     return _made(view, first, waiting, behind, evidence, tuple(c.at.rank for c in lagging if c.at.rank is not None))
@@ -161,7 +165,7 @@ def _of_barrier(view: LogView) -> MissingRanks | None:
     if not missing:
         return None
     return MissingRanks(
-        op=Text("a monitored barrier", "一次 monitored barrier") if stand is None else _at(stand),
+        op=msg("a monitored barrier") if stand is None else _at(stand),
         seq=None,
         group=None,
         timeout_ms=int(first.groups["timeout_ms"]),
@@ -173,14 +177,14 @@ def _of_barrier(view: LogView) -> MissingRanks | None:
         everybody=False,
         evidence=words.hit_evidence((first, *reached)),
         named=missing,
-        by=Text("torch's own monitored barrier", "torch 自己的 monitored barrier"),
+        by=msg("torch's own monitored barrier"),
         stopped=_ended_by_launcher(view, missing),
         on_gloo=True,
     )
 
 
 def _at(stand: GaveUpIn) -> Text:
-    return Text("{call} ({at})", "{call}（{at}）").fill(call=stand.call, at=place(stand.frame, ""))
+    return msg("{call} ({at})", call=stand.call, at=place(stand.frame, ""))
 
 
 def _ended_by_launcher(view: LogView, numbers: tuple[int, ...]) -> tuple[int, ...]:

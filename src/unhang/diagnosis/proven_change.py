@@ -11,7 +11,7 @@ from unhang.diagnosis import rerun_command
 from unhang.diagnosis.proven_in_logs import first, remedy
 from unhang.diagnosis.run_history import begun_lines
 from unhang.errors import EXIT_OK, RunDirError
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.model import NotExamined, Outcome, Verdict
 from unhang.records.rundir import RunDir, refuse_special
 from unhang.settings.setting import typed
@@ -42,22 +42,18 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
     speed = max((t.busbw_gbps for t in trials if t.busbw_gbps is not None), default=None)
     steps, ended = _afterwards(rundir)
     then = (
-        Text("the training then ended well with it", "此后训练以此正常结束")
+        msg("the training then ended well with it")
         if ended
-        else Text("the training then took steps with it", "此后训练以此前进了若干步")
+        else msg("the training then took steps with it")
         if steps
-        else Text("of the training no step with it is recorded", "没有训练以此前进的记录")
+        else msg("of the training no step with it is recorded")
     )
-    says = Text(
+    says = msg(
         "Proven on this machine: {what} passed {n} trials{ranks}{speed}; {then}. {file} has what was measured, and how to set it by hand.",
-        "已在本机证明：{what} 通过 {n} 次测试{ranks}{speed}；{then}。{file} 中有实测数据和手动设置的方法。",
-    ).fill(
         what=", ".join(sets),
         n=len(trials),
-        ranks=Text(" with {n} ranks over {backend}", "（{n} 个 rank，{backend}）").fill(n=trials[0].world_size, backend=trials[0].backend)
-        if trials
-        else Text("", ""),
-        speed=Text(", {gbps} GB/s", "，{gbps} GB/s").fill(gbps=f"{speed:.3g}") if speed is not None else Text("", ""),
+        ranks=msg(" with {n} ranks over {backend}", n=trials[0].world_size, backend=trials[0].backend) if trials else Text("", ""),
+        speed=msg(", {gbps} GB/s", gbps=f"{speed:.3g}") if speed is not None else Text("", ""),
         then=then,
         file=rundir.relative(rundir.solution_report),
     )

@@ -12,7 +12,7 @@ from unhang.diagnosis.rerun_command import RunCommand, again
 from unhang.diagnosis.unknown import SUPERVISE
 from unhang.knowledge import words
 from unhang.knowledge.commands import command
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.logs import Hit, Signature
 from unhang.model import Remedy, Verdict
 
@@ -66,15 +66,11 @@ def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
     change = taken(hits)
     if change is None or found.primary is None or found.primary.cause != change.cause:
         return found
-    says = Text(
+    says = msg(
         "Proven on the machine of this log by unhang run: {what} ({set}); it passed twice in trials, and {then} ({source}).",
-        "unhang run 已在该日志所属的机器上证明：{what}（{set}）；测试中通过两次，{then}（{source}）。",
-    ).fill(
         what=change.what,
         set=change.sets,
-        then=Text("the training then ended well with it", "此后训练以此正常结束")
-        if change.ended_well
-        else Text("the next attempt ran with it", "下一次尝试即以此运行"),
+        then=msg("the training then ended well with it") if change.ended_well else msg("the next attempt ran with it"),
         source=change.place,
     )
     return first(found, remedy(says, change.what.split(", "), None))
@@ -87,15 +83,12 @@ def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
     if not told or any(h.signature in ENDED_WELL for h in told[-2:]):
         return found
     last = told[-1]
-    says = Text(
-        "unhang run found something in this run, and its records tell what; in this log nothing else names it",
-        "unhang run 在这次运行中发现了问题，详情在其记录中；该日志里没有别的内容指明原因",
-    )
+    says = msg("unhang run found something in this run, and its records tell what; in this log nothing else names it")
     primary = found.primary or words.unestablished(
         says,
         evidence=(last.evidence(),),
     )
-    read = Text("Read the verdict of the run itself.", "查看该次运行本身的结论。")
+    read = msg("Read the verdict of the run itself.")
     look = command("unhang why {path:path}", path=last.groups["run"].strip("'"))
     remedy = Remedy(id="read-verdict", says=read.en, says_zh=read.zh, command=look)
     # It was run under unhang.
@@ -117,8 +110,8 @@ class Change:
     def course(self) -> Text:
         """How the training went on behind the failure."""
         if self.ended_well:
-            return Text("; with {what} the training then finished", "；此后以 {what} 训练正常结束").fill(what=self.what)
-        return Text("; it then went on with {what}", "；此后以 {what} 继续").fill(what=self.what)
+            return msg("; with {what} the training then finished", what=self.what)
+        return msg("; it then went on with {what}", what=self.what)
 
 
 def taken(hits: Iterable[Hit]) -> Change | None:

@@ -11,26 +11,24 @@ from unhang.flight.read_all import flight
 from unhang.flight.recording import Recording
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import words
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.model import Evidence
 
 
 def at(call: Call | None) -> Text:
     """ " at train.py:88 in evaluate"."""
     frame = user_frame(call.frames) if call is not None else None
-    return Text(" at {place}", "（位于 {place}）").fill(place=place(frame, "")) if frame is not None else NOTHING
+    return msg(" at {place}", place=place(frame, "")) if frame is not None else NOTHING
 
 
 def line(call: Call) -> Text:
     frame: Frame | None = user_frame(call.frames)
-    return Text(", {frame}", "，{frame}").fill(frame=words.frame(frame)) if frame is not None else NOTHING
+    return msg(", {frame}", frame=words.frame(frame)) if frame is not None else NOTHING
 
 
 def last(call: Call) -> Text:
     """ "last call #4 all_reduce of [8] Float of group 0, File ..."."""
-    return Text("last call #{n} {call} of group {group}{line}", "最后一次调用是组 {group} 的 #{n} {call}{line}").fill(
-        n=call.seq, call=words.called(call), group=call.group, line=line(call)
-    )
+    return msg("last call #{n} {call} of group {group}{line}", n=call.seq, call=words.called(call), group=call.group, line=line(call))
 
 
 class Quoted:
@@ -94,10 +92,10 @@ class Quoted:
             call = self.message(rank)
             return [self.evidence(rank, words.called(call) + line(call))] if call is not None else [], []
         calls, found = self.calls(rank), dict[int, Evidence]()
-        for number, word in ((o.number, NOTHING), (o.number - 1, Text("before: ", "此前：")), (o.number + 1, Text("behind: ", "此后："))):
+        for number, word in ((o.number, NOTHING), (o.number - 1, msg("before: ")), (o.number + 1, msg("behind: "))):
             if (call := calls.get(number)) is not None:
-                state = self.over() if call.done else Text("not finished", "未完成")
-                said = Text("{word}#{n} {call} ({state}){line}", "{word}#{n} {call}（{state}）{line}")
+                state = self.over() if call.done else msg("not finished")
+                said = msg("{word}#{n} {call} ({state}){line}")
                 found[number] = self.evidence(rank, said.fill(word=word, n=number, call=words.called(call), state=state, line=line(call)))
         return [e for n, e in found.items() if n == o.number], [e for n, e in found.items() if n != o.number]
 
@@ -107,11 +105,12 @@ class Quoted:
         oldest = here or self.oldest(rank)
         if oldest is None:
             return []
-        said = Text("#{n} {call} of group {group} ({state}){line}", "组 {group} 的 #{n} {call}（{state}）{line}").fill(
+        said = msg(
+            "#{n} {call} of group {group} ({state}){line}",
             n=oldest.seq,
             call=words.called(oldest),
             group=oldest.group,
-            state=self.over() if oldest.done else Text("waits", "等待中"),
+            state=self.over() if oldest.done else msg("waits"),
             line=line(oldest),
         )
         return [self.evidence(rank, said)]
@@ -121,7 +120,7 @@ class Quoted:
         return [] if c is None else [self.evidence(rank, last(c))]
 
     def over(self) -> Text:
-        return Text("over, well or not", "已结束，未必成功") if self.on_gloo() else Text("done", "已完成")
+        return msg("over, well or not") if self.on_gloo() else msg("done", "quoted")
 
     def on_gloo(self) -> bool:
         return any(t.gloo for r in self._recordings.values() for t in r.tracks)

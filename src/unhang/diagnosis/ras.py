@@ -16,7 +16,7 @@ from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING
 from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, possible, ranks, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, possible, ranks, same
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.ras import Change, Communicator, InState, Member, Missing, Process, Report, compare
 
@@ -37,8 +37,8 @@ ASK_TWICE = Remedy(
 )
 
 
-_LAUNCHES = Text("whether launches go on", "是否还在发起操作")
-_SOME_GO_ON = Text("some of its ranks go on", "其中有些 rank 还在继续")
+_LAUNCHES = msg("whether launches go on")
+_SOME_GO_ON = msg("some of its ranks go on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class _Scene:
         else:
             self.changes = tuple(Change(communicator=c, pace="still" if stands else "unknown") for c in report.communicators)
         self._s = "" if apart_s is None else words.seconds(apart_s)
-        self._apart = NOTHING if apart_s is None else Text(" for {s}", "{s} 之内").fill(s=self._s)
+        self._apart = NOTHING if apart_s is None else msg(" for {s}", "ras", s=self._s)
         # Only in a communicator of all are ranks numbered as the job numbers them.
         most = max((c.size for c in report.communicators), default=0)
         self.of_all = most if most == report.gpus and sum(c.size == most for c in report.communicators) == 1 else None
@@ -104,18 +104,25 @@ class _Scene:
         if not found:
             return None
         c, failure = found[0]
-        during = Text("while it was set up", "建立") if failure.phase == "initialization" else Text("while it was used", "使用")
-        says = Text(
+        during = msg("while it was set up") if failure.phase == "initialization" else msg("while it was used")
+        says = msg(
             "NCCL reports {error} on {who} of {communicator} {during}; what led to it is in their logs",
-            "NCCL 报告{communicator}在{during}期间 {who} 出错：{error}；起因在它们的日志里",
-        ).fill(error=repr(failure.says), who=_who(failure.ranks, failure.ranks_count), communicator=_named(c), during=during)
+            error=repr(failure.says),
+            who=_who(failure.ranks, failure.ranks_count),
+            communicator=_named(c),
+            during=during,
+        )
         return self._finding(
             says + possible(LOST),
             c,
             failure.ranks,
             (
-                Text("{communicator}: {error} on {who} ({phase})", "{communicator}：{who} 上 {error}（{phase}）").fill(
-                    communicator=_named(c), error=f.says, who=_who(f.ranks, f.ranks_count), phase=f.phase
+                msg(
+                    "{communicator}: {error} on {who} ({phase})",
+                    communicator=_named(c),
+                    error=f.says,
+                    who=_who(f.ranks, f.ranks_count),
+                    phase=f.phase,
                 )
                 for c, f in found
             ),
@@ -130,36 +137,37 @@ class _Scene:
         if not count and not missing:
             return None
         first = next(iter((*report.dead, *report.silent)), None)
-        dead = Text(" and is given up as dead", "没有应答，已被认定死亡") if report.dead and first in report.dead else Text(" now", "目前没有应答")
+        dead = msg(" and is given up as dead") if report.dead and first in report.dead else msg(" now")
         if count:
-            who = Text("{n} of the job {do} not answer{dead}", "任务中有 {many} 个进程{dead}").fill(
-                n=f"{count} {'process' if count == 1 else 'processes'}", do="does" if count == 1 else "do", many=count, dead=dead
+            who = msg(
+                "{n} of the job {do} not answer{dead}",
+                n=f"{count} {'process' if count == 1 else 'processes'}",
+                do="does" if count == 1 else "do",
+                many=count,
+                dead=dead,
             )
         else:
-            who = Text("of {n} of {communicator} nothing is told", "{communicator}中有 {n} 没有任何消息").fill(
-                n=_many(missing[0][1]), communicator=_named(missing[0][0])
-            )
-        named = Text(": {process}", "：{process}").fill(process=_process(first)) if first is not None and count == 1 else NOTHING
+            who = msg("of {n} of {communicator} nothing is told", n=_many(missing[0][1]), communicator=_named(missing[0][0]))
+        named = msg(": {process}", process=_process(first)) if first is not None and count == 1 else NOTHING
         c = missing[0][0] if missing else None
         gone = () if c is None else tuple(m.rank for m in c.missing if m.unresponsive is not False)
         given_up = set(report.dead)
         return self._finding(
-            who
-            + named
-            + Text("; whether it ended, is stopped, or its host is gone is not in evidence", "；是结束了、被暂停了，还是主机不在了，证据中没有")
-            + possible(("process-stuck", *LOST)),
+            who + named + msg("; whether it ended, is stopped, or its host is gone is not in evidence") + possible(("process-stuck", *LOST)),
             c,
             gone,
             (
                 *(
-                    Text("no answer: {process}{dead}", "没有应答：{process}{dead}").fill(
-                        process=_process(p), dead=Text(" (given up)", "（已放弃）") if p in given_up else NOTHING
-                    )
+                    msg("no answer: {process}{dead}", process=_process(p), dead=msg(" (given up)") if p in given_up else NOTHING)
                     for p in (*report.dead, *report.silent)
                 ),
                 *(
-                    Text("{communicator}: {n} of {all} ranks missing{who}", "{communicator}：{all} 个 rank 中缺少 {n} 个{who}").fill(
-                        communicator=_named(c), n=n, all=c.size, who=_members([m for m in c.missing if m.unresponsive is not False])
+                    msg(
+                        "{communicator}: {n} of {all} ranks missing{who}",
+                        communicator=_named(c),
+                        n=n,
+                        all=c.size,
+                        who=_members([m for m in c.missing if m.unresponsive is not False]),
                     )
                     for c, n in missing
                 ),
@@ -182,29 +190,24 @@ class _Scene:
             return None
         change, odd, tied, lasts = min(found, key=lambda f: (not f[3], f[2], sum(s.ranks_count for s in f[1]) / f[0].communicator.size))
         c = change.communicator
-        says = Text("in {communicator} {odd}", "{communicator}中{odd}").fill(communicator=_named(c), odd=_stated(odd))
+        says = msg("in {communicator} {odd}", communicator=_named(c), odd=_stated(odd))
         if rest := [s for s in c.states if s not in odd]:
-            says += Text(", while {rest}", "，而{rest}").fill(rest=_stated(rest))
+            says += msg(", while {rest}", rest=_stated(rest))
         if any(s.outside for s in odd):
-            says += Text("; who is no member has not joined yet, or has left already", "；不是成员的，要么还没有加入，要么已经离开")
+            says += msg("; who is no member has not joined yet, or has left already")
         if any(s.state == "ABORT" for s in odd):
-            says += Text(
-                "; a communicator is aborted after an error or a timeout, whose cause stands in the logs",
-                "；通信器在出错或超时之后被中止，其原因在日志里",
-            )
+            says += msg("; a communicator is aborted after an error or a timeout, whose cause stands in the logs")
         if self.first is not None and lasts and all(s.state != "ABORT" for s in odd):
-            earlier = Text("{s} before", "{s} 之前").fill(s=self._s) if self._s else Text("in the answer before", "上一次回答中")
-            says += Text("; it was the same {before}", "；{before}也是这样").fill(before=earlier)
+            earlier = msg("{s} before", s=self._s) if self._s else msg("in the answer before")
+            says += msg("; it was the same {before}", before=earlier)
         elif not lasts:
-            says += self._moment(change, Text("it was not so in the answer before", "上一次回答中不是这样"))
+            says += self._moment(change, msg("it was not so in the answer before"))
         return self._finding(
             says + possible(LOST if any(s.state == "ABORT" for s in odd) else WAITING),
             c,
             tuple(r for s in odd for r in s.ranks) if lasts and not tied else (),
             (
-                Text("{communicator}: {state}: {who}", "{communicator}：{state}：{who}").fill(
-                    communicator=_named(c), state=s.state, who=_who(s.ranks, s.ranks_count) + _at(c, s.ranks)
-                )
+                msg("{communicator}: {state}: {who}", communicator=_named(c), state=s.state, who=_who(s.ranks, s.ranks_count) + _at(c, s.ranks))
                 for f in found
                 for c in (f[0].communicator,)
                 for s in c.states
@@ -227,20 +230,18 @@ class _Scene:
         if not found:
             return None
         c = max(found, key=lambda c: c.size)
-        says = Text(
+        says = msg(
             "{communicator} is {doing} in both answers{apart}: its ranks wait for one that has not come, they cannot reach each other, or it takes"
             " that long",
-            "两次回答{apart}中，{communicator}都正在{doing}：其中的 rank 在等一个没有来的 rank，或者彼此无法连接，或者就需要这么久",
-        ).fill(
-            communicator=_named(c) if c.hash else Text(f"a communicator of {c.size} ranks", f"一个有 {c.size} 个 rank 的通信器"),
-            doing=Text("being set up", "建立") if c.state == "INIT" else Text("being taken down", "销毁"),
-            apart=Text(", {s} apart", "（相隔 {s}）").fill(s=self._s) if self._s else NOTHING,
+            communicator=_named(c) if c.hash else msg("a communicator of {size} ranks", size=c.size),
+            doing=msg("being set up") if c.state == "INIT" else msg("being taken down"),
+            apart=msg(", {s} apart", s=self._s) if self._s else NOTHING,
         )
         return self._finding(
             says + possible(tuple(dict.fromkeys((*WAITING, *TRANSPORT)))),
             c,
             (),
-            (Text("{communicator}: {state}", "{communicator}：{state}").fill(communicator=_named(c), state=str(c.state)) for c in found),
+            (msg("{communicator}: {state}", communicator=_named(c), state=str(c.state)) for c in found),
             (STACKS, SUPERVISE),
         )
 
@@ -263,26 +264,21 @@ class _Scene:
             stands = change.pace == "still"
             named = stands and not even
             cause = catalogue.load()["collective-mismatch"]
-            says = Text(
-                "all ranks of {communicator} have launched {n} operations, but not the same ones",
-                "{communicator}的所有 rank 都发起了 {n} 次操作，但不相同",
-            ).fill(communicator=_named(c), n=number)
+            says = msg("all ranks of {communicator} have launched {n} operations, but not the same ones", communicator=_named(c), n=number)
             if stands:
-                says += Text(", and none{apart}", "，{apart}没有再发起").fill(apart=self._apart or Text(" since", "此后"))
+                says += msg(", and none{apart}", apart=self._apart or msg(" since"))
             if even:
-                says += Text(": which of them is wrong is not in evidence", "：哪一方错了，证据中没有")
+                says += msg(": which of them is wrong is not in evidence")
             else:
                 who = ranks(m.rank for m in odd)
-                says += Text(": {who} called something else than the others", "：{who} 调用的与其他 rank 不同").fill(who=who)
+                says += msg(": {who} called something else than the others", who=who)
             finding = cause.finding(
                 standing="likely" if named else "possible",
                 says=says if stands else says + self._moment(change, _SOME_GO_ON),
                 ranks=self._ranks(c, tuple(m.rank for m in odd)) if named else (),
                 hosts=_hosts(odd) if named else (),
                 evidence=self._evidence(
-                    Text("{communicator}: {who}: {kinds}", "{communicator}：{who}：{kinds}").fill(
-                        communicator=_named(c), who=_member(m), kinds=_kinds(m)
-                    )
+                    msg("{communicator}: {who}: {kinds}", communicator=_named(c), who=_member(m), kinds=_kinds(m))
                     for m in (usual, *odd[: _NAMED - 1])
                 ),
                 remedies=("same-order", "check-each-call"),
@@ -305,36 +301,31 @@ class _Scene:
         sure, change, b = min(found, key=lambda f: (not f[0], f[2].ranks_count / f[1].communicator.size, f[2].ranks_count))
         c = change.communicator
         ahead = next(g for g in c.launched if g.op == b.op and g.count == b.most)
-        op = Text("operations", "操作") if b.op == "collective" else same(b.op)
+        op = msg("operations") if b.op == "collective" else same(b.op)
         more = b.ranks_count > ahead.ranks_count
         few, many = (ahead, b) if more else (b, ahead)
         count, of_others = (b.most, b.launched) if more else (b.launched, b.most)
-        says = Text(
+        says = msg(
             "{who} of {communicator} {have} launched {n} {op}, {of_others} by {others} others",
-            "{communicator}中 {who} 发起了 {n} 次{op}，另外 {others} 个 rank 发起了 {of_others} 次",
-        ).fill(
             who=_who(few.ranks, few.ranks_count),
             communicator=_named(c),
             have="has" if few.ranks_count == 1 else "have",
             n=count,
-            op=Text("{op}", " {op}").fill(op=op) if b.op != "collective" else op,
+            op=msg("{op}", op=op) if b.op != "collective" else op,
             of_others=of_others,
             others=many.ranks_count,
         )
         if not sure:
             says += self._moment(change, _SOME_GO_ON)
         elif change.pace == "still":
-            says += Text(", and nobody launched anything{apart}: ", "，{apart}没有任何 rank 发起操作：").fill(apart=self._apart)
-            says += (
-                Text("they wait for the others there", "它们在那里等待其他 rank")
-                if more
-                else Text("the others wait for them", "其他 rank 在等待它们")
-            )
+            says += msg(", and nobody launched anything{apart}: ", apart=self._apart)
+            says += msg("they wait for the others there") if more else msg("the others wait for them")
         else:
             rest, goes_on = (b, ahead) if change.still.issuperset(b.ranks) else (ahead, b)
-            says += Text("; {rest} launched nothing{apart}, while {others} went on", "；{rest} {apart}没有发起操作，而 {others} 还在继续").fill(
+            says += msg(
+                "; {rest} launched nothing{apart}, while {others} went on",
                 rest=_who(rest.ranks, rest.ranks_count),
-                apart=self._apart or Text(" since the answer before", "自上一次回答以来"),
+                apart=self._apart or msg(" since the answer before"),
                 others=_who(goes_on.ranks, goes_on.ranks_count),
             )
         return self._finding(
@@ -342,8 +333,12 @@ class _Scene:
             c,
             few.ranks if sure else (),
             (
-                Text("{communicator}: {n} {op} launched by {who}", "{communicator}：{who} 发起了 {n} 次 {op}").fill(
-                    communicator=_named(c), n=g.count, op=g.op, who=_who(g.ranks, g.ranks_count) + _at(c, g.ranks)
+                msg(
+                    "{communicator}: {n} {op} launched by {who}",
+                    communicator=_named(c),
+                    n=g.count,
+                    op=g.op,
+                    who=_who(g.ranks, g.ranks_count) + _at(c, g.ranks),
                 )
                 for g in c.launched
                 if g.op == b.op
@@ -361,13 +356,10 @@ class _Scene:
         whole = all(_counted(c) == c.size for c in told)
         nobody, equal = ("no rank", "all") if whole else ("no rank that is told of", "all of these")
         zh = "没有任何 rank" if whole else "回答中提到的 rank 都没有再"
-        says = Text(
+        says = msg(
             "{nobody} of any communicator has launched an operation{apart}, and {equal} have launched equally many:"
             " either they wait in the newest one, whose data does not arrive{possible}, or the job is busy elsewhere"
             " (a checkpoint, an evaluation, data); RAS does not count what has ended",
-            "{apart}{zh} 发起新的操作，而且{equal}发起的次数相同：要么都在最新的一次中等待，而数据没有到达{possible}，"
-            "要么任务正忙于别的事（检查点、评估、数据）；RAS 不统计已经结束的操作",
-        ).fill(
             nobody=nobody,
             zh=zh,
             apart=self._apart,
@@ -379,8 +371,11 @@ class _Scene:
             c,
             (),
             (
-                Text("{communicator}: {kinds}, launched by {who}", "{communicator}：{kinds}，由{who}发起").fill(
-                    communicator=_named(c), kinds=_some([same(f"{g.count} {g.op}") for g in c.launched]), who=_everybody(c)
+                msg(
+                    "{communicator}: {kinds}, launched by {who}",
+                    communicator=_named(c),
+                    kinds=_some([same(f"{g.count} {g.op}") for g in c.launched]),
+                    who=_everybody(c),
                 )
                 for c in told
             ),
@@ -390,23 +385,23 @@ class _Scene:
     def not_examined(self) -> Iterable[NotExamined]:
         report = self.report
         for of, what in (
-            (report, Text("the rest of the answer of {source}", "{source} 的回答的其余部分")),
-            (self.first, Text("the rest of the first answer, of {source}", "第一次回答（{source}）的其余部分")),
+            (report, msg("the rest of the answer of {source}")),
+            (self.first, msg("the rest of the first answer, of {source}")),
         ):
             if of is not None and of.cut:
                 yield unexamined(what.fill(source=of.source), same(of.cut), unread=True)
         if report.timeouts:
             yield unexamined(
-                Text("processes that RAS gave up on while it asked", "RAS 询问时放弃了的进程"),
-                Text("{n} connections timed out", "{n} 个连接超时").fill(n=report.timeouts),
+                msg("processes that RAS gave up on while it asked"),
+                msg("{n} connections timed out", n=report.timeouts),
             )
         if self.first is None:
-            yield unexamined(_LAUNCHES, Text("RAS was asked once", "只问了 RAS 一次"), unread=True)
+            yield unexamined(_LAUNCHES, msg("RAS was asked once"), unread=True)
         else:
             yield from self._not_compared(self.first)
         yield unexamined(
-            Text("whether the launched operations have ended", "已发起的操作是否已经结束"),
-            Text("RAS counts launches only; the flight recorder knows more", "RAS 只统计发起；flight recorder 知道得更多"),
+            msg("whether the launched operations have ended"),
+            msg("RAS counts launches only; the flight recorder knows more"),
         )
 
     def _not_compared(self, first: Report) -> Iterable[NotExamined]:
@@ -415,56 +410,47 @@ class _Scene:
         version = report.nccl_version or "of unknown version"
         uncounted = [c for c in report.communicators if not any(m.counts for m in c.members) and not c.launched]
         if not report.communicators:
-            why = Text("the answer of {source} tells of no communicator", "{source} 的回答中没有任何通信器").fill(source=report.source)
+            why = msg("the answer of {source} tells of no communicator", source=report.source)
             yield unexamined(_LAUNCHES, why, unread=True)
         elif uncounted:
-            why = Text("the answer of {source} has no counts", "{source} 的回答中没有次数").fill(source=report.source)
+            why = msg("the answer of {source} has no counts", source=report.source)
             if report.format == "json":
-                why = Text("the answer of {source} has no counts of it", "{source} 的回答中没有它的次数").fill(source=report.source)
+                why = msg("the answer of {source} has no counts of it", source=report.source)
             else:
-                why += Text(" (NCCL {version}; the JSON of 2.28.7 and later has)", "（NCCL {version}；2.28.7 及以后的 JSON 才有）").fill(
-                    version=version
-                )
+                why += msg(" (NCCL {version}; the JSON of 2.28.7 and later has)", version=version)
             yield unexamined(_LAUNCHES if len(uncounted) == len(report.communicators) else _launches_in(uncounted), why, unread=True)
         without = {id(c) for c in uncounted}
         counted = [change for change in self.changes if id(change.communicator) not in without]
         if new := [change.communicator for change in counted if change.before is None]:
-            why = Text(
-                "the first answer does not have it: it was made anew, or another job answered; ask again",
-                "第一次回答中没有它：它是新建的，或者回答的是另一个任务；请再问一次",
-            )
+            why = msg("the first answer does not have it: it was made anew, or another job answered; ask again")
             yield unexamined(_launches_in(new), why, unread=True)
         if other := [change.communicator for change in counted if change.before is not None and change.pace == "unknown"]:
-            why = Text("the two answers count different things of it", "两次回答统计的内容不同")
+            why = msg("the two answers count different things of it")
             yield unexamined(_launches_in(other), why, unread=True)
         known = {id(change.before) for change in self.changes}
         # Text does not name the healthy: one that is not named now may be well.
         if not any(not c.hash for c in report.communicators) and (gone := [c for c in first.communicators if c.hash and id(c) not in known]):
-            why = Text(
-                "only the first answer has it: it was destroyed, or another job answered; ask again",
-                "只有第一次回答中有它：它已销毁，或者回答的是另一个任务；请再问一次",
-            )
-            what = Text("what has become of {communicators}", "{communicators}后来怎样").fill(communicators=_communicators(gone))
+            why = msg("only the first answer has it: it was destroyed, or another job answered; ask again")
+            what = msg("what has become of {communicators}", communicators=_communicators(gone))
             yield unexamined(what, why, unread=True)
         if any(change.pace in ("moves", "mixed") for change in counted):
             resting = [change.communicator for change in counted if change.pace == "still" and _used(change.communicator)]
             if resting:
-                why = Text(
-                    "nobody has launched anything in it{apart}, while others go on: it is used seldom, or somebody waits; ask with a longer --apart",
-                    "{apart}没有 rank 在其中发起操作，而其他的还在继续：它很少使用，或者有 rank 在等待；请把 --apart 设得更长再问",
+                why = msg(
+                    "nobody has launched anything in it{apart}, while others go on: it is used seldom, or somebody waits; ask with a longer --apart"
                 )
-                since = self._apart or Text(" since the first answer", "自第一次回答以来")
+                since = self._apart or msg(" since the first answer")
                 yield unexamined(_launches_in(resting), why.fill(apart=since), unread=True)
 
     def _moment(self, change: Change, otherwise: Text) -> Text:
         """Why a difference may be nothing."""
         if self.first is None:
-            return Text("; asked once, that may be the moment", "；只问了一次，可能只是一时如此")
+            return msg("; asked once, that may be the moment")
         if change.before is None:
-            otherwise = Text("the answer before does not have this communicator", "上一次回答中没有这个通信器")
+            otherwise = msg("the answer before does not have this communicator")
         elif change.pace == "unknown":
-            otherwise = Text("the answer before counts something else", "上一次回答统计的内容不同")
-        return Text("; {otherwise}, and that may be the moment", "；{otherwise}，可能只是一时如此").fill(otherwise=otherwise)
+            otherwise = msg("the answer before counts something else")
+        return msg("; {otherwise}, and that may be the moment", otherwise=otherwise)
 
     def _ranks(self, c: Communicator, ranks: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(ranks)) if c.size == self.of_all else ()
@@ -501,8 +487,8 @@ def _kinds(m: Member) -> str:
 
 def _named(c: Communicator) -> Text:
     if c.name:
-        return Text(f"communicator {c.name} ({c.size} ranks)", f"通信器 {c.name}（{c.size} 个 rank）")
-    return Text(f"the communicator of {c.size} ranks", f"{c.size} 个 rank 的通信器")
+        return msg("communicator {name} ({size} ranks)", name=c.name, size=c.size)
+    return msg("the communicator of {size} ranks", size=c.size)
 
 
 def _who(numbers: Sequence[int], count: int) -> Text:
@@ -510,25 +496,26 @@ def _who(numbers: Sequence[int], count: int) -> Text:
 
 
 def _many(count: int) -> Text:
-    return Text("{n} {ranks}", "{n} 个 rank").fill(n=count, ranks="rank" if count == 1 else "ranks")
+    return msg("{n} {ranks}", n=count, ranks="rank" if count == 1 else "ranks")
 
 
 def _process(p: Process) -> Text:
-    return Text("pid {pid} on {host}{devices}", "{host} 上的 pid {pid}{devices}").fill(
+    return msg(
+        "pid {pid} on {host}{devices}",
         pid="?" if p.pid is None else p.pid,
-        host=p.host or Text("an unknown host", "未知主机"),
-        devices=Text(", GPU {n}", "，GPU {n}").fill(n=", ".join(map(str, p.nvml_devs))) if p.nvml_devs else NOTHING,
+        host=p.host or msg("an unknown host"),
+        devices=msg(", GPU {n}", n=", ".join(map(str, p.nvml_devs))) if p.nvml_devs else NOTHING,
     )
 
 
 def _member(m: Member | Missing) -> Text:
-    at = Text(" (pid {pid} on {host})", "（{host} 上的 pid {pid}）").fill(pid=m.pid, host=m.host) if m.pid is not None and m.host else NOTHING
+    at = msg(" (pid {pid} on {host})", pid=m.pid, host=m.host) if m.pid is not None and m.host else NOTHING
     return same(f"rank {m.rank}") + at
 
 
 def _members(found: Sequence[Member | Missing]) -> Text:
     """ ": rank 1 (pid 7 on 10.0.0.1), rank 2", NOTHING for nobody."""
-    return Text(": {who}", "：{who}").fill(who=_some([_member(m) for m in found], _NAMED)) if found else NOTHING
+    return msg(": {who}", who=_some([_member(m) for m in found], _NAMED)) if found else NOTHING
 
 
 def _at(c: Communicator, numbers: Sequence[int]) -> Text:
@@ -579,9 +566,9 @@ def _lasting(change: Change) -> set[tuple[str, int]]:
 
 def _stated(states: Iterable[InState]) -> Text:
     """ "rank 2 has status ABORT, 3 ranks have status RUNNING"."""
-    each = Text("{who} {have} status {state}", " {who} 的状态是 {state}")
+    each = msg("{who} {have} status {state}")
     return joined(
-        (each.fill(who=_who(s.ranks, s.ranks_count), have="has" if s.ranks_count == 1 else "have", state=s.state) for s in states), Text(", ", "，")
+        (each.fill(who=_who(s.ranks, s.ranks_count), have="has" if s.ranks_count == 1 else "have", state=s.state) for s in states), msg(", ", "ras")
     )
 
 
@@ -599,21 +586,21 @@ def _counted(c: Communicator) -> int:
 
 def _everybody(c: Communicator) -> Text:
     if (counted := _counted(c)) == c.size:
-        return Text(f"all {c.size} ranks", f"全部 {c.size} 个 rank ")
-    return Text(f"{counted} of {c.size} ranks; of the others nothing is told", f" {c.size} 个 rank 中的 {counted} 个（其余的没有消息）")
+        return msg("all {size} ranks", size=c.size)
+    return msg("{counted} of {size} ranks; of the others nothing is told", counted=counted, size=c.size)
 
 
 def _communicators(found: Sequence[Communicator]) -> Text:
     shown = joined(map(_named, found[:_NAMED]), COMMA)
-    return shown + Text(" and {n} more", " 等 {n} 个").fill(n=len(found) - _NAMED) if len(found) > _NAMED else shown
+    return shown + msg(" and {n} more", n=len(found) - _NAMED) if len(found) > _NAMED else shown
 
 
 def _launches_in(found: Sequence[Communicator]) -> Text:
-    return Text("whether launches go on in {communicators}", "{communicators}中是否还在发起操作").fill(communicators=_communicators(found))
+    return msg("whether launches go on in {communicators}", communicators=_communicators(found))
 
 
 def _some(texts: Sequence[Text], at_most: int = 4 * _NAMED) -> Text:
-    more = Text(" and {n} more", "，另有 {n} 个").fill(n=len(texts) - at_most) if len(texts) > at_most else NOTHING
+    more = msg(" and {n} more", "ras", n=len(texts) - at_most) if len(texts) > at_most else NOTHING
     return joined(texts[:at_most], COMMA) + more
 
 

@@ -21,12 +21,12 @@ from unhang.flight.read_all import JobRecordings
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import catalogue, text, words
 from unhang.knowledge.causes.collective_mismatch import advice
-from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, crossed_by, edited, joined, possible, ranks, same, sized, sums
+from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, crossed_by, edited, joined, msg, possible, ranks, same, sized, sums
 from unhang.model import Evidence, Finding, Standing
 
 # What keeps others waiting, and is told beside another one that does.
 ROOTS = (*phrases.MISMATCHES, "missing", "p2p-alone")
-_MORE_RANKS = Text("; whether more ranks belong to the group is not in the dumps", "；转储中没有该组是否还有别的 rank")
+_MORE_RANKS = msg("; whether more ranks belong to the group is not in the dumps")
 
 
 class Wording:
@@ -45,10 +45,10 @@ class Wording:
         found = self._finding()
         if found is None or not self.unsure or not found.ranks or self.unnumbered:
             return found
-        each = Text("rank {r} is {file}", "rank {r} 是 {file}")
+        each = msg("rank {r} is {file}")
         files = joined(each.fill(r=r, file=self._file(r)) for r in found.ranks[: phrases.QUOTED] if r in self.recordings)
         standing: Standing = "possible" if found.standing in ("established", "likely") else found.standing
-        untold = Text("; names of files do not tell ranks here: {files}", "；文件名没有说明 rank：{files}").fill(files=files)
+        untold = msg("; names of files do not tell ranks here: {files}", files=files)
         return replace(continued(found, untold), standing=standing)
 
     def _file(self, rank: int) -> str:
@@ -100,39 +100,37 @@ class Wording:
             standing = "established" if o.by == "pairs" else "likely"
         elif o.by == "majority":
             total = sum(len(s.ranks) for s in o.sides)
-            how = Text(" ({n} of {total} ranks agree)", "（{total} 个 rank 中有 {n} 个一致）").fill(n=total - len(odd), total=total)
+            how = msg(" ({n} of {total} ranks agree)", n=total - len(odd), total=total)
         elif o.by == "nothing" and self.parting is not None and self.parting.by == "history" and not (o.unseen or o.ahead):
             odd, by_history = self.parting.odd, True
-            how = Text(" (the same line issued something else before)", "（同一行代码之前发出的是别的调用）")
+            how = msg(" (the same line issued something else before)")
         elif o.by == "nothing":
-            how = Text("; which of them went astray cannot be told from this", "；由此无法判断是哪一方走错了")
+            how = msg("; which of them went astray cannot be told from this")
         strayed = [s for s in o.sides if set(s.ranks) <= set(odd)]
         usual = [s for s in o.sides if s not in strayed]
         sides = [*strayed[:1], *usual[:1], *strayed[1:]] if strayed and usual and o.kind != "p2p-size" else list(o.sides)
         said = [self._did(s.ranks) for s in sides[:3]]
         if o.by == "sums":
-            says = Text("what is sent in {here} is not what is received: {sums}", "{here} 中发送的数量与接收的不一致：{sums}").fill(
-                here=phrases.seq(self.outcome), sums=joined(sums(s.call, s.ranks) for s in sides[:3])
+            says = msg(
+                "what is sent in {here} is not what is received: {sums}",
+                here=phrases.seq(self.outcome),
+                sums=joined(sums(s.call, s.ranks) for s in sides[:3]),
             )
-            how = Text("; whose sizes are wrong cannot be told from this", "；由此无法判断是哪一方的大小有误")
+            how = msg("; whose sizes are wrong cannot be told from this")
         elif o.kind == "p2p-size":
-            says = Text("a message of {sent} is received as {got}", "发送的消息为 {sent}，接收方期望的是 {got}").fill(
-                sent=self._sized(0), got=self._sized(1)
-            )
+            says = msg("a message of {sent} is received as {got}", sent=self._sized(0), got=self._sized(1))
         else:
-            says = Text("{one} as {here}, where {other}", "{here}：{one}，而 {other}").fill(
-                one=said[0], here=phrases.seq(self.outcome), other=joined(said[1:], AND) if not usual else said[1]
+            says = msg(
+                "{one} as {here}, where {other}", one=said[0], here=phrases.seq(self.outcome), other=joined(said[1:], AND) if not usual else said[1]
             )
             if usual:
-                says += joined((Text(", and {more}", "，另外 {more}").fill(more=more) for more in said[2:]), NOTHING)
+                says += joined((msg(", and {more}", more=more) for more in said[2:]), NOTHING)
         says += edited(o.kind, o.edit) + how
         shown = self._quoted.place(sides[0].ranks[0]) if o.by != "nothing" or by_history or o.kind == "p2p-size" else None
         if o.by == "sums" and any(self._quoted.place(s.ranks[0]) != shown for s in sides[1:3]):
             shown = None
         for rank, newest in o.late[: phrases.QUOTED]:
-            says += Text("; rank {rank} has issued nothing {after}", "；rank {rank} {after}没有发出任何调用").fill(
-                rank=rank, after=Text("after #{n}", "在 #{n} 之后").fill(n=newest) if newest else Text("in it", "在其中")
-            )
+            says += msg("; rank {rank} has issued nothing {after}", rank=rank, after=msg("after #{n}", n=newest) if newest else msg("in it"))
         # The calls that differ first: the rest is cut where there is little room.
         around = [self._quoted.around(s.ranks[0]) for s in sides[:3]]
         evidence = [*(e for here, _ in around for e in here), *(e for _, more in around for e in more)]
@@ -148,13 +146,13 @@ class Wording:
     def _sized(self, n: int) -> Text:
         rank = self.outcome.sides[n].ranks[0]
         at = quoted.at(self._quoted.message(rank))
-        return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=sized(self.outcome.sides[n].call), rank=rank, at=at)
+        return msg("{what} (rank {rank}{at})", what=sized(self.outcome.sides[n].call), rank=rank, at=at)
 
     def _did(self, numbers: Sequence[int]) -> Text:
         call = self._quoted.call(numbers[0])
         side = next(s for s in self.outcome.sides if s.ranks == tuple(numbers))
         what = phrases.what(call) if call is not None and "+" not in side.call else same(side.call)
-        return Text("{who} issued {what}{at}", "{who} 发出了 {what}{at}").fill(who=ranks(numbers), what=what, at=quoted.at(call))
+        return msg("{who} issued {what}{at}", who=ranks(numbers), what=what, at=quoted.at(call))
 
     def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[Text, Evidence, Frame] | None:
         """An equal call from another line before the ranks parted: the one too many, or the one behind what was left out; with its line."""
@@ -165,7 +163,8 @@ class Wording:
         number = slipped(theirs, ours, until=o.number)
         if number is None or (a := theirs[number]) is None or (b := ours[number]) is None:
             return None
-        said = Text("#{n} {call}, {here}; {there}", "#{n} {call}，{here}；{there}").fill(
+        said = msg(
+            "#{n} {call}, {here}; {there}",
             n=number,
             call=words.called(self._quoted.calls(odd[0])[number]),
             here=words.frame(a),
@@ -176,9 +175,9 @@ class Wording:
     def _crossed(self) -> Finding:
         o = self.outcome
         if o.kind == "p2p-both-send":
-            says = Text("ranks send to each other, and none of them receives: {told}", "各 rank 互相发送，却没有一个在接收：{told}")
+            says = msg("ranks send to each other, and none of them receives: {told}")
         else:
-            says = Text("ranks wait for each other in a circle, each in another call: {told}", "各 rank 循环等待，每个停在不同的调用中：{told}")
+            says = msg("ranks wait for each other in a circle, each in another call: {told}")
         says = says.fill(told=joined(phrases.step(s) for s in o.path[:4]))
         where, steps = None, sorted(o.path[:4], key=lambda s: o.by == "nothing" or not set(o.ranks) & set(s.waiting))
         if o.by != "nothing":
@@ -203,43 +202,34 @@ class Wording:
         here = phrases.seq(self.outcome) if o.kind == "missing" else phrases.named(o.call)
         last = {r: self._quoted.last(r) for r in absent[: phrases.QUOTED]}
         shown = next((c for c in last.values() if c is not None), None)
-        says = Text("{absent} {never} {here}, in which {waiting} {waits}{at}", "{absent} {never}{here}，而 {waiting} 在其中{waits}{at}").fill(
+        says = msg(
+            "{absent} {never} {here}, in which {waiting} {waits}{at}",
             absent=ranks(absent),
-            never=Text("never came to", "从未到达") if o.kind == "missing" else Text("posted nothing that fits", "没有发出与之对应的调用："),
+            never=msg("never came to") if o.kind == "missing" else msg("posted nothing that fits"),
             here=here,
             waiting=ranks(waiting),
-            waits=Text("gave up", "等到超时") if o.gave_up else Text(words.verb(waiting, "waits", "wait"), "等待"),
+            waits=msg("gave up") if o.gave_up else Text(words.verb(waiting, "waits", "wait"), "等待"),
             at=at,
         )
         told = {r: phrases.issued(c) + quoted.at(c) for r, c in last.items() if c is not None}
         if shown is not None and len(set(told.values())) == 1 and len(told) == len(last):
-            says += Text("; {its} last call was {call}", "；其最后一次调用是{call}").fill(
-                its=words.verb(absent, "its", "their"), call=next(iter(told.values()))
-            )
+            says += msg("; {its} last call was {call}", its=words.verb(absent, "its", "their"), call=next(iter(told.values())))
         elif shown is not None:
-            says += Text("; {told}", "；{told}").fill(
-                told=joined(
-                    Text("the last call of rank {r} was {call}", "rank {r} 的最后一次调用是{call}").fill(r=r, call=c) for r, c in told.items()
-                )
-            )
+            says += msg("; {told}", told=joined(msg("the last call of rank {r} was {call}", r=r, call=c) for r, c in told.items()))
         elif not last or all(r in self.recordings and not self.recordings[r].entries for r in absent):
-            says += Text("; no call of {it} is recorded", "；没有记录到它的任何调用").fill(it=words.verb(absent, "it", "them"))
+            says += msg("; no call of {it} is recorded", it=words.verb(absent, "it", "them"))
         surplus = None
         if len(absent) > len(waiting) and o.kind == "missing":
-            says += Text("; or {who} {has} made a call too many", "；也可能是 {who} 多发出了一次调用").fill(
-                who=ranks(waiting), has=words.verb(waiting, "has", "have")
-            )
+            says += msg("; or {who} {has} made a call too many", who=ranks(waiting), has=words.verb(waiting, "has", "have"))
             if (earlier := self._earlier(waiting, absent)) is not None:
-                says += Text(": ", "：") + earlier[0]
+                says += msg(": ") + earlier[0]
                 surplus = earlier[2]
         says += phrases.path(self.outcome) + self._likewise()
         if not o.known:
             says += _MORE_RANKS
         if o.kind == "missing" and self._quoted.on_gloo() and not self.unsure:
-            says += Text("; or {it} in a send or receive, which Gloo does not record", "；也可能{it}停在发送或接收中，Gloo 不记录这些").fill(
-                it=Text(words.verb(absent, "it is", "they are"), "它")
-            )
-        says += Text("; why is not in evidence", "；原因不在证据之中") + possible(WAITING)
+            says += msg("; or {it} in a send or receive, which Gloo does not record", it=Text(words.verb(absent, "it is", "they are"), "它"))
+        says += msg("; why is not in evidence") + possible(WAITING)
         evidence = [
             *(self._quoted.evidence(r, quoted.last(c)) for r, c in last.items() if c),
             *(e for r in waiting[:2] for e in self._quoted.pending(r)),
@@ -274,21 +264,15 @@ class Wording:
             "waits": words.verb(o.waiting, "waits", "wait"),
         }
         if o.finished and phrases.is_message(o.call):
-            says = Text(
-                "both sides of {here} were posted, and it is over on {over} only: {who} waits; look at the link between them",
-                "{here} 的双方都已发出，但只在 {over} 上结束：{who} 还在等待；请检查两者之间的链路",
-            ).fill(**parts)
+            says = msg("both sides of {here} were posted, and it is over on {over} only: {who} waits; look at the link between them", **parts)
         elif o.finished:
-            says = Text(
-                "all have come to {here}, and it is over on {over} only: {who} {waits} for data; look at the links from {over} to the others",
-                "所有 rank 都已到达{here}，但只在 {over} 上结束：{who} 还在等数据；请检查 {over} 到其他 rank 的链路",
-            ).fill(**parts)
+            says = msg(
+                "all have come to {here}, and it is over on {over} only: {who} {waits} for data; look at the links from {over} to the others", **parts
+            )
         elif o.unstarted:
             started = [r for r in o.waiting if r not in o.unstarted]
-            says = Text(
+            says = msg(
                 "{late} {has} issued {here}, and not started it, as {others} {have}: likely {its} still in earlier work",
-                "{late} 已发出{here}，但没有像 {others} 那样开始执行：其 GPU 很可能还在做之前的工作",
-            ).fill(
                 late=ranks(o.unstarted),
                 has=words.verb(o.unstarted, "has", "have"),
                 here=here,
@@ -297,20 +281,16 @@ class Wording:
                 its=words.verb(o.unstarted, "its GPU is", "their GPUs are"),
             )
         else:
-            says = Text(
-                "{who} {waits} in {here} and nobody is missing: the code agrees, the data does not arrive",
-                "{who} 在{here} 中等待，没有缺席的 rank：代码一致，只是数据没有到达",
-            ).fill(**parts)
+            says = msg("{who} {waits} in {here} and nobody is missing: the code agrees, the data does not arrive", **parts)
         if o.finished and not phrases.is_message(o.call) and self._went_on(o):
-            says += Text(
-                "; or {its} taken a moment before the others'",
-                "；也可能{its}比其他的早一刻",
-            ).fill(its=Text(words.verb(o.waiting, "its dump was", "their dumps were"), "它的转储"))
+            says += msg(
+                "; or {its} taken a moment before the others'", its=Text(words.verb(o.waiting, "its dump was", "their dumps were"), "它的转储")
+            )
         if not o.known:
             says += _MORE_RANKS
         rooted = o.call.split(" ")[0].split("+")[0] in operations.ROOTED
         if rooted and not o.unstarted:
-            says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
+            says += msg("; or ranks gave different roots, which no recorder holds")
         causes = ("collective-mismatch", *TRANSPORT) if rooted else TRANSPORT
         says += phrases.path(self.outcome) + self._likewise() + possible(WAITING if o.unstarted else causes)
         return words.unestablished(
@@ -340,14 +320,17 @@ class Wording:
         for o in (alike := self._same())[: phrases.QUOTED]:
             here = phrases.named(o.call)
             if not phrases.is_message(o.call):
-                here = Text("{call} #{number} of group {group}", "组 {group} 的 {call} #{number}").fill(
-                    call=here, number=str(o.number), group=o.group
-                )
+                here = msg("{call} #{number} of group {group}", call=here, number=str(o.number), group=o.group)
             if o.kind in ("missing", "p2p-alone"):
-                never = Text("never came to", "从未到达") if o.kind == "missing" else Text("posted nothing that fits", "没有发出与之对应的调用：")
+                never = msg("never came to") if o.kind == "missing" else msg("posted nothing that fits")
                 told.append(
-                    Text("{absent} {never} {here}, in which {who} {waits}", "{absent} {never}{here}，而 {who} 在其中等待").fill(
-                        absent=ranks(o.ranks), never=never, here=here, who=ranks(o.waiting), waits=words.verb(o.waiting, "waits", "wait")
+                    msg(
+                        "{absent} {never} {here}, in which {who} {waits}",
+                        absent=ranks(o.ranks),
+                        never=never,
+                        here=here,
+                        who=ranks(o.waiting),
+                        waits=words.verb(o.waiting, "waits", "wait"),
                     )
                 )
             else:
@@ -356,5 +339,5 @@ class Wording:
             return NOTHING
         more = len(alike) - phrases.QUOTED
         if more > 0:
-            told.append(Text("{n} more like that", "另有 {n} 处与此相同").fill(n=more))
-        return Text("; likewise {told}", "；同样，{told}").fill(told=joined(told))
+            told.append(msg("{n} more like that", n=more))
+        return msg("; likewise {told}", told=joined(told))

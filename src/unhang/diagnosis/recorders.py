@@ -23,17 +23,14 @@ from unhang.flight.read_all import JobRecordings, flight, record_all
 from unhang.flight.staleness import has_every_rank
 from unhang.flight.wait_graph import judge
 from unhang.knowledge import catalogue, words
-from unhang.knowledge.text import NOTHING, Text, ranks
+from unhang.knowledge.text import NOTHING, msg, ranks
 from unhang.logs.log_facts import Status
 from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Verdict
 from unhang.patterns import lazily
 
 NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
-_NO_CALLS = Text(
-    "none was made, or the flight recorder was off, or kept only what was pending",
-    "没有发出过调用，或者 flight recorder 没有打开，或者只保留了未完成的调用",
-)
+_NO_CALLS = msg("none was made, or the flight recorder was off, or kept only what was pending")
 # Of how many reasons beside the first is told.
 _ALSO = 16
 
@@ -170,65 +167,60 @@ def _left(recorded: JobRecordings, outcome: Outcome, *, told_nothing: bool) -> l
     if outcome.left_out:
         numbers = [rank for rank, _ in outcome.left_out]
         where = recorded.recordings[numbers[0]].source
-        more = Text(" and {n} more", " 等 {n} 个").fill(n=len(numbers) - 1) if len(numbers) > 1 else NOTHING
-        what = Text("the dump of {who} ({where}{more})", "{who} 的转储（{where}{more}）").fill(who=ranks(numbers), where=where, more=more)
-        why = Text(
-            "{it} of another run than the dump of rank {other}: another world size, or another time, unless the clock of its host is wrong",
-            "与 rank {other} 的转储不属于同一次运行：进程组大小不同，或时间不同，除非其主机的时钟不准",
-        )
+        more = msg(" and {n} more", n=len(numbers) - 1) if len(numbers) > 1 else NOTHING
+        what = msg("the dump of {who} ({where}{more})", who=ranks(numbers), where=where, more=more)
+        why = msg("{it} of another run than the dump of rank {other}: another world size, or another time, unless the clock of its host is wrong")
         found.append(unexamined(what, why.fill(it=words.verb(numbers, "it is", "they are"), other=outcome.left_out[0][1])))
     if outcome.older:
         older = outcome.older
-        what = Text("what {who} did after {its} taken", "{who} 在转储之后做了什么").fill(
-            who=ranks(older), its=words.verb(older, "its dump was", "their dumps were")
-        )
-        why = Text(
+        what = msg("what {who} did after {its} taken", who=ranks(older), its=words.verb(older, "its dump was", "their dumps were"))
+        why = msg(
             "the others' dumps are newer: {lacks} or {has} pending what others have completed",
-            "其他的转储更新：其他 rank 已完成的调用，它没有记录，或仍未完成",
-        ).fill(lacks=words.verb(older, "it lacks", "they lack"), has=words.verb(older, "has", "have"))
+            lacks=words.verb(older, "it lacks", "they lack"),
+            has=words.verb(older, "has", "have"),
+        )
         found.append(unexamined(what, why))
     if outcome.perhaps_older:
-        what = Text("what {who} did after {its} taken", "{who} 在转储之后做了什么").fill(
-            who=ranks(outcome.perhaps_older), its=words.verb(outcome.perhaps_older, "its dump was", "their dumps were")
+        what = msg(
+            "what {who} did after {its} taken",
+            who=ranks(outcome.perhaps_older),
+            its=words.verb(outcome.perhaps_older, "its dump was", "their dumps were"),
         )
-        why = Text(
-            "the others' dumps may be newer: they went on behind a call that {it}, and Gloo does not tell whether it has completed or failed",
-            "其他的转储可能更新：其他 rank 已越过它所缺的那次调用，而 Gloo 不说明那次调用是完成了还是失败了",
-        )
+        why = msg("the others' dumps may be newer: they went on behind a call that {it}, and Gloo does not tell whether it has completed or failed")
         found.append(unexamined(what, why.fill(it=words.verb(outcome.perhaps_older, "it lacks", "they lack"))))
     silent = {rank for rank, r in recorded.recordings.items() if not (r.entries or r.untold or r.cut or r.skipped)}
     empty = [r for r in outcome.members if r in silent and r not in dict(outcome.left_out)]
     if empty and not told_nothing:
         found.append(
             unexamined(
-                Text("the calls of {who}", "{who} 的调用").fill(who=ranks(empty)),
-                Text("{its} none: ", "转储中没有调用：").fill(its=words.verb(empty, "its dump holds", "their dumps hold")) + _NO_CALLS,
+                msg("the calls of {who}", who=ranks(empty)),
+                msg("{its} none: ", its=words.verb(empty, "its dump holds", "their dumps hold")) + _NO_CALLS,
             )
         )
     absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings and r not in recorded.without)
     if absent and recorded.unnumbered:
-        what = Text("the flight recorders of the other ranks", "其他 rank 的 flight recorder")
-        found.append(unexamined(what, ALL_COPIES if recorded.all_copies else Text("no dump of them was given", "没有给出它们的转储")))
+        what = msg("the flight recorders of the other ranks")
+        found.append(unexamined(what, ALL_COPIES if recorded.all_copies else msg("no dump of them was given")))
     elif absent:
-        what = Text("the flight recorder of {who}", "{who} 的 flight recorder").fill(who=ranks(absent))
-        found.append(unexamined(what, Text("no dump of it was given", "没有给出它的转储")))
+        what = msg("the flight recorder of {who}", who=ranks(absent))
+        found.append(unexamined(what, msg("no dump of it was given")))
     for of_rank, file in sorted(recorded.blank.items()):
-        what = Text("the flight recorder of rank {rank}", "rank {rank} 的 flight recorder").fill(rank=of_rank)
-        found.append(unexamined(what, Text("nothing is left in its dump: {file}", "其转储中什么也没有：{file}").fill(file=file), unread=True))
+        what = msg("the flight recorder of rank {rank}", rank=of_rank)
+        found.append(unexamined(what, msg("nothing is left in its dump: {file}", file=file), unread=True))
     if recorded.unnumbered and not recorded.all_copies:
-        found.append(unexamined(Text("which rank the dump is of", "转储属于哪个 rank"), Text("its name does not tell", "文件名没有说明")))
+        found.append(unexamined(msg("which rank the dump is of"), msg("its name does not tell")))
     elif recorded.unsure and not recorded.unnumbered:
         found.append(
             unexamined(
-                Text("which dump is of which rank", "哪个转储属于哪个 rank"),
-                Text("their names do not tell: they were numbered in order of name", "文件名没有说明：按名称的次序编号"),
+                msg("which dump is of which rank"),
+                msg("their names do not tell: they were numbered in order of name"),
             )
         )
     if told_nothing:
         found.append(
             unexamined(
-                Text("the calls of all ranks", "所有 rank 的调用"),
-                Text("the dumps hold none: ", "转储中没有调用：") + _NO_CALLS,
+                msg("the calls of all ranks"),
+                msg("the dumps hold none: ") + _NO_CALLS,
                 unread=True,
             )
         )

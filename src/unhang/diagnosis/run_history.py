@@ -16,7 +16,7 @@ from unhang import encoding
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
 from unhang.knowledge.commands import Command, command
-from unhang.knowledge.text import Text, joined
+from unhang.knowledge.text import Text, joined, msg
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special
 from unhang.records.status import Seen
@@ -235,22 +235,18 @@ def unknown(course: RunHistory, *, damaged: Collection[int] = (), logs: str | No
     """
     if course.well or (course.interrupted and not course.opened):
         return None
-    broken, gone = Text("damaged", "已损坏"), Text("missing", "缺失")
+    broken, gone = msg("damaged"), msg("missing")
     states = ((broken, [n for n in course.opened if n in damaged]), (gone, [n for n in course.opened if n not in damaged]))
-    lacking = Text("the records of {incidents} are {state}", "{incidents} 的记录{state}")
+    lacking = msg("the records of {incidents} are {state}")
     parts = [lacking.fill(incidents=_incidents(numbers), state=state) for state, numbers in states if numbers]
-    lost = joined(parts, Text(", ", "，")) if parts else Text("no incident of it was recorded", "没有记录下任何事件")
+    lost = joined(parts, msg(", ", "run_history")) if parts else msg("no incident of it was recorded")
     if unfinished is not None:
         return unfinished.finding([*([lost] if course.opened else []), *asked(course)])
-    ended = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=str(course.exitcode))
+    ended = msg("ended with exit code {code}", code=str(course.exitcode))
     if course.interrupted:
-        ended = Text("was interrupted after {s}", "在 {s} 后被中断").fill(s=words.seconds(course.elapsed_s))
-    says = Text("the training {ended}; {lost}", "训练{ended}；{lost}").fill(ended=ended, lost=lost)
-    evidence = (
-        ()
-        if course.line is None
-        else (words.stated(course.source, Text("Finished, exit code {n}", "已结束，退出码 {n}").fill(n=str(course.exitcode)), course.line),)
-    )
+        ended = msg("was interrupted after {s}", s=words.seconds(course.elapsed_s))
+    says = msg("the training {ended}; {lost}", ended=ended, lost=lost)
+    evidence = () if course.line is None else (words.stated(course.source, msg("Finished, exit code {n}", n=str(course.exitcode)), course.line),)
     remedies = () if logs is None else (read_logs(logs),)
     return words.unestablished(says, evidence=evidence, remedies=remedies)
 
@@ -278,10 +274,10 @@ def not_examined(
         after = words.seconds(course.elapsed_s)
         found.append(NotExamined(what="the rest of the training", why=f"the run was interrupted after {after}", why_zh=f"运行在 {after} 后被中断"))
     elif course.exists and unfinished is not None:
-        why = unfinished.says if judged else Text("it is not recorded: {why}", "没有记录：{why}").fill(why=unfinished.why)
+        why = unfinished.says if judged else msg("it is not recorded: {why}", why=unfinished.why)
         found.append(NotExamined(what="the end of the run", why=why.en, why_zh=why.zh))
     return tuple(found)
 
 
 def _incidents(numbers: Sequence[int]) -> Text:
-    return Text("incident{s} {numbers}", "事件 {numbers}").fill(s="s" if len(numbers) > 1 else "", numbers=", ".join(map(str, numbers)))
+    return msg("incident{s} {numbers}", s="s" if len(numbers) > 1 else "", numbers=", ".join(map(str, numbers)))

@@ -8,7 +8,7 @@ from unhang.diagnosis.unknown import SUPERVISE, TRANSPORT, WAITING
 from unhang.frames import place
 from unhang.knowledge import collective_waits
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.text import Text, joined, possible, ranks
+from unhang.knowledge.text import Text, joined, msg, possible, ranks
 from unhang.logs.log_facts import Stack
 from unhang.model import Finding
 
@@ -28,31 +28,27 @@ def standing_in_stacks(view: LogView) -> Finding | None:
         op, frame, stacks = found.inside[0]
         numbers = [s.rank for s in stacks if s.rank is not None]
         where = op if frame is None else f"{op} ({place(frame, '')})"
-        says = Text("{who} stand in {op}", "{who} 停在 {op} 中").fill(who=ranks(numbers), op=where)
+        says = msg("{who} stand in {op}", who=ranks(numbers), op=where)
         if len(numbers) == 1:
-            says = Text("{who} stands in {op}", "{who} 停在 {op} 中").fill(who=ranks(numbers), op=where)
+            says = msg("{who} stands in {op}", who=ranks(numbers), op=where)
         unseen = sorted(set(range(view.world_size)) - set(numbers)) if view.world_size is not None else []
         if len(numbers) == 1 and view.world_size is None:
-            says += Text("; of no other rank there is a stack", "；没有其他 rank 的调用栈") + possible(WAITING)
+            says += msg("; of no other rank there is a stack") + possible(WAITING)
         elif unseen:
-            says += Text("; of {who} there is no stack", "；没有 {who} 的调用栈").fill(who=ranks(unseen)) + possible(WAITING)
+            says += msg("; of {who} there is no stack", who=ranks(unseen)) + possible(WAITING)
         else:
-            says += Text("; by these stacks nobody is missing", "；从这些调用栈看，没有谁缺席") + possible((*TRANSPORT, *WAITING[:1]))
+            says += msg("; by these stacks nobody is missing") + possible((*TRANSPORT, *WAITING[:1]))
     elif len(found.inside) > 1 and not (alone or nobodys):
-        says = (
-            collective_waits.within(found)
-            + Text("; whether these belong to one group is not in the stacks", "；调用栈没有说明它们是否属于同一个组")
-            + possible(_MISMATCHED)
-        )
+        says = collective_waits.within(found) + msg("; whether these belong to one group is not in the stacks") + possible(_MISMATCHED)
     else:
-        says = joined((collective_waits.stands(s) for s in alone[:_SHOWN]), Text(", ", "，"))
+        says = joined((collective_waits.stands(s) for s in alone[:_SHOWN]), msg(", ", "stack_summary"))
         if len(alone) > _SHOWN:
-            says += Text(", and {n} more", "，另有 {n} 个").fill(n=len(alone) - _SHOWN)
+            says += msg(", and {n} more", n=len(alone) - _SHOWN)
         inside = [t for t in (collective_waits.within(found), *nobodys) if t]
         says = joined(t for t in (says, *inside) if t)
         if not inside:
-            says += Text(", and none of them is in a collective", "，都不在集合通信中")
-        says += Text("; whether they stay there is not in evidence", "；是否一直停在那里不在证据之中")
+            says += msg(", and none of them is in a collective")
+        says += msg("; whether they stay there is not in evidence")
     return Finding(
         cause="unknown",
         standing="not-established",
@@ -71,8 +67,6 @@ def _of_nobody(stacks: Sequence[Stack]) -> list[Text]:
         op = collective_waits.op_of(stack)
         counts[op] = counts.get(op, 0) + 1
     return [
-        Text("{n} whose rank is not told {are} in {op}", "{zh} 个不知属于哪个 rank 的调用栈在 {op} 中").fill(
-            n=f"{n} stack{'' if n == 1 else 's'}", are="is" if n == 1 else "are", zh=n, op=op
-        )
+        msg("{n} whose rank is not told {are} in {op}", n=f"{n} stack{'' if n == 1 else 's'}", are="is" if n == 1 else "are", zh=n, op=op)
         for op, n in counts.items()
     ]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.model import Finding, ProcessId, Remedy, Verdict
 
 if TYPE_CHECKING:
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 
 # At its beginning: a command of the user's own, which a remedy repeats, may have such words, too.
 _PID = re.compile(r"kill (?:-\w+ )?(?P<killed>\d+)\b|py-spy dump (?:--\w+ )*--pid (?P<read>\d+)\b|cat /proc/(?P<looked_at>\d+)/")
-_ENDING = Text(" unhang run ends process {pid} together with the other ranks.", "unhang run 会将进程 {pid} 与其他 rank 一并结束。")
-_ENDED = Text(" Process {pid} has ended since.", "进程 {pid} 此后已结束。")
-_UNSEEN = Text(
-    " Only on {host}, and only while it is that process: that cannot be seen from here, and another one may have its number by now.",
-    "仅限在 {host} 上，且仍是该进程时：此处无法看到它是否还在，这个编号现在可能已属于别的进程。",
-)
-_ITS_HOST = Text("its host", "其所在主机")
 
 
 def _seen_from_here(process: ProcessId) -> bool | None:
@@ -53,10 +46,26 @@ def told(
         pid = int(named["killed"] or named["read"] or named["looked_at"])
         alive = lives(pid)
         if alive is False or (ends and pid in of_pids):
-            return replace(_continued(remedy, (_ENDED if alive is False else _ENDING).fill(pid=pid)), command=None)
+            return replace(
+                _continued(
+                    remedy,
+                    (
+                        msg(" Process {pid} has ended since.")
+                        if alive is False
+                        else msg(" unhang run ends process {pid} together with the other ranks.")
+                    ).fill(pid=pid),
+                ),
+                command=None,
+            )
         if alive:
             return remedy
-        return _continued(remedy, _UNSEEN.fill(host=of_pids[pid].host if pid in of_pids else _ITS_HOST))
+        return _continued(
+            remedy,
+            msg(
+                " Only on {host}, and only while it is that process: that cannot be seen from here, and another one may have its number by now.",
+                host=of_pids[pid].host if pid in of_pids else msg("its host"),
+            ),
+        )
 
     def of_finding(finding: Finding) -> Finding:
         return replace(finding, remedies=tuple(map(remedied, finding.remedies)))

@@ -15,7 +15,7 @@ from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.knowledge import seen, text, words
 from unhang.knowledge.commands import command
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.model import Evidence, ProcessId, Remedy
 from unhang.records.run_follower import Looker
 from unhang.records.run_snapshot import Phase, Rank, RunSnapshot
@@ -25,8 +25,8 @@ from unhang.records.status import Now, RankNow, Seen, together
 _MOST_EVIDENCE = 8
 _MOST_NAMED = 8
 _GOES_ON: tuple[Phase, ...] = ("starting", "running", "standing", "wrong", "between", "trying")
-_EITHER = Text("unhang itself was killed, or the run still goes on", "unhang 本身被杀死，或者运行还在继续")
-_OR_LOST = Text(", or its end was recorded in what is lost here", "，或者其结尾记录在此处丢失的内容中")
+_EITHER = msg("unhang itself was killed, or the run still goes on")
+_OR_LOST = msg(", or its end was recorded in what is lost here")
 
 
 def _seen_from_here(process: ProcessId) -> bool | None:
@@ -52,7 +52,7 @@ def look(
         picture = looker.look()
     except RunDirError:
         why = _EITHER + _OR_LOST if lost else _EITHER
-        says = Text("no end of the run is recorded: {why}", "没有记录运行的结尾：{why}").fill(why=why)
+        says = msg("no end of the run is recorded: {why}", why=why)
         return Unfinished(why=why, says=says, evidence=(), remedies=() if logs is None else (run_history.read_logs(logs),))
     # Where the supervisor has said its last word on the attempt, and no event follows, the end of the run may have come next.
     lost = lost or (looker.now is not None and looker.now.last and went.last_s < looker.now.at_s)
@@ -89,7 +89,7 @@ def told(
     them; `kernels_pids`: the supervisor's pid is known to be the one that the kernel's log has for it.
     """
     why = _why(picture, lost=lost)
-    parts = [Text("no end of the run is recorded: {why}", "没有记录运行的结尾：{why}").fill(why=why), *_ranks(picture, now)]
+    parts = [msg("no end of the run is recorded: {why}", why=why), *_ranks(picture, now)]
     return Unfinished(
         why=why,
         says=joined(parts),
@@ -106,24 +106,17 @@ def _why(picture: RunSnapshot, *, lost: bool) -> Text:
     or_lost = _OR_LOST if lost else NOTHING
     if supervisor.pid is None:
         return _EITHER + or_lost
-    who = Text("unhang run (pid {pid} on {host})", "unhang run（pid {pid}，{host}）").fill(pid=supervisor.pid, host=str(supervisor.host))
+    who = msg("unhang run (pid {pid} on {host})", pid=supervisor.pid, host=str(supervisor.host))
     if supervisor.alive is None:
-        unseen = Text("{who} cannot be seen from here: it was killed, or the run still goes on", "从这里看不到 {who}：它被杀死，或者运行还在继续")
+        unseen = msg("{who} cannot be seen from here: it was killed, or the run still goes on")
         return unseen.fill(who=who) + or_lost
     if not supervisor.alive:
-        said = (
-            Text("no word is left here that the run was over", "此处也没有留下运行已经结束的记录")
-            if lost
-            else Text("has not said that the run was over", "也没有说明运行已经结束")
-        )
-        gone = Text("{who} lives no longer, and {said}: it was killed, or failed itself", "{who} 已不存在，{said}：它被杀死，或者自身出错")
+        said = msg("no word is left here that the run was over") if lost else msg("has not said that the run was over")
+        gone = msg("{who} lives no longer, and {said}: it was killed, or failed itself")
         return gone.fill(who=who, said=said) + or_lost
     if picture.job.phase in _GOES_ON:
-        return Text("the run still goes on, {who} lives", "运行还在继续，{who} 存活").fill(who=who)
-    return Text(
-        "{who} lives, but has not written for so long that it is not known how the run stands",
-        "{who} 存活，但已很久没有写记录，不知道运行的状况",
-    ).fill(who=who)
+        return msg("the run still goes on, {who} lives", who=who)
+    return msg("{who} lives, but has not written for so long that it is not known how the run stands", who=who)
 
 
 # -- where the ranks were
@@ -132,48 +125,44 @@ def _why(picture: RunSnapshot, *, lost: bool) -> Text:
 def _ranks(picture: RunSnapshot, now: Now | None) -> list[Text]:
     job = picture.job
     if now is None:
-        return [Text("where the ranks were is not known: no record of it is here", "不知道各 rank 在哪里：此处没有记录")]
+        return [msg("where the ranks were is not known: no record of it is here")]
     if not now.ranks:
-        return [Text("no rank had reported to it", "还没有 rank 向它报告")]
+        return [msg("no rank had reported to it")]
     living = [r for r in now.ranks if r.ended_s is None]
     said = []
     if living:
         age_s = job.supervisor.silent_s
-        ago = Text(" ({s} ago)", "（{s} 前）").fill(s=words.seconds(age_s)) if age_s is not None else NOTHING
-        said.append(
-            Text("by its last record{ago} and their last heartbeats: {where}", "据其最后的记录{ago}和各自最后的心跳：{where}").fill(
-                ago=ago, where=seen.told(_seen(living, now))
-            )
-        )
+        ago = msg(" ({s} ago)", s=words.seconds(age_s)) if age_s is not None else NOTHING
+        said.append(msg("by its last record{ago} and their last heartbeats: {where}", ago=ago, where=seen.told(_seen(living, now))))
     if ended := _ended([r for r in now.ranks if r.ended_s is not None]):
         said.append(ended)
     if job.trouble is None:
-        said.append(_whether(now) if living else Text("nothing was judged yet", "还没有做出判断"))
+        said.append(_whether(now) if living else msg("nothing was judged yet"))
     if running := [r for r in picture.ranks if r.alive]:
-        said.append(Text("still running, unwatched: {who}", "仍在运行，但无人监视：{who}").fill(who=_processes(running)))
+        said.append(msg("still running, unwatched: {who}", who=_processes(running)))
     if gone := [r.rank for r in picture.ranks if r.alive is False]:
-        said.append(Text("no longer alive: {who}", "进程已不存在：{who}").fill(who=text.ranks(gone)))
+        said.append(msg("no longer alive: {who}", who=text.ranks(gone)))
     return said
 
 
 def _processes(ranks: Sequence[Rank]) -> Text:
-    one = Text("rank {n} (pid {pid} on {host})", "rank {n}（pid {pid}，{host}）")
+    one = msg("rank {n} (pid {pid} on {host})")
     named = [one.fill(n=r.rank, pid=r.pid, host=r.host) for r in ranks[:_MOST_NAMED]]
     if len(ranks) > _MOST_NAMED:
-        named.append(Text("{n} more ranks", "另有 {n} 个 rank").fill(n=len(ranks) - _MOST_NAMED))
+        named.append(msg("{n} more ranks", n=len(ranks) - _MOST_NAMED))
     return joined(named, COMMA)
 
 
 def _whether(now: Now) -> Text:
     stands = now.standstill
     if stands is None:
-        return Text("nothing was judged yet: a hang was not found, and is not ruled out", "还没有做出判断：没有发现挂起，也不能排除")
+        return msg("nothing was judged yet: a hang was not found, and is not ruled out")
     for_s = now.at_s - stands.since_s
-    said = Text("nothing had moved for {s} then", "当时已有 {s} 没有任何进展").fill(s=words.seconds(for_s))
+    said = msg("nothing had moved for {s} then", s=words.seconds(for_s))
     if for_s < now.hang_after_s:
-        why = Text(", less than the {s} after which it is taken for a hang", "，还没到判定为挂起的 {s}")
+        why = msg(", less than the {s} after which it is taken for a hang")
         return said + why.fill(s=words.seconds(now.hang_after_s))
-    return said + Text(", and it was not judged yet", "，还没有做出判断")
+    return said + msg(", and it was not judged yet")
 
 
 def _seen(living: Sequence[RankNow], now: Now) -> tuple[Seen, ...]:
@@ -194,28 +183,32 @@ def _ended(ranks: Sequence[RankNow]) -> Text:
     how: dict[Text, list[int]] = {}
     for rank in ranks:
         how.setdefault(_how(rank), []).append(rank.rank)
-    return joined((Text("{who} {how}", "{who} {how}").fill(who=text.ranks(numbers), how=said) for said, numbers in how.items()), COMMA)
+    return joined((msg("{who} {how}", who=text.ranks(numbers), how=said) for said, numbers in how.items()), COMMA)
 
 
 def _how(rank: RankNow) -> Text:
     if rank.raised is not None:
-        return Text("had raised {what}", "抛出了 {what}").fill(what=rank.raised)
+        return msg("had raised {what}", what=rank.raised)
     if rank.by_launcher:
-        return Text("had been ended", "已被结束")
+        return msg("had been ended")
     if rank.exitcode is not None and rank.exitcode < 0:
-        return Text("had been ended by {signal}", "已被 {signal} 结束").fill(signal=words.signal_name(rank.exitcode))
+        return msg("had been ended by {signal}", signal=words.signal_name(rank.exitcode))
     if rank.exitcode:
-        return Text("had ended with exit code {n}", "已以退出码 {n} 结束").fill(n=rank.exitcode)
-    return Text("had ended", "已结束")
+        return msg("had ended with exit code {n}", n=rank.exitcode)
+    return msg("had ended")
 
 
 def _evidence(rank: RankNow, now: Now, source: str) -> Evidence:
-    beat = Text("no heartbeat", "没有心跳")
+    beat = msg("no heartbeat")
     if rank.beat_s is not None:
         before = words.seconds(max(now.at_s - rank.beat_s, 0.0))
-        beat = Text("heartbeat {s} before this record", "心跳在此记录 {s} 之前").fill(s=before)
-    says = Text("rank {n} (pid {pid}) last seen at {at}, {beat}", "rank {n}（pid {pid}）最后见于 {at}，{beat}").fill(
-        n=rank.rank, pid=rank.pid, at="?" if rank.place is None else f"{rank.place.file}:{rank.place.line} in {rank.place.name}", beat=beat
+        beat = msg("heartbeat {s} before this record", s=before)
+    says = msg(
+        "rank {n} (pid {pid}) last seen at {at}, {beat}",
+        n=rank.rank,
+        pid=rank.pid,
+        at="?" if rank.place is None else f"{rank.place.file}:{rank.place.line} in {rank.place.name}",
+        beat=beat,
     )
     return words.stated(source, says)
 
@@ -260,14 +253,13 @@ def _remedies(picture: RunSnapshot, now: Now | None, *, called: str, logs: str |
         command=command("ps -o pid,stat,etime,args -p {pids:pid,}", pids=pids),
     )
     left = (*((end_left,) if running else ()), *((look_left,) if pids else ()))
-    counted = Text(
+    counted = msg(
         " Its log has the machine's pids, and a container its own pids: pid {pid} may be another one there. Go by the name and the time.",
-        "内核日志用的是整台机器的 pid，而容器有自己的 pid：{pid} 在日志中可能是另一个进程，请看进程名和时间。",
-    ).fill(pid=supervisor.pid)
-    says = Text(
-        "Ask the kernel whether it killed unhang run for memory; a kill -9 by anybody else leaves no trace.",
-        "查看内核是否因内存不足杀死了 unhang run；别人的 kill -9 不留痕迹。",
-    ) + (NOTHING if kernels_pids else counted)
+        pid=supervisor.pid,
+    )
+    says = msg("Ask the kernel whether it killed unhang run for memory; a kill -9 by anybody else leaves no trace.") + (
+        NOTHING if kernels_pids else counted
+    )
     killed = Remedy(
         id="who-killed-it",
         says=says.en,

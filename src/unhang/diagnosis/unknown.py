@@ -15,7 +15,7 @@ from unhang.knowledge.cause import named
 from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
 from unhang.knowledge.causes.store_disconnect import NOT_ALL_CAME, is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
-from unhang.knowledge.text import NOTHING, THEN, Text, joined
+from unhang.knowledge.text import NOTHING, THEN, Text, joined, msg
 from unhang.logs import Signature
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
@@ -63,13 +63,10 @@ FATAL = Signature(
 _WARNING = lazily(r"\S.{0,300}:\d+: \w*Warning: ")
 
 _SIGNALS_TELL = {
-    4: Text("an instruction that this CPU does not have: a library built for another one", "本机 CPU 没有这条指令：库是为别的 CPU 构建的"),
-    7: Text(
-        "memory that could not be backed: usually /dev/shm is full, or a mapped file was cut short",
-        "内存没有后备空间：通常是 /dev/shm 已满，或被映射的文件被截短",
-    ),
-    11: Text("an invalid memory access in native code", "原生代码访问了无效内存"),
-    6: Text("a library gave up by itself; its last words stand in the log", "某个库自行中止，它最后的话在日志里"),
+    4: msg("an instruction that this CPU does not have: a library built for another one"),
+    7: msg("memory that could not be backed: usually /dev/shm is full, or a mapped file was cut short"),
+    11: msg("an invalid memory access in native code"),
+    6: msg("a library gave up by itself; its last words stand in the log"),
 }
 
 
@@ -113,21 +110,22 @@ def unknown_in_run(view: IncidentView, symptoms: Sequence[Finding]) -> Finding |
         return _silent(view)
     code = view.incident.exitcode
     if code is None:
-        how = Text("failed", "失败了")
+        how = msg("failed", "unknown")
     elif code < 0:
-        how = Text("ended by {signal}", "被 {signal} 结束").fill(signal=words.signal_name(code))
+        how = msg("ended by {signal}", signal=words.signal_name(code))
     else:
-        how = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=code)
-    says = Text("the command {how}{none}, and nothing recognised says why", "命令{how}{none}，认出的内容都没有说明原因").fill(
+        how = msg("ended with exit code {code}", code=code)
+    says = msg(
+        "the command {how}{none}, and nothing recognised says why",
         how=how,
-        none=NOTHING if view.ranks else Text("; no process of it initialised torch.distributed", "；其中没有进程初始化 torch.distributed"),
+        none=NOTHING if view.ranks else msg("; no process of it initialised torch.distributed"),
     )
     return words.unestablished(
         says,
         ranks=tuple(r.number for r in view.ranks),
         evidence=(
             *_last_words(view, None),
-            words.stated(view.incident_source, Text("{command}: {how}", "{command}：{how}").fill(command=" ".join(view.incident.command), how=how)),
+            words.stated(view.incident_source, msg("{command}: {how}", command=" ".join(view.incident.command), how=how)),
         ),
         remedies=(READ_LOG,),
     )
@@ -142,7 +140,7 @@ def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedi
     if symptoms[0].cause == "collective-timeout" and not any(blamed(h) or other_libraries.library(h) for h in hits):
         # Who waited is told, and is not to blame; of other libraries the sentence says for whom.
         symptoms = [replace(symptoms[0], ranks=(), hosts=()), *symptoms[1:]]
-    more = Text("; this is a consequence, and its cause is not in evidence", "；这只是后果，原因不在证据之中") + text.possible(remains)
+    more = msg("; this is a consequence, and its cause is not in evidence") + text.possible(remains)
     return replace(text.continued(symptoms[0], more), standing="not-established", remedies=remedies)
 
 
@@ -152,7 +150,7 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
         return found
     told = {s.cause for s in symptoms}
     if symptoms[0].cause == "unhandled-generic" and nccls_words(view) is not None:
-        more = Text("; no cause known here explains these words", "；这里没有已知的原因能解释这句话")
+        more = msg("; no cause known here explains these words")
         return replace(text.continued(symptoms[0], more), standing="not-established", remedies=(LOOK_UP, SUPERVISE))
     if symptoms[0].cause == "peer-lost" and all(h.signature in named("peer-lost", "broken-pool") for h in view.hits_of("peer-lost")):
         return only_symptoms(symptoms, remains=("host-oom-or-killed", *CRASH), remedies=(KERNEL_LOG, NATIVE_STACK))
@@ -193,13 +191,7 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
     if first is None:
         return None
     ranks = tuple(sorted({e.at.rank for e in ended if e.code == first.code and e.at.rank is not None}))
-    who = (
-        text.ranks(ranks)
-        if ranks
-        else Text("a process", "某个进程")
-        if first.local_rank is None
-        else Text("local rank {n}", "本地 rank {n}").fill(n=first.local_rank)
-    )
+    who = text.ranks(ranks) if ranks else msg("a process") if first.local_rank is None else msg("local rank {n}", n=first.local_rank)
     count = ranks or (0,)
     stacks = [h for h in fatal if h.rank is None or h.rank in ranks]
     frames = [Frame(file=m[1], line=int(m[2]), name=m[3]) for h in stacks[:1] for m in _FAULT_FRAME.finditer(h.groups["stack"])][::-1]
@@ -207,18 +199,22 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
     where = "" if frame is None else place(frame, "")
     if first.code < 0:
         number = -first.code
-        says = Text("{who} {were} ended by {signal}{at}{tells}; why is not in evidence", "{who} 被 {signal} 结束{at}{tells}；原因不在证据之中").fill(
+        says = msg(
+            "{who} {were} ended by {signal}{at}{tells}; why is not in evidence",
             who=who,
             were=words.verb(count, "was", "were"),
             signal=words.signal_name(number),
-            at=Text(" at {at}", "，位于 {at}").fill(at=where) if where else NOTHING,
-            tells=Text(": {what}", "：{what}").fill(what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING,
+            at=msg(" at {at}", at=where) if where else NOTHING,
+            tells=msg(": {what}", what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING,
         )
         says += text.possible(CRASH)
     else:
-        says = Text(
-            "{who} ended by {themselves} with exit code {code}, and no exception is in the logs", "{who} 以退出码 {code} 自行结束，日志里没有异常"
-        ).fill(who=who, themselves=words.verb(count, "itself", "themselves"), code=first.code)
+        says = msg(
+            "{who} ended by {themselves} with exit code {code}, and no exception is in the logs",
+            who=who,
+            themselves=words.verb(count, "itself", "themselves"),
+            code=first.code,
+        )
     shown = [Evidence(source=h.source, line=h.line, text=f"{h.text.strip()} {place(frame, '')}") for h in stacks[:1] if frame is not None]
     return words.unestablished(
         says,
@@ -238,12 +234,8 @@ def _from_outside(view: LogView, symptoms: Sequence[Finding]) -> Finding | None:
     typed = any(_TYPED.search(h.text) for h in asked) or any(t.type == "KeyboardInterrupt" for t in view.tracebacks)
     if not asked:
         return None
-    how = (
-        Text("by the user: Ctrl-C (SIGINT)", "由用户结束：Ctrl-C（SIGINT）")
-        if typed
-        else Text("from outside: by scancel, a scheduler, or whoever sent SIGTERM", "从外部结束：scancel、调度器，或发送 SIGTERM 者")
-    )
-    says = Text("the job was ended {how}; nobody had failed before, as far as the logs tell", "任务是{how}；据日志看，在此之前没有失败")
+    how = msg("by the user: Ctrl-C (SIGINT)") if typed else msg("from outside: by scancel, a scheduler, or whoever sent SIGTERM")
+    says = msg("the job was ended {how}; nobody had failed before, as far as the logs tell")
     says = says.fill(how=how)
     return Finding(
         cause=symptoms[0].cause,
@@ -258,8 +250,8 @@ def _from_outside(view: LogView, symptoms: Sequence[Finding]) -> Finding | None:
 def _signalled(view: IncidentView, rank: RankView) -> Finding:
     assert rank.ended is not None and rank.ended.exitcode is not None
     number = -rank.ended.exitcode
-    tells = Text(": {what}", "：{what}").fill(what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING
-    ended = Text("rank {n} (pid {pid}) ended with exit code {code}", "rank {n}（pid {pid}）以退出码 {code} 结束")
+    tells = msg(": {what}", what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING
+    ended = msg("rank {n} (pid {pid}) ended with exit code {code}")
     evidence = [words.stated(view.incident_source, ended.fill(n=rank.number, pid=rank.record.pid, code=-number))]
     if rank.fatal_source is not None and rank.fatal_signal:
         evidence.append(Evidence(source=rank.fatal_source, line=1, text=rank.fatal_signal))
@@ -269,8 +261,12 @@ def _signalled(view: IncidentView, rank: RankView) -> Finding:
     return _finding(
         view,
         rank,
-        says=Text("{who} was ended by {signal}{at}{tells}; why is not in evidence", "{who} 被 {signal} 结束{at}{tells}；原因不在证据之中").fill(
-            who=text.ranks([rank.number]), signal=words.signal_name(number), at=text.at(view, rank), tells=tells
+        says=msg(
+            "{who} was ended by {signal}{at}{tells}; why is not in evidence",
+            who=text.ranks([rank.number]),
+            signal=words.signal_name(number),
+            at=text.at(view, rank),
+            tells=tells,
         )
         + text.possible(CRASH),
         evidence=(*evidence, *words.stack_evidence(view, rank)),
@@ -281,9 +277,9 @@ def _signalled(view: IncidentView, rank: RankView) -> Finding:
 def _left(view: IncidentView, rank: RankView) -> Finding:
     assert rank.ended is not None
     code = rank.ended.exitcode
-    how = Text("ended (its exit code is not known)", "已结束（退出码未知）")
+    how = msg("ended (its exit code is not known)")
     if code is not None:
-        how = Text("ended itself with exit code {code}", "以退出码 {code} 自行结束").fill(code=code)
+        how = msg("ended itself with exit code {code}", code=code)
     own = sorted((r for r in view.incident.logs if r.rank == rank.number and r.bytes), key=lambda r: not r.path.endswith(".err"))
     log = own[0].path if own else None
     last = _last_words(view, rank.number)
@@ -292,22 +288,17 @@ def _left(view: IncidentView, rank: RankView) -> Finding:
     return _finding(
         view,
         rank,
-        says=Text("{who} {how} without an exception that anything saw{at}{left}", "{who} {how}，没有任何人看到异常{at}{left}").fill(
+        says=msg(
+            "{who} {how} without an exception that anything saw{at}{left}",
             who=text.ranks([rank.number]),
             how=how,
             at=text.at(view, rank),
-            left=Text("; its log ends without a word about it", "；它的日志末尾对此只字未提")
-            if wordless
-            else Text("; it printed nothing", "；它什么也没有打印")
-            if silent
-            else NOTHING,
+            left=msg("; its log ends without a word about it") if wordless else msg("; it printed nothing") if silent else NOTHING,
         ),
         evidence=(
             words.stated(
                 view.incident_source,
-                Text("rank {n} (pid {pid}) {how} at {s}", "rank {n}（pid {pid}）在 {s} 时{how}").fill(
-                    n=rank.number, pid=rank.record.pid, how=how, s=words.seconds(rank.ended.at_s)
-                ),
+                msg("rank {n} (pid {pid}) {how} at {s}", n=rank.number, pid=rank.record.pid, how=how, s=words.seconds(rank.ended.at_s)),
             ),
             *words.stack_evidence(view, rank, innermost=False),
             *last,
@@ -336,21 +327,21 @@ def _all_joined(view: IncidentView) -> Finding:
     remains: tuple[str, ...] = WAITING
     if view.front.finished:
         remains = TRANSPORT
-        says += Text(
+        says += msg(
             ", which all have come to and which is over on {over} only: look at the links from {over} to the others",
-            "；全部都来了，而只有 {over} 上已经结束：请查看 {over} 到其他 rank 的链路",
-        ).fill(over=text.ranks(view.front.finished))
+            over=text.ranks(view.front.finished),
+        )
     elif view.front.complete:
         remains = TRANSPORT
-        says += Text(" and nobody is missing: the code agrees, the data does not arrive", "，而且没有缺席者：代码一致，数据没有到达")
+        says += msg(" and nobody is missing: the code agrees, the data does not arrive")
     else:
         not_seen = _not_seen(view)
         says += _elsewhere(view, waiting) if not_seen else NOTHING
-        says += Text("; whether anybody is missing is not in evidence", "；是否有缺席者，证据中没有")
-        says += Text(": {not_seen}", "：{not_seen}").fill(not_seen=not_seen) if not_seen else NOTHING
+        says += msg("; whether anybody is missing is not in evidence")
+        says += msg(": {not_seen}", not_seen=not_seen) if not_seen else NOTHING
     if remains is TRANSPORT and first.op in ROOTED and not all(any(f.arguments for f in view.waits[r].frames) for r in waiting):
         remains = ("collective-mismatch", *TRANSPORT)
-        says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
+        says += msg("; or ranks gave different roots, which no recorder holds")
     says += text.possible(remains)
     return words.unestablished(
         says,
@@ -369,16 +360,17 @@ def _not_seen(view: IncidentView) -> Text:
         return NOTHING
     parts = []
     if front.unseen:
-        parts.append(Text("of {who} there is no record of it", "没有 {who} 的相关记录").fill(who=text.ranks(front.unseen)))
+        parts.append(msg("of {who} there is no record of it", who=text.ranks(front.unseen)))
     if front.disputed:
         parts.append(
-            Text(
+            msg(
                 "what {who} did is told differently by {their} recorder and by a heartbeat or stack",
-                "{who} 做了什么，其 flight recorder 与心跳或调用栈说法不一",
-            ).fill(who=text.ranks(front.disputed), their=words.verb(front.disputed, "its", "their"))
+                who=text.ranks(front.disputed),
+                their=words.verb(front.disputed, "its", "their"),
+            )
         )
     if front.lost:
-        said = Text("the recorder of {who} has overwritten its call #{n}", "{who} 的 flight recorder 已覆盖它的调用 #{n}")
+        said = msg("the recorder of {who} has overwritten its call #{n}")
         parts.append(said.fill(who=text.ranks(front.lost), n=str(front.seq)))
     return joined(parts)
 
@@ -390,7 +382,7 @@ def _elsewhere(view: IncidentView, waiting: Sequence[int]) -> Text:
         if rank.number not in waiting and rank.record.ended is None and (where := view.where(rank)) is not None:
             by_place.setdefault(where, []).append(rank.number)
     places = list(by_place.items())[:_ABSENT_SHOWN]
-    each = Text("; {who} {stand} at {at}", "；{who} 停在 {at}")
+    each = msg("; {who} {stand} at {at}")
     return joined((each.fill(who=text.ranks(n), stand=words.verb(n, "stands", "stand"), at=where) for where, n in places), NOTHING)
 
 
@@ -399,14 +391,14 @@ def _silent(view: IncidentView) -> Finding:
     waiting = text.waiting(view)
     # Some that wait elsewhere, in unhang's library for instance, count as absent here, and no cause that is known speaks of them.
     absent = [r for r in view.ranks if view.front is not None and r.number in view.front.absent][:_ABSENT_SHOWN]
-    says = Text("no progress{stall}", "没有进展{stall}").fill(stall=text.stall(view))
+    says = msg("no progress{stall}", stall=text.stall(view))
     says = joined((t for t in (says, waiting) if t), THEN)
     for rank in absent:
-        says += Text("; {who} has not come to it", "；{who} 没有来到这里").fill(who=text.ranks([rank.number]))
+        says += msg("; {who} has not come to it", who=text.ranks([rank.number]))
         if (where := view.where(rank)) is not None:
-            says += Text(", and stands at {at}", "，停在 {at}").fill(at=where)
-    unknown = Text("; what the ranks are doing is not in evidence", "；各 rank 在做什么不在证据之中")
-    says += (Text("; why is not in evidence", "；原因不在证据之中") if absent else unknown) + text.possible(WAITING)
+            says += msg(", and stands at {at}", at=where)
+    unknown = msg("; what the ranks are doing is not in evidence")
+    says += (msg("; why is not in evidence") if absent else unknown) + text.possible(WAITING)
     shown = [*absent, *(r for r in view.ranks if r not in absent)][: max(2, len(absent))]
     return words.unestablished(
         says,

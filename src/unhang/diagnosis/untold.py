@@ -14,15 +14,12 @@ from unhang.flight.recording import Recording
 from unhang.frames import place, user_frame
 from unhang.knowledge import words
 from unhang.knowledge.commands import command
-from unhang.knowledge.text import NOTHING, Text, joined, possible, ranks
+from unhang.knowledge.text import NOTHING, Text, joined, msg, possible, ranks
 from unhang.model import Finding, NotExamined, Remedy
 
-STACKS = Text("stacks, process states", "调用栈、进程状态")
+STACKS = msg("stacks, process states")
 _NO_MESSAGES = NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")
-ONE_LOOK = Text(
-    "a dump is one look at a rank; dumps of two moments tell who moves",
-    "转储只是对 rank 的一次观察；两个时刻的转储才能看出谁还在前进",
-)
+ONE_LOOK = msg("a dump is one look at a rank; dumps of two moments tell who moves")
 _LARGER_RING = replace(
     TRACE,
     id="larger-ring",
@@ -69,55 +66,44 @@ class Untold:
             why.append(self._blind(o.unseen))
         why += self._of_no_use()
         awaited = {r for s in o.path[-1:] for r in s.lacking}
-        goes_on = Text(": what goes on there now is in no dump", "：那里现在的情况，转储中没有")
+        goes_on = msg(": what goes on there now is in no dump")
         why += [self._beside(s, phrases.this(s)) + goes_on for s in o.aside[:2] if awaited & set(s.waiting)]
         if o.ahead and phrases.is_message(o.call):
             why.append(
-                Text(
-                    "the rings have overwritten what went before it, and unequally many are pending on {who}",
-                    "环形缓冲区已覆盖它之前的记录，而 {who} 上未完成的数量不等",
-                ).fill(who=ranks((*o.waiting, *o.ahead)))
+                msg("the rings have overwritten what went before it, and unequally many are pending on {who}", who=ranks((*o.waiting, *o.ahead)))
             )
         elif o.buried:
             numbers = [rank for rank, _ in o.buried]
             over = min(newest for _, newest in o.buried)
-            known = Text("; by the counters no more than #{n} is over", "；按计数器只结束到 #{n}").fill(n=str(over)) if over else NOTHING
+            known = msg("; by the counters no more than #{n} is over", n=str(over)) if over else NOTHING
             why.append(
-                Text(
+                msg(
                     "the {rings} of {who} {have} overwritten what was issued before it, which may be pending, too{known}",
-                    "{who} 的环形缓冲区已覆盖它之前的调用，那些调用也可能没有结束{known}",
-                ).fill(rings=words.verb(numbers, "ring", "rings"), who=ranks(numbers), have=words.verb(numbers, "has", "have"), known=known)
+                    rings=words.verb(numbers, "ring", "rings"),
+                    who=ranks(numbers),
+                    have=words.verb(numbers, "has", "have"),
+                    known=known,
+                )
             )
         elif o.ahead:
-            why.append(Text("the ring of {who} has overwritten #{n}", "{who} 的环形缓冲区已覆盖 #{n}").fill(who=ranks(o.ahead), n=str(o.number)))
+            why.append(msg("the ring of {who} has overwritten #{n}", who=ranks(o.ahead), n=str(o.number)))
         if o.outside:
-            why.append(
-                Text("who belongs to group {group} is not in the dumps, and {who} may", "转储中没有组 {group} 的成员，{who} 可能属于它").fill(
-                    group=o.group, who=ranks(o.outside)
-                )
-            )
+            why.append(msg("who belongs to group {group} is not in the dumps, and {who} may", group=o.group, who=ranks(o.outside)))
         elif not o.known:
-            why.append(
-                Text(
-                    "who belongs to group {group} is not in the dumps, and there may be more ranks", "转储中没有组 {group} 的成员，可能还有别的 rank"
-                ).fill(group=o.group)
-            )
+            why.append(msg("who belongs to group {group} is not in the dumps, and there may be more ranks", group=o.group))
         if not why:
-            why.append(
-                Text("{who} {has} not recorded it, and need not have to", "{who} 没有记录到它，但也不一定要有").fill(
-                    who=ranks(o.ranks), has=words.verb(o.ranks, "has", "have")
-                )
-            )
+            why.append(msg("{who} {has} not recorded it, and need not have to", who=ranks(o.ranks), has=words.verb(o.ranks, "has", "have")))
         if o.elsewhere:
             why.append(
-                Text(
-                    "{told}: if these belong to both groups, they were called in different orders", "{told}：如果它们同属两个组，那么调用的次序不同"
-                ).fill(told=joined(phrases.wait(s.waiting, phrases.this(s)) for s in o.elsewhere[:3]))
+                msg(
+                    "{told}: if these belong to both groups, they were called in different orders",
+                    told=joined(phrases.wait(s.waiting, phrases.this(s)) for s in o.elsewhere[:3]),
+                )
             )
         here = (phrases.named(o.call) if phrases.is_message(o.call) else phrases.seq(o)) + at
-        whether = Text("; whether anybody is missing cannot be told: ", "；无法判断是否有 rank 缺席：")
+        whether = msg("; whether anybody is missing cannot be told: ")
         if o.buried:
-            whether = Text(" and nobody is missing there; what they wait for cannot be told: ", "，没有缺席的 rank；无法判断它们在等什么：")
+            whether = msg(" and nobody is missing there; what they wait for cannot be told: ")
         says = phrases.wait(o.waiting, here) + whether + joined(why)
         says += phrases.path(o) + possible(WAITING)
         evidence = [e for r in (*o.waiting[:2], *(s.waiting[0] for s in o.elsewhere[:3])) for e in self._quoted.pending(r)]
@@ -138,15 +124,15 @@ class Untold:
         if o.kind in ("nothing-wrong", "cannot-tell") and not o.waiting:
             if not any(r.entries for r in self._recordings.values()):
                 return []
-            why = Text("only flight-recorder dumps were given", "只给了 flight recorder 转储")
+            why = msg("only flight-recorder dumps were given")
             if o.kind == "nothing-wrong":
-                why += Text(", and {nobody}", "，而且{nobody}").fill(nobody=self._nobody_waits())
+                why += msg(", and {nobody}", nobody=self._nobody_waits())
             found = [unexamined(STACKS, why), *self._only_counted()]
             return [*found, _NO_MESSAGES] if self._quoted.on_gloo() else found
-        meant = Text(": whether that is meant is in no dump", "：这是否有意为之，转储中没有")
-        found = [*(unexamined(phrases.this(s), self._beside(s, Text("it", "它")) + meant) for s in o.aside[:3]), *self._only_counted()]
+        meant = msg(": whether that is meant is in no dump")
+        found = [*(unexamined(phrases.this(s), self._beside(s, msg("it")) + meant) for s in o.aside[:3]), *self._only_counted()]
         if o.kind not in phrases.MISMATCHES and o.waiting and not o.gave_up:
-            found.append(unexamined(Text("for how long {who} had waited", "{who} 已等待多久").fill(who=ranks(o.waiting)), ONE_LOOK))
+            found.append(unexamined(msg("for how long {who} had waited", who=ranks(o.waiting)), ONE_LOOK))
         return [*found, _NO_MESSAGES] if o.kind in ("missing", "cannot-tell") and self._quoted.on_gloo() else found
 
     def _remedy(self) -> Remedy:
@@ -168,28 +154,27 @@ class Untold:
         parts = [self._blind(o.unseen)] if o.unseen else []
         parts += self._of_no_use()
         if o.ahead:
-            parts.append(
-                Text("the ring of {who} has overwritten all that the others still have", "{who} 的环形缓冲区已覆盖其他 rank 还保留着的全部记录").fill(
-                    who=ranks(o.ahead)
-                )
-            )
+            parts.append(msg("the ring of {who} has overwritten all that the others still have", who=ranks(o.ahead)))
         parts += [self._beside(s, phrases.this(s)) for s in o.aside[:2]]
         counted = [c for c in o.counted if not c.lagging]
         parts += [phrases.counters_say(c) for c in counted[:2]]
         for s in o.last:
             if s.lacking and len(parts) < 3:
                 parts.append(
-                    Text("{who} {has} not issued {call}, and may have been wanted in it", "{who} 没有发出{call}，而它可能本该参与").fill(
-                        who=ranks(s.lacking), has=words.verb(s.lacking, "has", "have"), call=phrases.numbered(s)
+                    msg(
+                        "{who} {has} not issued {call}, and may have been wanted in it",
+                        who=ranks(s.lacking),
+                        has=words.verb(s.lacking, "has", "have"),
+                        call=phrases.numbered(s),
                     )
                 )
         if o.unproven:
-            parts.append(Text("Gloo's recorder calls over what has failed, too", "Gloo 的 flight recorder 把失败的调用也记为已结束"))
+            parts.append(msg("Gloo's recorder calls over what has failed, too"))
         if not o.known:
-            parts.append(Text("how many ranks there are is not in the dumps", "转储中没有 rank 的总数"))
+            parts.append(msg("how many ranks there are is not in the dumps"))
         shown = [*o.perhaps_older[:2], *(r for s in (o.aside or o.last)[:2] for r in (s.waiting[0], *s.lacking[:1]))]
-        whether = Text("whether others wait", "其他 rank 是否在等待") if len(self._recordings) == 1 else Text("whether all is well", "是否一切正常")
-        says = self._nobody_waits() + Text("; {whether} cannot be told: ", "；无法判断{whether}：").fill(whether=whether) + joined(parts)
+        whether = msg("whether others wait") if len(self._recordings) == 1 else msg("whether all is well")
+        says = self._nobody_waits() + msg("; {whether} cannot be told: ", whether=whether) + joined(parts)
         return Finding(
             cause="unknown",
             standing="not-established",
@@ -204,10 +189,10 @@ class Untold:
         """Calls that no ring holds and that counters call pending, as far as the finding is not about them."""
         o = self._outcome
         told = o.kind == "cannot-tell" and not o.waiting
-        lags = Text("; the counters may lag by that much", "；计数器可能只是滞后")
+        lags = msg("; the counters may lag by that much")
         return [
             unexamined(
-                Text("call #{n} of group {group}", "组 {group} 的调用 #{n}").fill(n=str(c.number), group=c.group),
+                msg("call #{n} of group {group}", n=str(c.number), group=c.group),
                 phrases.counters_say(c) + (lags if c.lagging else NOTHING),
             )
             for c in [c for c in o.counted if c.lagging or not told][:3]
@@ -217,40 +202,42 @@ class Untold:
         """ "none of the 2 ranks with a dump waits in a recorded call; the last call of group 0, all_reduce #3, is over on all of them"."""
         o, given = self._outcome, sorted(self._recordings)
         alone = len(given) == 1
-        what = Text("its newest recorded calls", "最新记录的调用") if o.aside else Text("a recorded call", "已记录的调用")
+        what = msg("its newest recorded calls") if o.aside else msg("a recorded call")
         if alone:
-            says = Text("rank {rank} does not wait in {what}", "rank {rank} 没有在{what}中等待").fill(rank=given[0], what=what)
+            says = msg("rank {rank} does not wait in {what}", rank=given[0], what=what)
         else:
-            says = Text("none of the {n} ranks with a dump waits in {what}", "有转储的 {n} 个 rank 都没有在{what}中等待").fill(
-                n=len(given), what=what
-            )
+            says = msg("none of the {n} ranks with a dump waits in {what}", n=len(given), what=what)
         for s in o.last[:3]:
             where = NOTHING
             if not alone:
                 on_all = s.waiting == tuple(given)
-                where = Text(" on all of them", "在所有这些 rank 上") if on_all else Text(" on {who}", "在 {who} 上").fill(who=ranks(s.waiting))
-            says += Text(
-                "; {its} last call of group {group}, {call} #{number}, is over{where}", "；组 {group} 的最后一次调用 {call} #{number} {where}已经结束"
-            ).fill(its="its" if alone else "the", group=s.group, call=phrases.named(s.call), number=str(s.number), where=where)
+                where = msg(" on all of them") if on_all else msg(" on {who}", who=ranks(s.waiting))
+            says += msg(
+                "; {its} last call of group {group}, {call} #{number}, is over{where}",
+                its="its" if alone else "the",
+                group=s.group,
+                call=phrases.named(s.call),
+                number=str(s.number),
+                where=where,
+            )
         more = len(o.last) - 3
-        return says + Text("; of {n} more groups, too", "；另有 {n} 个组也是如此").fill(n=more) if more > 0 else says
+        return says + msg("; of {n} more groups, too", n=more) if more > 0 else says
 
     def _beside(self, step: Step, what: Text) -> Text:
         """ "rank 1 has had broadcast #1 of group 2 pending for over 30 s and went on with other calls; rank 0 has not recorded it"."""
-        says = Text(
-            "{who} {has} had {what} pending for over 30 s and went on with other calls", "{who} 让{what}挂起了 30 s 以上，期间又发出了其他调用"
-        ).fill(who=ranks(step.waiting), has=words.verb(step.waiting, "has", "have"), what=what)
+        says = msg(
+            "{who} {has} had {what} pending for over 30 s and went on with other calls",
+            who=ranks(step.waiting),
+            has=words.verb(step.waiting, "has", "have"),
+            what=what,
+        )
         if not step.lacking:
             return says
-        says += Text("; {who} {has} not recorded it", "；{who} 没有记录到它").fill(
-            who=ranks(step.lacking), has=words.verb(step.lacking, "has", "have")
-        )
+        says += msg("; {who} {has} not recorded it", who=ranks(step.lacking), has=words.verb(step.lacking, "has", "have"))
         last = self._quoted.last(step.lacking[0])
         if last is None:
             return says
-        return says + Text(" (the last call of rank {rank} is {call})", "（rank {rank} 的最后一次调用是{call}）").fill(
-            rank=step.lacking[0], call=phrases.issued(last)
-        )
+        return says + msg(" (the last call of rank {rank} is {call})", rank=step.lacking[0], call=phrases.issued(last))
 
     def _blind(self, numbers: Sequence[int]) -> Text:
         """Why dumps do not tell what these ranks have done."""
@@ -258,39 +245,33 @@ class Untold:
         for rank in numbers:
             r = self._recordings.get(rank)
             if r is None and rank in dict(self._outcome.left_out):
-                reason = Text("the dump of {who} is of another world size or time", "{who} 的转储的进程组大小或时间不同")
+                reason = msg("the dump of {who} is of another world size or time")
             elif r is None and rank in self._closed:
-                reason = Text("the dump of {who} could not be read: permission denied", "没有读取 {who} 的转储的权限")
+                reason = msg("the dump of {who} could not be read: permission denied")
             elif r is None and rank in self._blank:
-                reason = Text("nothing is left in the dump of {who}", "{who} 的转储中什么也没有")
+                reason = msg("nothing is left in the dump of {who}")
             elif r is None and rank in self._copied:
-                reason = Text("the files of {who} hold copies of one dump, equal to the nanosecond", "{who} 的文件是同一份转储的副本，逐纳秒相同")
+                reason = msg("the files of {who} hold copies of one dump, equal to the nanosecond")
             elif r is None and self._all_copies:
                 reason = phrases.ALL_COPIES
             elif r is None and self._unnumbered:
-                reason = Text("of the other ranks there is no dump", "没有其他 rank 的转储")
+                reason = msg("of the other ranks there is no dump")
             elif r is None:
-                reason = Text("of {who} there is no dump", "没有 {who} 的转储")
+                reason = msg("of {who} there is no dump")
             elif r.skipped:
-                reason = Text("the dump of {who} has entries that could not be understood", "{who} 的转储中有无法理解的条目")
+                reason = msg("the dump of {who} has entries that could not be understood")
             elif r.cut:
-                reason = Text("the dump of {who} is cut off", "{who} 的转储不完整")
+                reason = msg("the dump of {who} is cut off")
             elif rank in self._outcome.older:
-                reason = Text("the dump of {who} is older than the others'", "{who} 的转储比其他的旧")
+                reason = msg("the dump of {who} is older than the others'")
             elif rank in self._outcome.perhaps_older:
-                reason = Text(
-                    "the dump of {who} may be older than the others', or a call that others went on from has failed for want of {who}",
-                    "{who} 的转储可能比其他的旧，或者其他 rank 已越过的某次调用因等不到 {who} 而失败",
-                )
+                reason = msg("the dump of {who} may be older than the others', or a call that others went on from has failed for want of {who}")
             elif not r.entries:
-                reason = Text(
-                    "the recorder of {who} holds no call: none was made, or it was off, or kept only what was pending",
-                    "{who} 的 flight recorder 中没有调用：没有发出过调用，或者没有打开，或者只保留了未完成的调用",
-                )
+                reason = msg("the recorder of {who} holds no call: none was made, or it was off, or kept only what was pending")
             elif r.lost:
-                reason = Text("the ring of {who} has lost that time", "{who} 的环形缓冲区中，那一段已被覆盖")
+                reason = msg("the ring of {who} has lost that time")
             else:
-                reason = Text("the dump of {who} holds only what was pending", "{who} 的转储中只有未完成的调用")
+                reason = msg("the dump of {who} holds only what was pending")
             why.setdefault(reason, []).append(rank)
         return joined(reason.fill(who=ranks(found)) for reason, found in why.items())
 

@@ -16,7 +16,7 @@ from unhang.diagnosis import chain, interrupted, proven_change, rerun_command, r
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
-from unhang.knowledge.text import THEN, Text, continued, joined
+from unhang.knowledge.text import THEN, continued, joined, msg
 from unhang.model import ONLY_NEWEST, Finding, Input, NotExamined, Verdict
 from unhang.records import incident_view
 from unhang.records.incident import Incident
@@ -24,11 +24,9 @@ from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
 
 # Whoever reads of a failure thinks of its end. A pipe (`| tee`) or `|| true` ends with 0 whatever became of the training.
-_WENT_ON = Text("; the training was started again after that, and the run ended with exit code 0", "；此后训练重新启动，运行以退出码 0 结束")
-_MOVED_ON = Text("; the training went on after that, and the run ended with exit code 0", "；此后训练继续进行，运行以退出码 0 结束")
+_WENT_ON = msg("; the training was started again after that, and the run ended with exit code 0")
 # An attempt has a few, and each costs as much as the last.
 _MOST_CHAINED = 12
-_ALL_THE_SAME = Text("; the command ended with exit code 0 all the same", "；尽管如此，命令仍以退出码 0 结束")
 
 
 def judge(rundir: RunDir, *, number: int | None = None, called: str | None = None) -> Verdict:
@@ -146,7 +144,13 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
             del unreadable[number]
             found = then
         if found.primary is not None and went.exitcode == EXIT_OK:
-            more = _WENT_ON if went.restarted else _MOVED_ON if went.resumed else _ALL_THE_SAME
+            more = (
+                _WENT_ON
+                if went.restarted
+                else msg("; the training went on after that, and the run ended with exit code 0")
+                if went.resumed
+                else msg("; the command ended with exit code 0 all the same")
+            )
             found = replace(found, primary=continued(found.primary, more), recovered=went.recovered)
         if found.primary is not None and went.forced:
             found = replace(found, primary=continued(found.primary, THEN + joined(run_history.asked(replace(went, last_seen=None)))))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.text import NOTHING, Text
+from unhang.i18n import NOTHING, Text, msg
 
 # STA_UNSYNC of include/uapi/linux/timex.h.
 _UNSYNCHRONISED = 0x40
@@ -77,24 +77,21 @@ def _chrony(host: Host) -> float | None:
 
 
 def _summary(clock: Clock) -> Text:
-    kept = Text(" by {keepers}", "，由 {keepers} 校准").fill(keepers=", ".join(clock.keepers)) if clock.keepers else NOTHING
+    kept = msg(" by {keepers}", keepers=", ".join(clock.keepers)) if clock.keepers else NOTHING
     if clock.synchronised is None:
         if not kept:
-            return Text("nothing is known of it", "情况不明")
-        return Text("kept by {keepers}", "由 {keepers} 校准").fill(keepers=", ".join(clock.keepers))
+            return msg("nothing is known of it", "clock")
+        return msg("kept by {keepers}", keepers=", ".join(clock.keepers))
     if not clock.synchronised:
-        there = Text(" (by {keepers} is there)", "（{keepers} 在运行）").fill(keepers=", ".join(clock.keepers)) if clock.keepers else NOTHING
-        return Text("not synchronised", "未同步") + there
-    off = Text(", {ms} ms off", "，偏差 {ms} ms").fill(ms=f"{abs(clock.offset_s) * 1000:.1f}") if clock.offset_s is not None else NOTHING
-    return Text("synchronised{kept}{off}, at most {ms} ms wrong", "已同步{kept}{off}，误差最多 {ms} ms").fill(
-        kept=kept, off=off, ms=f"{(clock.max_error_s or 0) * 1000:.0f}"
-    )
+        there = msg(" (by {keepers} is there)", keepers=", ".join(clock.keepers)) if clock.keepers else NOTHING
+        return msg("not synchronised") + there
+    off = msg(", {ms} ms off", ms=f"{abs(clock.offset_s) * 1000:.1f}") if clock.offset_s is not None else NOTHING
+    return msg("synchronised{kept}{off}, at most {ms} ms wrong", kept=kept, off=off, ms=f"{(clock.max_error_s or 0) * 1000:.0f}")
 
 
 SUBJECT = Subject(
     id="clock",
     title="clock",
-    title_zh="时钟",
     facts=Clock,
     collect=collect,
     summary=_summary,

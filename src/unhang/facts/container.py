@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.text import Text, same
+from unhang.i18n import Text, msg, same
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -160,10 +160,10 @@ def _gpus_on_bus(host: Host) -> int:
 
 
 def _summary(container: Container) -> Text:
-    said = {"bare": Text("none", "无"), "wsl": same("WSL")}.get(container.kind, same(container.kind))
+    said = {"bare": msg("none"), "wsl": same("WSL")}.get(container.kind, same(container.kind))
     if container.capabilities is not None and "SYS_ADMIN" in container.capabilities and container.kind not in ("bare", "slurm", "systemd", "wsl"):
-        said += Text(", privileged", "，特权模式")
+        said += msg(", privileged")
     return said
 
 
-SUBJECT = Subject(id="container", title="container and batch system", title_zh="容器与作业系统", facts=Container, collect=collect, summary=_summary)
+SUBJECT = Subject(id="container", title="container and batch system", facts=Container, collect=collect, summary=_summary)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from unhang.facts.host import Host, Ran
 from unhang.facts.subject import NotHere, Subject
-from unhang.text import Text
+from unhang.i18n import Text, msg
 
 Hook = Literal["input", "output"]
 Fate = Literal["accept", "drop"]
@@ -286,10 +286,10 @@ def _summary(firewall: Firewall) -> Text:
     bases = [c for c in firewall.chains if c.hook is not None]
     if not bases:
         if firewall.unread:
-            return Text("no rules seen", "没有看到规则")
-        return Text("no chain filters what comes in or goes out", "没有链过滤进出的流量")
+            return msg("no rules seen")
+        return msg("no chain filters what comes in or goes out")
     said = ", ".join(f"{c.hook} {c.policy}" for c in bases[:4])
-    return Text("{said}; {n} rules", "{said}；规则 {n} 条").fill(said=said, n=sum(len(c.rules) for c in firewall.chains))
+    return msg("{said}; {n} rules", said=said, n=sum(len(c.rules) for c in firewall.chains))
 
 
-SUBJECT = Subject(id="firewall", title="firewall", title_zh="防火墙", facts=Firewall, collect=collect, summary=_summary)
+SUBJECT = Subject(id="firewall", title="firewall", facts=Firewall, collect=collect, summary=_summary)

@@ -18,8 +18,8 @@ from unhang.facts.host import Host
 from unhang.facts.nvml import Gpu, Seen
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg, same
 from unhang.kernel_lines import normal
-from unhang.text import COMMA, NOTHING, Text, joined, same
 
 # A driver without persistence wakes every GPU first, a second or two each.
 _NVML_S = 15.0
@@ -279,25 +279,25 @@ def _lines(host: Host, path: str) -> list[str]:
 
 
 def _summary(gpus: Gpus) -> Text:
-    unloaded = Text("not loaded", "未加载")
+    unloaded = msg("not loaded")
     if not gpus.gpus:
-        return Text("no GPU; driver {driver}", "没有 GPU；驱动 {driver}").fill(driver=gpus.driver or unloaded)
+        return msg("no GPU; driver {driver}", driver=gpus.driver or unloaded)
     models: dict[str | None, int] = {}
     for g in gpus.gpus:
         models[g.name or None] = models.get(g.name or None, 0) + 1
-    unnamed = Text("unknown GPU", "未知 GPU")
-    cards = joined((Text("{n} x {name}", "{n} x {name}").fill(n=n, name=name or unnamed) for name, n in models.items()), COMMA)
+    unnamed = msg("unknown GPU")
+    cards = joined((msg("{n} x {name}", n=n, name=name or unnamed) for name, n in models.items()), COMMA)
     totals = {g.memory_total_bytes for g in gpus.gpus if g.memory_total_bytes}
     if totals:
-        cards += Text(" ({sizes})", "（{sizes}）").fill(sizes=joined((same(size(t)) for t in sorted(totals)), Text(" and ", "、")))
-    driver = Text("driver {driver}", "驱动 {driver}").fill(driver=gpus.driver or gpus.nvml_driver or unloaded)
-    said = [cards, driver + (Text(f", CUDA {gpus.cuda}", f"，CUDA {gpus.cuda}") if gpus.cuda else NOTHING)]
+        cards += msg(" ({sizes})", sizes=joined((same(size(t)) for t in sorted(totals)), msg(" and ")))
+    driver = msg("driver {driver}", driver=gpus.driver or gpus.nvml_driver or unloaded)
+    said = [cards, driver + (msg(", CUDA {cuda}", cuda=gpus.cuda) if gpus.cuda else NOTHING)]
     links = {p.link for p in gpus.pairs}
     if links - {None}:
-        said.append(Text("joined by {links}", "经 {links} 互联").fill(links=", ".join(sorted(link for link in links if link))))
+        said.append(msg("joined by {links}", links=", ".join(sorted(link for link in links if link))))
     lost = sum(g.error is not None for g in gpus.gpus)
     if lost:
-        said.append(Text("{n} cannot be reached", "{n} 块无法访问").fill(n=lost))
+        said.append(msg("{n} cannot be reached", n=lost))
     return joined(said)
 
 
@@ -315,7 +315,6 @@ def _details(gpus: Gpus) -> list[str]:
 SUBJECT = Subject(
     id="gpu",
     title="GPUs",
-    title_zh="GPU",
     facts=Gpus,
     collect=collect,
     summary=_summary,

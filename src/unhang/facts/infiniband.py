@@ -13,7 +13,7 @@ from unhang.facts.host import Host
 from unhang.facts.job import Setting
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import counted
-from unhang.text import NOTHING, Text, joined, same
+from unhang.i18n import NOTHING, Text, joined, msg, same
 
 _BASE = "/sys/class/infiniband"
 _MAX_GIDS = 256
@@ -271,11 +271,16 @@ def _summary(seen: Infiniband) -> Text:
     layers = sorted({p.link_layer for p in up if p.link_layer is not None})
     at = NOTHING
     if rates:
-        speeds = joined((same(f"{r:g}") for r in rates), Text(" and ", "、"))
-        at = Text(" at {speeds} Gb/s ({layers})", "，{speeds} Gb/s（{layers}）").fill(speeds=speeds, layers=", ".join(layers))
-    return Text("{adapters}, {up} of {all} ports active{at}", "{n} 块网卡，{all} 个端口中 {up} 个处于活动状态{at}").fill(
-        adapters=counted(len(seen.devices), "adapter"), n=len(seen.devices), up=len(up), all=len(ports), at=at
+        speeds = joined((same(f"{r:g}") for r in rates), msg(" and "))
+        at = msg(" at {speeds} Gb/s ({layers})", speeds=speeds, layers=", ".join(layers))
+    return msg(
+        "{adapters}, {up} of {all} ports active{at}",
+        adapters=counted(len(seen.devices), "adapter"),
+        n=len(seen.devices),
+        up=len(up),
+        all=len(ports),
+        at=at,
     )
 
 
-SUBJECT = Subject(id="infiniband", title="InfiniBand and RoCE", title_zh="InfiniBand 与 RoCE", facts=Infiniband, collect=collect, summary=_summary)
+SUBJECT = Subject(id="infiniband", title="InfiniBand and RoCE", facts=Infiniband, collect=collect, summary=_summary)

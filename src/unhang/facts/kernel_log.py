@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.i18n import chinese
+from unhang.i18n import COMMA, Text, joined, msg
 from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
-from unhang.text import COMMA, Text, joined
 
 # What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.
 RECENT_S = 6 * 3600
@@ -284,14 +283,13 @@ def _summary(log: KernelLog) -> Text:
     for e in log.events:
         counts[e.kind] = counts.get(e.kind, 0) + e.count
     if not counts:
-        return Text("nothing of GPUs, PCIe, NICs or memory", "没有关于 GPU、PCIe、网卡或内存的记录")
-    return joined((Text(f"{n} {kind}", f"{chinese(kind, 'kernel log')} {n} 次") for kind, n in counts.items()), COMMA)
+        return msg("nothing of GPUs, PCIe, NICs or memory")
+    return joined((msg("{n} {kind}", n=n, kind=msg(kind, "kernel log")) for kind, n in counts.items()), COMMA)
 
 
 SUBJECT = Subject(
     id="kernel",
     title="kernel log",
-    title_zh="内核日志",
     facts=KernelLog,
     collect=collect,
     summary=_summary,

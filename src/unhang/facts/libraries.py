@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from unhang.facts import distributions, elf, paths, python_env
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
-from unhang.text import Text, joined, same
+from unhang.i18n import Text, joined, msg, same
 
 if TYPE_CHECKING:
     from unhang.facts.nvml import Gpu
@@ -334,31 +334,25 @@ def usable_gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
     return tuple(g for g in seen.gpus if g.error is None and (seen.nvml_error is None or f"/dev/nvidia{g.minor}" in files))
 
 
-_THROUGH: Mapping[Through, Text] = {"system": Text("system", "系统目录"), "package": Text("package", "软件包")}
+_THROUGH: Mapping[Through, Text] = {"system": msg("system"), "package": msg("package")}
 
 
 def _summary(seen: Libraries) -> Text:
     torch = seen.torch
-    built = (
-        Text(f"for CUDA {torch.cuda}", f"CUDA {torch.cuda} 版")
-        if torch.cuda
-        else Text(f"for ROCm {torch.hip}", f"ROCm {torch.hip} 版")
-        if torch.hip
-        else Text("CPU build", "CPU 版")
-    )
-    at = Text("torch {version} ({built}) in {at}", "torch {version}（{built}），位于 {at}")
+    built = msg("for CUDA {cuda}", cuda=torch.cuda) if torch.cuda else msg("for ROCm {hip}", hip=torch.hip) if torch.hip else msg("CPU build")
+    at = msg("torch {version} ({built}) in {at}")
     told = [at.fill(version=torch.version, built=built, at=seen.environment)]
     nccl = seen.copy("nccl")
     if nccl is not None:
-        through = Text("NCCL {version} through {way}", "NCCL {version}，来自 {way}")
-        unnumbered = Text("of unknown version", "版本未知")
+        through = msg("NCCL {version} through {way}")
+        unnumbered = msg("of unknown version")
         told.append(through.fill(version=nccl.version or unnumbered, way=_THROUGH.get(nccl.through, same(nccl.through))))
     elif torch.nccl_inside is not None:
-        told.append(Text("NCCL {version} inside torch", "NCCL {version}，内置于 torch").fill(version=torch.nccl_inside))
+        told.append(msg("NCCL {version} inside torch", version=torch.nccl_inside))
     told += [same(f"cuDNN {v}") for n, v in seen.packages.items() if n.startswith("nvidia-cudnn")]
     if seen.net_plugins:
-        told.append(Text("network plugins: {names}", "网络插件：{names}").fill(names=", ".join(seen.net_plugins)))
+        told.append(msg("network plugins: {names}", names=", ".join(seen.net_plugins)))
     return joined(told)
 
 
-SUBJECT = Subject(id="libraries", title="torch and its libraries", title_zh="torch 及其依赖库", facts=Libraries, collect=collect, summary=_summary)
+SUBJECT = Subject(id="libraries", title="torch and its libraries", facts=Libraries, collect=collect, summary=_summary)

@@ -15,7 +15,7 @@ from unhang.facts.host import Host
 from unhang.facts.numa import numbered
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.text import Text, joined
+from unhang.i18n import Text, joined, msg
 
 # Bits of CapEff (linux/capability.h).
 _IPC_LOCK, _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE = 14, 19, 21, 24
@@ -230,19 +230,15 @@ def said(limit: Limit | None, *, bytes: bool = False) -> str:
 
 def _summary(limits: Limits) -> Text:
     parts = [
-        Text("open files {n}", "打开文件数 {n}").fill(n=_told(limits.open_files)),
-        Text("processes {n}", "进程数 {n}").fill(n=_told(limits.processes)),
-        Text("locked memory {n}", "锁定内存 {n}").fill(n=_told(limits.memlock_bytes, bytes=True)),
+        msg("open files {n}", n=_told(limits.open_files)),
+        msg("processes {n}", n=_told(limits.processes)),
+        msg("locked memory {n}", n=_told(limits.memlock_bytes, bytes=True)),
     ]
     if limits.pids is not None:
-        parts.append(
-            Text("{n} of {limit} processes of the control group", "控制组进程数 {n}/{limit}").fill(
-                n=str(limits.pids.current), limit=str(limits.pids.limit)
-            )
-        )
+        parts.append(msg("{n} of {limit} processes of the control group", n=str(limits.pids.current), limit=str(limits.pids.limit)))
     if limits.cpus is not None:
-        parts.append(Text("{n} CPUs", "{n} 个 CPU").fill(n=f"{limits.cpus:g}"))
-    return joined(parts, Text(", ", "，"))
+        parts.append(msg("{n} CPUs", n=f"{limits.cpus:g}"))
+    return joined(parts, msg(", ", "limits"))
 
 
 def _told(limit: Limit | None, *, bytes: bool = False) -> Text:
@@ -253,7 +249,6 @@ def _told(limit: Limit | None, *, bytes: bool = False) -> Text:
 SUBJECT = Subject(
     id="limits",
     title="limits",
-    title_zh="系统资源上限",
     facts=Limits,
     collect=collect,
     summary=_summary,

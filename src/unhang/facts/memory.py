@@ -9,7 +9,7 @@ from unhang.facts import cgroups
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.text import Text
+from unhang.i18n import Text, msg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,18 +122,15 @@ def _chosen(host: Host, path: str) -> str | None:
 
 def _summary(memory: Memory) -> Text:
     left = "?" if memory.available_bytes is None else size(memory.available_bytes)
-    told = Text("{left} of {all} available", "共 {all}，可用 {left}").fill(left=left, all=size(memory.total_bytes))
+    told = msg("{left} of {all} available", left=left, all=size(memory.total_bytes))
     if memory.cgroup_limit_bytes is not None and memory.cgroup_used_bytes is not None:
-        told += Text("; the control group may use {limit} and uses {used}", "；控制组最多可用 {limit}，已用 {used}").fill(
-            limit=size(memory.cgroup_limit_bytes), used=size(memory.cgroup_used_bytes)
-        )
+        told += msg("; the control group may use {limit} and uses {used}", limit=size(memory.cgroup_limit_bytes), used=size(memory.cgroup_used_bytes))
     return told
 
 
 SUBJECT = Subject(
     id="memory",
     title="memory",
-    title_zh="内存",
     facts=Memory,
     collect=collect,
     summary=_summary,

@@ -11,11 +11,10 @@ from unhang.facts import job
 from unhang.facts.host import Host
 from unhang.facts.job import Job
 from unhang.facts.subject import Subject
-from unhang.text import Text, same
+from unhang.i18n import Text, msg, same
 
 # The resolver itself waits 5 s for each server, twice.
 _PATIENCE_S = 2.0
-_LATE = Text("no answer within {s} s", "{s} 秒内没有响应")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +143,9 @@ def _hosts_file(host: Host, unread: list[str]) -> Iterator[HostsLine]:
 
 
 def _summary(names: Names) -> Text:
-    told = Text("{name} is {at}", "{name} 解析为 {at}").fill(name=names.host_name, at=_said(names.own))
+    told = msg("{name} is {at}", name=names.host_name, at=_said(names.own))
     if names.master is not None and names.master.name != names.host_name:
-        told += Text("; MASTER_ADDR {name} is {at}", "；MASTER_ADDR {name} 解析为 {at}").fill(name=names.master.name, at=_said(names.master))
+        told += msg("; MASTER_ADDR {name} is {at}", name=names.master.name, at=_said(names.master))
     return told
 
 
@@ -157,13 +156,13 @@ def error(answer: Answer) -> Text:
 
 
 def _late(after_s: float) -> Text:
-    return _LATE.fill(s=f"{after_s:g}")
+    return msg("no answer within {s} s", s=f"{after_s:g}")
 
 
 def _said(answer: Answer) -> Text:
     if answer.addresses is None:
-        return Text("unknown ({error})", "未知（{error}）").fill(error=error(answer)) if answer.error else Text("not asked for", "（未查询）")
+        return msg("unknown ({error})", error=error(answer)) if answer.error else msg("not asked for")
     return same(", ".join(answer.addresses[:3]))
 
 
-SUBJECT = Subject(id="names", title="host names", title_zh="主机名解析", facts=Names, collect=collect, summary=_summary, volatile=("took_s",))
+SUBJECT = Subject(id="names", title="host names", facts=Names, collect=collect, summary=_summary, volatile=("took_s",))

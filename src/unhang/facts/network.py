@@ -11,7 +11,7 @@ from unhang.facts import job, names
 from unhang.facts.host import Host
 from unhang.facts.job import Job, Setting
 from unhang.facts.subject import Subject
-from unhang.text import NOTHING, Text, joined, same
+from unhang.i18n import NOTHING, Text, joined, msg, same
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -346,10 +346,10 @@ def _number(text: str, base: int = 10) -> int:
 
 def _summary(network: Network) -> Text:
     parts = [_one(i) for i in network.interfaces if i.kind != "loopback" and usable(i)]
-    more = Text(" and {n} more", " 等 {all} 个").fill(n=len(parts) - 3, all=len(parts)) if len(parts) > 3 else NOTHING
-    running = same(", ".join(parts[:3])) + more if parts else Text("no interface is running with an address", "没有已启用且有地址的接口")
+    more = msg(" and {n} more", "network", n=len(parts) - 3, all=len(parts)) if len(parts) > 3 else NOTHING
+    running = same(", ".join(parts[:3])) + more if parts else msg("no interface is running with an address")
     chosen = [
-        Text("{name} takes {which}", "{name} 使用 {which}").fill(name=name, which=",".join(c.interfaces[:3]) or Text("none", "无"))
+        msg("{name} takes {which}", name=name, which=",".join(c.interfaces[:3]) or msg("none"))
         for name, c in (("NCCL", network.nccl), ("Gloo", network.gloo))
         if c.interfaces is not None
     ]
@@ -361,4 +361,4 @@ def _one(interface: Interface) -> str:
     return f"{interface.name} {_bare(interface.addresses[0])}{speed} MTU {interface.mtu_bytes}"
 
 
-SUBJECT = Subject(id="network", title="network", title_zh="网络", facts=Network, collect=collect, summary=_summary)
+SUBJECT = Subject(id="network", title="network", facts=Network, collect=collect, summary=_summary)

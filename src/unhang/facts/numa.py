@@ -11,7 +11,7 @@ from unhang.facts import cgroups
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
-from unhang.text import COMMA, NOTHING, Text, joined
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
 _NODES = "/sys/devices/system/node"
 _DEVICES = "/sys/bus/pci/devices"
@@ -170,7 +170,8 @@ def _kind(host: Host, directory: str) -> Literal["gpu", "network"] | None:
 
 def _summary(numa: Numa) -> Text:
     count = len(numa.nodes)
-    told = Text("{nodes} with {cpus} CPUs and {memory}", "{n} 个节点，{cpus} 个 CPU，内存 {memory}").fill(
+    told = msg(
+        "{nodes} with {cpus} CPUs and {memory}",
         nodes="1 node" if count == 1 else f"{count} nodes",
         n=count,
         cpus=sum(n.cpu_count for n in numa.nodes),
@@ -178,9 +179,9 @@ def _summary(numa: Numa) -> Text:
     )
     empty = [n.id for n in numa.nodes if n.memory_bytes == 0]
     if empty:
-        told += Text("; without memory: {nodes}", "；没有内存的节点：{nodes}").fill(nodes=listed(empty))
-    at = [Text("{n} at node {node}", "节点 {node} 上 {n} 块").fill(n=len(gpus), node=node) for node, gpus in _by_node(numa.gpus)]
-    return told + (Text("; GPUs: {at}", "；GPU：{at}").fill(at=joined(at, COMMA)) if at else NOTHING)
+        told += msg("; without memory: {nodes}", nodes=listed(empty))
+    at = [msg("{n} at node {node}", n=len(gpus), node=node) for node, gpus in _by_node(numa.gpus)]
+    return told + (msg("; GPUs: {at}", at=joined(at, COMMA)) if at else NOTHING)
 
 
 def _by_node(devices: Iterable[Device]) -> list[tuple[str, list[Device]]]:
@@ -190,4 +191,4 @@ def _by_node(devices: Iterable[Device]) -> list[tuple[str, list[Device]]]:
     return sorted(groups.items())
 
 
-SUBJECT = Subject(id="numa", title="NUMA nodes", title_zh="NUMA 节点", facts=Numa, collect=collect, summary=_summary, volatile=("free_bytes",))
+SUBJECT = Subject(id="numa", title="NUMA nodes", facts=Numa, collect=collect, summary=_summary, volatile=("free_bytes",))

@@ -14,7 +14,7 @@ from typing import Literal
 
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
-from unhang.text import COMMA, NOTHING, Text, joined
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "0x10de"
@@ -259,21 +259,20 @@ def _summary(pcie: Pcie) -> Text:
     kinds: Mapping[str, int] = {k: sum(d.kind == k for d in pcie.devices) for k in ("gpu", "nic", "nvswitch")}
     names = {"gpu": "GPU", "nic": "NIC", "nvswitch": "NVSwitch"}
     many = {"gpu": "GPUs", "nic": "NICs", "nvswitch": "NVSwitches"}
-    told = [joined((Text(f"{n} {(names if n == 1 else many)[k]}", f"{n} 个 {names[k]}") for k, n in kinds.items() if n), COMMA)]
+    told = [joined((msg("{n} {n2}", n=n, n2=(names if n == 1 else many)[k], names=names[k]) for k, n in kinds.items() if n), COMMA)]
     redirecting = sum("request-redirect" in (d.acs or ()) for d in pcie.devices)
     if redirecting:
-        told.append(Text("ACS redirects on {n} bridges", "{n} 个桥上开启了 ACS 重定向").fill(n=redirecting))
-    told.append(Text("IOMMU in use", "IOMMU 已启用") if pcie.iommus else Text("IOMMU off", "IOMMU 未启用"))
+        told.append(msg("ACS redirects on {n} bridges", n=redirecting))
+    told.append(msg("IOMMU in use") if pcie.iommus else msg("IOMMU off"))
     if pcie.virtual:
-        named = NOTHING if pcie.virtual == _UNNAMED else Text(" ({name})", "（{name}）").fill(name=pcie.virtual)
-        told.append(Text("in a virtual machine", "在虚拟机中") + named)
+        named = NOTHING if pcie.virtual == _UNNAMED else msg(" ({name})", name=pcie.virtual)
+        told.append(msg("in a virtual machine") + named)
     return joined(told)
 
 
 SUBJECT = Subject(
     id="pcie",
     title="PCIe",
-    title_zh="PCIe",
     facts=Pcie,
     collect=collect,
     summary=_summary,

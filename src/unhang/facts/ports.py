@@ -15,7 +15,7 @@ from unhang.facts.host import Host
 from unhang.facts.job import Job
 from unhang.facts.subject import Subject
 from unhang.facts.units import counted
-from unhang.text import Text, same
+from unhang.i18n import Text, msg, same
 
 # torchrun, accelerate, DeepSpeed and init_process_group all take it unless they are told another.
 USUAL_PORT = 29500
@@ -224,11 +224,12 @@ def _range(host: Host, unread: list[str]) -> tuple[int, int] | None:
 
 
 def _summary(ports: Ports) -> Text:
-    name = same("MASTER_PORT") if ports.job.master_port else Text("the usual port", "默认端口")
+    name = same("MASTER_PORT") if ports.job.master_port else msg("the usual port")
     taken = any(h.port == ports.store_port for h in (*ports.listeners, *ports.connections))
-    how = Text("taken", "已被占用") if taken else Text("free", "空闲")
+    how = msg("taken") if taken else msg("free")
     listened = len({h.port for h in ports.listeners})
-    told = Text("{name} {port} is {how}; listened on: {ports}", "{name} {port} {how}；有 {n} 个端口正在监听").fill(
+    told = msg(
+        "{name} {port} is {how}; listened on: {ports}",
         name=name,
         port=ports.store_port,
         how=how,
@@ -237,9 +238,7 @@ def _summary(ports: Ports) -> Text:
     )
     if ports.range_first is None:
         return told
-    return told + Text("; the system hands out {first} to {last}", "；临时端口范围 {first} 到 {last}").fill(
-        first=ports.range_first, last=str(ports.range_last)
-    )
+    return told + msg("; the system hands out {first} to {last}", first=ports.range_first, last=str(ports.range_last))
 
 
 def _lasting(ports: Ports) -> Ports:
@@ -250,6 +249,4 @@ def _lasting(ports: Ports) -> Ports:
     return replace(ports, listeners=tuple(chosen))
 
 
-SUBJECT = Subject(
-    id="ports", title="ports", title_zh="端口", facts=Ports, collect=collect, summary=_summary, volatile=("in_range", "pid"), lasting=_lasting
-)
+SUBJECT = Subject(id="ports", title="ports", facts=Ports, collect=collect, summary=_summary, volatile=("in_range", "pid"), lasting=_lasting)

@@ -17,7 +17,7 @@ from unhang.facts.distributions import Lead
 from unhang.facts.host import Host
 from unhang.facts.shebang import Fault
 from unhang.facts.subject import NotHere, Subject
-from unhang.text import NOTHING, Text, same
+from unhang.i18n import NOTHING, Text, msg, same
 
 Kind = Literal["venv", "conda", "system", "installation"]
 
@@ -483,30 +483,29 @@ def _without_library(host: Host, home: str, minor: str) -> bool:
 _KINDS: Mapping[Kind, Text] = {
     "venv": same("venv"),
     "conda": same("conda"),
-    "system": Text("system", "系统 Python"),
-    "installation": Text("installation", "独立安装"),
+    "system": msg("system", "python_env"),
+    "installation": msg("installation"),
 }
-_CHOSEN_BY = {f"{name} on the PATH": Text(f"{name} on the PATH", f"PATH 上的 {name}") for name in _PYTHONS}
+_CHOSEN_BY = {f"{name} on the PATH": msg("{name} on the PATH", name=name) for name in _PYTHONS}
 
 
 def _summary(seen: PythonEnv) -> Text:
     env = seen.training
     torch = env.packages.get("torch")
-    told = Text(
-        "{kind} {prefix}, Python {version} ({chosen}), {n} packages, {torch}", "{kind} {prefix}，Python {version}（{chosen}），{n} 个软件包，{torch}"
-    ).fill(
+    told = msg(
+        "{kind} {prefix}, Python {version} ({chosen}), {n} packages, {torch}",
         kind=_KINDS[env.kind],
         prefix=env.prefix,
-        version=env.version or Text("of unknown version", "版本未知"),
+        version=env.version or msg("of unknown version"),
         chosen=_CHOSEN_BY.get(seen.chosen_by, same(seen.chosen_by)),
         n=len(env.packages),
-        torch=f"torch {torch}" if torch else Text("no torch", "没有 torch"),
+        torch=f"torch {torch}" if torch else msg("no torch"),
     )
     if seen.own is not None:
         own = seen.own.packages.get("torch")
-        beside = Text(" with torch {version}", "，带有 torch {version}").fill(version=own) if own is not None else NOTHING
-        told += Text("; unhang itself lives in {prefix}{beside}", "；unhang 自身位于 {prefix}{beside}").fill(prefix=seen.own.prefix, beside=beside)
+        beside = msg(" with torch {version}", version=own) if own is not None else NOTHING
+        told += msg("; unhang itself lives in {prefix}{beside}", prefix=seen.own.prefix, beside=beside)
     return told
 
 
-SUBJECT = Subject(id="python_env", title="Python environment", title_zh="Python 环境", facts=PythonEnv, collect=collect, summary=_summary)
+SUBJECT = Subject(id="python_env", title="Python environment", facts=PythonEnv, collect=collect, summary=_summary)

@@ -18,7 +18,7 @@ from unhang.facts.host import Host, Space
 from unhang.facts.processes import FIRST_PID_NAMESPACE
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.text import NOTHING, Text
+from unhang.i18n import NOTHING, Text, msg
 
 _OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|pym-|vader_segment|sm_segment|ucx_shm)")
 # Of other semaphores nobody knows: one that is kept while no process has it open is what some programs mean to do. So with psm_, the prefix that
@@ -278,17 +278,17 @@ def _open_files(host: Host, pid: str) -> Iterator[str]:
 
 
 _FROM = {
-    "runtime-default": Text(" (what a container gets by default)", "（容器的默认值）"),
-    "runtime-option": Text(" (set for this container)", "（为此容器设置）"),
-    "empty-dir": Text(" (an emptyDir volume of the pod)", "（pod 的 emptyDir 卷）"),
-    "mount-option": Text(" (set when it was mounted)", "（挂载时设置）"),
-    "half-of-memory": Text(" (half of the memory, the kernel's default)", "（内存的一半，内核默认值）"),
+    "runtime-default": msg(" (what a container gets by default)"),
+    "runtime-option": msg(" (set for this container)"),
+    "empty-dir": msg(" (an emptyDir volume of the pod)"),
+    "mount-option": msg(" (set when it was mounted)"),
+    "half-of-memory": msg(" (half of the memory, the kernel's default)"),
 }
 
 
 def _summary(shm: Shm) -> Text:
     if shm.present is False:
-        return Text("there is no /dev/shm", "没有 /dev/shm")
+        return msg("there is no /dev/shm")
     segments = sum(s.of_trainings for s in shm.segments)
     count = Text(
         "1 segment of trainings" if segments == 1 else f"{segments or 'no'} segments of trainings",
@@ -297,7 +297,8 @@ def _summary(shm: Shm) -> Text:
     if shm.space is None:
         return count
     used = shm.space.total_bytes - shm.space.free_bytes
-    return Text("{all}{set}, {percent} % used; {count}", "{all}{set}，已用 {percent} %；{count}").fill(
+    return msg(
+        "{all}{set}, {percent} % used; {count}",
         all=size(shm.space.total_bytes),
         set=_FROM.get(shm.limit_from or "", NOTHING),
         percent=f"{100 * used / max(1, shm.space.total_bytes):.0f}",
@@ -308,7 +309,6 @@ def _summary(shm: Shm) -> Text:
 SUBJECT = Subject(
     id="shm",
     title="shared memory",
-    title_zh="共享内存",
     facts=Shm,
     collect=collect,
     summary=_summary,

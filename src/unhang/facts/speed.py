@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from unhang import fsio
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
-from unhang.text import Text
+from unhang.i18n import Text, msg
 
 FILE = "bench.sqlite"
 
@@ -55,10 +55,13 @@ def collect(host: Host) -> Speed:
 
 def _summary(seen: Speed) -> Text:
     last = seen.check
-    return Text(
+    return msg(
         "checked {when}: {slower} slower, {same} not, {undecided} undecided",
-        "检查于 {when}：{slower} 项变慢，{same} 项没有，{undecided} 项无法判断",
-    ).fill(when=last.checked, slower=len(last.slower), same=last.same, undecided=last.undecided)
+        when=last.checked,
+        slower=len(last.slower),
+        same=last.same,
+        undecided=last.undecided,
+    )
 
 
-SUBJECT = Subject(id="speed", title="speed against a baseline", title_zh="与基线相比的速度", facts=Speed, collect=collect, summary=_summary)
+SUBJECT = Subject(id="speed", title="speed against a baseline", facts=Speed, collect=collect, summary=_summary)

@@ -18,7 +18,7 @@ from stat import S_ISDIR
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.text import COMMA, Text, joined
+from unhang.i18n import COMMA, Text, joined, msg
 
 _ANSWERS_S = 1.5
 # As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.
@@ -187,18 +187,6 @@ class _Asked(threading.Thread):
             return None
 
 
-_PURPOSES_ZH = {
-    "working directory": "工作目录",
-    "checkpoints": "checkpoint",
-    "temporary files": "临时文件",
-    "Hugging Face cache": "Hugging Face 缓存",
-    "torch cache": "torch 缓存",
-    "Triton cache": "Triton 缓存",
-    "data set cache": "数据集缓存",
-    "TorchInductor cache": "TorchInductor 缓存",
-}
-
-
 def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
     """Each path once, with what it is for."""
     e = host.environ
@@ -229,7 +217,7 @@ def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
 
 def purpose(said: str) -> Text:
     """What a place is for, in both languages."""
-    return joined((Text(one, _PURPOSES_ZH.get(one, one)) for one in said.split(", ")), COMMA)
+    return joined((msg(one) for one in said.split(", ")), COMMA)
 
 
 def _home(host: Host, unread: list[str]) -> str | None:
@@ -292,24 +280,19 @@ def _summary(storage: Storage) -> Text:
     seen: dict[str | None, Text] = {}
     for place in storage.places:
         if place.space is not None and place.mount not in seen:
-            kind = Text(" ({kind})", "（{kind}）").fill(kind=place.kind) if place.kind else Text("", " ")
-            seen[place.mount] = Text("{free} free on {at}{kind}", "{at}{kind}剩余 {free}").fill(
-                free=size(place.space.free_bytes), at=place.mount or place.path, kind=kind
-            )
+            kind = msg(" ({kind})", kind=place.kind) if place.kind else Text("", " ")
+            seen[place.mount] = msg("{free} free on {at}{kind}", free=size(place.space.free_bytes), at=place.mount or place.path, kind=kind)
     timed = [
-        Text("{path} takes {speed}/s", "{path} 写入速度 {speed}/s").fill(path=p.path, speed=size(p.written_bytes_per_s))
-        for p in storage.places
-        if p.written_bytes_per_s is not None
+        msg("{path} takes {speed}/s", path=p.path, speed=size(p.written_bytes_per_s)) for p in storage.places if p.written_bytes_per_s is not None
     ]
     if not seen and not timed:
-        return Text("{n} paths, of none of which the space is known", "{n} 个路径，剩余空间均未知").fill(n=len(storage.places))
-    return joined((*seen.values(), *timed), Text(", ", "，"))
+        return msg("{n} paths, of none of which the space is known", n=len(storage.places))
+    return joined((*seen.values(), *timed), msg(", ", "storage"))
 
 
 SUBJECT = Subject(
     id="storage",
     title="storage",
-    title_zh="存储",
     facts=Storage,
     collect=collect,
     summary=_summary,

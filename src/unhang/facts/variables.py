@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from unhang.facts import job, network, variable_readers, which_nccl
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.text import COMMA, NOTHING, Text, joined
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
 # Families whose names are all of interest, and single names.
 TOUCHES = re.compile(
@@ -231,17 +231,16 @@ def _gpus(host: Host, installed: int | None) -> int | None:
 
 
 def _summary(seen: Variables) -> Text:
-    unnumbered = Text("of unknown release", "版本未知")
-    read_by = [
-        Text("{name} {version}", "{name} {version}").fill(name=name, version=version or unnumbered) for name, version in seen.libraries.items()
-    ]
+    unnumbered = msg("of unknown release", "variables")
+    read_by = [msg("{name} {version}", name=name, version=version or unnumbered) for name, version in seen.libraries.items()]
     from_files = sum(s.source != "environment" for s in seen.settings)
-    files = Text(", {n} of them in NCCL's files", "，其中 {n} 个在 NCCL 的配置文件里").fill(n=from_files) if from_files else NOTHING
-    return Text("{n} set{files}; {read_by}", "已设置 {n} 个{files}；{read_by}").fill(
+    files = msg(", {n} of them in NCCL's files", n=from_files) if from_files else NOTHING
+    return msg(
+        "{n} set{files}; {read_by}",
         n=len(seen.settings),
         files=files,
-        read_by=joined(read_by, COMMA) if read_by else Text("no library that reads them is installed", "没有安装会读取它们的库"),
+        read_by=joined(read_by, COMMA) if read_by else msg("no library that reads them is installed"),
     )
 
 
-SUBJECT = Subject(id="variables", title="variables", title_zh="环境变量", facts=Variables, collect=collect, summary=_summary)
+SUBJECT = Subject(id="variables", title="variables", facts=Variables, collect=collect, summary=_summary)

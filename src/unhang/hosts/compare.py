@@ -11,9 +11,9 @@ from unhang.facts import gpu, libraries, limits, network, python_env, shm, varia
 from unhang.facts.snapshot import Snapshot
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
+from unhang.i18n import Text, joined, msg, same
 from unhang.knowledge import catalogue
 from unhang.model import HostFinding, Severity
-from unhang.text import Text, joined, same
 
 _MOST_NAMED = 8
 # Variables that are a host's own.
@@ -32,31 +32,31 @@ class Fact:
     of: Callable[[Any], object]
 
 
-_MISREAD = Text("ranks misread each other, or meet operations that others do not have", "各 rank 会误读彼此的数据，或遇到其他 rank 没有的操作")
-_FEWER = Text("the host with least of it fails first, and all wait for it", "最少的那台主机先失败，其他主机都在等它")
+_MISREAD = msg("ranks misread each other, or meet operations that others do not have")
+_FEWER = msg("the host with least of it fails first, and all wait for it")
 FACTS = (
     Fact(subject=libraries.SUBJECT, cause="version-mismatch", severity="error", what=same("torch"), leads_to=_MISREAD, of=lambda f: f.torch.version),
     Fact(subject=libraries.SUBJECT, cause="version-mismatch", severity="error", what=same("NCCL"), leads_to=_MISREAD,
          of=lambda f: ", ".join(sorted({c.version or "?" for c in f.loaded if "nccl" in c.name})) or None),
     Fact(subject=python_env.SUBJECT, cause="version-mismatch", severity="warning", what=same("Python"), leads_to=_MISREAD,
          of=lambda f: next((e.version for e in f.environments), None)),
-    Fact(subject=gpu.SUBJECT, cause="version-mismatch", severity="warning", what=Text("the NVIDIA driver", "NVIDIA 驱动"), leads_to=_MISREAD,
+    Fact(subject=gpu.SUBJECT, cause="version-mismatch", severity="warning", what=msg("the NVIDIA driver"), leads_to=_MISREAD,
          of=lambda f: f.driver),
-    Fact(subject=gpu.SUBJECT, cause="rendezvous-misconfig", severity="warning", what=Text("the number or kind of GPUs", "GPU 的数量或型号"),
-         leads_to=Text("with as many ranks on each host, a rank finds no GPU", "若每台主机的 rank 数相同，会有 rank 找不到 GPU"),
+    Fact(subject=gpu.SUBJECT, cause="rendezvous-misconfig", severity="warning", what=msg("the number or kind of GPUs"),
+         leads_to=msg("with as many ranks on each host, a rank finds no GPU"),
          of=lambda f: " × ".join((str(len(f.gpus)), *sorted({g.name for g in f.gpus if g.name})))),
     Fact(subject=variables.SUBJECT, cause="launcher-wrong-env", severity="warning",
-         what=Text("variables of NCCL, Gloo and torch", "NCCL、Gloo 与 torch 的变量"),
-         leads_to=Text("libraries choose differently on two sides of one connection", "同一连接两端的库会作出不同的选择"),
+         what=msg("variables of NCCL, Gloo and torch"),
+         leads_to=msg("libraries choose differently on two sides of one connection"),
          of=lambda f: " ".join(sorted(f"{s.name}={s.value}" for s in f.settings if s.name not in _OF_HOST)) or "none"),
-    Fact(subject=limits.SUBJECT, cause="limits", severity="warning", what=Text("open files (ulimit -n)", "打开文件数（ulimit -n）"), leads_to=_FEWER,
+    Fact(subject=limits.SUBJECT, cause="limits", severity="warning", what=msg("open files (ulimit -n)"), leads_to=_FEWER,
          of=lambda f: f.open_files.soft if f.open_files is not None else None),
-    Fact(subject=limits.SUBJECT, cause="limits", severity="warning", what=Text("locked memory (ulimit -l)", "锁定内存（ulimit -l）"), leads_to=_FEWER,
+    Fact(subject=limits.SUBJECT, cause="limits", severity="warning", what=msg("locked memory (ulimit -l)"), leads_to=_FEWER,
          of=lambda f: f.memlock_bytes.soft or "unlimited" if f.memlock_bytes is not None else None),
     Fact(subject=shm.SUBJECT, cause="shm-exhausted", severity="warning", what=same("/dev/shm"), leads_to=_FEWER,
          of=lambda f: size(f.space.total_bytes) if f.space is not None else None),
-    Fact(subject=network.SUBJECT, cause="network-mtu", severity="warning", what=Text("the MTU towards the others", "通往其他主机的接口的 MTU"),
-         leads_to=Text("small messages pass and large ones hang", "小消息能通过，大消息会卡住"),
+    Fact(subject=network.SUBJECT, cause="network-mtu", severity="warning", what=msg("the MTU towards the others"),
+         leads_to=msg("small messages pass and large ones hang"),
          of=lambda f: way.mtu_bytes if (way := _way(f)) is not None else None),
 )  # fmt: skip
 
@@ -90,7 +90,7 @@ def compared(seen: Mapping[str, Snapshot]) -> Iterator[HostFinding]:
             yield catalogue.load()[fact.cause].host_finding(
                 area="differences",
                 severity=fact.severity,
-                says=Text("{what} differs: {said}", "{what} 不一致：{said}").fill(what=fact.what, said=said),
+                says=msg("{what} differs: {said}", what=fact.what, said=said),
                 leads_to=fact.leads_to,
             )
 
@@ -103,10 +103,10 @@ def odd(values: Mapping[str, object]) -> Text | None:
     if len(by_value) < 2:
         return None
     *few, (most, whose) = sorted(by_value.items(), key=lambda item: len(item[1]))
-    others = joined(Text("{value} on {hosts}", "{hosts} 上为 {value}").fill(value=str(value), hosts=named(hosts)) for value, hosts in few)
+    others = joined(msg("{value} on {hosts}", value=str(value), hosts=named(hosts)) for value, hosts in few)
     if 2 * len(whose) <= len(values):
-        return others + Text("; {value} on {hosts}", "；{hosts} 上为 {value}").fill(value=str(most), hosts=named(whose))
-    return others + Text(", and {value} on the other {n}", "，其余 {n} 台上为 {value}").fill(value=str(most), n=len(whose))
+        return others + msg("; {value} on {hosts}", value=str(most), hosts=named(whose))
+    return others + msg(", and {value} on the other {n}", value=str(most), n=len(whose))
 
 
 def named(hosts: Collection[str]) -> str:

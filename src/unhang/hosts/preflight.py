@@ -22,11 +22,11 @@ from unhang.hosts.compare import named, odd
 from unhang.hosts.edges import Edge, Fault, Probe
 from unhang.hosts.hostlist import Host
 from unhang.hosts.reach import START_S, STEP_S, Agents, Answer, Failure, pipes, reached
+from unhang.i18n import Text, joined, msg, same
 from unhang.knowledge import catalogue
 from unhang.knowledge.commands import Command
 from unhang.model import Area, Examination, HostFinding, Severity
 from unhang.probes import plan
-from unhang.text import Text, joined, same
 
 SCHEMA = "unhang/hosts/1"
 By = Literal["ssh", "srun", "join"]
@@ -41,14 +41,14 @@ STORE_PORT = 29500
 # Looked at on one host alone, or not the training's.
 _WITHOUT = ("speed", "kernel_log", "ports", "processes")
 AREAS = {
-    "reach": Text("reached", "可达"),
-    "host": Text("each host", "各主机"),
-    "differences": Text("same on all", "各主机一致"),
-    "names": Text("names", "名称"),
-    "clocks": Text("clocks", "时钟"),
-    "places": Text("directories", "目录"),
-    "links": Text("links", "链路"),
-    "group": Text("all_reduce", "all_reduce"),
+    "reach": msg("reached"),
+    "host": msg("each host"),
+    "differences": msg("same on all"),
+    "names": msg("names"),
+    "clocks": msg("clocks"),
+    "places": msg("directories"),
+    "links": msg("links"),
+    "group": msg("all_reduce"),
 }
 
 
@@ -107,7 +107,7 @@ Progress = Callable[[Text], None]
 async def examine(asked: Asked, progress: Progress = lambda _: None) -> Result:
     """Look at all hosts. A host that is dead, slow or silent is a finding, and is waited for no longer than its step may take."""
     begun = time.monotonic()
-    progress(Text("logging in to {n} hosts", "正在登录 {n} 台主机").fill(n=len(asked.hosts)))
+    progress(msg("logging in to {n} hosts", n=len(asked.hosts)))
     limit_s = STEP_S if asked.by == "srun" else START_S
     async with reached(pipes(asked.hosts, python=asked.python, ssh=asked.ssh, by=asked.by), limit_s=limit_s) as agents:
         return replace(await through(agents, asked, progress), took_s=time.monotonic() - begun)
@@ -141,7 +141,7 @@ class _Preflight:
         await self._places()
         await self._links()
         await self._ports_again()
-        self.progress(Text("judging", "正在判断"))
+        self.progress(msg("judging"))
         self.findings += self._of_hosts()
         # A limit that is too low on some hosts has been told there.
         told = {f.cause for f in self.findings if f.area == "host" and f.cause in ("limits", "shm-exhausted")}
@@ -189,7 +189,7 @@ class _Preflight:
     # ---- what each host says
 
     async def _facts(self) -> None:
-        self.progress(Text("looking at {n} hosts", "正在查看 {n} 台主机").fill(n=len(self.agents.names)))
+        self.progress(msg("looking at {n} hosts", n=len(self.agents.names)))
         first = next(iter(self.agents.names), "")
         environ = {"NNODES": str(len(self.asked.hosts)), "MASTER_ADDR": self.asked.master or first, **self.asked.environ}
         question = {"do": "facts", "environ": environ, "places": self.asked.places, "without": _WITHOUT}
@@ -221,7 +221,7 @@ class _Preflight:
                     found[same_one] = finding
         for key, names in whose.items():
             finding = found[key]
-            on = Text("{hosts}: ", "{hosts}：").fill(hosts=named(names) if len(names) < len(self.seen) else Text("all hosts", "所有主机"))
+            on = msg("{hosts}: ", hosts=named(names) if len(names) < len(self.seen) else msg("all hosts"))
             if finding.severity == "error" and len(names) < len(self.seen):
                 self.bad.update(names)
             yield replace(finding, area="host", says=on.en + finding.says, says_zh=on.zh + (finding.says_zh or finding.says))
@@ -229,9 +229,9 @@ class _Preflight:
     def _reach(self) -> None:
         for name, failure in self.agents.failed.items():
             cause, says = _unreached(failure)
-            said = Text(": {said}", "：{said}").fill(said=redact(failure.said)) if failure.said else Text("", "")
-            says = Text("{host} {says}", "{host} {says}").fill(host=name, says=says) + said
-            leads_to = Text("it takes part in no training, and all others wait for it", "它无法参与训练，其他主机都在等它")
+            said = msg(": {said}", said=redact(failure.said)) if failure.said else Text("", "")
+            says = msg("{host} {says}", host=name, says=says) + said
+            leads_to = msg("it takes part in no training, and all others wait for it")
             remedies = ("passwordless", "reach-sshd") if cause == "ssh-launcher" and failure.stage == "login" else ()
             self._find(cause, "reach", "error", says, leads_to, hosts=(name,), remedies=remedies)
 
@@ -253,20 +253,16 @@ class _Preflight:
         off = {name: offset - middle for name, (took, offset) in best.items() if abs(offset - middle) > _CLOCK_S + took}
         if not off:
             return
-        if 2 * len(off) >= len(best):
-            says = Text("the clocks disagree: {said}", "时钟不一致：{said}")
-        else:
-            says = Text("the clock differs from that of most hosts: {said}", "时钟与大多数主机不同：{said}")
+        most = 2 * len(off) >= len(best)
+        says = msg("the clocks disagree: {said}") if most else msg("the clock differs from that of most hosts: {said}")
         said = ", ".join(f"{name} {offset:+.1f} s" for name, offset in sorted(off.items(), key=lambda item: -abs(item[1]))[:8])
-        leads_to = Text(
-            "credentials are refused, builds and file times go wrong, logs cannot be put in order", "凭据被拒绝，构建与文件时间出错，日志无法排序"
-        )
+        leads_to = msg("credentials are refused, builds and file times go wrong, logs cannot be put in order")
         self._find("clock-skew", "clocks", "warning", says.fill(said=said), leads_to, remedies=("compare-clocks", "set-the-clock"))
 
     # ---- names
 
     async def _names(self) -> None:
-        self.progress(Text("resolving names", "正在解析名称"))
+        self.progress(msg("resolving names"))
         hosts = {host.name: host for host in self.asked.hosts}
         # Beyond a few, each asks for its neighbours: what one does not know it does not know of any.
         listed = list(hosts)
@@ -301,33 +297,24 @@ class _Preflight:
                 self._unresolved(name, missing[name])
             others = {at: ", ".join(a) for at, a in resolved[name].items() if at != name and not _is_local(a)}
             if (said := odd(others)) is not None:
-                says = Text("{name} resolves differently: {said}", "{name} 的解析结果不一致：{said}").fill(name=name, said=said)
-                leads_to = Text(
-                    "some hosts connect to another machine, or to an address that does not lead there", "部分主机会连到别的机器或不可达的地址"
-                )
+                says = msg("{name} resolves differently: {said}", name=name, said=said)
+                leads_to = msg("some hosts connect to another machine, or to an address that does not lead there")
                 self._find("dns-resolution", "names", "error", says, leads_to, remedies=("ask-each-host",))
             lost = [at for at, a in resolved[name].items() if at != name and _is_local(a)]
             if lost:
-                says = Text("{name} resolves to the loopback on {hosts}", "在 {hosts} 上 {name} 解析到环回地址").fill(name=name, hosts=named(lost))
-                leads_to = Text("ranks there connect to themselves, and wait", "那里的 rank 会连接到自己并一直等待")
+                says = msg("{name} resolves to the loopback on {hosts}", name=name, hosts=named(lost))
+                leads_to = msg("ranks there connect to themselves, and wait")
                 self._find("dns-resolution", "names", "error", says, leads_to, hosts=lost, remedies=("ask-each-host",))
         if slow:
-            says = Text("looking up a name takes {s} s on {hosts}", "在 {hosts} 上解析一个名称需要 {s} 秒").fill(
-                s=f"{max(slow.values()):.1f}", hosts=named(tuple(slow))
-            )
-            leads_to = Text(
-                "each connection waits for as long: torchrun and Gloo look up the addresses of their peers",
-                "每个连接都要等这么久：torchrun 与 Gloo 会反查对端地址",
-            )
+            says = msg("looking up a name takes {s} s on {hosts}", s=f"{max(slow.values()):.1f}", hosts=named(tuple(slow)))
+            leads_to = msg("each connection waits for as long: torchrun and Gloo look up the addresses of their peers")
             self._find("dns-resolution", "names", "warning", says, leads_to, remedies=("ask-each-host",))
         self.own = {name: answer["full"] for name, answer in answers.items() if answer["full"] not in hosts}
         self._same_address()
 
     def _unresolved(self, name: str, at: Sequence[str]) -> None:
-        says = Text("{name} does not resolve on {hosts}, and does on others", "{name} 在 {hosts} 上无法解析，在其他主机上可以").fill(
-            name=name, hosts=named(at)
-        )
-        leads_to = Text("ranks there never find it", "那里的 rank 永远找不到它")
+        says = msg("{name} does not resolve on {hosts}, and does on others", name=name, hosts=named(at))
+        leads_to = msg("ranks there never find it")
         self._find("dns-resolution", "names", "error", says, leads_to, hosts=at, remedies=("ask-each-host",))
 
     def _same_address(self) -> None:
@@ -338,8 +325,8 @@ class _Preflight:
             whose[at].append(name)
         for at, names in whose.items():
             if len(names) > 1:
-                says = Text("{hosts} have the same address {at}", "{hosts} 的地址同为 {at}").fill(hosts=named(names), at=at)
-                leads_to = Text("they connect to themselves, or to the wrong host: refused, or timed out", "它们会连到自己或错误的主机：被拒绝或超时")
+                says = msg("{hosts} have the same address {at}", hosts=named(names), at=at)
+                leads_to = msg("they connect to themselves, or to the wrong host: refused, or timed out")
                 self._find("interface-selection", "names", "error", says, leads_to, remedies=("name-one-that-exists", "gloo-interface"))
         self.unreachable = {name for names in whose.values() if len(names) > 1 for name in names}
 
@@ -356,21 +343,14 @@ class _Preflight:
         asked = Counter(n for name in answers for n in own[name])
         unknown = Counter(n for name, answer in answers.items() for n, full in own[name].items() if "error" in answer["names"][full])
         if lost := [n for n in unknown if 2 * unknown[n] > asked[n]]:
-            says = Text("others cannot resolve what {hosts} call themselves: {names}", "其他主机无法解析 {hosts} 的自称名：{names}")
-            leads_to = Text(
-                "torchrun announces that name to the others where it is not given an address", "未指定地址时 torchrun 会把该名称告诉其他主机"
-            )
+            says = msg("others cannot resolve what {hosts} call themselves: {names}")
+            leads_to = msg("torchrun announces that name to the others where it is not given an address")
             says = says.fill(hosts=named(lost), names=named([self.own[n] for n in lost]))
             self._find("dns-resolution", "names", "warning", says, leads_to, remedies=("ask-each-host",))
         serve = [name for name, answer in answers.items() if answer["is_first"][master]]
         if len(serve) != 1 and answers:
-            who = Text("no host believes that it is {name}", "没有主机认为自己是 {name}") if not serve else Text(
-                "{hosts} all believe that they are {name}", "{hosts} 都认为自己是 {name}"
-            )  # fmt: skip
-            leads_to = Text(
-                "by torch's rule exactly one host serves the rendezvous: none does, or each waits at its own",
-                "按 torch 的规则应恰有一台主机提供会合点：现在没有，或各等各的",
-            )
+            who = msg("no host believes that it is {name}") if not serve else msg("{hosts} all believe that they are {name}")
+            leads_to = msg("by torch's rule exactly one host serves the rendezvous: none does, or each waits at its own")
             self._find(
                 "rendezvous-misconfig", "names", "error", who.fill(name=master, hosts=named(serve)), leads_to, remedies=("same-meeting-point",)
             )
@@ -379,13 +359,11 @@ class _Preflight:
         answer = held.get(server, {})
         self.store = (server, answer["port"]) if "port" in answer else None
         if "error" in answer:
-            says = Text("port {port} on {host} is taken: {error}", "{host} 的端口 {port} 已被占用：{error}").fill(
-                port=self.asked.port, host=server, error=answer["error"]
-            )
+            says = msg("port {port} on {host} is taken: {error}", port=self.asked.port, host=server, error=answer["error"])
             holder = answer.get("holder")
             if holder:
-                says += Text(" by {holder}", "，占用者 {holder}").fill(holder=redact(holder[:300]))
-            leads_to = Text("the launcher ends at its start: address already in use", "启动器一开始就结束：address already in use")
+                says += msg(" by {holder}", holder=redact(holder[:300]))
+            leads_to = msg("the launcher ends at its start: address already in use")
             self._find("port-in-use", "names", "error", says, leads_to, remedies=("another-port", "who-has-it"))
 
     # ---- directories
@@ -394,7 +372,7 @@ class _Preflight:
         paths, names = self.asked.places, self.agents.names
         if not paths or len(names) < 2:
             return
-        self.progress(Text("comparing directories", "正在比较目录"))
+        self.progress(msg("comparing directories"))
         mark = f".unhang-{uuid.uuid4().hex[:12]}"
         question = {"do": "places", "paths": paths, "mark": mark}
         written = await self.agents.ask({names[0]: {**question, "do_it": "write"}}, limit_s=_ANSWER_S)
@@ -406,14 +384,12 @@ class _Preflight:
             here = {name: answer["places"][path] for name, answer in answers.items() if "places" in answer}
             absent = [name for name, found in here.items() if "error" in found]
             if absent:
-                says = Text("{path} on {hosts}: {error}", "{hosts} 上的 {path}：{error}").fill(
-                    path=path, hosts=named(absent), error=here[absent[0]]["error"]
-                )
-                leads_to = Text("the ranks there end when they read it", "那里的 rank 读取它时就结束")
+                says = msg("{path} on {hosts}: {error}", path=path, hosts=named(absent), error=here[absent[0]]["error"])
+                leads_to = msg("the ranks there end when they read it")
                 self._find("filesystem-shared", "places", "error", says, leads_to, hosts=absent, remedies=("same-path-everywhere",))
             if (said := odd({name: found["commit"] for name, found in here.items() if found.get("commit")})) is not None:
-                says = Text("the commit of {path} differs: {said}", "{path} 的提交不一致：{said}").fill(path=path, said=said)
-                leads_to = Text("ranks run different code: their calls need not fit", "各 rank 运行不同的代码：它们的调用可能不匹配")
+                says = msg("the commit of {path} differs: {said}", path=path, said=said)
+                leads_to = msg("ranks run different code: their calls need not fit")
                 self._find("version-mismatch", "places", "error", says, leads_to, remedies=("same-everywhere",))
             seen = [name for name, found in here.items() if found.get("seen")]
             present = [name for name in here if name not in absent]
@@ -423,16 +399,17 @@ class _Preflight:
                 others = [name for name in present if name not in seen]
                 digests = {name: here[name].get("digest") for name in present}
                 said = odd({name: digest for name, digest in digests.items() if digest is not None})
-                same_content = Text("what it holds is the same", "内容相同") if said is None else Text("what it holds differs", "内容不同")
+                same_content = msg("what it holds is the same") if said is None else msg("what it holds differs")
                 if said is None and None in digests.values():
-                    same_content = Text("what it holds was not compared: it is too much", "内容过多，未作比较")
-                says = Text(
+                    same_content = msg("what it holds was not compared: it is too much")
+                says = msg(
                     "{path} is not shared: what {first} writes is not seen on {hosts}; {content}",
-                    "{path} 不是共享目录：{first} 写入的内容在 {hosts} 上看不到；{content}",
-                ).fill(path=path, first=names[0], hosts=named(others), content=same_content)
-                leads_to = Text(
-                    "checkpoints lie on one host alone, and a restart elsewhere does not find them", "检查点只在一台主机上，在别处重启时找不到"
+                    path=path,
+                    first=names[0],
+                    hosts=named(others),
+                    content=same_content,
                 )
+                leads_to = msg("checkpoints lie on one host alone, and a restart elsewhere does not find them")
                 self._find("filesystem-shared", "places", "note" if said is None else "warning", says, leads_to)
 
     # ---- links
@@ -443,14 +420,14 @@ class _Preflight:
             return
         planned = edges.rounds(names)[: _QUICK_ROUNDS if self.asked.quick else None]
         for number, pairs in enumerate(planned, 1):
-            self.progress(Text("links: round {i} of {n}", "链路：第 {i} 轮，共 {n} 轮").fill(i=number, n=len(planned)))
+            self.progress(msg("links: round {i} of {n}", i=number, n=len(planned)))
             await self._round(pairs)
         until = time.monotonic() + _SUSPECTS_S
         for _ in range(_SUSPECT_ROUNDS):
             for pairs in edges.matchings(sorted(edges.suspects(self.probes))):
                 if time.monotonic() > until:
                     break
-                self.progress(Text("links: suspects again", "链路：复查可疑链路"))
+                self.progress(msg("links: suspects again"))
                 await self._round(pairs)
         for fault in edges.judge(self.probes, names):
             self._convict(fault)
@@ -483,12 +460,10 @@ class _Preflight:
         failed = {name: answer for name, answer in answers.items() if "error" in answer}
         if failed:
             error = Counter(answer["error"] for answer in failed.values()).most_common(1)[0][0]
-            says = Text(
-                "port {port} of {server} cannot be reached from {hosts}: {error}", "从 {hosts} 无法连接 {server} 的端口 {port}：{error}"
-            ).fill(port=port, server=server, hosts=named(tuple(failed)), error=error)
-            leads_to = Text(
-                "the rendezvous is never complete: ranks wait for the store until their timeout", "会合永远无法完成：rank 一直等待存储直到超时"
+            says = msg(
+                "port {port} of {server} cannot be reached from {hosts}: {error}", port=port, server=server, hosts=named(tuple(failed)), error=error
             )
+            leads_to = msg("the rendezvous is never complete: ranks wait for the store until their timeout")
             self._find("network-blocked", "links", "error", says, leads_to, remedies=_LINK_REMEDIES["network-blocked"])
 
     async def _group(self) -> None:
@@ -503,7 +478,7 @@ class _Preflight:
             return
         # Whoever is to serve the rendezvous comes first.
         names.sort(key=lambda name: self.store is not None and name != self.store[0])
-        self.progress(Text("all_reduce over {n} hosts", "在 {n} 台主机上执行 all_reduce").fill(n=len(names)))
+        self.progress(msg("all_reduce over {n} hosts", n=len(names)))
         with_gpus = [(gpus := self.seen[name].get(gpu.SUBJECT)) is not None and bool(gpus.gpus) for name in names]
         backend, address = "nccl" if all(with_gpus) else "gloo", self.addresses[names[0]]
         found = self.reduced = await group.all_reduce(self.agents, names, backend=backend, address=address, environ=self.asked.environ)
@@ -511,14 +486,14 @@ class _Preflight:
             return
         # The same words of all hosts blame none.
         hosts = tuple(found.failed) if 2 * len(found.failed) < len(found.hosts) else ()
-        says = Text("all_reduce over {n} hosts fails on {hosts}, at: {stage}; {why}", "{n} 台主机上的 all_reduce 在 {hosts} 上失败（{stage}）：{why}")
+        says = msg("all_reduce over {n} hosts fails on {hosts}, at: {stage}; {why}")
         stage = next(Text(s.title, s.title_zh) for s in plan.STAGES if s.id == found.stage)
         if found.finding is None:
             cause, why = "rank-exception" if found.ended else "collective-timeout", same(redact(next(iter(found.failed.values()))))
         else:
             cause, why = found.finding.cause, Text(found.finding.says, found.finding.says_zh or found.finding.says)
         says = says.fill(n=len(found.hosts), hosts=named(tuple(found.failed)), stage=stage, why=why)
-        self._find(cause, "group", "error", says, Text("a training fails there as well", "训练在那里同样会失败"), hosts=hosts, remedies=None)
+        self._find(cause, "group", "error", says, msg("a training fails there as well"), hosts=hosts, remedies=None)
 
     async def _ports_again(self) -> None:
         """InfiniBand ports whose state has changed since the beginning."""
@@ -530,53 +505,65 @@ class _Preflight:
             before, after = self.seen[name].get(infiniband.SUBJECT), seen.get(infiniband.SUBJECT) if seen is not None else None
             for was, port, where in _ports(before, after):
                 if was.state != port.state:
-                    says = Text("{where} was {was} at first and is {now} now", "{where} 起初为 {was}，现在为 {now}")
+                    says = msg("{where} was {was} at first and is {now} now")
                     says = says.fill(where=f"{name}: {where}", was=was.state or "?", now=port.state or "?")
                     self._find(
                         "ib-port-down",
                         "links",
                         "error",
                         says,
-                        Text("NCCL loses its connections", "NCCL 会丢失连接"),
+                        msg("NCCL loses its connections"),
                         hosts=(name,),
                         remedies=("see-the-ports",),
                     )
 
     def _convict(self, fault: Fault) -> None:
-        sure = Text("", "") if fault.is_established else Text(", likely", "，可能")
+        sure = Text("", "") if fault.is_established else msg(", likely")
         chance = same(f"{fault.chance:.0e}")
-        count = Text("{failed} of {tried} tests failed at {at} ({error})", "{tried} 次测试中 {failed} 次在 {at} 处失败（{error}）").fill(
-            failed=fault.failed, tried=fault.tried, at=_RUNGS.get(fault.at, same(fault.at)), error=fault.error
+        count = msg(
+            "{failed} of {tried} tests failed at {at} ({error})",
+            failed=fault.failed,
+            tried=fault.tried,
+            at=_RUNGS.get(fault.at, same(fault.at)),
+            error=fault.error,
         )
         if fault.kind == "groups" and max(map(len, fault.groups)) == 1:
-            says = Text("no host reaches any other; {count}", "所有主机之间都互不可达；{count}").fill(count=count)
+            says = msg("no host reaches any other; {count}", count=count)
         elif fault.kind == "groups":
-            says = Text("groups of hosts do not reach each other: {groups}; {count}", "几组主机之间互不可达：{groups}；{count}").fill(
-                groups=" | ".join(named(group) for group in fault.groups), count=count
+            says = msg(
+                "groups of hosts do not reach each other: {groups}; {count}", groups=" | ".join(named(group) for group in fault.groups), count=count
             )
         elif fault.kind == "host":
-            says = _WAYS[fault.way].fill(host=fault.hosts[0]) + Text("; ", "；") + count
+            says = _WAYS[fault.way].fill(host=fault.hosts[0]) + msg("; ") + count
             self.bad.update(fault.hosts)
         elif fault.kind == "edge":
-            says = (_EDGE if fault.way == "out" else _BOTH).fill(a=fault.hosts[0], b=fault.hosts[1], count=count)
+            says = (
+                msg("{a} does not reach {b}, while {b} reaches {a}: {count}")
+                if fault.way == "out"
+                else msg("{a} and {b} do not reach each other, while both reach others: {count}")
+            ).fill(a=fault.hosts[0], b=fault.hosts[1], count=count)
             self.bad.update(fault.hosts)
         elif fault.kind == "slow-host":
             says = _SLOW_HOST[fault.way].fill(host=fault.hosts[0], percent=round(100 * (fault.factor or 0)))
             self.bad.update(fault.hosts)
         elif fault.kind == "slow-edge":
-            says = Text(
-                "{a} to {b} carries {percent} % of what these two carry with others", "{a} 到 {b} 的带宽只有两者与其他主机之间的 {percent} %"
-            ).fill(a=fault.hosts[0], b=fault.hosts[1], percent=round(100 * (fault.factor or 0)))
-        else:
-            says = Text("{a} to {b}: {percent} % of all segments were sent again", "{a} 到 {b}：{percent} % 的报文段被重传").fill(
-                a=fault.hosts[0], b=fault.hosts[1], percent=f"{100 * (fault.factor or 0):.1f}"
+            says = msg(
+                "{a} to {b} carries {percent} % of what these two carry with others",
+                a=fault.hosts[0],
+                b=fault.hosts[1],
+                percent=round(100 * (fault.factor or 0)),
             )
-        says += Text(" (a healthy one would be named by chance: {chance}{sure})", "（健康者被误判的概率：{chance}{sure}）").fill(
-            chance=chance, sure=sure
-        )
+        else:
+            says = msg(
+                "{a} to {b}: {percent} % of all segments were sent again",
+                a=fault.hosts[0],
+                b=fault.hosts[1],
+                percent=f"{100 * (fault.factor or 0):.1f}",
+            )
+        says += msg(" (a healthy one would be named by chance: {chance}{sure})", chance=chance, sure=sure)
         cause = "network-mtu" if fault.at.startswith("segment") else "network-blocked" if fault.at else "straggler-timeout"
-        slow = Text("every step waits for this link", "每一步都在等这条链路")
-        leads_to = Text("collectives over it hang until their timeout", "经过它的集合通信会卡住直到超时") if fault.at else slow
+        slow = msg("every step waits for this link")
+        leads_to = msg("collectives over it hang until their timeout") if fault.at else slow
         self._find(cause, "links", "error" if fault.at else "warning", says, leads_to, remedies=_LINK_REMEDIES[cause])
 
     def _matrix(self) -> tuple[Link, ...]:
@@ -607,60 +594,56 @@ class _Preflight:
             return Area(id=id, state="absent", summary="none was named (--path)", summary_zh="未指定（--path）")
         if id == "group" and not self.asked.group:
             return Area(id=id, state="absent", summary="not asked for (--group)", summary_zh="未要求（--group）")
-        summary = told or Text("not looked at: too few hosts answer", "未查看：应答的主机太少")
+        summary = told or msg("not looked at: too few hosts answer")
         return Area(id=id, state=state, summary=summary.en, summary_zh=summary.zh, unread=unread)  # type: ignore[arg-type]
 
     def _summary(self, id: str) -> Text | None:
         names, asked = self.agents.names, len(self.asked.hosts)
         if id == "reach":
-            return Text("{n} of {all} hosts", "{all} 台主机中的 {n} 台").fill(n=len(names), all=asked)
+            return msg("{n} of {all} hosts", n=len(names), all=asked)
         if id == "links":
             if not self.probes:
                 return None
             speeds = [link.bytes_per_s for link in self._matrix() if link.bytes_per_s is not None]
-            told = Text("{n} directions, {percent} % of all", "{n} 个方向，占全部的 {percent} %").fill(
-                n=len({p.edge for p in self.probes}), percent=round(100 * edges.coverage(names, self.probes))
+            told = msg(
+                "{n} directions, {percent} % of all", n=len({p.edge for p in self.probes}), percent=round(100 * edges.coverage(names, self.probes))
             )
             if speeds:
-                told += Text(", {speed} MB/s at the median", "，中位数 {speed} MB/s").fill(speed=round(median(speeds) / 1e6))
+                told += msg(", {speed} MB/s at the median", speed=round(median(speeds) / 1e6))
             if (least := edges.smallest(self.probes)) is not None:
-                told += Text("; less than {percent} % of that would have been seen", "；低于其 {percent} % 的会被发现").fill(
-                    percent=round(100 * least)
-                )
+                told += msg("; less than {percent} % of that would have been seen", percent=round(100 * least))
             return told
         if id == "group":
             if self.reduced is None:
                 return None
-            said = Text("{n} hosts over {backend}: {said}", "{n} 台主机，{backend}：{said}")
-            return said.fill(n=len(self.reduced.hosts), backend=self.reduced.backend, said=self.reduced.said or Text("failed", "失败"))
+            said = msg("{n} hosts over {backend}: {said}")
+            return said.fill(n=len(self.reduced.hosts), backend=self.reduced.backend, said=self.reduced.said or msg("failed"))
         if id == "places":
             return joined(same(path) for path in self.asked.places) if len(names) > 1 else None
         looked_at = len(self.seen if id in ("host", "differences") else names)
         if looked_at < (1 if id == "host" else 2):
             return None
-        return Text("{n} hosts", "{n} 台主机").fill(n=looked_at)
+        return msg("{n} hosts", n=looked_at)
 
 
 _RUNGS = {
-    "connect": Text("the connection", "建立连接"),
-    "small": Text("the first bytes", "最初几个字节"),
-    "segment out": Text("the first full packets there", "去程的第一批满长数据包"),
-    "segment in": Text("the first full packets back", "回程的第一批满长数据包"),
-    "bulk out": Text("much data there", "去程的大量数据"),
-    "bulk in": Text("much data back", "回程的大量数据"),
+    "connect": msg("the connection"),
+    "small": msg("the first bytes"),
+    "segment out": msg("the first full packets there"),
+    "segment in": msg("the first full packets back"),
+    "bulk out": msg("much data there"),
+    "bulk in": msg("much data back"),
 }
 _WAYS = {
-    "in": Text("{host} cannot be reached by others", "其他主机无法到达 {host}"),
-    "out": Text("{host} reaches no others", "{host} 无法到达其他主机"),
-    "both": Text("{host} and others do not reach each other", "{host} 与其他主机互不可达"),
+    "in": msg("{host} cannot be reached by others"),
+    "out": msg("{host} reaches no others"),
+    "both": msg("{host} and others do not reach each other"),
 }
 _SLOW_HOST = {
-    "in": Text("{host} receives at {percent} % of the others' speed", "{host} 的接收速度只有其他主机的 {percent} %"),
-    "out": Text("{host} sends at {percent} % of the others' speed", "{host} 的发送速度只有其他主机的 {percent} %"),
-    "both": Text("{host} sends and receives at {percent} % of the others' speed", "{host} 的收发速度只有其他主机的 {percent} %"),
+    "in": msg("{host} receives at {percent} % of the others' speed"),
+    "out": msg("{host} sends at {percent} % of the others' speed"),
+    "both": msg("{host} sends and receives at {percent} % of the others' speed"),
 }
-_EDGE = Text("{a} does not reach {b}, while {b} reaches {a}: {count}", "{a} 无法到达 {b}，而 {b} 可以到达 {a}：{count}")
-_BOTH = Text("{a} and {b} do not reach each other, while both reach others: {count}", "{a} 与 {b} 互不可达，而两者都能到达其他主机：{count}")
 _LINK_REMEDIES: Mapping[str, tuple[str, ...]] = {
     "network-mtu": ("find-the-mtu", "one-mtu"),
     "network-blocked": ("open-between-hosts", "try-the-port"),
@@ -670,20 +653,18 @@ _LINK_REMEDIES: Mapping[str, tuple[str, ...]] = {
 
 def _unreached(failure: Failure) -> tuple[str, Text]:
     if failure.stage == "login" and "could not resolve" in failure.said.lower():
-        return "dns-resolution", Text("is no name that is known here", "在本机无法解析")
+        return "dns-resolution", msg("is no name that is known here")
     if failure.stage == "login":
-        return "ssh-launcher", Text("cannot be logged in to", "无法登录")
+        return "ssh-launcher", msg("cannot be logged in to")
     if failure.stage == "python":
-        return "ssh-launcher", Text(
-            "has no Python that is new enough (3.10): name one with --python", "没有足够新的 Python（3.10）：请用 --python 指定"
-        )
+        return "ssh-launcher", msg("has no Python that is new enough (3.10): name one with --python")
     if failure.stage == "source":
-        return "network-mtu", Text("takes a login, and nothing that is longer than a packet arrives", "可以登录，但超过一个数据包的内容到不了")
+        return "network-mtu", msg("takes a login, and nothing that is longer than a packet arrives")
     if failure.stage == "flood":
-        return "peer-lost", Text("sends without end", "不停地发送数据")
+        return "peer-lost", msg("sends without end")
     if failure.stage == "invalid":
-        return "peer-lost", Text("sends an answer that is not valid", "给出的应答无效")
-    return "peer-lost", Text("answered at first, and is silent now", "起初有应答，现在没有了")
+        return "peer-lost", msg("sends an answer that is not valid")
+    return "peer-lost", msg("answered at first, and is silent now")
 
 
 def _near(names: Sequence[str], i: int, count: int = 64) -> list[str]:

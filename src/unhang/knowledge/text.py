@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unhang.i18n import AND, COMMA, NOTHING, THEN, Text, joined, msg, same
 from unhang.knowledge import words
 from unhang.model import Finding
-from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, same
 
 if TYPE_CHECKING:
     from unhang.flight.outcome import Kind
@@ -31,6 +31,7 @@ __all__ = [
     "crossed_by",
     "edited",
     "joined",
+    "msg",
     "possible",
     "ranks",
     "same",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from unhang.frames import Frame
+from unhang.i18n import Text, msg
 from unhang.knowledge import waits
 from unhang.launch import events
 from unhang.launch.evidence import Taken
@@ -25,7 +26,6 @@ from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Wait
 from unhang.records.incident import Activity
 from unhang.records.stacks import is_endless
-from unhang.text import Text
 
 # A rank in uninterruptible I/O is being served by a slow disk or file server, at first.
 IO_GRACE_S = 120.0
@@ -51,8 +51,8 @@ WARNED_S = 60.0
 SETTLED = 5
 # Pauses whose length teaches something: debuggers and signals come from outside.
 LEARNED = ("waits", "repeats", "works")
-ENDLESS = Text("nothing can end this stall", "没有什么能解除这一停滞")
-OVER = Text("the time of this stall is over", "等待时间已到")
+ENDLESS = msg("nothing can end this stall")
+OVER = msg("the time of this stall is over")
 
 
 @dataclass(kw_only=True)

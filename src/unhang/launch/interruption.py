@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol
 
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg, same
 from unhang.launch import events, still_running
 from unhang.launch.hang_detector import Alarm
 from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation
@@ -20,7 +21,6 @@ from unhang.launch.stack_samples import Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Verdict
 from unhang.records.incident import Incident
-from unhang.text import COMMA, NOTHING, Text, joined, same
 
 # For so long a signal is held back; what it takes to judge what was seen goes on behind that.
 EVIDENCE_S = 5.0
@@ -35,11 +35,13 @@ _MOST_NAMED = 8
 
 def asked_to_end(number: int, grace_s: float, *, launchers_s: float | None = None) -> events.Note:
     """The signal was passed on: what is waited for from here on. `launchers_s`: after so long a launcher, which got it, too, may end its ranks."""
-    sooner = Text("; its launcher may end it after {s} s", "；其启动器可能在 {s} 秒后就结束它").fill(s=_seconds(launchers_s))
-    said = Text(
+    sooner = msg("; its launcher may end it after {s} s", s=_seconds(launchers_s))
+    said = msg(
         "interrupted; waiting up to {s} s for the training to end by itself{sooner} ({again} ends it at once)",
-        "被中断；最多等待 {s} 秒让训练自行结束{sooner}（{again}可立即结束它）",
-    ).fill(s=_seconds(grace_s), sooner=NOTHING if launchers_s is None else sooner, again=_again(number))
+        s=_seconds(grace_s),
+        sooner=NOTHING if launchers_s is None else sooner,
+        again=_again(number),
+    )
     return events.Note(text=said.en, text_zh=said.zh)
 
 
@@ -49,12 +51,10 @@ def still_there(
     """Who is waited for still: `others` where it is no rank. `left_s` until they are ended by force, `launchers_s` until their launcher may do so."""
     named = [same(f"rank {s.rank} (pid {s.pid})") for s in ranks[:_MOST_NAMED]] or [same(others)]
     if len(ranks) > _MOST_NAMED:
-        named.append(Text("{n} more ranks", "另有 {n} 个 rank").fill(n=len(ranks) - _MOST_NAMED))
-    sooner = Text(", by their launcher maybe in {s} s", "，启动器可能在 {s} 秒后就这样做").fill(s=_seconds(launchers_s))
-    said = Text(
+        named.append(msg("{n} more ranks", n=len(ranks) - _MOST_NAMED))
+    sooner = msg(", by their launcher maybe in {s} s", s=_seconds(launchers_s))
+    said = msg(
         "still there {after} s after it: {who}; to be ended by force in {left} s{sooner} ({again} ends all at once)",
-        "此后 {after} 秒仍在：{who}；{left} 秒后强制结束{sooner}（{again}可立即全部结束）",
-    ).fill(
         after=_seconds(after_s),
         who=joined(named, COMMA),
         left=_seconds(left_s),
@@ -69,7 +69,7 @@ def _seconds(s: float | None) -> str:
 
 
 def _again(number: int) -> Text:
-    return Text("Ctrl-C again", "再按 Ctrl-C ") if number == signal.SIGINT else Text("another signal", "再来一个信号")
+    return msg("Ctrl-C again") if number == signal.SIGINT else msg("another signal")
 
 
 class Ground(Protocol):

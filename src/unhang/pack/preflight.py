@@ -11,12 +11,12 @@ from pathlib import Path
 
 from unhang.facts.host import Host
 from unhang.facts.libraries import number
+from unhang.i18n import msg
 from unhang.knowledge.causes import arch_not_in_build, disk_full, driver_too_old, env_relocation, library_link
 from unhang.knowledge.commands import command
 from unhang.model import HostFinding, Remedy
 from unhang.pack.manifest import Manifest
 from unhang.pack.packer import cpu_flags
-from unhang.text import Text
 
 _AREA = "place"
 # Directories, inodes and half-filled blocks.
@@ -60,11 +60,8 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
         yield arch_not_in_build.CAUSE.host_finding(
             area=_AREA,
             severity="error",
-            says=Text(
-                f"the environment is for {manifest.machine}, and this host is {host.machine}",
-                f"该环境面向 {manifest.machine}，而本机是 {host.machine}",
-            ),
-            leads_to=Text("its Python does not start: Exec format error", "其中的 Python 无法启动：Exec format error"),
+            says=msg("the environment is for {machine}, and this host is {machine2}", machine=manifest.machine, machine2=host.machine),
+            leads_to=msg("its Python does not start: Exec format error"),
             remedies=(),
         )
         return
@@ -73,13 +70,13 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
         yield library_link.CAUSE.host_finding(
             area=_AREA,
             severity="error",
-            says=Text(
-                f"libraries of the environment ask for glibc {manifest.glibc}, and this host has {has or 'none'}",
-                f"环境中的库需要 glibc {manifest.glibc}，而本机是 {has or '无 glibc'}",
+            says=msg(
+                "libraries of the environment ask for glibc {glibc}, and this host has {value}",
+                glibc=manifest.glibc,
+                value=has or "none",
+                value2=has or "无 glibc",
             ),
-            leads_to=Text(
-                f"they do not load: version `GLIBC_{manifest.glibc}' not found", f"这些库无法加载：version `GLIBC_{manifest.glibc}' not found"
-            ),
+            leads_to=msg("they do not load: version `GLIBC_{glibc}' not found", glibc=manifest.glibc),
             remedies=("newer-runtime",),
         )
     old = min((path for path, new in manifest.moves if not new), key=len, default=manifest.prefix)
@@ -88,11 +85,14 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
         yield env_relocation.CAUSE.host_finding(
             area=_AREA,
             severity="error",
-            says=Text(
-                f"{len(fixed)} binary files hold the path {old}, and have no room for the longer {dest}: {fixed[0]}",
-                f"{len(fixed)} 个二进制文件中写有路径 {old}，容不下更长的 {dest}：{fixed[0]}",
+            says=msg(
+                "{fixed} binary files hold the path {old}, and have no room for the longer {dest}: {fixed2}",
+                fixed=len(fixed),
+                old=old,
+                dest=dest,
+                fixed2=fixed[0],
             ),
-            leads_to=Text("programs look for their files at the old place", "程序会到旧位置查找文件"),
+            leads_to=msg("programs look for their files at the old place"),
             remedies=(),
         )
     yield from _space(manifest, dest, host, needs_bytes)
@@ -101,11 +101,8 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
         yield arch_not_in_build.CAUSE.host_finding(
             area=_AREA,
             severity="note",
-            says=Text(f"this CPU lacks {', '.join(lacking)} of the one that packed", f"本机 CPU 缺少打包机器所具有的 {', '.join(lacking)}"),
-            leads_to=Text(
-                "extensions that were compiled there for that very CPU end with Illegal instruction; wheels from an index do not",
-                "在那里专为该 CPU 编译的扩展会因 Illegal instruction 终止；来自索引的 wheel 不会",
-            ),
+            says=msg("this CPU lacks {lacking} of the one that packed", lacking=", ".join(lacking)),
+            leads_to=msg("extensions that were compiled there for that very CPU end with Illegal instruction; wheels from an index do not"),
             remedies=(),
         )
 
@@ -121,8 +118,8 @@ def _space(manifest: Manifest, dest: str, host: Target, needs_bytes: int) -> Ite
         found = disk_full.CAUSE.host_finding(
             area=_AREA,
             severity="error",
-            says=Text(f"{directory} has {free} free, and the environment takes {wants}", f"{directory} 剩余 {free}，而该环境需要 {wants}"),
-            leads_to=Text("unpacking ends with No space left on device", "解包会因 No space left on device 终止"),
+            says=msg("{directory} has {free} free, and the environment takes {wants}", directory=directory, free=free, wants=wants),
+            leads_to=msg("unpacking ends with No space left on device"),
             remedies=(),
         )
         says, says_zh = "See what fills it, or choose another place.", "查看是什么占用了空间，或换一个位置。"
@@ -140,10 +137,13 @@ def _driver(manifest: Manifest, host: Target) -> Iterator[HostFinding]:
         yield driver_too_old.CAUSE.host_finding(
             area=_AREA,
             severity="warning",
-            says=Text(
-                f"torch {manifest.torch.version} is for CUDA {manifest.torch.cuda}, which needs driver {minimum} or newer; this host has {driver}",
-                f"torch {manifest.torch.version} 面向 CUDA {manifest.torch.cuda}，需要 {minimum} 或更新的驱动；本机是 {driver}",
+            says=msg(
+                "torch {version} is for CUDA {cuda}, which needs driver {minimum} or newer; this host has {driver}",
+                version=manifest.torch.version,
+                cuda=manifest.torch.cuda,
+                minimum=minimum,
+                driver=driver,
             ),
-            leads_to=Text("CUDA does not start on this host", "CUDA 在本机无法启动"),
+            leads_to=msg("CUDA does not start on this host"),
             remedies=("upgrade-the-driver", "older-cuda-build"),
         )

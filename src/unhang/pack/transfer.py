@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from unhang.errors import UnhangError
+from unhang.i18n import Text, msg
 from unhang.model import Area, HostFinding
 from unhang.pack import archive, import_checks, relocate, verify
 from unhang.pack import manifest as manifests
@@ -32,7 +33,6 @@ from unhang.pack.files import Item
 from unhang.pack.packer import Stock, cpu_flags
 from unhang.pack.preflight import Target, preflight
 from unhang.pack.relocate import PYTHON
-from unhang.text import Text
 
 SCHEMA = "unhang/pack-send/1"
 # What is sent again at most after an interruption.
@@ -157,7 +157,7 @@ class _Send:
             self._assemble()
         except _Failed as e:
             # Files there were changed since they were placed, or an older sending left others.
-            self._tell(self._host, Text(f"{e}: everything is sent anew", f"{e}：重新发送全部内容"))
+            self._tell(self._host, msg("{e}: everything is sent anew", e=e))
             self._ssh(f"rm -rf {shlex.quote(self._incoming)}")
             self._pieces(self._needed({}), frozenset())
             self._assemble()
@@ -211,7 +211,7 @@ class _Send:
             name = hashlib.sha256("".join(f"{i.path} {sums[i.path]}\n" for i in piece).encode()).hexdigest()
             if name not in received:
                 self._piece(piece, {f"{_ENDS}/{name}": b""})
-            self._tell(self._host, Text(f"piece {n} of {len(pieces)}", f"第 {n} 块，共 {len(pieces)} 块"))
+            self._tell(self._host, msg("piece {n} of {pieces}", n=n, pieces=len(pieces)))
         scripts = {relocate.SCRIPT: Path(relocate.__file__).read_bytes()}
         self._piece((), {**scripts, f"{relocate.MANIFEST}.gz": gzip.compress(self._encoded, 6, mtime=0), f"{_ENDS}/{self._digest}": b""})
 

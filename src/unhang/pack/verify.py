@@ -18,6 +18,7 @@ import msgspec
 from unhang.errors import UnhangError
 from unhang.facts import python_env, snapshot
 from unhang.facts.host import Host
+from unhang.i18n import Text, msg
 from unhang.knowledge import catalogue
 from unhang.knowledge.causes import env_relocation
 from unhang.knowledge.commands import command
@@ -26,18 +27,17 @@ from unhang.pack import import_checks, relocate
 from unhang.pack import manifest as manifests
 from unhang.pack.manifest import Manifest
 from unhang.probes.live import verdict_of
-from unhang.text import Text
 
 SCHEMA = "unhang/pack-verify/1"
 TITLES = {
-    "place": Text("Place", "位置"),
-    "files": Text("Files", "文件"),
-    "python": Text("Python", "Python"),
-    "imports": Text("Imports", "导入"),
-    "pip": Text("pip check", "pip check"),
-    "scripts": Text("Console scripts", "命令行脚本"),
-    "gloo": Text("torchrun, Gloo", "torchrun，Gloo"),
-    "nccl": Text("NCCL", "NCCL"),
+    "place": msg("Place"),
+    "files": msg("Files"),
+    "python": msg("Python"),
+    "imports": msg("Imports"),
+    "pip": msg("pip check"),
+    "scripts": msg("Console scripts"),
+    "gloo": msg("torchrun, Gloo"),
+    "nccl": msg("NCCL"),
 }
 # Of failures that are alike so many are examined one by one.
 _MOST = 8
@@ -135,8 +135,8 @@ def _place(dest: Path, placed: Mapping[str, Any], digest: str) -> tuple[Area, li
         findings.append(
             _finding(
                 "place",
-                Text(f"it was placed at {placed['dest']} and is at {dest} now", f"它原本放置于 {placed['dest']}，现在位于 {dest}"),
-                Text("paths inside it lead to the old place", "其中的路径仍指向旧位置"),
+                msg("it was placed at {placed} and is at {dest} now", placed=placed["dest"], dest=dest),
+                msg("paths inside it lead to the old place"),
                 remedies=(replace(_REPAIR, command=command("unhang pack verify --repair {dest:path}", dest=dest)),),
             )
         )
@@ -144,11 +144,11 @@ def _place(dest: Path, placed: Mapping[str, Any], digest: str) -> tuple[Area, li
         findings.append(
             _finding(
                 "place",
-                Text("its manifest is not the one that it was loaded with", "它的清单不是加载时的那一份"),
-                Text("nothing is known of it", "无从判断"),
+                msg("its manifest is not the one that it was loaded with"),
+                msg("nothing is known of it"),
             )
         )
-    return _area("place", findings, Text(f"{dest}, digest {digest[:16]}", f"{dest}，摘要 {digest[:16]}")), findings
+    return _area("place", findings, msg("{dest}, digest {digest}", dest=dest, digest=digest[:16])), findings
 
 
 def files(
@@ -160,15 +160,12 @@ def files(
     wrong = [*wrong, *((path, "was added, and runs whenever Python starts") for path in sorted(added))]
     if wrong:
         quoted = ", ".join([f"{path} {why}" for path, why in wrong[:_QUOTED]] + ["…"] * (len(wrong) > _QUOTED))
-        says = Text(f"not as packed ({len(wrong)}): {quoted}", f"与打包时不同（{len(wrong)}）：{quoted}")
-        leads_to = Text("what was proven elsewhere does not hold here", "在别处验证过的结论在这里不成立")
+        says = msg("not as packed ({wrong}): {quoted}", wrong=len(wrong), quoted=quoted)
+        leads_to = msg("what was proven elsewhere does not hold here")
         evidence = [Evidence(source=f"{dest}/{path}", text=why) for path, why in wrong[:_QUOTED]]
         findings = [_finding("files", says, leads_to, evidence=evidence, remedies=remedies)]
-        return _area("files", findings, Text(f"{n} entries, {len(wrong)} not as packed", f"{n} 个条目，其中 {len(wrong)} 个与打包时不同")), findings
-    says = Text(
-        f"{n} entries as packed, {len(known.places)} of them rewritten for this place",
-        f"{n} 个条目与打包时一致，其中 {len(known.places)} 个按此位置改写",
-    )
+        return _area("files", findings, msg("{n} entries, {wrong} not as packed", n=n, wrong=len(wrong))), findings
+    says = msg("{n} entries as packed, {places} of them rewritten for this place", n=n, places=len(known.places))
     return _area("files", [], says), []
 
 
@@ -200,21 +197,21 @@ def interpret(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[
 
 def _interpreted(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[Area, list[HostFinding]]]:
     if isinstance(told, str):
-        silent = Text("its Python does not start", "其中的 Python 无法启动")
+        silent = msg("its Python does not start")
         found = [_judged("imports", silent, told)]
         yield _area("imports", found, silent), found
-        unseen = Text("not looked at: {why}", "未查看：{why}").fill(why=silent)
+        unseen = msg("not looked at: {why}", why=silent)
         yield from ((Area(id=id, state="unknown", summary=unseen.en, summary_zh=unseen.zh), []) for id in ("pip", "scripts", "gloo", "nccl"))
         return
     modules = told["modules"]
     names = {f["module"]: f"{f['module']} ({modules[f['module']]})" for f in told["imports"]["failed"]}
-    works = Text("{good} of {n} top-level modules", "{n} 个顶层模块中的 {good} 个")
-    yield _each("imports", told["imports"], "module", names, Text("cannot import {names}", "无法导入 {names}"), works, modules)
+    works = msg("{good} of {n} top-level modules")
+    yield _each("imports", told["imports"], "module", names, msg("cannot import {names}"), works, modules)
     yield _pip(told["pip"])
-    works = Text("{good} of {n} start", "{n} 个中有 {good} 个能启动")
-    yield _each("scripts", told["scripts"], "script", {}, Text("cannot start {names}", "无法启动 {names}"), works, modules)
+    works = msg("{good} of {n} start")
+    yield _each("scripts", told["scripts"], "script", {}, msg("cannot start {names}"), works, modules)
     if known.torch is None:
-        absent = Text("no torch in this environment", "此环境中没有 torch")
+        absent = msg("no torch in this environment")
         yield from ((Area(id=id, state="absent", summary=absent.en, summary_zh=absent.zh), []) for id in ("gloo", "nccl"))
         return
     yield _gloo(told["gloo"])
@@ -236,7 +233,7 @@ def _each(
     says = works.fill(n=told["tried"], good=told["tried"] - len(told["failed"]))
     if lacking:
         names_of = ", ".join(sorted(f"{Path(name).name} ({missing})" for name, missing in lacking.items())[:_MOST])
-        says += Text(f"; need packages that were not installed: {names_of}", f"；需要未安装的软件包：{names_of}")
+        says += msg("; need packages that were not installed: {names_of}", names_of=names_of)
     return _area(area, findings, says), findings
 
 
@@ -266,19 +263,15 @@ def _pip(told: Any) -> tuple[Area, list[HostFinding]]:
         leads_to="packages may not work together; if nothing was changed since, it was so before the move",
         leads_to_zh="软件包之间可能不兼容；若此后没有改动，移动之前就是如此",
     )
-    return _area("pip", [found], Text(f"exit code {code}", f"退出码 {code}")), [found]
+    return _area("pip", [found], msg("exit code {code}", code=code)), [found]
 
 
 def _gloo(told: Any) -> tuple[Area, list[HostFinding]]:
     if told is None:
         return Area(id="gloo", state="absent", summary="there is no bin/torchrun", summary_zh="没有 bin/torchrun"), []
     code, output = told
-    findings = (
-        []
-        if code == 0
-        else [_judged("gloo", Text("2 ranks of torchrun fail at an all_reduce", "torchrun 的 2 个 rank 在 all_reduce 处失败"), output)]
-    )
-    return _area("gloo", findings, Text("2 ranks, all_reduce", "2 个 rank，all_reduce")), findings
+    findings = [] if code == 0 else [_judged("gloo", msg("2 ranks of torchrun fail at an all_reduce"), output)]
+    return _area("gloo", findings, msg("2 ranks, all_reduce")), findings
 
 
 def _nccl(told: Any, known: Manifest) -> tuple[Area, list[HostFinding]]:
@@ -287,8 +280,8 @@ def _nccl(told: Any, known: Manifest) -> tuple[Area, list[HostFinding]]:
         return Area(id="nccl", state="absent", summary="torch without CUDA", summary_zh="不带 CUDA 的 torch"), []
     if code == 0 and (version := output.strip().rpartition("\n")[2].strip('"')) != "null":
         return Area(id="nccl", state="ok", summary=f"NCCL {version} loads", summary_zh=f"NCCL {version} 可以加载"), []
-    found = [_judged("nccl", Text("NCCL does not load", "NCCL 无法加载"), output)]
-    return _area("nccl", found, Text(f"exit code {code}", f"退出码 {code}")), found
+    found = [_judged("nccl", msg("NCCL does not load"), output)]
+    return _area("nccl", found, msg("exit code {code}", code=code)), found
 
 
 def _judged(area: str, says: Text, output: str) -> HostFinding:

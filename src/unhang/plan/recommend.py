@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.facts.units import size
+from unhang.i18n import Text, joined, msg
 from unhang.plan.memory_model import GIB, Counts, Estimate, Tracked, Widths, counts, estimate
 from unhang.plan.model_shape import Shape
 from unhang.plan.training import Strategy, Training
-from unhang.text import Text, joined
 
 MOST_BATCH = 4096
-FITS = {"fits": Text("fits", "放得下"), "tight": Text("tight", "勉强"), "no": Text("does not fit", "放不下"), "unknown": Text("not known", "未知")}
+FITS = {"fits": msg("fits"), "tight": msg("tight"), "no": msg("does not fit"), "unknown": msg("not known", "recommend")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +110,16 @@ def plan(
         preparation=prepare(training, machine, data_rows),
         base="closed form" if tracked is None else "tracker" if tracked.activations else "built",
         sample=_sample([("tokens", [training.sequence])] if tracked is None else tracked.sample),
-        notes=(*notes, *(Text(f"assumed: {one}", f"假定：{one}") for one in (shape.assumed if shape is not None else ()))),
+        notes=(*notes, *(msg("assumed: {one}", one=one) for one in (shape.assumed if shape is not None else ()))),
     )
 
 
-_SAMPLES = {"tokens": Text("{shape} tokens", "{shape} 个 token"), "image": Text("an image of {shape}", "{shape} 的图像")}
+_SAMPLES = {"tokens": msg("{shape} tokens"), "image": msg("an image of {shape}")}
 
 
 def _sample(inputs: Sequence[tuple[str, Sequence[int]]]) -> Text:
-    numbers = Text("{shape} numbers", "{shape} 个数")
-    return joined((_SAMPLES.get(kind, numbers).fill(shape=" x ".join(map(str, sides))) for kind, sides in inputs), Text(" and ", " 与 "))
+    numbers = msg("{shape} numbers")
+    return joined((_SAMPLES.get(kind, numbers).fill(shape=" x ".join(map(str, sides))) for kind, sides in inputs), msg(" and ", "recommend"))
 
 
 def _row(shape: Shape | None, training: Training, strategy: Strategy, machine: Machine, tracked: Tracked | None) -> Row:
@@ -173,8 +173,7 @@ def sent_bytes(found: Counts, training: Training, strategy: Strategy) -> float:
 def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
     """The first strategy that fits, and why not the ones before it; else the tight one with most room."""
     if machine.device_bytes is None:
-        return None, Text("nothing is recommended: the memory of the device is not known; --gpu-memory 80GiB names it",
-                          "无法推荐：设备内存未知；请用 --gpu-memory 80GiB 指定")  # fmt: skip
+        return None, msg("nothing is recommended: the memory of the device is not known; --gpu-memory 80GiB names it")
     room = size(machine.device_bytes)
     usable = [row for row in rows if row.is_usable]
     chosen = next((row for row in usable if row.fits == "fits"), None) or min(usable, key=lambda row: row.estimate.high, default=None)
@@ -182,23 +181,27 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
         least = min(rows, key=lambda row: row.estimate.low)
         found, host = _range(least.estimate), f"{size(least.estimate.host_low)} to {size(least.estimate.host_high)}"
         free = "?" if machine.host_bytes is None else size(machine.host_bytes)
-        return None, Text(
-            f"nothing fits: {least.strategy.title.en} needs {found} of {room} a rank and {host} of {free} host memory (--host-memory). "
-            "More ranks, a shorter sequence, --checkpointing, --lora 16 or a smaller batch need less.",
-            f"都放不下：{least.strategy.title.zh} 每个 rank 需要 {found}（共 {room}），主机内存 {host}（共 {free}，--host-memory）。"
-            "增加 rank、缩短序列、--checkpointing、--lora 16 或减小批次可减少需求。",
+        return None, msg(
+            "nothing fits: {title} needs {found} of {room} a rank and {host} of {free} host memory (--host-memory). More ranks, "
+            "a shorter sequence, --checkpointing, --lora 16 or a smaller batch need less.",
+            title=least.strategy.title,
+            found=found,
+            room=room,
+            host=host,
+            free=free,
         )
     before = [row for row in rows[: rows.index(chosen)] if row.strategy.name != "zero-redundancy"]
-    why = Text(f"{_range(chosen.estimate)} of {room}", f"{_range(chosen.estimate)}，共 {room}")
+    why = msg("{estimate} of {room}", estimate=_range(chosen.estimate), room=room)
     if chosen.fits == "tight":
-        why += Text("; whether it fits is not certain: measure one step with --calibrate", "；不确定能否放下：请用 --calibrate 测量一步")
+        why += msg("; whether it fits is not certain: measure one step with --calibrate")
     if before:
         listed = ", ".join(f"{row.strategy.title.en} ({_range(row.estimate)})" for row in before)
-        why += Text(f"; not enough room for {listed}", f"；放不下 {listed}")
+        why += msg("; not enough room for {listed}", listed=listed)
     second = next((row for row in rows if row.strategy.name == "zero-2"), chosen)
     if chosen.strategy.name == "zero-1" and second is not chosen:
-        why += Text(f"; ZeRO-2 ({_range(second.estimate)}) sends no less, and with --accumulation more: it reduces after every forward pass",
-                    f"；ZeRO-2（{_range(second.estimate)}）的通信量并不更少，使用 --accumulation 时更多：每次前向之后都要归约")  # fmt: skip
+        why += msg(
+            "; ZeRO-2 ({estimate}) sends no less, and with --accumulation more: it reduces after every forward pass", estimate=_range(second.estimate)
+        )
     others = [row for row in rows[rows.index(chosen) + 1 :] if row.strategy.stage == 3]
     later = next((row for row in others if row.sent_bytes > chosen.sent_bytes * 1.05), None)
     if later is not None and chosen.sent_bytes and chosen.fits == "fits":
@@ -224,14 +227,11 @@ def prepare(training: Training, machine: Machine, rows: int | None) -> Preparati
     processes = max(1, min(cpus, by_memory, 64))
     workers = max(0, min(8, (cpus - training.ranks_here) // training.ranks_here)) if machine.cpus is not None else training.loader_workers
     needed = 3 * 3600 if rows is None else max(1800, round(2 * rows / (processes * _SLOW_ROWS_PER_S) / 60) * 60)
-    why = Text(f"{cpus} processors", f"{cpus} 个处理器") if machine.cpus is not None else Text("processors not known", "处理器数未知")
-    why += Text(f", {size(machine.host_bytes)} of memory", f"，内存 {size(machine.host_bytes)}") if machine.host_bytes is not None else Text("", "")
-    why += Text("; 1.5 GiB for each process, more than 64 gain little; timeout: ", "；每进程 1.5 GiB，超过 64 个收益很小；超时：")
+    why = msg("{cpus} processors", cpus=cpus) if machine.cpus is not None else msg("processors not known")
+    why += msg(", {host_bytes} of memory", host_bytes=size(machine.host_bytes)) if machine.host_bytes is not None else Text("", "")
+    why += msg("; 1.5 GiB for each process, more than 64 gain little; timeout: ")
     if rows is None:
-        why += Text("the number of rows is not known (--data-rows N)", "行数未知（--data-rows N）")
+        why += msg("the number of rows is not known (--data-rows N)")
     else:
-        why += Text(
-            f"twice {rows:,} rows at {_SLOW_ROWS_PER_S} a second and process (assumed)",
-            f"{rows:,} 行按每进程每秒 {_SLOW_ROWS_PER_S} 行（假定）所需时间的两倍",
-        )
+        why += msg("twice {rows:,} rows at {SLOW_ROWS_PER_S} a second and process (assumed)", rows=rows, SLOW_ROWS_PER_S=_SLOW_ROWS_PER_S)
     return Preparation(processes=processes if machine.cpus is not None else None, loader_workers=workers, timeout_s=needed, why=why)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from unhang.errors import UnhangError
+from unhang.i18n import Text, msg, same
 from unhang.plan.model_shape import Shape
-from unhang.text import Text, same
 
 PRECISIONS = ("fp32", "bf16", "fp16", "pure-bf16")
 ATTENTIONS = ("flash", "sdpa", "eager")
@@ -45,8 +45,8 @@ STRATEGIES = (
     Strategy("zero-redundancy", same("ZeroRedundancyOptimizer"), 1, "torch"),
     Strategy("fsdp2", same("FSDP2"), 3, "torch"),
     Strategy("zero-3", same("ZeRO-3"), 3),
-    Strategy("zero-2-offload", Text("ZeRO-2, optimizer in host memory", "ZeRO-2，优化器在主机内存"), 2, offload="optimizer"),
-    Strategy("zero-3-offload", Text("ZeRO-3, parameters and optimizer in host memory", "ZeRO-3，参数与优化器在主机内存"), 3, offload="all"),
+    Strategy("zero-2-offload", msg("ZeRO-2, optimizer in host memory"), 2, offload="optimizer"),
+    Strategy("zero-3-offload", msg("ZeRO-3, parameters and optimizer in host memory"), 3, offload="all"),
 )
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 

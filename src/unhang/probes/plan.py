@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unhang.i18n import chinese
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -11,33 +13,36 @@ class Stage:
 
     id: str
     title: str
-    title_zh: str
     bound_s: float
     ranks: str = "several"
     needed: bool = False
 
+    @property
+    def title_zh(self) -> str:
+        return chinese(self.title, "title") or self.title
+
 
 STAGES = (
     # A cold network file system takes a minute to import torch.
-    Stage(id="import", title="import torch", title_zh="导入 torch", bound_s=180, ranks="one", needed=True),
-    Stage(id="device", title="device", title_zh="设备", bound_s=60, ranks="one", needed=True),
-    Stage(id="train-step", title="forward and backward, one device", title_zh="单设备前向与反向", bound_s=60, ranks="one"),
-    Stage(id="process-group", title="process group", title_zh="进程组", bound_s=60, needed=True),
-    Stage(id="barrier", title="barrier", title_zh="barrier", bound_s=60, needed=True),
-    Stage(id="broadcast", title="broadcast", title_zh="broadcast", bound_s=30),
-    Stage(id="all_reduce-float32", title="all_reduce, float32", title_zh="all_reduce，float32", bound_s=30),
-    Stage(id="all_reduce-bfloat16", title="all_reduce, bfloat16", title_zh="all_reduce，bfloat16", bound_s=30),
-    Stage(id="all_reduce-int64", title="all_reduce, int64", title_zh="all_reduce，int64", bound_s=30),
-    Stage(id="all_gather", title="all_gather", title_zh="all_gather", bound_s=30),
-    Stage(id="reduce_scatter", title="reduce_scatter", title_zh="reduce_scatter", bound_s=30),
-    Stage(id="all_to_all", title="all_to_all", title_zh="all_to_all", bound_s=30),
-    Stage(id="send-recv", title="send and recv", title_zh="send 与 recv", bound_s=30),
-    Stage(id="pairs", title="each pair of ranks", title_zh="每一对 rank", bound_s=90),
-    Stage(id="sizes", title="rising sizes", title_zh="逐渐增大的消息", bound_s=120),
-    Stage(id="ddp-step", title="DDP step", title_zh="DDP 一步", bound_s=60),
+    Stage(id="import", title="import torch", bound_s=180, ranks="one", needed=True),
+    Stage(id="device", title="device", bound_s=60, ranks="one", needed=True),
+    Stage(id="train-step", title="forward and backward, one device", bound_s=60, ranks="one"),
+    Stage(id="process-group", title="process group", bound_s=60, needed=True),
+    Stage(id="barrier", title="barrier", bound_s=60, needed=True),
+    Stage(id="broadcast", title="broadcast", bound_s=30),
+    Stage(id="all_reduce-float32", title="all_reduce, float32", bound_s=30),
+    Stage(id="all_reduce-bfloat16", title="all_reduce, bfloat16", bound_s=30),
+    Stage(id="all_reduce-int64", title="all_reduce, int64", bound_s=30),
+    Stage(id="all_gather", title="all_gather", bound_s=30),
+    Stage(id="reduce_scatter", title="reduce_scatter", bound_s=30),
+    Stage(id="all_to_all", title="all_to_all", bound_s=30),
+    Stage(id="send-recv", title="send and recv", bound_s=30),
+    Stage(id="pairs", title="each pair of ranks", bound_s=90),
+    Stage(id="sizes", title="rising sizes", bound_s=120),
+    Stage(id="ddp-step", title="DDP step", bound_s=60),
 )
 # Not a part of every examination: its batches take 150 MB of /dev/shm for each two ranks.
-LOADER = Stage(id="loader-workers", title="loader workers", title_zh="数据加载进程", bound_s=60)
+LOADER = Stage(id="loader-workers", title="loader workers", bound_s=60)
 
 
 def ladder(ranks: int) -> tuple[int, ...]:

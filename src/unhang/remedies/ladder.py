@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.model import Outcome, Trial, Tried
 from unhang.remedies import trial
 from unhang.remedies.bisect import smallest
@@ -23,38 +23,11 @@ _RESERVE = 1 / 3
 # Less than this is not worth a start: importing torch alone takes as long.
 _LEAST_S = 5.0
 # A failure that only comes under load, or after hours, is not seen in seconds: that the probes pass acquits no setting.
-_AS_IS = Text(
+_AS_IS = msg(
     "the probes pass as it is: what failed does not show in them, so they cannot tell whether a setting is to blame (unhang run --trial-command "
-    "adds steps of your own)",
-    "保持原样时探测全部通过：故障没有在探测中出现，因此无法判断是否与设置有关（unhang run --trial-command 可加入自己的训练步）",
+    "adds steps of your own)"
 )
-_AS_IS_TOO = Text(
-    "the probes and the command of --trial-command pass as it is: what failed does not show in them, so nothing is said of settings",
-    "保持原样时探测和 --trial-command 的命令都通过：故障没有在其中出现，因此无法判断是否与设置有关",
-)
-_UNSEEN_HERE = Text(
-    "what failed does not show in the probes, so they cannot tell whether this helps; try it in a run (--set)",
-    "故障没有在探测中出现，无法判断这样是否有用；可在训练中用 --set 尝试",
-)
-_ON_LOOPBACK = Text("; lo reaches this host alone: a job on several hosts would not start with it", "；lo 只能到达本机，多主机作业用它无法启动")
-_INTERRUPTED = Text("interrupted: what was tried until then is all there is", "被中断：只有到那时为止的测试结果")
-_MORE_WORK = Text("it works with more processes", "进程更多时也可行")
-_NO_NCCL = Text("there is no NCCL here", "此处没有 NCCL")
-_PASSED_ONCE = Text(
-    "{what} passed once, and the time of {time} was over before it could pass again: nothing is proven",
-    "{what} 通过一次，但时间（{time}）已用完，未能再次通过：尚未证明",
-)
-_OWN_FAILS = Text(
-    "your command (--trial-command) fails whatever is set, while the probes pass: it seems to fail for a reason of its own: {why}",
-    "无论怎样设置，您的命令（--trial-command）都失败，而探测全部通过：看来是命令自身的问题：{why}",
-)
-_OWN_IS_WRONG = Text(
-    "no setting mends your command (--trial-command), so nothing more was tried: {why}",
-    "任何设置都无法修正您的命令（--trial-command），因此不再继续测试：{why}",
-)
-_SECONDS = Text("{s} s", "{s} 秒")
-_SHARE = Text("{s} s (the rest of {whole} s is for your answer)", "{s} 秒（{whole} 秒中其余的留给您回答）")
-_RAN_OUT = Text(" (the time of {time} was over)", "（{time}的时间已用完）")
+_INTERRUPTED = msg("interrupted: what was tried until then is all there is")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +72,11 @@ class _Climb:
         self._proof_s = 0.0
         self._proven = self._unproven = False
         self._ran_out = False
-        self._time = _SECONDS.fill(s=f"{limit_s:g}") if whole_s is None else _SHARE.fill(s=f"{limit_s:g}", whole=f"{whole_s:g}")
+        self._time = (
+            msg("{s} s", s=f"{limit_s:g}")
+            if whole_s is None
+            else msg("{s} s (the rest of {whole} s is for your answer)", s=f"{limit_s:g}", whole=f"{whole_s:g}")
+        )
         self._several = several
         self._tell = tell
         self._tried: list[Tried] = []
@@ -122,17 +99,28 @@ class _Climb:
             if self._bench.cancelled():
                 return self._end(None, _INTERRUPTED)
             if result.wrong_command:
-                return self._end(None, _OWN_IS_WRONG.fill(why=Text(result.says, result.says_zh)))
-            if result.outcome == "inconclusive" and (rung.id == AS_IS.id or any(s.state == "failed" for s in result.stages)):
                 return self._end(
-                    None, Text("not even this can be tried here: {why}", "此处无法测试：{why}").fill(why=Text(result.says, result.says_zh))
+                    None,
+                    msg("no setting mends your command (--trial-command), so nothing more was tried: {why}", why=Text(result.says, result.says_zh)),
                 )
+            if result.outcome == "inconclusive" and (rung.id == AS_IS.id or any(s.state == "failed" for s in result.stages)):
+                return self._end(None, msg("not even this can be tried here: {why}", why=Text(result.says, result.says_zh)))
             if result.outcome == "passed":
                 if rung.id == AS_IS.id:
                     for other in rungs[position + 1 :]:
                         if other.id.startswith(PRESCRIBED):
-                            self._skip(other, _UNSEEN_HERE)
-                    return self._end({}, _AS_IS if self._bench.own is None else _AS_IS_TOO)
+                            self._skip(
+                                other, msg("what failed does not show in the probes, so they cannot tell whether this helps; try it in a run (--set)")
+                            )
+                    return self._end(
+                        {},
+                        _AS_IS
+                        if self._bench.own is None
+                        else msg(
+                            "the probes and the command of --trial-command pass as it is: what failed does not show in them, "
+                            "so nothing is said of settings"
+                        ),
+                    )
                 self._proof_s = max(_LEAST_S, result.seconds)
                 least, is_smallest = self._least(rung, choice)
                 if least is not None:
@@ -145,20 +133,33 @@ class _Climb:
                 if self._bench.cancelled():
                     return self._end(None, _INTERRUPTED)
                 if self._unproven:
-                    return self._end(None, _PASSED_ONCE.fill(what=named(choice), time=self._time))
+                    return self._end(
+                        None,
+                        msg(
+                            "{what} passed once, and the time of {time} was over before it could pass again: nothing is proven",
+                            what=named(choice),
+                            time=self._time,
+                        ),
+                    )
             # Also what could not be decided: it would be no clearer the second time.
             seen.append(choice)
             if rung.kept:
                 below = choice
                 below_fails = result.outcome != "inconclusive"
         if (why := self._own_fails()) is not None:
-            return self._end(None, _OWN_FAILS.fill(why=why))
-        says = Text("nothing that was tried works here", "测试过的都不行")
+            return self._end(
+                None,
+                msg(
+                    "your command (--trial-command) fails whatever is set, while the probes pass: it seems to fail for a reason of its own: {why}",
+                    why=why,
+                ),
+            )
+        says = msg("nothing that was tried works here")
         if undecided := sum(t.trial is not None and t.trial.outcome == "inconclusive" for t in self._tried):
-            says = Text("nothing was seen to work here, and {n} of what was tried could not be decided", "没有发现可行的，其中 {n} 项未能得出结论")
+            says = msg("nothing was seen to work here, and {n} of what was tried could not be decided")
             says = says.fill(n=undecided)
         if self._ran_out:
-            says = says + Text("; the time of {time} is over, and not all was tried", "；时间（{time}）已用完，未能全部测试").fill(time=self._time)
+            says = says + msg("; the time of {time} is over, and not all was tried", time=self._time)
         return self._end(None, says)
 
     def _own_fails(self) -> Text | None:
@@ -174,7 +175,7 @@ class _Climb:
         self._rungs_until, self._proven = self._until, True
         for rung in rungs:
             if "processes" in rung.adds:
-                self._skip(rung, _MORE_WORK)
+                self._skip(rung, msg("it works with more processes"))
                 continue
             choice = self._accepted(rung.adds)
             if self._bench.cancelled():
@@ -189,20 +190,20 @@ class _Climb:
         """Why a rung is not tried."""
         if self._is_over(self._rungs_until):
             self._ran_out = True
-            return Text("no time is left of {time} for it", "{time}中已无时间用于它").fill(time=self._time)
+            return msg("no time is left of {time} for it", time=self._time)
         if self._lacks_nccl(choice):
-            return _NO_NCCL
+            return msg("there is no NCCL here")
         if choice.get("backend", self._bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
-            return Text("only NCCL has it, and the ranks talk over Gloo", "只有 NCCL 有，而这里使用 Gloo")
+            return msg("only NCCL has it, and the ranks talk over Gloo")
         refused = self._bench.refused(rung.adds)
         if refused and len(refused) == len(rung.adds):
             return trial.refusal(refused)
         if choice.get("backend") == self._bench.backend and "backend" in rung.adds:
-            return Text("{backend} is what was tried already", "已经在用 {backend}").fill(backend=self._bench.backend)
+            return msg("{backend} is what was tried already", backend=self._bench.backend)
         kept = self._accepted(choice)
         same = [earlier for earlier in ({}, *seen) if self._effect(earlier) == self._effect(kept)]
         if same:
-            return Text("it changes nothing of what was tried already", "与已经测试过的没有区别")
+            return msg("it changes nothing of what was tried already")
         return None
 
     def _lacks_nccl(self, choice: Choice) -> bool:
@@ -295,15 +296,14 @@ class _Climb:
         return until - time.monotonic() < _LEAST_S
 
     def _conclusion(self, choice: Choice, *, is_smallest: bool) -> Text:
-        concluded = Text("{what} is the smallest change that works here; it passed twice", "{what} 是此处可行的最小改动，已通过两次")
+        concluded = msg("{what} is the smallest change that works here; it passed twice")
         if not is_smallest:
-            concluded = Text(
-                "{what} works here, and passed twice; whether all of it is needed could not be found out",
-                "{what} 在此可行，已通过两次；其中是否每一项都必需，未能测完",
-            )
+            concluded = msg("{what} works here, and passed twice; whether all of it is needed could not be found out")
             if self._ran_out:
-                concluded = concluded + _RAN_OUT.fill(time=self._time)
-        return concluded.fill(what=named(choice)) + (_ON_LOOPBACK if choice.get("interface") == "lo" else Text("", ""))
+                concluded = concluded + msg(" (the time of {time} was over)", time=self._time)
+        return concluded.fill(what=named(choice)) + (
+            msg("; lo reaches this host alone: a job on several hosts would not start with it") if choice.get("interface") == "lo" else Text("", "")
+        )
 
     def _end(self, chosen: Choice | None, says: Text, *, confirmed: bool = False) -> Outcome:
         done = self._bench.applied(chosen or {})

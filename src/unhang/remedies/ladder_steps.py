@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.model import Finding, Verdict
 from unhang.settings.communication import AUTO
 from unhang.settings.presets import OF_THE_SCRIPT
@@ -71,38 +71,32 @@ class Rung:
 
 _TEXTS: Mapping[str, tuple[Text, Text]] = {
     "cumem-host": (
-        Text("host memory by cuMem off", "关闭 cuMem 主机内存"),
-        Text("none that was ever measured: buffers come from /dev/shm again", "未测到代价：缓冲区改回由 /dev/shm 提供"),
+        msg("host memory by cuMem off"),
+        msg("none that was ever measured: buffers come from /dev/shm again"),
     ),
     "shm": (
-        Text("shared memory off", "关闭共享内存传输"),
-        Text(
-            "GPUs without a direct way talk over sockets of this host: slower where messages are large", "没有直连的 GPU 改走本机套接字：大消息较慢"
-        ),
+        msg("shared memory off"),
+        msg("GPUs without a direct way talk over sockets of this host: slower where messages are large"),
     ),
     "p2p": (
-        Text("direct GPU to GPU transfers off", "关闭 GPU 直连传输"),
-        Text("NVLink and PCIe peer transfers are lost: often several times slower", "失去 NVLink 与 PCIe 直连：常常慢几倍"),
+        msg("direct GPU to GPU transfers off"),
+        msg("NVLink and PCIe peer transfers are lost: often several times slower"),
     ),
     "ib": (
-        Text("InfiniBand and RoCE off, TCP instead", "关闭 InfiniBand/RoCE，改用 TCP"),
-        Text("between hosts an order of magnitude of bandwidth; nothing within one", "主机之间带宽降低一个数量级；单机内无影响"),
+        msg("InfiniBand and RoCE off, TCP instead"),
+        msg("between hosts an order of magnitude of bandwidth; nothing within one"),
     ),
     "nvls": (
-        Text("NVLink SHARP off", "关闭 NVLink SHARP"),
-        Text("some bandwidth of large all_reduces on NVSwitch machines", "NVSwitch 机器上大 all_reduce 的部分带宽"),
+        msg("NVLink SHARP off"),
+        msg("some bandwidth of large all_reduces on NVSwitch machines"),
     ),
 }
-_PRESCRIBES = Text(" (the verdict prescribes it)", "（诊断建议）")
-_OF_THIS_HOST = Text("it reaches this host alone: a job on several hosts does not start with it", "只能到达本机：多主机作业用它无法启动")
-AS_IS = Rung(id="as-is", title=Text("as it is", "保持原样"), cost=Text("none", "无"))
+_PRESCRIBES = msg(" (the verdict prescribes it)")
+AS_IS = Rung(id="as-is", title=msg("as it is"), cost=msg("none"))
 _GLOO = Rung(
     id="gloo",
-    title=Text("Gloo instead of NCCL", "以 Gloo 代替 NCCL"),
-    cost=Text(
-        "every collective goes through host memory: some 5 to 50 times slower between GPUs",
-        "所有集合通信经过主机内存：GPU 之间约慢 5 到 50 倍",
-    ),
+    title=msg("Gloo instead of NCCL"),
+    cost=msg("every collective goes through host memory: some 5 to 50 times slower between GPUs"),
     adds={"backend": "gloo"},
     leaves_out=TRANSPORTS,
 )
@@ -171,8 +165,8 @@ def rungs(
         found.append(
             Rung(
                 id="conservative",
-                title=Text("preset conservative", "预设 conservative"),
-                cost=Text("all of the above at once, and slower loading: for a first run that ends", "以上各项全部生效，数据加载也更慢：用于先跑通"),
+                title=msg("preset conservative"),
+                cost=msg("all of the above at once, and slower loading: for a first run that ends"),
                 # Another batch would be another training.
                 adds={k: v for k, v in conservative.items() if k not in OF_THE_SCRIPT},
                 kept=False,
@@ -190,8 +184,8 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
     if of_loaders(verdict):
         yield Rung(
             id=f"{PRESCRIBED}loader-workers",
-            title=Text("no loader workers", "不用数据加载进程") + _PRESCRIBES,
-            cost=Text("data are loaded by the training itself, between its steps", "数据由训练进程自己在步与步之间加载"),
+            title=msg("no loader workers") + _PRESCRIBES,
+            cost=msg("data are loaded by the training itself, between its steps"),
             adds={LOADERS: 0},
         )
     if verdict.primary.cause == "interface-selection":
@@ -199,7 +193,7 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
         rung = no_interface(installed)
         yield replace(rung, id=f"{PRESCRIBED}{rung.id}", title=rung.title + _PRESCRIBES)
     if lacks_nccl(verdict):
-        cost = Text("none: without NCCL, or a GPU for it, there is no faster way", "无：没有 NCCL 或 GPU，也就没有更快的方式")
+        cost = msg("none: without NCCL, or a GPU for it, there is no faster way")
         yield replace(_GLOO, id=f"{PRESCRIBED}gloo", title=_GLOO.title + _PRESCRIBES, cost=cost)
     wanted = [pair for remedy in verdict.primary.remedies for pair in remedy.env.items()]
     for key in TRANSPORTS:
@@ -218,11 +212,8 @@ def no_interface(installed: Installed) -> Rung:
     names = " ".join(applied({"interface": AUTO}, installed).env)
     return Rung(
         id="interface-auto",
-        title=Text("unset {names}", "取消 {names}").fill(names=names or "*_SOCKET_IFNAME"),
-        cost=Text(
-            "none: NCCL and Gloo choose themselves; with several hosts this host's own name has to lead to the others",
-            "无：由 NCCL 和 Gloo 自行选择；多主机时本机的主机名须能被其他主机访问",
-        ),
+        title=msg("unset {names}", names=names or "*_SOCKET_IFNAME"),
+        cost=msg("none: NCCL and Gloo choose themselves; with several hosts this host's own name has to lead to the others"),
         adds={"interface": AUTO},
     )
 
@@ -230,19 +221,21 @@ def no_interface(installed: Installed) -> Rung:
 def interface(name: str, address: str) -> Rung:
     return Rung(
         id="interface",
-        title=Text("interface {name}, on the way to {address}", "指定网卡 {name}（通往 {address} 的路由）").fill(name=name, address=address),
-        cost=_OF_THIS_HOST if name == "lo" else Text("none where the route is the right one", "路由正确时没有代价"),
+        title=msg("interface {name}, on the way to {address}", name=name, address=address),
+        cost=msg("it reaches this host alone: a job on several hosts does not start with it")
+        if name == "lo"
+        else msg("none where the route is the right one"),
         adds={"interface": name},
     )
 
 
 def fewer(processes: int) -> Rung:
     if processes == 1:
-        title = Text("one process", "单进程")
-        cost = Text("no parallel training any more: the time of one device for all of it", "不再并行：全部由一个设备承担")
+        title = msg("one process")
+        cost = msg("no parallel training any more: the time of one device for all of it")
     else:
-        title = Text("{n} processes", "{n} 个进程").fill(n=processes)
-        cost = Text("the other devices stand idle, and the global batch is smaller", "其余设备闲置，全局 batch 变小")
+        title = msg("{n} processes", n=processes)
+        cost = msg("the other devices stand idle, and the global batch is smaller")
     return Rung(id=f"processes-{processes}", title=title, cost=cost, adds={"processes": processes})
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from unhang import fsio
-from unhang.knowledge.text import Text, joined
+from unhang.knowledge.text import Text, joined, msg
 from unhang.logs import nccl_lines
 from unhang.model import StageResult, Steps, Trial, Verdict
 from unhang.probes import plan, told
@@ -128,7 +128,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
 
 
 def too_little_time(left_s: float) -> Text:
-    return Text(f"of the whole time only {left_s:.0f} s were left for it", f"总时间只剩 {left_s:.0f} 秒，不足以完成测试")
+    return msg("of the whole time only {left_s:.0f} s were left for it", left_s=left_s)
 
 
 def refusal(refused: Sequence[Refused]) -> Text:
@@ -195,18 +195,18 @@ def _stages(bench: Bench, environ: Mapping[str, str], size: int, backend: str, f
 
 def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | Text | Wrong | None) -> tuple[str, Text]:
     if bench.cancelled():
-        return "inconclusive", Text("interrupted", "被中断")
+        return "inconclusive", msg("interrupted")
     if failed is not None:
         stage = next(s for s in (*plan.STAGES, plan.LOADER) if s.id == failed.stage)
-        said = Text(f"{stage.title}: {failed.says}", f"{stage.title_zh}：{told.in_chinese(failed.says)}")
+        said = msg("{title}: {says}", title=stage.title, says=failed.says, title_zh=stage.title_zh, says2=told.in_chinese(failed.says))
         return ("inconclusive" if failed.stage in _BEFORE_ANY_TALK else "failed"), said
     if isinstance(steps, (Text, Wrong)):
         return "inconclusive", steps if isinstance(steps, Text) else steps.why
     if steps is not None and (steps.exitcode != 0 or steps.says):
-        return "failed", Text(steps.says, steps.says_zh or steps.says) if steps.says else Text(
-            f"the command ended with exit code {steps.exitcode}", f"命令以退出码 {steps.exitcode} 结束"
+        return "failed", Text(steps.says, steps.says_zh or steps.says) if steps.says else msg(
+            "the command ended with exit code {exitcode}", exitcode=steps.exitcode
         )
-    return "passed", Text("every stage passed, with the right numbers", "各阶段都通过，结果正确")
+    return "passed", msg("every stage passed, with the right numbers")
 
 
 def _bandwidth(stages: Sequence[StageResult]) -> float | None:

@@ -24,89 +24,48 @@ from unhang.bench.records import last_words
 from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.bench.step_breakdown import summarize
 from unhang.facts.units import counted
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.printable import strip_unprintable
 from unhang.report import bench_metrics, language, screen
 from unhang.report.folding import fold
 
 OUTCOMES: dict[Outcome, Text] = {
-    "faster": Text("faster", "更快"),
-    "slower": Text("slower", "更慢"),
-    "same": Text("same within {margin}", "在 {margin} 以内相同"),
-    "undecided": Text("cannot tell yet", "尚无法判断"),
+    "faster": msg("faster"),
+    "slower": msg("slower"),
+    "same": msg("same within {margin}"),
+    "undecided": msg("cannot tell yet"),
 }
 _SENTENCES: dict[Outcome, Text] = {
-    "faster": Text(
-        "{arm} is faster than {baseline}: {change} less time per {unit}, {between}",
-        "{arm} 比 {baseline} 快：每{unit}的时间少 {change}，{between}",
-    ),
-    "slower": Text(
-        "{arm} is slower than {baseline}: {change} more time per {unit}, {between}",
-        "{arm} 比 {baseline} 慢：每{unit}的时间多 {change}，{between}",
-    ),
-    "same": Text(
-        "{arm} is as fast as {baseline} within {margin}: the time per {unit} differs by {low} to {high}",
-        "{arm} 与 {baseline} 在 {margin} 以内同样快：每{unit}的时间相差 {low} 到 {high}",
-    ),
-    "undecided": Text(
-        "cannot tell yet whether {arm} and {baseline} differ by more than {margin}: the time per {unit} differs by {low} to {high}",
-        "尚无法判断 {arm} 与 {baseline} 每{unit}的时间是否相差超过 {margin}：差别在 {low} 到 {high} 之间",
-    ),
+    "faster": msg("{arm} is faster than {baseline}: {change} less time per {unit}, {between}"),
+    "slower": msg("{arm} is slower than {baseline}: {change} more time per {unit}, {between}"),
+    "same": msg("{arm} is as fast as {baseline} within {margin}: the time per {unit} differs by {low} to {high}"),
+    "undecided": msg("cannot tell yet whether {arm} and {baseline} differ by more than {margin}: the time per {unit} differs by {low} to {high}"),
 }
-SAID = Text("; it said: {said}", "；它说：{said}")
-BETWEEN = Text("between {low} and {high}", "在 {low} 到 {high} 之间")
-AT_LEAST = Text("at least {low}", "至少 {low}")
-CERTAINTY = Text(" ({confidence} confidence, {rounds})", "（置信度 {confidence}，{n} 轮）")
-NOT_USEFUL = Text("no useful interval yet", "尚无有用的区间")
-_UNBOUNDED = Text(": cannot tell how {arm} compares with {baseline} after {rounds}", "：{n} 轮之后无法比较 {arm} 与 {baseline}")
-_WITHOUT_EFFECT = Text("note: {name} was requested for {arm} but is the same in both arms", "注意：为 {arm} 要求了 {name}，但它在两组中相同")
-_EQUAL = Text(
-    "left out, since they change nothing here: {arms} run with what {baseline} runs with",
-    "已略去，因为在此不改变任何东西：{arms} 与 {baseline} 运行时完全相同",
-)
-_DIFFERS = Text("{arm} differs from {baseline} in {what}", "{arm} 与 {baseline} 的差别：{what}")
-_PLOT = Text("time against {baseline}: * mean, = interval, : margin", "与 {baseline} 相比的时间：* 平均，= 区间，: 界限")
-_MORE = Text("note: the arms also differ in {names}, which was not requested", "注意：各组在 {names} 上也有差别，而这并未要求")
-_CHANGED = Text("note: {names} changed between the runs of {arm}", "注意：{names} 在 {arm} 的各次运行之间有变化")
-_SAMPLES = Text("compared per sample, of which a rank has in a step: {samples}", "按样本比较，每个 rank 每步的样本数：{samples}")
-_UNSTEADY = Text(
-    "note: no steady rhythm within the first half of {runs}; more steps (--steps) make the numbers safer",
-    "注意：{runs} 的前一半步数内节奏没有稳定；增加步数（--steps）可使数字更可靠",
-)
-_DROPPED = Text("warm-up steps dropped from each run: {steps}; records in {path}", "每次运行去掉的预热步数：{steps}；记录在 {path}")
-_SHORT = Text("note: runs of {arms} ended by themselves before step {steps} (--steps)", "注意：{arms} 的运行在第 {steps} 步（--steps）之前自行结束")
-_TOO_FEW = Text("{least} rounds are the least that can decide, and {rest}", "至少 {least} 轮才能判断，{rest}")
-_TAKES = Text("a round takes about {seconds} s", "每轮约需 {seconds} 秒")
-_NONE_YET = Text("not even one was over by then", "而到那时连一轮也没有完成")
-_ROUND = Text("round {round}: {measured}{so_far}", "第 {round} 轮：{measured}{so_far}")
-_LEFT = Text("not measured any more: {arms}", "不再测量：{arms}")
-_RUNNING = Text(
-    "round {round}, run {position} of {of}: {arm} ({asked}), step {step} of {steps}",
-    "第 {round} 轮，第 {position} 次，共 {of} 次：{arm}（{asked}），第 {step} 步，共 {steps} 步",
-)
+SAID = msg("; it said: {said}")
+BETWEEN = msg("between {low} and {high}")
+AT_LEAST = msg("at least {low}")
+CERTAINTY = msg(" ({confidence} confidence, {rounds})")
+NOT_USEFUL = msg("no useful interval yet")
 _STOPPED = {
-    "budget": Text("the budget of {budget} s is spent; {again} goes on", "{budget} 秒的预算已用完；可用 {again} 继续"),
-    "interrupted": Text("interrupted; {again} goes on", "已中断；可用 {again} 继续"),
-    "failed": Text(
-        "the training failed in arm {arm}{why}{said}; unhang why {failed} says more; {again} goes on",
-        "{arm} 组的训练失败{why}{said}；详见 unhang why {failed}；可用 {again} 继续",
-    ),
+    "budget": msg("the budget of {budget} s is spent; {again} goes on"),
+    "interrupted": msg("interrupted; {again} goes on"),
+    "failed": msg("the training failed in arm {arm}{why}{said}; unhang why {failed} says more; {again} goes on"),
     "decided": NOTHING,
 }
 HEADS = {
-    "arm": Text("arm", "组"),
-    "asked": Text("setting", "设置"),
-    "runs": Text("runs", "次数"),
-    "step": Text("step", "每步"),
-    "p95": Text("p95", "p95"),
-    "rate": Text("steps/s", "步/秒"),
-    "samples": Text("samples/s per rank", "样本/秒/rank"),
-    "change": Text("time per {unit}", "每{unit}时间"),
-    "gain": Text("throughput", "吞吐"),
-    "interval": Text("{confidence} interval", "{confidence} 区间"),
-    "outcome": Text("verdict", "结论"),
+    "arm": msg("arm"),
+    "asked": msg("setting"),
+    "runs": msg("runs"),
+    "step": msg("step", "bench"),
+    "p95": msg("p95"),
+    "rate": msg("steps/s"),
+    "samples": msg("samples/s per rank"),
+    "change": msg("time per {unit}"),
+    "gain": msg("throughput"),
+    "interval": msg("{confidence} interval"),
+    "outcome": msg("verdict"),
 }
-_STEP, _SAMPLE = Text("step", "步"), Text("sample", "样本")
+_STEP, _SAMPLE = msg("step", "bench-2"), msg("sample")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +87,9 @@ class Report:
         """The table, the sentence of each verdict, and what should be known about it."""
         console.print(table(*in_language(self.rows(), self.lang), left=(0, 1, 7, 8)))
         if compared := sorted((one for one in self.state.comparisons if one.is_useful), key=lambda one: one.change):
-            console.print(_PLOT.fill(baseline=self.arms[0].name).of(self.lang), markup=False, soft_wrap=True)
+            console.print(
+                msg("time against {baseline}: * mean, = interval, : margin", baseline=self.arms[0].name).of(self.lang), markup=False, soft_wrap=True
+            )
             for line in bench_metrics.lines(compared, self.rules.margin, width=screen.width(console)):
                 console.print(line, markup=False, soft_wrap=True)
         console.print()
@@ -158,41 +119,47 @@ class Report:
         """What each arm differed in from the first."""
         found = self.state.proof.differences if self.state.proof is not None else ()
         for name, of_arm in itertools.groupby(found, key=lambda one: one.arm):
-            yield _DIFFERS.fill(arm=name, baseline=self.arms[0].name, what=joined(map(_difference, of_arm), COMMA))
+            yield msg("{arm} differs from {baseline} in {what}", arm=name, baseline=self.arms[0].name, what=joined(map(_difference, of_arm), COMMA))
 
     def notes(self) -> Iterator[Text]:
         """What else is worth knowing, and how to go on."""
         proof, first = self.state.proof, self.arms[0].name
         if self.rules.is_per_sample:
-            yield _SAMPLES.fill(samples=", ".join(f"{arm.name} {arm.samples}" for arm in self.arms))
+            yield msg(
+                "compared per sample, of which a rank has in a step: {samples}", samples=", ".join(f"{arm.name} {arm.samples}" for arm in self.arms)
+            )
         found = proof.differences if proof is not None else ()
         if more := sorted({one.name for one in found if not (one.is_asked or one.name in OBSERVED)}):
-            yield _MORE.fill(names=", ".join(more))
+            yield msg("note: the arms also differ in {names}, which was not requested", names=", ".join(more))
         if equal := [f"{arm.name} ({arm.asked})" for arm in self.arms if self.state.out.get(arm.name) == "equal"]:
-            yield _EQUAL.fill(arms=", ".join(equal), baseline=first)
+            yield msg("left out, since they change nothing here: {arms} run with what {baseline} runs with", arms=", ".join(equal), baseline=first)
         for arm_name, name in proof.without_effect if proof is not None else ():
-            yield _WITHOUT_EFFECT.fill(name=name, arm=arm_name)
+            yield msg("note: {name} was requested for {arm} but is the same in both arms", name=name, arm=arm_name)
         for arm in self.arms:
             if changed := find_changes([run for run in self.state.runs if run.arm == arm.name]):
-                yield _CHANGED.fill(arm=arm.name, names=", ".join(changed))
+                yield msg("note: {names} changed between the runs of {arm}", arm=arm.name, names=", ".join(changed))
         if unsteady := [run.run_dir for run in self.state.runs if not run.steps.is_steady]:
-            yield _UNSTEADY.fill(runs=", ".join(unsteady))
+            yield msg("note: no steady rhythm within the first half of {runs}; more steps (--steps) make the numbers safer", runs=", ".join(unsteady))
         if short := sorted({run.arm for run in self.state.runs if len(run.steps.times_s) + 1 < self.rules.steps}):
-            yield _SHORT.fill(arms=", ".join(short), steps=self.rules.steps)
+            yield msg("note: runs of {arms} ended by themselves before step {steps} (--steps)", arms=", ".join(short), steps=self.rules.steps)
         if self.state.runs:
             dropped = [run.steps.dropped for run in self.state.runs]
             low, high = min(dropped), max(dropped)
-            steps = same(str(low)) if low == high else Text("{low} to {high}", "{low} 到 {high}").fill(low=low, high=high)
-            yield _DROPPED.fill(steps=steps, path=str(self.run_dir))
+            steps = same(str(low)) if low == high else msg("{low} to {high}", low=low, high=high)
+            yield msg("warm-up steps dropped from each run: {steps}; records in {path}", steps=steps, path=str(self.run_dir))
         if says := _STOPPED[self.result.stopped]:
             primary = self.result.verdict.primary if self.result.verdict is not None else None
-            why = NOTHING if primary is None else Text(f": {primary.says}", f"：{primary.says_zh or primary.says}")
+            why = NOTHING if primary is None else msg(": {says}", says=primary.says, value=primary.says_zh or primary.says)
             arm_name = next((f"{arm.name} ({arm.asked})" for arm in self.arms if arm.name == self.result.failed_arm), "")
             said = SAID.fill(said=line) if (line := last_words(self.result.verdict)) else NOTHING
             yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "", arm=arm_name, why=why, said=said)
         if self.result.stopped == "budget" and self.state.rounds < LEAST_DECIDING:
             spent_s = sum(run.elapsed_s for run in self.state.runs) / (self.state.rounds or 1)
-            yield _TOO_FEW.fill(least=LEAST_DECIDING, rest=_TAKES.fill(seconds=f"{spent_s:.0f}") if self.state.rounds else _NONE_YET)
+            yield msg(
+                "{least} rounds are the least that can decide, and {rest}",
+                least=LEAST_DECIDING,
+                rest=msg("a round takes about {seconds} s", seconds=f"{spent_s:.0f}") if self.state.rounds else msg("not even one was over by then"),
+            )
 
     def rows(self) -> Iterator[list[Text]]:
         """The heads of the table, and a row for each arm, whatever is known of it."""
@@ -287,18 +254,27 @@ class ProgressLine:
     def show(self, event: Progress) -> None:
         if isinstance(event, RunProgress):
             asked = next(arm.asked for arm in self._arms if arm.name == event.arm)
-            self._status.update(escape(_RUNNING.fill(**vars(event), asked=asked, steps=self._rules.steps).of(self._lang)))
+            self._status.update(
+                escape(
+                    msg(
+                        "round {round}, run {position} of {of}: {arm} ({asked}), step {step} of {steps}",
+                        **vars(event),
+                        asked=asked,
+                        steps=self._rules.steps,
+                    ).of(self._lang)
+                )
+            )
             return
         for one in event.proof.differences if event.proof is not None and not self._is_proven else ():
-            self._say(Text("{arm} differs: {what}", "{arm} 的差别：{what}").fill(arm=one.arm, what=_difference(one)))
+            self._say(msg("{arm} differs: {what}", arm=one.arm, what=_difference(one)))
         self._is_proven = True
         runs = {run.arm: run for run in sorted(event.runs, key=lambda run: run.arm) if run.round == event.rounds}
         measured = ", ".join(f"{arm} {duration(run.steps.typical_s)} (-{run.steps.dropped})" for arm, run in runs.items())
         # Of an arm that is out nothing new is known.
         so_far = joined((_so_far(one) for one in event.comparisons if one.arm in runs), NOTHING)
-        self._say(_ROUND.fill(round=event.rounds, measured=measured, so_far=so_far))
+        self._say(msg("round {round}: {measured}{so_far}", round=event.rounds, measured=measured, so_far=so_far))
         if left := [arm for arm in runs if arm not in event.racing]:
-            self._say(_LEFT.fill(arms=", ".join(left)))
+            self._say(msg("not measured any more: {arms}", arms=", ".join(left)))
 
     def _say(self, says: Text) -> None:
         self._status.console.print(f"unhang: {says.of(self._lang)}", markup=False, soft_wrap=True)
@@ -306,13 +282,19 @@ class ProgressLine:
 
 def _so_far(one: Comparison) -> Text:
     between = interval(one.low, one.high) if one.is_useful else ""
-    return Text("; {arm} {change}", "；{arm} {change}").fill(arm=one.arm, change=percent(one.change) + (f", {between}" if between else ""))
+    return msg("; {arm} {change}", arm=one.arm, change=percent(one.change) + (f", {between}" if between else ""))
 
 
 def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
     names = {arm.name: f"{arm.name} ({arm.asked})" for arm in arms}
     if not one.is_useful:
-        return NOT_USEFUL + _UNBOUNDED.fill(arm=names[one.arm], baseline=names[one.baseline], n=one.rounds, rounds=counted(one.rounds, "round"))
+        return NOT_USEFUL + msg(
+            ": cannot tell how {arm} compares with {baseline} after {rounds}",
+            arm=names[one.arm],
+            baseline=names[one.baseline],
+            n=one.rounds,
+            rounds=counted(one.rounds, "round"),
+        )
     ends = [f"{value * 100:.1f} %" for value in sorted(abs(end) for end in (one.low, one.high) if end is not None)]
     says = _SENTENCES[one.outcome].fill(
         arm=names[one.arm],
@@ -328,8 +310,8 @@ def _sentence(one: Comparison, arms: Sequence[Arm], rules: Rules) -> Text:
 
 
 def _difference(one: Difference) -> Text:
-    a, b = (Text("not set", "未设置") if value is None else same(value) for value in one.values)
-    return Text("{name} ({a}; in {arm} {b})", "{name}（{a}；{arm} 中为 {b}）").fill(name=one.name, a=a, b=b, arm=one.arm)
+    a, b = (msg("not set") if value is None else same(value) for value in one.values)
+    return msg("{name} ({a}; in {arm} {b})", name=one.name, a=a, b=b, arm=one.arm)
 
 
 def margin_of(rules: Rules) -> str:

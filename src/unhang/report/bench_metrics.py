@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from unhang.bench.arms import Arm
 from unhang.bench.comparison import Comparison
 from unhang.facts.units import size
-from unhang.text import Text, same
+from unhang.i18n import Text, msg, same
 
-_NOT_MEASURED = Text("not measured", "未测量")
-_HEAD = Text("per step, of all runs", "每步，所有运行")
 _WIDEST = 72
 
 
@@ -20,25 +18,25 @@ def _ms(value: float) -> str:
 
 # By the names in the JSON: what it is called, and how it is written.
 _ROWS: Mapping[str, tuple[Text, Callable[[float], str]]] = {
-    "samples_per_s_total": (Text("throughput, all ranks", "总吞吐量"), lambda v: f"{v:.5g} samples/s"),
-    "samples_per_s": (Text("throughput, each rank", "每个 rank 的吞吐量"), lambda v: f"{v:.5g} samples/s"),
-    "steps_per_s": (Text("steps per second", "每秒步数"), lambda v: f"{v:.4g}"),
-    "mean_s": (Text("mean", "平均"), _ms),
-    "median_s": (Text("median", "中位数"), _ms),
-    "p95_s": (Text("p95", "p95"), _ms),
-    "loader_s": (Text("waiting for the loader", "等待数据加载"), _ms),
-    "exposed_s": (Text("communication not hidden", "未被掩盖的通信"), _ms),
-    "compute_s": (Text("the rest (computation)", "其余（计算）"), _ms),
-    "host_bytes": (Text("most host memory of a rank", "单个 rank 的主机内存峰值"), lambda v: size(round(v))),
-    "cuda_bytes": (Text("most GPU memory of a rank", "单个 rank 的 GPU 内存峰值"), lambda v: size(round(v))),
-    "energy_j": (Text("energy of the GPUs", "GPU 能耗"), lambda v: f"{v:.4g} J"),
+    "samples_per_s_total": (msg("throughput, all ranks"), lambda v: f"{v:.5g} samples/s"),
+    "samples_per_s": (msg("throughput, each rank"), lambda v: f"{v:.5g} samples/s"),
+    "steps_per_s": (msg("steps per second"), lambda v: f"{v:.4g}"),
+    "mean_s": (msg("mean"), _ms),
+    "median_s": (msg("median"), _ms),
+    "p95_s": (msg("p95"), _ms),
+    "loader_s": (msg("waiting for the loader"), _ms),
+    "exposed_s": (msg("communication not hidden"), _ms),
+    "compute_s": (msg("the rest (computation)"), _ms),
+    "host_bytes": (msg("most host memory of a rank"), lambda v: size(round(v))),
+    "cuda_bytes": (msg("most GPU memory of a rank"), lambda v: size(round(v))),
+    "energy_j": (msg("energy of the GPUs"), lambda v: f"{v:.4g} J"),
 }
 _OF_GPUS = ("cuda_bytes", "energy_j")
 
 
 def rows(arms: Sequence[Arm], found: Sequence[Mapping[str, float | None]], *, on_gpus: bool) -> list[list[Text]]:
     """The heads, and a row for each number; without what only a GPU has if there is none, and without samples if the batch is not known."""
-    table = [[_HEAD, *(same(arm.name) for arm in arms)]]
+    table = [[msg("per step, of all runs"), *(same(arm.name) for arm in arms)]]
     for name, (title, write) in _ROWS.items():
         values = [numbers.get(name) for numbers in found]
         if any(value is not None for value in values) or not (name.startswith("samples") or (name in _OF_GPUS and not on_gpus)):
@@ -48,7 +46,7 @@ def rows(arms: Sequence[Arm], found: Sequence[Mapping[str, float | None]], *, on
 
 def _cell(value: float | None, first: float | None, write: Callable[[float], str], *, is_first: bool) -> Text:
     if value is None:
-        return _NOT_MEASURED
+        return msg("not measured")
     return same(write(value) + (f" ({(value / first - 1) * 100:+.1f} %)" if first and not is_first else ""))
 
 

@@ -10,27 +10,14 @@ from unhang.bench.arms import Arm
 from unhang.bench.comparison import CONFIDENCE, Comparison
 from unhang.bench.explain import explain
 from unhang.facts.units import counted
+from unhang.i18n import NOTHING, Text, msg
 from unhang.report import language
 from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, SAID, Report, margin_of, percent
-from unhang.text import NOTHING, Text
 
 _BEATEN = {
-    "faster": Text("faster, another one is faster still", "更快，但另有更快的"),
-    "undecided": Text("cannot win by more than {margin}", "不可能胜出超过 {margin}"),
+    "faster": msg("faster, another one is faster still"),
+    "undecided": msg("cannot win by more than {margin}"),
 }
-_EQUAL = Text("changes nothing here", "在此不改变任何东西")
-_FAILED = Text("its training fails{said}: unhang why {path}", "它的训练失败{said}：unhang why {path}")
-_BEST = Text("{arm} gains most: {gain} throughput, {between}", "{arm} 收益最大：吞吐 {gain}，{between}")
-_NONE = Text(
-    "nothing that was compared is faster than the script as it is by more than {margin}",
-    "所比较的设置中，没有一个比脚本原样快 {margin} 以上",
-)
-_OPEN = Text("cannot tell yet which is the fastest: {arms}", "尚无法判断哪个最快：{arms}")
-_TOGETHER = Text(
-    "note: each setting was compared by itself; what several gain together is not measured", "注意：各设置是单独比较的；多个一起用的收益没有测量"
-)
-_NOTHING = Text("no setting could be compared: each one fails or changes nothing here", "没有可比较的设置：每一个都失败，或在此不改变任何东西")
-_LEFT_OUT = Text("not compared: {why}", "未比较：{why}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +49,14 @@ class Ranking(Report):
             return (
                 Text(failure.why, language.refusal(failure.why, "zh"))
                 if failure.why
-                else _FAILED.fill(path=failure.run_dir, said=SAID.fill(said=failure.said) if failure.said else NOTHING)
+                else msg(
+                    "its training fails{said}: unhang why {path}",
+                    path=failure.run_dir,
+                    said=SAID.fill(said=failure.said) if failure.said else NOTHING,
+                )
             )
         if out == "equal" or one is None:
-            return _EQUAL if out == "equal" else super()._outcome(name, one)
+            return msg("changes nothing here") if out == "equal" else super()._outcome(name, one)
         says = OUTCOMES[one.outcome]
         return (_BEATEN.get(one.outcome, says) if out == "beaten" else says).fill(margin=margin_of(self.rules))
 
@@ -78,13 +69,17 @@ class Ranking(Report):
         if len(racing) == 1 and racing[0].outcome == "faster":
             gain, low, high = self._changes(racing[0])
             between = AT_LEAST.fill(low=percent(low)) if high is None else BETWEEN.fill(low=percent(low), high=percent(high))
-            says = _BEST.fill(arm=names[racing[0].arm], gain=percent(gain), between=between)
+            says = msg("{arm} gains most: {gain} throughput, {between}", arm=names[racing[0].arm], gain=percent(gain), between=between)
             n = racing[0].rounds
             yield says + CERTAINTY.fill(confidence=f"{CONFIDENCE * 100:g} %", n=n, rounds=counted(n, "round"))
         elif racing:
-            yield _OPEN.fill(arms=", ".join(names[one.arm] for one in racing))
+            yield msg("cannot tell yet which is the fastest: {arms}", arms=", ".join(names[one.arm] for one in racing))
         elif self.result.stopped == "decided":
-            yield _NONE.fill(margin=margin_of(self.rules)) if self.state.comparisons else _NOTHING
+            yield (
+                msg("nothing that was compared is faster than the script as it is by more than {margin}", margin=margin_of(self.rules))
+                if self.state.comparisons
+                else msg("no setting could be compared: each one fails or changes nothing here")
+            )
 
     def explanation(self) -> Iterator[Text]:
         """Of what may still be the best."""
@@ -93,9 +88,9 @@ class Ranking(Report):
 
     def notes(self) -> Iterator[Text]:
         if len(self.state.comparisons) > 1:
-            yield _TOGETHER
+            yield msg("note: each setting was compared by itself; what several gain together is not measured")
         for why in self.left_out.values():
-            yield _LEFT_OUT.fill(why=Text(*why))
+            yield msg("not compared: {why}", why=Text(*why))
         yield from super().notes()
 
     def json(self) -> dict[str, Any]:

@@ -15,19 +15,19 @@ from unhang.bench.collective_bench import Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.bench.hardware import Limit
 from unhang.facts.units import counted, size
+from unhang.i18n import NOTHING, Text, msg, same
 from unhang.report import language
 from unhang.report.bench import NOT_USEFUL, OUTCOMES, duration, interval, percent, table
-from unhang.text import NOTHING, Text, same
 
 _BAR_CELLS = 20
-INTERRUPTED = Text("interrupted: the rest was not measured", "已中断：其余未测量")
+INTERRUPTED = msg("interrupted: the rest was not measured")
 _HEADS = (
-    *(Text("operation", "操作"), Text("size", "大小"), Text("calls", "次数"), Text("mean", "平均"), same("p50"), same("p95"), same("p99")),
-    *(Text("algorithm GB/s", "算法 GB/s"), Text("bus GB/s", "总线 GB/s"), Text("of the link", "占链路"), NOTHING),
+    *(msg("operation"), msg("size"), msg("calls"), msg("mean"), same("p50"), same("p95"), same("p99")),
+    *(msg("algorithm GB/s"), msg("bus GB/s"), msg("of the link"), NOTHING),
 )
 _CHECK_HEADS = (
-    *(Text("measured", "测量"), Text("baseline", "基线"), Text("now", "现在"), Text("time", "时间"), Text("interval", "区间")),
-    Text("verdict", "结论"),
+    *(msg("measured"), msg("baseline"), msg("now"), msg("time"), msg("interval")),
+    msg("verdict"),
 )
 
 
@@ -54,23 +54,28 @@ class Report:
         if group is not None:
             n, m = len(group.hosts), len(set(group.hosts))
             library = f"NCCL {group.nccl}" if group.nccl else group.backend
-            yield Text("{ranks} on {hosts}, {library}, torch {torch}, {device}", "{n} 个 rank，{m} 台主机，{library}，torch {torch}，{device}").fill(
-                ranks=counted(n, "rank"), hosts=counted(m, "host"), n=n, m=m, library=library, torch=group.torch, device=group.device
+            yield msg(
+                "{ranks} on {hosts}, {library}, torch {torch}, {device}",
+                ranks=counted(n, "rank"),
+                hosts=counted(m, "host"),
+                n=n,
+                m=m,
+                library=library,
+                torch=group.torch,
+                device=group.device,
             )
         if self.limit is not None:
-            yield Text("the link: {what}, {gbps} GB/s", "链路：{what}，{gbps} GB/s").fill(what=self.limit.what, gbps=f"{self.limit.gbps:.4g}")
+            yield msg("the link: {what}, {gbps} GB/s", what=self.limit.what, gbps=f"{self.limit.gbps:.4g}")
         if of_pairs := list({row.pair: row for row in result.rows if row.pair is not None and row.calls}.values()):
             low, high = (duration(of(row.mean_s for row in of_pairs)) for of in (min, max))
-            says = Text("pairs: {size} in {low} to {high} (mean of each pair)", "成对：{size} 用时 {low} 到 {high}（每对的平均）")
+            says = msg("pairs: {size} in {low} to {high} (mean of each pair)")
             yield says.fill(size=size(of_pairs[0].size_bytes), low=low, high=high)
         for row in result.rows:
             if row.wrong or row.lacking:
-                how = Text("wrong result: {why}", "结果错误：{why}") if row.wrong else Text("not in this backend: {why}", "该后端不支持：{why}")
+                how = msg("wrong result: {why}") if row.wrong else msg("not in this backend: {why}")
                 yield same(f"{named(row)}: ") + how.fill(why=row.wrong or row.lacking)
         if result.stopped == "failed":
-            yield Text("the ranks failed: {why}; what they printed is in {log}", "rank 失败：{why}；输出保存在 {log}").fill(
-                why=result.failure, log=result.log
-            )
+            yield msg("the ranks failed: {why}; what they printed is in {log}", why=result.failure, log=result.log)
         if result.stopped == "interrupted":
             yield INTERRUPTED
 
@@ -96,7 +101,7 @@ class Report:
     def _matrix(self, pairs: dict[tuple[int, int], Row]) -> Table:
         """Bus bandwidths in GB/s, from the rank of a line to that of a column."""
         ranks = sorted({rank for pair in pairs for rank in pair})
-        heads = [Text("GB/s from \\ to", "GB/s 从 \\ 到").of(self.lang), *map(str, ranks)]
+        heads = [msg("GB/s from \\ to").of(self.lang), *map(str, ranks)]
         cells = [[f"{row.busbw_gbps or 0:.3g}" if (row := pairs.get((a, b))) else "-" for b in ranks] for a in ranks]
         return table(heads, [[str(rank), *line] for rank, line in zip(ranks, cells, strict=True)], left=(0,))
 

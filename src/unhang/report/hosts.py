@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.hosts.preflight import AREAS, Link, Result
+from unhang.i18n import msg
 from unhang.report import doctor
-from unhang.text import Text as Said
 
 if TYPE_CHECKING:
     from unhang.report.language import Language
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 # Of a picture that fits a terminal.
 _MOST = 48
 _SHADES = " ░▒▓█"
-_HEAD = Said(
-    "senders in rows, receivers in columns; full: as fast as the fastest, ✗: does not arrive", "行为发送方，列为接收方；满格为最快，✗ 为不通"
-)
-_BAD = Said("leave out: {hosts}", "建议排除：{hosts}")
 
 
 def render(result: Result, console: Console, *, lang: Language) -> None:
@@ -32,7 +28,7 @@ def render(result: Result, console: Console, *, lang: Language) -> None:
         for line in _picture(result, lang):
             console.print(line, soft_wrap=True, highlight=False)
     if result.bad:
-        console.print(_BAD.fill(hosts=",".join(result.bad)).of(lang), soft_wrap=True, highlight=False, markup=False)
+        console.print(msg("leave out: {hosts}", hosts=",".join(result.bad)).of(lang), soft_wrap=True, highlight=False, markup=False)
 
 
 def _picture(result: Result, lang: Language) -> Iterator[Text]:
@@ -40,7 +36,7 @@ def _picture(result: Result, lang: Language) -> Iterator[Text]:
     names = [name for name in result.hosts if any(name in edge for edge in links)]
     if len(names) > _MOST:
         return
-    yield Text(_HEAD.of(lang), style="dim")
+    yield Text(msg("senders in rows, receivers in columns; full: as fast as the fastest, ✗: does not arrive").of(lang), style="dim")
     best = max((link.bytes_per_s for link in links.values() if link.bytes_per_s is not None), default=1.0)
     width = max(map(len, names))
     for a in names:

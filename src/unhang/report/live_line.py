@@ -22,7 +22,7 @@ from rich.console import Console
 
 from unhang import fsio
 from unhang.knowledge import seen
-from unhang.knowledge.text import NOTHING, Text, same
+from unhang.knowledge.text import NOTHING, Text, joined, msg, same
 from unhang.launch import events
 from unhang.model import Finding
 from unhang.report import language, screen, stall_line, terminal
@@ -137,8 +137,8 @@ class Live:
 
     def _say_skipped(self) -> None:
         if self._skipped:
-            titles = Text("; ".join(event.title for event in self._skipped), "；".join(event.title_zh or event.title for event in self._skipped))
-            said = Text("{titles}: not tried: {why}", "{titles}：未测试：{why}").fill(titles=titles, why=_why(self._skipped[0]))
+            titles = joined(Text(event.title, event.title_zh or event.title) for event in self._skipped)
+            said = msg("{titles}: not tried: {why}", titles=titles, why=_why(self._skipped[0]))
             self._say(said.of(self._lang), "dim", indent="  ", folds=True)
             self._skipped.clear()
 
@@ -147,7 +147,7 @@ class Live:
         primary, known = event.verdict.primary, self._shown_last
         self._shown_last = primary
         if primary is not None and known is not None and (primary.cause, primary.ranks, primary.where) == (known.cause, known.ranks, known.where):
-            still = Text("still {cause}: {says}", "仍是 {cause}：{says}")
+            still = msg("still {cause}: {says}")
             self._say(still.fill(cause=primary.cause, says=Text(primary.says, primary.says_zh or primary.says)).of(self._lang), "yellow")
             return
         with self._console.capture() as said:
@@ -209,52 +209,47 @@ def _say(event: events.Event) -> tuple[Text, str]:
     """One line for an event and its style; an empty line for what is not worth one."""
     if isinstance(event, events.FirstStep):
         where = ", ".join(event.devices) + (f" ({event.backend})" if event.backend else "")
-        said = Text("{ranks} on {where}; first step {after} s after the start", "{ranks}，位于 {where}；启动后 {after} 秒完成第一步")
+        said = msg("{ranks} on {where}; first step {after} s after the start")
         return said.fill(ranks=_count(event.ranks), where=where, after=f"{event.after_s:.1f}"), "green"
     if isinstance(event, events.Overridden):
         where = f" ({Path(event.place[0]).name}:{event.place[1]})" if event.place else ""
-        said = Text("{what} in {ranks}{where}", "{ranks} 上 {what}{where}")
+        said = msg("{what} in {ranks}{where}")
         return said.fill(what=f"{event.what} {event.was} -> {event.now}", ranks=_count(len(event.ranks)), where=where), "cyan"
     if isinstance(event, events.Ignored):
-        return Text("{what} in {ranks}", "{what}（{ranks}）").fill(what=_not_done(event), ranks=_count(len(event.ranks))), "yellow"
+        return msg("{what} in {ranks}", what=_not_done(event), ranks=_count(len(event.ranks))), "yellow"
     if isinstance(event, events.Stalled):
         return stall_line.says(event), "yellow"
     if isinstance(event, events.CaughtUp):
-        return Text("moving again after {s} s", "{s} 秒后又有进展").fill(s=f"{event.after_s:.0f}"), "green"
+        return msg("moving again after {s} s", s=f"{event.after_s:.0f}"), "green"
     if isinstance(event, events.Opened):
         if event.kind == "interrupted":
             return NOTHING, ""
-        return _OPENED[event.kind] + Text("; taking evidence", "；正在采集证据"), "yellow"
+        return _OPENED[event.kind] + msg("; taking evidence"), "yellow"
     if isinstance(event, events.Abandoned):
-        return Text("that was none; the training goes on", "并非如此；训练继续"), "green"
+        return msg("that was none; the training goes on"), "green"
     if isinstance(event, events.Restarting):
-        return Text("starting again (restart {n} of {of})", "重新启动（第 {n} 次，共 {of} 次）").fill(n=event.attempt, of=event.of), "cyan"
+        return msg("starting again (restart {n} of {of})", n=event.attempt, of=event.of), "cyan"
     if isinstance(event, events.Climbing):
-        share = Text(", {time} of it for your answer", "，其中 {time} 留给您回答").fill(time=clock(event.answer_s)) if event.answer_s else NOTHING
-        said = Text(
-            "{cause}: settings may answer it; trying them on this machine with {ranks}, {time} at most{share}",
-            "{cause}：更改设置也许能解决；正在本机用 {ranks} 测试，最多 {time}{share}",
-        )
+        share = msg(", {time} of it for your answer", time=clock(event.answer_s)) if event.answer_s else NOTHING
+        said = msg("{cause}: settings may answer it; trying them on this machine with {ranks}, {time} at most{share}")
         return said.fill(cause=event.cause, ranks=_count(event.ranks), time=clock(event.limit_s), share=share), "cyan"
     if isinstance(event, events.RungTried):
-        marks = {"passed": (Text("works", "可行"), "green"), "failed": (Text("fails", "失败"), "yellow")}
-        mark, style = marks.get(event.outcome, (Text("not decided", "未定"), "yellow"))
+        marks = {"passed": (msg("works"), "green"), "failed": (msg("fails", "live_line"), "yellow")}
+        mark, style = marks.get(event.outcome, (msg("not decided", "live_line"), "yellow"))
         measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
         took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
         title = Text(event.title, event.title_zh or event.title)
-        said = Text("{title}: {mark}{took}", "{title}：{mark}{took}").fill(title=title, mark=mark, took=took)
-        return said if event.outcome == "passed" else said + Text(": {why}", "：{why}").fill(why=_why(event)), style
+        said = msg("{title}: {mark}{took}", title=title, mark=mark, took=took)
+        return said if event.outcome == "passed" else said + msg(": {why}", why=_why(event)), style
     if isinstance(event, events.Asking):
-        return Text(
-            "an answer is waited for {time} at most; without one it starts again as it is", "最多等待回答 {time}；没有回答则按原样重新启动"
-        ).fill(time=clock(event.within_s)), "cyan"
+        return msg("an answer is waited for {time} at most; without one it starts again as it is", time=clock(event.within_s)), "cyan"
     if isinstance(event, events.FellBack):
         set_to = [f"{name}={shlex.quote(value)}" if value else f"{name} unset" for name, value in event.environment.items()]
         what = " ".join([*set_to, *map(shlex.quote, event.arguments)])
         says = Text(event.says, event.says_zh or event.says)
-        return Text("{says}: from here on {what}", "{says}；从现在起使用 {what}").fill(says=says, what=what), "green"
+        return msg("{says}: from here on {what}", says=says, what=what), "green"
     if isinstance(event, events.GaveUp):
-        return Text("not starting again: {why}", "不再重新启动：{why}").fill(why=_told(event.why)), "red"
+        return msg("not starting again: {why}", "live_line", why=_told(event.why)), "red"
     if isinstance(event, events.Note):
         return _told(event.text, event.text_zh), "yellow"
     if isinstance(event, events.LastSeen):
@@ -267,20 +262,17 @@ def _say(event: events.Event) -> tuple[Text, str]:
 
 
 _OPENED = {
-    "hang": Text("nothing moves any more", "不再有任何进展"),
-    "straggler": Text("waiting for a slow rank", "正在等待较慢的 rank"),
-    "failure": Text("a rank has failed", "有 rank 失败"),
-    "world-size": Text("this is not the training that was asked for", "这不是所要求的训练"),
+    "hang": msg("nothing moves any more"),
+    "straggler": msg("waiting for a slow rank"),
+    "failure": msg("a rank has failed"),
+    "world-size": msg("this is not the training that was asked for"),
 }
 _NOT_DONE = {
-    "value": Text("{what}={value} is no value for it; ignored", "{what}={value}：值无效，已忽略"),
-    "tensors": Text("{what} {value} left as it is: Gloo does not take its tensors", "{what} {value} 保持原样：Gloo 不接受它的张量"),
-    "unknown": Text("{what} was not told of the {value}: this version is not known", "没有把 {value} 告诉 {what}：不认识这个版本"),
-    "iterable": Text(
-        "{what}={value} not applied: each worker would give out the whole iterable dataset",
-        "未应用 {what}={value}：每个 worker 都会给出整个可迭代数据集",
-    ),
-    "workers": Text("{what}={value} not applied: the loader has no workers", "未应用 {what}={value}：该 DataLoader 没有 worker"),
+    "value": msg("{what}={value} is no value for it; ignored"),
+    "tensors": msg("{what} {value} left as it is: Gloo does not take its tensors"),
+    "unknown": msg("{what} was not told of the {value}: this version is not known"),
+    "iterable": msg("{what}={value} not applied: each worker would give out the whole iterable dataset"),
+    "workers": msg("{what}={value} not applied: the loader has no workers"),
 }
 
 
@@ -290,8 +282,8 @@ def _told(text: str, text_zh: str = "") -> Text:
 
 
 def _pace(event: events.Pace) -> Text:
-    rate = Text("  {rate} steps/s", "  {rate} 步/秒").fill(rate=f"{event.steps_per_s:.2f}") if event.steps_per_s else NOTHING
-    said = Text("step {step}{rate}  {ranks}  {time}", "第 {step} 步{rate}  {ranks}  {time}")
+    rate = msg("  {rate} steps/s", rate=f"{event.steps_per_s:.2f}") if event.steps_per_s else NOTHING
+    said = msg("step {step}{rate}  {ranks}  {time}")
     return said.fill(step=event.step, rate=rate, ranks=_count(event.ranks), time=clock(event.elapsed_s))
 
 
@@ -300,30 +292,28 @@ def _why(event: events.RungTried) -> Text:
 
 
 def _not_done(event: events.Ignored) -> Text:
-    said = _NOT_DONE.get(event.why) or Text("{what}={value} not applied: {why}", "未应用 {what}={value}：{why}")
+    said = _NOT_DONE.get(event.why) or msg("{what}={value} not applied: {why}", "live_line")
     return said.fill(what=event.what, value=event.value, why=event.why)
 
 
 def _finished(event: events.Finished) -> tuple[Text, str]:
-    times = NOTHING if event.attempts == 1 else Text(", {n} attempts", "，共 {n} 次尝试").fill(n=event.attempts)
+    times = NOTHING if event.attempts == 1 else msg(", {n} attempts", n=event.attempts)
     if event.exitcode == 0:
-        said = Text("training finished after {time}", "训练正常结束，用时 {time}").fill(time=clock(event.elapsed_s))
+        said = msg("training finished after {time}", time=clock(event.elapsed_s))
         return said + times, "green"
-    said = Text("ended with exit code {code} after {time}", "以退出码 {code} 结束，用时 {time}").fill(
-        code=event.exitcode, time=clock(event.elapsed_s)
-    )
+    said = msg("ended with exit code {code} after {time}", code=event.exitcode, time=clock(event.elapsed_s))
     return said + times, "red"
 
 
 def _records(event: events.Finished) -> Text:
     """Where it can all be read again."""
     name = _called(event.run_dir)
-    said = Text("records in {name}", "记录在 {name}").fill(name=name)
+    said = msg("records in {name}", name=name)
     if event.incidents:
         return said + same(f"; unhang why {name}")
     if event.interrupted:
         # In other words: whoever reads the log takes those for a verdict's.
-        return said + Text(" (where its ranks were: unhang why {name})", "（当时各 rank 所在位置：unhang why {name}）").fill(name=name)
+        return said + msg(" (where its ranks were: unhang why {name})", name=name)
     return said
 
 

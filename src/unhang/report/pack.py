@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unhang.facts.units import size
+from unhang.i18n import Text, msg
 from unhang.model import Area, Examination, HostFinding, NotExamined
 from unhang.pack import verify
 from unhang.pack.diff import Comparison
@@ -16,38 +17,42 @@ from unhang.pack.transfer import Sent
 from unhang.pack.verify import Verification
 from unhang.report import doctor
 from unhang.report.language import Language
-from unhang.text import Text
 
 _MOST = 20
-_MORE = Text("  … {more} more: --json has all", "  … 还有 {more} 个：--json 列出全部")
+_MORE = msg("  … {more} more: --json has all")
 _STATES = {
-    "sent": Text("sent", "已发送"),
-    "unchanged": Text("unchanged", "无变化"),
-    "refused": Text("refused, nothing was sent", "已拒绝，未发送任何内容"),
-    "failed": Text("failed", "失败"),
+    "sent": msg("sent"),
+    "unchanged": msg("unchanged"),
+    "refused": msg("refused, nothing was sent"),
+    "failed": msg("failed"),
 }
 _AREAS = {
-    "ok": Text("ok", "正常"),
-    "noted": Text("noted", "有说明"),
-    "found": Text("found", "有问题"),
-    "absent": Text("not there", "没有"),
-    "unknown": Text("unknown", "未知"),
+    "ok": msg("ok"),
+    "noted": msg("noted"),
+    "found": msg("found"),
+    "absent": msg("not there"),
+    "unknown": msg("unknown"),
 }
-_HEADS = (Text("host", "主机"), Text("state", "状态"), Text("sent", "已发送"), Text("time", "时间"), Text("checks", "检查"))
+_HEADS = (msg("host"), msg("state"), msg("sent"), msg("time"), msg("checks"))
 
 
 def packed(manifest: Manifest) -> Iterator[Text]:
     """What stands in an archive, and what does not."""
     torch = f", torch {manifest.torch.version}" if manifest.torch is not None else ""
     n, total = len(manifest.entries), size(manifest.size_bytes)
-    yield Text(
-        f"{n} entries, {total}; Python {manifest.python.version}, {len(manifest.distributions)} distributions{torch}; needs glibc {manifest.glibc}",
-        f"{n} 个条目，{total}；Python {manifest.python.version}，{len(manifest.distributions)} 个软件包{torch}；需要 glibc {manifest.glibc}",
+    yield msg(
+        "{n} entries, {total}; Python {version}, {distributions} distributions{torch}; needs glibc {glibc}",
+        n=n,
+        total=total,
+        version=manifest.python.version,
+        distributions=len(manifest.distributions),
+        torch=torch,
+        glibc=manifest.glibc,
     )
     for s in manifest.sources:
-        at = f", commit {s.commit[:12]}{' with changes' if s.changed else ''}" if s.commit is not None else ""
-        at_zh = f"，提交 {s.commit[:12]}{'（有改动）' if s.changed else ''}" if s.commit is not None else ""
-        yield Text(f"taken along: {s.origin} as {s.path}{at}", f"一并带上：{s.origin} -> {s.path}{at_zh}")
+        changed = msg(" with changes") if s.changed else ""
+        at = msg(", commit {commit}{changed}", commit=s.commit[:12], changed=changed) if s.commit is not None else ""
+        yield msg("taken along: {origin} as {path}{at}", origin=s.origin, path=s.path, at=at)
     yield from _left(manifest.left_out)
 
 
@@ -55,14 +60,11 @@ def ignored(left: Sequence[LeftOut]) -> Iterator[Text]:
     """What git ignores, and how to take it along."""
     yield from _left(left)
     if left:
-        yield Text(
-            "left out; --include PATTERN takes some of these along, --all-files all",
-            "以上未打包；--include PATTERN 带上其中一些，--all-files 全部带上",
-        )
+        yield msg("left out; --include PATTERN takes some of these along, --all-files all")
 
 
 def _left(left: Sequence[LeftOut]) -> Iterator[Text]:
-    yield from (Text(f"note: {one.path}: {one.why}", f"注意：{one.path}：{one.why}") for one in left[:_MOST])
+    yield from (msg("note: {path}: {why}", path=one.path, why=one.why) for one in left[:_MOST])
     if len(left) > _MOST:
         yield _MORE.fill(more=len(left) - _MOST)
 
@@ -84,11 +86,11 @@ def _areas(areas: Sequence[Area], found: Iterable[HostFinding], missed: tuple[No
 
 def compared(found: Comparison, lang: Language) -> Iterator[str]:
     if found.is_same:
-        yield Text(f"{found.a} and {found.b} hold the same", f"{found.a} 与 {found.b} 内容相同").of(lang)
+        yield msg("{a} and {b} hold the same", a=found.a, b=found.b).of(lang)
     for name, (a, b) in (*found.facts.items(), *found.distributions.items()):
         yield f"{name}: {a or '-'} -> {b or '-'}"
     if found.files:
-        yield Text(f"{len(found.files)} paths differ:", f"{len(found.files)} 个路径不同：").of(lang)
+        yield msg("{files} paths differ:", files=len(found.files)).of(lang)
         yield from (f"  {path}" for path in found.files[:_MOST])
         if len(found.files) > _MOST:
             yield _MORE.fill(more=len(found.files) - _MOST).of(lang)

@@ -8,49 +8,35 @@ from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.facts.units import counted, size
+from unhang.i18n import COMMA, Text, joined, msg
 from unhang.plan.memory_model import Estimate, Term, total
 from unhang.plan.recommend import FITS, MOST_BATCH, Plan, Row
 from unhang.plan.training import Training
-from unhang.text import COMMA, Text, joined
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _NOT_TENSORS = ("slack", "context", "communicator")
-_HEADS = Text("strategy|each rank|fits|largest batch|host memory|sent per step", "策略|每个 rank|是否放得下|最大批次|主机内存|每步发送")
 _MOMENT = {
-    "loss": Text("at the loss", "计算损失时"),
-    "backward": Text("at the end of the backward pass", "反向结束时"),
-    "step": Text("in the optimizer's step", "优化器更新时"),
+    "loss": msg("at the loss"),
+    "backward": msg("at the end of the backward pass"),
+    "step": msg("in the optimizer's step"),
 }
-_RECOMMENDED = Text("take {name}: {why}", "采用 {name}：{why}")
-_WHERE = Text("where the memory of one rank goes with {name}, {moment}", "采用 {name} 时一个 rank 的内存去向（{moment}）")
-_PREPARE = Text(
-    "preprocessing_num_workers {processes}, dataloader_num_workers {workers}, ddp_timeout {timeout} ({why})",
-    "preprocessing_num_workers {processes}，dataloader_num_workers {workers}，ddp_timeout {timeout}（{why}）",
-)
-_OR_MORE = Text("{batch} or more", "{batch} 或更多")
-_NOT_KNOWN = Text("not known: {what}", "未知：{what}")
-_HOST_MEMORY = Text("memory of a host (--host-memory)", "主机内存（--host-memory）")
-_PROCESSORS = Text("processors of a host (--cpus)", "主机的处理器数（--cpus）")
-_UNKNOWN_LINKS = Text("how fast the links are is not known", "链路速度未知")
-_LINKS = Text("links: {what}, {gbps} GB/s one way", "链路：{what}，单向 {gbps} GB/s")
 _BASE = {
-    "tracker": Text("activations counted by torch's own tracker on fake tensors", "激活值由 torch 自带的统计器在假张量上得出"),
-    "built": Text("parameters counted as torch builds them, activations by closed form", "参数按 torch 构建的模型统计，激活值按闭式公式计算"),
-    "closed form": Text("activations by closed form", "激活值按闭式公式计算"),
+    "tracker": msg("activations counted by torch's own tracker on fake tensors"),
+    "built": msg("parameters counted as torch builds them, activations by closed form"),
+    "closed form": msg("activations by closed form"),
 }
 
-_WRITTEN = Text("wrote {names}", "已写入 {names}")
-_INSTEAD = Text("wrote {names}: {row}, since the form has no place for {best}", "已写入 {names}：{row}，因为该形式无法表示 {best}")
-UNWRITTEN = Text("nothing is written: no strategy that fits has a place in {form}; --strategy NAME writes one all the same",
-                 "没有写入：{form} 无法表示任何放得下的策略；--strategy NAME 仍可写入一个")  # fmt: skip
+UNWRITTEN = msg("nothing is written: no strategy that fits has a place in {form}; --strategy NAME writes one all the same")
 
 
 def written(row: Row, name: str, companions: Collection[str], *, instead_of: Row) -> Text:
     """Which files were written, and which strategy they hold if that is not the one to take."""
     names = ", ".join((name, *(name + behind for behind in companions)))
-    return (_WRITTEN if row is instead_of else _INSTEAD).fill(names=names, row=row.strategy.title, best=instead_of.strategy.title)
+    return (msg("wrote {names}") if row is instead_of else msg("wrote {names}: {row}, since the form has no place for {best}")).fill(
+        names=names, row=row.strategy.title, best=instead_of.strategy.title
+    )
 
 
 def spanned(low: float, high: float) -> str:
@@ -63,7 +49,7 @@ def _cells(row: Row, lang: str) -> list[str]:
     """One line of the table, by _HEADS."""
     batch = "?" if row.largest_batch is None else str(row.largest_batch) if row.largest_batch else "-"
     if row.largest_batch == MOST_BATCH:
-        batch = _OR_MORE.fill(batch=batch).of(lang)
+        batch = msg("{batch} or more", batch=batch).of(lang)
     sent = size(row.sent_bytes) if row.sent_bytes else "-"
     host = spanned(row.estimate.host_low, row.estimate.host_high)
     return [
@@ -84,36 +70,61 @@ def _at_peak(found: Estimate) -> list[Term]:
 def _facts(plan: Plan) -> list[Text]:
     """What was planned for, in lines."""
     t, machine = plan.training, plan.machine
-    unknown = [text for is_known, text in ((machine.host_bytes, _HOST_MEMORY), (machine.cpus, _PROCESSORS)) if is_known is None]
+    unknown = [
+        text
+        for is_known, text in ((machine.host_bytes, msg("memory of a host (--host-memory)")), (machine.cpus, msg("processors of a host (--cpus)")))
+        if is_known is None
+    ]
     room = "?" if machine.device_bytes is None else size(machine.device_bytes)
     trained = f"{plan.counts.trained / 1e6:,.1f} M"
     return [
-        Text(f"{plan.name}: {plan.counts.parameters / 1e6:,.1f} M parameters, {trained} trained; {t.precision}, {t.optimizer}, "
-             f"{t.attention} attention{', checkpointing' if t.checkpointing else ''}",
-             f"{plan.name}：{plan.counts.parameters / 1e6:,.1f} M 参数，其中 {trained} 可训练；{t.precision}，{t.optimizer}，{t.attention} 注意力"
-             f"{'，重计算' if t.checkpointing else ''}"),
-        Text(f"{counted(t.world_size, 'rank')}, {t.ranks_here} on each host; {counted(t.batch, 'sample')} on each rank, each {plan.sample.en}; "
-             f"{room} for each rank (",
-             f"{t.world_size} 个 rank，每台主机 {t.ranks_here} 个；每个 rank {t.batch} 个样本，每个为{plan.sample.zh}；每个 rank 有 {room}（")
-        + machine.origin + Text(")", "）"),
+        msg(
+            "{name}: {parameters:,.1f} M parameters, {trained} trained; {precision}, {optimizer}, {attention} attention{checkpointing}",
+            name=plan.name,
+            parameters=plan.counts.parameters / 1e6,
+            trained=trained,
+            precision=t.precision,
+            optimizer=t.optimizer,
+            attention=t.attention,
+            checkpointing=msg(", checkpointing") if t.checkpointing else "",
+        ),
+        msg(
+            "{ranks}, {here} on each host; {samples} on each rank, each {sample}; {room} for each rank ({origin})",
+            ranks=counted(t.world_size, "rank"),
+            world_size=t.world_size,
+            here=t.ranks_here,
+            samples=counted(t.batch, "sample"),
+            batch=t.batch,
+            sample=plan.sample,
+            room=room,
+            origin=machine.origin,
+        ),
         _BASE[plan.base],
-        *((_NOT_KNOWN.fill(what=joined(unknown, COMMA)),) if unknown else ()),
-        _UNKNOWN_LINKS if machine.link_gbps is None else _LINKS.fill(what=machine.links or "", gbps=f"{machine.link_gbps:.3g}"),
-    ]  # fmt: skip
+        *((msg("not known: {what}", what=joined(unknown, COMMA)),) if unknown else ()),
+        msg("how fast the links are is not known")
+        if machine.link_gbps is None
+        else msg("links: {what}, {gbps} GB/s one way", what=machine.links or "", gbps=f"{machine.link_gbps:.3g}"),
+    ]
 
 
 def _recommendation(plan: Plan) -> Text:
-    return plan.why if plan.recommended is None else _RECOMMENDED.fill(name=plan.row(None).strategy.title, why=plan.why)
+    return plan.why if plan.recommended is None else msg("take {name}: {why}", name=plan.row(None).strategy.title, why=plan.why)
 
 
 def _preparation(plan: Plan) -> Text:
     p = plan.preparation
-    return _PREPARE.fill(processes="?" if p.processes is None else p.processes, workers=p.loader_workers, timeout=p.timeout_s, why=p.why)
+    return msg(
+        "preprocessing_num_workers {processes}, dataloader_num_workers {workers}, ddp_timeout {timeout} ({why})",
+        processes="?" if p.processes is None else p.processes,
+        workers=p.loader_workers,
+        timeout=p.timeout_s,
+        why=p.why,
+    )
 
 
 def _where(plan: Plan) -> Text:
     row = plan.row(None)
-    return _WHERE.fill(name=row.strategy.title, moment=_MOMENT[row.estimate.peak])
+    return msg("where the memory of one rank goes with {name}, {moment}", name=row.strategy.title, moment=_MOMENT[row.estimate.peak])
 
 
 def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
@@ -126,7 +137,7 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
     for line in (*_facts(plan), *plan.notes):
         say(line.of(lang))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in _HEADS.of(lang).split("|"):
+    for head in msg("strategy|each rank|fits|largest batch|host memory|sent per step").of(lang).split("|"):
         table.add_column(head, overflow="fold")
     for row in plan.rows:
         table.add_row(*_cells(row, lang), style="bold" if row.strategy.name == plan.recommended else None)
@@ -168,12 +179,15 @@ class Calibration:
     error: float
 
     def says(self) -> Text:
-        what = (
-            Text("tensors of the GPU", "GPU 张量") if self.of == "cuda" else Text("the process with Python and torch", "进程（含 Python 与 torch）")
-        )
+        what = msg("tensors of the GPU") if self.of == "cuda" else msg("the process with Python and torch")
         planned, measured = spanned(self.low_bytes, self.high_bytes), size(self.measured_bytes)
-        return what + Text(f": planned {planned} with {self.strategy.en}, measured {measured} in three steps; error of the middle {self.error:+.1%}",
-                           f"：{self.strategy.zh} 计划 {planned}，三步实测 {measured}；中值误差 {self.error:+.1%}")  # fmt: skip
+        return what + msg(
+            ": planned {planned} with {strategy}, measured {measured} in three steps; error of the middle {error:+.1%}",
+            planned=planned,
+            strategy=self.strategy,
+            measured=measured,
+            error=self.error,
+        )
 
 
 def calibrate(found: Estimate, training: Training, ranks: Sequence[tuple[int | None, int | None]]) -> Calibration:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text as Shown
 
 from unhang.i18n import Labels
-from unhang.knowledge.text import THEN, Text
+from unhang.knowledge.text import THEN, Text, msg
 from unhang.report.folding import styled
 from unhang.report.language import Language
 from unhang.settings.plan import Met, Plan, in_place_of_ours
@@ -43,9 +43,9 @@ _WORDS = Labels(
 )
 
 _LAYERS: Mapping[Layer, Text] = {
-    "communication": Text("communication", "通信"),
-    "timeouts": Text("timeouts", "超时"),
-    "run-time": Text("run time", "运行"),
+    "communication": msg("communication"),
+    "timeouts": msg("timeouts"),
+    "run-time": msg("run time"),
 }
 
 

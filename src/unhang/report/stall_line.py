@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from unhang.i18n import NOTHING, Text, msg, same
 from unhang.knowledge import waits
 from unhang.launch import events
-from unhang.text import NOTHING, Text, same
 
 _DOES = {
-    "stuck": Text("waits for something that nothing can release any more", "在等待再也没有什么能够释放的东西"),
-    "stopped": Text("is stopped by a signal", "被信号暂停"),
-    "sleep": Text("sleeps", "在睡眠"),
-    "waits": Text("does not execute", "没有在执行"),
-    "repeats": Text(
-        "executes the same few lines (a very long call or loop, or one without end)", "反复执行同样的几行（极长的调用或循环，或没有尽头）"
-    ),
-    "works": Text("works", "在工作"),
-    "user": Text("is held by a debugger or waits at a terminal", "被调试器暂停，或在等待终端输入"),
-    "remote": Text("{wait} for ranks of other hosts", "在等待其他主机上的 rank"),
-    "joined": Text("all wait in collectives, and no data moves", "都在集合通信里等待，没有数据流动"),
+    "stuck": msg("waits for something that nothing can release any more"),
+    "stopped": msg("is stopped by a signal"),
+    "sleep": msg("sleeps"),
+    "waits": msg("does not execute"),
+    "repeats": msg("executes the same few lines (a very long call or loop, or one without end)"),
+    "works": msg("works", "stall_line"),
+    "user": msg("is held by a debugger or waits at a terminal"),
+    "remote": msg("{wait} for ranks of other hosts"),
+    "joined": msg("all wait in collectives, and no data moves"),
 }
 
 
@@ -27,14 +25,14 @@ def says(event: events.Stalled) -> Text:
     doing = _DOES[event.kind].fill(wait="waits" if one else "wait")
     if event.wait is not None and event.kind in ("stuck", "waits", "user"):
         waits_in = waits.described(None, event.wait)
-        doing = Text("is {it}", "{it}").fill(it=waits_in) if waits_in else _DOES.get(event.wait.kind, doing)
-    said = Text("{who} {doing}{place}{for_s}{others}{fate}", "{who} {doing}{place}{for_s}{others}{fate}")
+        doing = msg("is {it}", it=waits_in) if waits_in else _DOES.get(event.wait.kind, doing)
+    said = msg("{who} {doing}{place}{for_s}{others}{fate}")
     return said.fill(
         who=_ranks(event.ranks),
         doing=doing,
-        place=Text(" at {it}", "（{it}）").fill(it=event.place) if event.place and one else NOTHING,
-        for_s=Text(" for {s}", "，已 {s}").fill(s=clock(event.for_s)),
-        others=Text("; {others} {wait}", "；{others} 在等待").fill(others=_ranks(event.waiting), wait="waits" if len(event.waiting) == 1 else "wait")
+        place=msg(" at {it}", it=event.place) if event.place and one else NOTHING,
+        for_s=msg(" for {s}", s=clock(event.for_s)),
+        others=msg("; {others} {wait}", others=_ranks(event.waiting), wait="waits" if len(event.waiting) == 1 else "wait")
         if event.waiting
         else NOTHING,
         fate=_fate(event),
@@ -51,12 +49,12 @@ def clock(seconds: float) -> str:
 def _fate(event: events.Stalled) -> Text:
     if event.left_s is None:
         return NOTHING
-    said = Text("; the training is ended in {left} unless it goes on (--hang-after)", "；若无进展，{left} 后结束训练（--hang-after）")
+    said = msg("; the training is ended in {left} unless it goes on (--hang-after)")
     said = said.fill(left=clock(event.left_s))
     if event.met_before:
-        said += Text("; unhang ended it here before", "；此前曾在此处被结束")
+        said += msg("; unhang ended it here before")
     if event.met_before and event.longer_s is not None:
-        meant = Text(": if this pause is intended, use --hang-after {minutes}m", "：若这段停顿是有意的，请用 --hang-after {minutes}m")
+        meant = msg(": if this pause is intended, use --hang-after {minutes}m")
         said += meant.fill(minutes=event.longer_s // 60)
     return said
 
@@ -65,4 +63,4 @@ def _ranks(ranks: tuple[int, ...]) -> Text:
     if len(ranks) == 1:
         return same(f"rank {ranks[0]}")
     shown = f"{', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''}"
-    return Text(f"ranks {shown}", f"rank {shown}")
+    return msg("ranks {shown}", shown=shown)

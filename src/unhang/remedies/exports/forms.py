@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.remedies.exports.form_settings import Carried, Layout
 from unhang.remedies.exports.render import literal, render
 
@@ -311,7 +311,7 @@ FORMS = (
     Form(
         name="accelerate",
         file="accelerate.yaml",
-        title=Text("settings for accelerate launch --config_file", "accelerate launch --config_file 的配置"),
+        title=msg("settings for accelerate launch --config_file"),
         launcher="accelerate",
         write=_accelerate,
         native=("precision",),
@@ -321,7 +321,7 @@ FORMS = (
     Form(
         name="deepspeed",
         file="deepspeed.json",
-        title=Text("DeepSpeed's JSON (ZeRO-2), and the script that starts it", "DeepSpeed 的 JSON（ZeRO-2）及启动脚本"),
+        title=msg("DeepSpeed's JSON (ZeRO-2), and the script that starts it"),
         launcher="deepspeed",
         write=_deepspeed,
         native=("batch", "accumulation", "precision"),
@@ -330,7 +330,7 @@ FORMS = (
     Form(
         name="llamafactory",
         file="llamafactory.yaml",
-        title=Text("fields for llamafactory-cli train", "llamafactory-cli train 的配置"),
+        title=msg("fields for llamafactory-cli train"),
         launcher="llamafactory",
         write=_llamafactory,
         native=(*_LLAMAFACTORY_KEYS, "precision"),
@@ -339,7 +339,7 @@ FORMS = (
     Form(
         name="lightning",
         file="unhang_lightning.py",
-        title=Text("a Python module with a Trainer for Lightning", "含 Lightning Trainer 的 Python 模块"),
+        title=msg("a Python module with a Trainer for Lightning"),
         launcher="python",
         write=_lightning,
         native=("backend", "timeout", "accumulation", "precision", *_LIGHTNING_LOADER),
@@ -349,7 +349,7 @@ FORMS = (
     Form(
         name="torchrun",
         file="train.sh",
-        title=Text("a script of bash that starts torchrun, the same on every host", "启动 torchrun 的 bash 脚本，各主机相同"),
+        title=msg("a script of bash that starts torchrun, the same on every host"),
         launcher="torchrun",
         write=_by_torchrun("torchrun"),
         reads=("address", "port"),
@@ -357,7 +357,7 @@ FORMS = (
     Form(
         name="bash",
         file="start.sh",
-        title=Text("a quick start with a menu of three ways, and a diagnoser", "带三种方式菜单的快速启动脚本，并含诊断"),
+        title=msg("a quick start with a menu of three ways, and a diagnoser"),
         launcher="torchrun",
         write=_bash,
         needs_unhang=True,
@@ -365,7 +365,7 @@ FORMS = (
     Form(
         name="slurm",
         file="train.sbatch",
-        title=Text("a batch script for sbatch, one torchrun on each host", "sbatch 批处理脚本，每台主机一个 torchrun"),
+        title=msg("a batch script for sbatch, one torchrun on each host"),
         launcher="torchrun",
         write=_by_torchrun("slurm"),
         reads=("address", "port", "name"),
@@ -374,7 +374,7 @@ FORMS = (
     Form(
         name="kubernetes",
         file="trainjob.yaml",
-        title=Text("a TrainingRuntime and a TrainJob for Kubeflow Trainer", "Kubeflow Trainer 的 TrainingRuntime 与 TrainJob"),
+        title=msg("a TrainingRuntime and a TrainJob for Kubeflow Trainer"),
         launcher="torchrun",
         write=_kubernetes,
         reads=("name", "image"),
@@ -383,9 +383,7 @@ FORMS = (
     Form(
         name="kubernetes-job",
         file="job.yaml",
-        title=Text(
-            "an Indexed Job and a headless Service, for Kubernetes without an operator", "Indexed Job 与无头 Service，无需 operator 的 Kubernetes"
-        ),
+        title=msg("an Indexed Job and a headless Service, for Kubernetes without an operator"),
         launcher="torchrun",
         write=_kubernetes_job,
         reads=("address", "port", "name", "image"),
@@ -394,7 +392,7 @@ FORMS = (
     Form(
         name="ray",
         file="ray_train.py",
-        title=Text("a Python program for Ray Train", "Ray Train 的 Python 程序"),
+        title=msg("a Python program for Ray Train"),
         launcher="python",
         write=_ray,
         native=("backend", "timeout"),
@@ -405,7 +403,7 @@ FORMS = (
     Form(
         name="skypilot",
         file="task.yaml",
-        title=Text("a task for sky launch", "sky launch 的任务"),
+        title=msg("a task for sky launch"),
         launcher="torchrun",
         write=_by_torchrun("skypilot"),
         reads=("port", "name"),
@@ -414,7 +412,7 @@ FORMS = (
     Form(
         name="dockerfile",
         file="Dockerfile",
-        title=Text("a Dockerfile whose containers train", "启动训练的 Dockerfile"),
+        title=msg("a Dockerfile whose containers train"),
         launcher="torchrun",
         write=_dockerfile,
         reads=("address", "port", "name", "image"),

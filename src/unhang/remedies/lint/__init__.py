@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import NOTHING, Text, same
+from unhang.knowledge.text import NOTHING, Text, msg, same
 from unhang.remedies.exports.forms import NAMES, form
 from unhang.remedies.lint import accelerate, deepspeed, documents, kubernetes, script, starts
 from unhang.remedies.lint.documents import Layout, Problem, known
@@ -28,7 +28,7 @@ _OF_NO_SHELL = r"^(?:```|\[[\w.\"-]+\][ \t]*$|\w+ = )"
 _MARK = "\ufeff"
 # Whoever has these has no use for more, and finding the name that was meant takes a while for each.
 _MOST_TOLD = 200
-_MORE = Text(f"these are {_MOST_TOLD} problems; what else is wrong is not shown", f"以上为 {_MOST_TOLD} 个问题，其余不再显示")
+_MORE = msg("these are {MOST_TOLD} problems; what else is wrong is not shown", MOST_TOLD=_MOST_TOLD)
 
 
 def check(
@@ -58,12 +58,10 @@ def _characters(found: str, text: str, marked: bool) -> Iterator[Problem]:
         yield Problem(
             line=1,
             says=says,
-            instead=Text("UTF-8 without it: sed -i '1s/^\\xEF\\xBB\\xBF//' FILE", "不带 BOM 的 UTF-8：sed -i '1s/^\\xEF\\xBB\\xBF//' FILE"),
+            instead=msg("UTF-8 without it: sed -i '1s/^\\xEF\\xBB\\xBF//' FILE"),
         )
     if is_shell and "\r\n" in text:
-        says = Text(
-            "lines end as on Windows: the shell takes \\r for a part of the last word", "行尾为 Windows 格式：shell 会把 \\r 当作最后一个词的一部分"
-        )
+        says = msg("lines end as on Windows: the shell takes \\r for a part of the last word")
         yield Problem(line=text.count("\n", 0, text.index("\r\n")) + 1, says=says, instead=same("sed -i 's/\\r$//' FILE"))
 
 
@@ -227,7 +225,7 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     return [
         Problem(
             line=one.line or 1,
-            says=Text(f"{one.name}: {r.says.en}", f"{one.name}：{r.says.zh}"),
+            says=msg("{name}: {says}", name=one.name, says=r.says),
             instead=r.instead or NOTHING,
             note=r.severity == "note",
         )

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import msg, same
 from unhang.remedies.lint.documents import Key, Layout, Problem, known, nearest
 
-_GLOO = Text(
-    'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")]) in the script, ddp_backend="gloo" with the Trainer, '
-    "or unhang run --set backend=gloo accelerate launch ...",
-    '在脚本中写 Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])，使用 Trainer 时写 ddp_backend="gloo"，'
-    "或用 unhang run --set backend=gloo accelerate launch ...",
-)
 _TYPES = (
     *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU", "MULTI_NEURON"),
     *("DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM"),
@@ -81,19 +75,23 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
     for key in keys:
         path = _whole(key.path)
         if len(path) == 1 and path[0] == "backend":
-            says = Text("accelerate has no key `backend`, and aborts on it", "accelerate 没有 backend 这个键，遇到会中止")
-            yield Problem(line=key.line, says=says, instead=_GLOO)
+            says = msg("accelerate has no key `backend`, and aborts on it")
+            yield Problem(
+                line=key.line,
+                says=says,
+                instead=msg(
+                    'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")]) in the script, ddp_backend="gloo" with the Trainer, '
+                    "or unhang run --set backend=gloo accelerate launch ..."
+                ),
+            )
         elif len(path) == 1 and path[0] not in names["top"] | names["legacy"]:
-            says = Text(f"accelerate has no key `{path[0]}`, and aborts on it", f"accelerate 没有 {path[0]} 这个键，遇到会中止")
+            says = msg("accelerate has no key `{path}`, and aborts on it", path=path[0])
             home = next((section for section in _TYPE_OF if path[0] in names[section]), None)
-            instead = Text(f"{path[0]} in {home}", f"{path[0]} 写在 {home} 中") if home else nearest(path[0], names["top"])
+            instead = msg("{path} in {home}", path=path[0], home=home) if home else nearest(path[0], names["top"])
             yield Problem(line=key.line, says=says, instead=instead)
         elif len(path) == 2 and path[0] in names and path[1] not in names[path[0]]:
-            says = Text(
-                f"accelerate has no key `{key.path[1]}` in {path[0]}, and ignores it",
-                f"accelerate 的 {path[0]} 中没有 {key.path[1]} 这个键，会忽略它",
-            )
-            instead = Text(f"{path[1]} at the top level", f"{path[1]} 写在顶层") if path[1] in names["top"] else nearest(path[1], names[path[0]])
+            says = msg("accelerate has no key `{path}` in {path2}, and ignores it", path=key.path[1], path2=path[0])
+            instead = msg("{path} at the top level", path=path[1]) if path[1] in names["top"] else nearest(path[1], names[path[0]])
             yield Problem(line=key.line, says=says, instead=instead)
     yield from _values(by_path)
     yield from _sections(by_path, top)
@@ -118,15 +116,12 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         value, name = str(key.value), path[-1]
         if key.value is False and name == "mixed_precision":
             # YAML 1.1 takes a bare no for false.
-            says = Text(
-                "mixed_precision: no without quotes is false in YAML, and accelerate fails on it",
-                "mixed_precision 的 no 未加引号：YAML 读成 false，accelerate 会出错",
-            )
+            says = msg("mixed_precision: no without quotes is false in YAML, and accelerate fails on it")
             yield Problem(line=key.line, says=says, instead=same('mixed_precision: "no"'))
         elif (key.value is False and name == "distributed_type") or (name in _BY_NUMBER and value.isdigit() and 1 <= int(value) <= len(valid)):
             continue
         elif value not in valid and (name in _EXACT or value.lower() not in {v.lower() for v in valid}):
-            says = Text(f"{name} is {value}: accelerate knows no such one", f"{name} 为 {value}：accelerate 没有这个值")
+            says = msg("{name} is {value}: accelerate knows no such one", name=name, value=value)
             near = next((v for v in valid if v.lower() == value.lower()), None)
             yield Problem(line=key.line, says=says, instead=same(near) if near else nearest(value, valid) or same(", ".join(valid)))
     for name, (least, most) in _NUMBERS.items():
@@ -136,22 +131,19 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         elif key is not None and type(key.value) is int and (name, key.value) != ("num_processes", -1):
             if key.value < least or (most is not None and key.value > most):
                 span, span_zh = (f"{least} or more", f"不小于 {least}") if most is None else (f"from {least} to {most}", f"在 {least} 到 {most} 之间")
-                yield Problem(line=key.line, says=Text(f"{name} is {key.value}: it is {span}", f"{name} 为 {key.value}：应{span_zh}"))
+                yield Problem(line=key.line, says=msg("{name} is {value}: it is {span}", name=name, value=key.value, span=span, span_zh=span_zh))
         elif key is not None and key.value is not None and type(key.value) is not int:
-            says = Text(f"{name} is a whole number, not {key.value!r}", f"{name} 应为整数，不是 {key.value!r}")
+            says = msg("{name} is a whole number, not {value!r}", name=name, value=key.value)
             yield Problem(line=key.line, says=says)
     backend = by_path.get(("rdzv_backend",))
     if backend is not None and backend.value in ("c10d", "etcd", "etcd-v2"):
-        says = Text(
-            f"rdzv_backend: {backend.value} is not read from the file, which leaves static",
-            f"文件中的 rdzv_backend: {backend.value} 不会被读取，仍为 static",
-        )
+        says = msg("rdzv_backend: {value} is not read from the file, which leaves static", value=backend.value)
         yield Problem(line=backend.line, says=says, instead=same(f"accelerate launch --rdzv_backend {backend.value} ..."))
 
 
 def _holds_more(key: Key, name: str) -> Problem:
     kind, kind_zh = ("a list", "列表") if key.is_list else ("a mapping", "映射")
-    return Problem(line=key.line, says=Text(f"{name} is {kind}, where one value belongs", f"{name} 是{kind_zh}，此处只能写一个值"))
+    return Problem(line=key.line, says=msg("{name} is {kind}, where one value belongs", name=name, kind=kind, kind_zh=kind_zh))
 
 
 def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) -> Iterator[Problem]:
@@ -159,17 +151,15 @@ def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) ->
     for section, wanted in _TYPE_OF.items():
         filled = any(path[0] == section and len(path) > 1 for path in by_path)
         if filled and kind is not None and kind.value != wanted and kind.value in _TYPES:
-            says = Text(f"{section} is not read with distributed_type: {kind.value}", f"distributed_type 为 {kind.value} 时不读取 {section}")
+            says = msg("{section} is not read with distributed_type: {value}", section=section, value=kind.value)
             yield Problem(line=top[section].line, says=says, instead=same(f"distributed_type: {wanted}"))
     if ("deepspeed_config", "deepspeed_config_file") in by_path:
         refused = {("deepspeed_config", name) for name in known("accelerate")["of_deepspeed_file"]} | {("mixed_precision",)}
         for path in refused & set(by_path):
             if by_path[path].value is None:
                 continue
-            says = Text(
-                f"{path[-1]} beside deepspeed_config_file: accelerate refuses both", f"{path[-1]} 与 deepspeed_config_file 并存：accelerate 会拒绝"
-            )
-            yield Problem(line=by_path[path].line, says=says, instead=Text("in DeepSpeed's file", "写在 DeepSpeed 的文件中"))
+            says = msg("{path} beside deepspeed_config_file: accelerate refuses both", path=path[-1])
+            yield Problem(line=by_path[path].line, says=says, instead=msg("in DeepSpeed's file"))
     stage = by_path.get(("deepspeed_config", "zero_stage"))
     for name, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
         device = by_path.get(("deepspeed_config", f"{name}_device"))
@@ -180,39 +170,34 @@ def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) ->
             and str(stage.value).isdigit()
             and int(stage.value) < lowest
         ):
-            says = Text(f"{name}_device has no effect with zero_stage {stage.value}", f"zero_stage 为 {stage.value} 时 {name}_device 不起作用")
+            says = msg("{name}_device has no effect with zero_stage {value}", name=name, value=stage.value)
             yield Problem(line=device.line, says=says, instead=same(f"zero_stage: {max(lowest, 2)}"))
     version = by_path.get(("fsdp_config", "fsdp_version"))
     prefetch = by_path.get(("fsdp_config", "fsdp_forward_prefetch"))
     if version is not None and str(version.value) == "2" and prefetch is not None and prefetch.value in (True, "true"):
-        says = Text("fsdp_forward_prefetch is refused with fsdp_version: 2", "fsdp_version 为 2 时会拒绝 fsdp_forward_prefetch")
+        says = msg("fsdp_forward_prefetch is refused with fsdp_version: 2")
         yield Problem(line=prefetch.line, says=says, instead=same("fsdp_forward_prefetch: false"))
 
 
 def _kind(top: Mapping[str, Key], by_mpi: bool) -> Iterator[Problem]:
     kind, count = top.get("distributed_type"), top.get("num_processes")
     if kind is None:
-        says = Text("there is no distributed_type: accelerate refuses the file", "没有 distributed_type：accelerate 会拒绝该文件")
+        says = msg("there is no distributed_type: accelerate refuses the file")
         yield Problem(line=min(k.line for k in top.values()), says=says, instead=same("distributed_type: MULTI_GPU"))
         return
     if count is None and kind.value != "NO":
-        says = Text("there is no num_processes: accelerate asks for --num_processes", "没有 num_processes：accelerate 要求写 --num_processes")
+        says = msg("there is no num_processes: accelerate asks for --num_processes")
         hosts = top["num_machines"].value if "num_machines" in top else 1
         each = hosts * (1 if hosts > 1 else 2) if isinstance(hosts, int) and hosts > 0 else 2
         yield Problem(line=kind.line, says=says, instead=same(f"num_processes: {each}"))
     if count is None or not isinstance(count.value, int) or count.value < 2:
         return
     if kind.value in ("NO", False):
-        says = Text(f"distributed_type NO starts one process, not {count.value}", f"distributed_type 为 NO 时只启动一个进程，不是 {count.value} 个")
+        says = msg("distributed_type NO starts one process, not {value}", value=count.value)
         yield Problem(line=kind.line, says=says, instead=same("distributed_type: MULTI_GPU"))
     elif kind.value == "MULTI_CPU" and not by_mpi:
-        says = Text(
-            f"distributed_type MULTI_CPU starts one process, not {count.value}: others are left to mpirun",
-            f"distributed_type 为 MULTI_CPU 时只启动一个进程，不是 {count.value} 个：其余须由 mpirun 启动",
-        )
-        instead = Text(
-            "distributed_type: MULTI_GPU with the variable ACCELERATE_USE_CPU=true", "distributed_type: MULTI_GPU，并设置变量 ACCELERATE_USE_CPU=true"
-        )
+        says = msg("distributed_type MULTI_CPU starts one process, not {value}: others are left to mpirun", value=count.value)
+        instead = msg("distributed_type: MULTI_GPU with the variable ACCELERATE_USE_CPU=true")
         yield Problem(line=kind.line, says=says, instead=instead)
 
 
@@ -223,30 +208,20 @@ def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
     if machines is not None and hosts is not None and hosts > 1:
         # A port needs no key: all take 29500.
         if "main_process_ip" not in top or top["main_process_ip"].value is None:
-            says = Text(
-                f"{hosts} machines, and no main_process_ip: they do not find one another", f"{hosts} 台机器，却没有 main_process_ip：彼此找不到"
-            )
+            says = msg("{hosts} machines, and no main_process_ip: they do not find one another", hosts=hosts)
             yield Problem(line=machines.line, says=says, instead=same("main_process_ip: first-host"))
         address = top.get("main_process_ip")
         if address is not None and address.value in ("localhost", "127.0.0.1", "0.0.0.0"):
-            says = Text(
-                f"{hosts} machines, and each takes itself for the first: {address.value}", f"{hosts} 台机器，却各自把自己当作第一台：{address.value}"
-            )
-            yield Problem(line=address.line, says=says, instead=Text("the first host's name or address", "第一台主机的名称或地址"))
+            says = msg("{hosts} machines, and each takes itself for the first: {value}", hosts=hosts, value=address.value)
+            yield Problem(line=address.line, says=says, instead=msg("the first host's name or address"))
     if rank is not None and isinstance(rank.value, int) and hosts is not None and not 0 <= rank.value < hosts:
-        says = Text(f"machine_rank is {rank.value}, and {hosts} machines count from 0", f"machine_rank 为 {rank.value}，而 {hosts} 台机器从 0 编号")
+        says = msg("machine_rank is {value}, and {hosts} machines count from 0", value=rank.value, hosts=hosts)
         yield Problem(line=rank.line, says=says, instead=same(f"machine_rank: {max(hosts - 1, 0)}"))
     if processes is not None and hosts and total is not None and total % hosts:
-        says = Text(
-            f"num_processes counts those of all hosts: {total} does not divide by {hosts}",
-            f"num_processes 是所有主机的总数：{total} 不能被 {hosts} 整除",
-        )
+        says = msg("num_processes counts those of all hosts: {total} does not divide by {hosts}", total=total, hosts=hosts)
         yield Problem(line=processes.line, says=says)
     if processes is not None and layout.world is not None and total is not None and total != layout.world:
-        says = Text(
-            f"num_processes is {total}, and the job has {layout.world} (it counts those of all hosts)",
-            f"num_processes 为 {total}，而作业共有 {layout.world} 个进程（它是所有主机的总数）",
-        )
+        says = msg("num_processes is {total}, and the job has {world} (it counts those of all hosts)", total=total, world=layout.world)
         yield Problem(line=processes.line, says=says, instead=same(f"num_processes: {layout.world}"))
 
 
@@ -257,18 +232,18 @@ def check_llamafactory(keys: tuple[Key, ...]) -> Iterator[Problem]:
     # A file for `llamafactory-cli eval` has others.
     for name, key in () if "task" in top else top.items():
         if name not in fields:
-            says = Text(f"LLaMA-Factory has no field `{name}`, and refuses the file", f"LLaMA-Factory 没有字段 {name}，会拒绝该文件")
+            says = msg("LLaMA-Factory has no field `{name}`, and refuses the file", name=name)
             yield Problem(
                 line=key.line, says=says, instead=same(_LLAMAFACTORY_OTHERS[name]) if name in _LLAMAFACTORY_OTHERS else nearest(name, fields)
             )
     for name, valid in _LLAMAFACTORY_VALUES.items():
         if name in top and top[name].value is not None and top[name].value not in valid:
-            says = Text(f"{name} is {top[name].value}: there is no such one", f"{name} 为 {top[name].value}：没有这个值")
+            says = msg("{name} is {value}: there is no such one", name=name, value=top[name].value)
             yield Problem(line=top[name].line, says=says, instead=same(", ".join(valid)))
     if (both := top.get("fp16")) is not None and both.value is True and "bf16" in top and top["bf16"].value is True:
-        yield Problem(line=both.line, says=Text("bf16 and fp16 are both on: the Trainer refuses that", "bf16 与 fp16 同时开启：Trainer 会拒绝"))
+        yield Problem(line=both.line, says=msg("bf16 and fp16 are both on: the Trainer refuses that"))
     workers = top.get("dataloader_num_workers")
     for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
         if name in top and top[name].value and (workers is None or not workers.value):
-            says = Text(f"{name} without workers: DataLoader raises ValueError", f"没有工作进程却设置 {name}：DataLoader 会抛出 ValueError")
+            says = msg("{name} without workers: DataLoader raises ValueError", name=name)
             yield Problem(line=top[name].line, says=says, instead=same("dataloader_num_workers: 2"))

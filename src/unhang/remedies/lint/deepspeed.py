@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from unhang.knowledge.text import Text, joined, same
+from unhang.knowledge.text import Text, joined, msg, same
 from unhang.remedies.lint.documents import Key, Layout, Problem, dotted, known, nearest
 
 _TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
@@ -60,17 +60,16 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
     for key in keys:
         if key.value == "auto" and key not in filled:
             name = dotted(key.path)
-            says = Text(
-                f"{name} is auto, and nothing fills that in: neither DeepSpeed, the Hugging Face Trainer nor accelerate",
-                f"{name} 为 auto，却没有谁会填写它：DeepSpeed、Hugging Face Trainer 和 accelerate 都不会",
-            )
-            yield Problem(line=key.line, says=says, instead=Text("a number or true/false", "写成具体数值"))
+            says = msg("{name} is auto, and nothing fills that in: neither DeepSpeed, the Hugging Face Trainer nor accelerate", name=name)
+            yield Problem(line=key.line, says=says, instead=msg("a number or true/false"))
     if filled:
         first, more = dotted(filled[0].path), len(filled) - 1
         also, also_zh = (f" and {more} more are", f" 等 {more + 1} 个键为") if more else (" is", " 为")
-        says = Text(
-            f"{first}{also} auto: the Hugging Face Trainer and accelerate fill that in, deepspeed.initialize alone does not",
-            f"{first}{also_zh} auto：由 Hugging Face Trainer 或 accelerate 填写；单独使用 deepspeed.initialize 时不会填写",
+        says = msg(
+            "{first}{also} auto: the Hugging Face Trainer and accelerate fill that in, deepspeed.initialize alone does not",
+            first=first,
+            also=also,
+            also_zh=also_zh,
         )
         yield Problem(line=filled[0].line, says=says, note=True)
     yield from _names(keys)
@@ -80,7 +79,7 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
     top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
     # What fills in `auto` brings the batches, too.
     if _TRAIN not in top and _MICRO not in top and not any(k.value == "auto" for k in keys):
-        says = Text(f"neither {_TRAIN} nor {_MICRO}: DeepSpeed refuses the file", f"{_TRAIN} 与 {_MICRO} 都没有：DeepSpeed 会拒绝该文件")
+        says = msg("neither {TRAIN} nor {MICRO}: DeepSpeed refuses the file", TRAIN=_TRAIN, MICRO=_MICRO)
         yield Problem(line=1, says=says, instead=same(f'"{_MICRO}": 1'))
     yield from _batches(top, layout)
 
@@ -94,18 +93,18 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
         if name.startswith(("_", "#", "//")) or "comment" in name or isinstance(key.path[-1], int):
             continue
         if section == _ZERO and name in _REPLACED:
-            says = Text(f"{dotted(key.path)} is deprecated", f"{dotted(key.path)} 已弃用")
+            says = msg("{path} is deprecated", path=dotted(key.path))
             yield Problem(line=key.line, says=says, instead=same(_REPLACED[name]))
         elif not section and name in names["removed"]:
-            says = Text(f"`{name}` is refused by DeepSpeed 0.19.8: the feature was removed", f"DeepSpeed 0.19.8 拒绝 {name}：该功能已移除")
+            says = msg("`{name}` is refused by DeepSpeed 0.19.8: the feature was removed", name=name)
             yield Problem(line=key.line, says=says)
         elif name in _BACKENDS and name not in names.get(section or "top", ()) and section in names.keys() | {""}:
-            says = Text("DeepSpeed's JSON has no key for the backend", "DeepSpeed 的 JSON 没有指定后端的键")
+            says = msg("DeepSpeed's JSON has no key for the backend")
             yield Problem(line=key.line, says=says, instead=same('deepspeed.init_distributed(dist_backend="gloo")'))
         elif (section or "top") in names and name not in names[section or "top"]:
             where, where_zh = (f" in {section}", f" {section} 中") if section else ("", " ")
             does, does_zh = ("refuses the file", "会拒绝该文件") if section in names["strict"] else ("ignores it", "会忽略它")
-            says = Text(f"DeepSpeed has no key `{name}`{where}, and {does}", f"DeepSpeed{where_zh}没有 {name} 这个键，{does_zh}")
+            says = msg("DeepSpeed has no key `{name}`{where}, and {does}", name=name, where=where, does=does, where_zh=where_zh, does_zh=does_zh)
             yield Problem(line=key.line, says=says, instead=_elsewhere(name, section) or nearest(name, names[section or "top"]))
 
 
@@ -113,9 +112,9 @@ def _elsewhere(name: str, section: str) -> Text | None:
     """Where such a key does stand, if it is only in the wrong place."""
     names = known("deepspeed")
     if section and name in names["top"]:
-        return Text(f"{name} at the top level", f"{name} 写在顶层")
+        return msg("{name} at the top level", name=name)
     home = next((home for home in (_ZERO, "fp16") if home != section and name in names[home] and name != "enabled"), None)
-    return Text(f"{name} in {home}", f"{name} 写在 {home} 中") if home else None
+    return msg("{name} in {home}", name=name, home=home) if home else None
 
 
 def _precision(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
@@ -125,8 +124,8 @@ def _precision(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
 
     bf16, fp16 = enabled("bf16") or enabled("bfloat16"), enabled("fp16")
     if bf16 is not None and fp16 is not None:
-        says = Text("bf16 and fp16 are both enabled: DeepSpeed refuses that", "bf16 与 fp16 同时启用：DeepSpeed 会拒绝")
-        yield Problem(line=max(bf16.line, fp16.line), says=says, instead=Text("one of them", "只启用一个"))
+        says = msg("bf16 and fp16 are both enabled: DeepSpeed refuses that")
+        yield Problem(line=max(bf16.line, fp16.line), says=says, instead=msg("one of them"))
 
 
 def _kinds(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
@@ -135,19 +134,16 @@ def _kinds(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
     for path, key in by_path.items():
         section = dotted(path)
         if path == (_ZERO,) and isinstance(key.value, bool):
-            says = Text(
-                "zero_optimization is a section; true alone is deprecated, and means stage 1",
-                "zero_optimization 是一个对象；只写 true 已弃用，等于 stage 1",
-            )
+            says = msg("zero_optimization is a section; true alone is deprecated, and means stage 1")
             yield Problem(line=key.line, says=says, instead=same('"zero_optimization": {"stage": 2}'))
         elif section in names and section not in ("top", "removed", "strict"):
             if key.is_list or (key.is_leaf and key.value is not None):
                 shown = _shown(key)
-                says = Text(f"{section} is a section, not {shown.en}", f"{section} 是一个对象，不是{shown.zh}")
+                says = msg("{section} is a section, not {shown}", section=section, shown=shown)
                 yield Problem(line=key.line, says=says, instead=same(f'"{path[-1]}": {_EXAMPLES.get(path[-1], "{...}")}'))
         elif not key.is_leaf and (path[-1] in _PLAIN if len(path) == 1 else _is_plain_within(path)):
             shown = _shown(key)
-            says = Text(f"{section} is {shown.en}: one value belongs there", f"{section} 是{shown.zh}：此处应为单个值")
+            says = msg("{section} is {shown}: one value belongs there", section=section, shown=shown)
             yield Problem(line=key.line, says=says, instead=same(f'"{path[-1]}": ...'))
 
 
@@ -172,13 +168,13 @@ def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         if str(stage) not in ("0", "1", "2", "3"):
             key = given or section
             shown = _shown(key)
-            says = Text(f"zero_optimization.stage is {shown.en}: there are 0 to 3", f"zero_optimization.stage 为 {shown.zh}：只有 0 到 3")
+            says = msg("zero_optimization.stage is {shown}: there are 0 to 3", shown=shown)
             # Which was meant nobody can tell.
             yield Problem(line=key.line, says=says, instead=same("0, 1, 2, 3"))
             return
         stage = int(stage)
     if given is None:
-        says = Text("zero_optimization without stage is stage 0: ZeRO is off", "zero_optimization 未写 stage 即为 0：ZeRO 未启用")
+        says = msg("zero_optimization without stage is stage 0: ZeRO is off")
         yield Problem(line=section.line, says=says, instead=same('"stage": 2'))
     for name, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
         device = by_path.get((_ZERO, name, "device"))
@@ -186,23 +182,23 @@ def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
             continue
         if device.value not in _DEVICES:
             shown = _shown(device)
-            says = Text(f"{name}.device is {shown.en}: DeepSpeed refuses it", f"{name}.device 为 {shown.zh}：DeepSpeed 会拒绝")
+            says = msg("{name}.device is {shown}: DeepSpeed refuses it", name=name, shown=shown)
             yield Problem(line=device.line, says=says, instead=same("cpu, nvme, none"))
         elif stage < lowest:
-            says = Text(f"{name} has no effect with stage {stage}", f"stage 为 {stage} 时 {name} 不起作用")
+            says = msg("{name} has no effect with stage {stage}", name=name, stage=stage)
             yield Problem(line=device.line, says=says, instead=same(f'"stage": {max(lowest, 2)}'))
         if device.value == "nvme" and (_ZERO, name, "nvme_path") not in by_path:
-            says = Text(f"{name} goes to nvme, and nvme_path is missing", f"{name} 使用 nvme，却没有 nvme_path")
+            says = msg("{name} goes to nvme, and nvme_path is missing", name=name)
             yield Problem(line=device.line, says=says, instead=same('"nvme_path": "/local_nvme"'))
     ratio = by_path.get((_ZERO, "offload_optimizer", "ratio"))
     if ratio is not None and stage != 3 and isinstance(ratio.value, int | float) and ratio.value < 1:
-        says = Text("offload_optimizer.ratio below 1 is refused with any stage but 3", "stage 不为 3 时，offload_optimizer.ratio 小于 1 会被拒绝")
+        says = msg("offload_optimizer.ratio below 1 is refused with any stage but 3")
         yield Problem(line=ratio.line, says=says, instead=same('"stage": 3'))
 
 
 def _shown(key: Key) -> Text:
     if not key.is_leaf:
-        return Text("a list", "列表") if key.is_list else Text("a section", "对象")
+        return msg("a list") if key.is_list else msg("a section")
     return same(json.dumps(key.value, ensure_ascii=False))
 
 
@@ -213,11 +209,11 @@ def _batches(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
         if key is None or key.value == "auto" or not key.is_leaf:
             continue
         if type(key.value) is not int:
-            says = Text(f"{name} is a whole number, not {_shown(key).en}", f"{name} 应为整数，不是 {_shown(key).zh}")
+            says = msg("{name} is a whole number, not {key}", name=name, key=_shown(key))
             yield Problem(line=key.line, says=says)
             return
         if key.value < 1:
-            yield Problem(line=key.line, says=Text(f"{name} is {key.value}: it is at least 1", f"{name} 为 {key.value}：至少为 1"))
+            yield Problem(line=key.line, says=msg("{name} is {value}: it is at least 1", name=name, value=key.value))
             return
         numbers[name] = key.value
     if _TRAIN not in numbers:
@@ -225,16 +221,21 @@ def _batches(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
     train, micro, steps, world = numbers[_TRAIN], numbers.get(_MICRO), numbers.get(_STEPS), layout.world
     line, product = top[_TRAIN].line, (micro or 1) * (steps or 1) * (world or 1)
     if micro is not None and steps is not None and world is not None and train != product:
-        says = Text(
-            f"train_batch_size is {train}, but {micro} per GPU x {steps} accumulation steps x {world} ranks is {product}",
-            f"train_batch_size 为 {train}，但每卡 {micro} × 累积 {steps} 步 × {world} 个 rank 是 {product}",
+        says = msg(
+            "train_batch_size is {train}, but {micro} per GPU x {steps} accumulation steps x {world} ranks is {product}",
+            train=train,
+            micro=micro,
+            steps=steps,
+            world=world,
+            product=product,
         )
         yield Problem(line=line, says=says, instead=_either(numbers, world))
     elif train % product:
         # Whatever is not given is a whole number.
-        says = Text(
-            f"train_batch_size is {train}, which no whole number times {product} (the other factors that are known) makes",
-            f"train_batch_size 为 {train}，不是已知其他因子之积 {product} 的整数倍",
+        says = msg(
+            "train_batch_size is {train}, which no whole number times {product} (the other factors that are known) makes",
+            train=train,
+            product=product,
         )
         yield Problem(line=line, says=says, instead=_either(numbers, world))
 
@@ -250,4 +251,4 @@ def _either(numbers: Mapping[str, int], world: int | None) -> Text:
         if not left:
             fits = share if is_whole else next(n for n in range(min(value, share), 0, -1) if share % n == 0)
             found.append(f'"{name}": {fits}')
-    return joined(map(same, found), Text(" or ", " 或 "))
+    return joined(map(same, found), msg(" or "))

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import NOTHING, Text, same
+from unhang.knowledge.text import NOTHING, Text, msg, same
 
 if TYPE_CHECKING:
     import yaml
@@ -125,8 +125,8 @@ def twice(found: Iterable[Key]) -> Iterator[Problem]:
         # What a repeated mapping holds repeats with it, and is told once.
         if not any(place[:i] in told for i in range(2, len(place))):
             name, line = dotted(key.path), first[place].line
-            says = Text(f"{name} stands here again, first in line {line}: one of both is lost", f"{name} 重复，首次在第 {line} 行：其中一个会丢失")
-            yield Problem(line=key.line, says=says, instead=Text("one of them", "只保留一个"))
+            says = msg("{name} stands here again, first in line {line}: one of both is lost", name=name, line=line)
+            yield Problem(line=key.line, says=says, instead=msg("one of them", "documents"))
         told.add(place)
 
 

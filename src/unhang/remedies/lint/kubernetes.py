@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import msg, same
 from unhang.remedies.lint import script
 from unhang.remedies.lint.documents import Key, Problem
 
@@ -40,13 +40,10 @@ def _memory(keys: tuple[Key, ...]) -> Iterator[Problem]:
     mounted = [k for k in keys if k.path[-1] == "mountPath" and k.value == "/dev/shm"]
     in_memory = any(k.path[-2:] == ("emptyDir", "medium") and k.value == "Memory" for k in keys)
     if pods and not mounted:
-        says = Text(
-            "no volume at /dev/shm: a container's own has 64 MiB, too little for NCCL and loader workers",
-            "没有挂载 /dev/shm：容器默认只有 64 MiB，NCCL 和数据加载进程不够用",
-        )
+        says = msg("no volume at /dev/shm: a container's own has 64 MiB, too little for NCCL and loader workers")
         yield Problem(line=pods[0].line, says=says, instead=same("volumes: [{name: shm, emptyDir: {medium: Memory}}], mountPath: /dev/shm"))
     elif mounted and not in_memory and not any(k.path[-1] in ("hostPath", "persistentVolumeClaim") for k in keys):
-        says = Text("the volume at /dev/shm is on disk", "挂载到 /dev/shm 的卷在磁盘上")
+        says = msg("the volume at /dev/shm is on disk")
         yield Problem(line=mounted[0].line, says=says, instead=same("emptyDir: {medium: Memory}"))
 
 
@@ -82,44 +79,37 @@ def _job(keys: Mapping[_Path, Key], services: Sequence[Mapping[_Path, Key]]) -> 
         return
     pod: _Path = ("spec", "template", "spec")
     if _value(keys, *pod, "restartPolicy") not in ("Never", "OnFailure"):
-        says = Text(
-            "a Job's restartPolicy is Never or OnFailure: the API server refuses it",
-            "Job 的 restartPolicy 只能是 Never 或 OnFailure：API 服务器会拒绝",
-        )
+        says = msg("a Job's restartPolicy is Never or OnFailure: the API server refuses it")
         yield Problem(line=spec.line, says=says, instead=same("restartPolicy: Never"))
     parallel, completions = _value(keys, "spec", "parallelism"), _value(keys, "spec", "completions")
     if not isinstance(parallel, int) or parallel < 2:
         return
     line = keys[("spec", "parallelism")].line
     if _value(keys, "spec", "completionMode") != "Indexed":
-        says = Text(
-            f"{parallel} pods, and no completionMode: Indexed: none knows its number",
-            f"{parallel} 个 Pod，却没有 completionMode: Indexed：各 Pod 不知道自己的编号",
-        )
+        says = msg("{parallel} pods, and no completionMode: Indexed: none knows its number", parallel=parallel)
         yield Problem(line=line, says=says, instead=same("completionMode: Indexed"))
     if completions != parallel:
-        says = Text(
-            f"completions is {completions if completions is not None else 'not given'}, and {parallel} pods have to run at once",
-            f"completions {f'为 {completions}' if completions is not None else '未写'}，而 {parallel} 个 Pod 必须同时运行",
+        says = msg(
+            "completions is {completions}, and {parallel} pods have to run at once",
+            completions=completions if completions is not None else "not given",
+            parallel=parallel,
+            completions2=f"为 {completions}" if completions is not None else "未写",
         )
         yield Problem(line=line, says=says, instead=same(f"completions: {parallel}"))
     words = [str(k.value) for p, k in keys.items() if {"command", "args"} & set(p) and isinstance(k.value, str)]
     names = {str(k.value) for p, k in keys.items() if "env" in p and p[-1] == "name"}
     if any(re.search(r"\btorchrun\b", word) for word in words) and not re.search(r"--?nnodes", " ".join(words)) and "PET_NNODES" not in names:
-        says = Text(
-            f"{parallel} pods, and torchrun without --nnodes: each trains by itself",
-            f"{parallel} 个 Pod，torchrun 却没有 --nnodes：各自单独训练",
-        )
+        says = msg("{parallel} pods, and torchrun without --nnodes: each trains by itself", parallel=parallel)
         yield Problem(line=line, says=says, instead=same(f"--nnodes={parallel}"))
     subdomain = _value(keys, *pod, "subdomain")
     by_host = _value(keys, *pod, "hostNetwork") is True
     if subdomain is None and not by_host:
-        says = Text("no subdomain: pods have no names by which they find one another", "没有 subdomain：Pod 没有可供互相查找的名称")
-        yield Problem(line=line, says=says, instead=Text("subdomain: the name of a headless Service", "subdomain: 无头 Service 的名称"))
+        says = msg("no subdomain: pods have no names by which they find one another")
+        yield Problem(line=line, says=says, instead=msg("subdomain: the name of a headless Service"))
     for service in services:
         name, address = _value(service, "metadata", "name"), service.get(("spec", "clusterIP"))
         if name == subdomain and (address is None or address.value != "None"):
-            says = Text(f"Service {name} has an address of its own: pods get no names by it", f"Service {name} 有自己的地址：不会为 Pod 提供名称")
+            says = msg("Service {name} has an address of its own: pods get no names by it", name=name)
             yield Problem(line=(address or service[("kind",)]).line, says=says, instead=same("clusterIP: None"))
 
 
@@ -136,11 +126,8 @@ def check_dockerfile(text: str) -> Iterator[Problem]:
         line, at = line + text.count("\n", at, one.start()), one.start()
         yield from script.check(_shell(one["words"]), first=line, given=_BY_OPERATOR)
     if starts and not re.search(r"--shm-size|--ipc[= ]host", text):
-        says = Text(
-            "nothing says that its containers need --shm-size: their /dev/shm has 64 MiB",
-            "没有说明容器需要 --shm-size：其 /dev/shm 只有 64 MiB",
-        )
-        instead = Text("a comment: # docker run --gpus all --shm-size=8g IMAGE", "写一行注释：# docker run --gpus all --shm-size=8g IMAGE")
+        says = msg("nothing says that its containers need --shm-size: their /dev/shm has 64 MiB")
+        instead = msg("a comment: # docker run --gpus all --shm-size=8g IMAGE")
         yield Problem(line=text.count("\n", 0, starts[0].start()) + 1, says=says, instead=instead)
 
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
-from unhang.knowledge.text import NOTHING, Text, joined, same
+from unhang.knowledge.text import NOTHING, Text, joined, msg, same
 from unhang.remedies.lint.documents import Problem
 from unhang.remedies.lint.starts import Script, Start, Value, host_and_port, read
 
@@ -70,7 +70,7 @@ def check_syntax(name: str, text: str) -> Iterator[Problem]:
     said = _SAID_BY_BASH.search(ran.stderr.decode(errors="replace"))
     if ran.returncode and said is not None:
         line = min(int(said["line"]), text.rstrip("\n").count("\n") + 1)
-        yield Problem(line=line, says=Text(f"bash cannot read it: {said['what']}", f"bash 无法读取：{said['what']}"))
+        yield Problem(line=line, says=msg("bash cannot read it: {said}", said=said["what"]))
 
 
 def check(
@@ -156,33 +156,24 @@ def _gpus_of_each_host(started: Sequence[Start]) -> str:
 
 def _launchers(one: Start, at: _At) -> Iterator[Problem]:
     if "torch.distributed.launch" in one.names:
-        says = Text("torch.distributed.launch is replaced by torchrun", "torch.distributed.launch 已由 torchrun 取代")
+        says = msg("torch.distributed.launch is replaced by torchrun")
         yield Problem(line=at(one.offset), says=says, instead=same("torchrun"))
     if len(one.names) > 1:
         shown = " > ".join(one.names)
-        says = Text(
-            f"one launcher inside of another ({shown}): each process of the outer one starts all of the inner one's",
-            f"启动器嵌套（{shown}）：外层的每个进程都会启动内层的全部进程",
-        )
-        yield Problem(line=at(one.offset), says=says, instead=Text("one of them", "只用其中一个"))
+        says = msg("one launcher inside of another ({shown}): each process of the outer one starts all of the inner one's", shown=shown)
+        yield Problem(line=at(one.offset), says=says, instead=msg("one of them", "script"))
     count = one.option("--num-nodes")
     if one.names[0] == "deepspeed" and count is not None and count.text != "1" and one.option("--hostfile", "-H") is None:
-        says = Text(
-            f"deepspeed --num_nodes {count.text} without --hostfile: DeepSpeed refuses it where there is no /job/hostfile",
-            f"deepspeed --num_nodes {count.text} 却没有 --hostfile：没有 /job/hostfile 时 DeepSpeed 会拒绝",
-        )
+        says = msg("deepspeed --num_nodes {text} without --hostfile: DeepSpeed refuses it where there is no /job/hostfile", text=count.text)
         yield Problem(line=at(one.offset), says=says, instead=same("--hostfile=hosts"))
     for name in _MISCOUNTED if _is_torchrun(one) else ():
         number = one.option(name)
         if number is not None and re.fullmatch(r"-[0-9]+|0+", shown := one.filled(number).text):
-            says = Text(f"{name} is {shown}: it is at least 1", f"{name} 为 {shown}：至少为 1")
+            says = msg("{name} is {shown}: it is at least 1", name=name, shown=shown)
             yield Problem(line=at(number.offset), says=says)
     for word in one.words:
         if word.text.partition("=")[0] == "--local_rank":
-            says = Text(
-                "--local_rank: launchers pass --local-rank, or the variable LOCAL_RANK only (torchrun)",
-                "--local_rank：启动器传递的是 --local-rank，torchrun 只提供环境变量 LOCAL_RANK",
-            )
+            says = msg("--local_rank: launchers pass --local-rank, or the variable LOCAL_RANK only (torchrun)")
             yield Problem(line=at(word.offset), says=says, instead=same('int(os.environ["LOCAL_RANK"])'))
 
 
@@ -191,20 +182,14 @@ def _counts(one: Start, at: _At) -> Iterator[Problem]:
     total, hosts, rank = _number(one, "--num-processes"), _number(one, *_NODES), _number(one, *_NODE_RANK)
     if total is not None and hosts and total % hosts:
         fits = [f"--num_processes={n}" for n in (total // hosts * hosts, (total // hosts + 1) * hosts) if n]
-        says = Text(
-            f"--num_processes counts those of all machines: {total} does not divide by {hosts}",
-            f"--num_processes 是所有机器的总数：{total} 不能被 {hosts} 整除",
-        )
-        yield Problem(line=at(one.offset), says=says, instead=joined(map(same, fits), Text(" or ", " 或 ")))
+        says = msg("--num_processes counts those of all machines: {total} does not divide by {hosts}", total=total, hosts=hosts)
+        yield Problem(line=at(one.offset), says=says, instead=joined(map(same, fits), msg(" or ")))
     if hosts and rank is not None and rank >= hosts and not _by_store(one):
-        says = Text(f"{_rank_option(one)} is {rank}, and {hosts} hosts count from 0", f"{_rank_option(one)} 为 {rank}，而 {hosts} 台主机从 0 编号")
+        says = msg("{one} is {rank}, and {hosts} hosts count from 0", one=_rank_option(one), rank=rank, hosts=hosts)
         yield Problem(line=at(one.offset), says=says, instead=same(f"{_rank_option(one)}={hosts - 1}"))
     given = one.option(*_NODE_RANK)
     if given is not None and _is_torchrun(one) and (backend := _backend(one)) not in (None, "static"):
-        says = Text(
-            f"--node-rank has no effect with --rdzv-backend={backend}: hosts are numbered as they come",
-            f"--rdzv-backend={backend} 时 --node-rank 不起作用：主机按到达的次序编号",
-        )
+        says = msg("--node-rank has no effect with --rdzv-backend={backend}: hosts are numbered as they come", backend=backend)
         yield Problem(line=at(given.offset), says=says, note=True)
 
 
@@ -266,13 +251,10 @@ def _meeting(one: Start, several: Value, port_said: bool, by_slurm: bool, at: _A
     port = _address_and_port(one)[1]
     # A batch script of Slurm runs once, on its first host; what is in single quotes runs on each.
     if port is not None and (_BY_HOST.search(port.text) or _BY_CHANCE.search(port.text)) and (not by_slurm or port.each):
-        says = Text("the port differs by host: they do not find one another", "各主机的端口不同：彼此找不到")
-        yield Problem(line=at(port.offset), says=says, instead=Text("one number for all hosts", "所有主机用同一个端口"))
+        says = msg("the port differs by host: they do not find one another")
+        yield Problem(line=at(port.offset), says=says, instead=msg("one number for all hosts"))
     if port is None and not port_said and _is_factory(one):
-        says = Text(
-            "several hosts, and no MASTER_PORT: LLaMA-Factory takes a free port on each, and they do not find one another",
-            "多台主机却没有 MASTER_PORT：LLaMA-Factory 会在每台上各取一个空闲端口，彼此找不到",
-        )
+        says = msg("several hosts, and no MASTER_PORT: LLaMA-Factory takes a free port on each, and they do not find one another")
         yield Problem(line=at(several.offset), says=says, instead=same(f"export MASTER_PORT={_DEFAULT_PORT}"))
 
 
@@ -283,33 +265,29 @@ def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool
     name = None if address is None else next((n for n, value in assigned if value == address), None)
     if address is None or (name is not None and sum(n == name for n, _ in assigned) > 1):
         return
-    instead = Text("the first host's name or address", "第一台主机的名称或地址")
+    instead = msg("the first host's name or address")
     of_slurm = by_slurm or "SLURM_" in address.text
     if _LOOPBACK.fullmatch(address.text):
-        says = Text(f"several hosts, and each takes itself for the first: {address.text}", f"多台主机，却各自把自己当作第一台：{address.text}")
+        says = msg("several hosts, and each takes itself for the first: {text}", text=address.text)
         yield Problem(line=at(address.offset), says=says, instead=instead)
     elif (fallback := _FALLS_BACK.search(address.text)) and not _OF_JOB.search(address.text):
-        outside = Text(", as outside of a job step", "（作业步之外即如此）") if _OF_STEP.search(address.text) else NOTHING
-        missing = Text("{name} is not set{outside}", "没有设置 {name}{outside}") if fallback["name"] else Text("that fails", "命令失败")
-        says = Text(
-            "where {missing}, every host falls back to localhost and meets only itself", "如果{missing}，每台主机都退回 localhost，只能遇到自己"
-        ).fill(missing=missing.fill(name=fallback["name"] or "", outside=outside))
+        outside = msg(", as outside of a job step") if _OF_STEP.search(address.text) else NOTHING
+        missing = msg("{name} is not set{outside}") if fallback["name"] else msg("that fails")
+        says = msg(
+            "where {missing}, every host falls back to localhost and meets only itself",
+            missing=missing.fill(name=fallback["name"] or "", outside=outside),
+        )
         if of_slurm:
             instead = same('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
         yield Problem(line=at(address.offset), says=says, instead=instead)
     elif found := _OWN_ADDRESSES.search(address.text):
-        says = Text(
-            f"{found[0]} gives what the host's own name stands for: the loopback on some systems, several addresses on others",
-            f"{found[0]} 给出主机名对应的地址：有的系统上是回环地址，有的会给出多个地址",
-        )
+        says = msg("{found} gives what the host's own name stands for: the loopback on some systems, several addresses on others", found=found[0])
         host = re.search(r"(?:-w|--nodelist|ssh)[ =]*\"?(?P<host>\$\{?\w+\}?)", address.text)
         yield Problem(line=at(address.offset), says=says, instead=same(host["host"]) if host else instead)
     # A batch script of Slurm, and what starts the launcher on others, runs on the first host alone.
     elif (own := _OWN_NAME.search(address.text)) and _number(one, *_NODE_RANK) != 0 and (address.each or not (by_slurm or _is_on_hosts(one))):
         name = own[0].strip("$({` ")
-        says = Text(
-            f"each host gives its own name ({name}): it takes itself for the first", f"每台主机给出自己的名称（{name}）：各自把自己当作第一台"
-        )
+        says = msg("each host gives its own name ({name}): it takes itself for the first", name=name)
         yield Problem(line=at(address.offset), says=says, instead=instead)
 
 
@@ -323,19 +301,13 @@ def _rendezvous(one: Start, several: Value, given: Collection[str], at: _At) -> 
         if _by_store(one):
             # etcd has a store of its own, which stands elsewhere.
             if _backend(one) == "c10d":
-                says = Text(
-                    "several hosts, and no --rdzv-endpoint: each takes itself for the first (localhost:29400)",
-                    "多台主机却没有 --rdzv-endpoint：各自把自己当作第一台（localhost:29400）",
-                )
+                says = msg("several hosts, and no --rdzv-endpoint: each takes itself for the first (localhost:29400)")
                 number = "$MASTER_PORT" if "MASTER_PORT" in one.variables else "29400"
                 yield Problem(line=at(several.offset), says=says, instead=same(f"--rdzv-endpoint=$MASTER_ADDR:{number}"))
         elif one.option(*_PORT) is None and not {"PET_MASTER_PORT", "PET_RDZV_BACKEND"} & set(given):
             port = one.variables.get("MASTER_PORT")
             if port is not None and "PET_MASTER_PORT" not in known and one.filled(port).text != _DEFAULT_PORT:
-                says = Text(
-                    f"torchrun does not read MASTER_PORT: without --master-port its hosts meet on {_DEFAULT_PORT}",
-                    f"torchrun 不读取 MASTER_PORT：没有 --master-port 时各主机在 {_DEFAULT_PORT} 端口汇合",
-                )
+                says = msg("torchrun does not read MASTER_PORT: without --master-port its hosts meet on {DEFAULT_PORT}", DEFAULT_PORT=_DEFAULT_PORT)
                 yield Problem(line=at(port.offset), says=says, instead=same("--master-port=$MASTER_PORT"))
 
 
@@ -350,9 +322,7 @@ def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool
         name, option = one.names[0], _rank_option(one)
         # int(None) in accelerate 1.15, unless a file of its defaults holds a number: the same one for all.
         fails, fails_zh = ("fails, or ", "会出错，或") if by_accelerate else ("", "")
-        says = Text(
-            f"several hosts, and no {option}: {name} {fails}takes each for number 0", f"多台主机却没有 {option}：{name} {fails_zh}把每台都当作 0 号"
-        )
+        says = msg("several hosts, and no {option}: {name} {fails}takes each for number 0", option=option, name=name, fails=fails, fails_zh=fails_zh)
         instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else f"{option}=$NODE_RANK"
         yield Problem(line=at(several.offset), says=says, instead=same(instead))
     if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
@@ -375,7 +345,7 @@ def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:
             continue
         if others and port.text not in others and rank.text not in first:
             shown = ", ".join(sorted({port.text, *islice(others, _MOST_PORTS)}))
-            says = Text(f"ports of one job differ: {shown}", f"同一作业的端口不同：{shown}")
+            says = msg("ports of one job differ: {shown}", shown=shown)
             yield Problem(line=at(port.offset), says=says, instead=same(next(iter(others))))
         others[first.setdefault(rank.text, port).text] = None
 
@@ -387,30 +357,21 @@ def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterat
     starts: list[tuple[Start | None, Value]] = [*((None, value) for value in named), *given]
     for one, number in () if by_platform else starts:
         if found := _PROCESS.match(number.text):
-            says = Text(
-                f"{found['name']} is a process's number, not the host's: where it is unset every host takes itself for the first",
-                f"{found['name']} 是进程编号，不是主机编号；未设置时各主机都以为自己是 0 号",
-            )
+            says = msg("{found} is a process's number, not the host's: where it is unset every host takes itself for the first", found=found["name"])
             yield Problem(line=at(number.offset), says=says, instead=same("$SLURM_NODEID" if by_slurm else "$NODE_RANK"))
         elif by_slurm and (found := _UNSET_BY_SLURM.match(number.text)) and found["name"] not in assigned:
-            says = Text(
-                f"nothing sets {found['name']}: Slurm calls a host's number SLURM_NODEID",
-                f"没有任何地方设置 {found['name']}：Slurm 用 SLURM_NODEID 表示主机编号",
-            )
+            says = msg("nothing sets {found}: Slurm calls a host's number SLURM_NODEID", found=found["name"])
             yield Problem(line=at(number.offset), says=says, instead=same(_by_node(one) if one is not None else "$SLURM_NODEID"))
     if any(map(_is_factory, script.starts)) and "NODE_RANK" not in assigned:
         for name, value in script.assigned:
             if name == "RANK":
-                says = Text(
-                    "LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first",
-                    "LLaMA-Factory 读取 NODE_RANK；写 RANK 时各主机都以为自己是 0 号",
-                )
+                says = msg("LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first")
                 yield Problem(line=at(value.offset), says=says, instead=same("NODE_RANK="))
                 break
     for name, value in script.assigned:
         if name == "WORLD_SIZE" and (found := _BY_HOSTS.match(value.text)) and "*" not in value.text:
-            says = Text(f"WORLD_SIZE counts processes, and {found['name']} hosts", f"WORLD_SIZE 是进程总数，而 {found['name']} 是主机数")
-            instead = Text("hosts x processes of each; torchrun sets it itself", "主机数 × 每机进程数；torchrun 会自行设置")
+            says = msg("WORLD_SIZE counts processes, and {found} hosts", found=found["name"])
+            instead = msg("hosts x processes of each; torchrun sets it itself")
             yield Problem(line=at(value.offset), says=says, instead=instead)
 
 
@@ -418,18 +379,12 @@ def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: 
     tasks, hosts = _count(asked, "--ntasks-per-node"), _count(asked, "--nodes")
     by_tasks = [one for one in started if _is_on_hosts(one) and one.names[0] != "deepspeed"]
     if tasks is not None and int(tasks.text) > 1 and by_tasks:
-        says = Text(
-            f"{tasks.text} tasks on each host, and each starts a launcher with all its processes",
-            f"每台主机 {tasks.text} 个任务，每个都会启动带全部进程的启动器",
-        )
+        says = msg("{text} tasks on each host, and each starts a launcher with all its processes", text=tasks.text)
         yield Problem(line=at(tasks.offset), says=says, instead=same("#SBATCH --ntasks-per-node=1"))
     if hosts is not None and int(hosts.text) > 1:
         if any(map(_is_torchrun, started)) and all(_nodes(one) is None for one in started if _is_torchrun(one)):
             alone = ("each trains by itself", "各自单独训练") if by_tasks else ("it trains on one of them", "只在其中一台上训练")
-            says = Text(
-                f"{hosts.text} hosts, and torchrun without --nnodes: {alone[0]}",
-                f"{hosts.text} 台主机，torchrun 却没有 --nnodes：{alone[1]}",
-            )
+            says = msg("{text} hosts, and torchrun without --nnodes: {alone}", text=hosts.text, alone=alone[0], alone2=alone[1])
             yield Problem(line=at(hosts.offset), says=says, instead=same("--nnodes=$SLURM_NNODES"))
             if not any(map(_is_on_hosts, started)):
                 yield _without_srun(next(filter(_is_torchrun, started)), hosts.text, at)
@@ -437,7 +392,7 @@ def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: 
             yield from _on_all_hosts(one, hosts.text, at)
     on_cpus = re.search(r"--set\s+backend=gloo|use_cpu|--cpu\b|CUDA_VISIBLE_DEVICES=['\"]{2}|unhang export", text)
     if not _asks_for_gpus(asked, started) and not on_cpus:
-        says = Text("no GPUs are asked for", "没有申请 GPU")
+        says = msg("no GPUs are asked for")
         yield Problem(line=at(text.index("#SBATCH")), says=says, instead=same(f"#SBATCH --gpus-per-node={_gpus_of_each_host(started)}"))
 
 
@@ -452,18 +407,12 @@ def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:
     if rank is not None and not _by_store(one) and not rank.each and (found := _OF_SLURM.match(rank.text)):
         if _in_script(one) and found["name"] not in rank.once:
             return
-        says = Text(
-            f"{found['name']} is filled in once, by the batch script on the first host: every host is number 0",
-            f"{found['name']} 由第一台主机上的批处理脚本一次性展开：每台主机都成了 0 号",
-        )
+        says = msg("{found} is filled in once, by the batch script on the first host: every host is number 0", found=found["name"])
         yield Problem(line=at(rank.offset), says=says, instead=same(_by_node(one)))
 
 
 def _without_srun(one: Start, hosts: str, at: _At) -> Problem:
-    says = Text(
-        f"{one.names[0]} without srun: a batch script runs on the first of its {hosts} hosts only",
-        f"{one.names[0]} 前没有 srun：批处理脚本只在 {hosts} 台主机中的第一台上运行",
-    )
+    says = msg("{names} without srun: a batch script runs on the first of its {hosts} hosts only", names=one.names[0], hosts=hosts)
     return Problem(line=at(one.offset), says=says, instead=same(f"srun {one.names[0]} ..."))
 
 

@@ -45,7 +45,6 @@ _MOST_RANKS = 64
 _MOST_CALLS = 20
 _MOST_EVENTS = 10
 _MOST_LINES_OF_VERDICT = 3
-_TIME_UNKNOWN = msg("how long it took is not known")
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def head(picture: RunSnapshot, width: int, lang: Language, *, whole: bool = Fals
     if job.elapsed_s is not None:
         said.append(labels["took" if job.phase in ("ended", "gone") else "since"].format(t=duration(job.elapsed_s)))
     elif job.phase == "gone":
-        said.append(_TIME_UNKNOWN.of(lang))
+        said.append(msg("how long it took is not known").of(lang))
     first.append("".join(f"  {s}" for s in said))
     lines = [_fit(first, width), *(_cut(s, width) for s in _in_lines(_of_supervisor(job, lang), width))]
     if left := [r for r in picture.ranks if r.alive]:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from unhang.i18n import Labels, msg
+from unhang.i18n import Labels, chinese, msg
 from unhang.knowledge import seen
 from unhang.records.run_snapshot import Phase, State
 from unhang.records.run_so_far import Happened
@@ -270,11 +270,9 @@ def _in_chinese(event: Happened, fields: Mapping[str, str]) -> dict[str, str]:
     if event.event in ("GaveUp", "Note"):
         told = {name: refusal(value) for name, value in fields.items() if name in ("why", "text")} | told
     if event.event == "RungTried":
-        told["outcome"] = _OUTCOMES["zh"].get(fields.get("outcome", ""), fields.get("outcome", UNKNOWN))
+        outcome = fields.get("outcome", UNKNOWN)
+        told["outcome"] = chinese(outcome) or outcome
     return told
-
-
-_OUTCOMES = Labels({name: name for name in ("passed", "failed", "inconclusive", "skipped")})
 
 
 class _Unknown(dict[str, str]):
