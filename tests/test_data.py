@@ -33,14 +33,22 @@ says = "Mend it."
 
 [instead]
 docker = { mend = "mend" }
+
+[finding.often]
+says = "it broke {n} times"
+remedies = ["mend"]
+command.mend = "mend {n:number}"
 """
+CHINESE = {"it broke {n} times": "坏了 {n} 次", "it broke {m} times": "坏了 {n} 次"}
 
 
 def cause(tmp_path, text):
     path = tmp_path / "broken.toml"
     path.write_text(text)
     source = data.Source(path, {})
-    return source.cause(), source.problems
+    made = source.cause()
+    source.translated(made, CHINESE)
+    return made, source.problems
 
 
 def test_what_is_written_in_lines_is_joined(tmp_path):
@@ -63,6 +71,9 @@ def test_what_is_written_in_lines_is_joined(tmp_path):
         ("%(number)s", "%(numbers)s", "16: unknown pattern 'numbers'"),
         (r"'(?P<n>\d+)'", r"'(?P<n>\d+'", "12: missing ), unterminated subpattern"),
         ("[[signature]]", "[signature", "at line 14"),
+        ("command.mend =", "command.pray =", "30: unknown remedy 'pray'"),
+        ("it broke {n} times", "it broke again", "29: no Chinese of 'it broke again'"),
+        ("it broke {n} times", "it broke {m} times", "29: other values in Chinese: '坏了 {n} 次'"),
     ],
 )
 def test_what_is_wrong_is_reported_with_its_line(tmp_path, old, new, says):
@@ -98,7 +109,7 @@ def test_what_is_wrong_in_a_row_of_a_table_is_reported_with_its_line(tmp_path, s
 def files(tmp_path, monkeypatch):
     """A checkout with one cause, and how often it was compiled."""
     (tmp_path / "causes").mkdir()
-    (tmp_path / "causes" / "one.toml").write_text(WHOLE)
+    (tmp_path / "causes" / "one.toml").write_text(WHOLE.partition("[finding")[0])
     (tmp_path / "patterns.toml").touch()
     (tmp_path / "unhang.po").write_text(
         'msgid "It broke"\nmsgstr "坏了"\n\nmsgctxt "of a file"\nmsgid "It broke"\nmsgstr "损坏"\n\n#, fuzzy\nmsgid "Mend it."\nmsgstr "修"\n',
@@ -123,7 +134,7 @@ def files(tmp_path, monkeypatch):
 def test_the_compiled_form_is_kept_until_a_file_changes(files):
     here, made = files
     assert data.load() == data.load() and len(made) == 1
-    (here / "causes" / "two.toml").write_text(WHOLE)
+    (here / "causes" / "two.toml").write_text(WHOLE.partition("[finding")[0])
     assert {*data.load()["causes"]} == {"one", "two"} and len(made) == 2
     for kept in (here / "cache" / "unhang").iterdir():
         kept.chmod(0o666)

@@ -35,6 +35,8 @@ _KEYS = {
     "signature": "needle:text / name:text pattern:pattern near:pattern unless:pattern over:pattern then:pattern lines:number standing:text "
     "says:prose remedies:list keep:number newest:flag",
     "remedy": "says:prose / env:table command:text verify:text",
+    "finding": "/ like:text says:prose leads-to:prose area:text severity:text standing:text remedies:list evidence:table command:table",
+    "note": "/ *:prose",
     "instead": "/ *:table",
     "mistaken-for": "/ *:prose",
     "tests": "hits:list near-misses:list /",
@@ -110,9 +112,11 @@ def compiled() -> Mapping[str, Any]:
     causes = {file.path.stem: file.cause() for file in files}
     rows = {name: Source(_ROOT / f"{name}.toml", shared.raw) for name in _TABLES}
     tables = {name: dumped(file.rows(_TABLES[name])) for name, file in rows.items()}
+    messages = {f"{e.msgctxt}\4{e.msgid}" if e.msgctxt else e.msgid: e.msgstr for e in polib.pofile(str(_CHINESE)) if e.translated()}
+    for file in files:
+        file.translated(causes[file.path.stem], messages)
     if problems := [*shared.problems, *(p for file in (*files, *rows.values()) for p in file.problems)]:
         raise ValueError("\n".join(problems))
-    messages = {f"{e.msgctxt}\4{e.msgid}" if e.msgctxt else e.msgid: e.msgstr for e in polib.pofile(str(_CHINESE)) if e.translated()}
     return {"causes": causes, "tables": tables, "zh_CN": messages}
 
 
@@ -138,10 +142,14 @@ class Source:
         """The sections of a cause, as `knowledge.cause` takes them."""
         raw = {section: self.raw.pop(section, {}) for section in _KEYS if section}
         made = self._section("", self.raw)
-        for section in ("instead", "mistaken-for", "tests"):
+        for section in ("note", "instead", "mistaken-for", "tests"):
             made[section] = self._section(section, raw[section]) if raw[section] else {}
         self._section("patterns", raw["patterns"])
         made["remedy"] = {id: self._section("remedy", values, f"remedy.{id}") for id, values in raw["remedy"].items()}
+        made["finding"] = {key: self._section("finding", values, f"finding.{key}") for key, values in raw["finding"].items()}
+        for key, finding in made["finding"].items():
+            ids = {*finding.get("remedies", ()), *finding.get("command", {})}
+            self._remedies(f"finding.{key}", "remedies", ids, made["remedy"])
         made["signature"] = [self._section("signature", values, nth=n) for n, values in enumerate(raw["signature"])]
         names: dict[str, tuple[int, ...]] = {}
         for n, signature in enumerate(made["signature"]):
@@ -182,13 +190,25 @@ class Source:
                 made[key] = self._made(kind, value, functools.partial(self._wrong, header, nth, key))
         return made
 
+    def translated(self, made: Mapping[str, Any], messages: Mapping[str, str]) -> None:
+        """Whether what judges find has its Chinese, with the same values."""
+        found = [
+            (f"finding.{key}", says, finding[says]) for key, finding in made["finding"].items() for says in ("says", "leads-to") if says in finding
+        ]
+        for header, key, english in [*found, *(("note", *note) for note in made["note"].items())]:
+            chinese = messages.get(f"{self.path.stem}\4{english}") or messages.get(english)
+            if chinese is None and any(text.strip() for text, *_ in string.Formatter().parse(english)):
+                self._wrong(header, 0, key, f"no Chinese of {english!r}")
+            elif chinese is not None and _values(chinese) != _values(english):
+                self._wrong(header, 0, key, f"other values in Chinese: {chinese!r}")
+
     def _signature(self, n: int, signature: Mapping[str, Any], remedies: Mapping[str, Any]) -> None:
         self._remedies("signature", "remedies", set(signature.get("remedies", ())), remedies, n)
         groups: set[str] = set()
         for key in ("pattern", "near", "then"):
             with contextlib.suppress(re.error):
                 groups |= re.compile(signature.get(key, ""), re.MULTILINE).groupindex.keys()
-        for name in {name for _, name, _, _ in string.Formatter().parse(signature.get("says", "")) if name} - groups:
+        for name in _values(signature.get("says", "")) - groups:
             self._wrong("signature", n, "says", f"no pattern captures {{{name}}}")
 
     def _remedies(self, header: str, key: str, ids: set[str], known: Mapping[str, Any], nth: int = 0) -> None:
@@ -219,3 +239,7 @@ class Source:
         found = re.compile(rf"^{re.escape(key)} =", re.MULTILINE).search(text, begin) if key else None
         line = text.count("\n", 0, found.start() if found else begin) + 1
         self.problems.append(f"{self.path}:{line}: {says}")
+
+
+def _values(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name}

@@ -23,6 +23,7 @@ from tests.hosts.part import GIB, MIB, Part, all_of, lay_out
 from tests.shell import HOSTILE, shape
 from tests.tables import for_each
 
+from unhang import data
 from unhang.facts import snapshot, snapshot_file
 from unhang.facts.host import Space
 from unhang.knowledge import catalogue
@@ -75,7 +76,9 @@ def usual(findings: Iterator[Finding | HostFinding]) -> dict[str, set[object]]:
 
 
 def makes_commands(cause):
-    return any(hasattr(import_module(judge.__module__), "command") for judge in (cause.in_run, cause.in_logs, cause.on_host) if judge)
+    judges = [judge.args[1] for judge in (cause.in_run, cause.in_logs, cause.on_host) if judge]
+    found = data.load()["causes"][cause.id]["finding"].values()
+    return any("command" in f for f in found) or any(hasattr(import_module(judge.__module__), "command") for judge in judges)
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,11 @@ Each cause is one file of TOML in `knowledge/causes`. What has to be judged by c
 
 from __future__ import annotations
 
+import contextlib
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unhang import data
@@ -16,6 +18,7 @@ from unhang.frames import LOADER, inside, place, user_frame
 from unhang.i18n import chinese
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
+from unhang.knowledge.judge import Found, HostView, NotRead, Words
 from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.logs import Hit, Role, Signature, Traceback
 from unhang.logs.log_facts import Exit, NcclSaid, Stack, Status, Timeout
@@ -162,10 +165,45 @@ class Cause:
         chosen = self.remedies if remedies is None else tuple(self.remedy(r) for r in remedies)
         return tuple(replace(r, command=commands.get(r.id, r.command)) for r in chosen) if commands else chosen
 
+    def told(self, found: Found) -> Finding:
+        """The finding that its key stands for, in the words of the cause's TOML."""
+        known, words = self._words(found)
+        return self.finding(
+            standing=found.standing or known["standing"],
+            says=words.text(known["says"]),
+            ranks=found.ranks,
+            hosts=found.hosts,
+            where=found.where,
+            **self._beside(found, known, words),
+        )
+
+    def told_of_host(self, found: Found) -> HostFinding:
+        known, words = self._words(found)
+        return self.host_finding(
+            area=known["area"],
+            severity=found.severity or known["severity"],
+            says=words.text(known["says"]),
+            leads_to=words.text(known["leads-to"]),
+            **self._beside(found, known, words),
+        )
+
+    def _words(self, found: Found) -> tuple[Mapping[str, Any], Words]:
+        findings = data.load()["causes"][self.id]["finding"]
+        known = findings[found.key]
+        return {**findings.get(known.get("like"), {}), **known}, Words(self.id, found.values)
+
+    def _beside(self, found: Found, known: Mapping[str, Any], words: Words) -> dict[str, Any]:
+        return {
+            "evidence": (*words.evidence(known.get("evidence", {})), *found.evidence),
+            "remedies": known.get("remedies") if found.remedies is None else found.remedies,
+            "commands": words.commands(known.get("command", {}), found.by),
+        }
+
     def of_hits(
         self,
         hits: Sequence[Hit],
         view: LogView | None = None,
+        found: Found | None = None,
         *,
         standing: Standing | None = None,
         says: Text | None = None,
@@ -175,10 +213,17 @@ class Cause:
     ) -> Finding | None:
         """What signatures alone say: the best hit speaks (`Signature.standing`, then one that blames ranks, then the order of `hits`); None without.
 
-        `says`, `standing` and `remedies` replace what the best hit's signature would give; `who` stands in front of it, for whoever printed it.
+        `says`, `standing` and `remedies`, or what `found` has of them, replace what the best hit's signature would give; `who` stands in front of it,
+        for whoever printed it.
         """
         if not hits:
             return None
+        if found is not None:
+            known, said = self._words(found)
+            says = said.text(known["says"]) if "says" in known else None
+            standing = found.standing or known.get("standing")
+            remedies = known.get("remedies") if found.remedies is None else tuple(found.remedies)
+            commands = said.commands(known.get("command", {}), found.by)
         ordered = sorted(hits, key=lambda h: (STANDINGS.index(h.signature.standing), "ranks" not in h.groups))
         best = ordered[0]
         alike = [h for h in hits if h.signature == best.signature]
@@ -227,14 +272,14 @@ class Cause:
 def cause(
     id: str,
     *,
-    in_run: Callable[[IncidentView], Finding | None] | None = None,
-    in_logs: Callable[[LogView], Finding | None] | None = None,
-    on_host: Callable[[Snapshot], Iterable[HostFinding]] | None = None,
+    in_run: Callable[[IncidentView], Found | Finding | None] | None = None,
+    in_logs: Callable[[LogView], Found | Finding | None] | None = None,
+    on_host: Callable[[Any], Iterable[Any]] | None = None,
     signatures: tuple[Signature, ...] = (),
 ) -> Cause:
     """The cause whose data is `knowledge/causes/ID.toml`, with what judges it. `signatures` follow those of the data."""
     known = data.load()["causes"][id]
-    return Cause(
+    made = Cause(
         id=id,
         role=known["role"],
         title=known["title"],
@@ -242,9 +287,6 @@ def cause(
         what=known["what"],
         why=known["why"],
         signatures=(*(_signature(s, known["role"]) for s in known["signature"]), *signatures),
-        in_run=in_run,
-        in_logs=in_logs,
-        on_host=on_host,
         remedies=tuple(Remedy(id=id, says_zh=chinese(r["says"]), **r) for id, r in known["remedy"].items()),
         instead=known["instead"],
         leads_to=known.get("leads-to", ()),
@@ -254,6 +296,20 @@ def cause(
         near_misses=known["tests"].get("near-misses", ()),
         explain={"en": known["explain"], "zh": chinese(known["explain"])},
     )
+    judges: Mapping[str, Any] = {"in_run": (_judged, in_run), "in_logs": (_judged, in_logs), "on_host": (_judged_host, on_host)}
+    bound: dict[str, Any] = {name: partial(ask, made, judge) for name, (ask, judge) in judges.items() if judge is not None}
+    return replace(made, **bound)
+
+
+def _judged(cause: Cause, judge: Callable[[Any], Found | Finding | None], view: object) -> Finding | None:
+    found = judge(view)
+    return cause.told(found) if isinstance(found, Found) else found
+
+
+def _judged_host(cause: Cause, judge: Callable[[HostView], Iterable[Any]], snapshot: Snapshot) -> Iterable[HostFinding]:
+    with contextlib.suppress(NotRead):
+        for found in judge(HostView(snapshot)):
+            yield cause.told_of_host(found) if isinstance(found, Found) else found
 
 
 def named(cause: str, name: str) -> tuple[Signature, ...]:

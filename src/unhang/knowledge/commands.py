@@ -56,7 +56,7 @@ def command(template: str, /, **values: object) -> Command | None:
     for literal, name, kind, _ in Formatter().parse(template):
         parts.append(literal)
         if name is not None and kind is not None:
-            word = _word(kind, values[name])
+            word = _word(kind, Formatter().get_field(name, (), values)[0])
             if word is None:
                 return None
             parts.append(word)

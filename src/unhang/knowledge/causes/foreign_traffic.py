@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.text import Text
+from unhang.knowledge.judge import Found
 from unhang.model import Finding
 
 if TYPE_CHECKING:
@@ -20,15 +20,7 @@ def _in_logs(view: LogView) -> Finding | None:
     for hit in hits:
         spoken = _protocol(hit)
         if spoken is not None:
-            return CAUSE.of_hits(
-                (hit, *(h for h in hits if h is not hit)),
-                view,
-                standing="established",
-                says=Text(
-                    f"an {spoken} client spoke to a port of NCCL: what it sent was read as a message of {hit.groups['received']} bytes",
-                    f"有 {spoken} 客户端连到了 NCCL 的端口：它发来的内容被当成了一条 {hit.groups['received']} 字节的消息",
-                ),
-            )
+            return CAUSE.of_hits((hit, *(h for h in hits if h is not hit)), view, Found("client", spoken=spoken, hit=hit))
     return CAUSE.of_hits(hits, view)
 
 

@@ -1,0 +1,219 @@
+"""What a judge yields: the key of a finding whose words, severity and remedies stand in the cause's TOML, and the values in them."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from unhang import data
+from unhang.i18n import chinese
+from unhang.knowledge.commands import Command, command
+from unhang.knowledge.text import AND, COMMA, THEN, Text, joined, ranks, same
+from unhang.model import Evidence, Severity, Standing
+
+if TYPE_CHECKING:
+    from unhang.facts.clock import Clock
+    from unhang.facts.container import Container, Kind
+    from unhang.facts.firewall import Firewall
+    from unhang.facts.gpu import Gpus
+    from unhang.facts.infiniband import Infiniband
+    from unhang.facts.kernel_log import Event, KernelLog
+    from unhang.facts.libraries import Libraries
+    from unhang.facts.limits import Limits
+    from unhang.facts.memory import Memory
+    from unhang.facts.names import Names
+    from unhang.facts.network import Network
+    from unhang.facts.numa import Numa
+    from unhang.facts.pcie import Pcie
+    from unhang.facts.ports import Ports
+    from unhang.facts.python_env import PythonEnv
+    from unhang.facts.shm import Shm
+    from unhang.facts.snapshot import Snapshot
+    from unhang.facts.speed import Speed
+    from unhang.facts.storage import Storage
+    from unhang.facts.subject import Subject
+    from unhang.facts.variables import Variables
+
+T = TypeVar("T")
+
+
+class Found:
+    """One finding: `key` names the [finding.KEY] of the cause's TOML, `values` are what its sentences, evidence and commands name.
+
+    What is given here takes the place of what stands there; `evidence` is put behind it. Templates reach into values ({port.rate}) and may say how
+    they are shown ({size:size}, see `_FORMS`). The value of {why:note} is the key of a [note], several, or nothing.
+    `by` chooses among commands that are a table, `each` are those whose evidence is told one by one.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        /,
+        *,
+        ranks: Iterable[int] = (),
+        hosts: Iterable[str] = (),
+        where: str | None = None,
+        evidence: Iterable[Evidence] = (),
+        remedies: Sequence[str] | None = None,
+        severity: Severity | None = None,
+        standing: Standing | None = None,
+        by: str = "",
+        **values: Any,
+    ) -> None:
+        self.ranks, self.hosts, self.where = tuple(ranks), tuple(hosts), where
+        self.key, self.by, self.values = key, by, {"ranks": self.ranks, "hosts": self.hosts, **values}
+        self.evidence, self.remedies, self.severity, self.standing = tuple(evidence), remedies, severity, standing
+
+
+class NotRead(AttributeError):
+    """The subject was not read, so there is nothing to judge."""
+
+
+class HostView:
+    """A machine: each subject of its snapshot is an attribute. Who asks for one that was not read judges no further (`getattr` has a default)."""
+
+    clock: Clock
+    container: Container
+    firewall: Firewall
+    gpu: Gpus
+    infiniband: Infiniband
+    kernel: KernelLog
+    libraries: Libraries
+    limits: Limits
+    memory: Memory
+    names: Names
+    network: Network
+    numa: Numa
+    pcie: Pcie
+    ports: Ports
+    python_env: PythonEnv
+    shm: Shm
+    speed: Speed
+    storage: Storage
+    variables: Variables
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def get(self, subject: Subject[T]) -> T | None:
+        return self.snapshot.get(subject)
+
+    def __getattr__(self, subject: str) -> Any:
+        if subject not in HostView.__annotations__:
+            raise AttributeError(subject)
+        part = self.snapshot.parts.get(subject)
+        if part is None or part.facts is None:
+            raise NotRead(subject)
+        return part.facts
+
+    @property
+    def kind(self) -> Kind:
+        """What remedies are told for: docker, slurm, bare, ..."""
+        from unhang.facts import container
+
+        return container.kind(self.snapshot)
+
+    @property
+    def several(self) -> bool:
+        """Whether something says that the job runs on more hosts than this."""
+        from unhang.facts import network
+
+        return network.several_hosts(self.snapshot)
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What the kernel log tells; nothing where it was not read."""
+        log = getattr(self, "kernel", None)
+        return log.events if log is not None else ()
+
+
+def _of_events(name: str) -> Callable[[Any], Text]:
+    def told(event: Any) -> Text:
+        from unhang.facts import kernel_log
+
+        asked = event.last_age_s if name == "ago" else event
+        return Text(getattr(kernel_log, name)(asked), getattr(kernel_log, f"{name}_zh")(asked))
+
+    return told
+
+
+def _size(count: float) -> str:
+    from unhang.facts.units import size
+
+    return size(count)
+
+
+def _label(found: Any) -> str:
+    from unhang.facts import gpu
+
+    return gpu.label(found)
+
+
+def _gpus(found: Iterable[Any]) -> Text:
+    from unhang.facts import gpu
+
+    return gpu.named(g.index for g in found)
+
+
+def _list(between: Text) -> Callable[[Iterable[Any]], Text]:
+    return lambda found: joined((one if isinstance(one, Text) else same(str(one)) for one in found), between)
+
+
+# How a template may have a value shown.
+_FORMS: Mapping[str, Callable[[Any], Text | str]] = {
+    "size": _size,
+    "ranks": ranks,
+    "times": _of_events("times"),
+    "ago": _of_events("ago"),
+    "label": _label,
+    "gpus": _gpus,
+    "list": _list(same(", ")),
+    "comma": _list(COMMA),
+    "and": _list(AND),
+    "then": _list(THEN),
+    "repr": repr,
+}
+
+
+class Words(string.Formatter):
+    """The sentences of one cause, with values in them."""
+
+    def __init__(self, cause: str, values: Mapping[str, Any]) -> None:
+        self.cause, self.values, self.language = cause, values, "en"
+        self.known = data.load()["causes"][cause]
+
+    def text(self, english: str, values: Mapping[str, Any] | None = None) -> Text:
+        sides = []
+        for self.language in ("en", "zh"):
+            sides.append(self.vformat(self._translated(english), (), values or self.values))
+        self.language = "en"
+        return Text(*sides)
+
+    def _translated(self, english: str) -> str:
+        return english if self.language == "en" else chinese(english, self.cause) or chinese(english) or english
+
+    def format_field(self, value: Any, form: str) -> str:
+        if form == "note":
+            return "".join(self.vformat(self._translated(self.known["note"][key]), (), self.values) for key in _keys(value))
+        if "|" in form:
+            return form.split("|")[(value if isinstance(value, int) else len(value)) != 1]
+        if form in _FORMS:
+            value, form = _FORMS[form](value), ""
+        return value.of(self.language) if isinstance(value, Text) else format(value, form)
+
+    def evidence(self, templates: Mapping[str, str]) -> Iterable[Evidence]:
+        for source, text in templates.items():
+            for each in self.values.get("each", ()) if "{each" in source + text else (None,):
+                values = {**self.values, "each": each}
+                said = self.text(text, values)
+                yield Evidence(source=self.vformat(source, (), values), text=said.en, text_zh=said.zh if said.zh != said.en else "")
+
+    def commands(self, templates: Mapping[str, Any], by: str) -> dict[str, Command | None]:
+        """Of a table the one that `by` names, else "else"."""
+        chosen = {id: t if isinstance(t, str) else t.get(by, t.get("else")) for id, t in templates.items()}
+        return {id: command(t, **self.values) for id, t in chosen.items() if t is not None}
+
+
+def _keys(value: Any) -> Iterable[str]:
+    return (value,) if isinstance(value, str) and value else value or ()
