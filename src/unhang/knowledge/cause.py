@@ -115,7 +115,7 @@ class Cause:
         *,
         standing: Standing,
         says: Text,
-        remedies: tuple[str, ...] | None = None,
+        remedies: Sequence[str | Remedy] | None = None,
         ranks: tuple[int, ...] = (),
         hosts: tuple[str, ...] = (),
         where: str | None = None,
@@ -144,7 +144,7 @@ class Cause:
         severity: Severity,
         says: Text,
         leads_to: Text,
-        remedies: tuple[str, ...] | None = None,
+        remedies: Sequence[str | Remedy] | None = None,
         evidence: tuple[Evidence, ...] = (),
         commands: Mapping[str, Command | None] | None = None,
     ) -> HostFinding:
@@ -161,8 +161,8 @@ class Cause:
             leads_to_zh=leads_to.zh,
         )
 
-    def _chosen(self, remedies: tuple[str, ...] | None, commands: Mapping[str, Command | None] | None) -> tuple[Remedy, ...]:
-        chosen = self.remedies if remedies is None else tuple(self.remedy(r) for r in remedies)
+    def _chosen(self, remedies: Sequence[str | Remedy] | None, commands: Mapping[str, Command | None] | None) -> tuple[Remedy, ...]:
+        chosen = self.remedies if remedies is None else tuple(r if isinstance(r, Remedy) else self.remedy(r) for r in remedies)
         return tuple(replace(r, command=commands.get(r.id, r.command)) for r in chosen) if commands else chosen
 
     def told(self, found: Found) -> Finding:
@@ -196,7 +196,7 @@ class Cause:
         return {
             "evidence": (*words.evidence(known.get("evidence", {})), *found.evidence),
             "remedies": known.get("remedies") if found.remedies is None else found.remedies,
-            "commands": words.commands(known.get("command", {}), found.by),
+            "commands": words.commands(known.get("command", {}), found),
         }
 
     def of_hits(
@@ -208,7 +208,7 @@ class Cause:
         standing: Standing | None = None,
         says: Text | None = None,
         who: Text = _WHO,
-        remedies: tuple[str, ...] | None = None,
+        remedies: Sequence[str | Remedy] | None = None,
         commands: Mapping[str, Command | None] | None = None,
     ) -> Finding | None:
         """What signatures alone say: the best hit speaks (`Signature.standing`, then one that blames ranks, then the order of `hits`); None without.
@@ -223,7 +223,7 @@ class Cause:
             says = said.text(known["says"]) if "says" in known else None
             standing = found.standing or known.get("standing")
             remedies = known.get("remedies") if found.remedies is None else tuple(found.remedies)
-            commands = said.commands(known.get("command", {}), found.by)
+            commands = said.commands(known.get("command", {}), found)
         ordered = sorted(hits, key=lambda h: (STANDINGS.index(h.signature.standing), "ranks" not in h.groups))
         best = ordered[0]
         alike = [h for h in hits if h.signature == best.signature]
@@ -274,7 +274,7 @@ def cause(
     *,
     in_run: Callable[[IncidentView], Found | Finding | None] | None = None,
     in_logs: Callable[[LogView], Found | Finding | None] | None = None,
-    on_host: Callable[[Any], Iterable[Any]] | None = None,
+    on_host: Callable[[HostView], Iterable[Found]] | None = None,
     signatures: tuple[Signature, ...] = (),
 ) -> Cause:
     """The cause whose data is `knowledge/causes/ID.toml`, with what judges it. `signatures` follow those of the data."""
@@ -306,10 +306,10 @@ def _judged(cause: Cause, judge: Callable[[Any], Found | Finding | None], view: 
     return cause.told(found) if isinstance(found, Found) else found
 
 
-def _judged_host(cause: Cause, judge: Callable[[HostView], Iterable[Any]], snapshot: Snapshot) -> Iterable[HostFinding]:
+def _judged_host(cause: Cause, judge: Callable[[HostView], Iterable[Found]], snapshot: Snapshot) -> Iterable[HostFinding]:
     with contextlib.suppress(NotRead):
         for found in judge(HostView(snapshot)):
-            yield cause.told_of_host(found) if isinstance(found, Found) else found
+            yield cause.told_of_host(found)
 
 
 def named(cause: str, name: str) -> tuple[Signature, ...]:

@@ -10,7 +10,7 @@ from unhang import data
 from unhang.i18n import chinese
 from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import AND, COMMA, THEN, Text, joined, ranks, same
-from unhang.model import Evidence, Severity, Standing
+from unhang.model import Evidence, Remedy, Severity, Standing
 
 if TYPE_CHECKING:
     from unhang.facts.clock import Clock
@@ -42,7 +42,8 @@ class Found:
     """One finding: `key` names the [finding.KEY] of the cause's TOML, `values` are what its sentences, evidence and commands name.
 
     What is given here takes the place of what stands there; `evidence` is put behind it. Templates reach into values ({port.rate}) and may say how
-    they are shown ({size:size}, see `_FORMS`). The value of {why:note} is the key of a [note], several, or nothing.
+    they are shown ({size:size}, see `_FORMS`). The value of {why:note} is the key of a [note], several, or nothing;
+    of {why:known} it may be no such key, and is then shown itself.
     `by` chooses among commands that are a table, `each` are those whose evidence is told one by one.
     """
 
@@ -55,14 +56,16 @@ class Found:
         hosts: Iterable[str] = (),
         where: str | None = None,
         evidence: Iterable[Evidence] = (),
-        remedies: Sequence[str] | None = None,
+        remedies: Sequence[str | Remedy] | None = None,
         severity: Severity | None = None,
         standing: Standing | None = None,
         by: str = "",
+        commands: Mapping[str, Command | None] | None = None,
         **values: Any,
     ) -> None:
         self.ranks, self.hosts, self.where = tuple(ranks), tuple(hosts), where
         self.key, self.by, self.values = key, by, {"ranks": self.ranks, "hosts": self.hosts, **values}
+        self.commands = commands or {}
         self.evidence, self.remedies, self.severity, self.standing = tuple(evidence), remedies, severity, standing
 
 
@@ -173,6 +176,8 @@ _FORMS: Mapping[str, Callable[[Any], Text | str]] = {
     "and": _list(AND),
     "then": _list(THEN),
     "repr": repr,
+    "count": lambda found: str(len(found)),
+    "unlimited": lambda limit: "unlimited" if limit is None else str(limit),
 }
 
 
@@ -194,6 +199,8 @@ class Words(string.Formatter):
         return english if self.language == "en" else chinese(english, self.cause) or chinese(english) or english
 
     def format_field(self, value: Any, form: str) -> str:
+        if form == "known":
+            form = "note" if value in self.known["note"] else ""
         if form == "note":
             return "".join(self.vformat(self._translated(self.known["note"][key]), (), self.values) for key in _keys(value))
         if "|" in form:
@@ -209,10 +216,10 @@ class Words(string.Formatter):
                 said = self.text(text, values)
                 yield Evidence(source=self.vformat(source, (), values), text=said.en, text_zh=said.zh if said.zh != said.en else "")
 
-    def commands(self, templates: Mapping[str, Any], by: str) -> dict[str, Command | None]:
+    def commands(self, templates: Mapping[str, Any], found: Found) -> dict[str, Command | None]:
         """Of a table the one that `by` names, else "else"."""
-        chosen = {id: t if isinstance(t, str) else t.get(by, t.get("else")) for id, t in templates.items()}
-        return {id: command(t, **self.values) for id, t in chosen.items() if t is not None}
+        chosen = {id: t if isinstance(t, str) else t.get(found.by, t.get("else")) for id, t in templates.items()}
+        return {id: command(t, **self.values) for id, t in chosen.items() if t is not None} | {**found.commands}
 
 
 def _keys(value: Any) -> Iterable[str]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import Text
-from unhang.model import Evidence, Finding, HostFinding
-
-if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
+from unhang.model import Evidence, Finding
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -33,30 +30,22 @@ def _in_logs(view: LogView) -> Finding | None:
     )
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import libraries
 
-    seen, gpus = host.get(libraries.SUBJECT), libraries.usable_gpus(host)
+    seen, gpus = host.get(libraries.SUBJECT), libraries.usable_gpus(host.snapshot)
     if seen is None or not gpus:
         return
     torch = seen.torch
     version = Evidence(source=f"{torch.path}/version.py", text=f"{torch.version}, cuda = {torch.cuda}")
     if torch.cuda is None:
-        kind = (
-            Text(f"was built for ROCm {torch.hip}", f"是 ROCm {torch.hip} 版") if torch.hip else Text("is a build without CUDA", "是不含 CUDA 的版本")
-        )
-        yield CAUSE.host_finding(
-            area="libraries",
-            severity="warning",
-            says=Text("torch {version} {kind}, and this machine has {n} {gpu}", "torch {version} {kind}，而本机有 {n} 块 {gpu}").fill(
-                version=torch.version, kind=kind, n=len(gpus), gpu=gpus[0].name or "NVIDIA GPU"
-            ),
-            leads_to=Text(
-                "torch.cuda.is_available() is False: the training goes over CPUs, or NCCL is not there",
-                "torch.cuda.is_available() 为 False：训练走 CPU，或没有 NCCL",
-            ),
+        yield Found(
+            "wrong-build",
             evidence=(version,),
-            remedies=("torch-for-this-gpu",),
+            torch=torch,
+            kind="was-built-for-rocm" if torch.hip else "is-a-build-without",
+            n=len(gpus),
+            gpu=gpus[0].name or "NVIDIA GPU",
         )
     lacking = {
         c: g
@@ -64,19 +53,12 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         if (c := g.compute_capability) and re.fullmatch(r"[0-9]+\.[0-9]+", c) and torch.architectures and not _runs(c, torch.architectures)
     }
     for capability, card in lacking.items():
-        yield CAUSE.host_finding(
-            area="libraries",
-            severity="error",
-            says=Text(
-                "torch {version} holds no code for {gpu} (compute capability {capability})",
-                "torch {version} 不含 {gpu} 的代码（compute capability {capability}）",
-            ).fill(version=torch.version, gpu=card.name or Text("this GPU", "这种 GPU"), capability=capability),
-            leads_to=Text(
-                "the first operation on the GPU fails: no kernel image is available for execution on the device",
-                "GPU 上的第一个操作就失败：no kernel image is available for execution on the device",
-            ),
+        yield Found(
+            "no-code",
             evidence=(version, Evidence(source=f"{torch.path}/lib/libtorch_python.so", text=" ".join(torch.architectures or ()))),
-            remedies=("torch-for-this-gpu",),
+            torch=torch,
+            gpu=card.name or "this-gpu",
+            capability=capability,
         )
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import starting, text, words
 from unhang.knowledge.caught_exceptions import passed_over
 from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit, Traceback
     from unhang.records.incident_view import IncidentView
 
@@ -109,14 +109,11 @@ def _refuses(back: Traceback) -> bool:
     return checks and back.type.rpartition(".")[2].endswith(_REFUSALS)
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     """Variables whose values no program takes, that contradict one another or the host, or that cost more than they give."""
-    from unhang.facts import variables
     from unhang.variables.examine import nothing_to_scan, of_environment
 
-    seen = host.get(variables.SUBJECT)
-    if seen is None:
-        return
+    seen = host.variables
     # The variables that other areas, where they were looked at, hold against the host by the same rules.
     from unhang.facts import gpu, infiniband, network
 
@@ -133,22 +130,14 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             of_host = said.kind == "host" and one.name not in told
             if not (contradicts or of_host or said.kind in ("value", "effect")) or said.severity == "note":
                 continue
-            yield CAUSE.host_finding(
-                area="variables",
-                # Platforms that count hosts there are healthy otherwise.
+            yield Found(
+                "bad-value",
                 severity="note" if one.name == "WORLD_SIZE" else said.severity,
-                says=Text(f"{one.name}{value}: {said.says.en}", f"{one.name}{value}：{said.says.zh}"),
-                leads_to=(
-                    Text("programs that start from here are run so", "从这里启动的程序都会这样运行")
-                    if said.kind == "effect" and said.severity == "warning"
-                    else Text(
-                        "programs that start from here fail, wait for one another, or go on with another setting than was meant",
-                        "从这里启动的程序会失败、互相等待，或以并非本意的设置继续运行",
-                    )
-                ),
                 evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
-                remedies=("correct-variable",),
-                commands={"correct-variable": command("unset {name:variable}", name=one.name)},
+                one=one,
+                value=value,
+                said=said,
+                leads="programs-that-start-from" if said.kind == "effect" and said.severity == "warning" else "programs-that-start-from-2",
             )
 
 

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Command, LogView, cause, command
+from unhang.knowledge.cause import LogView, cause, command
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import Text
-from unhang.model import Evidence, Finding, HostFinding, Severity
+from unhang.model import Finding, Severity
 
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit
-
-_AGAIN: Mapping[str, Command | None] = MappingProxyType(
-    {
-        "podman": command("podman restart CONTAINER"),
-        "kubernetes": command("kubectl delete pod POD"),
-        "apptainer": command("apptainer exec --nv IMAGE nvidia-smi -L"),
-    }
-)
 
 
 # A log that ends so soon behind a line of somebody who still asks Ray for more: nothing more came, as it seems.
@@ -75,56 +66,37 @@ def _hung_at_a_barrier(view: LogView) -> bool:
     return len({i.rank for i in view.nccl.inits if not i.completed}) > 1
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import container, gpu
+def _on_host(host: HostView) -> Iterable[Found]:
 
-    seen = host.get(gpu.SUBJECT)
-    if seen is None:
-        return
+    seen = host.gpu
     yield from _visible(seen)
-    kind = container.kind(host)
+    kind = host.kind
     confined = kind not in ("bare", "slurm", "systemd", "wsl")
-    around = host.get(container.SUBJECT)
+    around = getattr(host, "container", None)
     closed = [d.path for d in around.devices if d.path.startswith("/dev/nvidia") and not d.usable] if around is not None else []
     # In a container those are the container's own affair (container-capability).
     closed = [path for path in closed if not confined and re.fullmatch(r"/dev/nvidia(?:ctl|-uvm|\d+)", path)]
     if closed:
-        yield CAUSE.host_finding(
-            area="gpu",
-            severity="error",
-            says=Text("{paths} may not be opened by this user", "当前用户无权打开 {paths}").fill(paths=", ".join(closed[:4])),
-            leads_to=Text("CUDA finds no GPU, or does not start", "CUDA 找不到 GPU，或无法启动"),
-            evidence=(Evidence(source="/dev", text=f"no right to read and write {', '.join(closed[:4])}"),),
-            remedies=("device-files",),
-        )
+        yield Found("not-permitted", closed=closed[:4])
     # The device control group refuses what the file's own rights allow.
     if confined and seen.driver and seen.nvml_error in ("Unknown Error", "Insufficient Permissions"):
-        yield CAUSE.host_finding(
-            area="gpu",
-            severity="error",
-            says=Text(f"the container has lost its GPUs: NVML says {seen.nvml_error}", f"容器已经失去 GPU：NVML 报告 {seen.nvml_error}"),
-            leads_to=Text("CUDA does not start in new processes; those that run go on", "新进程里 CUDA 无法启动；已在运行的不受影响"),
-            evidence=(Evidence(source="NVML", text=seen.nvml_error),),
-            remedies=("start-the-container-again",),
-            commands={"start-the-container-again": _AGAIN[kind]} if kind in _AGAIN else None,
-        )
+        yield Found("lost-gpus", by=kind, seen=seen)
 
 
-def _visible(seen: Gpus) -> Iterable[HostFinding]:
+def _visible(seen: Gpus) -> Iterable[Found]:
     """CUDA takes the GPUs of CUDA_VISIBLE_DEVICES up to the first that does not exist."""
     if seen.visible is None or seen.nvml_error is not None or not seen.gpus:
         return
     number = len(seen.gpus)
 
-    def found(says: Text, leads_to: Text, severity: Severity) -> HostFinding:
-        return CAUSE.host_finding(
-            area="gpu",
+    def found(says: Text, leads_to: Text, severity: Severity) -> Found:
+        return Found(
+            "visible",
             severity=severity,
-            says=Text(f"CUDA_VISIBLE_DEVICES={seen.visible}: ", f"CUDA_VISIBLE_DEVICES={seen.visible}：") + says,
-            leads_to=leads_to,
-            evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
             remedies=("visible-before-start",) if severity != "note" else ("numbers-not-uuids",),
-            commands={"visible-before-start": command("unset CUDA_VISIBLE_DEVICES")},
+            seen=seen,
+            says=says,
+            leads_to=leads_to,
         )
 
     named = [n.strip() for n in seen.visible.split(",") if n.strip()]

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.knowledge.judge import Found, HostView
+from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.names import Names
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit
 
 # Lines that also stand in runs that work: they count only where ranks did not meet.
@@ -71,135 +70,76 @@ def _unmet(view: LogView) -> bool:
 # Nothing, or what a terminal and a shell print where somebody ends it.
 _BY_HAND = lazily(r"\s*(?:$|\^C|(?:.{1,200}: line \d{1,9}: +\d{1,9} )?Terminated\b)")
 _ENDED = ("launcher-teardown", "ended-by-scheduler", "host-oom-or-killed")
-_OWN_NAME = r"sudo sed -i '/^127\.0\.1\.1/d' /etc/hosts; echo '{address:host} {name:host}' | sudo tee -a /etc/hosts"
 _CONTAINERS = ("docker", "podman", "kubernetes", "container")
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import container, names, network
+def _on_host(host: HostView) -> Iterable[Found]:
+    from unhang.facts import network
 
-    seen = host.get(names.SUBJECT)
-    if seen is None:
-        return
-    several, kind = network.several_hosts(host), container.kind(host)
-    net = host.get(network.SUBJECT)
+    seen = host.names
+    several, kind = host.several, host.kind
+    net = getattr(host, "network", None)
     way = network.uplink(net) if net is not None else None
     real = next((a.partition("/")[0] for a in way.addresses), "ADDRESS") if way is not None else "ADDRESS"
-    commands = {
-        "own-name": command(_OWN_NAME, address=real, name=seen.host_name),
-        "hosts-file": command("docker run --add-host {name:host}:{address:host} ...", name=seen.host_name, address=real),
-        "gloo-interface": command("export GLOO_SOCKET_IFNAME={way:interface}", way=way.name if way is not None else "NAME"),
-        "name-or-address": command("torchrun --local-addr {address:host} ...", address=real),
-    }
     repair = ("hosts-file" if kind in _CONTAINERS else "own-name", "gloo-interface", "name-or-address")
-    own, told = seen.own.addresses, _own_trouble(seen)
+    own, (told, shown) = seen.own.addresses, _own_trouble(seen)
     if told:
         lines = [h for h in seen.hosts_lines if seen.host_name in h.names]
         evidence = tuple(Evidence(source="/etc/hosts", line=h.line, text=f"{h.address} {' '.join(h.names)}") for h in lines[:2])
-        yield CAUSE.host_finding(
-            area="names",
+        yield Found(
+            "own-name",
             severity="warning" if several else "note",
-            says=Text("this host's own name {name} {told}", "本机自己的名字 {name} {told}").fill(name=seen.host_name, told=told),
-            leads_to=Text(
-                "with several hosts Gloo listens where none of them reaches it, and torchrun announces that name to them; one host alone works",
-                "多台主机时 Gloo 监听在其他主机到不了的地方，torchrun 还把这个名字告诉它们；单台主机可以工作",
-            ),
-            evidence=evidence or (Evidence(source=f"getent ahosts {seen.host_name}", text=", ".join(own) if own else seen.own.error),),
             remedies=repair,
-            commands=commands,
+            evidence=evidence or (Evidence(source=f"getent ahosts {seen.host_name}", text=", ".join(own) if own else seen.own.error),),
+            seen=seen,
+            told=told,
+            shown=shown,
+            real=real,
+            way=way.name if way is not None else "NAME",
         )
     yield from _master(seen, several, kind)
     slow = max((a for a in (seen.own, seen.master) if a is not None and a.took_s is not None), key=lambda a: a.took_s or 0, default=None)
     if slow is not None and slow.addresses is not None and (slow.took_s or 0) >= 1:
-        yield CAUSE.host_finding(
-            area="names",
-            severity="warning",
-            says=Text(f"looking up {slow.name} took {slow.took_s:g} s", f"解析 {slow.name} 用了 {slow.took_s:g} 秒"),
-            leads_to=Text(
-                "each rank looks names up several times while it starts: the rendezvous times out on large jobs",
-                "每个 rank 启动时多次解析主机名：大作业的 rendezvous 会超时",
-            ),
-            evidence=(Evidence(source="/etc/resolv.conf", text=", ".join(seen.dns_servers) or "no nameserver"),),
-            remedies=("ask-each-host", "name-or-address"),
-            commands={"ask-each-host": command("time getent ahosts {name:host}; cat /etc/resolv.conf /etc/nsswitch.conf", name=slow.name)},
-        )
+        yield Found("slow-lookup", slow=slow, servers=", ".join(seen.dns_servers) or "no nameserver")
 
 
-def _own_trouble(seen: Names) -> Text:
-    """What is wrong with this host's own name; Gloo takes the first address that is one of this host."""
+def _own_trouble(seen: Names) -> tuple[str, Sequence[str]]:
+    """What is wrong with this host's own name, and the addresses; Gloo takes the first address that is one of this host."""
     from unhang.facts import job
 
     own, here = seen.own.addresses, seen.own_addresses
     if own is None:
-        return Text("does not resolve ({error})", "无法解析（{error}）").fill(error=seen.own.error) if seen.own.error else NOTHING
+        return "unresolved" if seen.own.error else "", []
     usable = [a for a in own if here is None or a in here or job.is_loopback(a)]
     if not usable:
-        return Text("resolves to {found}, no address of this host", "解析为 {found}，不是本机的地址").fill(found=", ".join(own[:3]))
-    return Text("resolves to {it}, the loopback", "解析为回环地址 {it}").fill(it=usable[0]) if job.is_loopback(usable[0]) else NOTHING
+        return "foreign", own[:3]
+    return "loopback" if job.is_loopback(usable[0]) else "", usable[:1]
 
 
-def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
+def _master(seen: Names, several: bool, kind: str) -> Iterable[Found]:
     from unhang.facts import job, names
 
     master, here = seen.master, seen.own_addresses
     if master is None:
         return
-    evidence = (Evidence(source="the environment", text=f"MASTER_ADDR={master.name}"),)
     late = master.error.startswith("no answer")
     if master.addresses is None:
         if master.error:
-            yield CAUSE.host_finding(
-                area="names",
-                severity="error",
-                says=Text("MASTER_ADDR={name} does not resolve: {error}", "MASTER_ADDR={name} 无法解析：{error}").fill(
-                    name=master.name, error=names.error(master)
-                ),
-                leads_to=Text("no rank of this host reaches the store", "本机的 rank 都连不上 store")
-                if not late
-                else Text("the rendezvous waits for the name server, longer than its own timeout", "rendezvous 等待域名服务器的时间超过自身的超时"),
-                evidence=evidence,
+            yield Found(
+                "master-unknown",
                 remedies=(*(("kubernetes-service",) if kind == "kubernetes" else ()), "ask-each-host", "name-or-address"),
-                commands={
-                    "ask-each-host": command("getent ahosts {name:host}; cat /etc/resolv.conf", name=master.name),
-                    "name-or-address": command("export MASTER_ADDR=ADDRESS"),
-                },
+                master=master,
+                error=names.error(master),
+                leads="not-reached" if not late else "waits",
             )
         return
     loopback = all(job.is_loopback(a) for a in master.addresses)
     said = ", ".join(master.addresses[:3])
     # Kubernetes operators give the first pod MASTER_ADDR=localhost, and the others its name.
     if loopback and (seen.job.hosts or 1) > 1 and not seen.job.first:
-        yield CAUSE.host_finding(
-            area="names",
-            severity="error",
-            says=Text(
-                f"MASTER_ADDR={master.name} is this very host ({said}), and the job has {seen.job.hosts} hosts",
-                f"MASTER_ADDR={master.name} 就是本机（{said}），而作业有 {seen.job.hosts} 台主机",
-            ),
-            leads_to=Text(
-                "every host waits for the others at its own loopback until the rendezvous times out",
-                "每台主机都在自己的回环地址上等别人，直到 rendezvous 超时",
-            ),
-            evidence=evidence,
-            remedies=("name-or-address",),
-            commands={"name-or-address": command("export MASTER_ADDR=ADDRESS_OF_THE_FIRST_HOST")},
-        )
+        yield Found("master-is-loopback", master=master, said=said, seen=seen)
     elif not loopback and seen.job.first and here and not any(a in here for a in master.addresses):
-        yield CAUSE.host_finding(
-            area="names",
-            severity="warning",
-            says=Text(
-                f"rank 0 runs here, and MASTER_ADDR={master.name} ({said}) is no address of this host",
-                f"rank 0 在本机运行，而 MASTER_ADDR={master.name}（{said}）不是本机的地址",
-            ),
-            leads_to=Text(
-                "the store listens here while everybody asks for it there (right only where that address is forwarded to this host)",
-                "store 在这里监听，大家却到那里去找（只有那个地址转发到本机时才正确）",
-            ),
-            evidence=evidence,
-            remedies=("name-or-address",),
-            commands={"name-or-address": command("export MASTER_ADDR={address:host}", address=_best(here))},
-        )
+        yield Found("master-elsewhere", master=master, said=said, best=_best(here))
 
 
 def _best(addresses: Sequence[str]) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Command, LogView, cause, command
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, ranks, same
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.model import Finding
 from unhang.patterns import lazily
-
-if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
 
 _RELEASE = lazily(r"(\d+)\.(\d+)\.(\d+)")
 # What torch 2.15 pins, whose nccl2 takes the global rank modulo the number of GPUs where the script names no device (NCCLBootstrap.cpp).
@@ -66,26 +63,15 @@ def _bus_id(device: str) -> str:
     return (f"{domain:04x}:" if domain else "") + f"{bus:02x}:{slot:02x}.{function:x}"
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import gpu
+def _on_host(host: HostView) -> Iterable[Found]:
 
-    seen = host.get(gpu.SUBJECT)
-    if seen is None or seen.visible is None:
+    seen = host.gpu
+    if seen.visible is None:
         return
     named = [n.strip() for n in seen.visible.split(",") if n.strip()]
     twice = sorted({n for n in named if named.count(n) > 1})
     if twice:
-        yield CAUSE.host_finding(
-            area="gpu",
-            severity="error",
-            says=Text("CUDA_VISIBLE_DEVICES={value} names {twice} more than once", "CUDA_VISIBLE_DEVICES={value} 中 {twice} 出现了不止一次").fill(
-                value=seen.visible, twice=", ".join(twice)
-            ),
-            leads_to=Text("CUDA then shows no GPU at all", "CUDA 于是一个 GPU 也看不到"),
-            evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
-            remedies=("one-rank-per-gpu",),
-            commands={"one-rank-per-gpu": command("export CUDA_VISIBLE_DEVICES={gpus:name,}", gpus=dict.fromkeys(named))},
-        )
+        yield Found("visible-twice", seen=seen, twice=twice, once=dict.fromkeys(named))
 
 
 CAUSE = cause("duplicate-gpu", in_logs=_in_logs, on_host=_on_host)

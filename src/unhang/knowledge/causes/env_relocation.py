@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Command, cause, command
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import NOTHING, Text, joined, same
-from unhang.model import Evidence, HostFinding
 
 if TYPE_CHECKING:
     from unhang.facts.python_env import Environment, Script
-    from unhang.facts.snapshot import Snapshot
 
 _FAULTS = {
     "gone": Text("an interpreter that is not there", "一个不存在的解释器"),
@@ -27,12 +26,9 @@ _TORCHRUN = "{python:program} -m torch.distributed.run ARGS train.py"
 _NAME = "[:alnum:]._-"
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import python_env
+def _on_host(host: HostView) -> Iterable[Found]:
 
-    seen = host.get(python_env.SUBJECT)
-    if seen is None:
-        return
+    seen = host.python_env
     for env in seen.environments:
         yield from _interpreter(env)
         yield from _scripts(env)
@@ -44,33 +40,12 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     for p in seen.programs:
         if p.name not in LAUNCHERS or p.fault is None or (p.name, p.interpreter) in inside or p.dead_links:
             continue
-        yield CAUSE.host_finding(
-            area="python_env",
-            severity="error",
-            says=Text(
-                "{name} on the PATH is {path}, which begins with {what}: {interpreter}", "PATH 上的 {name} 是 {path}，它以{what}开头：{interpreter}"
-            ).fill(name=p.name, path=p.path, what=_FAULTS[p.fault], interpreter=str(p.interpreter)),
-            leads_to=Text(f"{p.name} does not start", f"{p.name} 无法启动"),
-            evidence=(Evidence(source=p.path, text=f"#!{p.interpreter}"),),
-            remedies=("through-the-interpreter",),
-            commands={"through-the-interpreter": command(_TORCHRUN, python=seen.training.python)} if p.name == "torchrun" else None,
-        )
+        yield Found("bad-launcher", by="torchrun" if p.name == "torchrun" else "", p=p, what=_FAULTS[p.fault], seen=seen)
     if seen.python_home_wrong:
-        yield CAUSE.host_finding(
-            area="python_env",
-            severity="error",
-            says=Text(
-                f"PYTHONHOME is {seen.python_home}, which holds no standard library of Python {seen.training.version}",
-                f"PYTHONHOME 为 {seen.python_home}，其中没有 Python {seen.training.version} 的标准库",
-            ),
-            leads_to=Text("Python does not start: No module named 'encodings'", "Python 无法启动：No module named 'encodings'"),
-            evidence=(Evidence(source="the environment", text=f"PYTHONHOME={seen.python_home}"),),
-            remedies=("no-pythonhome",),
-            commands={"no-pythonhome": command("env -u PYTHONHOME {python:program} -c 'import sys; print(sys.prefix)'", python=seen.training.python)},
-        )
+        yield Found("bad-python-home", seen=seen)
 
 
-def _interpreter(env: Environment) -> Iterable[HostFinding]:
+def _interpreter(env: Environment) -> Iterable[Found]:
     if env.python_gone:
         says = (
             Text(f"{env.python} leads to {env.python_target}, which is not there", f"{env.python} 指向 {env.python_target}，而它不存在")
@@ -88,14 +63,13 @@ def _interpreter(env: Environment) -> Iterable[HostFinding]:
         leads_to = Text("Python starts and finds none of them: No module named 'torch'", "Python 能启动，却找不到它们：No module named 'torch'")
     else:
         return
-    yield CAUSE.host_finding(
-        area="python_env",
-        severity="error",
+    yield Found(
+        "no-interpreter",
+        commands={"rebuild-here": _rebuild(env)},
         says=says,
         leads_to=leads_to,
-        evidence=(Evidence(source=env.python, text=f"-> {env.python_target}" if env.python_target else ""),),
-        remedies=("rebuild-here", "on-every-node"),
-        commands={"rebuild-here": _rebuild(env)},
+        env=env,
+        python_target=f"-> {env.python_target}" if env.python_target else "",
     )
 
 
@@ -124,7 +98,7 @@ def _rebuild(env: Environment) -> Command | None:
     )
 
 
-def _scripts(env: Environment) -> Iterable[HostFinding]:
+def _scripts(env: Environment) -> Iterable[Found]:
     moved = Text(f"; its activate script names {env.recorded}", f"；它的 activate 脚本写的是 {env.recorded}") if env.recorded is not None else NOTHING
     for fault, what in _FAULTS.items():
         broken = [s for s in env.broken_scripts if s.fault == fault]
@@ -146,41 +120,28 @@ def _scripts(env: Environment) -> Iterable[HostFinding]:
         )
     elif env.recorded is not None and not env.broken_scripts:
         rewrite = _rewrite(env.recorded, env.prefix)
-        yield CAUSE.host_finding(
-            area="python_env",
-            severity="warning",
-            says=Text(
-                f"{env.prefix}/bin/activate leads to {env.recorded}: the environment was moved or copied",
-                f"{env.prefix}/bin/activate 指向 {env.recorded}：环境被移动或复制过",
-            ),
-            leads_to=Text(
-                "activating it puts the other place on the PATH, so that another Python starts, or none",
-                "激活它会把另一个位置放进 PATH，于是启动的是另一个 Python，或者根本没有",
-            ),
-            evidence=(Evidence(source=f"{env.prefix}/bin/activate", text=f"VIRTUAL_ENV={env.recorded}"),),
+        yield Found(
+            "moved",
             remedies=("rebuild-here", *(("rewrite-the-paths",) if rewrite else ())),
             commands={"rebuild-here": _rebuild(env)} | ({"rewrite-the-paths": rewrite} if rewrite else {}),
+            env=env,
         )
 
 
-def _of_scripts(env: Environment, scripts: Iterable[Script], says: Text) -> HostFinding:
+def _of_scripts(env: Environment, scripts: Iterable[Script], says: Text) -> Found:
     from unhang.facts.python_env import LAUNCHERS
 
     scripts = tuple(scripts)
     old = env.recorded or Counter(s.interpreter.rpartition("/bin/")[0] for s in scripts).most_common(1)[0][0]
     rewrite = _rewrite(old, env.prefix)
     commands = {"rebuild-here": _rebuild(env), "through-the-interpreter": command(_TORCHRUN, python=env.python)}
-    return CAUSE.host_finding(
-        area="python_env",
+    return Found(
+        "bad-first-lines",
         severity="error" if any(s.path.rpartition("/")[2] in LAUNCHERS for s in scripts) else "warning",
-        says=says,
-        leads_to=Text(
-            "what is started by these names fails as 'bad interpreter' or 'not found', or runs elsewhere; python -m does not go through them",
-            "用这些名字启动的程序会报 'bad interpreter' 或 'not found'，或在别处运行；python -m 不经过它们",
-        ),
-        evidence=tuple(Evidence(source=s.path, text=f"#!{s.interpreter}") for s in _launchers_first(scripts)[:3]),
         remedies=("rebuild-here", *(("rewrite-the-paths",) if rewrite else ()), "through-the-interpreter"),
         commands=commands | ({"rewrite-the-paths": rewrite} if rewrite else {}),
+        says=says,
+        each=_launchers_first(scripts)[:3],
     )
 
 
@@ -216,43 +177,25 @@ def _names(scripts: Iterable[Script]) -> str:
     return ", ".join(s.path.rpartition("/")[2] for s in scripts)
 
 
-def _leads(env: Environment) -> Iterable[HostFinding]:
+def _leads(env: Environment) -> Iterable[Found]:
     from unhang.facts.python_env import TRAINING
 
     if env.editables_gone:
         named = ", ".join(f"{e.name or e.file.rpartition('/')[2]} ({e.target})" for e in env.editables_gone[:4])
-        yield CAUSE.host_finding(
-            area="python_env",
+        yield Found(
+            "editables-gone",
             severity="error" if any(e.name in TRAINING for e in env.editables_gone) else "warning",
-            says=Text(
-                f"{_count(env.editables_gone, 'editable install leads', 'editable installs lead')} to sources that are gone: {named}",
-                f"{len(env.editables_gone)} 个可编辑安装（editable install）指向已不存在的源码：{named}",
-            ),
-            leads_to=Text(
-                "the package is listed by pip, and importing it fails with No module named ...", "pip 列出了该软件包，导入却失败：No module named ..."
-            ),
-            evidence=tuple(Evidence(source=e.file, text=e.target) for e in env.editables_gone[:3]),
-            remedies=("install-again",),
-            commands={"install-again": command("{python:program} -m pip install --no-deps --force-reinstall -e PATH_TO_SOURCES", python=env.python)},
+            named=named,
+            each=env.editables_gone[:3],
+            env=env,
         )
     if env.lines_gone:
-        yield CAUSE.host_finding(
-            area="python_env",
-            severity="note",
-            says=Text(
-                f"{_count(env.lines_gone, 'line of a .pth file leads', 'lines of .pth files lead')} nowhere: {env.lines_gone[0].target}",
-                f".pth 文件中有 {len(env.lines_gone)} 行指向不存在的位置：{env.lines_gone[0].target}",
-            ),
-            leads_to=Text(
-                "modules that used to be found there are missing; Python says nothing about it", "原来在那里能找到的模块没有了；Python 不作任何提示"
-            ),
-            evidence=tuple(Evidence(source=e.file, text=e.target) for e in env.lines_gone[:3]),
-            remedies=("install-again",),
+        yield Found(
+            "lines-gone",
+            target=env.lines_gone[0].target,
+            gone=env.lines_gone,
+            each=env.lines_gone[:3],
         )
-
-
-def _count(things: tuple[object, ...], one: str, many: str) -> str:
-    return f"{len(things)} {one if len(things) == 1 else many}"
 
 
 CAUSE = cause("env-relocation", on_host=_on_host)

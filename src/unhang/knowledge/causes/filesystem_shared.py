@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.text import NOTHING, Text, same
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.text import Text
+from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Traceback
 
 _QUOTED = lazily(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
@@ -91,58 +91,24 @@ def _a_whole_host(ranks: Sequence[int], others: Sequence[int]) -> bool:
     return whole and ranks[0] > 0 and ranks[0] % len(ranks) == 0
 
 
-_PROBLEMS = {"stale": Text("a stale file handle", "文件句柄已失效（stale）"), "does not answer": Text("does not answer", "没有响应")}
-
-
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import storage
 
-    seen = host.get(storage.SUBJECT)
-    for place in seen.places if seen is not None else ():
-        kind = Text(f", {place.kind} {place.device}", f"，{place.kind} {place.device}") if place.kind in storage.NETWORK else NOTHING
-        on = Text("{path} ({purpose}{kind})", "{path}（{purpose}{kind}）").fill(path=place.path, purpose=storage.purpose(place.purpose), kind=kind)
-        evidence = (Evidence(source=place.mount or place.path, text=f"{place.device} {place.kind} {','.join(place.options)}"),)
+    for place in host.storage.places:
+        shown: dict[str, Any] = {
+            "place": place,
+            "purpose": storage.purpose(place.purpose),
+            "network": "network" if place.kind in storage.NETWORK else "",
+            "at": place.mount or place.path,
+            "options": ",".join(place.options),
+        }
         if place.problem is not None:
-            yield CAUSE.host_finding(
-                area="storage",
-                severity="error" if place.purpose != "Triton cache" else "warning",
-                says=Text("{on}: {problem}", "{on}：{problem}").fill(on=on, problem=_PROBLEMS.get(place.problem, same(place.problem))),
-                leads_to=Text(
-                    "whoever touches it hangs in the kernel or fails with OSError, on this host only",
-                    "访问它的进程会挂在内核里或以 OSError 失败，仅限本机",
-                ),
-                evidence=evidence,
-                remedies=("look-at-mount", "compare-nodes"),
-                commands={"look-at-mount": command("timeout 10 stat -f {path:path} || echo dead; findmnt -T {path:path}", path=place.path)},
-            )
+            yield Found("trouble", severity="error" if place.purpose != "Triton cache" else "warning", **shown)
         elif place.writable is False:
             working = any(p in place.purpose for p in ("working", "checkpoints", "temporary"))
-            yield CAUSE.host_finding(
-                area="storage",
-                severity="warning" if working else "note",
-                says=Text("{on} cannot be written{why}", "{on}无法写入{why}").fill(
-                    on=on, why=Text(": mounted read-only", "：以只读方式挂载") if "ro" in place.options else NOTHING
-                ),
-                leads_to=Text(
-                    "checkpoints, caches or temporary files that go there fail with 'Permission denied' or 'Read-only file system'",
-                    "写到那里的 checkpoint、缓存或临时文件会失败：'Permission denied' 或 'Read-only file system'",
-                ),
-                evidence=evidence,
-                remedies=("node-local-cache",) if not working else ("look-at-mount",),
-                commands={"look-at-mount": command("ls -ld {path:path}; findmnt -T {path:path} -o SOURCE,FSTYPE,OPTIONS", path=place.path)},
-            )
+            yield Found("read-only" if working else "cache-read-only", why="mounted-read-only" if "ro" in place.options else "", **shown)
         elif place.kind in storage.NETWORK and ("Triton" in place.purpose or "Inductor" in place.purpose):
-            yield CAUSE.host_finding(
-                area="storage",
-                severity="note",
-                says=Text("{on} is on a network file system", "{on}位于网络文件系统").fill(on=on),
-                leads_to=Text(
-                    "ranks of several hosts compile into one cache at once, and now and then read each other's half-written or vanished files",
-                    "多台主机的 rank 同时往一个缓存里编译，偶尔会读到对方写了一半或已消失的文件",
-                ),
-                evidence=evidence,
-                remedies=("node-local-cache",),
-            )
+            yield Found("shared-cache", **shown)
 
 
 CAUSE = cause("filesystem-shared", in_logs=_in_logs, on_host=_on_host)

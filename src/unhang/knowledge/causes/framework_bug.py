@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import LogView, cause, command
+from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import Text
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.model import Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
     from unhang.records.incident_view import IncidentView
 
 _SIGSEGV = -11
@@ -28,9 +28,9 @@ _PYTHON = lazily(r"python|pt_|ray|torch|vllm|sglang|deepspeed|accelerate|nccl|cu
 _LIBRARY = lazily(r" in (?P<name>[\w.+-]{1,120}?)\[")
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     """Python processes that crashed in native code. In a container they are those of the whole host."""
-    from unhang.facts import container, kernel_log
+    from unhang.facts import kernel_log
 
     log = host.get(kernel_log.SUBJECT)
     crashed = [e for e in (log.events if log is not None else ()) if e.kind == "segfault" and _PYTHON.match(e.process or "")]
@@ -39,27 +39,16 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     last = crashed[-1]
     count = sum(e.count for e in crashed)
     library = found["name"] if (found := _LIBRARY.search(last.text)) else None
-    ours = container.kind(host) in ("bare", "systemd", "slurm")
-    yield CAUSE.host_finding(
-        area="kernel",
+    ours = host.kind in ("bare", "systemd", "slurm")
+    yield Found(
+        "native-crash",
         severity="warning" if ours and kernel_log.recent(last) else "note",
-        says=Text(
-            "a Python process crashed in native code (segmentation fault{inside}): {process} ({pid}) {ago}{more}",
-            "一个 Python 进程在原生代码里崩溃（段错误{inside}）：{process}（{pid}），{ago}{more}",
-        ).fill(
-            inside=Text(" in {library}", "，位于 {library}").fill(library=library) if library else "",
-            process=str(last.process),
-            pid=str(last.pid),
-            ago=Text(kernel_log.ago(last.last_age_s), kernel_log.ago_zh(last.last_age_s)),
-            more=Text("; {n} crashes since the machine started", "；开机以来共崩溃 {n} 次").fill(n=count) if count > 1 else "",
-        ),
-        leads_to=Text(
-            "a rank that crashes leaves no traceback, and the others only notice that a peer is gone",
-            "崩溃的 rank 不留下 traceback，其他 rank 只发现同伴不见了",
-        ),
-        evidence=tuple(Evidence(source="kernel log", text=e.text) for e in crashed[-3:]),
-        remedies=("see-the-crash", "upgrade-torch"),
-        commands={"see-the-crash": command("coredumpctl info {pid:pid}; PYTHONFAULTHANDLER=1 COMMAND", pid=last.pid)},
+        library=library,
+        inside="in" if library else "",
+        last=last,
+        count=count,
+        more="crashes-since-the-machine" if count > 1 else "",
+        each=crashed[-3:],
     )
 
 

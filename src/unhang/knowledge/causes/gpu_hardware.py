@@ -7,14 +7,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
-from unhang.model import Evidence, Finding, HostFinding, Severity, Standing
+from unhang.model import Evidence, Finding, Severity, Standing
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.nvml import Gpu
     from unhang.facts.pcie import Pcie
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit
     from unhang.records.incident_view import IncidentView
 
@@ -126,44 +126,32 @@ def _in_logs(view: LogView) -> Finding | None:
     return _of_hits(view.hits_of(CAUSE.id), view)
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import container, gpu, kernel_log, pcie
+def _on_host(host: HostView) -> Iterable[Found]:
+    from unhang.facts import gpu, kernel_log, pcie
 
-    seen, bus, log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
+    seen, bus, _log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
     gpus = seen.gpus if seen is not None else ()
-    said = [e for e in (log.events if log is not None else ()) if _fault(e) is not None]
+    said = [e for e in (host.events) if _fault(e) is not None]
     lost = {g.address for g in gpus if g.error}
     # A GPU that sleeps, or belongs to another driver, has reasons of its own to be silent.
     gone = {d.address for d in (bus.devices if bus is not None else ()) if d.kind == "gpu" and d.driver == "nvidia" and d.answers is False}
     for g in gpus:
         yield from _lost(g, said) if g.error else _condition(g, lacks_lanes=_lacks_lanes(g, gpus))
     for address in sorted(gone - lost):
-        yield CAUSE.host_finding(
-            area="pcie",
-            severity="error",
-            says=Text(f"the GPU at {address} no longer answers on the PCIe bus", f"位于 {address} 的 GPU 在 PCIe 总线上不再响应"),
-            leads_to=Text("CUDA does not start on it, and often on no GPU of this host", "CUDA 在它上面无法启动，往往在本机所有 GPU 上都无法启动"),
-            evidence=(Evidence(source=f"/sys/bus/pci/devices/{address}/config", text="all ones"), *_lines(said, address)),
-            remedies=_BUS,
+        yield Found(
+            "off-bus", evidence=(Evidence(source=f"/sys/bus/pci/devices/{address}/config", text="all ones"), *_lines(said, address)), address=address
         )
     if seen is not None and seen.nvml_error is not None and seen.nvml_error.startswith("no answer"):
-        yield CAUSE.host_finding(
-            area="gpu",
-            severity="error",
-            says=Text(f"the driver does not answer: NVML gives {seen.nvml_error}", f"驱动没有响应：NVML 报告 {seen.nvml_error}"),
-            leads_to=Text("nvidia-smi and the start of CUDA hang in the same place", "nvidia-smi 和 CUDA 的启动会挂在同一处"),
-            evidence=(Evidence(source="NVML", text=seen.nvml_error),),
-            remedies=("ask-the-kernel-log", "power-cycle"),
-        )
+        yield Found("driver-silent", seen=seen)
     on_bus = {d.address for d in (bus.devices if bus is not None else ()) if d.answers}
-    confined = container.kind(host) not in ("bare", "systemd")
+    confined = host.kind not in ("bare", "systemd")
     for device in dict.fromkeys(e.device for e in said):
         if device is None or device not in lost | gone:
             asked = seen is not None and seen.nvml_error is None and device is not None
             works = asked and device in {g.address for g in gpus}
             others = asked and not works and confined and device in on_bus
             yield _told([e for e in said if e.device == device], works=works, others=others, silent=asked and not works and not others)
-    yield from _bus_errors(bus, log.events if log is not None else ())
+    yield from _bus_errors(bus, host.events)
 
 
 def _fault(event: Event) -> tuple[Text, Standing, tuple[str, ...]] | None:
@@ -176,18 +164,16 @@ def _lines(events: Iterable[Event], address: str | None) -> tuple[Evidence, ...]
     return tuple(Evidence(source="kernel log", text=e.text) for e in events if e.device == address)[-2:]
 
 
-def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[HostFinding]:
+def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[Found]:
     from unhang.facts import gpu
 
     reset = "reset" in (g.error or "") or "restart" in (g.error or "")
-    yield CAUSE.host_finding(
-        area="gpu",
-        severity="error",
-        says=Text(f"{gpu.label(g)} cannot be reached: {g.error}", f"{gpu.label(g)} 无法访问：{g.error}"),
-        leads_to=Text("CUDA does not start on it, and often on no GPU of this host", "CUDA 在它上面无法启动，往往在本机所有 GPU 上都无法启动"),
-        evidence=(Evidence(source="NVML", text=f"{gpu.label(g)}: {g.error}"), *_lines(said, g.address)),
+    yield Found(
+        "lost",
         remedies=("reset-gpu", *_BUS) if reset else _BUS,
+        evidence=(Evidence(source="NVML", text=f"{gpu.label(g)}: {g.error}"), *_lines(said, g.address)),
         commands=_reset(g.address),
+        g=g,
     )
 
 
@@ -199,19 +185,10 @@ def _lacks_lanes(g: Gpu, gpus: Iterable[Gpu]) -> bool:
     return g.pcie_width < alike or 2 * g.pcie_width < g.pcie_width_max
 
 
-def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[HostFinding]:
-    from unhang.facts import gpu
+def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[Found]:
 
-    def found(severity: Severity, says: Text, leads_to: Text, remedies: tuple[str, ...], text: str) -> HostFinding:
-        return CAUSE.host_finding(
-            area="gpu",
-            severity=severity,
-            says=same(f"{gpu.label(g)} ") + says,
-            leads_to=leads_to,
-            evidence=(Evidence(source="NVML", text=text),),
-            remedies=remedies,
-            commands=_reset(g.address),
-        )
+    def found(severity: Severity, says: Text, leads_to: Text, remedies: tuple[str, ...], text: str) -> Found:
+        return Found("condition", severity=severity, remedies=remedies, commands=_reset(g.address), g=g, says=says, leads_to=leads_to, text=text)
 
     if g.recovery is not None and g.recovery != "none":
         severe = "peer-to-peer" not in g.recovery
@@ -253,9 +230,8 @@ def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[HostFinding]:
         yield found("warning", runs, leads, ("check-the-bus", "power-cycle"), f"link width x{g.pcie_width}, x{g.pcie_width_max} possible")
 
 
-def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -> HostFinding:
+def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -> Found:
     """What the kernel log tells of a GPU: of one that works since, that is somebody else's, or that NVML should list and does not."""
-    from unhang.facts import kernel_log
 
     ordered = sorted(events, key=lambda e: (STANDINGS.index(_of(e)[1]), e.last_age_s or 0.0))
     worst = ordered[0]
@@ -264,27 +240,20 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
     severity: Severity = "note" if others or not recent or standing == "possible" else "warning"
     if silent and standing == "established":
         severity = "error"
-    what = Text(f"Xid {worst.code}: ", f"Xid {worst.code}：") + meaning if worst.kind == "xid" else meaning
-    when = Text(kernel_log.times(worst), kernel_log.times_zh(worst))
     also = sorted({f"Xid {e.code}" for e in ordered[1:] if e.code is not None and e.code != worst.code})
-    return CAUSE.host_finding(
-        area="kernel",
+    return Found(
+        "told",
         severity=severity,
-        says=Text("GPU {device}: {what} ({when}){also}", "GPU {device}：{what}（{when}）{also}").fill(
-            device=worst.device or Text("unknown", "未知"),
-            what=what,
-            when=when,
-            also=Text("; also {codes}", "；另有 {codes}").fill(codes=joined(map(same, also), COMMA)) if also else NOTHING,
-        ),
-        leads_to=Text(
-            "it is over where the GPU works since; where it comes back, the card ends jobs again",
-            "若此后 GPU 工作正常，就已经过去；若再次出现，这块卡还会中断作业",
-        )
-        if works
-        else Text("work on this GPU fails", "在这块 GPU 上的工作会失败"),
-        evidence=tuple(Evidence(source="kernel log", text=e.text) for e in ordered[:3]),
         remedies=remedies,
         commands=_reset(worst.device),
+        device=worst.device or Text("unknown", "未知"),
+        worst=worst,
+        meaning=meaning,
+        what="xid" if worst.kind == "xid" else "note",
+        codes=joined(map(same, also), COMMA),
+        also="also" if also else "",
+        leads="it-is-over-where" if works else "work-on-this-gpu",
+        each=ordered[:3],
     )
 
 
@@ -294,7 +263,7 @@ def _of(event: Event) -> tuple[Text, Standing, tuple[str, ...]]:
     return found
 
 
-def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[HostFinding]:
+def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[Found]:
     """Fatal errors of PCIe between a GPU and the processor, as the kernel counts them since boot; before Linux 4.19 it only told of them."""
     from unhang.facts import kernel_log
 
@@ -305,29 +274,9 @@ def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[HostFinding
     for d in bus.devices:
         told = fatal.get(d.address)
         if d.address in ways and not d.aer_fatal and told is not None:
-            yield CAUSE.host_finding(
-                area="kernel",
-                severity="warning" if kernel_log.recent(told) else "note",
-                says=Text(
-                    f"{d.address}, on the way to a GPU, had fatal PCIe errors ({kernel_log.times(told)})",
-                    f"通往 GPU 路径上的 {d.address} 发生过致命 PCIe 错误（{kernel_log.times_zh(told)}）",
-                ),
-                leads_to=Text("the GPU may fall off the bus", "GPU 可能从总线上掉线"),
-                evidence=(Evidence(source="kernel log", text=told.text),),
-                remedies=("check-the-bus", "power-cycle"),
-            )
+            yield Found("fatal-errors", severity="warning" if kernel_log.recent(told) else "note", d=d, told=told)
         if d.address in ways and d.aer_fatal:
-            yield CAUSE.host_finding(
-                area="pcie",
-                severity="warning",
-                says=Text(
-                    f"{d.address}, on the way to a GPU, counts {d.aer_fatal} fatal PCIe errors since boot",
-                    f"通往 GPU 路径上的 {d.address} 开机以来记录了 {d.aer_fatal} 个致命 PCIe 错误",
-                ),
-                leads_to=Text("the GPU may fall off the bus", "GPU 可能从总线上掉线"),
-                evidence=(Evidence(source=f"/sys/bus/pci/devices/{d.address}/aer_dev_fatal", text=f"{d.aer_fatal} errors"),),
-                remedies=("check-the-bus", "power-cycle"),
-            )
+            yield Found("fatal-count", d=d)
 
 
 def _reset(address: str | None) -> Mapping[str, Command | None] | None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import Text, same
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.model import Finding
 from unhang.patterns import lazily
-
-if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
 
 _KERNELS = lazily(r"NCCL WARN Cuda failure (?:\d+ )?'(?:named symbol not found|invalid device function|no kernel image)")
 # The first release for GPUs of a compute capability, from NVIDIA's release notes; the largest that a GPU reaches counts.
@@ -43,7 +40,7 @@ def _in_logs(view: LogView) -> Finding | None:
     return CAUSE.of_hits([h for h in own if "capability" not in h.groups and (broken or "old" not in h.groups)], view)
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import libraries
 
     seen = host.get(libraries.SUBJECT)
@@ -51,7 +48,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     release = (nccl.version if nccl is not None else None) or (seen.torch.nccl_inside if seen is not None else None)
     if seen is None or release is None:
         return
-    gpus = libraries.usable_gpus(host)
+    gpus = libraries.usable_gpus(host.snapshot)
     told: set[str] = set()
     for card in gpus:
         capability = card.compute_capability
@@ -59,18 +56,13 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         if capability is None or capability in told or libraries.number(release) >= first:
             continue
         told.add(capability)
-        yield CAUSE.host_finding(
-            area="libraries",
+        yield Found(
+            "too-old",
             severity="error" if len(gpus) > 1 else "warning",
-            says=Text(
-                "NCCL {release} is older than {gpu}: {first} is the first release for it", "NCCL {release} 早于 {gpu}：从 {first} 起才支持它"
-            ).fill(release=release, gpu=card.name or Text("this GPU", "这种 GPU"), first=".".join(map(str, first))),
-            leads_to=Text(
-                "torch computes on one GPU, and the first collective over several fails or hangs",
-                "torch 在单个 GPU 上能计算，多个 GPU 的第一次集合通信会失败或挂起",
-            ),
-            evidence=(Evidence(source=nccl.path if nccl is not None else seen.torch.path, text=f"NCCL version {release}"),),
-            remedies=("newer-nccl", "which-nccl"),
+            release=release,
+            gpu=card.name or "this-gpu",
+            first=".".join(map(str, first)),
+            path=nccl.path if nccl is not None else seen.torch.path,
         )
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from unhang.frames import user_frame
 from unhang.knowledge import serving, words
 from unhang.knowledge.caught_exceptions import surely_caught, went_on
-from unhang.knowledge.cause import STANDINGS, LogView, cause, command
+from unhang.knowledge.cause import STANDINGS, LogView, cause
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import NOTHING, Text, continued, joined
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
     from unhang.frames import Frame
     from unhang.logs import Hit, Traceback
     from unhang.records.incident_view import IncidentView
@@ -190,12 +190,10 @@ def _in_logs(view: LogView) -> Finding | None:
     return replace(continued(found, more), standing="possible")
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import gpu
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts.units import size
 
-    seen = host.get(gpu.SUBJECT)
-    for g in seen.gpus if seen is not None else ():
+    for g in host.gpu.gpus:
         used, total = g.memory_used_bytes, g.memory_total_bytes
         if used is None or not total:
             continue
@@ -205,32 +203,23 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             # A desktop, or what the driver keeps for itself.
             continue
         who = ", ".join(f"{p.pid} ({p.name.rpartition('/')[2]})" if p.name else str(p.pid) for p in (g.processes or ())[:4])
-        by = (
-            Text(f" by {who}", f"，占用者 {who}")
-            if g.processes
-            else Text("; which processes have it cannot be seen from here", "；从这里看不到是哪些进程占用")
-        )
-        at = Text(f", at {g.utilization_percent} %", f"，利用率 {g.utilization_percent} %") if g.utilization_percent else NOTHING
-        yield CAUSE.host_finding(
-            area="gpu",
+        yield Found(
+            "in-use",
             severity="warning" if much else "note",
-            says=Text("{gpu} is in use: {used} of {total} taken{by}{at}", "{gpu} 正在被使用：显存 {total} 中已占用 {used}{by}{at}").fill(
-                gpu=gpu.label(g), used=size(used), total=size(total), by=by, at=at
-            ),
-            leads_to=Text(
-                "a training that needs the whole GPU runs out of memory, and shares its time", "需要整块 GPU 的训练会显存不足，还要与别人分时"
-            )
-            if much
-            else Text("the GPU is shared", "GPU 由多方共用"),
             evidence=tuple(
                 Evidence(source="NVML", text=f"process {p.pid} {p.name or ''}".strip() + (f": {size(p.used_bytes)}" if p.used_bytes else ""))
                 for p in (g.processes or ())[:4]
             )
             or (Evidence(source="NVML", text=f"{size(used)} of {size(total)} used, no process listed"),),
-            remedies=("free-the-gpu",),
-            commands={"free-the-gpu": command("ps -o pid,user,etime,args -p {pids:pid,}", pids=[p.pid for p in g.processes])}
-            if g.processes
-            else None,
+            by="listed" if g.processes else "",
+            g=g,
+            used=used,
+            total=total,
+            who=who,
+            holders="by" if g.processes else "which-processes-have-it",
+            at="at" if g.utilization_percent else "",
+            leads="a-training-that-needs" if much else "the-gpu-is-shared",
+            pids=[p.pid for p in g.processes or ()],
         )
 
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import srun_ranges, text, words
 from unhang.knowledge.caught_exceptions import passed_over
-from unhang.knowledge.cause import LogView, cause, command
+from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
-from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.knowledge.text import Text
+from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.memory import Memory
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit
     from unhang.logs.log_facts import At
     from unhang.records.incident_view import IncidentView, RankView
@@ -36,43 +36,31 @@ _TINY_BYTES = 512 * 1024 * 1024
 _WITH_CUDA_BYTES = 4 * 1024**3
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import container, kernel_log, memory, numa
+def _on_host(host: HostView) -> Iterable[Found]:
+    from unhang.facts import kernel_log, numa
     from unhang.facts.units import size
 
-    log = host.get(kernel_log.SUBJECT)
-    told = log.events if log is not None else ()
+    told = host.events
     yield from _faulty_memory(told)
-    seen = host.get(memory.SUBJECT)
-    if seen is None:
-        return
+    seen = host.memory
     nodes = host.get(numa.SUBJECT)
     gpus = len(nodes.gpus) if nodes is not None else 0
     gib = max(64, 2 * (seen.cgroup_limit_bytes or 0) >> 30)
-    more = {
-        "docker": command("docker update --memory={gib:number}g --memory-swap={gib:number}g CONTAINER", gib=gib),
-        "podman": command("podman update --memory={gib:number}g CONTAINER", gib=gib),
-        "slurm": command("sbatch --mem=0 JOB"),
-        "kubernetes": command("kubectl set resources deployment NAME --limits=memory={gib:number}Gi", gib=gib),
-        "systemd": command("sudo systemctl set-property UNIT MemoryMax=infinity"),
-    }.get(container.kind(host))
     left = seen.left_bytes
     if left is not None and left < (_WITH_CUDA_BYTES if gpus else 2 * _TINY_BYTES):
         limited = seen.available_bytes is None or left < seen.available_bytes
-        yield CAUSE.host_finding(
-            area="memory",
+        yield Found(
+            "little-left",
             severity="error" if left < _TINY_BYTES else "warning",
-            says=Text("{left} of host memory are left{of}", "主机内存还剩 {left}{of}").fill(
-                left=size(left), of=_limited(seen) if limited else Text(" of {all}", "，共 {all}").fill(all=size(seen.total_bytes))
-            ),
-            leads_to=Text("{who} before anything is loaded; then it is killed", "还没加载任何东西，{who}；随后就会被杀死").fill(
-                who=Text("one rank on a GPU takes 2 to 4 GiB", "GPU 上的一个 rank 就要 2 到 4 GiB")
-                if gpus
-                else Text("torch alone takes 300 MiB", "光 torch 就要 300 MiB")
-            ),
-            evidence=_evidence(seen) if limited else (Evidence(source="/proc/meminfo", text=f"MemAvailable: {size(left)}"),),
             remedies=("more-memory", "less-memory") if limited else ("less-memory", "who-takes-it"),
-            commands={"more-memory": more} if more is not None else None,
+            evidence=_evidence(seen) if limited else (Evidence(source="/proc/meminfo", text=f"MemAvailable: {size(left)}"),),
+            by=host.kind,
+            gib=gib,
+            left=left,
+            limit=seen.cgroup_limit_bytes or 0,
+            seen=seen,
+            of="limit" if limited else "of-all",
+            who="rank-on-a-gpu" if gpus else "torch-alone",
         )
     in_group = seen.oom_kills if seen.cgroup is not None else None
     if in_group or seen.host_oom_kills:
@@ -80,83 +68,35 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         killed = [e for e in told if e.kind == "oom-kill"]
         # Of a whole machine it may be anybody's; in a container nobody's that is here.
         last = next((e for e in reversed(killed) if _OURS.search(e.process or "")), killed[-1] if killed else None)
-        ours = container.kind(host) in ("bare", "systemd") and last is not None and kernel_log.recent(last) and _OURS.search(last.process or "")
-        who = NOTHING
-        if last is not None:
-            when = Text(kernel_log.ago(last.last_age_s), kernel_log.ago_zh(last.last_age_s))
-            who = Text(", {process} ({pid}) {when}", "，最近一次是 {process}（{pid}），{when}").fill(
-                process=str(last.process), pid=str(last.pid), when=when
-            )
-        yield CAUSE.host_finding(
-            area="memory",
+        ours = host.kind in ("bare", "systemd") and last is not None and kernel_log.recent(last) and _OURS.search(last.process or "")
+        yield Found(
+            "has-killed",
             severity="warning" if in_group or ours else "note",
-            says=Text("the OOM killer has ended {count} process{es} {where}", "{where}OOM killer 已结束 {count} 个进程").fill(
-                count=count, es="" if count == 1 else "es", where=Text("of this control group", "在本控制组中 ")
-            )
-            if in_group
-            else Text(
-                "the OOM killer has ended {count} process{es} on this machine since it started{who}",
-                "本机启动以来 OOM killer 已结束 {count} 个进程{who}",
-            ).fill(count=count, es="" if count == 1 else "es", who=who),
-            leads_to=Text(
-                "a rank or loader worker that it ends is gone without a word; the same load will meet it again",
-                "被它结束的 rank 或 DataLoader worker 会无声消失；同样的负载还会再遇到它",
-            ),
             evidence=(
                 Evidence(source="memory control group" if in_group else "/proc/vmstat", text=f"oom_kill {count}"),
                 *((Evidence(source="kernel log", text=last.text),) if last is not None and not in_group else ()),
             ),
-            remedies=("find-the-killer", "watch-memory"),
-            # memory.events, or memory.oom_control in version 1.
-            commands={"find-the-killer": command(_KILLER, group=seen.cgroup)} if in_group else None,
+            by="group" if in_group else "",
+            count=count,
+            last=last,
+            who="last" if last is not None else "",
+            what="in-this-group" if in_group else "on-this-machine",
+            seen=seen,
         )
     available, limit, committed = seen.available_bytes, seen.commit_limit_bytes, seen.committed_bytes
     if seen.overcommit == 2 and available is not None and limit is not None and committed is not None:
         promised = max(0, limit - committed)
         if promised < available // 2:
-            yield CAUSE.host_finding(
-                area="memory",
-                severity="warning",
-                says=Text(
-                    f"the kernel promises {size(promised)} more although {size(available)} are available (vm.overcommit_memory is 2)",
-                    f"可用内存有 {size(available)}，内核却只允许再分配 {size(promised)}（vm.overcommit_memory 为 2）",
-                ),
-                leads_to=Text(
-                    "fork and large reservations, CUDA's among them, fail with 'Cannot allocate memory' while memory is free",
-                    "内存还有空闲时，fork 和大块预留（包括 CUDA 的）就会失败：'Cannot allocate memory'",
-                ),
-                evidence=(Evidence(source="/proc/meminfo", text=f"CommitLimit: {size(limit)}, Committed_AS: {size(committed)}"),),
-                remedies=("overcommit",),
-            )
+            yield Found("overcommit", promised=promised, available=available, limit=limit, committed=committed)
 
 
-def _faulty_memory(events: Iterable[Event]) -> Iterable[HostFinding]:
+def _faulty_memory(events: Iterable[Event]) -> Iterable[Found]:
     """What a machine tells of its last crash it tells while it starts: that is a note as soon as it has run for some hours."""
     from unhang.facts import kernel_log
 
     faults = [e for e in events if e.kind == "memory"]
     for last in faults[-1:]:
-        yield CAUSE.host_finding(
-            area="kernel",
-            severity="warning" if kernel_log.recent(last) else "note",
-            says=Text(
-                f"the hardware reported errors that could not be corrected, in host memory or a processor ({kernel_log.times(last)})",
-                f"硬件报告了主机内存或处理器中无法纠正的错误（{kernel_log.times_zh(last)}）",
-            ),
-            leads_to=Text(
-                "the kernel ends the process that meets such memory (SIGBUS), or the host stops altogether",
-                "碰到这块内存的进程会被内核结束（SIGBUS），或整台主机停机",
-            ),
-            evidence=tuple(Evidence(source="kernel log", text=e.text) for e in faults[-3:]),
-            remedies=("test-memory",),
-        )
-
-
-def _limited(seen: Memory) -> Text:
-    from unhang.facts.units import size
-
-    limit = Text(": the control group may use {limit}, /dev/shm included", "：控制组最多可用 {limit}，包括 /dev/shm")
-    return limit.fill(limit=size(seen.cgroup_limit_bytes or 0))
+        yield Found("faulty-memory", severity="warning" if kernel_log.recent(last) else "note", last=last, each=faults[-3:])
 
 
 def _evidence(seen: Memory) -> tuple[Evidence, ...]:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import cause, command
-from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, HostFinding
-
-if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
-
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Found, HostView
 
 # What adapters count when transfers are lost or late on the way: each of these cost a retry.
 _LOST = ("local_ack_timeout_err", "packet_seq_err", "out_of_sequence", "rnr_nak_retry_err", "roce_slow_restart")
@@ -19,12 +13,10 @@ _LOST = ("local_ack_timeout_err", "packet_seq_err", "out_of_sequence", "rnr_nak_
 _MANY = 1e-4
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import infiniband
 
-    seen = host.get(infiniband.SUBJECT)
-    if seen is None:
-        return
+    seen = host.infiniband
     up = infiniband.active(seen)
     for device, port in up:
         packets = port.counters.get("port_rcv_packets", 0) + port.counters.get("port_xmit_packets", 0)
@@ -36,22 +28,15 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 continue
             file = f"/sys/class/infiniband/{device.name}/ports/{port.number}/hw_counters/{counter}"
             each = f"{1000 * count / packets:.2g}" if packets else ""
-            share = Text(f", {each} for each thousand packets", f"，每千个包 {each} 次") if packets else NOTHING
-            yield CAUSE.host_finding(
-                area="infiniband",
-                severity="note",
-                says=Text(
-                    f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded",
-                    f"{device.name} 端口 {port.number} 自驱动加载以来 {counter} 计数为 {count}",
-                )
-                + share,
-                leads_to=Text(
-                    "a path that loses packets is slow under load, and in the end gives up: transport retry counter exceeded",
-                    "丢包的路径在负载下很慢，最终放弃：transport retry counter exceeded",
-                ),
-                evidence=(Evidence(source=file, text=str(count)),),
-                remedies=("test-the-path",),
-                commands={"test-the-path": command("ib_write_bw -d {device:name} -D 60 -F; grep . {file:path}", device=device.name, file=file)},
+            yield Found(
+                "errors-counted",
+                device=device,
+                port=port,
+                count=count,
+                counter=counter,
+                per_thousand=each,
+                share="for-each-thousand-packets" if packets else "",
+                file=file,
             )
 
 

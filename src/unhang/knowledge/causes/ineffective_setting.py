@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.text import Text
+from unhang.model import Evidence, Finding
 
 if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
     from unhang.records.incident_view import IncidentView
 
 # A setting that nothing reads is harmless until what it was to prevent happens.
@@ -44,29 +44,21 @@ def _in_run(picture: IncidentView) -> Finding | None:
     return CAUSE.of_hits(hits) if any(picture.hits_of(c) for c in _PREVENTED["backend"]) else None
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import variables
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.variables.examine import nothing_to_scan, of_environment
     from unhang.variables.known import entries
 
-    seen = host.get(variables.SUBJECT)
-    if seen is None:
-        return
+    seen = host.variables
     for one in of_environment(seen, nothing_to_scan):
         value = "" if one.value is None else f"={one.value}"
-        see = {"see-who-reads": command("unhang vars {name:variable}", name=one.name)}
-        evidence = (Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),)
         if renamed := next((r for r in one.remarks if r.kind == "renamed"), None):
-            yield CAUSE.host_finding(
-                area="variables",
+            yield Found(
+                "renamed",
                 severity=renamed.severity,
-                says=Text(f"{one.name}{value}: {renamed.says.en}", f"{one.name}{value}：{renamed.says.zh}"),
-                leads_to=Text(
-                    "it still holds; a release that drops the old name passes over it in silence", "目前仍然有效；不再支持旧名称的版本会悄悄忽略它"
-                ),
-                evidence=evidence,
-                remedies=("see-who-reads",),
-                commands=see,
+                evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
+                one=one,
+                value=value,
+                renamed=renamed,
             )
         said = next((r for r in one.remarks if r.kind in ("not-read", "typo") or (r.kind == "contradiction" and one.name in _HANDLING)), None)
         if said is None:
@@ -75,17 +67,16 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         is_open = said.severity == "note"
         by_others = one.state == "unknown" or (one.name in entries() and entries()[one.name].owner == "nobody")
         remedy = _FOR_WHAT.get(entries()[one.name].what.en) if one.name in entries() else None
-        yield CAUSE.host_finding(
-            area="variables",
+        yield Found(
+            "ignored",
             severity="warning" if known and not is_open else "note",
-            says=Text(f"{one.name}{value}: {said.says.en}", f"{one.name}{value}：{said.says.zh}")
-            if is_open or by_others
-            else Text(f"{one.name}{value} has no effect: {said.says.en}", f"{one.name}{value} 不起作用：{said.says.zh}"),
-            leads_to=(Text("if so, ", "若是如此，") if is_open else NOTHING)
-            + Text("what it was meant to prevent happens as if it were not set", "它本应防止的问题照样发生，如同没有设置"),
-            evidence=evidence,
             remedies=(remedy, "see-who-reads") if remedy else ("unset-blocking-wait",) if said.kind == "contradiction" else ("see-who-reads",),
-            commands=see,
+            evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
+            one=one,
+            value=value,
+            said=said,
+            what="note" if is_open or by_others else "has-no-effect",
+            leads="if-so" if is_open else "",
         )
 
 

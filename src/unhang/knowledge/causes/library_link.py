@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.caught_exceptions import stepped_over, that_ended_something
 from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.model import Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.libraries import Copy, Libraries
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit
 
 
@@ -40,45 +40,21 @@ def _is_fatal(hit: Hit, view: LogView) -> bool:
     return bool(that_ended_something(own, view))
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import gpu, libraries
 
-    seen = host.get(libraries.SUBJECT)
-    if seen is None:
-        return
+    seen = host.libraries
     torch = seen.torch
     if torch.lacking:
-        yield CAUSE.host_finding(
-            area="libraries",
-            severity="error",
-            says=Text(
-                "torch {version} needs {names}, found neither beside it nor on the search path",
-                "torch {version} 需要 {names}，在它旁边和搜索路径上都没有找到",
-            ).fill(version=torch.version, names=_some(torch.lacking)),
-            leads_to=Text("importing torch fails: cannot open shared object file", "import torch 失败：cannot open shared object file"),
-            evidence=(Evidence(source=f"{torch.path}/lib/libtorch_cuda.so", text=", ".join(torch.lacking)),),
-            remedies=("one-cuda", "see-what-is-loaded"),
-        )
+        yield Found("missing", torch=torch, names=_some(torch.lacking))
     nccl = seen.copy("nccl")
     if nccl is not None and nccl.through in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
         yield from _nccl(seen, nccl)
     gpus = host.get(gpu.SUBJECT)
-    if gpus is not None and libraries.usable_gpus(host):
+    if gpus is not None and libraries.usable_gpus(host.snapshot):
         yield from _driver_library(seen.copy("cuda"), gpus.driver)
     if seen.net_plugin_lacking:
-        yield CAUSE.host_finding(
-            area="libraries",
-            severity="warning",
-            says=Text(
-                f"NCCL_NET_PLUGIN asks for {seen.net_plugin}, and no such library is found", f"NCCL_NET_PLUGIN 要求 {seen.net_plugin}，却找不到这个库"
-            ),
-            leads_to=Text(
-                "NCCL goes on with its own transports and says so only at NCCL_DEBUG=INFO: on clusters that need the plugin, many times slower",
-                "NCCL 改用自带的传输方式，只有 NCCL_DEBUG=INFO 时才说明：在需要该插件的集群上慢很多倍",
-            ),
-            evidence=(Evidence(source="the environment", text=f"NCCL_NET_PLUGIN={seen.net_plugin}"),),
-            remedies=("net-plugin",),
-        )
+        yield Found("net-plugin", seen=seen)
 
 
 def _some(names: tuple[str, ...]) -> Text:
@@ -86,30 +62,17 @@ def _some(names: tuple[str, ...]) -> Text:
     return joined(map(same, names[:3]), COMMA) + more
 
 
-def _nccl(seen: Libraries, nccl: Copy) -> Iterable[HostFinding]:
+def _nccl(seen: Libraries, nccl: Copy) -> Iterable[Found]:
     """NCCL only adds functions: a newer one in front is somebody's wish, an older one may lack what torch calls."""
     from unhang.facts.libraries import number
 
     own = next((c for c in seen.others if c.name == "nccl" and c.through in ("RPATH", "RUNPATH", "package")), None)
     if nccl.version is None or own is None or own.version is None or number(nccl.version) >= number(own.version):
         return
-    yield CAUSE.host_finding(
-        area="libraries",
-        severity="warning",
-        says=Text(
-            f"{nccl.through} puts NCCL {nccl.version} ({nccl.path}) before the NCCL {own.version} that torch {seen.torch.version} brought along",
-            f"{nccl.through} 把 NCCL {nccl.version}（{nccl.path}）排在 torch {seen.torch.version} 自带的 NCCL {own.version} 之前",
-        ),
-        leads_to=Text(
-            "torch calls functions that the older NCCL lacks (undefined symbol), or hosts run different releases",
-            "torch 调用了旧版 NCCL 没有的函数（undefined symbol），或各主机版本不同",
-        ),
-        evidence=(Evidence(source=nccl.path, text=f"NCCL version {nccl.version}"), Evidence(source=own.path, text=f"NCCL version {own.version}")),
-        remedies=("drop-ld-library-path", "one-nccl"),
-    )
+    yield Found("other-nccl", nccl=nccl, own=own, seen=seen)
 
 
-def _driver_library(cuda: Copy | None, driver: str | None) -> Iterable[HostFinding]:
+def _driver_library(cuda: Copy | None, driver: str | None) -> Iterable[Found]:
     """Copies of libcuda that LD_LIBRARY_PATH puts before the driver's own: the toolkit's stub, or a compat package that is older."""
     from unhang.facts.libraries import number
 
@@ -131,14 +94,7 @@ def _driver_library(cuda: Copy | None, driver: str | None) -> Iterable[HostFindi
         )
     else:
         return
-    yield CAUSE.host_finding(
-        area="libraries",
-        severity="error",
-        says=says,
-        leads_to=leads_to,
-        evidence=(Evidence(source=cuda.path, text=cuda.version or "libcuda.so.1"),),
-        remedies=("drop-ld-library-path",),
-    )
+    yield Found("broken", says=says, leads_to=leads_to, cuda=cuda, version=cuda.version or "libcuda.so.1")
 
 
 CAUSE = cause("library-link", in_logs=_in_logs, on_host=_on_host)

@@ -9,35 +9,33 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView, cause, command
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import COMMA, Text, joined, same
-from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.firewall import Packet
-    from unhang.facts.kernel_log import KernelLog
     from unhang.facts.network import Network
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit
 
 # A rank on the same host is never behind a firewall.
 _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 # torch 2.13 prints an address that it has already freed in "The client socket has failed to connect to".
 _GARBAGE = lazily(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
-_OPEN = "sudo ufw allow from {net:network}   # or: sudo firewall-cmd --zone=trusted --add-source={net:network}"
-_LOOK = "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'"
 _TRY = "nc -vz -w 5 {host:host} {port:port}; ip route get {host:host}"
-_HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
-
-# Of a link that was seen to go, and of nothing else.
+_LOOK = "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'"
 _STEADY = Remedy(
     id="steady-the-link",
     says="See how often the link of the interface went, and exchange its cable, transceiver or switch port.",
     says_zh="查看该网卡链路断开的次数，并更换线缆、光模块或交换机端口。",
 )
+_HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
+
+# Of a link that was seen to go, and of nothing else.
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     reached_for = tuple(h for h in view.hits_of(CAUSE.id) if not _SELF.match(h.groups.get("peer", "")))
     hits = tuple(h for h in reached_for if not _GARBAGE.match(h.groups.get("peer", "")))
     if not hits:
@@ -59,7 +57,7 @@ def _of_garbage(hits: tuple[Hit, ...], view: LogView) -> Finding | None:
     return CAUSE.of_hits(_by_weight(hits), view, says=says.fill(why=_why(hits))) if hits else None
 
 
-def _store_unreached(view: LogView) -> Finding | None:
+def _store_unreached(view: LogView) -> Found | None:
     """One rank's attempts to reach the store timed out, and the store itself tells that it waited: it runs, and the way to it is closed."""
     said = view.hits_of("store-disconnect")
     tried = next((h for h in said if "client socket has timed out" in h.text and "peer" in h.groups and not _SELF.match(h.groups["peer"])), None)
@@ -67,16 +65,14 @@ def _store_unreached(view: LogView) -> Finding | None:
     if tried is None or waited is None:
         return None
     host, port = tried.groups["peer"], tried.groups["port"]
-    return CAUSE.finding(
-        standing="likely",
-        says=Text(
-            "the store waited ({n} of {all} processes came), and connections to {host} port {port} timed out: packets are dropped on the way",
-            "store 一直在等待（{all} 个进程中来了 {n} 个），而到 {host} 端口 {port} 的连接超时：数据包在途中被丢弃",
-        ).fill(n=waited.groups["joined"], all=waited.groups["expected"], host=host, port=port),
+    return Found(
+        "store-unreached",
         ranks=(tried.rank,) if tried.rank is not None else (),
         hosts=(tried.host,) if tried.host is not None else (),
         evidence=words.hit_evidence((tried, waited)),
-        commands={"try-the-port": command(_TRY, host=host, port=port)},
+        waited=waited,
+        host=host,
+        port=port,
     )
 
 
@@ -89,98 +85,46 @@ def _why(hits: tuple[Hit, ...]) -> Text:
     return next((same(h.groups["error"]) for h in _by_weight(hits) if "error" in h.groups), Text("no connection", "没有连接"))
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import firewall, kernel_log, network
+def _on_host(host: HostView) -> Iterable[Found]:
+    from unhang.facts import firewall
 
-    seen, rules, log = host.get(network.SUBJECT), host.get(firewall.SUBJECT), host.get(kernel_log.SUBJECT)
-    if seen is None:
-        return
-    if log is not None:
-        yield from _fell(seen, log, several=network.several_hosts(host))
+    seen = host.network
+    yield from _fell(host, seen)
     if seen.peer is not None and not seen.peer.here and seen.peer.route is None:
-        yield CAUSE.host_finding(
-            area="network",
-            severity="error",
-            says=Text(f"there is no route to MASTER_ADDR ({seen.peer.address})", f"没有到 MASTER_ADDR（{seen.peer.address}）的路由"),
-            leads_to=Text(
-                "the rendezvous ends with 'Network is unreachable' or 'No route to host'",
-                "rendezvous 以 'Network is unreachable' 或 'No route to host' 结束",
-            ),
-            evidence=(Evidence(source="/proc/net/route", text=f"nothing matches {seen.peer.address}"),),
-            remedies=("try-the-port",),
-            commands={"try-the-port": command("ip route get {peer:host}; ip route", peer=seen.peer.address)},
-        )
-    if rules is None:
-        return
+        yield Found("no-route", seen=seen)
+    rules = host.firewall
     alone = firewall.Packet(hook="input", interface="lo", peer="127.0.0.1", own="127.0.0.1", port=_port(host))
     if (by := firewall.dropped(rules, alone)) is not None:
-        yield CAUSE.host_finding(
-            area="firewall",
-            severity="error",
-            says=Text(
-                f"the firewall drops connections of this host to itself over the loopback ({by.chain.tool} {by.chain.name}: {by.rule})",
-                f"防火墙丢弃本机经回环接口连接自己的流量（{by.chain.tool} {by.chain.name}：{by.rule}）",
-            ),
-            leads_to=Text(
-                "ranks of this very host cannot connect to their store or to each other", "本机的 rank 无法连接自己的 store，也无法互相连接"
-            ),
-            evidence=(Evidence(source=f"{by.chain.tool} {by.chain.table} {by.chain.name}", text=by.rule),),
-            remedies=("accept-loopback",),
-        )
+        yield Found("loopback-dropped", drop=by)
         return
     if seen.job.hosts == 1:
         return
     for packet, net in _from_peers(host, seen):
         if (by := firewall.dropped(rules, packet)) is not None:
-            way = (
-                Text(f"from {packet.peer} over {packet.interface} to", f"来自 {packet.peer}、经 {packet.interface} 到达本机")
-                if packet.hook == "input"
-                else Text(f"to {packet.peer} over {packet.interface},", f"经 {packet.interface} 到 {packet.peer} 的")
-            )
-            yield CAUSE.host_finding(
-                area="firewall",
-                severity="error" if network.several_hosts(host) else "warning",
-                says=Text(
-                    "the firewall drops new connections {way} port {port} ({tool} {chain}: {rule})",
-                    "防火墙丢弃{way}端口 {port} 的新连接（{tool} {chain}：{rule}）",
-                ).fill(way=way, port=packet.port, tool=by.chain.tool, chain=by.chain.name, rule=by.rule),
-                leads_to=Text(
-                    "NCCL and Gloo use ports that the system chooses: the rendezvous may pass, and ranks of several hosts still never connect",
-                    "NCCL 和 Gloo 使用系统分配的端口：rendezvous 可能成功，而多台主机的 rank 仍然连不上",
-                ),
-                evidence=(Evidence(source=f"{by.chain.tool} {by.chain.table} {by.chain.name}", text=by.rule),),
-                remedies=("open-between-hosts",),
-                commands={"open-between-hosts": command(_OPEN, net=net)},
+            yield Found(
+                "dropped",
+                severity="error" if host.several else "warning",
+                packet=packet,
+                way="from" if packet.hook == "input" else "to",
+                drop=by,
+                net=net,
             )
             return
 
 
-def _fell(seen: Network, log: KernelLog, *, several: bool) -> Iterable[HostFinding]:
+def _fell(host: HostView, seen: Network) -> Iterable[Found]:
     """The link towards the other hosts, where it went down in the last hours; of a job on this host alone that is only worth knowing."""
     from unhang.facts import kernel_log, network
 
     towards = network.uplink(seen)
     if towards is None or not towards.running:
         return
-    for event in (e for e in log.events if e.kind == "link-down" and e.interface == towards.name and kernel_log.recent(e)):
-        found = CAUSE.host_finding(
-            area="kernel",
-            severity="warning" if several else "note",
-            says=Text(
-                f"the link of {towards.name}, the way to other hosts, went down ({kernel_log.times(event)}); it is up again",
-                f"通往其他主机的 {towards.name} 链路断开过（{kernel_log.times_zh(event)}）；现已恢复",
-            ),
-            leads_to=Text(
-                "connections to other hosts stood still meanwhile: time-outs, lost peers, a rendezvous that ends",
-                "期间到其他主机的连接停住：超时、失去同伴、rendezvous 结束",
-            ),
-            evidence=(Evidence(source="kernel log", text=event.text),),
-            remedies=(),
-        )
-        yield replace(found, remedies=(replace(_STEADY, command=command(_LOOK, name=towards.name)),))
+    for event in (e for e in host.events if e.kind == "link-down" and e.interface == towards.name and kernel_log.recent(e)):
+        steady = replace(_STEADY, command=command(_LOOK, name=towards.name))
+        yield Found("link-fell", severity="warning" if host.several else "note", remedies=(steady,), towards=towards, event=event)
 
 
-def _from_peers(host: Snapshot, seen: Network) -> Iterable[tuple[Packet, str]]:
+def _from_peers(host: HostView, seen: Network) -> Iterable[tuple[Packet, str]]:
     """A new connection in each direction, with another host of the net in which NCCL meets the other ranks."""
     import ipaddress
 
@@ -206,11 +150,9 @@ def _from_peers(host: Snapshot, seen: Network) -> Iterable[tuple[Packet, str]]:
         yield Packet(hook=hook, interface=interface.name, peer=peer, own=str(own.ip), port=_port(host)), str(own.network)
 
 
-def _port(host: Snapshot) -> int:
+def _port(host: HostView) -> int:
     """One of those that the system hands out."""
-    from unhang.facts import ports
-
-    seen = host.get(ports.SUBJECT)
+    seen = getattr(host, "ports", None)
     return 45678 if seen is None or seen.range_first is None or seen.range_last is None else (seen.range_first + seen.range_last) // 2
 
 

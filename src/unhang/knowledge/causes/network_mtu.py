@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Command, cause, command
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import Text
-from unhang.model import Evidence, HostFinding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.network import Interface
-    from unhang.facts.snapshot import Snapshot
     from unhang.model import Severity
 
 # The bridge of a network that `docker network create` or compose made is called after the first 12 digits of its id.
@@ -21,12 +20,10 @@ _NETWORK = lazily(r"br-(?P<id>[0-9a-f]{12})")
 _VXLAN_BYTES = 50
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import network
 
-    seen = host.get(network.SUBJECT)
-    if seen is None:
-        return
+    seen = host.network
     way = network.uplink(seen)
     for i in seen.interfaces:
         over = seen.interface(i.member_of)
@@ -69,22 +66,19 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             )
 
 
-def _finding(interface: Interface, says: Text, severity: Severity, mtu_bytes: int, remedy: str, *, network: str = "NETWORK") -> HostFinding:
-    return CAUSE.host_finding(
-        area="network",
+def _finding(interface: Interface, says: Text, severity: Severity, mtu_bytes: int, remedy: str, *, network: str = "NETWORK") -> Found:
+    return Found(
+        "too-large",
         severity=severity,
-        says=says,
-        leads_to=Text(
-            "connections open and small messages pass, then transfers stall where ICMP is filtered",
-            "连接能建立，小消息能通过，但在过滤 ICMP 的地方传输会停住",
-        ),
-        evidence=(Evidence(source=f"/sys/class/net/{interface.name}/mtu", text=str(interface.mtu_bytes)),),
         remedies=(remedy, "find-the-mtu"),
         commands={
             "one-mtu": command("sudo ip link set dev {name:interface} mtu {mtu:number}", name=interface.name, mtu=mtu_bytes),
             "docker-mtu": _docker(mtu_bytes),
             "docker-network-mtu": _network(network, mtu_bytes),
         },
+        says=says,
+        interface=interface,
+        mtu_bytes=mtu_bytes,
     )
 
 

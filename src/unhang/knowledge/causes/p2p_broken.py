@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined
+from unhang.model import Finding
 
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus, Pair
     from unhang.facts.pcie import Pcie
-    from unhang.facts.snapshot import Snapshot
 
 # The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
 _FIRST_COLLECTIVES = 3
@@ -51,16 +51,7 @@ def _first_collective_hung(view: LogView) -> Finding | None:
     )
 
 
-_REASONS_ZH = {
-    "chipset not supported": "芯片组不支持",
-    "GPU not supported": "GPU 不支持",
-    "topology not supported": "拓扑不支持",
-    "disabled by registry key": "被驱动参数禁用",
-    "not supported": "不支持",
-}
-
-
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import gpu, kernel_log, pcie
 
     seen, bus, log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
@@ -75,49 +66,24 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     nics = {d.address for d in bus.devices if d.kind == "nic"} if gpus and bus is not None else set()
     for e in log.events if log is not None else ():
         if e.kind == "iommu-fault" and e.device in gpus | nics and (e.last_age_s is None or e.last_age_s < 86400):
-            adapter = e.device in nics
-            yield CAUSE.host_finding(
-                area="kernel",
-                severity="warning",
-                says=Text(
-                    "the IOMMU refused accesses of {what} {device} ({ago}, {n} times)", "IOMMU 拒绝了{what} {device} 的访问（{ago}，共 {n} 次）"
-                ).fill(
-                    what=Text("adapter", "网卡") if adapter else Text("GPU", " GPU"),
-                    device=str(e.device),
-                    ago=Text(kernel_log.ago(e.last_age_s), kernel_log.ago_zh(e.last_age_s)),
-                    n=e.count,
-                ),
-                leads_to=Text("copies between {what} hang or bring wrong data", "{what}之间的拷贝会挂起，或数据出错").fill(
-                    what=Text("GPUs and the adapter (GPUDirect RDMA)", "GPU 与网卡（GPUDirect RDMA）") if adapter else Text("GPUs", "GPU ")
-                ),
-                evidence=(Evidence(source="kernel log", text=e.text),),
-                remedies=("iommu-and-acs",) if adapter else ("iommu-and-acs", "host-memory", "prove-it"),
-            )
+            yield Found("iommu-refused-adapter" if e.device in nics else "iommu-refused", event=e)
 
 
-def _refused(seen: Gpus) -> Iterable[HostFinding]:
+def _refused(seen: Gpus) -> Iterable[Found]:
     # In MIG mode none may, which mig-slices tells.
     sliced = {g.index for g in seen.gpus if g.mig}
     refused = [p for p in seen.pairs if p.p2p not in (None, "ok", "unknown") and not {p.first, p.second} & sliced]
     for reason in dict.fromkeys(p.p2p for p in refused):
         alike = [p for p in refused if p.p2p == reason]
         by_nvlink = any((p.link or "").startswith("NV") for p in alike)
-        yield CAUSE.host_finding(
-            area="gpu",
+        yield Found(
+            "peers-refused",
             severity="warning" if by_nvlink else "note",
-            says=Text("{who} cannot read each other's memory: {reason}", "{who}无法互相读取显存：{reason}").fill(
-                who=_who(alike), reason=Text(str(reason), _REASONS_ZH.get(str(reason), str(reason)))
-            ),
-            leads_to=(
-                Text("NVLink between them is not used", "它们之间的 NVLink 没有用上")
-                if by_nvlink
-                else Text(
-                    "NCCL copies through host memory, which works; what insists on peer-to-peer fails",
-                    "NCCL 经主机内存拷贝，可以工作；必须使用 peer-to-peer 的程序会失败",
-                )
-            ),
-            evidence=tuple(Evidence(source="NVML", text=f"P2P read, GPU {p.first} and GPU {p.second}: {p.p2p}") for p in alike[:3]),
             remedies=("prove-it", "host-memory") if by_nvlink else ("host-memory",),
+            who=_who(alike),
+            reason=reason,
+            leads="nvlink-unused" if by_nvlink else "through-host-memory",
+            each=alike[:3],
         )
 
 
@@ -133,7 +99,7 @@ def _who(pairs: list[Pair]) -> Text:
     return Text("{n} pairs of GPUs ({shown}{more})", "{n} 对 GPU（{shown}{more}）").fill(n=len(pairs), shown=shown, more=more)
 
 
-def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
+def _redirected(seen: Gpus, bus: Pcie) -> Iterable[Found]:
     from unhang.facts import pcie
 
     devices = {d.address: d for d in bus.devices}
@@ -157,28 +123,21 @@ def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
         )
     found = between_gpus | to_nics
     if found:
-        who = Text("GPUs", "GPU") if between_gpus else Text("GPUs and NICs", "GPU 与网卡")
         ports = sorted(found)
-        shown = same(", ".join(ports[:4])) + (Text(" and more", " 等") if len(ports) > 4 else NOTHING)
-        yield CAUSE.host_finding(
-            area="pcie",
-            severity="warning",
-            says=Text(
-                "{n} PCIe bridges between {who} send their traffic around through the processor (ACS request redirect): {shown}",
-                "{who}之间有 {n} 个 PCIe 桥把流量绕经处理器（ACS request redirect）：{shown}",
-            ).fill(n=len(ports), who=who, shown=shown),
-            leads_to=(
-                Text("copies between GPUs are slow, hang or bring wrong data", "GPU 之间的拷贝变慢、挂起或数据出错")
-                if between_gpus
-                else Text("NICs reach GPU memory (GPUDirect RDMA) slowly or not at all", "网卡访问 GPU 显存（GPUDirect RDMA）很慢，或无法访问")
-            ),
-            evidence=tuple(Evidence(source=f"/sys/bus/pci/devices/{p}/config", text=f"ACS: {', '.join(found[p])}") for p in ports[:3]),
+        yield Found(
+            "redirected",
             remedies=("iommu-and-acs", "prove-it", "host-memory") if between_gpus else ("iommu-and-acs", "prove-it"),
-            commands={"iommu-and-acs": command("for bridge in {ports:pci*}; do sudo setpci -s $bridge ECAP_ACS+0x6.w=0000; done", ports=ports)},
+            n=len(ports),
+            who="gpus" if between_gpus else "gpus-and-nics",
+            shown=ports[:4],
+            more="and-more" if len(ports) > 4 else "",
+            leads="copies-break" if between_gpus else "slow-rdma",
+            each=[(port, found[port]) for port in ports[:3]],
+            ports=ports,
         )
 
 
-def _translated(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
+def _translated(seen: Gpus, bus: Pcie) -> Iterable[Found]:
     from unhang.facts import gpu
 
     kinds = {d.address: d.iommu_type for d in bus.devices if d.kind == "gpu"}
@@ -192,19 +151,7 @@ def _translated(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
     ]
     if pairs:
         one = address.get(pairs[0].first) or ""
-        yield CAUSE.host_finding(
-            area="pcie",
-            severity="warning",
-            says=Text("{gpus} copy to each other over PCIe, and the IOMMU translates addresses", "{gpus} 经 PCIe 互相拷贝，而 IOMMU 在转换地址").fill(
-                gpus=gpu.named(i for p in pairs for i in (p.first, p.second))
-            ),
-            leads_to=Text(
-                "CUDA does not support that on bare metal: the first collective may hang, or data arrives wrong",
-                "CUDA 在裸机上不支持这种情况：第一次集合通信可能挂起，或数据出错",
-            ),
-            evidence=(Evidence(source="/sys/kernel/iommu_groups", text=f"{one}: type {kinds.get(one)}"),),
-            remedies=("iommu-and-acs", "prove-it", "host-memory"),
-        )
+        yield Found("translated", gpus=gpu.named(i for p in pairs for i in (p.first, p.second)), one=one, type=kinds.get(one))
 
 
 CAUSE = cause("p2p-broken", in_logs=_in_logs, on_host=_on_host)

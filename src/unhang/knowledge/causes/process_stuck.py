@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import collective_waits, text, waits, words
 from unhang.knowledge.blocked_threads import children_waited_for, held_back, keeping
 from unhang.knowledge.cause import STANDINGS, LogView, cause, command
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import NOTHING, Text, joined
-from unhang.model import Evidence, Finding, HostFinding, Standing
+from unhang.model import Finding, Standing
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
-    from unhang.facts.snapshot import Snapshot
     from unhang.records.incident import ThreadStack
     from unhang.records.incident_view import ChildView, IncidentView, RankView
 
@@ -31,65 +31,33 @@ _RECENT_S = 1800
 _LONG_S = 60
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import kernel_log
+def _on_host(host: HostView) -> Iterable[Found]:
 
-    log = host.get(kernel_log.SUBJECT)
-    yield from _held_cpu(log.events if log is not None else ())
-    hung = [e for e in log.events if e.kind == "hung-task"] if log is not None else []
+    yield from _held_cpu(host.events)
+    hung = [e for e in host.events if e.kind == "hung-task"]
     if not hung:
         return
     serious = [e for e in hung if (e.seconds is None or e.seconds >= _LONG_S) and e.last_age_s is not None and e.last_age_s < _RECENT_S]
     last = (serious or hung)[-1]
-    for_s = Text(" for more than {s} s", "超过 {s} 秒").fill(s=last.seconds) if last.seconds is not None else NOTHING
     others = sum(e.count for e in hung) - last.count
-    yield CAUSE.host_finding(
-        area="kernel",
+    yield Found(
+        "hung-tasks",
         severity="warning" if serious else "note",
-        says=Text(
-            "the kernel tells of tasks that hung in it: {process} ({pid}){for_s}, {times}{more}",
-            "内核报告有任务卡在内核里：{process}（{pid}）{for_s}，{times}{more}",
-        ).fill(
-            process=str(last.process),
-            pid=str(last.pid),
-            for_s=for_s,
-            times=Text(kernel_log.times(last), kernel_log.times_zh(last)),
-            more=Text("; {n} more {reports} of others", "；另有 {n} 条关于其他进程的报告").fill(
-                n=others, reports="report" if others == 1 else "reports"
-            )
-            if others
-            else NOTHING,
-        ),
-        leads_to=Text(
-            "mostly a file system or a driver that does not answer; a rank that waits for it cannot be ended, and its collectives time out",
-            "多半是文件系统或驱动不响应；等待它的 rank 无法结束，它的集合通信会超时",
-        ),
-        evidence=tuple(Evidence(source="kernel log", text=e.text) for e in [*[e for e in hung if e is not last][-2:], last]),
-        remedies=("look-at-io",),
         commands={"look-at-io": command(_STACK, pid=last.pid) if last.process_is_there else command(_BLOCKED)},
+        last=last,
+        for_s="for-more-than-s" if last.seconds is not None else "",
+        others=others,
+        more="more-of-others" if others else "",
+        each=[*[e for e in hung if e is not last][-2:], last],
     )
 
 
-def _held_cpu(events: Iterable[Event]) -> Iterable[HostFinding]:
+def _held_cpu(events: Iterable[Event]) -> Iterable[Found]:
     from unhang.facts import kernel_log
 
     locked = [e for e in events if e.kind == "soft-lockup"]
     for last in locked[-1:]:
-        yield CAUSE.host_finding(
-            area="kernel",
-            severity="warning" if kernel_log.recent(last) else "note",
-            says=Text(
-                "a processor was held inside the kernel, last by {process} ({pid}) {ago}",
-                "有处理器被占在内核里，最近一次是 {process}（{pid}），{ago}",
-            ).fill(process=str(last.process), pid=str(last.pid), ago=Text(kernel_log.ago(last.last_age_s), kernel_log.ago_zh(last.last_age_s))),
-            leads_to=Text(
-                "a rank that is held there cannot be ended, and its collectives time out; a driver loops, or a virtual machine was paused",
-                "卡在那里的 rank 无法结束，它的集合通信会超时；可能是驱动死循环，或虚拟机曾被暂停",
-            ),
-            evidence=tuple(Evidence(source="kernel log", text=e.text) for e in locked[-3:]),
-            remedies=("look-at-io",),
-            commands={"look-at-io": command("dmesg -T | grep -A 30 'soft lockup'")},
-        )
+        yield Found("held-processor", severity="warning" if kernel_log.recent(last) else "note", last=last, each=locked[-3:])
 
 
 def _in_run(picture: IncidentView) -> Finding | None:

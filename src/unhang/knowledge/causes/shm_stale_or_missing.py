@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import cause, command
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, HostFinding
+from unhang.model import Evidence
 
 if TYPE_CHECKING:
     from unhang.facts.shm import Segment
-    from unhang.facts.snapshot import Snapshot
 
 
 # A job that is starting makes its segments before anybody attaches.
@@ -23,12 +23,9 @@ _BY_NOBODY = Text("that no live process has mapped", "没有任何存活的进�
 _BY_NOBODY_SEEN = Text("that no process seen here has mapped", "这里看得到的进程都没有映射它们")
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import shm
+def _on_host(host: HostView) -> Iterable[Found]:
 
-    seen = host.get(shm.SUBJECT)
-    if seen is None:
-        return
+    seen = host.shm
     old = [s for s in seen.segments if s.of_trainings and s.age_s >= _YOUNG_S]
     dead = [s for s in old if s.abandoned]
     # Where not all processes are seen, those of this user still are: what none of them has mapped is worth asking the kernel about.
@@ -39,17 +36,13 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             continue
         held = sum(s.size_bytes for s in segments)
         ours = [s for s in segments if s.uid == seen.uid]
-        yield CAUSE.host_finding(
-            area="shm",
+        yield Found(
+            "left",
             severity="warning" if held > (min(_MUCH_BYTES, total // 10) if total else _MUCH_BYTES) else "note",
-            says=_says(segments, ours, held, which),
-            leads_to=Text(
-                "they take room from the next job, and a program that gives its segments fixed names finds them taken",
-                "它们占用下一个作业的空间，使用固定段名的程序会发现名字已被占用",
-            ),
-            evidence=tuple(_evidence(s) for s in sorted(segments, key=lambda s: -s.size_bytes)[:3]),
             remedies=("remove-dead",) if ours else ("of-others",),
-            commands={"of-others": command("ls -l {files:path*}", files=[f"/dev/shm/{s.name}" for s in segments[:3]])},
+            evidence=tuple(_evidence(s) for s in sorted(segments, key=lambda s: -s.size_bytes)[:3]),
+            says=_says(segments, ours, held, which),
+            files=[f"/dev/shm/{s.name}" for s in segments[:3]],
         )
 
 

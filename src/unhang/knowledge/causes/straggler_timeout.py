@@ -12,16 +12,16 @@ from unhang.knowledge.blocked_threads import held_back, in_loader, workers_at_wo
 from unhang.knowledge.cause import LogView, cause, command, signature
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.causes.store_disconnect import is_wait
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.other_libraries import library
 from unhang.knowledge.text import NOTHING, Text, joined
 from unhang.knowledge.watchdogs import ranks_of
-from unhang.model import Evidence, Finding, HostFinding, Standing
+from unhang.model import Evidence, Finding, Standing
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     import re
 
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit, Traceback
     from unhang.records.incident import Slow
     from unhang.records.incident_view import IncidentView
@@ -293,22 +293,13 @@ def _of_comers(view: LogView) -> Finding | None:
     return None
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import speed
 
     seen = host.get(speed.SUBJECT)
     if seen is not None and (check := seen.check).slower:
         name, change = max(check.slower.items(), key=lambda one: one[1])
-        yield CAUSE.host_finding(
-            area="speed",
-            severity="warning",
-            says=Text(
-                "{name} takes {change} % more time than in the baseline (slower: {n}; checked {when})",
-                "{name} 比基线多用 {change} % 的时间（变慢的有 {n} 项；检查于 {when}）",
-            ).fill(name=name, change=f"{change * 100:.0f}", n=len(check.slower), when=check.checked),
-            leads_to=Text("the ranks behind it are late at each step, and all others wait", "使用它的 rank 每一步都会迟到，其他 rank 都要等待"),
-            remedies=("check-again",),
-        )
+        yield Found("slower", name=name, change=change * 100, n=len(check.slower), check=check)
 
 
 CAUSE = cause("straggler-timeout", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
+from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.libraries import Libraries
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs.log_facts import At
 
 _RELEASE = lazily(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
-_ANEW = "{python:program} -m pip install --force-reinstall --no-deps {packages:name*}"
-_PINS = "python -m pip install {pins:requirement*}"
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -88,7 +86,7 @@ def _release(code: str) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number >= 10000 else f"{number // 1000}.{number // 100 % 10}.{number % 100}"
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import libraries, python_env
 
     seen = host.get(libraries.SUBJECT)
@@ -100,76 +98,42 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         doubled = {n: v for n, v in env.duplicates.items() if n in python_env.TRAINING or n.startswith("nvidia-")}
         if doubled:
             told = joined(same(f"{n} ") + joined(map(same, v), Text(" and ", " 和 ")) for n, v in list(doubled.items())[:4])
-            yield CAUSE.host_finding(
-                area="python_env",
-                severity="warning",
-                says=Text("{prefix} has records of two releases of one package: {told}", "{prefix} 中同一软件包有两个版本的记录：{told}").fill(
-                    prefix=env.prefix, told=told
-                ),
-                leads_to=Text(
-                    "the files are a mixture of both, and what pip and packages believe to be installed is not what is imported",
-                    "文件是两个版本的混合，pip 和各软件包以为已安装的并不是实际导入的",
-                ),
+            yield Found(
+                "two-releases",
                 evidence=tuple(Evidence(source=env.prefix, text=f"{n}-{one}.dist-info") for n, v in list(doubled.items())[:2] for one in v),
-                remedies=("install-anew",),
-                commands={"install-anew": command(_ANEW, python=env.python, packages=doubled)},
+                env=env,
+                told=told,
+                doubled=doubled,
             )
 
 
-def _pins(seen: Libraries) -> Iterable[HostFinding]:
+def _pins(seen: Libraries) -> Iterable[Found]:
     # What is not there at all is library-link's, where torch really lacks it.
     apart = [p for p in seen.broken_pins if p.installed is not None]
     for package in dict.fromkeys(p.package for p in apart):
         own = [p for p in apart if p.package == package]
         about_torch = own[0].name == "torch"
-        yield CAUSE.host_finding(
-            area="libraries",
-            severity="warning",
-            says=Text(
-                "{package} {version} was built for other releases than the installed ones: {others}",
-                "{package} {version} 编译时面向的版本与已安装的不同：{others}",
-            ).fill(
-                package=package,
-                version=seen.packages.get(package, seen.torch.version),
-                others=joined(
-                    (Text(f"{p.name} {p.wanted}, not {p.installed}", f"{p.name} 应为 {p.wanted}，而不是 {p.installed}") for p in own[:4]),
-                    Text(", ", "；"),
-                ),
+        yield Found(
+            "other-pins",
+            by="" if about_torch else "pins",
+            pins=[f"{p.name}=={p.wanted}" for p in own],
+            package=package,
+            version=seen.packages.get(package, seen.torch.version),
+            others=joined(
+                (Text(f"{p.name} {p.wanted}, not {p.installed}", f"{p.name} 应为 {p.wanted}，而不是 {p.installed}") for p in own[:4]),
+                Text(", ", "；"),
             ),
-            leads_to=Text(
-                f"importing {package} fails with undefined symbols or missing operators", f"import {package} 失败：undefined symbol，或缺少算子"
-            )
-            if about_torch
-            else Text(
-                "libraries that torch was not tested with; where only some hosts have them, ranks do not understand each other",
-                "这些库没有与此 torch 一起测试过；若只有部分主机如此，各 rank 之间无法正常通信",
-            ),
-            evidence=tuple(Evidence(source=f"Requires-Dist of {p.package}", text=f"{p.name}=={p.wanted}") for p in own[:4]),
-            remedies=("matching-packages",),
-            commands=None if about_torch else {"matching-packages": command(_PINS, pins=[f"{p.name}=={p.wanted}" for p in own])},
+            leads="undefined-symbols" if about_torch else "untested",
+            each=own[:4],
         )
 
 
-def _replaced(seen: Libraries) -> Iterable[HostFinding]:
+def _replaced(seen: Libraries) -> Iterable[Found]:
     """The file of a wheel, and what the wheel's record says that it is."""
     wheel = next(((n, v) for n, v in seen.packages.items() if n.startswith("nvidia-nccl-cu")), None)
     file = next((c for c in (*seen.loaded, *seen.others) if c.name == "nccl" and "/nvidia/nccl/lib/" in c.path and c.version is not None), None)
     if wheel is not None and file is not None and ".".join(wheel[1].split(".")[:3]) != file.version:
-        yield CAUSE.host_finding(
-            area="libraries",
-            severity="warning",
-            says=Text(
-                f"{wheel[0]} {wheel[1]} is recorded, and its library is NCCL {file.version}",
-                f"记录的是 {wheel[0]} {wheel[1]}，而其中的库是 NCCL {file.version}",
-            ),
-            leads_to=Text(
-                "this host runs another NCCL than pip lists, and than hosts that were installed in the same way",
-                "本机运行的 NCCL 与 pip 列出的不同，也与同样方式安装的主机不同",
-            ),
-            evidence=(Evidence(source=file.path, text=f"NCCL version {file.version}"),),
-            remedies=("install-anew",),
-            commands={"install-anew": command("python -m pip install --force-reinstall --no-deps {wheel:requirement}", wheel="==".join(wheel))},
-        )
+        yield Found("other-nccl", wheel=wheel, file=file, requirement="==".join(wheel))
 
 
 CAUSE = cause("version-mismatch", in_logs=_in_logs, on_host=_on_host)

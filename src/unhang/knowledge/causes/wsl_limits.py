@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Evidence, Finding, HostFinding
+from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.text import Text
+from unhang.model import Finding
 
 if TYPE_CHECKING:
-    from unhang.facts.snapshot import Snapshot
     from unhang.logs import Hit
     from unhang.records.incident_view import IncidentView
 
@@ -50,7 +50,7 @@ def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = No
     )
 
 
-def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import container, gpu
 
     seen, gpus = host.get(container.SUBJECT), host.get(gpu.SUBJECT)
@@ -58,17 +58,12 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         return
     # All of Windows' GPUs stand behind one /dev/dxg.
     reached = any(d.path.startswith("/dev/dxg") for d in seen.devices)
-    yield CAUSE.host_finding(
-        area="container",
+    yield Found(
+        "wsl",
         severity="warning" if gpus is not None and len(gpus.gpus) > 1 else "note",
-        says=Text(f"this is WSL (kernel {seen.kernel})", f"这是 WSL（内核 {seen.kernel}）")
-        + (NOTHING if reached else Text("; there is no /dev/dxg, so no GPU reaches it", "；没有 /dev/dxg，因此其中没有可用的 GPU")),
-        leads_to=Text(
-            "between several GPUs peer access and registered shared memory do not work, and little host memory can be pinned; one GPU is fine",
-            "多个 GPU 之间 peer access 和注册共享内存不可用，能锁页的主机内存很少；单个 GPU 不受影响",
-        ),
-        evidence=(Evidence(source="/proc/sys/kernel/osrelease", text=seen.kernel or ""),),
-        remedies=("no-p2p-no-shm", "newer-nccl", "native-linux"),
+        seen=seen,
+        what="" if reached else "there-is-no-dev",
+        kernel=seen.kernel or "",
     )
 
 
