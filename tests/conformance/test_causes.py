@@ -214,7 +214,23 @@ def test_patterns_take_no_time_on_hostile_lines(cause):
             match(signature.needle + filler * 20_000, [signature], source="test")
 
 
-SECTIONS = ["role", "title", "what", "why", "leads-to", "sources", "explain", "patterns", "signature", "remedy", "instead", "mistaken-for", "tests"]
+SECTIONS = [
+    "role",
+    "title",
+    "what",
+    "why",
+    "leads-to",
+    "sources",
+    "explain",
+    "patterns",
+    "signature",
+    "remedy",
+    "finding",
+    "note",
+    "instead",
+    "mistaken-for",
+    "tests",
+]
 FIELDS = ["name", "needle", "pattern", "near", "unless", "over", "then", "lines", "standing", "says", "remedies", "keep", "newest"]
 
 

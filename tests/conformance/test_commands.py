@@ -79,12 +79,24 @@ def texts(node: ast.expr, *scopes: ast.AST) -> list[str]:
 def templates() -> Iterator[tuple[str, str]]:
     for path, tree in trees().items():
         taken = {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and str(n.module).startswith("unhang.knowledge.c") for a in n.names}
-        if "command" not in taken or path.name == "exceptions.py":
+        # What judge.py is given is read below.
+        if "command" not in taken or path.name in ("exceptions.py", "judge.py"):
             continue
         for node, scope in scopes(tree).items():
             if isinstance(node, ast.Call) and name(node.func) == "command":
                 yield from ((f"{path.stem}:{node.lineno}", text) for text in texts(node.args[0], scope, tree))
     yield from (("exceptions.toml", e["command"]) for e in data.table("knowledge/exceptions")["exceptions"] if "{" in e.get("command", ""))
+    for cause, known in data.load()["causes"].items():
+        for key, finding in known["finding"].items():
+            for template in finding.get("command", {}).values():
+                # Fields may reach into a value.
+                yield from (
+                    (f"{cause}:{key}", re.sub(r"\{[\w.[\]]+:", lambda m: "{" + re.sub(r"\W", "_", m[0][1:-1]) + ":", one)) for one in _all(template)
+                )
+
+
+def _all(template):
+    return [template] if isinstance(template, str) else template.values()
 
 
 def test_no_value_becomes_more_than_its_word():

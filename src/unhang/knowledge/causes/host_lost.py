@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import text, words
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Found
+from unhang.text import Text
 
 if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView
