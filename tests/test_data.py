@@ -74,6 +74,7 @@ def test_what_is_written_in_lines_is_joined(tmp_path):
         ("command.mend =", "command.pray =", "30: unknown remedy 'pray'"),
         ("it broke {n} times", "it broke again", "29: no Chinese of 'it broke again'"),
         ("it broke {n} times", "it broke {m} times", "29: other values in Chinese: '坏了 {n} 次'"),
+        ("it broke {n} times", "it broke {n:?often}", "29: unknown note 'often'"),
     ],
 )
 def test_what_is_wrong_is_reported_with_its_line(tmp_path, old, new, says):

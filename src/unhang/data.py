@@ -197,6 +197,11 @@ class Source:
         ]
         for header, key, english in [*found, *(("note", *note) for note in made["note"].items())]:
             chinese = messages.get(f"{self.path.stem}\4{english}") or messages.get(english)
+            named = {
+                n for _, _, form, _ in string.Formatter().parse(english) if form and form[0] in "?*" for n in form[1:].rstrip(",&").split("/") if n
+            }
+            for note in sorted(named - made["note"].keys()):
+                self._wrong(header, 0, key, f"unknown note {note!r}")
             if chinese is None and any(text.strip() for text, *_ in string.Formatter().parse(english)):
                 self._wrong(header, 0, key, f"no Chinese of {english!r}")
             elif chinese is not None and _values(chinese) != _values(english):

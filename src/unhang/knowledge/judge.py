@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from unhang import data
 from unhang.i18n import chinese
+from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import AND, COMMA, THEN, Text, joined, ranks, same
 from unhang.model import Evidence, Remedy, Severity, Standing
@@ -38,13 +39,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Line(Protocol):
+    """A line or traceback of a log."""
+
+    @property
+    def rank(self) -> int | None: ...
+    @property
+    def host(self) -> str | None: ...
+    def evidence(self) -> Evidence: ...
+
+
 class Found:
     """One finding: `key` names the [finding.KEY] of the cause's TOML, `values` are what its sentences, evidence and commands name.
 
-    What is given here takes the place of what stands there; `evidence` is put behind it. Templates reach into values ({port.rate}) and may say how
-    they are shown ({size:size}, see `_FORMS`). The value of {why:note} is the key of a [note], several, or nothing;
-    of {why:known} it may be no such key, and is then shown itself.
-    `by` chooses among commands that are a table, `each` are those whose evidence is told one by one.
+    What is given here takes the place of what stands there; `evidence` is put behind it. Lines of logs may stand for the ranks and hosts of which
+    they are, and for themselves as evidence. `hosts` are those of `ranks` where the values name a `picture`. `by` chooses among commands that are a
+    table, `each` are those whose evidence is told one by one.
+    Templates reach into values ({port.rate}) and may say how they are shown ({size:size}, see `_FORMS`; {frame:place} needs a `picture`). Of notes,
+    {why:note} is the one whose key is the value of `why`, several, or none (of {why:known} it may be no such key, and is then shown itself);
+    {index:?asked} is the note "asked" where there is an index, {seen:?here/gone} one of two; {sides:*did} is the note "did" of {each} of them
+    ({sides:*did,} with commas, {sides:*did&} with "and").
     """
 
     def __init__(
@@ -52,10 +66,10 @@ class Found:
         key: str,
         /,
         *,
-        ranks: Iterable[int] = (),
-        hosts: Iterable[str] = (),
+        ranks: Iterable[int | Line] = (),
+        hosts: Iterable[str | Line] | None = None,
         where: str | None = None,
-        evidence: Iterable[Evidence] = (),
+        evidence: Iterable[Evidence | Line] = (),
         remedies: Sequence[str | Remedy] | None = None,
         severity: Severity | None = None,
         standing: Standing | None = None,
@@ -63,10 +77,16 @@ class Found:
         commands: Mapping[str, Command | None] | None = None,
         **values: Any,
     ) -> None:
-        self.ranks, self.hosts, self.where = tuple(ranks), tuple(hosts), where
-        self.key, self.by, self.values = key, by, {"ranks": self.ranks, "hosts": self.hosts, **values}
-        self.commands = commands or {}
-        self.evidence, self.remedies, self.severity, self.standing = tuple(evidence), remedies, severity, standing
+        known = tuple(ranks)
+        self.ranks = tuple(n for n in known if isinstance(n, int)) or tuple(
+            sorted({n.rank for n in known if not isinstance(n, int) and n.rank is not None})
+        )
+        told = words.hosts(values["picture"], self.ranks) if hosts is None and "picture" in values else hosts or ()
+        self.hosts = tuple(dict.fromkeys(h for one in told if (h := one if isinstance(one, str) else one.host) is not None))
+        self.where = where
+        self.key, self.by, self.values = key, by, {"ranks": self.ranks, "hosts": self.hosts, "where": where, **values}
+        self.evidence = tuple(e if isinstance(e, Evidence) else e.evidence() for e in evidence)
+        self.remedies, self.commands, self.severity, self.standing = remedies, commands or {}, severity, standing
 
 
 class NotRead(AttributeError):
@@ -147,6 +167,10 @@ def _size(count: float) -> str:
     return size(count)
 
 
+def _word(n: int) -> Text:
+    return Text({2: "two", 3: "three", 4: "four"}.get(n, str(n)), str(n))
+
+
 def _label(found: Any) -> str:
     from unhang.facts import gpu
 
@@ -178,6 +202,9 @@ _FORMS: Mapping[str, Callable[[Any], Text | str]] = {
     "repr": repr,
     "count": lambda found: str(len(found)),
     "unlimited": lambda limit: "unlimited" if limit is None else str(limit),
+    "word": _word,
+    "seconds": words.seconds,
+    "frame": words.frame,
 }
 
 
@@ -188,10 +215,10 @@ class Words(string.Formatter):
         self.cause, self.values, self.language = cause, values, "en"
         self.known = data.load()["causes"][cause]
 
-    def text(self, english: str, values: Mapping[str, Any] | None = None) -> Text:
+    def text(self, english: str) -> Text:
         sides = []
         for self.language in ("en", "zh"):
-            sides.append(self.vformat(self._translated(english), (), values or self.values))
+            sides.append(self.vformat(self._translated(english), (), self.values))
         self.language = "en"
         return Text(*sides)
 
@@ -201,6 +228,14 @@ class Words(string.Formatter):
     def format_field(self, value: Any, form: str) -> str:
         if form == "known":
             form = "note" if value in self.known["note"] else ""
+        if form[:1] == "*":
+            known = self.known["note"][form[1:].rstrip(",&")]
+            parts = (Words(self.cause, {**self.values, "each": each}).text(known) for each in value)
+            value, form = joined(parts, {",": COMMA, "&": AND}.get(form[-1], THEN)), ""
+        if form == "place":
+            return str(self.values["picture"].place(value))
+        if form[:1] == "?":
+            value, form = form[1:].partition("/")[0 if value or (value == 0 and value is not False) else 2], "note"
         if form == "note":
             return "".join(self.vformat(self._translated(self.known["note"][key]), (), self.values) for key in _keys(value))
         if "|" in form:
@@ -212,9 +247,9 @@ class Words(string.Formatter):
     def evidence(self, templates: Mapping[str, str]) -> Iterable[Evidence]:
         for source, text in templates.items():
             for each in self.values.get("each", ()) if "{each" in source + text else (None,):
-                values = {**self.values, "each": each}
-                said = self.text(text, values)
-                yield Evidence(source=self.vformat(source, (), values), text=said.en, text_zh=said.zh if said.zh != said.en else "")
+                filled = Words(self.cause, {**self.values, "each": each})
+                said = filled.text(text)
+                yield Evidence(source=filled.text(source).en, text=said.en, text_zh=said.zh if said.zh != said.en else "")
 
     def commands(self, templates: Mapping[str, Any], found: Found) -> dict[str, Command | None]:
         """Of a table the one that `by` names, else "else"."""

@@ -6,17 +6,15 @@ Only where they ended a process: a line that begins with the type. An evaluation
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from unhang.frames import place, user_frame
-from unhang.knowledge import text, words
-from unhang.knowledge.cause import Cause, LogView
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.judge import Found
 
 if TYPE_CHECKING:
     from unhang.logs import Hit
-    from unhang.model import Finding, Standing
     from unhang.records.incident_view import IncidentView
 
 _NUMBER = re.compile(r"\d+")
@@ -44,26 +42,18 @@ def line_of(hits: Sequence[Hit], seen: LogView | IncidentView) -> str | None:
     return None
 
 
-def finding(
-    cause: Cause,
-    hits: Sequence[Hit],
-    says: Text,
-    *,
-    standing: Standing,
-    ranks: Sequence[int],
-    where: str | None,
-    remedies: tuple[str, ...] | None = None,
-) -> Finding:
-    """`ranks` are those that it is about; hosts are told only where they are those of such ranks."""
-    hosts = tuple(dict.fromkeys(h.host for h in hits if h.host is not None and h.rank in ranks))
-    firsts = tuple({h.text.strip(): h for h in hits}.values())
-    return cause.finding(
-        standing=standing, says=says, ranks=tuple(ranks), hosts=hosts, where=where, evidence=words.hit_evidence(firsts), remedies=remedies
+def found(key: str, hits: Sequence[Hit], seen: LogView | IncidentView, *, ranks: Collection[int], where: str | None = None, **values: Any) -> Found:
+    """`ranks` are those that it is about; hosts are told only where they are those of such ranks. {line} is where it was raised."""
+    line = line_of(hits, seen)
+    return Found(
+        key,
+        ranks=ranks,
+        hosts=[h for h in hits if h.rank in ranks],
+        where=where or line,
+        evidence=list({h.text.strip(): h for h in hits}.values())[:2],
+        line=line,
+        **values,
     )
-
-
-def at_line(where: str | None) -> Text:
-    return Text(" at {at}", "（位于 {at}）").fill(at=where) if where is not None else NOTHING
 
 
 def fewest(counts: Mapping[int, int]) -> tuple[int, ...]:
@@ -71,7 +61,3 @@ def fewest(counts: Mapping[int, int]) -> tuple[int, ...]:
     values = list(counts.values())
     most = max(values, key=values.count)
     return tuple(r for r, n in sorted(counts.items()) if n != most) if 2 * values.count(most) > len(values) else tuple(sorted(counts))
-
-
-def differs(ranks: Sequence[int]) -> Text:
-    return Text("{who} {differ}", "{who} 不同").fill(who=text.ranks(ranks), differ=words.verb(ranks, "differs", "differ"))

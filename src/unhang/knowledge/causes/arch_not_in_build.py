@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding
 
 
@@ -19,15 +18,7 @@ def _in_logs(view: LogView) -> Finding | None:
     if named is None or not broken:
         return CAUSE.of_hits(hits, view)
     gpu, arch = named.groups["gpu"].strip(), named.groups.get("arch")
-    return CAUSE.of_hits(
-        hits,
-        view,
-        standing="established",
-        says=Text(
-            "no kernel was built for {gpu}{arch}: this torch holds no code for it", "没有为 {gpu}{arch} 编译的 kernel：这个 torch 不含它的代码"
-        ).fill(gpu=gpu, arch=Text(" ({arch})", "（{arch}）").fill(arch=arch) if arch else ""),
-        remedies=("torch-for-this-gpu",),
-    )
+    return CAUSE.of_hits(hits, view, Found("no-kernel", gpu=gpu, arch=arch))
 
 
 def _on_host(host: HostView) -> Iterable[Found]:

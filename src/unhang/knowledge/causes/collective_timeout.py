@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import other_libraries, words
+from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.text import COMMA, THEN, Text, joined, ranks
-from unhang.knowledge.watchdogs import behind, collective, evidence_of, first_of_each, ranks_of, silent
+from unhang.knowledge.judge import Found
+from unhang.knowledge.text import Text
+from unhang.knowledge.watchdogs import behind, collective, first_of_each, ranks_of, silent
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _in_run(picture: IncidentView) -> Finding | None:
     return _of_hits(picture.hits_of(CAUSE.id))
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     """Who waited in what, and who is known not to have come: the rank to look at is one that printed nothing."""
     hits = view.hits_of(CAUSE.id)
     waited = first_of_each(view)
@@ -57,18 +58,15 @@ def _in_logs(view: LogView) -> Finding | None:
     for t in waited:
         found.setdefault((t.group, t.seq, t.op), []).append(t)
     most = max(found.values(), key=len)
-    numbers = ranks_of(most)
-    missing = behind(view)
-    absent = tuple(r for r, _ in missing) or silent(view)
-    says = Text("{who} waited {s} in {call}", "{who} 在 {call} 中等待了 {s}").fill(
-        who=ranks(numbers), s=words.seconds(most[0].timeout_ms / 1000), call=collective(most[0])
+    return Found(
+        "waited",
+        ranks=ranks_of(most),
+        evidence=[t.at for t in most[:2]],
+        seconds=most[0].timeout_ms / 1000,
+        call=collective(most[0]),
+        missing=behind(view)[:4],
+        silent=silent(view),
     )
-    if missing:
-        never = Text("rank {r} never issued it (last: #{last})", "rank {r} 从未发出它（最后一次：#{last}）")
-        says += THEN + joined((never.fill(r=r, last=last) for r, last in missing[:4]), COMMA)
-    elif absent:
-        says += Text("; {who} printed no timeout", "；{who} 没有打印超时").fill(who=ranks(absent))
-    return CAUSE.finding(standing="established", says=says, ranks=numbers, evidence=evidence_of(t.at for t in most[:2]))
 
 
 CAUSE = cause("collective-timeout", in_run=_in_run, in_logs=_in_logs, signatures=other_libraries.SIGNATURES)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import starting, text, words
+from unhang.knowledge import starting, words
 from unhang.knowledge.caught_exceptions import passed_over
 from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
@@ -28,7 +27,7 @@ _PROGRAM_NAME = lazily(r"(?:(?:accelerate|python|ray|vllm|swift|deepspeed|llamaf
 _REFUSALS = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "ConfigError", "ArgumentError")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     hits = tuple(h for h in view.hits_of(CAUSE.id) if not _of_others(h, view))
     if not hits:
         return _of_checks(view)
@@ -54,15 +53,11 @@ def _in_logs(view: LogView) -> Finding | None:
         return CAUSE.of_hits(hits, None if launcher else view, standing="possible" if helper else None, commands=found)
     train, micro, steps, world = (int(batch.groups[k]) for k in ("train", "micro", "steps", "world_size"))
     fits = micro * steps * world
-    says = Text(
-        "train_batch_size is {train}, but {micro} per GPU × {steps} accumulation steps × {world} ranks is {fits}",
-        "train_batch_size 为 {train}，而每 GPU {micro} × 累积步数 {steps} × {world} 个 rank 等于 {fits}",
-    ).fill(train=train, micro=micro, steps=steps, world=world, fits=fits)
-    if world == 1 and train > fits:
-        says += Text(
-            "; DeepSpeed sees a single rank: was the script started by its launcher?", "；DeepSpeed 只看到一个 rank：脚本是用它的启动器启动的吗？"
-        )
-    return CAUSE.of_hits((batch, *(h for h in hits if h is not batch)), view, standing="established", says=says)
+    return CAUSE.of_hits(
+        (batch, *(h for h in hits if h is not batch)),
+        view,
+        Found("batch-size", train=train, micro=micro, steps=steps, world=world, fits=fits, alone=world == 1 and train > fits),
+    )
 
 
 def _of_others(hit: Hit, view: LogView) -> bool:
@@ -80,7 +75,7 @@ def _in_run(picture: IncidentView) -> Finding | None:
     return CAUSE.of_hits(hits)
 
 
-def _of_checks(view: LogView) -> Finding | None:
+def _of_checks(view: LogView) -> Found | None:
     """An exception out of a function that does nothing but check options: whatever it says, it is about them."""
     known = {(h.source, h.line) for hits in view.hits.values() for h in hits}
     refused = [t for t in view.tracebacks if t.frames and (t.source, t.end) not in known and _refuses(t)]
@@ -88,18 +83,12 @@ def _of_checks(view: LogView) -> Finding | None:
         return None
     first = refused[0]
     last = first.frames[-1]
-    numbers = tuple(sorted({t.rank for t in refused if t.rank is not None}))
-    return CAUSE.finding(
-        standing="likely",
-        says=Text("{who}{name}() refused the options: {said}", "{who}{name}() 拒绝了这些选项：{said}").fill(
-            who=Text("{who}: ", "{who}：").fill(who=text.ranks(numbers)) if numbers else NOTHING, name=last.name, said=first.text[:200] or first.type
-        ),
-        ranks=numbers,
-        evidence=(
-            first.evidence(),
-            Evidence(source=first.source, line=first.line, text=words.frame(last)),
-        ),
-        remedies=("read-help", "match-versions"),
+    return Found(
+        "refused",
+        ranks=refused,
+        evidence=(first, Evidence(source=first.source, line=first.line, text=words.frame(last))),
+        last=last,
+        said=first.text[:200] or first.type,
     )
 
 

@@ -6,24 +6,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import text, words
+from unhang.knowledge import words
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.causes.store_disconnect import AT_THE_END
-from unhang.knowledge.text import Text
+from unhang.knowledge.judge import Found
 from unhang.knowledge.watchdogs import collective
 from unhang.logs.slow_work import DONE, FULL, LEAVING, SAVED
-from unhang.model import Finding, Standing
+from unhang.model import Standing
 
 if TYPE_CHECKING:
     from unhang.logs import Hit
     from unhang.logs.log_facts import At
     from unhang.records.incident_view import IncidentView
 
-# Whatever tells that the training was over, a supervisor's word or a log's: after that a failure is one of the shutdown.
-SAFE = Text("the training script had finished on all ranks; results are safe", "训练脚本在所有 rank 上都已运行完毕，结果是安全的")
 
-
-def _in_run(picture: IncidentView) -> Finding | None:
+def _in_run(picture: IncidentView) -> Found | None:
     crashed = [r for r in picture.gone if r.ended is not None and r.ended.crashed_at_exit]
     if not crashed:
         return None
@@ -31,33 +28,22 @@ def _in_run(picture: IncidentView) -> Finding | None:
     unfinished = [r.number for r in picture.ranks if r.ended is None or not r.ended.finished]
     code = first.ended.exitcode if first.ended is not None else None
     how = words.signal_name(code) if code is not None and code < 0 else f"exit code {code}"
-    others = Text("the training script had not finished on {who}", "训练脚本在{who} 上还没有运行完").fill(who=text.ranks(unfinished))
-    return CAUSE.finding(
-        standing="established",
-        says=Text("{who} crashed with {how} while shutting down; {so}", "{who} 在进程退出过程中崩溃（{how}）；{so}").fill(
-            who=text.ranks(numbers), how=how, so=others if unfinished else SAFE
-        ),
-        ranks=tuple(numbers),
-        hosts=words.hosts(picture, numbers),
-        evidence=(
-            words.stated(
-                picture.incident_source,
-                Text(
-                    "rank {n} (pid {pid}) reported the end of its script, then ended with {how}",
-                    "rank {n}（pid {pid}）报告脚本已运行完毕，随后以 {how} 结束",
-                ).fill(n=first.number, pid=first.record.pid, how=how),
-            ),
-            *words.hit_evidence([h for h in picture.hits_of("framework-bug") if h.rank is None or h.rank in numbers], at_most=1),
-        ),
+    return Found(
+        "crashed",
+        ranks=numbers,
+        evidence=words.hit_evidence([h for h in picture.hits_of("framework-bug") if h.rank is None or h.rank in numbers], at_most=1),
+        how=how,
+        unfinished=unfinished,
+        picture=picture,
+        first=first,
     )
 
 
 # SIGABRT, SIGBUS, SIGFPE, SIGSEGV.
 _CRASHES = (-6, -7, -8, -11)
-_OVER = Text("after the training was over; results are safe if they had been saved", "此时训练已经结束；在此之前保存的结果是安全的")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | None:
     """The first of all failures stands behind lines that tell of the end of the training."""
     lost = [h for c in ("peer-lost", "store-disconnect", "collective-timeout") for h in view.hits_of(c) if not AT_THE_END.search(h.text)]
     ended = [e for e in view.exits if e.code in _CRASHES]
@@ -79,21 +65,18 @@ def _in_logs(view: LogView) -> Finding | None:
         # Who leaves without ending its group says so right before.
         leaving = {h.rank for h in view.ends if h.signature == LEAVING and h.rank is not None}
         numbers = numbers or (leaving if len(leaving) == 1 else set())
-        what = next((h.groups["what"] for h in view.crashed if "what" in h.groups), "")
-        did = Text("crashed while shutting down{what}", "在退出过程中崩溃{what}").fill(what=what and Text(" ({what})", "（{what}）").fill(what=what))
-    elif view.timeouts:
-        waited = view.timeouts[0]
-        did = Text("waited {s} in {call}", "在 {call} 中等待了 {s}").fill(s=words.seconds(waited.timeout_ms / 1000), call=collective(waited))
-    else:
-        did = Text("lost the store or another rank", "失去了 store 或其他 rank 的连接")
-    who = text.ranks(numbers) if numbers else Text("a process", "某个进程")
     over = [h for h in _before(view, first) if h.signature != LEAVING]
-    return CAUSE.finding(
+    waited = next(iter(view.timeouts), None)
+    return Found(
+        "died" if died else "waited" if waited else "lost",
+        ranks=sorted(numbers) if died else (),
         standing=worst,
-        says=Text("{who} {did}, {over}", "{who} {did}，{over}").fill(who=who, did=did, over=_OVER),
-        ranks=tuple(sorted(numbers)) if died else (),
-        hosts=tuple(dict.fromkeys(f.host for f in speaking if f.host is not None)) if died else (),
-        evidence=tuple(f.evidence() for f in (*over[-1:], *speaking[:2])),
+        evidence=(*over[-1:], *speaking[:2]),
+        hosts=speaking if died else (),
+        numbers=numbers,
+        what=next((h.groups["what"] for h in view.crashed if "what" in h.groups), ""),
+        seconds=waited and waited.timeout_ms / 1000,
+        call=waited and collective(waited),
     )
 
 

@@ -11,7 +11,6 @@ _MIB = 1024 * 1024
 # Below the first nothing of a training fits; below the second a checkpoint may not.
 _NO_ROOM = 256 * _MIB
 _LITTLE = 2048 * _MIB
-_FILLED_BY = "df -h {path:path}; df -i {path:path}; du -xh --max-depth=2 {mount:path} 2>/dev/null | sort -h | tail -20"
 
 
 def _on_host(host: HostView) -> Iterable[Found]:

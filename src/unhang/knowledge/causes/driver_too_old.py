@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -25,15 +24,7 @@ def _in_logs(view: LogView) -> Finding | None:
     # "11040" is CUDA 11.4.
     number = int(found.groups["found"])
     serves = f"{number // 1000}.{number % 1000 // 10}"
-    return CAUSE.of_hits(
-        hits,
-        view,
-        says=Text(
-            f"the NVIDIA driver of this host serves CUDA up to {serves}, and this torch was built for a newer one",
-            f"本机的 NVIDIA 驱动最高支持 CUDA {serves}，而这个 torch 面向更新的 CUDA 编译",
-        ),
-        remedies=("upgrade-the-driver", "older-cuda-build"),
-    )
+    return CAUSE.of_hits(hits, view, Found("serves", serves=serves))
 
 
 def oldest_driver(cuda: str) -> str | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from unhang.knowledge.cause import Command, LogView, cause, command
+from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, ranks, same
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -29,31 +28,18 @@ def _in_logs(view: LogView) -> Finding | None:
     devices = sorted({d for _, _, d in pairs})
     numbers = {r for a, b, _ in pairs for r in (a, b)}
     hosts = {h.host for h in hits if h.host is not None}
-    more = Text(" and {n} more", "，另有 {n} 块").fill(n=len(devices) - 4) if len(devices) > 4 else NOTHING
-    says = Text("{who} share {count} ({gpus})", "{who} 共用{count}（{gpus}）").fill(
-        who=ranks(numbers),
-        count=Text("one GPU", "一块 GPU") if len(devices) == 1 else Text("{n} GPUs", " {n} 块 GPU").fill(n=len(devices)),
-        gpus=joined((same(_bus_id(d)) for d in devices[:4]), COMMA) + more,
-    )
+    shown, more = [_bus_id(d) for d in devices[:4]], len(devices) - 4 if len(devices) > 4 else None
     # One bus id seen from two machines that NCCL takes for one: it compares host name and boot id.
     alike = [d for d in devices if len({h.host for h in hits if h.groups.get("device") == d and h.host is not None}) > 1]
     if alike and len(hosts) > 1:
-        return CAUSE.of_hits(
-            hits,
-            view,
-            says=says
-            + Text(
-                ", and they are on different hosts ({hosts}), which NCCL takes for one", "，而它们在不同主机（{hosts}）上，NCCL 把这些主机当成了一台"
-            ).fill(hosts=joined(map(same, sorted(hosts)[:4]), COMMA)),
-            remedies=("tell-hosts-apart", "set-the-device"),
-        )
-    commands: dict[str, Command | None] = {}
+        return CAUSE.of_hits(hits, view, Found("hosts-confused", on=sorted(hosts)[:4], numbers=numbers, n=len(devices), shown=shown, more=more))
+    by = ""
     remedies = (*guess, "set-the-device", "one-rank-per-gpu")
     if len(devices) > 1 and len(hosts) < 2:
         # They are spread over GPUs and begin again at the first: there are more of them than GPUs.
         remedies = ("one-rank-per-gpu", *guess, "set-the-device")
-        commands["one-rank-per-gpu"] = command("torchrun --standalone --nproc-per-node {n:number} train.py", n=len(devices))
-    return CAUSE.of_hits(hits, view, says=says, remedies=remedies, commands=commands)
+        by = "host"
+    return CAUSE.of_hits(hits, view, Found("shared", remedies=remedies, by=by, numbers=numbers, n=len(devices), shown=shown, more=more))
 
 
 def _bus_id(device: str) -> str:

@@ -8,8 +8,7 @@ from unhang.frames import inside
 from unhang.knowledge import text, words
 from unhang.knowledge.blocked_threads import polls_a_lock, standstill
 from unhang.knowledge.cause import cause
-from unhang.knowledge.text import Text
-from unhang.model import Finding
+from unhang.knowledge.judge import Found
 
 if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 _BUILD = "torch/utils/cpp_extension"
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def _in_run(picture: IncidentView) -> Found | None:
     if not standstill(picture):
         return None
     waiting = [r for r in picture.ranks if polls_a_lock(r)]
@@ -25,21 +24,14 @@ def _in_run(picture: IncidentView) -> Finding | None:
     if not waiting or any(inside(f, _BUILD) for r in picture.ranks if r not in waiting for f in r.frames):
         return None
     first, numbers = waiting[0], [r.number for r in waiting]
-    some = len(waiting) < len(picture.ranks)
-    rest = (
-        Text("no rank builds it", "没有 rank 在编译") if some else Text("all of them wait, and none builds it", "全部 rank 都在等待，没有一个在编译")
-    )
-    return CAUSE.finding(
-        standing="likely",
-        says=Text(
-            "{who} {wait} for the lock file of a torch extension's build{at}, and {rest}: the file was left by a process that has ended, or another "
-            "job builds at this moment",
-            "{who} 在等待 torch 扩展编译的锁文件{at}，而{rest}：锁文件是已经结束的进程留下的，或者此刻有别的任务在编译",
-        ).fill(who=text.ranks(numbers), wait=words.verb(numbers, "waits", "wait"), at=text.at(picture, first), rest=rest),
-        ranks=tuple(numbers),
-        hosts=words.hosts(picture, numbers),
-        where=picture.where(first),
+    return Found(
+        "locked",
+        ranks=numbers,
         evidence=(*words.stack_evidence(picture, first), *words.activity_evidence(picture, first)),
+        where=picture.where(first),
+        at=text.at(picture, first),
+        some=len(waiting) < len(picture.ranks),
+        picture=picture,
     )
 
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unhang.knowledge import text, words
+from unhang.knowledge import words
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
@@ -18,17 +17,16 @@ if TYPE_CHECKING:
 
 _QUOTED = lazily(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
 _MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")
-_NOT_HERE = ("compare-nodes", "same-path-everywhere")
 # pdsh and ssh put the host in front of what a node printed. Without one it is the user's own shell, and a mistyped path.
 _SCRIPT = "can't open file '/"
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     hits = [h for h in view.hits_of(CAUSE.id) if h.signature.needle != _SCRIPT or h.host is not None]
     return CAUSE.of_hits(hits, view) or _of_one_host(view) or _of_one_rank(view)
 
 
-def _of_one_host(view: LogView) -> Finding | None:
+def _of_one_host(view: LogView) -> Found | None:
     """The ranks of one host miss a path that nobody else misses."""
     known = {(h.source, h.line) for hits in view.hits.values() for h in hits}
     missing = [t for t in view.tracebacks if t.type.rpartition(".")[2] in _MISSING_TYPES and (t.source, t.end) not in known]
@@ -37,20 +35,17 @@ def _of_one_host(view: LogView) -> Finding | None:
     if not _a_whole_host(ranks, others) or len({t.text for t in missing}) > 1 or any(t.rank is None for t in missing):
         return None
     first = missing[0]
-    return CAUSE.finding(
-        standing="likely",
-        says=Text(
-            "{who} did not find what {others} found: {said}; the path is missing on their host",
-            "{who} 没有找到 {others} 能找到的路径：{said}；它们的主机上没有这个路径",
-        ).fill(who=text.ranks(ranks), others=text.ranks(others), said=first.text.strip()[:200]),
-        ranks=tuple(ranks),
-        hosts=tuple(dict.fromkeys(t.host for t in missing if t.host is not None)),
-        evidence=(first.evidence(), *_frame(first)),
-        remedies=_NOT_HERE,
+    return Found(
+        "one-host",
+        ranks=ranks,
+        evidence=(first, *_frame(first)),
+        hosts=missing,
+        others=others,
+        said=first.text.strip()[:200],
     )
 
 
-def _of_one_rank(view: LogView) -> Finding | None:
+def _of_one_rank(view: LogView) -> Found | None:
     """One rank misses a path, and the others passed the same line: likely where they then waited in a collective.
 
     Rank 0 alone reads and writes much; samples differ by rank; a name with the rank's number in it is the script's own.
@@ -66,16 +61,15 @@ def _of_one_rank(view: LogView) -> Finding | None:
     if any("torch/utils/data/" in f.file or f.name in ("__getitem__", "__iter__", "__next__") for f in first.frames):
         return None
     waiting = {t.at.rank for t in view.timeouts} | {h.rank for hits in view.hits.values() for h in hits if h.signature.role == "symptom"}
-    return CAUSE.finding(
-        standing="likely" if waiting & others else "possible",
-        says=Text(
-            "rank {rank} alone did not find {path}, which {others} passed: it is missing on its host, or was removed under it",
-            "只有 rank {rank} 没有找到 {path}，而 {others} 已经过了这一步：它的主机上没有这个路径，或者路径中途被删除",
-        ).fill(rank=rank, path=path["path"], others=text.ranks(others)),
+    return Found(
+        "one-rank",
         ranks=(rank,),
-        hosts=(first.host,) if first.host is not None else (),
-        evidence=(first.evidence(), *_frame(first)),
-        remedies=(*_NOT_HERE, "one-writer"),
+        standing="likely" if waiting & others else "possible",
+        evidence=(first, *_frame(first)),
+        hosts=(first,),
+        rank=rank,
+        path=path,
+        others=others,
     )
 
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import text, words
+from unhang.knowledge import words
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView
 
 _SIGSEGV = -11
-_AT_DDP = Text(
-    "torch crashed while DDP was built, as torch 2.13 does on Gloo with TORCH_DISTRIBUTED_DEBUG=DETAIL",
-    "torch 在构建 DDP 时崩溃，torch 2.13 在 Gloo 上设 TORCH_DISTRIBUTED_DEBUG=DETAIL 时会这样",
-)
 
 
 # What the threads of a Python process are called: by the interpreter, by torch, by NCCL, by what starts them.
@@ -52,23 +47,14 @@ def _on_host(host: HostView) -> Iterable[Found]:
     )
 
 
-def _at_ddp(picture: IncidentView) -> Finding | None:
+def _at_ddp(picture: IncidentView) -> Found | None:
     """The stack stands in what the signal handler wrote, which is no log. Over NCCL nobody has seen this."""
     crashed = [r for r in picture.gone if r.ended and r.ended.exitcode == _SIGSEGV and r.fatal is not None and "nccl" not in (r.record.backend or "")]
     crashed = [r for r in crashed if r.frames and r.frames[-1].name == "_ddp_init_helper"]
     if not crashed:
         return None
     numbers = [r.number for r in crashed]
-    return CAUSE.finding(
-        standing="likely",
-        says=Text("{who} {were} ended by SIGSEGV: {why}", "{who} 被 SIGSEGV 结束：{why}").fill(
-            who=text.ranks(numbers), were=words.verb(numbers, "was", "were"), why=_AT_DDP
-        ),
-        ranks=tuple(numbers),
-        hosts=words.hosts(picture, numbers),
-        evidence=words.stack_evidence(picture, crashed[0]),
-        remedies=("detail-off", "upgrade-torch"),
-    )
+    return Found("at-ddp", ranks=numbers, evidence=words.stack_evidence(picture, crashed[0]), picture=picture)
 
 
 def _in_logs(view: LogView) -> Finding | None:

@@ -15,7 +15,7 @@ _KERNELS = lazily(r"NCCL WARN Cuda failure (?:\d+ )?'(?:named symbol not found|i
 _FIRST = {(8, 0): (2, 8), (9, 0): (2, 15), (10, 0): (2, 25, 1), (12, 0): (2, 26, 2)}
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     """A new GPU beside an old NCCL is no failure by itself: something has to have failed, and torch itself has to know the GPU."""
     own = view.hits_of(CAUSE.id)
     builds = view.hits_of("arch-not-in-build")
@@ -25,16 +25,13 @@ def _in_logs(view: LogView) -> Finding | None:
     capable = next((h for h in own if "capability" in h.groups), None)
     if failed is not None and capable is not None:
         release = next(map(same, view.nccl.versions), Text("this release", "这个版本"))
-        return CAUSE.finding(
-            standing="established",
-            says=Text(
-                "NCCL finds no kernels for this GPU: {release} was made before GPUs of compute capability {capability}",
-                "NCCL 找不到适用于这块 GPU 的 kernel：{release} 早于 compute capability {capability} 的 GPU",
-            ).fill(release=release, capability=capable.groups["capability"]),
-            ranks=tuple(sorted({h.rank for h in builds if h.rank is not None})),
-            hosts=tuple(dict.fromkeys(h.host for h in builds if h.host is not None)),
-            evidence=tuple(h.evidence() for h in (failed, capable)),
-            remedies=("newer-nccl",),
+        return Found(
+            "no-kernels",
+            ranks=builds,
+            evidence=(failed, capable),
+            hosts=builds,
+            release=release,
+            capable=capable,
         )
     broken = view.tracebacks or view.timeouts or any(e.code for e in view.exits) or any(c != CAUSE.id and hits for c, hits in view.hits.items())
     return CAUSE.of_hits([h for h in own if "capability" not in h.groups and (broken or "old" not in h.groups)], view)

@@ -12,7 +12,7 @@ from unhang.knowledge import serving, words
 from unhang.knowledge.caught_exceptions import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text, continued, joined
+from unhang.knowledge.text import Text, continued
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
@@ -143,21 +143,9 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None, backs: Sequence[Tracebac
     first, memory = told[0]
     same = [first, *(h for h, _ in told[1:] if h.signature == first.signature), *(h for h in ordered if h.signature != first.signature)]
     chosen = _remedies(memory, first.whole, _frames(first, backs) or raised)
-    gpu = Text("GPU {n}", "GPU {n} ").fill(n=memory.device) if memory.device else Text("the GPU", "GPU ")
-    of = Text(" of {all}", "（共 {all}）").fill(all=_gib(memory.total_bytes)) if memory.total_bytes is not None else NOTHING
-    parts = [Text("{gpu} ran out of memory: {size} wanted", "{gpu}显存不足：需要 {size}").fill(gpu=gpu, size=_gib(memory.wanted_bytes))]
-    if memory.free_bytes is not None:
-        parts.append(Text("{size}{of} free", "空闲 {size}{of}").fill(size=_gib(memory.free_bytes), of=of))
-    if memory.allocated_bytes is not None:
-        parts.append(Text("{size} allocated by PyTorch", "PyTorch 已分配 {size}").fill(size=_gib(memory.allocated_bytes)))
-    if memory.unallocated_bytes is not None:
-        parts.append(Text("{size} reserved but unused", "已保留但未使用 {size}").fill(size=_gib(memory.unallocated_bytes)))
-    if memory.others:
-        held = Text("process {pid} holds {size}", "进程 {pid} 占用 {size}")
-        parts.append(joined(held.fill(pid=pid, size=_gib(size)) for pid, size in memory.others[:3]))
-    elif _crowded(memory):
-        parts.append(Text("about {size} held outside of PyTorch", "PyTorch 之外约占用 {size}").fill(size=_gib(memory.others_bytes)))
-    return CAUSE.of_hits(same, view, standing="established", says=joined(parts, Text(", ", "，")), remedies=chosen)
+    sizes = {name: _gib(size) if isinstance(size, float) else size for name, size in vars(memory).items()}
+    held = [(pid, _gib(size)) for pid, size in memory.others[:3]]
+    return CAUSE.of_hits(same, view, Found("full", remedies=chosen, m=sizes, held=held, crowded=_crowded(memory)))
 
 
 def _frames(hit: Hit, backs: Sequence[Traceback]) -> tuple[Frame, ...]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _SIGKILL = -9
 _SHELL = lazily(r"^Killed$|line \d+: +\S{1,20} Killed ")
 _MEMORY = ("less-memory", "more-memory", "watch-memory")
-_KILLER = "dmesg -T | grep -iE 'killed process|oom-kill'; grep oom_kill {group:path}/memory.*"
 _KILLED = ("find-the-killer", "watch-memory", "less-memory")
 # What a rank of a training is called in a kernel log: 15 characters of the command or of the thread.
 _OURS = lazily(r"py|torch|pt_|ray|vllm|sglang|deepspeed|accelerate|train|trtllm|nccl|mpi", re.IGNORECASE)
@@ -107,7 +106,7 @@ def _evidence(seen: Memory) -> tuple[Evidence, ...]:
     return (Evidence(source=seen.cgroup or "cgroup", text=text),)
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def _in_run(picture: IncidentView) -> Found | Finding | None:
     reported = _reported(picture)
     killed = [
         r
@@ -121,26 +120,20 @@ def _in_run(picture: IncidentView) -> Finding | None:
     who, oom, evidence = _killer(picture, killed)
     at = picture.where(first)
     hits = [h for h in picture.hits_of(CAUSE.id) if h.source != picture.incident_source]
-    return CAUSE.finding(
-        standing="established",
-        says=Text("{ranks} {were} killed (SIGKILL){at}; {who}", "{ranks} 被杀死（SIGKILL）{at}；{who}").fill(
-            ranks=text.ranks(numbers), were=words.verb(numbers, "was", "were"), at=text.at(picture, first), who=who
-        ),
-        ranks=tuple(numbers),
-        hosts=words.hosts(picture, numbers),
-        where=f"{at} (last seen{text.before_its_end(first).en})" if at is not None and first.only_last_seen else at,
+    return Found(
+        "killed",
+        ranks=numbers,
         evidence=(
-            words.stated(
-                picture.incident_source,
-                Text("rank {n} (pid {pid}) ended with exit code {code} (SIGKILL)", "rank {n}（pid {pid}）以退出码 {code}（SIGKILL）结束").fill(
-                    n=first.number, pid=first.record.pid, code=_SIGKILL
-                ),
-            ),
             *evidence,
             *words.stack_evidence(picture, first, innermost=False),
             *words.hit_evidence(hits, at_most=1),
         ),
-        remedies=("less-memory", "more-memory", "watch-memory") if oom else ("find-the-killer", "watch-memory"),
+        remedies=_MEMORY if oom else ("find-the-killer", "watch-memory"),
+        where=f"{at} (last seen{text.before_its_end(first).en})" if at is not None and first.only_last_seen else at,
+        at=text.at(picture, first),
+        who=who,
+        picture=picture,
+        first=first,
     )
 
 
@@ -155,7 +148,7 @@ def _worker_killed(picture: IncidentView) -> Finding | None:
     return replace(found, evidence=(*found.evidence, *evidence), remedies=tuple(map(CAUSE.remedy, _MEMORY)) if told else found.remedies)
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     """Lines that say who did it speak before those that say only that it was SIGKILL; a launcher's exit code alone is enough for the latter."""
     hits = tuple(h for h in view.hits_of(CAUSE.id) if _is_ours(h, view) and not ("llocator" in h.signature.needle and passed_over(view, h)))
     # A launcher kills what does not leave after its SIGTERM.
@@ -164,7 +157,6 @@ def _in_logs(view: LogView) -> Finding | None:
     in_teardown = _in_teardown(view)
     hits = tuple(h for h in hits if h.signature.remedies != _KILLED or not in_teardown(h))
     killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced and not in_teardown(e.at))
-    numbers = tuple(sorted({e.at.rank for e in killed if e.at.rank is not None}))
     if hits:
         told = [h for h in hits if h.signature.remedies != _KILLED] or hits
         # Which task it was stands in srun's line; slurmstepd, which may print first, names none.
@@ -173,16 +165,12 @@ def _in_logs(view: LogView) -> Finding | None:
     if not killed:
         return None
     first = killed[0]
-    who = Text("process {pid}", "进程 {pid}").fill(pid=first.at.pid) if first.at.pid is not None else Text("a process", "某个进程")
-    return CAUSE.finding(
-        standing="established",
-        says=Text("{who} {were} killed (SIGKILL); by whom is not in the log", "{who} 被杀死（SIGKILL）；日志里没有说明是谁所为").fill(
-            who=text.ranks(numbers) if numbers else who, were=words.verb(numbers or (0,), "was", "were")
-        ),
-        ranks=numbers,
-        hosts=tuple(dict.fromkeys(e.at.host for e in killed if e.at.host is not None)),
-        evidence=tuple(e.at.evidence() for e in killed[:2]),
-        remedies=_KILLED,
+    return Found(
+        "exit-code",
+        ranks=[e.at for e in killed],
+        evidence=[e.at for e in killed[:2]],
+        hosts=[e.at for e in killed],
+        first=first,
     )
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -24,15 +23,7 @@ def _in_logs(view: LogView) -> Finding | None:
         named = next((h for h in timeouts if h.groups.get("seconds", "").isdigit()), None)
         ran = next((t.timeout_ms for t in view.timeouts), None)
         if named is not None and ran is not None and int(named.groups["seconds"]) * 1000 != ran:
-            return CAUSE.of_hits(
-                timeouts,
-                view,
-                standing="likely",
-                says=Text(
-                    "{name}={value} had no effect: the collective was given up after its group's own timeout of {s} s",
-                    "{name}={value} 没有生效：集合通信按所在组自己的超时 {s} 秒被放弃",
-                ).fill(name=named.groups["name"], value=named.groups["seconds"], s=f"{ran / 1000:g}"),
-            )
+            return CAUSE.of_hits(timeouts, view, Found("seconds", named=named, value=ran / 1000))
         if timeouts:
             return CAUSE.of_hits(timeouts, view)
     others = tuple(h for h in hits if h.signature not in _TIMEOUTS)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -24,22 +23,13 @@ _LOCAL_ONLY = lazily(
 _FAILED = ("network-blocked", "gloo-connect", "peer-lost", "store-disconnect", "collective-timeout", "unhandled-generic")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     asked = _asked(view)
     found = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
     if found is not None:
         best = min(view.hits_of(CAUSE.id), key=lambda h: h.signature.standing != "established")
         if asked and best.signature in (_NONE_FOUND, _BAD_FAMILY):
-            return CAUSE.of_hits(
-                view.hits_of(CAUSE.id),
-                view,
-                standing="established",
-                says=Text(
-                    "NCCL_SOCKET_IFNAME={asked} matches no usable network interface of the host, so NCCL cannot start",
-                    "NCCL_SOCKET_IFNAME={asked} 没有匹配到主机上任何可用的网卡，因此 NCCL 无法启动",
-                ).fill(asked=asked),
-                remedies=("let-nccl-choose", "name-one-that-exists"),
-            )
+            return CAUSE.of_hits(view.hits_of(CAUSE.id), view, Found("no-such-interface", asked=asked))
         return found
     return _chosen(view, asked)
 
@@ -48,7 +38,7 @@ def _asked(view: LogView) -> str | None:
     return next((s.partition("=")[2] for s in view.nccl.settings if s.startswith("NCCL_SOCKET_IFNAME=")), None)
 
 
-def _chosen(view: LogView, asked: str | None) -> Finding | None:
+def _chosen(view: LogView, asked: str | None) -> Found | None:
     """NCCL said which interface it took: one that reaches no other host, in a job that failed to communicate."""
     local = {found["name"]: at for text, at in view.nccl.interfaces.items() if (found := _LOCAL_ONLY.match(text))}
     if not local or not (view.timeouts or any(view.hits_of(c) for c in _FAILED)):
@@ -60,15 +50,15 @@ def _chosen(view: LogView, asked: str | None) -> Finding | None:
         return None
     name, at = next(iter(local.items()))
     connected = any(view.hits_of(c) for c in ("network-blocked", "gloo-connect"))
-    return CAUSE.finding(
+    return Found(
+        "chosen",
         standing="likely" if connected else "possible",
-        says=Text(
-            "NCCL chose the interface {name}, which reaches no other host, on {n} of {of} hosts",
-            "{of} 台主机中有 {n} 台上，NCCL 选用了到不了其他主机的网卡 {name}",
-        ).fill(name=name, n=len({a.host for a in at if a.host}) or 1, of=len(hosts)),
-        hosts=tuple(sorted({a.host for a in at if a.host})),
-        evidence=tuple(a.evidence() for a in at[:3]),
+        evidence=at[:3],
         remedies=("keep-off-link-local",) if ":169.254." in at[0].text else ("name-one-that-exists",) if asked else _OFF_VIRTUAL,
+        hosts=sorted({a.host for a in at if a.host}),
+        name=name,
+        n=len({a.host for a in at if a.host}) or 1,
+        of=len(hosts),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
+from unhang.knowledge.text import COMMA, Text, joined, same
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -30,7 +30,7 @@ _MODULES = {
 _ISOLATED = lazily(r"/(?:pipx/venvs|uv/tools)/")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     """A module is missing, and the frames of the log come from two environments: one started what the other holds."""
     own = view.hits_of(CAUSE.id)
     missing = next((t for t in view.tracebacks if _MISSING.search(t.says)), None)
@@ -39,23 +39,16 @@ def _in_logs(view: LogView) -> Finding | None:
         return CAUSE.of_hits(own, view)
     script = next((f for t in view.tracebacks for f in t.frames if (m := _SCRIPT.match(f.file)) and m["prefix"].endswith("/.local")), None)
     prefixes = sorted({m["prefix"] for f in missing.frames if (m := _PACKAGES.match(f.file))})
-    if script is not None:
-        says = Text(
-            "{module} is missing because {script}, a launcher of the user site, was run instead of the one of the environment",
-            "缺少 {module}，因为运行的是用户目录（user site）里的启动器 {script}，而不是环境里的那个",
-        ).fill(module=found["module"], script=script.file)
-    elif len(prefixes) > 1 and any(p.endswith("/.local") for p in prefixes):
-        says = Text("{module} is missing, and packages come from two places at once: {places}", "缺少 {module}，而软件包同时来自两处：{places}")
-        says = says.fill(module=found["module"], places=joined(map(same, prefixes), Text(" and ", " 和 ")))
-    else:
+    if script is None and not (len(prefixes) > 1 and any(p.endswith("/.local") for p in prefixes)):
         return CAUSE.of_hits(own, view)
-    binary = next((m["binary"] for e in view.exits if (m := _BINARY.search(e.at.text))), None)
-    return CAUSE.finding(
-        standing="likely",
-        says=says + (Text("; the ranks ran {binary}", "；各 rank 运行的是 {binary}").fill(binary=binary) if binary else NOTHING),
-        ranks=tuple(sorted({t.rank for t in view.tracebacks if t.rank is not None and t.says == missing.says})),
-        evidence=(missing.evidence(),),
-        remedies=("through-the-interpreter", "no-user-site"),
+    return Found(
+        "user-site" if script else "two-places",
+        ranks=[t for t in view.tracebacks if t.says == missing.says],
+        evidence=(missing,),
+        module=found["module"],
+        script=script,
+        places=joined(map(same, prefixes), Text(" and ", " 和 ")),
+        binary=next((m["binary"] for e in view.exits if (m := _BINARY.search(e.at.text))), None),
     )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import text
 from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.judge import Found
 from unhang.model import Finding
 
 if TYPE_CHECKING:
@@ -16,22 +15,15 @@ if TYPE_CHECKING:
 _GONE = frozenset(("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"))
 
 
-_ASKED_IN_VAIN = Text(
-    "a worker of a data loader was gone when its batch was asked for ({error}): look whether it was killed, and for its memory",
-    "向 DataLoader 的一个 worker 取 batch 时，它已经不在了（{error}）：请查看它是否被杀死，以及它用了多少内存",
-)
-_NOT_PINNED = Text("the thread that pins batches ended, so that no more come: {error}", "把批次放入锁页内存的线程结束了，不会再有批次：{error}")
-
-
 def _in_run(picture: IncidentView) -> Finding | None:
     return CAUSE.of_raised(picture)
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _worker_gone(view)
 
 
-def _worker_gone(view: LogView) -> Finding | None:
+def _worker_gone(view: LogView) -> Found | None:
     """A worker that was killed leaves no word, and its tensors are asked for in vain. Workers of a rank that is ended go the same way.
 
     What the thread that pins batches raises ends nobody else: its rank waits for the next batch.
@@ -43,16 +35,14 @@ def _worker_gone(view: LogView) -> Finding | None:
     if not gone:
         return None
     others = any(t not in gone for t in view.tracebacks) or view.timeouts or any(e.code in (-9, -15, 137, 143) for e in view.exits)
-    first, numbers = gone[0], tuple(sorted({t.rank for t in gone if t.rank is not None}))
-    who = Text("{who}: ", "{who}：").fill(who=text.ranks(numbers)) if numbers else NOTHING
-    says = _NOT_PINNED if gone is pinning else _ASKED_IN_VAIN
-    return CAUSE.finding(
+    first = gone[0]
+    return Found(
+        "not-pinned" if gone is pinning else "gone",
+        ranks=gone,
         standing="likely" if gone is pinning or not (others or first.ignored) else "possible",
-        says=who + says.fill(error=first.says),
-        ranks=numbers,
-        hosts=tuple(dict.fromkeys(t.host for t in gone if t.host is not None)),
-        evidence=(first.evidence(),),
-        remedies=("no-pinning", "no-workers") if gone is pinning else ("no-workers", "watch-shm", "start-method"),
+        evidence=(first,),
+        hosts=gone,
+        first=first,
     )
 
 

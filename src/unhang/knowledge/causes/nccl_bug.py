@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.text import Text
+from unhang.knowledge.judge import Found
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -20,10 +20,9 @@ _AFFECTED: dict[str, tuple[_Release, _Release]] = {
     "gin-start": ((2, 28, 3), (2, 29, 2)),
     "proxy-slots": ((2, 0, 0), (2, 29, 3)),
 }
-_UPGRADE = ("upgrade-nccl", "which-nccl")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     releases = _releases(view)
     # What only certain releases do is no bug of another one.
     hits = tuple(h for h in view.hits_of(CAUSE.id) if (bug := _BUGS.get(h.signature)) is None or not releases or _has(bug, releases))
@@ -42,40 +41,27 @@ def _has(bug: str, releases: dict[_Release, str]) -> str | None:
     return next((".".join(map(str, r)) for r in sorted(releases) if first <= r < mended), None)
 
 
-def _bootstrap_confusion(view: LogView, releases: dict[_Release, str]) -> Finding | None:
+def _bootstrap_confusion(view: LogView, releases: dict[_Release, str]) -> Found | None:
     """Two exchanges of one start-up taken for each other: sizes that are NCCL's own (4, 256, 1024), at bootstrap.cc."""
     release = _has("bootstrap-confusion", releases)
     lines = [h for c in ("version-mismatch", "collective-mismatch") for h in view.hits_of(c) if "bootstrap.cc" in h.text and "truncated" in h.text]
     if release is None or len(releases) != 1 or not lines:
         return None
-    return CAUSE.finding(
-        standing="likely",
-        says=Text(
-            "NCCL {release} takes one message of its start-up for another, now and then; 2.18 and 2.21 do not",
-            "NCCL {release} 启动时偶尔会把一条消息当成另一条；2.18 和 2.21 不会",
-        ).fill(release=release),
-        ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
-        evidence=tuple(h.evidence() for h in lines[:3]),
-        remedies=_UPGRADE,
+    return Found(
+        "bootstrap-confusion",
+        ranks=lines,
+        evidence=lines[:3],
+        release=release,
     )
 
 
-def _connect_retry(view: LogView, releases: dict[_Release, str]) -> Finding | None:
+def _connect_retry(view: LogView, releases: dict[_Release, str]) -> Found | None:
     """NCCL up to 2.23 gives up at the second refusal, which it prints as an aborted connection, instead of trying for 20 s."""
     release = _has("connect-retry", releases)
     lines = [h for h in view.hits_of("network-blocked") if "Software caused connection abort" in h.text]
     if release is None or not lines:
         return None
-    return CAUSE.finding(
-        standing="possible",
-        says=Text(
-            "NCCL {release} gives up at the second refused connection instead of trying on, so that a peer that is a little late ends the job",
-            "NCCL {release} 在连接第二次被拒绝时就放弃，而不继续尝试，因此对端稍晚一点任务就会结束",
-        ).fill(release=release),
-        ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
-        evidence=tuple(h.evidence() for h in lines[:3]),
-        remedies=_UPGRADE,
-    )
+    return Found("connect-retry", ranks=lines, evidence=lines[:3], release=release)
 
 
 CAUSE = cause("nccl-bug", in_logs=_in_logs)

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
 from unhang.knowledge.cause import LogView, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, Text, joined, same
+from unhang.knowledge.text import Text, same
 from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
 
@@ -47,14 +46,11 @@ def _in_logs(view: LogView) -> Found | Finding | None:
     found = CAUSE.of_hits(_by_weight(hits), view, commands=commands)
     if found is None or len(tried) < 2:
         return found
-    says = Text("{n} addresses could not be reached ({shown}): {why}", "有 {n} 个地址无法连接（{shown}）：{why}")
-    says = says.fill(n=len(tried), shown=joined(map(same, tried[:4]), COMMA), why=_why(hits))
-    return CAUSE.of_hits(_by_weight(hits), view, commands=commands, says=says)
+    return CAUSE.of_hits(_by_weight(hits), view, Found("several", commands=commands, n=len(tried), shown=tried[:4], why=_why(hits)))
 
 
 def _of_garbage(hits: tuple[Hit, ...], view: LogView) -> Finding | None:
-    says = Text("the host of the store could not be reached: {why}", "无法连接 store 所在的主机：{why}")
-    return CAUSE.of_hits(_by_weight(hits), view, says=says.fill(why=_why(hits))) if hits else None
+    return CAUSE.of_hits(_by_weight(hits), view, Found("garbage", why=_why(hits))) if hits else None
 
 
 def _store_unreached(view: LogView) -> Found | None:
@@ -64,15 +60,14 @@ def _store_unreached(view: LogView) -> Found | None:
     waited = next((h for h in said if "expected" in h.groups and 0 < int(h.groups.get("joined", "0")) < int(h.groups["expected"])), None)
     if tried is None or waited is None:
         return None
-    host, port = tried.groups["peer"], tried.groups["port"]
     return Found(
         "store-unreached",
-        ranks=(tried.rank,) if tried.rank is not None else (),
-        hosts=(tried.host,) if tried.host is not None else (),
-        evidence=words.hit_evidence((tried, waited)),
+        ranks=(tried,),
+        hosts=(tried,),
+        evidence=(tried, waited),
         waited=waited,
-        host=host,
-        port=port,
+        host=tried.groups["peer"],
+        port=tried.groups["port"],
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import unhang_errors
 from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.text import NOTHING, Text, same
+from unhang.knowledge.judge import Found
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WHO = lazily(r" (?:Ranks? (?P<ranks>[\d, ]+) differs? from most|There is no (?:most|majority: which rank is right cannot be told from this))\.?$")
 
 
-def _found(seen: LogView | IncidentView) -> Finding | None:
+def _found(seen: LogView | IncidentView) -> Found | Finding | None:
     hits = [h for h in seen.hits_of(CAUSE.id) if "what" in h.groups and "step" in h.groups]
     if not hits:
         return CAUSE.of_hits(seen.hits_of(CAUSE.id), seen if isinstance(seen, LogView) else None)
@@ -24,25 +24,17 @@ def _found(seen: LogView | IncidentView) -> Finding | None:
     named = _WHO.search(told)
     odd = unhang_errors.numbers(named["ranks"]) if named is not None else ()
     what = _WHO.sub("", told).rstrip(".")
-    line = unhang_errors.line_of(hits, seen)
-    who = (
-        unhang_errors.differs(odd) + Text(" from most", "（与多数相比）")
-        if odd
-        else Text("there is no majority, which rank is right is not known", "没有占多数的一方，无法得知哪个 rank 正确")
-        if named
-        else NOTHING
-    )
-    who += Text(" ({what})", "（{what}）").fill(what=what) if who else same(what)
     at = hits[0].groups["step"]
-    says = Text("at step{s} {step} the ranks do not train the same model: {who}{at}", "第 {step} 步时各 rank 训练的模型不一致：{who}{at}")
-    return unhang_errors.finding(
-        CAUSE,
+    return unhang_errors.found(
+        "unequal",
         hits,
-        says.fill(s="s" if "-" in at[1:] else "", step=at, who=who, at=unhang_errors.at_line(line) if line else NOTHING),
-        standing="established",
+        seen,
         ranks=odd or unhang_errors.raisers(hits),
-        where=line,
-        remedies=("go-back", "find-the-step", "same-start", "examine-the-gpu"),
+        who="odd" if odd else "no-majority" if named else "what",
+        odd=odd,
+        what=what,
+        step=at,
+        steps="-" in at[1:],
     )
 
 

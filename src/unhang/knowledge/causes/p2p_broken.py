@@ -19,14 +19,14 @@ _FIRST_COLLECTIVES = 3
 _ADVICE = "from kernel command line which can lead to"
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     # RCCL prints its advice on every machine without the option, in healthy jobs too: it counts only where something hung.
     hung = bool(view.timeouts or view.statuses or view.hits_of("collective-timeout"))
     hits = [h for h in view.hits_of(CAUSE.id) if hung or _ADVICE not in h.text]
     return CAUSE.of_hits(hits, view) or _first_collective_hung(view)
 
 
-def _first_collective_hung(view: LogView) -> Finding | None:
+def _first_collective_hung(view: LogView) -> Found | None:
     """Broken P2P prints nothing: all ranks of one host enter the very first collective, over P2P, and none leaves it."""
     direct = {name: at for name, at in view.nccl.transports.items() if name.startswith("P2P/")}
     if not direct or any(name.startswith("NET/") for name in view.nccl.transports) or not view.timeouts:
@@ -39,15 +39,13 @@ def _first_collective_hung(view: LogView) -> Finding | None:
         return None
     first = view.timeouts[0]
     name, places = next(iter(direct.items()))
-    return CAUSE.finding(
-        standing="possible",
-        says=Text(
-            "all {n} ranks entered the first collective ({op}) and none left it, and NCCL had connected their GPUs by {name}",
-            "全部 {n} 个 rank 都进入了第一次集合通信（{op}），没有一个出来，而 NCCL 以 {name} 连接它们的 GPU",
-        ).fill(n=expected, op=first.op, name=name),
-        ranks=tuple(sorted(ranks)),
-        evidence=(first.at.evidence(), places[0].evidence()),
-        remedies=("prove-it", "iommu-and-acs", "host-memory"),
+    return Found(
+        "first-collective",
+        ranks=sorted(ranks),
+        evidence=(first.at, places[0]),
+        expected=expected,
+        first=first,
+        name=name,
     )
 
 

@@ -5,47 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import text, words
 from unhang.knowledge.caught_exceptions import passed_over
-from unhang.knowledge.cause import LogView, cause, command
+from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Finding
 
 if TYPE_CHECKING:
     from unhang.logs import Hit
     from unhang.records.incident_view import IncidentView
 
-_RESERVE = "sudo sysctl -w net.ipv4.ip_local_reserved_ports={ports:name,}"
 
-
-def _in_run(picture: IncidentView) -> Finding | None:
+def _in_run(picture: IncidentView) -> Found | None:
     return _of_hits(picture.hits_of(CAUSE.id)) if picture.incident.kind == "failure" else None
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | None:
     return _of_hits([h for h in view.hits_of(CAUSE.id) if not passed_over(view, h)])
 
 
-def _of_hits(hits: Sequence[Hit]) -> Finding | None:
+def _of_hits(hits: Sequence[Hit]) -> Found | None:
     if not hits:
         return None
     port = next((p for h in hits if (p := h.groups.get("port"))), None)
-    numbers = tuple(sorted({h.rank for h in hits if h.rank is not None}))
-    who = text.ranks(numbers) if numbers else Text("a process", "某个进程")
-    at = Text(" on port {port}", "端口 {port}").fill(port=port) if port else NOTHING
     # Below 1024 are services of the system, sshd first of all: nobody ends those for a training.
     chosen = ("port-of-its-own",) if port is not None and int(port) < 1024 else ("another-port", "who-has-it", "once-per-host")
     # The line that names the port says most.
     best = sorted(hits, key=lambda h: "port" not in h.groups)
-    return CAUSE.finding(
-        standing="established",
-        says=Text("{who} could not listen{at}: the address is in use", "{who} 无法监听{at}：地址已被占用").fill(who=who, at=at),
-        ranks=numbers,
-        evidence=words.hit_evidence(best),
-        remedies=chosen,
-        commands={"who-has-it": command("ss -ltnp 'sport = :{port:port}'", port=port)} if port else None,
-    )
+    return Found("in-use", ranks=hits, evidence=best[:2], remedies=chosen, by="here" if port else "", port=port)
 
 
 # A large job takes thousands: each pair of ranks has several connections.

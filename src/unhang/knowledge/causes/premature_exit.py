@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
 from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found
 from unhang.knowledge.rank_guards import guard_of_wait
-from unhang.knowledge.text import NOTHING, Text
-from unhang.model import Finding
 
 if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView, RankView
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def _in_run(picture: IncidentView) -> Found | None:
     from unhang.records.incident import silent
 
     left = sorted((r for r in picture.ranks if _left_in_order(picture, r)), key=picture.onset)
@@ -26,42 +25,31 @@ def _in_run(picture: IncidentView) -> Finding | None:
     harmed = [r for r in picture.ranks if r not in left and _needed(picture, r, left)]
     if not harmed:
         return None
-    numbers, others = [r.number for r in left], [r.number for r in harmed]
-    waits = any(r.number in picture.waits for r in harmed)
-    lost = Text("{who} lost {their} peer", "{who} 失去了同伴").fill(who=text.ranks(others), their=words.verb(others, "its", "their"))
-    ended = Text("ended in order", "正常结束") if first.ended.announced or first.record.done else Text("ended with exit code 0", "以退出码 0 结束")
-    if first.record.exit_frames and first.place is not None and first.place.code:
-        ended = Text("ended itself by `{code}`", "通过 `{code}` 自行结束").fill(code=first.place.code)
-    return CAUSE.finding(
-        standing="established",
-        says=Text("{who} {ended} {s} into the run{at}, while {lost}", "{who} 在运行 {s} 后{ended}{at}，而 {lost}").fill(
-            who=text.ranks(numbers), ended=ended, s=words.seconds(when), at=text.at(picture, first), lost=text.waiting(picture) if waits else lost
-        ),
-        ranks=tuple(numbers),
-        hosts=words.hosts(picture, numbers),
-        where=None if first.only_last_seen and silent(first.record.last_beat_s, when) else picture.where(first),
+    return Found(
+        "left",
+        ranks=[r.number for r in left],
         evidence=(
-            words.stated(
-                picture.incident_source,
-                Text("rank {n} (pid {pid}) {ended} at {s}{code}{step}", "rank {n}（pid {pid}）在 {s} 时{ended}{code}{step}").fill(
-                    n=first.number,
-                    pid=first.record.pid,
-                    ended=ended,
-                    s=words.seconds(when),
-                    code=Text(", exit code {code}", "，退出码 {code}").fill(code=first.ended.exitcode)
-                    if first.ended.exitcode is not None and first.ended.announced
-                    else NOTHING,
-                    step=Text(", step {n}", "，第 {n} 步").fill(n=first.record.step) if first.record.step is not None else NOTHING,
-                ),
-            ),
             *words.stack_evidence(picture, first, innermost=False),
             *words.waiting_evidence(picture),
-            *words.hit_evidence((h for r in harmed for h in r.raised_hits), at_most=1),
+            *[h for r in harmed for h in r.raised_hits][:1],
         ),
+        where=None if first.only_last_seen and silent(first.record.last_beat_s, when) else picture.where(first),
+        first=first,
+        how="by-itself"
+        if first.record.exit_frames and first.place is not None and first.place.code
+        else "in-order"
+        if first.ended.announced or first.record.done
+        else "exit-code-0",
+        when=when,
+        at=text.at(picture, first),
+        waiting=text.waiting(picture) if any(r.number in picture.waits for r in harmed) else None,
+        others=[r.number for r in harmed],
+        picture=picture,
+        code=first.ended.exitcode if first.ended.announced else None,
     )
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | None:
     """A process that a launcher saw end in order, and others that then lost their peer: both are needed, for every training ends in order at last."""
     lost = (*view.hits_of("peer-lost"), *view.hits_of("store-disconnect"), *view.hits_of("collective-timeout"))
     failed = [e for e in view.exits if e.code not in (0, -15)]
@@ -69,18 +57,13 @@ def _in_logs(view: LogView) -> Finding | None:
     said = view.hits_of(CAUSE.id)
     if not lost or not (left or said) or any(e.code < 0 for e in failed):
         return None
-    numbers = tuple(sorted({e.at.rank for e in left if e.at.rank is not None}))
     pids = [str(e.at.pid) for e in left if e.at.pid is not None] + [p for h in said if (p := h.groups.get("pid"))]
-    who = text.ranks(numbers) if numbers else Text("process {pid}", "进程 {pid}").fill(pid=pids[0]) if pids else Text("a process", "某个进程")
-    shown = [e.at.evidence() for e in left[:1]] or list(words.hit_evidence(said, at_most=1))
-    return CAUSE.finding(
+    return Found(
+        "in-logs",
+        ranks=[e.at for e in left],
         standing="likely" if failed else "possible",
-        says=Text(
-            "{who} ended in order (exit code 0) while another rank still needed it and lost its connection",
-            "{who} 正常结束（退出码 0），而另一个 rank 还需要它，失去了连接",
-        ).fill(who=who),
-        ranks=numbers,
-        evidence=(*shown, *words.hit_evidence(lost, at_most=1)),
+        evidence=(*([e.at for e in left] or said)[:1], lost[0]),
+        pids=pids,
     )
 
 

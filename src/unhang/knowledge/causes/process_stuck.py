@@ -9,14 +9,12 @@ from unhang.knowledge import collective_waits, text, waits, words
 from unhang.knowledge.blocked_threads import children_waited_for, held_back, keeping
 from unhang.knowledge.cause import STANDINGS, LogView, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text, joined
 from unhang.model import Finding, Standing
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
-    from unhang.records.incident import ThreadStack
-    from unhang.records.incident_view import ChildView, IncidentView, RankView
+    from unhang.records.incident_view import IncidentView, RankView
 
 _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
@@ -60,30 +58,22 @@ def _held_cpu(events: Iterable[Event]) -> Iterable[Found]:
         yield Found("held-processor", severity="warning" if kernel_log.recent(last) else "note", last=last, each=locked[-3:])
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def _in_run(picture: IncidentView) -> Found | None:
     found = [(r, s) for r, s in held_back(picture) if s in _STATES]
     if not found:
         return None
     state = min((s for _, s in found), key=_STATES.index)
     chosen = [r for r, s in found if s == state]
-    first, numbers = chosen[0], [r.number for r in chosen]
+    first = chosen[0]
     standing, doing, remedies = _DESCRIBE[state](picture, first)
-    started = next((t.started for t in keeping(first)), None)
+    threads = keeping(first)
     children = children_waited_for(first) if state in ("idle", "unknown") else ()
-    return CAUSE.finding(
+    return Found(
+        "held",
         standing=standing,
-        says=Text("{who} {are} {doing}{at}{since}", "{who} {doing}{at}{since}").fill(
-            who=text.ranks(numbers),
-            are=words.verb(numbers, "is", "are"),
-            doing=doing,
-            at=text.at(picture, first),
-            since=text.stall(picture) + text.while_waiting(picture) + (_of_child(picture, children[0]) if children else NOTHING),
-        ),
-        ranks=tuple(numbers),
-        hosts=words.hosts(picture, numbers),
-        where=picture.where(first) if started is None else picture.place(started),
+        ranks=[r.number for r in chosen],
+        where=next((picture.place(t.started) for t in threads[:1] if t.started is not None), picture.where(first)),
         evidence=(
-            *(words.stated(first.record.stacks or "", words.of_rank(first.number, _thread(picture, t))) for t in keeping(first)[:_SHOWN]),
             *(words.child_evidence(picture, first, child) for child in children[:_SHOWN]),
             *(waits.evidence(picture, r.number, r.wait) for r in chosen[:_SHOWN] if waits.described(picture, r.wait)),
             *words.activity_evidence(picture, first),
@@ -92,21 +82,18 @@ def _in_run(picture: IncidentView) -> Finding | None:
             *words.absence_evidence(picture, first),
         ),
         remedies=remedies,
-        commands={
-            **waits.commands(first.wait),
-            "continue-it": command("kill -CONT {pid:pid}", pid=first.record.pid),
-            "look-inside": command("py-spy dump --native --pid {pid:pid}", pid=first.record.pid),
-            "look-at-io": command(_STACK, pid=first.record.pid),
-            **waits.longer(picture, lasts_s=_sleep_s(first))[1],
-        },
+        commands={**waits.commands(first.wait), **waits.longer(picture, lasts_s=_sleep_s(first))[1]},
+        picture=picture,
+        first=first,
+        doing=doing,
+        described=waits.described(picture, first.wait),
+        at=text.at(picture, first),
+        since=text.stall(picture) + text.while_waiting(picture),
+        child=next(iter(children), None),
+        ended=words.ended(children[0].record.exitcode) if children else None,
+        stacks=first.record.stacks or "",
+        each=threads[:_SHOWN],
     )
-
-
-def _of_child(picture: IncidentView, child: ChildView) -> Text:
-    """What the process does, or how it ended, that the rank waits for."""
-    stands = Text("stands at {at}", "停在 {at}").fill(at=picture.place(child.place)) if child.place is not None else None
-    doing = stands or words.ended(child.record.exitcode)
-    return Text("; its child process {pid} {doing}", "；它的子进程 {pid} {doing}").fill(pid=child.record.pid, doing=doing)
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -118,43 +105,26 @@ def _in_logs(view: LogView) -> Finding | None:
     return min(found, key=lambda f: STANDINGS.index(f.standing), default=None)
 
 
-def _stopped(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
-    traced = rank.activity is not None and rank.activity.state == "t"
-    by_debugger = Text("stopped by a debugger (traced)", "被调试器暂停（traced）")
-    return "established", by_debugger if traced else Text("stopped (SIGSTOP)", "被暂停（SIGSTOP）"), ("continue-it",)
+def _stopped(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    return "established", "traced" if rank.activity is not None and rank.activity.state == "t" else "stopped", ("continue-it",)
 
 
-def _uninterruptible(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
-    wchan = rank.activity.wchan if rank.activity else None
-    doing = Text("in uninterruptible I/O (state D{wchan})", "处于不可中断的 I/O（状态 D{wchan}）")
-    return "established", doing.fill(wchan=Text(", in {it}", "，在 {it} 中").fill(it=wchan) if wchan else NOTHING), ("look-at-io", "mount-soft")
+def _uninterruptible(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    return "established", "uninterruptible", ("look-at-io", "mount-soft")
 
 
-def _gil(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
-    share = f"{rank.activity.tree_cpu_share:.0%} CPU" if rank.activity else "CPU"
+def _gil(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
     # At first its heartbeats may only be late.
     standing: Standing = "established" if rank.stacks is not None and picture.incident.kind == "hang" else "likely"
-    doing = Text(
-        "computing ({share}) without letting any Python thread run: a native call holds the GIL",
-        "正在计算（{share}），但不让任何 Python 线程运行：某个原生调用占着 GIL",
-    )
-    return standing, doing.fill(share=share), ("end-the-loop", "look-inside", "release-the-gil")
+    return standing, "gil", ("end-the-loop", "look-inside", "release-the-gil")
 
 
-def _kept(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
-    threads = joined([_thread(picture, t) for t in keeping(rank)[:_SHOWN]], Text(", ", "、"))
-    doing = Text("done with its script, and kept alive by its {threads},", "脚本已执行完，但进程仍被{threads}占着，无法结束")
-    return "established", doing.fill(threads=threads), ("end-the-thread",)
+def _kept(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    return "established", "kept", ("end-the-thread",)
 
 
-def _thread(picture: IncidentView, thread: ThreadStack) -> Text:
-    started = Text(" (started at {at})", "（启动于 {at}）").fill(at=picture.place(thread.started)) if thread.started is not None else NOTHING
-    return Text("thread {name}{started}", "线程 {name}{started}").fill(name=thread.name, started=started)
-
-
-def _repeats(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
-    doing = Text("executing a `while True` loop (no statement in it leaves it)", "在执行 `while True` 循环（循环体内没有任何语句会离开它）")
-    return "likely", doing, ("end-the-loop", waits.longer(picture)[0])
+def _repeats(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    return "likely", "repeats", ("end-the-loop", waits.longer(picture)[0])
 
 
 def _sleeps(rank: RankView) -> bool:
@@ -171,25 +141,22 @@ def _sleep_s(rank: RankView) -> float:
     return float(found["seconds"] or 0) if found else 0.0
 
 
-def _idle(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _idle(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
     certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
     standing: Standing = "established" if certain and rank.wait is not None and not rank.wait.ends else "likely"
     # Of several ranks one sentence tells what all of them wait in.
     alike = {waits.described(picture, r.wait) for r, state in held_back(picture) if state == "idle"} == {doing := waits.described(picture, rank.wait)}
     if rank.wait is not None and doing and alike:
-        return standing, doing + Text(",", ""), waits.remedies(rank.wait)
+        return standing, "described", waits.remedies(rank.wait)
     if _sleeps(rank):
-        asleep = Text("alive, outside any collective, asleep (time.sleep)", "还活着，在集合通信之外睡眠（time.sleep）")
-        return "likely", asleep, (waits.longer(picture, lasts_s=_sleep_s(rank))[0], "bound-the-wait")
-    idle = Text("alive, outside any collective, without using any CPU", "还活着，在集合通信之外，不占用 CPU")
-    return standing, idle, ("look-inside", "bound-the-wait")
+        return "likely", "asleep", (waits.longer(picture, lasts_s=_sleep_s(rank))[0], "bound-the-wait")
+    return standing, "idle", ("look-inside", "bound-the-wait")
 
 
-def _unknown(picture: IncidentView, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
+def _unknown(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
     if _sleeps(rank):
         return _idle(picture, rank)
-    outside = Text("outside any collective (whether it executes is not known)", "在集合通信之外（是否在执行未知）")
-    return "likely" if rank.frames else "possible", outside, ("look-inside", "bound-the-wait")
+    return "likely" if rank.frames else "possible", "unknown", ("look-inside", "bound-the-wait")
 
 
 _DESCRIBE = {

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import exceptions, missing_module, text, words
 from unhang.knowledge.caught_exceptions import closed_pipe, that_ended_something
-from unhang.knowledge.cause import Command, LogView, cause, command
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found
+from unhang.knowledge.text import Text
 from unhang.logs import Traceback, exits, tracebacks
-from unhang.model import Evidence, Finding, Standing
+from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 from unhang.user_files import is_user_file
 
@@ -65,26 +66,29 @@ def _in_run(picture: IncidentView) -> Finding | None:
     frame = user_frame(raised.frames) or first.record.last_place
     at = picture.place(frame) if frame is not None else None
     everyone = len(numbers) == len(picture.ranks) and len(numbers) > 1
-    found = CAUSE.finding(
-        standing="established",
-        says=Text("{who} raised {error}{at}", "{who} 抛出 {error}{at}").fill(
-            who=_EVERY_RANK if everyone else text.ranks(numbers),
+    who = _EVERY_RANK if everyone else text.ranks(numbers)
+    found = CAUSE.told(
+        Found(
+            "raised",
+            standing="established",
+            ranks=numbers,
+            where=at,
+            evidence=_in_the_log(picture, raised.type, first.number),
+            remedies=_remedies(raised.type, alike=everyone),
+            picture=picture,
+            who=who,
             error=_short(raised.type, raised.text),
-            at=_at(at, seen=user_frame(raised.frames) is not None),
-        ),
-        ranks=tuple(numbers),
-        hosts=words.hosts(picture, numbers),
-        where=at,
-        evidence=(
-            words.stated(picture.incident_source, words.of_rank(first.number, f"{raised.type}: {raised.text}".rstrip(": "))),
-            *((words.stated(picture.incident_source, words.of_rank(first.number, words.frame(frame))),) if frame is not None else ()),
-            *_in_the_log(picture, raised.type, first.number),
-        ),
-        **_remedies(raised.type, alike=everyone, frame=user_frame(raised.frames)),
+            alike=False,
+            other=None,
+            seen=user_frame(raised.frames) is not None,
+            file=_file(user_frame(raised.frames)),
+            first=first,
+            each=[f"{raised.type}: {raised.text}".rstrip(": "), *([words.frame(frame)] if frame is not None else ())],
+        )
     )
     found = _with_advice(found, raised.type, raised.text, raised.frames)
     python = missing_module.interpreter(raised.frames)
-    return _with_the_module(found, raised.type, raised.text, "every rank" if everyone else words.ranks(numbers), python)
+    return _with_the_module(found, raised.type, raised.text, who.en, python)
 
 
 def _with_advice(found: Finding, type: str, text: str, frames: Sequence[Frame]) -> Finding:
@@ -105,32 +109,23 @@ def _with_the_module(found: Finding, type: str, text: str, who: str, python: str
     return replace(found, remedies=(remedy,))
 
 
-class _Remedies(TypedDict):
-    remedies: tuple[str, ...]
-    commands: dict[str, Command | None]
-
-
-def _remedies(kind: str, *, alike: bool, frame: Frame | None) -> _Remedies:
+def _remedies(kind: str, *, alike: bool) -> tuple[str, ...]:
     """What helps against an exception of this type; `alike`: several ranks raised it."""
     name = kind.rpartition(".")[2]
     if name in _SYNTAX:
-        file = frame.file if frame is not None and is_user_file(frame.file) else "train.py"
-        return {"remedies": ("correct-the-line", "parse-it"), "commands": {"parse-it": command("python -m py_compile {file:path}", file=file)}}
+        return ("correct-the-line", "parse-it")
     if alike:
-        return {"remedies": ("correct-the-line", "same-on-all"), "commands": {}}
-    return {"remedies": ("correct-the-line",) if name in _OF_CODE else ("correct-the-line", "agree-on-failure"), "commands": {}}
+        return ("correct-the-line", "same-on-all")
+    return ("correct-the-line",) if name in _OF_CODE else ("correct-the-line", "agree-on-failure")
 
 
-def _at(where: str | None, *, seen: bool) -> Text:
-    if where is None:
-        return NOTHING
-    return (Text(" at {at}", "，位于 {at}") if seen else Text(", last seen at {at}", "，最后见于 {at}")).fill(at=where)
+def _file(frame: Frame | None) -> str:
+    return frame.file if frame is not None and is_user_file(frame.file) else "train.py"
 
 
-def _in_the_log(picture: IncidentView, kind: str, rank: int) -> tuple[Evidence, ...]:
+def _in_the_log(picture: IncidentView, kind: str, rank: int) -> Iterable[Traceback]:
     name = kind.rpartition(".")[2]
-    found = next((t for t in picture.tracebacks if t.type.rpartition(".")[2] == name and t.rank in (rank, None)), None)
-    return (found.evidence(),) if found else ()
+    return [t for t in picture.tracebacks if t.type.rpartition(".")[2] == name and t.rank in (rank, None)][:1]
 
 
 def _of_logs(picture: IncidentView) -> Finding | None:
@@ -233,41 +228,34 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     processes = len(chosen) if not numbers else 0
     some = Text("{n} processes", "{n} 个进程").fill(n=processes) if processes > 1 else Text("a process", "某个进程")
     who = _EVERY_RANK if everyone else text.ranks(numbers) if numbers else some
-    same = " the same" if everyone or len(numbers) > 1 or processes > 1 else ""
+    alike = everyone or len(numbers) > 1 or processes > 1
     others = [t for k, members in groups.items() if k != key for t in members]
     # Frames behind the exception may be another's, and what was being handled, or what the message names, may be why.
     sure = numbers and first.frames and first.line <= first.end and not first.led
-    standing: Standing = ("established" if sure else "likely") if strong else "possible"
-    found = CAUSE.finding(
-        standing=standing,
-        says=Text("{who} raised{same} {error}{at}{others}", "{who} 抛出{alike} {error}{at}{others}").fill(
+    found = CAUSE.told(
+        Found(
+            "raised",
+            standing=("established" if sure else "likely") if strong else "possible",
+            ranks=numbers,
+            hosts=chosen,
+            where=at,
+            evidence=(
+                first,
+                *((Evidence(source=first.source, line=first.line, text=words.frame(frame)),) if frame is not None else ()),
+                *others[:1],
+            ),
+            remedies=_remedies(first.type, alike=alike),
             who=who,
-            same=same,
-            alike="同样的" if same else "",
+            alike=alike,
             error=_short(first.type, first.text),
-            at=_at(at, seen=True),
-            others=_of_the_others(others),
-        ),
-        ranks=tuple(numbers),
-        hosts=tuple(dict.fromkeys(t.host for t in chosen if t.host is not None)),
-        where=at,
-        evidence=(
-            first.evidence(),
-            *((Evidence(source=first.source, line=first.line, text=words.frame(frame)),) if frame is not None else ()),
-            *(t.evidence() for t in others[:1]),
-        ),
-        **_remedies(first.type, alike=bool(same), frame=frame),
+            seen=True,
+            file=_file(frame),
+            others=sorted({t.rank for t in others if t.rank is not None}),
+            other=_short(others[0].type, "") if others else None,
+        )
     )
     found = _with_advice(found, first.type, first.text, first.frames)
     return _with_the_module(found, first.type, first.text, who.en, missing_module.interpreter(first.frames, exits))
-
-
-def _of_the_others(others: Sequence[Traceback]) -> Text:
-    if not others:
-        return NOTHING
-    numbers = sorted({t.rank for t in others if t.rank is not None})
-    who = text.ranks(numbers) if numbers else Text("another process", "另一个进程")
-    return Text("; {who} raised {error} as well", "；{who} 也抛出了 {error}").fill(who=who, error=_short(others[0].type, ""))
 
 
 def _short(kind: str, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.judge import Found
 from unhang.knowledge.text import Text, joined, same
 from unhang.model import Finding
 
@@ -16,8 +17,7 @@ def _in_logs(view: LogView) -> Finding | None:
     if found is None or not given or any(s.partition("=")[2] in found.says for s in given):
         return found
     # What NCCL read from /etc/nccl.conf or from a container image is not in anybody's command line: name it.
-    told = Text("; it was told to read {files}", "；它被要求读取 {files}").fill(files=joined(map(same, sorted(given)), Text(" and ", " 和 ")))
-    return CAUSE.of_hits(hits, view, standing="established", says=_bare(found) + told)
+    return CAUSE.of_hits(hits, view, Found("file", what=_bare(found), files=joined(map(same, sorted(given)), Text(" and ", " 和 "))))
 
 
 def _bare(found: Finding) -> Text:

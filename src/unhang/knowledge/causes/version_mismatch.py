@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _RELEASE = lazily(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def _in_logs(view: LogView) -> Found | Finding | None:
     """NCCL itself compares versions only late; what each rank prints shows the difference before that."""
     own = view.hits_of(CAUSE.id)
     # Places by NCCL release, the toolkit that it was built with left aside: builds of one release understand each other.
@@ -31,31 +31,24 @@ def _in_logs(view: LogView) -> Finding | None:
     named = next((h for h in own if "first_version" in h.groups), None)
     if named is not None:
         g = named.groups
-        return CAUSE.of_hits(
-            own,
-            view,
-            says=Text(
-                "rank {first} runs NCCL {one}, rank {second} runs NCCL {other}", "rank {first} 使用 NCCL {one}，rank {second} 使用 NCCL {other}"
-            ).fill(first=g["first"], one=_release(g["first_version"]), second=g["second"], other=_release(g["second_version"])),
-            remedies=("same-everywhere", "see-what-is-loaded"),
-        )
+        return CAUSE.of_hits(own, view, Found("pair", g=g, one=_release(g["first_version"]), other=_release(g["second_version"])))
     if apart is None or not _failed(view):
         # An address that cannot be read is interface-selection's, unless releases differ.
         return CAUSE.of_hits([h for h in own if "family" not in h.groups], view)
     told = joined((Text("{release} on {places}", "{release}（{places}）").fill(release=v, places=_places(p)) for v, p in printed.items()), COMMA)
-    who = Text("hosts", "各主机") if apart == "hosts" else Text("ranks", "各 rank ")
-    says = Text("{who} run different NCCL releases: {told}", "{who}使用不同的 NCCL 版本：{told}").fill(who=who, told=told)
     garbled = any(h.groups.keys() & {"family", "received_bytes"} for h in own)
-    return CAUSE.finding(
+    lines = [a for places in printed.values() for a in places]
+    return Found(
+        "several",
+        ranks=lines,
         standing="established" if garbled and apart == "hosts" else "likely" if apart == "hosts" else "possible",
-        says=says,
-        ranks=tuple(sorted({a.rank for places in printed.values() for a in places if a.rank is not None})),
-        hosts=tuple(dict.fromkeys(a.host for places in printed.values() for a in places if a.host is not None)),
         evidence=(
-            *(Evidence(source=places[0].source, line=places[0].line, text=places[0].text.strip()) for places in printed.values()),
-            *(h.evidence() for h in own[:1]),
+            *(places[0] for places in printed.values()),
+            *own[:1],
         ),
-        remedies=("same-everywhere", "see-what-is-loaded"),
+        hosts=lines,
+        of_hosts=apart == "hosts",
+        told=told,
     )
 
 

@@ -39,15 +39,7 @@ def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = No
         return CAUSE.of_hits(pinned, view, standing="likely", remedies=("native-linux",))
     if not affected:
         return None
-    return CAUSE.of_hits(
-        hits,
-        view,
-        standing="likely",
-        says=Text(
-            "a CUDA or system call failed inside NCCL under WSL2, which supports pinned memory and peer access only in part",
-            "NCCL 内部的一个 CUDA 调用或系统调用在 WSL2 下失败，WSL2 只部分支持锁页内存和 peer access",
-        ),
-    )
+    return CAUSE.of_hits(hits, view, Found("under-wsl"))
 
 
 def _on_host(host: HostView) -> Iterable[Found]:
