@@ -23,7 +23,7 @@ def xid(number: int, bus: str = "0000:1b:00", rest: str = "pid=4711, name=python
 
 def test_the_signatures_know_the_xids_that_have_words():
     seen = {n: [hit.signature.standing for hit in match(xid(n), CAUSE.signatures, source="dmesg")] for n in range(256)}
-    assert {n: standings for n, standings in seen.items() if standings} == {n: [standing] for n, (_, standing, _) in _XIDS.items()}
+    assert {n: standings for n, standings in seen.items() if standings} == {n: [known["standing"]] for n, known in _XIDS.items()}
 
 
 def test_an_xid_is_said_in_words_and_its_gpu_can_be_reset():

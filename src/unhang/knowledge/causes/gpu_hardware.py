@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from unhang import data
 from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
 from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
-from unhang.model import Evidence, Finding, Severity, Standing
+from unhang.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
@@ -18,59 +19,15 @@ if TYPE_CHECKING:
     from unhang.logs import Hit
     from unhang.records.incident_view import IncidentView
 
-# What an Xid means and which remedies fit, after NVIDIA's Xid catalogue. Absent on purpose: 13 and 31 are faults of the application, 43 and 45
-# only clean up after another error, 154 repeats the recovery action of another Xid; 74, 136, 137, 144 to 150 and 155 tell of NVLink, whose fault may
-# sit at either end of a link, and belong to nvlink-nvswitch-fabric.
+# What an Xid means and which remedies fit stands in [finding.xid-*], after NVIDIA's Xid catalogue. Absent on purpose: 13 and 31 are faults of the
+# application, 43 and 45 only clean up after another error, 154 repeats the recovery action of another Xid; 74, 136, 137, 144 to 150 and 155 tell of
+# NVLink, whose fault may sit at either end of a link, and belong to nvlink-nvswitch-fabric.
 _MEMORY = ("reset-gpu", "check-memory", "take-it-out")
 _BUS = ("power-cycle", "check-the-bus", "take-it-out")
 _FIRMWARE = ("reset-gpu", "update-driver", "take-it-out")
-_LINK = ("reset-gpu", "check-nvlink", "take-it-out")
-_XIDS: Mapping[int, tuple[Text, Standing, tuple[str, ...]]] = MappingProxyType(
-    {
-        46: (Text("the GPU stopped processing", "GPU 停止处理"), "likely", _FIRMWARE),
-        48: (Text("a double-bit ECC error in GPU memory", "显存发生双比特 ECC 错误"), "established", _MEMORY),
-        54: (Text("its auxiliary power is not connected", "辅助供电没有接好"), "established", _BUS),
-        61: (Text("its internal micro-controller warned", "内部微控制器发出警告"), "likely", _FIRMWARE),
-        62: (Text("its internal micro-controller halted", "内部微控制器停止运行"), "established", _FIRMWARE),
-        63: (
-            Text(
-                "a faulty memory row or page was recorded for replacement; it takes effect at the next reset",
-                "记录了一个待替换的显存故障行或页；下次复位时生效",
-            ),
-            "likely",
-            _MEMORY,
-        ),
-        64: (Text("a faulty memory row or page could not be replaced", "显存故障行或页无法替换"), "established", _MEMORY),
-        79: (Text("the GPU has fallen off the bus", "GPU 已从总线上掉线"), "established", _BUS),
-        92: (Text("a high rate of single-bit ECC errors", "单比特 ECC 错误率过高"), "possible", _MEMORY),
-        94: (Text("an uncorrectable memory error, contained to this application", "不可纠正的显存错误，影响限于该应用"), "established", _MEMORY),
-        95: (
-            Text(
-                "an uncorrectable memory error, not contained: every application on it is affected",
-                "不可纠正的显存错误，未能隔离：其上的所有应用都受影响",
-            ),
-            "established",
-            _MEMORY,
-        ),
-        109: (Text("a context switch timed out", "上下文切换超时"), "likely", _FIRMWARE),
-        110: (Text("a security fault", "安全故障"), "established", _FIRMWARE),
-        119: (Text("its system processor (GSP) did not answer the driver", "系统处理器（GSP）没有响应驱动"), "established", _FIRMWARE),
-        120: (Text("its system processor (GSP) failed", "系统处理器（GSP）出错"), "established", _FIRMWARE),
-        121: (Text("a corrected error of the link to the CPU (C2C)", "与 CPU 的链路（C2C）发生已纠正的错误"), "possible", _LINK),
-        140: (Text("an unrecovered ECC error", "未恢复的 ECC 错误"), "established", _MEMORY),
-        143: (Text("the GPU could not be initialised", "GPU 无法初始化"), "established", _FIRMWARE),
-        156: (Text("a faulty part of the GPU was retired", "GPU 的一个故障部件已停用"), "likely", _MEMORY),
-        157: (Text("a faulty part of the GPU could not be retired", "GPU 的一个故障部件无法停用"), "established", _MEMORY),
-        158: (Text("a fatal timeout inside the GPU", "GPU 内部发生致命超时"), "established", _FIRMWARE),
-        167: (Text("a fatal PCIe timeout", "致命的 PCIe 超时"), "established", _BUS),
-        168: (Text("errors in protected memory reduced its capacity", "受保护显存中的错误使其容量减少"), "established", _MEMORY),
-        169: (Text("its security processor halted", "安全处理器停止运行"), "established", _FIRMWARE),
-        171: (Text("an uncorrectable DRAM error", "不可纠正的 DRAM 错误"), "established", _MEMORY),
-        172: (Text("an uncorrectable SRAM error", "不可纠正的 SRAM 错误"), "established", _MEMORY),
-    }
-)
-
-
+_XIDS: Mapping[int, Mapping[str, Any]] = {
+    int(key[4:]): found for key, found in data.load()["causes"]["gpu-hardware"]["finding"].items() if key.startswith("xid-")
+}
 _WORN_OUT = ("take-it-out", "check-memory")
 _DAY_S = 86400
 # What holds clocks down and should not; the power cap is everyday life.
@@ -91,26 +48,20 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
         return CAUSE.of_hits(hits, view)
     number = _xid(decoded)
     assert number is not None
-    meaning, _, remedies = _XIDS[number]
     bus = decoded.groups.get("bus")
-    gpu = same(f"GPU {bus}") if bus else Text("a GPU", "一块 GPU")
-    host = Text(f" on {decoded.host}", f"（{decoded.host}）") if decoded.host else Text("", " ")
-    others = {
-        same(f"Xid {n}") + (Text(f" on {b}", f"（{b}）") if b and b != bus else NOTHING)
-        for h in ordered
-        if (n := _xid(h)) and (b := h.groups.get("bus"), n) != (bus, number)
-    }
-    also = Text("; also {others}", "；另有 {others}").fill(others=joined(sorted(others, key=lambda t: t.en)[:4], COMMA)) if others else NOTHING
-    # A GPU is reset by its full address, function included.
-    return CAUSE.of_hits(
-        [decoded, *(h for h in ordered if h is not decoded)],
-        view,
-        says=Text("{gpu}{host} reported Xid {number}: {meaning}{also}", "{gpu}{host}报告了 Xid {number}：{meaning}{also}").fill(
-            gpu=gpu, host=host, number=number, meaning=meaning, also=also
-        ),
-        remedies=remedies,
+    others = {(n, b if b != bus else "") for h in ordered if (n := _xid(h)) and (b := h.groups.get("bus"), n) != (bus, number)}
+    found = Found(
+        f"xid-{number}",
+        standing=decoded.signature.standing,
+        # A GPU is reset by its full address, function included.
         commands=_reset(bus if "." in bus else f"{bus}.0") if bus and ":" in bus else None,
+        bus=bus,
+        host=decoded.host,
+        number=number,
+        meaning=f"xid-{number}",
+        others=sorted(others, key=lambda o: f"Xid {o[0]} on {o[1]}" if o[1] else f"Xid {o[0]}")[:4],
     )
+    return CAUSE.of_hits([decoded, *(h for h in ordered if h is not decoded)], view, found)
 
 
 def _xid(hit: Hit) -> int | None:
@@ -154,10 +105,10 @@ def _on_host(host: HostView) -> Iterable[Found]:
     yield from _bus_errors(bus, host.events)
 
 
-def _fault(event: Event) -> tuple[Text, Standing, tuple[str, ...]] | None:
-    if event.kind == "xid":
-        return _XIDS.get(event.code or 0)
-    return {"gpu-lost": _XIDS[79], "gpu-start-failed": _XIDS[143]}.get(event.kind)
+def _fault(event: Event) -> int | None:
+    """The Xid that tells of it."""
+    code = event.code if event.kind == "xid" else {"gpu-lost": 79, "gpu-start-failed": 143}.get(event.kind)
+    return code if code in _XIDS else None
 
 
 def _lines(events: Iterable[Event], address: str | None) -> tuple[Evidence, ...]:
@@ -233,9 +184,10 @@ def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[Found]:
 def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -> Found:
     """What the kernel log tells of a GPU: of one that works since, that is somebody else's, or that NVML should list and does not."""
 
-    ordered = sorted(events, key=lambda e: (STANDINGS.index(_of(e)[1]), e.last_age_s or 0.0))
+    ordered = sorted(events, key=lambda e: (STANDINGS.index(_XIDS[_fault(e) or 0]["standing"]), e.last_age_s or 0.0))
     worst = ordered[0]
-    meaning, standing, remedies = _of(worst)
+    number = _fault(worst) or 0
+    standing = _XIDS[number]["standing"]
     recent = worst.last_age_s is None or worst.last_age_s < _DAY_S
     severity: Severity = "note" if others or not recent or standing == "possible" else "warning"
     if silent and standing == "established":
@@ -244,23 +196,17 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
     return Found(
         "told",
         severity=severity,
-        remedies=remedies,
+        remedies=_XIDS[number]["remedies"],
         commands=_reset(worst.device),
         device=worst.device or Text("unknown", "未知"),
         worst=worst,
-        meaning=meaning,
+        meaning=f"xid-{number}",
         what="xid" if worst.kind == "xid" else "note",
         codes=joined(map(same, also), COMMA),
         also="also" if also else "",
         leads="it-is-over-where" if works else "work-on-this-gpu",
         each=ordered[:3],
     )
-
-
-def _of(event: Event) -> tuple[Text, Standing, tuple[str, ...]]:
-    found = _fault(event)
-    assert found is not None
-    return found
 
 
 def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[Found]:
