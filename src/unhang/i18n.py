@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping
 from typing import TypeVar
 
-from unhang import data
 from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, same
 
 __all__ = ["AND", "COMMA", "NOTHING", "THEN", "Labels", "Text", "chinese", "joined", "msg", "same", "sentences"]
@@ -14,10 +13,20 @@ __all__ = ["AND", "COMMA", "NOTHING", "THEN", "Labels", "Text", "chinese", "join
 K = TypeVar("K", bound=str)
 
 
+@functools.cache
+def _texts() -> Mapping[str, str]:
+    try:
+        from unhang import data
+    except ImportError:
+        # Facts that were sent to another host are worded there in English alone.
+        return {}
+    texts: Mapping[str, str] = data.load()["zh_CN"]
+    return texts
+
+
 def chinese(english: str, context: str = "") -> str:
     """Return the Chinese text; "" if there is none. `context` (msgctxt) separates two meanings of one English text."""
-    text: str = data.load()["zh_CN"].get(f"{context}\4{english}" if context else english, "")
-    return text
+    return _texts().get(f"{context}\4{english}" if context else english, "")
 
 
 def text(english: str, context: str = "") -> Text:
@@ -27,8 +36,7 @@ def text(english: str, context: str = "") -> Text:
 @functools.cache
 def sentences(context: str) -> Mapping[str, str]:
     """Return everything of a context, in the order of the catalogue."""
-    texts: Mapping[str, str] = data.load()["zh_CN"]
-    return {key.partition("\4")[2]: text for key, text in texts.items() if key.startswith(f"{context}\4")}
+    return {key.partition("\4")[2]: text for key, text in _texts().items() if key.startswith(f"{context}\4")}
 
 
 def msg(english: str, context: str = "", /, **values: object) -> Text:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Literal
 
-from unhang import data
 from unhang.patterns import lazily
 
 Kind = Literal[
@@ -29,10 +29,6 @@ Kind = Literal[
     "link-down",
 ]
 
-_PATTERNS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = tuple(
-    (known.get("kind", name), known["needle"], lazily(known["pattern"])) for name, known in data.table("kernel_lines").items()
-)
-_NEEDLES = tuple(dict.fromkeys(needle for _, needle, _ in _PATTERNS))
 _MAX_DIGITS = 9
 # dmesg: seconds since the machine started.
 SINCE_BOOT = lazily(r"^(?:<\d+>)?\[ *(?P<s>\d+\.\d+)\](?:\[[^\]]*\])? ?(?P<text>.*)")
@@ -57,14 +53,27 @@ class Meaning:
     seconds: int | None = None
 
 
+@functools.cache
+def _patterns() -> tuple[tuple[Kind, str, re.Pattern[str]], ...]:
+    # Other hosts get this module without the table, which they have no use for.
+    from unhang import data
+
+    return tuple((known.get("kind", name), known["needle"], lazily(known["pattern"])) for name, known in data.table("kernel_lines").items())
+
+
+@functools.cache
+def _needles() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(needle for _, needle, _ in _patterns()))
+
+
 def may_mean(line: str) -> bool:
     """Whether a line is worth being read: it is quick, and wrong only of lines that mean nothing."""
-    return any(needle in line for needle in _NEEDLES)
+    return any(needle in line for needle in _needles())
 
 
 def read(text: str) -> Meaning | None:
     """What a line means, without its time; None where that is nothing known here."""
-    for kind, needle, pattern in _PATTERNS:
+    for kind, needle, pattern in _patterns():
         if needle in text and (found := pattern.search(text)):
             groups = found.groupdict()
             code, pid, seconds = (int(n[:_MAX_DIGITS]) if (n := groups.get(name)) else None for name in ("code", "pid", "seconds"))

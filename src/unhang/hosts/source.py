@@ -13,6 +13,7 @@ _MODULES = (
     "hosts/job.py",
     "errors.py",
     "fsio.py",
+    "i18n.py",
     "kernel_lines.py",
     "model.py",
     "patterns.py",
