@@ -94,6 +94,12 @@ def table(name: str) -> Mapping[str, Any]:
     return _loaded(load()["tables"][name])
 
 
+def pieces() -> Mapping[str, str]:
+    """Of patterns, by name: causes of any origin use them."""
+    named: Mapping[str, str] = load()["pieces"]
+    return named
+
+
 def _loaded(data: bytes) -> Mapping[str, Any]:
     loaded: Mapping[str, Any] = marshal.loads(data)
     return loaded
@@ -117,7 +123,7 @@ def compiled() -> Mapping[str, Any]:
         file.translated(causes[file.path.stem], messages)
     if problems := [*shared.problems, *(p for file in (*files, *rows.values()) for p in file.problems)]:
         raise ValueError("\n".join(problems))
-    return {"causes": causes, "tables": tables, "zh_CN": messages}
+    return {"causes": causes, "tables": tables, "pieces": shared.raw, "zh_CN": messages}
 
 
 class Source:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unhang.cli import json_errors
-from unhang.cli.options import Lang, NoColor
+from unhang.cli.options import Causes, Lang, NoColor
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause
@@ -30,6 +31,12 @@ def explain(
     cause: Annotated[
         str | None, typer.Argument(metavar="CAUSE", autocompletion=_complete, help="The id that a verdict names, for example process-stuck.")
     ] = None,
+    check: Annotated[Path | None, typer.Option(metavar="FILE", help="Say what is wrong with a file of a cause, and run the tests in it.")] = None,
+    new: Annotated[
+        list[str] | None,
+        typer.Option("--new", metavar="LINE", help="Print a first file for a cause of your own, from a line of a log; also several times."),
+    ] = None,
+    causes: Causes = None,
     show_list: Annotated[bool, typer.Option("--list", help="List all causes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, in both languages.")] = False,
     lang: Lang = None,
@@ -43,6 +50,10 @@ def explain(
     from unhang.report import language, screen
     from unhang.report.cause_page import for_terminal, list_for_terminal
 
+    if check is not None or new:
+        if cause is not None or show_list or (check is not None and new):
+            raise UnhangError("--check and --new go alone")
+        raise typer.Exit(_check(check) if check is not None else _draft(new or []))
     chosen = language.chosen(lang)
     console = screen.console()
     if as_json:
@@ -74,6 +85,30 @@ def explain(
         console.print(page)
     # rich fills lines up to the width.
     screen.echo("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()), end="")
+
+
+def _check(path: Path) -> int:
+    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.knowledge import site
+    from unhang.report import screen
+
+    if not path.is_file():
+        raise UnhangError(f"{path} is no file", hint="unhang explain --check causes/my-cause.toml")
+    problems = list(site.check(path))
+    for problem in problems:
+        screen.echo(problem)
+    if not problems:
+        screen.echo(f"{path}: nothing is wrong; it is {site.PREFIX}{path.stem}")
+    return EXIT_FOUND if problems else EXIT_OK
+
+
+def _draft(lines: list[str]) -> int:
+    from unhang.errors import EXIT_OK
+    from unhang.knowledge import site
+    from unhang.report import screen
+
+    screen.echo(site.draft([one for line in lines for one in line.splitlines()]), end="")
+    return EXIT_OK
 
 
 def _described(cause: Cause) -> dict[str, Any]:

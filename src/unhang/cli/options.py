@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +24,28 @@ NoColor = Annotated[
 Lang = Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")]
 _ALONE = "Make the run directory accessible to you alone; by default others can read its logs only."
 Private = Annotated[bool | None, typer.Option("--private/--no-private", help=_ALONE, show_default="no")]
+
+
+def _causes(folders: list[Path] | None) -> None:
+    from unhang.errors import UnhangError
+    from unhang.knowledge import site
+
+    if missing := next((folder for folder in folders or () if not folder.is_dir()), None):
+        raise UnhangError(f"{missing} is no directory", hint="--causes DIR with files of causes: unhang explain --new writes a first one")
+    if folders:
+        os.environ[site.VARIABLE] = os.pathsep.join(map(str, folders))
+
+
+Causes = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--causes",
+        metavar="DIR",
+        callback=_causes,
+        is_eager=True,
+        help="Also use the causes in DIR (*.toml), as those of ~/.config/unhang/causes.",
+    ),
+]
 
 
 def duration(least_s: float) -> Callable[[str | float], float]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import json_errors, unpacking
-from unhang.cli.options import Lang, NoColor
+from unhang.cli.options import Causes, Lang, NoColor
 from unhang.cli.stderr import say
 from unhang.cli.why_outputs import Beside, check_bundle, check_report, write_report
 from unhang.i18n import NOTHING, Text, msg
@@ -72,6 +72,7 @@ def why(
             help="Write what the verdict rests on, without credentials, as one archive for a bug report, too. unhang why reads it.",
         ),
     ] = None,
+    causes: Causes = None,
     lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
@@ -85,6 +86,7 @@ def why(
     """
     from unhang import fsio
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
+    from unhang.knowledge import site
     from unhang.report import language
 
     if as_json and markdown:
@@ -113,6 +115,8 @@ def why(
         check_bundle(bundle, ras)
     if report is not None:
         check_report(report)
+    for problem in site.load()[1]:
+        say(msg("a cause of yours is not used: {problem}", problem=problem))
     beside = Beside(drawn=report is not None, stacks=everything and not (as_json or markdown), bundle=bundle, quiet=as_json)
     verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, beside=beside)
     if verdict.primary is None and judged is not None:

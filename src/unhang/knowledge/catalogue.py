@@ -1,4 +1,4 @@
-"""All causes: a new one is a new file in `knowledge/causes` and nothing else, and a module beside it if code has to judge it."""
+"""All causes: a new one is a new file in `knowledge/causes` and nothing else, and a module beside it if code has to judge it. Sites add their own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from unhang import data
 from unhang.errors import UnhangError
-from unhang.knowledge import causes
-from unhang.knowledge.cause import cause
+from unhang.knowledge import causes, site
+from unhang.knowledge.cause import cause, from_data
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause, Signature
@@ -27,13 +27,16 @@ def load() -> Mapping[str, Cause]:
     for id in data.load()["causes"]:
         module = id.replace("-", "_")
         found[id] = importlib.import_module(f"{causes.__name__}.{module}").CAUSE if module in judged else cause(id)
+    found |= {id: from_data(id, known) for id, known in site.load()[0].items()}
     return MappingProxyType(dict(sorted(found.items(), key=lambda item: (item[1].role != "root", item[0]))))
 
 
 @cache
 def signatures() -> Mapping[Signature, str]:
     """Every signature, and the cause that it belongs to."""
-    return MappingProxyType({s: cause.id for cause in load().values() for s in cause.signatures})
+    # Of two that are alike the one that we know.
+    known = sorted(load().values(), key=lambda cause: not cause.id.startswith(site.PREFIX))
+    return MappingProxyType({s: cause.id for cause in known for s in cause.signatures})
 
 
 def get(id: str) -> Cause:

@@ -278,12 +278,19 @@ def cause(
     signatures: tuple[Signature, ...] = (),
 ) -> Cause:
     """The cause whose data is `knowledge/causes/ID.toml`, with what judges it. `signatures` follow those of the data."""
-    known = data.load()["causes"][id]
-    made = Cause(
+    made = from_data(id, data.load()["causes"][id], signatures)
+    judges: Mapping[str, Any] = {"in_run": (_judged, in_run), "in_logs": (_judged, in_logs), "on_host": (_judged_host, on_host)}
+    bound: dict[str, Any] = {name: partial(ask, made, judge) for name, (ask, judge) in judges.items() if judge is not None}
+    return replace(made, **bound)
+
+
+def from_data(id: str, known: Mapping[str, Any], signatures: tuple[Signature, ...] = ()) -> Cause:
+    """What a file holds, without judges."""
+    return Cause(
         id=id,
         role=known["role"],
         title=known["title"],
-        title_zh=chinese(known["title"]),
+        title_zh=chinese(known["title"]) or known["title"],
         what=known["what"],
         why=known["why"],
         signatures=(*(_signature(s, known["role"]) for s in known["signature"]), *signatures),
@@ -294,11 +301,8 @@ def cause(
         sources=known["sources"],
         hits=known["tests"].get("hits", ()),
         near_misses=known["tests"].get("near-misses", ()),
-        explain={"en": known["explain"], "zh": chinese(known["explain"])},
+        explain={"en": known["explain"], "zh": chinese(known["explain"]) or known["explain"]},
     )
-    judges: Mapping[str, Any] = {"in_run": (_judged, in_run), "in_logs": (_judged, in_logs), "on_host": (_judged_host, on_host)}
-    bound: dict[str, Any] = {name: partial(ask, made, judge) for name, (ask, judge) in judges.items() if judge is not None}
-    return replace(made, **bound)
 
 
 def _judged(cause: Cause, judge: Callable[[Any], Found | Finding | None], view: object) -> Finding | None:

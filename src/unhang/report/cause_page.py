@@ -65,6 +65,8 @@ def _part(cause: Cause, lang: Language) -> Iterator[str]:
         yield cause.explain[lang]
         yield ""
         for label, text in ((labels["what"], cause.what), (labels["why"], cause.why)):
+            if not text:
+                continue
             yield f"**{label}.** {text}"
             yield ""
     else:

@@ -14,6 +14,9 @@ batch = 256
 
 [arguments]                 # the flags by which the script takes settings
 batch = "--batch-size"
+
+[knowledge]                 # directories of causes of one's own (`knowledge.site`)
+causes = ["causes"]
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ else:
 
 FILE = "unhang.toml"
 _MOST_DOTS = 256
-_TABLES = ("run", "presets", "arguments")
+_TABLES = ("run", "presets", "arguments", "knowledge")
 FALLBACKS = ("auto", "ask", "off")
 # A trial imports torch, and what passes has to pass once more.
 LEAST_FALLBACK_S = 30
