@@ -131,6 +131,7 @@ class Unhang:
         from unhang.cli import app
         from unhang.diagnosis import logs
         from unhang.facts import processes
+        from unhang.knowledge import catalogue
         from unhang.report import language
 
         self._app, self._language = app, language
@@ -142,7 +143,15 @@ class Unhang:
             self._judged.append(judge_logs(*args, **kwargs))
             return self._judged[-1]
 
+        def ask(id: str, judge: str, needs: Sequence[str], view: Any) -> Any:
+            """Judges that need not be asked are: one that finds anything fails, which its facts tell."""
+            found = catalogue.answer(id, judge, view)
+            found = list(found) if judge == "on_host" else found
+            assert not found or catalogue.is_open(judge, needs, view), "it was not to be asked"
+            return found
+
         logs.judge_logs = noted
+        catalogue.ask = ask
         # Made once in a process, as they are once for a command.
         app.whole = functools.cache(app.whole)
         typer.main.get_command = functools.cache(typer.main.get_command)

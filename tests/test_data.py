@@ -62,6 +62,8 @@ def test_what_is_written_in_lines_is_joined(tmp_path):
     [
         ('title = "It broke"\n', "", "1: 'title' is missing"),
         ('title = "It broke"', "title = 3", "3: 'title' is no prose"),
+        ('title = "It broke"', 'title = "It broke"\njudge.logs = ["own-hits", "gpu-oom", "stacks", "luck"]', "4: unknown evidence 'luck'"),
+        ('title = "It broke"', 'title = "It broke"\njudge.dumps = ["stacks"]', "4: unknown key 'judge.dumps'"),
         ('["https://example.com"]', "[3]", "8: 'sources' is no list"),
         ('needle = "broke at "', 'neddle = "broke at "', "15: unknown key 'neddle'"),
         ('[remedy.mend]\nsays = "Mend it."', "[remedy.mend]", "22: 'says' is missing"),

@@ -30,7 +30,7 @@ _MARSHAL_VERSION = 4
 _TYPES: dict[str, Any] = {"prose": str, "pattern": str, "text": str, "number": int, "flag": bool, "list": list, "table": dict}
 # The keys of each section; "*" is any other, and those in front of the "/" are needed. A value may also be one of another section, or several.
 _KEYS = {
-    "": "role:text title:prose what:prose why:prose sources:list explain:prose / leads-to:list",
+    "": "role:text title:prose what:prose why:prose sources:list explain:prose / leads-to:list judge.run:list judge.logs:list judge.host:list",
     "patterns": "/ *:pattern",
     "signature": "needle:text / name:text pattern:pattern near:pattern unless:pattern over:pattern then:pattern lines:number standing:text "
     "says:prose remedies:list keep:number newest:flag",
@@ -51,6 +51,13 @@ _KEYS = {
     "reasons": "/ *:prose",
     "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text",
     "trap": "when:pattern severity:text says:prose /",
+}
+# What a judge may need beside hits of causes: "own-hits" are those of its own. One of it has to be there, or the judge is not asked.
+_EVIDENCE = {
+    "judge.run": "incident",
+    "judge.logs": "ends exits frames nccl.interfaces nccl.versions stacks timeouts tracebacks",
+    "judge.host": "clock container gpu infiniband kernel libraries limits memory names network numa pcie ports python_env shm speed storage "
+    "variables",
 }
 # Tables, and the section that each of their rows is.
 _TABLES = {
@@ -147,7 +154,9 @@ class Source:
     def cause(self) -> dict[str, Any]:
         """The sections of a cause, as `knowledge.cause` takes them."""
         raw = {section: self.raw.pop(section, {}) for section in _KEYS if section}
-        made = self._section("", self.raw)
+        judges = {f"judge.{key}": needs for key, needs in self.raw.pop("judge", {}).items()}
+        made = self._section("", {**self.raw, **judges})
+        made["judges"] = {key: self._needs(key, made.pop(key)) for key in _EVIDENCE if key in made}
         for section in ("note", "instead", "mistaken-for", "tests"):
             made[section] = self._section(section, raw[section]) if raw[section] else {}
         self._section("patterns", raw["patterns"])
@@ -165,6 +174,12 @@ class Source:
         for key, pairs in made["instead"].items():
             self._remedies("instead", key, {id for pair in pairs.items() for id in pair}, made["remedy"])
         return {**made, "names": names}
+
+    def _needs(self, key: str, needs: tuple[str, ...]) -> tuple[str, ...]:
+        known = {*_EVIDENCE[key].split(), *(() if key == "judge.host" else ("own-hits", *(p.stem for p in _CAUSES.glob("*.toml"))))}
+        for name in sorted(set(needs) - known):
+            self._wrong("", 0, key, f"unknown evidence {name!r}")
+        return tuple(self.path.stem if name == "own-hits" else name for name in needs)
 
     def rows(self, section: str) -> dict[str, Any]:
         self._section("patterns", self.raw.pop("patterns", {}))

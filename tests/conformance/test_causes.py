@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import operator
+import pkgutil
 import re
 import string
 import subprocess
@@ -17,9 +19,12 @@ from unhang import data
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.knowledge import catalogue
 from unhang.knowledge import causes as room
+from unhang.knowledge.cause import LogView
 from unhang.knowledge.environments import ENVIRONMENTS
+from unhang.knowledge.judge import HostView
 from unhang.logs import clean, match
 from unhang.logs.signature import compiled, unanchored
+from unhang.records.incident_view import IncidentView
 
 ROOT = Path(__file__).resolve().parents[2]
 CAUSES = catalogue.load()
@@ -68,6 +73,21 @@ def test_what_its_lines_say_is_told_in_chinese_too(cause):
     told = [s for s in cause.signatures if re.sub(r"\{\w+\}", "", s.says)]
     values = lambda template: {name for _, name, _, _ in string.Formatter().parse(template) if name}  # noqa: E731
     assert [s.says for s in told if not CHINESE.search(s.says_zh) or values(s.says) != values(s.says_zh)] == []
+
+
+def test_each_judge_of_a_module_has_what_it_needs_in_the_data():
+    judges = ("in_run", "in_logs", "on_host")
+    made = {m.name.replace("_", "-"): importlib.import_module(f"{room.__name__}.{m.name}").CAUSE for m in pkgutil.iter_modules(room.__path__)}
+    assert {id: [j for j in judges if getattr(c, j)] for id, c in CAUSES.items() if id in made or c.in_run or c.in_logs or c.on_host} == {
+        id: [j for j in judges if getattr(c, j)] for id, c in made.items()
+    }
+    assert all(c.signatures == CAUSES[id].signatures for id, c in made.items())
+
+
+def test_what_judges_may_need_exists():
+    assert all(name in HostView.__annotations__ for name in data._EVIDENCE["judge.host"].split())
+    assert all(operator.attrgetter(name)(LogView()) is not None for name in data._EVIDENCE["judge.logs"].split())
+    assert all(name in IncidentView.__annotations__ for name in data._EVIDENCE["judge.run"].split())
 
 
 @for_each("cause", BY_ID)
@@ -221,6 +241,7 @@ SECTIONS = [
     "why",
     "leads-to",
     "sources",
+    "judge",
     "explain",
     "patterns",
     "signature",

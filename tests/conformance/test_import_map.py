@@ -116,6 +116,7 @@ def test_what_a_small_log_does_not_need_is_not_loaded(tmp_path):
     log.write_text(FAILED)
     names = loaded("why", str(log), code=1)
     assert "unhang.knowledge.causes.gpu_oom" in names and within(names, *NOT_FOR_A_LOG) == set()
+    assert sum(name.startswith("unhang.knowledge.causes.") for name in names) <= 9
 
 
 def test_json_of_a_small_log_needs_no_terminal(tmp_path):

@@ -59,6 +59,14 @@ def test_a_cause_that_fails_is_told_and_hides_nothing(machine, monkeypatch):
     assert [a.state for a in doctor.examine(room).areas] == ["ok"]
 
 
+def test_of_one_area_few_judges_are_asked(machine, monkeypatch):
+    asked, answer = [], catalogue.answer
+    monkeypatch.setattr(catalogue, "answer", lambda id, *given: (asked.append(id), answer(id, *given))[1])
+    assert {f.area for f in doctor.examine(taken(machine), only=("shm",)).findings} == {"shm"}
+    assert asked == ["shm-exhausted", "shm-permission", "shm-stale-or-missing"]
+    assert len(doctor.examine(taken(machine)).areas) == 3 and "container-capability" in asked and "gpu-oom" not in asked
+
+
 def test_differences(machine):
     here = ("shm", "container")
     a, b = taken(machine, only=here), taken(machine, total=128 * MIB, free=3, only=here)

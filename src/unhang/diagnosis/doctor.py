@@ -29,8 +29,10 @@ def examine(snapshot: Snapshot, *, only: Collection[str] = ()) -> Examination:
     findings: list[HostFinding] = []
     broken: list[NotExamined] = []
     for cause in catalogue.load().values():
+        if cause.on_host is None or (only and catalogue.areas(cause.id).isdisjoint(only)):
+            continue
         try:
-            findings += cause.on_host(snapshot) if cause.on_host is not None else ()
+            findings += cause.on_host(snapshot)
         except Exception as e:  # told as not looked at: what the other causes find must not be lost
             broken.append(NotExamined(what=cause.id, why=f"our own failure: {type(e).__name__}: {e}"))
     order = [id for id in snapshot.parts if not only or id in only]

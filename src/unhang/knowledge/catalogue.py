@@ -1,34 +1,67 @@
-"""All causes: a new one is a new file in `knowledge/causes` and nothing else, and a module beside it if code has to judge it. Sites add their own."""
+"""All causes: a new one is a new file in `knowledge/causes` and nothing else, and a module beside it if code has to judge it.
+
+A site adds its own. A judge is imported and asked only where something is there of what it needs (`judge.*` of the file).
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import pkgutil
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cache, partial, reduce
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang import data
 from unhang.errors import UnhangError
-from unhang.knowledge import causes, site
+from unhang.knowledge import other_libraries, site
 from unhang.knowledge.cause import cause, from_data
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause, Signature
 
 
+_JUDGES = {"judge.run": "in_run", "judge.logs": "in_logs", "judge.host": "on_host"}
+
+
 @cache
 def load() -> Mapping[str, Cause]:
     """Every cause by id, roots first, then by name."""
-    judged = {m.name for m in pkgutil.iter_modules(causes.__path__)}
     found: dict[str, Cause] = {}
-    for id in data.load()["causes"]:
-        module = id.replace("-", "_")
-        found[id] = importlib.import_module(f"{causes.__name__}.{module}").CAUSE if module in judged else cause(id)
+    for id, known in data.load()["causes"].items():
+        judges: dict[str, Any] = {_JUDGES[key]: partial(ask, id, _JUDGES[key], needs) for key, needs in known["judges"].items()}
+        found[id] = replace(cause(id, signatures=other_libraries.SIGNATURES_OF.get(id, ())), **judges)
     found |= {id: from_data(id, known) for id, known in site.load()[0].items()}
     return MappingProxyType(dict(sorted(found.items(), key=lambda item: (item[1].role != "root", item[0]))))
+
+
+def ask(id: str, judge: str, needs: Collection[str], view: Any) -> Any:
+    """The answer of a judge; nothing where it is not asked."""
+    if is_open(judge, needs, view):
+        return answer(id, judge, view)
+    return () if judge == "on_host" else None
+
+
+def answer(id: str, judge: str, view: Any) -> Any:
+    module = importlib.import_module(f"unhang.knowledge.causes.{id.replace('-', '_')}")
+    return getattr(module.CAUSE, judge)(view)
+
+
+def is_open(judge: str, needs: Collection[str], view: Any) -> bool:
+    """Whether anything is there of what a judge needs: a subject that was read on the machine, hits of a cause, or something in the view."""
+    if judge == "on_host":
+        return any(name in view.parts and view.parts[name].facts is not None for name in needs)
+    return any(view.hits_of(name) or reduce(_part, name.split("."), view) for name in needs)
+
+
+def _part(whole: object, name: str) -> Any:
+    return getattr(whole, name, ())
+
+
+def areas(id: str) -> set[str]:
+    """Where a cause finds anything on a machine."""
+    return {found["area"] for found in data.load()["causes"][id]["finding"].values() if "area" in found}
 
 
 @cache

@@ -71,6 +71,11 @@ class LogView:
     def hits_of(self, cause: str) -> tuple[Hit, ...]:
         return self.hits.get(cause, ())
 
+    @property
+    def frames(self) -> bool:
+        """Whether any traceback has more than its last line."""
+        return any(t.frames for t in self.tracebacks)
+
     def traceback_of(self, hit: Hit) -> Traceback | None:
         """The traceback whose exception line this hit is; None where that line is all that there is of it."""
         return next(

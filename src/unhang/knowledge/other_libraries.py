@@ -56,6 +56,7 @@ SIGNATURES = (
     _symptom("TimeoutError: ", _TIMEOUT_ERROR),
     *_WORDS,
 )
+SIGNATURES_OF = {"collective-timeout": SIGNATURES}
 _OF_ANY = frozenset(SIGNATURES) - _WORDS.keys()
 _BY_NAME = {one.name: one for one in LIBRARIES}
 
