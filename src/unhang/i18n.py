@@ -13,7 +13,6 @@ __all__ = ["AND", "COMMA", "NOTHING", "THEN", "Labels", "Text", "chinese", "join
 K = TypeVar("K", bound=str)
 
 
-@functools.cache
 def _texts() -> Mapping[str, str]:
     try:
         from unhang import data
