@@ -19,7 +19,7 @@ def test_ten_undisturbed_runs_raise_no_alarm(launcher):
         assert (run.exitcode, run.outcome["incidents"], run.outcome["attempts"]) == (0, 0, 1), run.err[-3000:]
 
 
-@pytest.mark.parametrize(("options", "scenarios"), [(["--quick"], 4), ([], 8)], ids=["quick", "whole"])
+@pytest.mark.parametrize(("options", "scenarios"), [(["--quick"], 3), ([], 8)], ids=["quick", "whole"])
 def test_the_demo(tmp_path, options, scenarios):
     """All faults detected, right cause, rank and line, training finished, loss equal; and `why` says the same again."""
     words = [sys.executable, "-m", "unhang", "demo", "--json", "--dir", str(tmp_path / "demo"), *options]

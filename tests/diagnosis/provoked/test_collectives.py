@@ -126,7 +126,7 @@ def test_torchs_comparisons_and_ddp(provoke):
 
 
 def test_rank_0_tokenises_past_the_timeout(provoke):
-    ran = provoke.torchrun("tokenise.py", "--timeout-s", "3", "--shard-s", "0.8")
+    ran = provoke.torchrun("tokenise.py", "--timeout-s", "6", "--shard-s", "1.6")
     assert ran.exitcode == 1
     primary = provoke.primary(ran.log)
     assert primary["cause"] == "straggler-timeout"
