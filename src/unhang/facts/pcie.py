@@ -259,7 +259,7 @@ def _summary(pcie: Pcie) -> Text:
     kinds: Mapping[str, int] = {k: sum(d.kind == k for d in pcie.devices) for k in ("gpu", "nic", "nvswitch")}
     names = {"gpu": "GPU", "nic": "NIC", "nvswitch": "NVSwitch"}
     many = {"gpu": "GPUs", "nic": "NICs", "nvswitch": "NVSwitches"}
-    told = [joined((msg("{n} {n2}", n=n, n2=(names if n == 1 else many)[k], names=names[k]) for k, n in kinds.items() if n), COMMA)]
+    told = [joined((msg("{n} {devices}", n=n, devices=(names if n == 1 else many)[k], one=names[k]) for k, n in kinds.items() if n), COMMA)]
     redirecting = sum("request-redirect" in (d.acs or ()) for d in pcie.devices)
     if redirecting:
         told.append(msg("ACS redirects on {n} bridges", n=redirecting))

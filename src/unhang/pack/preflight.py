@@ -71,10 +71,10 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
             area=_AREA,
             severity="error",
             says=msg(
-                "libraries of the environment ask for glibc {glibc}, and this host has {value}",
+                "libraries of the environment ask for glibc {glibc}, and this host has {version}",
                 glibc=manifest.glibc,
-                value=has or "none",
-                value2=has or "无 glibc",
+                version=has or "none",
+                version_zh=has or "无 glibc",
             ),
             leads_to=msg("they do not load: version `GLIBC_{glibc}' not found", glibc=manifest.glibc),
             remedies=("newer-runtime",),
