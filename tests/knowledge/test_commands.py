@@ -76,9 +76,11 @@ def usual(findings: Iterator[Finding | HostFinding]) -> dict[str, set[object]]:
 
 
 def makes_commands(cause):
-    judges = [judge.args[1] for judge in (cause.in_run, cause.in_logs, cause.on_host) if judge]
+    is_judged = any((cause.in_run, cause.in_logs, cause.on_host))
     found = data.load()["causes"][cause.id]["finding"].values()
-    return any("command" in f for f in found) or any(hasattr(import_module(judge.__module__), "command") for judge in judges)
+    return any("command" in f for f in found) or (
+        is_judged and hasattr(import_module(f"unhang.knowledge.causes.{cause.id.replace('-', '_')}"), "command")
+    )
 
 
 @pytest.fixture(scope="module")
