@@ -52,7 +52,7 @@ _KEYS = {
     "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text",
     "trap": "when:pattern severity:text says:prose /",
 }
-# What a judge may need beside hits of causes: "own-hits" are those of its own. One of it has to be there, or the judge is not asked.
+# What a judge may need besides the hits of causes ("own-hits": those of its own cause). It is asked only where at least one of these is there.
 _EVIDENCE = {
     "judge.run": "incident",
     "judge.logs": "ends exits frames nccl.interfaces nccl.versions stacks timeouts tracebacks",
@@ -73,6 +73,9 @@ _TABLES = {
     "variables/nccl": "variable",
     "variables/pytorch": "variable",
 }
+# What stands below the head of a cause: these are tables, or lists of them.
+_SECTIONS = {"patterns": dict, "signature": list, "remedy": dict, "finding": dict, "note": dict, "instead": dict, "mistaken-for": dict, "tests": dict}
+_WORDS = {"role": ("root", "symptom"), "standing": ("established", "likely", "possible", "not-established"), "severity": ("error", "warning", "note")}
 _PIECE = re.compile(r"%\(([a-z0-9-]+)\)s")
 
 
@@ -149,11 +152,19 @@ class Source:
             self.raw = tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as e:
             self.problems.append(f"{path}: {e}")
+        if not isinstance(self.raw.get("patterns", {}), dict):
+            self.problems.append(f"{path}: 'patterns' is no table")
+            self.raw = {}
         self.pieces = {**(pieces or {}), **self.raw.get("patterns", {})}
 
     def cause(self) -> dict[str, Any]:
         """The sections of a cause, as `knowledge.cause` takes them."""
-        raw = {section: self.raw.pop(section, {}) for section in _KEYS if section}
+        raw = {}
+        for section, kind in _SECTIONS.items():
+            raw[section] = self.raw.pop(section, kind())
+            if not isinstance(raw[section], kind):
+                self._wrong("", 0, section, f"{section!r} is no {'list of tables' if kind is list else 'table'}")
+                raw[section] = kind()
         judges = {f"judge.{key}": needs for key, needs in self.raw.pop("judge", {}).items()}
         made = self._section("", {**self.raw, **judges})
         made["judges"] = {key: self._needs(key, made.pop(key)) for key in _EVIDENCE if key in made}
@@ -205,6 +216,8 @@ class Source:
                 self._wrong(header, nth, key, f"unknown key {key!r}")
             elif not isinstance(value, _TYPES.get(kind, (dict, list))) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
                 self._wrong(header, nth, key, f"{key!r} is no {kind}")
+            elif (key in _WORDS and value not in _WORDS[key]) or (kind == "number" and value < 0):
+                self._wrong(header, nth, key, f"{key} = {value!r}: {', '.join(_WORDS.get(key, ('from 0 on',)))}")
             elif kind in _KEYS:
                 made[key] = self._nested(kind, value, f"{header}.{key}")
             else:
@@ -230,6 +243,8 @@ class Source:
 
     def _signature(self, n: int, signature: Mapping[str, Any], remedies: Mapping[str, Any]) -> None:
         self._remedies("signature", "remedies", set(signature.get("remedies", ())), remedies, n)
+        if not signature.get("needle"):
+            self._wrong("signature", n, "needle", "the needle is empty")
         groups: set[str] = set()
         for key in ("pattern", "near", "then"):
             with contextlib.suppress(re.error):

@@ -28,10 +28,6 @@ def chinese(english: str, context: str = "") -> str:
     return _texts().get(f"{context}\4{english}" if context else english, "")
 
 
-def text(english: str, context: str = "") -> Text:
-    return Text(english, chinese(english, context))
-
-
 @functools.cache
 def sentences(context: str) -> Mapping[str, str]:
     """Return everything of a context, in the order of the catalogue."""

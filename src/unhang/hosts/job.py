@@ -196,13 +196,13 @@ def follow(asked: Mapping[str, Any]) -> dict[str, Any]:
 def links(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What the ranks here have sent over each of their TCP connections, by the kernel's own counters."""
     pids = {f"pid={rank['pid']}," for rank in _jobs[asked["folder"]].now().get("ranks", ())}
-    told = Host().run(["ss", "-tinpOH", "state", "established"], timeout_s=_LINKS_S).out
+    printed = Host().run(["ss", "-tinpOH", "state", "established"], timeout_s=_LINKS_S).out
     found = []
-    for line in told.splitlines():
+    for line in printed.splitlines():
         counted = {name: float(value) for name, value in _COUNTED.findall(line)}
         ends = _ENDS.search(line)
         if ends is not None and "busy" in counted and any(pid in line for pid in pids):
-            busy_s = (counted["busy"] - counted.get("rwnd_limited", 0.0)) / 1000
+            busy_s = max(0.0, counted["busy"] - counted.get("rwnd_limited", 0.0)) / 1000
             sent = {"bytes": int(counted.get("bytes_acked", 0)), "again_bytes": int(counted.get("bytes_retrans", 0)), "busy_s": busy_s}
             found.append({"local": ends["local"], "peer": ends["peer"], **sent})
     return {"links": found}

@@ -88,7 +88,10 @@ def read(path: Path) -> tuple[Mapping[str, Any], list[str]]:
         source.problems.append(f"{path}: its name becomes the cause's id: small letters, digits and hyphens")
     known = {**_DEFAULTS, "what": source.raw.get("title", ""), **source.raw}
     source.raw = {"explain": known["what"], **known}
-    made = source.cause()
+    try:
+        made = source.cause()
+    except (TypeError, ValueError, AttributeError, RecursionError) as e:
+        return {}, [*source.problems, f"{path}: it has not the form of a cause: {e}"]
     if not made["signature"]:
         source.problems.append(f"{path}: no [[signature]]: nothing would find it")
     return made, source.problems

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unhang import data
-from unhang.i18n import text
+from unhang.i18n import msg
 from unhang.settings.setting import Choice
 from unhang.text import NOTHING, Text
 
@@ -37,10 +37,10 @@ def _presets() -> Mapping[str, Preset]:
         like = found.get(known.get("like", ""))
         found[name] = Preset(
             name=name,
-            title=text(known["title"], "preset"),
-            cost=text(known["cost"], "preset"),
+            title=msg(known["title"], "preset"),
+            cost=msg(known["cost"], "preset"),
             settings={**(like.settings if like else {}), **known["settings"]},
-            why={**(like.why if like else {}), **{key: text(reason, "preset") for key, reason in known["why"].items()}},
+            why={**(like.why if like else {}), **{key: msg(reason, "preset") for key, reason in known["why"].items()}},
         )
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from unhang import data
 from unhang.facts import variables
-from unhang.i18n import text
+from unhang.i18n import msg
 from unhang.variables.readers import table
 from unhang.variables.variable import CONTEXT, Kind, Trap, Variable
 
@@ -31,11 +31,11 @@ def _variable(name: str, known: Mapping[str, Any]) -> Variable:
     parser, *words = known.get("kind", "text").split()
     takes: dict[str, Any] = dict(zip(("least", "most"), map(int, words), strict=False)) if parser.endswith("-int") else {"choices": tuple(words)}
     others: dict[str, Any] = {key: known[key] for key in ("owner", "default", "since", "removed", "now", "now_since", "secret") if key in known}
-    others |= {key: text(known[key], CONTEXT) for key in ("what", "both", "instead") if key in known}
+    others |= {key: msg(known[key], CONTEXT) for key in ("what", "both", "instead") if key in known}
     return Variable(
         name=name,
         kind=Kind(parser, **takes, refused=known.get("refused", False)),
-        traps=tuple(Trap(when=t["when"], severity=t["severity"], says=text(t["says"], CONTEXT)) for t in known.get("traps", ())),
+        traps=tuple(Trap(when=t["when"], severity=t["severity"], says=msg(t["says"], CONTEXT)) for t in known.get("traps", ())),
         **others,
     )
 
