@@ -94,7 +94,7 @@ def measured(hosts: int, noise: float) -> dict[str, Any]:
     stages: list[tuple[str, float]] = []
 
     def stage(says: Text) -> None:
-        stages.append((says.en.partition(" ")[0].rstrip(":"), time.process_time()))
+        stages.append((says.partition(" ")[0].rstrip(":"), time.process_time()))
 
     result = asyncio.run(preflight.through(agents, asked, stage))
     stages.append(("end", time.process_time()))

@@ -33,7 +33,7 @@ import tarfile
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,12 @@ WINDOW_LOG = 26
 Facts = dict[str, Any]
 Input = dict[str, Any]
 
-# Sentences: their values are facts, their words are not. Every text with a Chinese twin is one as well.
+# Sentences: their values are facts, their words are not. Whatever "messages" of a document has a template of is one as well.
 SENTENCES = frozenset({"says", "why", "what", "summary", "details", "unread", "leads_to", "title", "formula", "default", "hint", "conclusion"})
+# Sentences, also of one word.
+TOLD = frozenset({"instead", "says", "summary", "title"})
 # What was printed from the input itself, how long it took, and where it ran.
-DROPPED = frozenset({"text", "seconds", "elapsed_s", "schema"})
+DROPPED = frozenset({"text", "seconds", "elapsed_s", "schema", "messages"})
 FINDINGS = ("primary", "contributing", "symptoms")
 # What a refusal consists of: beside its values its template, so that no refusal equals another.
 REFUSALS = frozenset({"error", "cause", "try"})
@@ -85,7 +87,7 @@ def exported(text: str) -> list[Any]:
     return [[line for line in lines if line not in comments], values(" ".join(comments))]
 
 
-def reduced(document: object, key: str = "") -> Any:
+def reduced(document: object, key: str = "", messages: Collection[str] = ()) -> Any:
     """A document of --json without wording."""
     if isinstance(document, dict):
         if set(document) == {"en", "zh"}:
@@ -96,17 +98,15 @@ def reduced(document: object, key: str = "") -> Any:
             return [template(document["why"]), values(document["what"]), document["unread"], values(document["why"])]
         if {"text", "companions"} <= set(document):
             companions = {name: exported(text) for name, text in document["companions"].items()}
-            return {"text": exported(document["text"]), "companions": companions, "refused": reduced(document["refused"])}
+            return {"text": exported(document["text"]), "companions": companions, "refused": reduced(document["refused"], "", messages)}
         if {"source", "text", "line"} <= set(document):
             return f"{document['source']}:{document['line']}"
-        twins = {k for k in document if f"{k}_zh" in document}
-        return {
-            k: values(v) if k in twins - REFUSALS and isinstance(v, str) else reduced(v, k)
-            for k, v in document.items()
-            if k not in DROPPED and not k.endswith("_zh") and v not in (None, [], {}, "")
-        }
+        messages = document.get("messages", messages)
+        return {k: reduced(v, k, messages) for k, v in document.items() if k not in DROPPED and not k.endswith("_zh") and v not in (None, [], {}, "")}
     if isinstance(document, list):
-        return [reduced(one, key) for one in document]
+        return [reduced(one, key, messages) for one in document]
+    if isinstance(document, str) and (key in TOLD or (document in messages and key not in REFUSALS | {"id", "where"})):
+        return values(document)
     if isinstance(document, str) and key in REFUSALS and " " in document:
         return [template(document), values(document)]
     if isinstance(document, str) and key in SENTENCES and " " in document:

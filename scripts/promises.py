@@ -43,6 +43,16 @@ def documents() -> dict[str, Any]:
     }
 
 
+# By what is told in English: what it was made of (`unhang.encoding`).
+_MESSAGE = {"required": ["template"], "properties": {"template": {"type": "string"}, "context": {"type": "string"}, "values": {"type": "object"}}}
+MESSAGES = {"type": "object", "additionalProperties": _MESSAGE}
+TOLD = ("verdict", "doctor", "solution", "vars", "plan", "events")
+
+
+def _text(kind: type) -> dict[str, Any]:
+    return {"type": "string"}
+
+
 def schemas() -> dict[str, str]:
     """The JSON Schema of each, without what docstrings say."""
     import msgspec
@@ -50,7 +60,10 @@ def schemas() -> dict[str, str]:
     made = {}
     for name, type_ in documents().items():
         # Of events each line is one of several.
-        kinds, components = msgspec.json.schema_components(get_args(type_) or [type_], ref_template="#/$defs/{name}")
+        kinds, components = msgspec.json.schema_components(get_args(type_) or [type_], schema_hook=_text, ref_template="#/$defs/{name}")
+        if name in TOLD:
+            for kind in kinds:
+                components[kind["$ref"].rpartition("/")[2]]["properties"]["messages"] = MESSAGES
         schema = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
         made[f"{name}.json"] = json.dumps(_bare({**schema, "$defs": components}), indent=1, sort_keys=True) + "\n"
     return made

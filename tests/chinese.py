@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
+from unhang import encoding
+from unhang.i18n import Text, in_language
 from unhang.model import Examination
 from unhang.report import language
 
@@ -35,11 +38,35 @@ def english(text: str) -> bool:
     return not _CHINESE.search(text) and any(word not in _TECHNICAL for word in _WORD.findall(bare))
 
 
+def zh(said: str) -> str:
+    return in_language(said, "zh")
+
+
+class _Both(Text):
+    __slots__ = ("chinese",)
+
+    def of(self, language: str) -> str:
+        return self.chinese if language == "zh" else str(self)
+
+
+def of_document(document: dict[str, Any], said: str) -> str:
+    """What a document of --json says, in Chinese, by its "messages"."""
+    told: str = encoding.with_messages({"said": said, "messages": document.get("messages", {})})["said"]
+    return zh(told)
+
+
+def both(english: str, chinese: str) -> Text:
+    """What is told by no catalogue."""
+    made = _Both(english)
+    made.chinese = chinese
+    return made
+
+
 def in_chinese(examination: Examination) -> Iterator[str]:
     """What stands behind each area, and what each finding says."""
     for area in examination.areas:
-        yield area.summary_zh or language.unseen(area.summary, "zh")
+        yield language.unseen(area.summary, "zh")
         yield from (language.unseen(one, "zh") for one in area.unread)
     for finding in examination.findings:
-        yield finding.says_zh
-        yield finding.leads_to_zh
+        yield zh(finding.says)
+        yield zh(finding.leads_to)

@@ -45,7 +45,7 @@ def subjects() -> list[Subject]:
     return [
         Subject(
             id=cause.id,
-            title={"en": cause.title, "zh": cause.title_zh},
+            title={"en": cause.title, "zh": cause.title.of("zh")},
             answers={
                 "en": {
                     "what": cause.what,

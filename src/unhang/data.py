@@ -249,7 +249,7 @@ class Source:
         for key in ("pattern", "near", "then"):
             with contextlib.suppress(re.error):
                 groups |= re.compile(signature.get(key, ""), re.MULTILINE).groupindex.keys()
-        for name in _values(signature.get("says", "")) - groups:
+        for name in sorted(_values(signature.get("says", "")) - groups):
             self._wrong("signature", n, "says", f"no pattern captures {{{name}}}")
 
     def _remedies(self, header: str, key: str, ids: set[str], known: Mapping[str, Any], nth: int = 0) -> None:
@@ -277,7 +277,7 @@ class Source:
         text = self.text.replace('"', "")
         headers = [m.end() for m in re.finditer(rf"^\[\[?{re.escape(header)}\]", text, re.MULTILINE)] if header else [0]
         begin = headers[nth] if nth < len(headers) else 0
-        found = re.compile(rf"^{re.escape(key)} =", re.MULTILINE).search(text, begin) if key else None
+        found = re.compile(rf"^(?:{re.escape(key)} =|\[\[?{re.escape(key)}[.\]])", re.MULTILINE).search(text, begin) if key else None
         line = text.count("\n", 0, found.start() if found else begin) + 1
         self.problems.append(f"{self.path}:{line}: {says}")
 

@@ -2,23 +2,122 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
 
 import msgspec
 
 from unhang.printable import escape_json
+from unhang.text import PATTERNS, Text, filled, same
+
+T = TypeVar("T")
 
 # What the decoder raises for bytes that are not the JSON that is expected.
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# A message that others wrote may double with each template in it, or be as wide as it likes.
+_MOST_CHARS = 8000
+_WIDE = re.compile(r"\{[^}]*\d{3}")
 
 
 def encode(value: object) -> bytes:
-    """As JSON, whatever texts stand in it; on a terminal none of them acts."""
+    """As JSON, whatever texts stand in it; on a terminal none of them acts.
+
+    `Text` is told in English; "messages" of the document has, by it, its template and values, so that it can be told in any language later.
+    """
+    messages: dict[str, Any] = {}
+
+    def hook(said: object) -> str:
+        if not isinstance(said, Text):
+            raise NotImplementedError(type(said))
+        if isinstance(message := _message(said), dict):
+            messages[str(said)] = message
+        return str(said)
+
     try:
-        encoded = msgspec.json.encode(value)
+        encoded = msgspec.json.encode(value, enc_hook=hook)
+        if messages and encoded.endswith(b"}"):
+            encoded = encoded[:-1] + b',"messages":' + msgspec.json.encode(messages) + b"}"
     except UnicodeEncodeError:
-        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value, enc_hook=str)))
     return encoded if encoded.isascii() and b"\x7f" not in encoded else escape_json(encoded.decode()).encode()
+
+
+def plain(value: Any) -> Any:
+    """As dictionaries, lists and what else JSON has, each `Text` as it is."""
+    if isinstance(value, str):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {plain(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(one) for one in value]
+    return msgspec.to_builtins(value)
+
+
+def _message(said: object) -> object:
+    if not isinstance(said, Text):
+        return said if isinstance(said, (int, float, bool)) or said is None else str(said)
+    if said.template == "{text}" and not said.edits:
+        return str(said)
+    made: dict[str, Any] = {"template": said.template}
+    if said.context:
+        made["context"] = said.context
+    if said.values:
+        made["values"] = {name: _message(value) for name, value in said.values.items()}
+    if said.edits:
+        made["edits"] = [[pattern, _message(by)] for pattern, by in said.edits]
+    return made
+
+
+def decode(encoded: bytes, kind: type[T]) -> T:
+    """A document that `encode` wrote. Raises as msgspec does (NOT_JSON)."""
+    if b'"messages"' not in encoded:
+        return msgspec.json.decode(encoded, type=kind)
+    found = msgspec.json.decode(encoded)
+    return msgspec.convert(with_messages(found), kind, str_keys=True)
+
+
+def with_messages(document: Any) -> Any:
+    """A decoded document, each text in it that is in its "messages" as the `Text` that it was."""
+    messages = document.pop("messages", None) if isinstance(document, dict) else None
+    if not isinstance(messages, dict):
+        return document
+
+    def texts(value: Any) -> Any:
+        if isinstance(value, str):
+            return _text(value, messages[value]) if value in messages else value
+        if isinstance(value, list):
+            return [texts(one) for one in value]
+        return {key: texts(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+    return texts(document)
+
+
+def _text(said: str, message: Any) -> str:
+    """Only what comes to the same in English: others may have written the document."""
+    try:
+        made = _made(message)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return said
+    return made if made == said else said
+
+
+def _made(message: Any) -> Text:
+    if not isinstance(message, dict):
+        return same(str(message))
+    values = {name: _made(one) if isinstance(one, dict) else one for name, one in message.get("values", {}).items()}
+    template = message["template"]
+    made = filled(template, values) if values and not _WIDE.search(template) else template
+    if len(made) > _MOST_CHARS or _WIDE.search(template):
+        raise ValueError(template[:80])
+    text = Text(made, template, message.get("context", ""), values)
+    for pattern, by in message.get("edits", ()):
+        if pattern not in PATTERNS and pattern != re.escape(re.sub(r"\\(.)", r"\1", pattern)):
+            raise ValueError(pattern)
+        text = text.edited(pattern, _made(by))
+    return text
 
 
 def _encodable(value: Any) -> Any:

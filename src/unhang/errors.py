@@ -45,11 +45,11 @@ def interrupted_by(number: int) -> int:
 
 
 class UnhangError(Exception):
-    """What failed, with the value; `cause`, the usual reason; `hint`, the next command to try. `says_zh` where whoever raises it has the Chinese."""
+    """What failed, with the value; `cause`, the usual reason; `hint`, the next command to try. Each may be a `Text`."""
 
-    def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None, says_zh: str | None = None) -> None:
+    def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
-        self.says_zh = says_zh
+        self.message = message
         self.cause = cause
         self.hint = hint
 

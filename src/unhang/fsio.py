@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from unhang.errors import UnhangError
 from unhang.printable import one_line
-from unhang.text import Text
+from unhang.text import Text, msg
 
 PREFIX = "unhang-"
 # Marks a directory that is deleted when its process ends; without a lock on it, it is a leftover.
@@ -249,11 +249,8 @@ def _mode_of(path: str | os.PathLike[str]) -> int | None:
 
 # Paths, separated as in PATH, that are trusted whoever owns them: containers and NFS map owners.
 TRUST = "UNHANG_TRUST"
-_OTHER = Text(
-    "ignored {path}: it belongs to {owner}; run {command}, or set {trust}={path}",
-    "已忽略 {path}：它属于 {owner}；请运行 {command}，或设置 {trust}={path}",
-)
-_OPEN = Text("ignored {path}: anyone can write to it; run {command}", "已忽略 {path}：任何人都可以写入；请运行 {command}")
+_OTHER = msg("ignored {path}: it belongs to {owner}; run {command}, or set {trust}={path}")
+_OPEN = msg("ignored {path}: anyone can write to it; run {command}")
 
 
 def check_owner(path: str | os.PathLike[str]) -> Text | None:

@@ -6,9 +6,10 @@ import functools
 from collections.abc import Mapping
 from typing import TypeVar
 
-from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, same
+from unhang import text
+from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, listed, msg, same
 
-__all__ = ["AND", "COMMA", "NOTHING", "THEN", "Labels", "Text", "chinese", "joined", "msg", "same", "sentences"]
+__all__ = ["AND", "COMMA", "NOTHING", "THEN", "Labels", "Text", "chinese", "in_language", "joined", "listed", "msg", "same", "sentences"]
 
 K = TypeVar("K", bound=str)
 
@@ -25,19 +26,22 @@ def _texts() -> Mapping[str, str]:
 
 def chinese(english: str, context: str = "") -> str:
     """Return the Chinese text; "" if there is none. `context` (msgctxt) separates two meanings of one English text."""
-    return _texts().get(f"{context}\4{english}" if context else english, "")
+    texts = _texts()
+    return (context and texts.get(f"{context}\4{english}")) or texts.get(english, "")
+
+
+text.translate = chinese
+
+
+def in_language(said: str, language: str) -> str:
+    """Return what is said in a language; as it is where that is of a program or a file of the user."""
+    return said.of(language) if isinstance(said, Text) else said
 
 
 @functools.cache
 def sentences(context: str) -> Mapping[str, str]:
     """Return everything of a context, in the order of the catalogue."""
     return {key.partition("\4")[2]: text for key, text in _texts().items() if key.startswith(f"{context}\4")}
-
-
-def msg(english: str, context: str = "", /, **values: object) -> Text:
-    """A text that is written in English, with its Chinese from the catalogue and these values in both."""
-    text = Text(english, chinese(english, context) or english)
-    return text.fill(**values) if values else text
 
 
 class Labels(dict[str, Mapping[K, str]]):
@@ -48,5 +52,5 @@ class Labels(dict[str, Mapping[K, str]]):
         self._context = context
 
     def __missing__(self, language: str) -> Mapping[K, str]:
-        self[language] = {key: chinese(en, self._context) or chinese(en) or en for key, en in self["en"].items()}
+        self[language] = {key: chinese(en, self._context) or en for key, en in self["en"].items()}
         return self[language]

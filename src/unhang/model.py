@@ -35,27 +35,22 @@ VERDICT_SCHEMA = "unhang/verdict/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One thing that was seen: the text as it stood, and where it stood (`line` counts from 1).
-
-    `text_zh` is `text` in Chinese where the words are our own, "" where the source itself speaks.
-    """
+    """One thing that was seen: the text as it stood, and where it stood (`line` counts from 1)."""
 
     source: str
     text: str
     line: int | None = None
-    text_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
     """A change that should help. `trial` says whether it was proven on this machine; until then it is "untried".
 
-    `env` is set on every rank, `command` is run, `verify` is a command that shows whether the change took effect. `says_zh` is `says` in Chinese.
+    `env` is set on every rank, `command` is run, `verify` is a command that shows whether the change took effect.
     """
 
     id: str
     says: str
-    says_zh: str = ""
     env: dict[str, str] = field(default_factory=dict)
     command: str | None = None
     verify: str | None = None
@@ -64,10 +59,7 @@ class Remedy:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One cause found in the evidence. `says` is one sentence with the numbers in it; `where` is "file.py:88 in function".
-
-    `says_zh` is `says` in Chinese, "" where it is told in English only.
-    """
+    """One cause found in the evidence. `says` is one sentence with the numbers in it; `where` is "file.py:88 in function"."""
 
     cause: str
     standing: Standing
@@ -77,7 +69,6 @@ class Finding:
     where: str | None = None
     evidence: tuple[Evidence, ...] = ()
     remedies: tuple[Remedy, ...] = ()
-    says_zh: str = ""
 
 
 # Begins the `why` of other runs that lie beside the one that was judged: they take nothing away from what is said of it.
@@ -88,29 +79,24 @@ ONLY_NEWEST = "only the newest was judged"
 class NotExamined:
     """Something that could not be looked at, and why. Never to be read as healthy.
 
-    `unread`: it was given to be read, and that could not be done, or not to its end (damage, no permission). What was left out on purpose is not.
-    `what_zh` and `why_zh` are the same in Chinese, "" where they are of one run and told in English only.
-    """
+    `unread`: it was given to be read, and that could not be done, or not to its end (damage, no permission). What was left out on purpose is not."""
 
     what: str
     why: str
     unread: bool = False
-    what_zh: str = ""
-    why_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
     """Two sources that cannot both be right about the same ranks. Neither is dropped, and nothing between them is made up.
 
-    `says` is one sentence with what both tell, `says_zh` the same in Chinese; `statements` are the two of them, each where it stands.
+    `says` is one sentence with what both tell; `statements` are the two of them, each where it stands.
     """
 
     about: Disagreement
     says: str
     ranks: tuple[int, ...]
     statements: tuple[Evidence, Evidence]
-    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +158,6 @@ class HostFinding:
     leads_to: str
     evidence: tuple[Evidence, ...] = ()
     remedies: tuple[Remedy, ...] = ()
-    says_zh: str = ""
-    leads_to_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +175,6 @@ class Area:
     summary: str = ""
     details: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    summary_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +214,6 @@ class Live:
     backend: str
     stages: tuple[StageResult, ...]
     conclusion: str
-    conclusion_zh: str
 
 
 TrialOutcome = Literal["passed", "failed", "inconclusive"]
@@ -245,7 +227,6 @@ class Steps:
     steps: int = 0
     step_s: float | None = None
     says: str = ""
-    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +243,6 @@ class Trial:
     world_size: int
     backend: str
     says: str
-    says_zh: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     transports: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
@@ -280,12 +260,9 @@ class Tried:
 
     id: str
     title: str
-    title_zh: str
     cost: str
-    cost_zh: str
     trial: Trial | None = None
     skipped: str = ""
-    skipped_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +278,6 @@ class Outcome:
     dropping: tuple[Trial, ...] = ()
     confirmed: bool = False
     says: str = ""
-    says_zh: str = ""
     why: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()

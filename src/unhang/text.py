@@ -1,47 +1,134 @@
-"""A text in both languages that everything is told in.
+"""What is said to a user: English, and what it was made of, so that it can be said in another language where it is shown.
 
 A template has {names}; what is filled in is never read as a template.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 
-@dataclass(frozen=True)
-class Text:
-    """One text in both languages."""
+class Text(str):
+    """A string in English that knows its template, the values in it, and the context (gettext's msgctxt) of its translation.
 
-    en: str
-    zh: str
+    A template that no catalogue has is the same in all languages, but for its values. `edits` are patterns and what takes the place of what they
+    find, in any language.
+    """
+
+    __slots__ = ("context", "edits", "template", "values")
+    template: str
+    context: str
+    values: Mapping[str, Any]
+    edits: tuple[tuple[str, str], ...]
+
+    def __new__(
+        cls,
+        english: str,
+        template: str | None = None,
+        context: str = "",
+        values: Mapping[str, Any] | None = None,
+        edits: tuple[tuple[str, str], ...] = (),
+    ) -> Text:
+        made = super().__new__(cls, english)
+        made.template = english if template is None else template
+        made.context = context
+        made.values = values or {}
+        made.edits = edits
+        return made
 
     def of(self, language: str) -> str:
-        return self.zh if language == "zh" else self.en
+        """Raises KeyError where the translation names a value that is not there."""
+        if language == "en":
+            return str(self)
+        said = translate(self.template, self.context) or self.template
+        said = filled(said, self.values, language) if self.values else said
+        for pattern, by in self.edits:
+            said = re.sub(pattern, (by.of(language) if isinstance(by, Text) else by).replace("\\", r"\\"), said)
+        return said
 
     def fill(self, **values: object) -> Text:
-        """The template with these values in it, each in its language."""
-        sides = [{n: v.of(lang) if isinstance(v, Text) else v for n, v in values.items()} for lang in ("en", "zh")]
-        return Text(self.en.format_map(sides[0]), self.zh.format_map(sides[1]))
+        """The template with these values in it, and in the templates that are values of it."""
+        every = values | {name: value.fill(**values) if isinstance(value, Text) else value for name, value in self.values.items()}
+        return Text(self.template.format_map(every), self.template, self.context, every)
 
-    def __add__(self, other: Text) -> Text:
-        return Text(self.en + other.en, self.zh + other.zh)
+    def each(self, change: Callable[[str], str]) -> Text:
+        """With a change made to each value; in English alone where a change of the whole text does more than those of the values."""
+        whole = change(str(self))
+        values = {n: v.each(change) if isinstance(v, Text) else change(v) if isinstance(v, str) else v for n, v in self.values.items()}
+        made = Text(filled(self.template, values) if values else self.template, self.template, self.context, values)
+        for pattern, by in self.edits:
+            made = made.edited(pattern, by)
+        return made if made == whole else same(whole)
 
-    def __bool__(self) -> bool:
-        return bool(self.en)
+    def edited(self, pattern: str, by: str) -> Text:
+        """With another text in the place of what the pattern finds in it, in whatever language it is told."""
+        found = re.sub(pattern, by.replace("\\", r"\\"), self)
+        return self if found == self else Text(found, self.template, self.context, self.values, (*self.edits, (pattern, by)))
+
+    def __add__(self, other: str) -> Text:
+        return joined((self, other), NOTHING)
+
+    def __radd__(self, other: str) -> Text:
+        return joined((other, self), NOTHING)
 
 
-NOTHING = Text("", "")
-THEN = Text("; ", "；")
-AND = Text(" and ", "，")
-COMMA = Text(", ", "、")
+# Patterns of `edited` that are no mere literals: those in a document that others wrote might take for ever.
+PATTERNS: set[str] = set()
+
+
+def pattern(of_ours: str) -> str:
+    PATTERNS.add(of_ours)
+    return of_ours
+
+
+def _translated(template: str, context: str) -> str:
+    return ""
+
+
+# Set where the catalogues are (`unhang.i18n`): of a template and its context the Chinese, "" for none.
+translate: Callable[[str, str], str] = _translated
+
+
+def filled(template: str, values: Mapping[str, Any], language: str = "en") -> str:
+    """How a value is shown may be part of its name (`unhang.knowledge.judge`)."""
+    parts = []
+    for literal, name, form, conversion in string.Formatter().parse(template):
+        parts.append(literal)
+        if name is not None:
+            value, form = (values[key], "") if (key := f"{name}:{form}") in values else (values[name], form or "")
+            value = repr(value) if conversion == "r" else value
+            parts.append(value.of(language) if isinstance(value, Text) else format(value, form))
+    return "".join(parts)
+
+
+def msg(english: str, context: str = "", /, **values: object) -> Text:
+    """A text that is written in English, with these values in it. `scripts/translations.py` finds it by this name."""
+    return Text(english.format_map(values) if values else english, english, context, values)
 
 
 def same(text: str) -> Text:
-    """What is the same in both languages: a name, a number, a line of code."""
-    return Text(text, text)
+    """A name, a number, a line of code, which are the same in all languages; or what already knows how it is said in others."""
+    return text if isinstance(text, Text) else Text(text, "{text}", "", {"text": text})
 
 
-def joined(texts: Iterable[Text], between: Text = THEN) -> Text:
-    found = tuple(texts)
-    return Text(between.en.join(t.en for t in found), between.zh.join(t.zh for t in found))
+def joined(texts: Iterable[str], between: str | None = None) -> Text:
+    parts: list[str] = []
+    for text in texts:
+        parts += [THEN if between is None else between, text] if parts else [text]
+    shown = {f"part{n}": part for n, part in enumerate(parts) if part}
+    return Text("".join(parts), "".join(f"{{{name}}}" for name in shown), "", shown)
+
+
+def listed(texts: Iterable[str]) -> Text:
+    """ "1, 2 and 3"."""
+    *front, last = texts
+    return joined((joined(front, COMMA), last), msg(" and ")) if front else same(last)
+
+
+NOTHING = Text("")
+THEN = msg("; ")
+AND = msg(" and ", "clauses")
+COMMA = msg(", ")

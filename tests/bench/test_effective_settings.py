@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.chinese import zh
 
 from unhang.bench.arms import Arm
 from unhang.bench.effective_settings import Difference, EqualArms, gather, prove
@@ -48,7 +49,7 @@ def test_a_script_that_overrides_the_variable_is_refused_with_that_reason():
     # Whichever arm is the one that was overridden.
     with pytest.raises(EqualArms, match="in both") as other:
         proven(b, a, OFF)
-    assert other.value.cause == refused.value.cause and refused.value.says_zh and "setdefault" in refused.value.hint
+    assert other.value.cause == refused.value.cause and zh(refused.value.message) and "setdefault" in refused.value.hint
 
 
 def test_a_difference_that_nobody_asked_for_does_not_make_the_arms_differ():

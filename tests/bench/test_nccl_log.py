@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.bench.trainings import Trainings
+from tests.chinese import zh
 
 from unhang.bench import nccl_log
 from unhang.bench.effective_settings import EqualArms
@@ -54,7 +55,7 @@ def test_a_variable_that_changes_no_transport_makes_no_difference(trainings):
     trainings.nccl = {name: LOG.format(off=off, via="P2P/CUMEM") for name, off in (("a", 0), ("b", 1))}
     with pytest.raises(EqualArms, match=r"do not differ in anything effective: by its own log, NCCL uses NET/Socket, P2P/CUMEM in both") as refused:
         trainings.run()
-    assert refused.value.says_zh and "p2p=off" in refused.value.hint and len(trainings.started) == 2
+    assert zh(refused.value.message) and "p2p=off" in refused.value.hint and len(trainings.started) == 2
 
 
 def test_an_interface_that_nccl_does_not_use_makes_no_difference(trainings):

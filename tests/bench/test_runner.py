@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.bench.trainings import OFF, Trainings
 
+from unhang import encoding
 from unhang.bench import runner
 from unhang.bench.effective_settings import EqualArms, find_changes
 from unhang.bench.records import BenchDir
@@ -134,7 +135,7 @@ def test_the_runs_of_a_round_are_not_far_apart_in_time(trainings):
     path = trainings.directory.path / "runs.jsonl"
     *rest, last = (msgspec.json.decode(line) for line in path.read_bytes().splitlines())
     last["ended"] = "2020-01-01T00:00:00+00:00"
-    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in (*rest, last)))
+    path.write_bytes(b"".join(encoding.encode(line) + b"\n" for line in (*rest, last)))
     result = trainings.run()
     runs = [(run.round, run.arm) for run in trainings.directory.runs()]
     assert runs.count((2, last["arm"])) == 2 and len(result.state.runs) == 6
@@ -142,7 +143,7 @@ def test_the_runs_of_a_round_are_not_far_apart_in_time(trainings):
 
 
 def test_a_directory_is_of_one_process_at_a_time_and_each_run_has_its_own(trainings):
-    (trainings.directory.path / "bench.json").write_bytes(msgspec.json.encode(trainings.directory.asked))
+    (trainings.directory.path / "bench.json").write_bytes(encoding.encode(trainings.directory.asked))
     trainings.directory.lock()
     with pytest.raises(RunDirError, match="another unhang bench is at work in"):
         BenchDir.open(trainings.directory.path).lock()

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from tests.chinese import zh
 
+from unhang import encoding
 from unhang.bench.effective_settings import ARGUMENTS
 from unhang.bench.records import Asked
 from unhang.cli import app, bench_compare
@@ -71,7 +73,7 @@ def folder(tmp_path, monkeypatch):
     ],
 )
 def test_bad_input_is_refused_before_anything_is_started(folder, monkeypatch, capsys, words, said):
-    (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED).replace(b'"cwd":""', b'"cwd":"/elsewhere"'))
+    (folder / "bench" / "bench.json").write_bytes(encoding.encode(ASKED).replace(b'"cwd":""', b'"cwd":"/elsewhere"'))
     if "batch=" in words or "accumulation=" in words:
         (folder / "unhang.toml").write_text('[arguments]\nbatch = "--batch"\naccumulation = "--accumulation"\n')
     monkeypatch.setenv("FROM_OUTSIDE", "1")
@@ -91,7 +93,7 @@ def test_bad_input_is_refused_before_anything_is_started(folder, monkeypatch, ca
     ],
 )
 def test_a_command_with_a_credential_is_typed_again(folder, monkeypatch, capsys, words, said):
-    (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED).replace(b'"cwd":""', f'"cwd":"{folder}"'.encode()))
+    (folder / "bench" / "bench.json").write_bytes(encoding.encode(ASKED).replace(b'"cwd":""', f'"cwd":"{folder}"'.encode()))
     monkeypatch.setattr(sys, "argv", ["unhang", "bench", "compare", "--resume", "bench", *words])
     with pytest.raises(SystemExit) as left:
         app._answer()
@@ -112,7 +114,7 @@ def test_why_no_ready_made_comparison_applies_is_said(folder):
         UnhangError, match=r"applies here: batch: the command does not say .*; amp: precision: only the script can do this"
     ) as refused:
         bench_compare._with_ready_made(command, replace(ASKED, arms={}, verb="priorities"), ["batch", "amp"])
-    assert "；" not in str(refused.value) and "amp" in refused.value.says_zh
+    assert "；" not in str(refused.value) and "amp" in zh(refused.value.message)
 
 
 def arms(words=(), **asked):
@@ -177,7 +179,9 @@ def test_ready_made_comparisons_know_the_command(folder):
     ]
     # What is compared per sample needs the samples of each arm.
     assert [arm.samples for arm in bench_compare._arms(command, every)][:4] == [24, 48, 96, 24]
-    assert all(en.startswith(f"{name}: ") and zh != en for name, (en, zh) in every.left_out.items()) and not every.left_out.keys() & {"batch", "amp"}
+    assert all(
+        said.startswith(f"{name}: ") and language.refusal(said, "zh") != said for name, said in every.left_out.items()
+    ) and not every.left_out.keys() & {"batch", "amp"}
 
 
 def test_settings_that_the_command_has_already_are_not_compared(folder):
@@ -186,12 +190,13 @@ def test_settings_that_the_command_has_already_are_not_compared(folder):
     workers = bench_compare._with_ready_made(command, replace(ASKED, arms={}, ready_made="workers"))
     assert list(workers.arms.values()) == ["none", "loader-workers=0", "loader-workers=4"]
     every = bench_compare._with_ready_made(command, replace(ASKED, arms={}, verb="priorities"))
-    assert every.left_out["compile"] == ("compile: the command is started with these settings already", "compile：该命令已经带有这些设置")
+    assert every.left_out["compile"] == "compile: the command is started with these settings already"
+    assert language.refusal(every.left_out["compile"], "zh") == "compile：该命令已经带有这些设置"
     assert not {"loader-workers=2", "compile=off"} & set(every.arms.values())
 
 
 def test_a_directory_goes_on_by_its_own_verb(folder, monkeypatch, capsys):
-    (folder / "bench" / "bench.json").write_bytes(msgspec.json.encode(ASKED))
+    (folder / "bench" / "bench.json").write_bytes(encoding.encode(ASKED))
     monkeypatch.setattr(sys, "argv", ["unhang", "bench", "priorities", "--resume", "bench"])
     with pytest.raises(SystemExit):
         app._answer()
@@ -211,7 +216,7 @@ def test_a_directory_goes_on_by_its_own_verb(folder, monkeypatch, capsys):
 )
 def test_a_directory_of_somebody_else_is_not_gone_on_with(folder, monkeypatch, capsys, mode, links, said):
     bench = folder / "bench"
-    (bench / "bench.json").write_bytes(msgspec.json.encode(replace(ASKED, cwd=str(folder), words=("train.py",), hides=False)))
+    (bench / "bench.json").write_bytes(encoding.encode(replace(ASKED, cwd=str(folder), words=("train.py",), hides=False)))
     bench.chmod(mode)
     (folder / "victim").write_text("cut off")
     for name in links:

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tests.chinese import both, zh
 
 from unhang.cli import fallback, several_hosts
 from unhang.cli.fallback import Fallback
@@ -226,19 +227,19 @@ def test_what_cannot_be_forgotten_is_not_said_to_be(here, monkeypatch):
 
 
 def test_what_becomes_of_a_change_is_told_in_chinese_too(here):
-    here.found = replace(here.found, says_zh="如此")
+    here.found = replace(here.found, says=both(here.found.says, "如此"))
     run = here()
     run.after(failed(), here.told.append, lambda: False)
-    assert [e.says_zh for e in here.said(events.FellBack)] == ["如此"]
+    assert [zh(e.says) for e in here.said(events.FellBack)] == ["如此"]
     run.saw(STEPPED)
     run.saw(FINISHED)
     for cause, said in (("gpu-oom", "以 interface=lo 训练在第一步之前失败：已撤回并忘记"), ("gloo-connect", "以 interface=lo 训练仍然失败：已忘记")):
         again = here()
         here.told.clear()
         again.at_start(here.told.append)
-        assert "以 interface=lo 正常运行（用 unhang run --forget 可忘记）" in here.said(events.FellBack)[0].says_zh
+        assert "以 interface=lo 正常运行（用 unhang run --forget 可忘记）" in zh(here.said(events.FellBack)[0].says)
         again.after(failed(cause), here.told.append, lambda: False)
-        assert said in [e.text_zh for e in here.said(events.Note)]
+        assert said in [zh(e.text) for e in here.said(events.Note)]
         here.before()
 
 
@@ -404,7 +405,7 @@ def test_who_cannot_be_asked_is_told_at_once_and_not_again(here, monkeypatch):
 def test_the_ways_are_offered_in_the_order_of_the_ladder(here, monkeypatch):
     def tried(id, choice, busbw_gbps=1.0):
         trial = Trial(choice=choice, outcome="passed", world_size=2, backend="gloo", says="", busbw_gbps=busbw_gbps)
-        return Tried(id=id, title=id, title_zh=id, cost="", cost_zh="", trial=trial)
+        return Tried(id=id, title=both(id, id), cost=both("", ""), trial=trial)
 
     found = (tried("ib-off", {"ib": False}), tried("interface", {"interface": "lo"}), tried("nvls-off", {"nvls": False}, 9.0))
     here.found = replace(outcome({"interface": "lo"}), rungs=found)
@@ -433,7 +434,7 @@ def terminal(monkeypatch):
 def two_ways():
     def tried(choice):
         trial = Trial(choice=choice, outcome="passed", world_size=2, backend="gloo", says="")
-        return Tried(id="x", title="x", title_zh="x", cost="", cost_zh="", trial=trial)
+        return Tried(id="x", title=both("x", "x"), cost=both("", ""), trial=trial)
 
     return replace(outcome({"interface": "lo"}), rungs=(tried({"interface": "lo"}), tried({"ib": False})))
 

@@ -1,17 +1,17 @@
 """What commands say beside their answer, in the language that they were asked for."""
 
 import pytest
+from tests.chinese import both
 
 from unhang.cli.stderr import say
 from unhang.report import language
-from unhang.text import Text
 
 
 @pytest.mark.parametrize(("asked", "told"), [("en", "unhang: wrote a.html\n"), ("zh", "unhang: 已写入 a.html\n")])
 def test_a_line_beside_is_in_the_language_and_on_standard_error(asked, told, capsys):
     language.chosen(asked)
     try:
-        say(Text("wrote {path}", "已写入 {path}").fill(path="a.html"))
+        say(both("wrote {path}", "已写入 {path}").fill(path="a.html"))
     finally:
         language.chosen(None)
     assert capsys.readouterr() == ("", told)

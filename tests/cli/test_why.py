@@ -65,10 +65,10 @@ def test_a_verdict_is_exit_code_1_and_json_is_the_interface(app, rundir):
     verdict = msgspec.json.decode(ran.stdout, type=Verdict)
     assert verdict.primary.cause == "process-stuck" and verdict.schema == "unhang/verdict/1"
     raw = json.loads(ran.stdout)
-    assert list(raw) == ["schema", "primary", "contributing", "symptoms", "contradictions", "not_examined", "inputs", "recovered"]
-    assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies", "says_zh"]
-    assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line", "text_zh"]
-    assert list(raw["primary"]["remedies"][0]) == ["id", "says", "says_zh", "env", "command", "verify", "trial"]
+    assert list(raw) == ["schema", "primary", "contributing", "symptoms", "contradictions", "not_examined", "inputs", "recovered", "messages"]
+    assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies"]
+    assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line"]
+    assert list(raw["primary"]["remedies"][0]) == ["id", "says", "env", "command", "verify", "trial"]
 
 
 def test_people_get_a_screen(app, rundir):

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import typer
 import zstandard
+from tests.chinese import of_document
 from tests.flight import jobs
 from typer.testing import CliRunner
 
@@ -26,7 +27,6 @@ from unhang.cli import why
 from unhang.diagnosis.recorders import with_logs
 from unhang.errors import UnhangError
 from unhang.flight import digest
-from unhang.i18n import sentences
 from unhang.model import Finding, Verdict
 from unhang.records import packed as unpacking
 
@@ -72,11 +72,11 @@ def ask():
         verdict = json.loads(done.stdout)
         if {i["kind"] for i in verdict["inputs"]} == {"flight"}:
             if verdict["primary"] is not None:
-                in_chinese(verdict["primary"]["says"], verdict["primary"]["says_zh"])
+                in_chinese(verdict["primary"]["says"], of_document(verdict, verdict["primary"]["says"]))
             for left in verdict["not_examined"]:
                 for part in ("what", "why"):
-                    if left[part] not in sentences("reason") and left["what_zh"]:
-                        in_chinese(left[part], left[f"{part}_zh"])
+                    if left[part] in verdict["messages"]:
+                        in_chinese(left[part], of_document(verdict, left[part]))
         return verdict
 
     ask.app = app

@@ -1,17 +1,15 @@
-"""What is told of a run or a machine has its Chinese: beside the English (`Text`), in the catalogue (`msg`), or in a table of what was not seen."""
+"""What is told of a run or a machine has its Chinese: as a message (`msg`), or in a table of what was not seen."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-import pytest
 from tests.chinese import english
 from tests.tables import for_each
 
 import unhang
 from unhang.i18n import chinese
-from unhang.knowledge import catalogue
 from unhang.report import language
 
 ROOT = Path(unhang.__file__).parent
@@ -34,16 +32,15 @@ def calls(tree: ast.AST, name: str) -> list[ast.Call]:
 
 
 def texts(tree: ast.AST) -> list[tuple[str, str]]:
-    """Both sides of each Text; a sentence that is said to be the same in both languages stands on both."""
-    sides = [(literal(c.args[0]), literal(c.args[1])) for c in calls(tree, "Text") if len(c.args) == 2]
-    sides += [(said, said) for c in calls(tree, "same") for said in [literal(c.args[0])]]
+    """English and Chinese of each message; a sentence that is said to be the same in all languages stands on both sides."""
+    sides = [(said, said) for c in calls(tree, "same") for said in [literal(c.args[0])]]
     named = [[literal(a) or "" for a in c.args] for c in calls(tree, "msg")]
     sides += [(names[0], chinese(*names)) for names in named]
     return [(en, zh) for en, zh in sides if en and zh]
 
 
 def in_english_only(tree: ast.AST) -> list[str]:
-    """What a finding says that is given no Chinese: a bare sentence, also by a name, or `says` without `says_zh`."""
+    """What a finding says that is no message: a bare sentence, also by a name."""
     found: list[str] = []
     for function in [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.Module))]:
         own = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
@@ -55,10 +52,8 @@ def in_english_only(tree: ast.AST) -> list[str]:
     for name in ("Finding", "HostFinding", "Contradiction", "replace"):
         for call in calls(tree, name):
             given = {k.arg: k.value for k in call.keywords}
-            if "says" in given and literal(given.get("says_zh", ast.Constant(""))) == "":
-                found.append(literal(given["says"]) or ast.unparse(given["says"]))
-    sides = [(literal(c.args[0]), literal(c.args[1])) for c in calls(tree, "Text") if len(c.args) == 2]
-    found += [en for en, zh in sides if en and zh == "" and english(en)]
+            if "says" in given and (said_ := literal(given["says"])):
+                found.append(said_)
     return sorted(set(found))
 
 
@@ -74,7 +69,7 @@ def seen_in_english_only(tree: ast.AST) -> list[str]:
             given = {k.arg: k.value for k in call.keywords}
             text = given.get("text", ast.Constant(""))
             said = literal(names.get(text.id, text) if isinstance(text, ast.Name) else text)
-            if said and english(said) and "text_zh" not in given:
+            if said and english(said):
                 found.append(said)
     return sorted(set(found))
 
@@ -112,32 +107,20 @@ def test_what_could_not_be_seen_has_its_chinese(path):
     assert [said for said in unseen(ast.parse(path.read_text("utf-8"))) if english(language.unseen(said, "zh"))] == []
 
 
-def test_what_is_found_on_a_host_is_told_in_both_languages():
-    judging = [c for c in catalogue.load().values() if c.on_host is not None]
-    assert len(judging) > 30
-    cause = judging[0]
-    with pytest.raises(AttributeError):
-        cause.host_finding(area="shm", severity="note", says="told in English only", leads_to="to nothing")
-    with pytest.raises(AttributeError):
-        cause.finding(standing="likely", says="told in English only")
-
-
 def test_one_without_is_found():
     tree = ast.parse(
         'unread.append("the colour of it")\n'
         'raise NotHere(f"there is no such thing in {path}")\n'
-        'says = Text("a rank waits", "a rank waits for ever")\n'
         'also = same("nobody has ever seen it")\n'
-        'right = Text(f"{n} ranks", f"{n} 个 rank")\n'
+        'right = msg("{n} ranks", n=n)\n'
     )
     bare = ast.parse(
         "def _in_logs(view):\n"
-        '    more = Text("; nobody knows why", "")\n'
         '    says = f"{n} ranks have left"\n'
         "    found = CAUSE.finding(standing=standing, says=says)\n"
         '    CAUSE.of_hits(hits, view, says="nobody came")\n'
-        '    CAUSE.finding(standing=standing, says=Text("they came", "都来了"))\n'
-        '    return replace(found, says=found.says + more, says_zh="") or Finding(cause=cause, says="it ended")\n'
+        '    CAUSE.finding(standing=standing, says=msg("they came"))\n'
+        '    return replace(found, says=found.says + more) or Finding(cause=cause, says="it ended")\n'
     )
     evidence = ast.parse(
         "def _in_run(picture):\n"
@@ -145,11 +128,11 @@ def test_one_without_is_found():
         "    yield Evidence(source=picture.incident_source, text=text)\n"
         '    yield Evidence(source=log, text="it came too late")\n'
         "    yield Evidence(source=log, text=line.text.strip())\n"
-        '    yield Evidence(source=log, text="it came too late", text_zh="太晚了")\n'
+        '    yield Evidence(source=log, text=msg("it came too late"))\n'
     )
     assert seen_in_english_only(evidence) == ["it came too late", "rank X1 waits for nobody"]
-    assert in_english_only(bare) == ["; nobody knows why", "X1 ranks have left", "found.says + more", "it ended", "nobody came"]
-    assert [zh for _, zh in texts(tree) if english(zh)] == ["a rank waits for ever", "nobody has ever seen it"]
+    assert in_english_only(bare) == ["X1 ranks have left", "it ended", "nobody came"]
+    assert [zh for _, zh in texts(tree) if english(zh)] == ["nobody has ever seen it"]
     assert [said for said in unseen(tree) if english(language.unseen(said, "zh"))] == ["the colour of it", "there is no such thing in X1"]
     assert sum(len(texts(ast.parse(path.read_text("utf-8")))) for path in TOLD) > 500
     assert sum(len(unseen(ast.parse(path.read_text("utf-8")))) for path in FACTS) > 50

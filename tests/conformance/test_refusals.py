@@ -1,4 +1,4 @@
-"""Every sentence that a command refuses with has its Chinese: beside it (`says_zh`), or in the table of sentences."""
+"""Every sentence that a command refuses with has its Chinese: as a message, or in the table of sentences."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ def sentences(path: Path) -> list[str]:
         kind = getattr(call.func, "id", getattr(call.func, "attr", ""))
         named = {k.arg: k.value for k in call.keywords}
         if kind in _KINDS:
-            parts = [] if "says_zh" in named else call.args[:1]
-            parts = [*parts, *(named[name] for name in ("cause", "hint") if name in named)]
+            parts = [*call.args[:1], *(named[name] for name in ("cause", "hint") if name in named)]
         elif kind == "Note":
-            parts = [] if "text_zh" in named else [named["text"]]
+            parts = [named["text"]]
         else:
             continue
         found += [said for part in parts for said in templates(part)]

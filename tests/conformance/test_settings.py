@@ -6,6 +6,7 @@ import itertools
 import re
 
 import pytest
+from tests.chinese import zh
 from tests.tables import for_each
 
 from unhang.attach import protocol
@@ -34,7 +35,7 @@ OF_HOOK = {*protocol.WISHES, runtime.COMPILE_DISABLE}
 def test_a_setting_is_told_in_both_languages(setting):
     assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", setting.key)
     assert setting.title and setting.cost and setting.forms
-    assert CHINESE.search(setting.title_zh) and CHINESE.search(setting.cost_zh)
+    assert CHINESE.search(zh(setting.title)) and CHINESE.search(zh(setting.cost))
     assert not CHINESE.search(setting.title + setting.cost + setting.forms)
 
 
@@ -46,7 +47,7 @@ def test_it_is_spelt_or_refused_for_every_release_and_launcher(key):
         for launcher in LAUNCHERS:
             one = SETTINGS[key].spell(value, place, launcher)
             if isinstance(one, Refused):
-                assert one.key == key and one.value == value and one.why and CHINESE.search(one.why_zh)
+                assert one.key == key and one.value == value and one.why and CHINESE.search(zh(one.why))
                 continue
             spelt += 1
             assert one.read_by and (one.env or one.options or one.arguments)
@@ -80,13 +81,13 @@ def is_read(name, place, launcher):
 def test_a_preset_is_told_in_both_languages_and_holds_values_that_are_some(name):
     for place in (PLACES[0], PLACES[-1], Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=8)):
         found = choosing.preset(name, Here(snapshot=EMPTY, installed=place, hosts=2))
-        assert found.name == name and found.title.en and CHINESE.search(found.title.zh)
-        assert found.cost.en and CHINESE.search(found.cost.zh)
+        assert found.name == name and found.title and CHINESE.search(found.title.of("zh"))
+        assert found.cost and CHINESE.search(found.cost.of("zh"))
         assert set(found.why) == set(found.settings)
         for key, value in found.settings.items():
             typed = ("on" if value else "off") if isinstance(value, bool) else str(value)
             assert parse(key, typed) == value
-            assert CHINESE.search(found.why[key].zh) and not CHINESE.search(found.why[key].en)
+            assert CHINESE.search(found.why[key].of("zh")) and not CHINESE.search(found.why[key])
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -95,7 +96,7 @@ def test_each_of_its_settings_is_applied_or_refused_with_a_reason(name):
         for launcher in LAUNCHERS:
             found = applied(PRESETS[name].settings, place, launcher=launcher)
             assert set(found.read_by) | {r.key for r in found.refused} == set(PRESETS[name].settings)
-            assert all(r.why and r.why_zh for r in found.refused)
+            assert all(r.why and zh(r.why) for r in found.refused)
 
 
 def test_presets_of_the_requirements_have_their_values():
@@ -107,10 +108,10 @@ def test_presets_of_the_requirements_have_their_values():
 
 @for_each("setting", SETTINGS.values(), ids=lambda s: s.key)
 def test_who_reads_it_and_what_it_takes_is_told_in_chinese(setting):
-    assert not re.search(r" or |;| to ", setting.forms) or CHINESE.search(setting.forms_zh)
+    assert not re.search(r" or |;| to ", setting.forms) or CHINESE.search(zh(setting.forms))
     for place, launcher in itertools.product(PLACES, LAUNCHERS):
         spelled = setting.spell(setting.parse(setting.example), place, launcher)
         if isinstance(spelled, Spelled):
             told = support.reader(spelled.read_by)
-            assert told.en == spelled.read_by
-            assert not re.search(r"\b(of|the|hook|script|runtime)\b", told.zh)
+            assert told == spelled.read_by
+            assert not re.search(r"\b(of|the|hook|script|runtime)\b", told.of("zh"))

@@ -1,4 +1,4 @@
-"""What of a run could not be looked at, and why, has its Chinese: beside it (`what_zh`, `why_zh`), or in the table of such sentences."""
+"""What of a run could not be looked at, and why, has its Chinese: as a message, or in the table of such sentences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def said_in(tree: ast.AST) -> list[str]:
             values: list[ast.expr] = []
             if name in _CALLS:
                 keywords = {k.arg: k.value for k in call.keywords}
-                values = [keywords[n] for n in _CALLS[name] if n in keywords and f"{n}_zh" not in keywords]
+                values = [keywords[n] for n in _CALLS[name] if n in keywords]
             elif name == "_miss" or (name == "add" and isinstance(call.func, ast.Attribute) and "miss" in ast.unparse(call.func.value)):
                 values = list(call.args)
             for value in values:
@@ -54,7 +54,7 @@ def test_one_without_is_found():
         '    why = "nobody has ever opened it" if never else f"it is a copy of {other}, equal to the nanosecond"\n'
         '    yield NotExamined(what=f"the colour of {name}", why=why)\n'
         '    self._miss("the kernel log", f"somebody painted over {n} lines")\n'
-        '    yield NotExamined(what="the smell of it", why=str(e), what_zh="气味")\n'
+        '    yield NotExamined(what=msg("the smell of it"), why=str(e))\n'
     )
     assert [s for s in said_in(tree) if untranslated(s)] == ["nobody has ever opened it", "somebody painted over {} lines", "the colour of {}"]
     assert len({said for path in ROOMS for said in said_in(ast.parse(Path(path).read_text("utf-8")))}) > 60

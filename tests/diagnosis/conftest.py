@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from unhang import logs
+from unhang import encoding, logs
 from unhang.diagnosis.assemble import CONTEXT
 from unhang.diagnosis.why import judge
 from unhang.frames import Frame
@@ -239,7 +239,7 @@ class Builder:
         for n in verdict.not_examined:
             assert "its check is broken" not in n.why, n
         # What is promised of every verdict: it survives its own interface.
-        assert msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict) == verdict
+        assert msgspec.json.decode(encoding.encode(verdict), type=Verdict) == verdict
         return verdict
 
 

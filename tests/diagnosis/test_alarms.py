@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.chinese import zh
 from tests.tables import for_each
 
 from unhang.diagnosis.logs import judge_logs
@@ -100,7 +101,7 @@ def test_what_nobody_recognised_is_no_healthy_log(text: str, says: str, remedy: 
     found = verdict_on(text, tmp_path).primary
     assert found is not None and (found.cause, found.standing, found.ranks) == ("unknown", "not-established", ())
     assert says in found.says and found.remedies[0].id == remedy
-    assert found.says_zh.startswith("有失败")
+    assert zh(found.says).startswith("有失败")
 
 
 def test_a_crash_inside_nccl(tmp_path: Path):

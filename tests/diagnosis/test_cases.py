@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.chinese import zh
 from tests.tables import for_each
 
 from unhang.diagnosis.logs import judge_logs
@@ -46,7 +47,7 @@ def test_the_verdict_on(wanted, log, tmp_path):
     }
     assert (found.cause, {k: told[k] for k in wanted}) == (cause, wanted)
     assert says in found.says and not (lacks and lacks in found.says), found.says
-    assert not found.says_zh or re.search(r"[一-鿿]", found.says_zh)
+    assert not zh(found.says) or re.search(r"[一-鿿]", zh(found.says))
 
 
 def test_how_much_longer_a_bar_says(tmp_path):

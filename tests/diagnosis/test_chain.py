@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.chinese import zh
 
 from unhang.diagnosis.why import judge
 from unhang.model import Counters
@@ -51,9 +52,9 @@ def test_what_fails_later_follows_from_it(run, lab):
     assert (alone.cause, alone.standing, alone.ranks) == ("straggler-timeout", "established", (1,))
     failed(rundir, rank0=raised("RuntimeError", TIMED_OUT, lab))
     verdict = judge(rundir)
-    assert verdict.primary == replace(alone, says=verdict.primary.says, says_zh=verdict.primary.says_zh)
+    assert verdict.primary == replace(alone, says=verdict.primary.says)
     assert verdict.primary.says == f"{alone.says}; 33 s later this led to collective-timeout"
-    assert verdict.primary.says_zh.startswith(alone.says_zh) and "collective-timeout" in verdict.primary.says_zh
+    assert zh(verdict.primary.says).startswith(zh(alone.says)) and "collective-timeout" in zh(verdict.primary.says)
     assert verdict.symptoms[0].cause == "collective-timeout"
     assert judge(rundir, number=2).primary == verdict.primary
     # A third one, of what was ended at last.

@@ -19,16 +19,16 @@ def view(*inits):
 def test_the_rank_that_never_began():
     found = unfinished(view(init(0), init(1), init(3)))
     assert (found.begun, found.missing) == ((0, 1, 3), (2,))
-    assert found.says.en == "ranks 0, 1 and 3 began a communicator of 4 and none completed it; rank 2 never began"
+    assert found.says == "ranks 0, 1 and 3 began a communicator of 4 and none completed it; rank 2 never began"
 
 
 def test_ranks_whose_logs_are_not_here_are_not_accused():
     found = unfinished(view(init(0, nranks=8), init(1, nranks=8)))
-    assert found.absent == () and found.says.en.endswith("; of the others nothing is in the logs")
+    assert found.absent == () and found.says.endswith("; of the others nothing is in the logs")
 
 
 def test_all_came_and_could_not_connect():
-    assert "all of them came" in unfinished(view(*map(init, range(4)))).says.en
+    assert "all of them came" in unfinished(view(*map(init, range(4)))).says
 
 
 def test_one_that_somebody_completed_is_over():

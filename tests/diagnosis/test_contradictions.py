@@ -7,6 +7,7 @@ import json
 
 import pytest
 from rich.console import Console
+from tests.chinese import zh
 from tests.ras.nccl_ras import V28, in_json, job
 from typer.testing import CliRunner
 
@@ -37,7 +38,7 @@ def test_a_heartbeat_that_counts_more_than_the_recorder_has(build, lab):
     (c,) = b.judge().contradictions
     assert (c.about, c.ranks) == ("issued", (2,))
     assert c.says == "rank 2: its heartbeat counts 9 calls issued in group 0, but its recorder's newest is #5"
-    assert c.says_zh == "rank 2：心跳显示组 0 中发出了 9 次调用，而 flight recorder 中最新的是 #5"
+    assert zh(c.says) == "rank 2：心跳显示组 0 中发出了 9 次调用，而 flight recorder 中最新的是 #5"
     assert [s.source for s in c.statements] == ["incidents/1/incident.json", "incidents/1/flight/rank_2"]
 
 
@@ -164,7 +165,7 @@ def test_a_kill_in_the_kernel_log_of_a_process_that_ended_otherwise(build, lab):
     (c,) = b.judge("failure").contradictions
     assert (c.about, c.ranks, c.statements[0].line) == ("ending", (1,), 1)
     assert "OOM killer" in c.says and "exit code 1" in c.says
-    assert c.says_zh == "rank 1：内核日志说它的进程被 OOM killer 结束，而 unhang 看到它已经结束，退出码 1"
+    assert zh(c.says) == "rank 1：内核日志说它的进程被 OOM killer 结束，而 unhang 看到它已经结束，退出码 1"
 
 
 def test_a_kill_that_both_saw_is_none(build, lab):

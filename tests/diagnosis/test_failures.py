@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from tests.chinese import zh
 
 from unhang.frames import Frame
 
@@ -28,7 +29,7 @@ def test_a_killed_rank_whose_killer_nobody_saw(build, lab):
         "(the kernel log could not be read; the memory cgroup could not be read)"
     )
     assert (
-        p.says_zh
+        zh(p.says)
         == "rank 1 被杀死（SIGKILL），最后见于 train.py:61 in load（结束前 20 s）；没有证据表明是谁所为（内核日志无法读取；内存 cgroup 无法读取）"
     )
     assert [s.cause for s in v.symptoms] == ["peer-lost"] and p.remedies[0].id == "find-the-killer"
@@ -98,14 +99,14 @@ def test_an_exception_on_one_rank(build, lab, world):
     v = b.judge("failure")
     p = v.primary
     assert (p.cause, p.standing, p.ranks, p.where) == ("rank-exception", "established", (1,), "data.py:33 in collate")
-    assert "ValueError: bad sample 17" in p.says and p.says_zh.startswith("rank 1 抛出 ValueError: bad sample 17，位于 data.py:33 in collate")
+    assert "ValueError: bad sample 17" in p.says and zh(p.says).startswith("rank 1 抛出 ValueError: bad sample 17，位于 data.py:33 in collate")
     assert any(e.source == "logs/attempt-0/rank1.err" and e.line == 4 for e in p.evidence)
 
 
 def test_the_same_exception_on_all_ranks(build, lab):
     v = build().rank(0, raised=boom(lab, at_s=30.1)).rank(1, raised=boom(lab, at_s=30.0)).judge("failure")
     assert v.primary.ranks == (0, 1) or v.primary.ranks == (1, 0)
-    assert v.primary.says.startswith("every rank raised ValueError") and v.primary.says_zh.startswith("每个 rank 抛出 ValueError")
+    assert v.primary.says.startswith("every rank raised ValueError") and zh(v.primary.says).startswith("每个 rank 抛出 ValueError")
 
 
 def test_the_same_exception_on_two_ranks_is_as_early_as_the_first_of_them(build, lab):
@@ -175,7 +176,7 @@ def test_a_rank_that_left_while_the_other_waits(build, lab):
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, done=False, frames=frames)])
     v = b.rank(1, ended=lab.Ended(at_s=28.0, announced=True), enqueued=12).judge("hang")
     assert (v.primary.cause, v.primary.ranks) == ("premature-exit", (1,)) and "rank 0 waits in all_reduce" in v.primary.says
-    assert "以退出码 0 结束" in v.primary.says_zh or "正常结束" in v.primary.says_zh
+    assert "以退出码 0 结束" in zh(v.primary.says) or "正常结束" in zh(v.primary.says)
 
 
 def test_a_guarded_wait_for_ranks_that_left(build, lab):
@@ -294,7 +295,7 @@ def test_an_incident_that_does_not_exist(build, lab):
 def test_credentials_are_redacted(build, lab):
     text = "cannot reach https://bob:s3cret@example.org/x with HF_TOKEN=hf_abcdefghijklmnopqrstuvwx"
     v = build().rank(0, raised=boom(lab, text=text)).judge("failure")
-    shown = lab.msgspec.json.encode(v).decode()
+    shown = lab.encoding.encode(v).decode()
     assert "s3cret" not in shown and "hf_abc" not in shown and "https://bob:[redacted]@example.org" in shown
 
 
@@ -392,7 +393,7 @@ IMPORTED = (
 
 def test_a_warning_is_nobodys_last_word(build, lab):
     p = survivor(killed(build(), lab, code=7), lab).log(1, IMPORTED).judge("failure").primary
-    assert "rank 1 以退出码 7 自行结束" in p.says_zh and p.says_zh.endswith("；它的日志末尾对此只字未提")
+    assert "rank 1 以退出码 7 自行结束" in zh(p.says) and zh(p.says).endswith("；它的日志末尾对此只字未提")
     assert "rank 1 ended itself with exit code 7" in p.says and p.says.endswith("; its log ends without a word about it")
     assert not any("Warning" in e.text or "_conversion" in e.text for e in p.evidence)
     p = survivor(killed(build(), lab, code=7), lab).log(1, IMPORTED + "no more samples\n").judge("failure").primary
@@ -419,7 +420,7 @@ def test_an_exit_code_of_a_rank_that_said_nothing_skips_what_torchrun_always_say
 
 def test_a_signal_at_a_place_that_only_a_heartbeat_knows(build, lab):
     p = survivor(killed(build(), lab, code=-11), lab).judge("failure").primary
-    assert "SIGSEGV, last seen at train.py:61 in load" in p.says and "rank 1 被 SIGSEGV 结束，最后见于 train.py:61 in load" in p.says_zh
+    assert "SIGSEGV, last seen at train.py:61 in load" in p.says and "rank 1 被 SIGSEGV 结束，最后见于 train.py:61 in load" in zh(p.says)
 
 
 def test_a_fatal_file_without_stacks_is_missed_only_of_a_rank_that_a_signal_ended(build, lab):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.chinese import zh
 
 from unhang.records import incident_view
 
@@ -256,7 +257,7 @@ def test_a_stuck_rank_of_which_only_a_heartbeat_tells(build, lab):
     b = waiter(build(), lab).rank(1, activity=lab.STOPPED, answered=False, enqueued=12, last_place=lab.user(61, "load"))
     p = b.judge().primary
     assert "stopped (SIGSTOP), last seen at train.py:61 in load" in p.says and p.where == "train.py:61 in load"
-    assert p.says_zh.startswith("rank 1 被暂停（SIGSTOP），最后见于 train.py:61 in load，已有 ") and "，而 rank 0 在 all_reduce（" in p.says_zh
+    assert zh(p.says).startswith("rank 1 被暂停（SIGSTOP），最后见于 train.py:61 in load，已有 ") and "，而 rank 0 在 all_reduce（" in zh(p.says)
 
 
 @pytest.mark.parametrize("activity", ["STOPPED", "IN_IO", "IDLE"])

@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from tests.chinese import both, zh
 
 from unhang.diagnosis import interrupted
 from unhang.model import Finding
@@ -35,15 +36,15 @@ def test_what_stood_still_is_said_and_no_hang_is_established(build, lab):
 
 def test_it_is_said_in_both_languages():
     picture = SimpleNamespace(incident=SimpleNamespace(kind="interrupted", **INTERRUPTED))
-    finding = Finding(cause="collective-mismatch", standing="likely", says="they parted", says_zh="它们分开了")
-    both = interrupted.told(finding, picture)
+    finding = Finding(cause="collective-mismatch", standing="likely", says=both("they parted", "它们分开了"))
+    told = interrupted.told(finding, picture)
     when = ", after 7.0 s without progress, before the 5 min after which it is taken for a hang"
-    assert both.says == f"they parted; interrupted then (SIGINT){when}"
-    assert both.says_zh == "它们分开了；随后被中断（SIGINT），此前已有 7.0 s 没有进展，还没到判定为挂起的 5 min"
+    assert told.says == f"they parted; interrupted then (SIGINT){when}"
+    assert zh(told.says) == "它们分开了；随后被中断（SIGINT），此前已有 7.0 s 没有进展，还没到判定为挂起的 5 min"
     picture.incident.stalled_for_s = 301.0
-    assert interrupted.told(finding, picture).says_zh == "它们分开了；随后被中断（SIGINT），此前已有 5 min 没有进展"
+    assert zh(interrupted.told(finding, picture).says) == "它们分开了；随后被中断（SIGINT），此前已有 5 min 没有进展"
     english = interrupted.told(Finding(cause="process-stuck", standing="likely", says="it stands"), picture)
-    assert english.says_zh == "" and english.says.startswith("it stands; interrupted then (SIGINT)")
+    assert zh(english.says).startswith("it stands；随后") and english.says.startswith("it stands; interrupted then (SIGINT)")
 
 
 def test_behind_the_threshold_it_is_as_certain_as_a_hang(build, lab):
@@ -156,7 +157,7 @@ def test_heartbeats_tell_where_the_ranks_were_when_no_evidence_was_taken(ended):
         "the training was interrupted after 12 s (SIGTERM): as SIGTERM came, by the last heartbeats: ranks 0 and 1 at train.py:16 in step "
         "(steps 3-4); rank 2 at data.py:7 in load (no heartbeat for 9.0 s by then); the last step or collective was 0.2 s before"
     )
-    assert "SIGTERM 到来时，据最后的心跳：rank 0、1 在 train.py:16 in step（第 3-4 步）" in v.primary.says_zh
+    assert "SIGTERM 到来时，据最后的心跳：rank 0、1 在 train.py:16 in step（第 3-4 步）" in zh(v.primary.says)
     assert [(e.source, e.text) for e in v.primary.evidence][1:] == [
         ("events.jsonl", "LastSeen: rank 2 at data.py:7 in load (no heartbeat for 9.0 s by then)")
     ]
@@ -167,7 +168,7 @@ def test_a_traceback_counts_for_more_than_a_heartbeat(ended):
     v = ended(beats("SIGINT"), 130, rank0=BACK.format(rank=0, line=28, type="KeyboardInterrupt"))
     assert "(Ctrl-C): rank 0 was at train.py:28 in main; as SIGINT came, by the last heartbeats: rank 1 at train.py:16 in step" in v.primary.says
     # The steps were those of both: which are whose is not known. The number of them all is everybody's.
-    assert "rank 1 at train.py:16 in step; rank 2" in v.primary.says and "在 train.py:16 in step；" in v.primary.says_zh
+    assert "rank 1 at train.py:16 in step; rank 2" in v.primary.says and "在 train.py:16 in step；" in zh(v.primary.says)
     same = ended(beats("SIGINT").replace('"least_step": 3', '"least_step": 4'), 130, rank0=BACK.format(rank=0, line=28, type="KeyboardInterrupt"))
     assert "rank 1 at train.py:16 in step (step 4); rank 2" in same.primary.says
     alone = {f"rank{n}": BACK.format(rank=n, line=28, type="KeyboardInterrupt") for n in range(3)}

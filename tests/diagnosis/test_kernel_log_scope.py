@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.chinese import both, zh
 
 from unhang.diagnosis.kernel_log_scope import Doubt, weighed
 from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.text import Text
 from unhang.logs import Hit, Signature
 from unhang.model import Evidence, Finding
 
@@ -61,7 +61,7 @@ def test_lines_of_another_day_are_no_cause_and_are_told(tmp_path, line):
     assert (verdict.primary.cause, verdict.primary.standing) == ("collective-timeout", "not-established") and not verdict.contributing
     (n,) = left(verdict)
     assert "1 line of the kernel" in n.what and ("before this job" in n.why or "after this job" in n.why) and "2026-11-22 03:00 to 03:10" in n.why
-    assert n.what_zh and n.why_zh and not n.unread
+    assert zh(n.what) and zh(n.why) and not n.unread
 
 
 def test_in_one_file_with_the_job(tmp_path):
@@ -244,25 +244,25 @@ def test_a_line_that_the_cause_sets_aside_is_no_doubt(tmp_path):
     assert [e.source.rpartition("/")[2] for e in p.evidence] == ["train.log"]
 
 
-def finding(*lines, says="own", says_zh="自己"):
+def finding(*lines, says="own", chinese="自己"):
     evidence = tuple(Evidence(source="dmesg", line=n, text="") for n in lines)
-    return Finding(cause="host-oom-or-killed", standing="established", says=says, says_zh=says_zh, evidence=evidence)
+    return Finding(cause="host-oom-or-killed", standing="established", says=both(says, chinese), evidence=evidence)
 
 
 def test_both_languages_tell_what_stands_beside_it():
     kernels = Hit(signature=Signature(needle="x"), source="dmesg", line=7, text=OOM, groups={"pid": "4711"})
     launchers = replace(kernels, source="train.log", line=1)
     view = LogView(hits={"host-oom-or-killed": (kernels, launchers)})
-    why = Text("nobody knows when", "不知道是什么时候")
+    why = both("nobody knows when", "不知道是什么时候")
     doubts = {("dmesg", 7): Doubt(alone="possible", with_gpu="likely", with_pid="likely", why=why)}
 
     def answer(of):
-        return finding() if kernels not in of.hits_of("host-oom-or-killed") else finding(7, says="theirs", says_zh="别的")
+        return finding() if kernels not in of.hits_of("host-oom-or-killed") else finding(7, says="theirs", chinese="别的")
 
     beside = weighed(view, doubts, "host-oom-or-killed", answer)
     assert beside.says == "own; a kernel log beside it: theirs (nobody knows when)"
-    assert beside.says_zh == "自己；旁边的内核日志：别的（不知道是什么时候）" and [e.line for e in beside.evidence] == [7]
+    assert zh(beside.says) == "自己；旁边的内核日志：别的（不知道是什么时候）" and [e.line for e in beside.evidence] == [7]
     alone = weighed(
         replace(view, hits={"host-oom-or-killed": (kernels,)}), doubts, "host-oom-or-killed", lambda of: answer(of) if any(of.hits.values()) else None
     )
-    assert (alone.standing, alone.says, alone.says_zh) == ("possible", "theirs; nobody knows when", "别的；不知道是什么时候")
+    assert (alone.standing, alone.says, zh(alone.says)) == ("possible", "theirs; nobody knows when", "别的；不知道是什么时候")

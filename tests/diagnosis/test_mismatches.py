@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 
 import pytest
+from tests.chinese import zh
 from tests.tables import for_each
 
 from unhang.records.incident import GuardedLine
@@ -311,9 +312,8 @@ def test_of_four_at_two_lines_the_majority_decides(build, lab):
         stand(b, lab, r, sizes=((64,),) if r < 3 else ((4,),), line=30 if r < 3 else 20, world=4)
     p = b.judge().primary
     assert (p.standing, p.ranks, p.where) == ("established", (3,), "train.py:20 in step") and "3 of 4 ranks agree" in p.says
-    assert (
-        "rank 3 发出了 all_reduce [4] Float（位于 train.py:20 in step），而 rank 0 到 2 发出了" in p.says_zh
-        and "4 个 rank 中有 3 个一致" in p.says_zh
+    assert "rank 3 发出了 all_reduce [4] Float（位于 train.py:20 in step），而 rank 0 到 2 发出了" in zh(p.says) and "4 个 rank 中有 3 个一致" in zh(
+        p.says
     )
 
 

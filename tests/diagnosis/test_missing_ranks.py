@@ -26,7 +26,7 @@ def test_a_rank_that_never_entered_by_its_own_counters():
     statuses = (status(0, enqueued=121, completed=119), status(2, enqueued=119, completed=119))
     found = absent(LogView(timeouts=(timeout(0), timeout(1)), statuses=statuses))
     assert (found.waiting, found.behind, found.missing) == ((0, 1), (2,), (2,))
-    assert found.says.en == "ranks 0 and 1 waited 10 min in ALLREDUCE #120; rank 2 never entered it by its own counters"
+    assert found.says == "ranks 0 and 1 waited 10 min in ALLREDUCE #120; rank 2 never entered it by its own counters"
     assert [e.source for e in found.evidence] == ["rank0.log", "rank1.log", "rank2.log"]
 
 
@@ -38,14 +38,14 @@ def test_a_rank_that_says_it_twice_is_quoted_once():
 def test_a_rank_that_waits_in_something_older_is_not_behind():
     # Enqueued beyond completed: it waits itself, in an earlier one.
     found = absent(LogView(timeouts=(timeout(0),), statuses=(status(2, enqueued=118, completed=117),)))
-    assert found.behind == () and found.says.en.endswith("who was missing is not in the logs")
+    assert found.behind == () and found.says.endswith("who was missing is not in the logs")
 
 
 def test_silence_is_named_as_far_as_the_size_of_the_job_is_known():
     view = LogView(timeouts=(timeout(0), timeout(1)), printed=frozenset({0, 1, 3}), world_size=4)
     found = absent(view)
     assert (found.silent, found.unheard, found.missing) == ((2,), (3,), (2,))
-    assert "rank 2 printed nothing at all" in found.says.en
+    assert "rank 2 printed nothing at all" in found.says
     assert absent(LogView(timeouts=(timeout(0),), printed=frozenset({0}))).missing == ()
     # Rank 3 is there: so is rank 1, or was.
     assert absent(LogView(timeouts=(timeout(0), timeout(2), timeout(3)), printed=frozenset({0, 2, 3}))).silent == (1,)
@@ -69,7 +69,7 @@ def test_status_lines_alone():
 
 def test_everybody_came_and_the_data_did_not():
     found = absent(LogView(timeouts=(timeout(0), timeout(1)), printed=frozenset({0, 1}), world_size=2))
-    assert found.everybody and found.missing == () and "nobody was missing" in found.says.en
+    assert found.everybody and found.missing == () and "nobody was missing" in found.says
     assert not absent(LogView(timeouts=(timeout(0), timeout(1)))).everybody
 
 
@@ -86,7 +86,7 @@ def test_a_rank_that_is_behind_in_nccls_log_of_calls():
     assert lagging(*calls) == (2,)
     found = absent(LogView(timeouts=(timeout(0), timeout(1)), nccl=NcclSaid(calls=calls), printed=frozenset(range(4)), world_size=4))
     assert (found.missing, found.unheard) == ((2,), (3,))
-    assert found.says.en.endswith("rank 2 had issued fewer collectives by its own log of NCCL's calls")
+    assert found.says.endswith("rank 2 had issued fewer collectives by its own log of NCCL's calls")
     assert found.evidence[-1].source == "rank2.log"
     # Counters of the group itself say more.
     assert lagging(*calls, statuses=(status(3, enqueued=119, completed=119),)) == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.chinese import both
 
 from unhang.diagnosis import precedence
 from unhang.diagnosis.precedence import Order, by_precedence
@@ -14,7 +15,7 @@ from unhang.model import Evidence, Finding, Remedy
 
 
 def cause(id, leads_to=()):
-    return Cause(id=id, role="root", title="t", title_zh="t", what="w", why="w", leads_to=leads_to, explain={})
+    return Cause(id=id, role="root", title=both("t", "t"), what="w", why="w", leads_to=leads_to, explain={})
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def test_what_came_long_after_led_to_nothing():
 
 
 def killed(line, *, ranks=(), hosts=(), by=("find-the-killer",)):
-    remedies = tuple(Remedy(id=r, says="", says_zh="") for r in by)
+    remedies = tuple(Remedy(id=r, says=both("", "")) for r in by)
     return replace(found("kill", line), ranks=ranks, hosts=hosts, remedies=remedies)
 
 

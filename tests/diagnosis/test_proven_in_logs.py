@@ -7,6 +7,7 @@ import json
 
 import pytest
 from rich.console import Console
+from tests.chinese import both, zh
 
 from unhang.diagnosis import proven_change, proven_in_logs
 from unhang.diagnosis.logs import judge_logs
@@ -47,7 +48,7 @@ def trial(outcome):
 def rundir(tmp_path):
     made = RunDir.create(tmp_path / "run")
     made.write(made.run, {"command": ["torchrun", "my train.py"]})
-    tried = Tried(id="interface-auto", title="", title_zh="", cost="", cost_zh="", trial=trial("passed"))
+    tried = Tried(id="interface-auto", title=both("", ""), cost=both("", ""), trial=trial("passed"))
     dropping = (trial("failed"), trial("passed"))
     made.write(made.solution, Outcome(chosen=CHOICE, rungs=(tried,), dropping=dropping, confirmed=True, why="interface-selection"))
     return made
@@ -66,7 +67,7 @@ def test_a_run_names_the_change_how_it_was_proven_and_how_to_keep_it(rundir, eve
     rundir.events.write_text("".join(json.dumps({"event": e, "s": 1.0, "exitcode": 0}) + "\n" for e in events))
     first, second = proven_change.told(FOUND, rundir).primary.remedies
     assert (first.id, first.trial, second.id) == ("proven-here", "passed", "unset-gloo")
-    assert "shm=off, interface=auto passed 2 trials with 2 ranks over gloo, 1.5 GB/s" in first.says and then in first.says and first.says_zh
+    assert "shm=off, interface=auto passed 2 trials with 2 ranks over gloo, 1.5 GB/s" in first.says and then in first.says and zh(first.says)
     assert first.command == "unhang run --set shm=off --set interface=auto torchrun 'my train.py'"
 
 
@@ -160,7 +161,7 @@ def test_what_the_terminal_showed_is_read_back_at_any_width(tmp_path, width, lan
     environment = {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""}
     says = next(iter(SAYS))
     says_zh = "interface=auto 是此处可行的最小改动，已通过两次"
-    fell_back = events.FellBack(choice={"interface": "auto"}, environment=environment, arguments=(), says=says, remembered=False, says_zh=says_zh)
+    fell_back = events.FellBack(choice={"interface": "auto"}, environment=environment, arguments=(), says=both(says, says_zh), remembered=False)
     live.tell(fell_back)
     live.tell(events.Restarting(attempt=1, of=3))
     log.write_text("".join(LOG.splitlines(keepends=True)[:4]) + out.getvalue())
@@ -202,7 +203,7 @@ def in_chinese(tmp_path, monkeypatch):
         failure = "".join(LOG.splitlines(keepends=True)[:4])
         out.write(failure)
         live.tell(events.Climbing(cause="interface-selection", ranks=2, limit_s=600))
-        live.tell(events.FellBack(choice={}, environment={"GLOO_SOCKET_IFNAME": ""}, arguments=(), says="", says_zh=says_zh))
+        live.tell(events.FellBack(choice={}, environment={"GLOO_SOCKET_IFNAME": ""}, arguments=(), says=both("", says_zh)))
         live.tell(events.Restarting(attempt=1, of=3))
         out.write(failure if again else "")
         for event in then:
@@ -218,12 +219,12 @@ def in_chinese(tmp_path, monkeypatch):
 def test_what_was_said_in_chinese_is_read_back(in_chinese, says):
     assert f": {SAYS_ZH[says]} (GLOO_SOCKET_IFNAME unset)" in in_chinese(says).primary.remedies[0].says
     ended = in_chinese(says, events.Finished(exitcode=0, attempts=2, incidents=1, elapsed_s=12.0, run_dir="runs/train-1"))
-    assert "此后训练以此正常结束" in ended.primary.remedies[0].says_zh and "（第 1 次尝试，共 2 次）" in ended.primary.says_zh
+    assert "此后训练以此正常结束" in zh(ended.primary.remedies[0].says) and "（第 1 次尝试，共 2 次）" in zh(ended.primary.says)
 
 
 @pytest.mark.parametrize("then", ["在第一步之前失败：已撤回并忘记", "在第一步之前失败：已撤回", "仍然失败：已忘记", "仍然失败：已撤回"])
 def test_what_was_taken_back_in_chinese_is_not_proven(in_chinese, then):
-    told = events.Note(text="with interface=auto it failed", text_zh=f"以 interface=auto 训练{then}")
+    told = events.Note(text=both("with interface=auto it failed", f"以 interface=auto 训练{then}"))
     assert in_chinese(next(iter(SAYS_ZH)), told, again=True).primary.remedies[0].id == "unset-gloo"
 
 

@@ -52,10 +52,10 @@ def test_frames_are_read_once_and_of_a_few_ranks_only(read, monkeypatch):
 
 
 def test_gloo_calls_over_what_has_failed_too(read):
-    assert read(waiting()).over().en == "done"
+    assert read(waiting()).over() == "done"
 
 
 def test_what_gloo_calls_over_is_quoted_so(read):
     found = read({r: gloo([1, 2, 3], members=[0, 1]) for r in range(2)})
-    assert found.on_gloo() and found.over().en == "over, well or not"
-    assert quoted.at(None).en == "" and quoted.at(found.last(0)).en.startswith(" at ")
+    assert found.on_gloo() and found.over() == "over, well or not"
+    assert quoted.at(None) == "" and quoted.at(found.last(0)).startswith(" at ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 
+from tests.chinese import zh
 from tests.flight import jobs
 from tests.flight.test_outcome import ALL4, all_behind, behind_a_lost_call, gloo, history, last, message, rounds
 
@@ -116,7 +117,7 @@ def test_the_last_call_of_each_that_never_came(tmp_path):
     assert (
         "; the last call of rank 3 was broadcast #1 of group 1 at /home/user/train.py:41 in step; the last call of rank 4 was all_reduce #3" in p.says
     )
-    assert "rank 4 的最后一次调用是组 0 的 all_reduce #3" in p.says_zh
+    assert "rank 4 的最后一次调用是组 0 的 all_reduce #3" in zh(p.says)
 
 
 def test_a_dump_without_calls_beside_others_is_told(tmp_path):
@@ -131,7 +132,7 @@ def test_who_came_to_two_groups_in_another_order_and_where(tmp_path):
     v = judge_dumps(write(tmp_path / "d", {r: rounds("xy", 5, groups=groups, last_order="yx" if r == 2 else "xy") for r in range(3)})).primary
     assert (v.cause, v.standing, v.ranks, v.where) == ("collective-mismatch", "likely", (2,), "/home/user/train.py:35 in step")
     assert v.says.endswith("; rank 2 came to group y first, where more than half of the ranks of both came to group x first")
-    assert "rank 2 先到了组 y" in v.says_zh and v.evidence[0].text.startswith("rank 2: #6 ")
+    assert "rank 2 先到了组 y" in zh(v.says) and v.evidence[0].text.startswith("rank 2: #6 ")
     pair = {g: (g, [0, 1]) for g in "xy"}
     v = judge_dumps(write(tmp_path / "e", {r: rounds("xy", 5, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).primary
     assert v.ranks == (1,) and v.says.endswith("; rank 1 came to group y first, where in earlier rounds it had been group x")
@@ -154,8 +155,8 @@ def test_of_one_dump_whose_name_tells_no_rank_none_is_named(tmp_path):
     v = judge_dumps(write(tmp_path / "d", {"dump": jobs.dump([*history(3), last(4, "started")], ALL4)}))
     p = v.primary
     assert (p.cause, p.ranks) == ("unknown", ()) and p.says.startswith("the rank of this dump waits in all_reduce #4 of group 0")
-    assert "of the other ranks there is no dump" in p.says and p.says_zh.startswith("该转储所属的 rank 在组 0")
-    told = " ".join([p.says, p.says_zh, *(e.text for e in p.evidence), *(f"{n.what} {n.why} {n.what_zh} {n.why_zh}" for n in v.not_examined)])
+    assert "of the other ranks there is no dump" in p.says and zh(p.says).startswith("该转储所属的 rank 正在等待组 0")
+    told = " ".join([p.says, zh(p.says), *(e.text for e in p.evidence), *(f"{n.what} {n.why} {zh(n.what)} {zh(n.why)}" for n in v.not_examined)])
     assert not re.search(r"ranks? \d", told) and ("which rank the dump is of", "its name does not tell") in [(n.what, n.why) for n in v.not_examined]
     p = judge_dumps(write(tmp_path / "e", {"dump": jobs.dump(history(3), ALL4)})).primary
     assert (p.cause, p.ranks) == ("unknown", ()) and p.says.startswith("the rank of this dump does not wait in a recorded call")
@@ -177,7 +178,7 @@ def test_dumps_without_calls_do_not_tell_why(tmp_path):
     (n,) = [n for n in v.not_examined if n.what == "the calls of all ranks"]
     assert v.primary is None and n.unread
     assert n.why == "the dumps hold none: none was made, or the flight recorder was off, or kept only what was pending"
-    assert n.why_zh.startswith("转储中没有调用：没有发出过调用，或者")
+    assert zh(n.why).startswith("转储中没有调用：没有发出过调用，或者")
 
 
 def test_what_only_counters_tell_is_said(tmp_path):

@@ -7,15 +7,17 @@ import re
 from pathlib import Path
 from unittest import mock
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.chinese import zh
 from tests.tables import for_each
 
 import unhang.diagnosis.redact as module
+from unhang import encoding
 from unhang.diagnosis.redact import HIDDEN, redact, redact_command, redact_data
 from unhang.facts import job
+from unhang.i18n import msg
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.report import markdown
@@ -403,20 +405,19 @@ SECRET = "hf_" + "plantedplantedplanted"
 PLANTED = Finding(
     cause=SECRET,
     standing="likely",
-    says=SECRET,
-    says_zh=SECRET,
+    says=msg("{said} of {said}", said=SECRET),
     ranks=(1,),
     hosts=(SECRET, SECRET),
     where=SECRET,
-    evidence=(Evidence(source=SECRET, text=SECRET, line=1, text_zh=SECRET),),
-    remedies=(Remedy(id=SECRET, says=SECRET, says_zh=SECRET, env={SECRET: SECRET, "DB_PASSWORD": "two words"}, command=SECRET, verify=SECRET),),
+    evidence=(Evidence(source=SECRET, text=SECRET, line=1),),
+    remedies=(Remedy(id=SECRET, says=SECRET, env={SECRET: SECRET, "DB_PASSWORD": "two words"}, command=SECRET, verify=SECRET),),
 )
 VERDICT = Verdict(
     schema=SECRET,
     primary=PLANTED,
     contributing=(PLANTED,),
     symptoms=(PLANTED,),
-    not_examined=(NotExamined(what=SECRET, why=SECRET, what_zh=SECRET, why_zh=SECRET),),
+    not_examined=(NotExamined(what=SECRET, why=SECRET),),
     inputs=(Input(source=SECRET, kind="log", bytes=1),),
 )
 
@@ -460,7 +461,7 @@ def test_settings_that_are_credentials_by_their_name_are_hidden():
 
 def test_no_output_has_a_secret():
     clean = redact_data(VERDICT)
-    for text in (msgspec.json.encode(clean).decode(), markdown.render(clean), markdown.render(clean, lang="zh")):
+    for text in (encoding.encode(clean).decode(), markdown.render(clean), markdown.render(clean, lang="zh")):
         assert SECRET not in text and "planted" not in text and "two words" not in text and HIDDEN in text.replace("\\", "")
 
 
@@ -476,7 +477,7 @@ def test_what_acts_on_a_terminal_goes():
 
 def test_what_we_say_ourselves_is_no_secret():
     for cause in catalogue.load().values():
-        for text in (cause.title, cause.title_zh, cause.what, cause.why, *cause.explain.values(), *(t for r in cause.remedies for _, t in texts(r))):
+        for text in (cause.title, zh(cause.title), cause.what, cause.why, *cause.explain.values(), *(t for r in cause.remedies for _, t in texts(r))):
             assert redact(text) == text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.chinese import zh
 from tests.tables import for_each
 
 from unhang.diagnosis import verdict
@@ -174,4 +175,4 @@ def test_a_failure_is_told_with_the_end_of_its_run(build, lab, end, says):
     # Who asks for the run is told that it is over and well; who asks for the incident, of that.
     assert verdict.recovered == (says in (GOT_OVER, MOVED_ON)) and not lab.judge(rundir, number=1).recovered
     for one in (GOT_OVER, MOVED_ON, ALL_THE_SAME):
-        assert [text in told for text, told in zip(one, (primary.says, primary.says_zh), strict=True)] == [one == says] * 2
+        assert [text in told for text, told in zip(one, (primary.says, zh(primary.says)), strict=True)] == [one == says] * 2

@@ -7,6 +7,7 @@ import io
 import tarfile
 
 import pytest
+from tests.chinese import zh
 
 from unhang.diagnosis.logs import judge_logs
 
@@ -61,7 +62,7 @@ def test_the_rank_that_is_elsewhere_while_the_others_give_up(judged):
     p = told(j)
     assert (p.cause, p.standing, p.ranks, p.where) == ("process-stuck", "likely", (2,), "/u/plain.py:10 in load")
     assert "rank 2 stands at /u/plain.py:10 in load" in p.says and "ranks 0 and 1 are in all_reduce (/u/plain.py:14 in main)" in p.says
-    assert p.says_zh and (p.evidence[0].source.rpartition("/")[2], p.evidence[0].line) == ("rank2.txt", 2)
+    assert zh(p.says) and (p.evidence[0].source.rpartition("/")[2], p.evidence[0].line) == ("rank2.txt", 2)
     assert [s.cause for s in j.verdict.symptoms] == ["collective-timeout"]
 
 
@@ -195,7 +196,7 @@ def counted(*numbers, minute=10, form="2026-11-20 09:{m}:01,000 INFO step={n} lo
 
 
 def older(verdict):
-    return [(n.what.partition(" (")[0], n.why) for n in verdict.not_examined if "taken earlier" in n.why and n.what_zh and n.why_zh]
+    return [(n.what.partition(" (")[0], n.why) for n in verdict.not_examined if "taken earlier" in n.why and zh(n.what) and zh(n.why)]
 
 
 STEPS_FOLLOW, DATED_BEFORE = "taken earlier: training steps follow it", "taken earlier: what follows it is dated before anybody began to wait"

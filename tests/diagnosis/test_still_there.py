@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.chinese import both, zh
 
 from unhang.diagnosis import still_there
 from unhang.diagnosis.why import judge
@@ -27,7 +28,7 @@ def record(its, **more) -> RankRecord:
 
 
 def told(rank: RankRecord, command: str, alive: bool | None = None) -> Remedy:
-    remedy = Remedy(id="a", says="Do it.", says_zh="这样做。", command=command.format(pid=rank.pid))
+    remedy = Remedy(id="a", says=both("Do it.", "这样做。"), command=command.format(pid=rank.pid))
     other = Remedy(id="b", says="b", command="unhang run -- COMMAND")
     finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy, other))
     found = still_there.told(Verdict(primary=finding, symptoms=(finding,)), (rank,), is_alive=lambda process: alive)
@@ -44,8 +45,8 @@ def ours():
 def test_only_a_process_that_is_known_to_live_is_prescribed_for_without_a_word(ours, command):
     lives, gone, unseen = (told(record(ours), command, alive) for alive in (True, False, None))
     assert (lives.says, lives.command) == ("Do it.", command.format(pid=ours.pid))
-    assert (gone.says, gone.command) == (f"Do it. Process {ours.pid} has ended since.", None) and gone.says_zh.endswith("此后已结束。")
-    assert unseen.command == lives.command and OTHER in unseen.says and "node0" in unseen.says and "别的进程" in unseen.says_zh
+    assert (gone.says, gone.command) == (f"Do it. Process {ours.pid} has ended since.", None) and zh(gone.says).endswith("此后已结束。")
+    assert unseen.command == lives.command and OTHER in unseen.says and "node0" in unseen.says and "别的进程" in zh(unseen.says)
     # Of older runs the process is not recorded; one that had ended needs no look.
     assert OTHER in told(record(ours, process=None), command, True).says
     assert told(record(ours, ended=Ended(at_s=1.0)), command, True).command is None
@@ -54,13 +55,13 @@ def test_only_a_process_that_is_known_to_live_is_prescribed_for_without_a_word(o
 @pytest.mark.parametrize("alive", [True, None])
 def test_who_is_about_to_be_ended_is_not_prescribed_for(ours, alive):
     def ending(rank):
-        remedy = Remedy(id="a", says="Do it.", says_zh="这样做。", command=f"kill -CONT {ours.pid}")
+        remedy = Remedy(id="a", says=both("Do it.", "这样做。"), command=f"kill -CONT {ours.pid}")
         finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy,))
         return still_there.told(Verdict(primary=finding), (rank,), ends=True, is_alive=lambda process: alive).primary.remedies[0]
 
     found = ending(record(ours))
     assert (found.says, found.command) == (f"Do it. unhang run ends process {ours.pid} together with the other ranks.", None)
-    assert found.says_zh.endswith("与其他 rank 一并结束。")
+    assert zh(found.says).endswith("与其他 rank 一并结束。")
     assert ending(record(ours, ended=Ended(at_s=1.0))).says.endswith("has ended since.")
     # Who is none of the ranks is not ended with them.
     assert ending(record(ours, pid=ours.pid + 1)).command is not None
@@ -68,7 +69,7 @@ def test_who_is_about_to_be_ended_is_not_prescribed_for(ours, alive):
 
 @pytest.mark.parametrize("command", ["unhang run -n 2 train.py --pid 3", "unhang run -- bash -c 'kill -CONT 12'"])
 def test_what_the_user_has_typed_names_no_process(ours, command):
-    assert told(record(ours), command, False) == Remedy(id="a", says="Do it.", says_zh="这样做。", command=command)
+    assert told(record(ours), command, False) == Remedy(id="a", says=both("Do it.", "这样做。"), command=command)
 
 
 def test_what_cannot_be_seen_is_said_once(ours):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.chinese import zh
 
 from unhang.cli.why_outputs import Beside
 from unhang.diagnosis.logs import judge_logs
@@ -40,7 +41,7 @@ def test_the_check_of_every_call_names_the_odd_rank_its_call_and_its_line(name):
         "rank 1 issued BROADCAST of [64] Float at /srv/job/train.py:12 in train as call #3, where ranks 0 and 2 issued ALLREDUCE of [64] Float "
         "at /srv/job/train.py:8 in step (torch's own check; 2 of 3 ranks agree)"
     )
-    assert p.says_zh == (
+    assert zh(p.says) == (
         "调用 #3：rank 1 发出了 BROADCAST [64] Float（位于 /srv/job/train.py:12 in train），而 rank 0、2 发出了 ALLREDUCE [64] Float"
         "（位于 /srv/job/train.py:8 in step）（torch 自己的检查；3 个 rank 中有 2 个一致）"
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.chinese import zh
 from tests.records.runs import SUPERVISOR, Laid
 
 from unhang.diagnosis import run_history, unfinished
@@ -53,7 +54,7 @@ def test_of_a_dead_one_it_is_told_that_it_is_dead_and_where_ranks_were(laid):
         "by its last record (120 s ago) and their last heartbeats: rank 0 at train.py:16 in step (step 100); "
         "rank 1 at data.py:7 in load (step 100, no heartbeat for 7.0 s by then); nothing was judged yet" in found.says
     )
-    assert "已不存在" in found.says_zh and "rank 1 在 data.py:7 in load（第 100 步、当时已有 7.0 s 没有心跳）" in found.says_zh
+    assert "已不存在" in zh(found.says) and "rank 1 在 data.py:7 in load（第 100 步、当时已有 7.0 s 没有心跳）" in zh(found.says)
     assert commands(found) == [
         "ps -o pid,stat,etime,args -p 200,201",
         "dmesg -T | grep -i 'killed process'",
@@ -79,12 +80,12 @@ def test_of_one_that_stands_still_it_is_told_for_how_long(laid):
 def test_one_that_has_not_written_for_long_is_not_said_to_go_on(laid):
     run = laid(alive=True)
     run.at += 60
-    assert "goes on" not in told(run).why.en and "has not written for so long" in told(run).why.en
+    assert "goes on" not in told(run).why and "has not written for so long" in told(run).why
 
 
 def test_one_that_cannot_be_seen_stays_unknown(laid):
     found = told(laid(alive=None))
-    assert "cannot be seen from here: it was killed, or the run still goes on" in found.why.en
+    assert "cannot be seen from here: it was killed, or the run still goes on" in found.why
     assert commands(found)[0] == "ssh -- node1 ps -o pid,stat,etime,args -p 4711"
 
 
@@ -92,8 +93,8 @@ def test_how_ranks_had_ended_is_told_apart(laid):
     run = laid(alive=False)
     gone = run.rank(0, place=AT, raised="ValueError: x", ended_s=59.0, exitcode=1)
     run.now(gone, run.rank(1, place=ELSEWHERE, ended_s=59.5, exitcode=-9))
-    assert "; rank 0 had raised ValueError: x, rank 1 had been ended by SIGKILL; nothing was judged yet" in told(run).says.en
-    assert "by its last record" not in told(run).says.en and "ps " not in str(commands(told(run)))
+    assert "; rank 0 had raised ValueError: x, rank 1 had been ended by SIGKILL; nothing was judged yet" in told(run).says
+    assert "by its last record" not in told(run).says and "ps " not in str(commands(told(run)))
 
 
 LOST = "it was killed, or failed itself, or its end was recorded in what is lost here"
@@ -118,7 +119,7 @@ def test_an_end_that_may_have_been_recorded_is_not_said_not_to_have_been(laid, l
     lose(run)
     found = whole(run)
     assert LOST in found.says and "has not said that the run was over" not in found.says
-    assert "或者其结尾记录在此处丢失的内容中" in found.says_zh
+    assert "或者其结尾记录在此处丢失的内容中" in zh(found.says)
     assert [r.id for r in found.remedies] == ["look-for-what-is-left", "read-log", "who-killed-it"]
     # Of another machine, too.
     assert "it was killed, or the run still goes on, or its end was recorded in what is lost here" in judge(RunDir(run.path)).primary.says
@@ -174,8 +175,8 @@ def test_without_a_record_of_the_ranks_their_places_are_not_known(laid, lose):
     if lose == "attached":
         (run.path / "events.jsonl").write_text('{"s":0.5,"event":"Started","attempt":0,"pid":100}\n{"s":1.5,"event":"Attached","ra\n')
     says = told(run).says
-    assert "where the ranks were is not known: no record of it is here" in says.en and "no rank had reported" not in says.en
-    assert "不知道各 rank 在哪里：此处没有记录" in says.zh
+    assert "where the ranks were is not known: no record of it is here" in says and "no rank had reported" not in says
+    assert "不知道各 rank 在哪里：此处没有记录" in says.of("zh")
 
 
 def test_a_run_of_which_nothing_is_written_down_is_not_known_either(laid):
@@ -183,13 +184,13 @@ def test_a_run_of_which_nothing_is_written_down_is_not_known_either(laid):
     (run.path / "now.json").unlink()
     (run.path / "events.jsonl").unlink()
     run.run(supervisor=None)
-    assert "where the ranks were is not known" in told(run).says.en
+    assert "where the ranks were is not known" in told(run).says
 
 
 def test_that_no_rank_had_reported_is_told_by_the_record_of_them(laid):
     run = laid(alive=False)
     run.now()
-    assert "no rank had reported to it" in told(run).says.en
+    assert "no rank had reported to it" in told(run).says
 
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -202,7 +203,7 @@ def test_the_kernel_is_asked_for_a_pid_only_where_it_counts_by_the_same(laid):
         run.run(supervisor=vars(replace(SUPERVISOR, pid_namespace=namespace)))
         (killed,) = whole(run, logs=None).remedies
         assert killed.command == f"dmesg -T | grep -i '{asks}'"
-        assert ("its own pids" in killed.says, "pid 4711" in killed.says) == (warns, warns) and ("4711" in killed.says_zh) is warns
+        assert ("its own pids" in killed.says, "pid 4711" in killed.says) == (warns, warns) and ("4711" in zh(killed.says)) is warns
 
 
 def test_a_host_is_no_option_of_ssh(laid):
@@ -221,7 +222,7 @@ def test_beside_the_verdict_on_an_incident_it_is_said_where_the_ranks_were_later
     found = lab.judge(rundir)
     said = {n.what: n for n in found.not_examined}["the end of the run"]
     assert found.primary.cause == "process-stuck" and "rank 0 at a place that is not known (no heartbeat came)" in said.why
-    assert "未知的位置" in said.why_zh
+    assert "未知的位置" in zh(said.why)
 
 
 def test_a_run_is_judged_by_its_very_process(laid):
@@ -233,7 +234,7 @@ def test_a_run_is_judged_by_its_very_process(laid):
     finally:
         child.communicate(b"\n")
     assert f"unhang run (pid {child.pid} on {os.uname().nodename}) lives" in lives.primary.says
-    assert lives.not_examined[0].what == "the end of the run" and "lives" in lives.not_examined[0].why and "存活" in lives.not_examined[0].why_zh
+    assert lives.not_examined[0].what == "the end of the run" and "lives" in lives.not_examined[0].why and "存活" in zh(lives.not_examined[0].why)
     dead = judge(RunDir(run.path))
     assert "lives no longer" in dead.primary.says and "lives no longer" in dead.not_examined[0].why
 
@@ -261,7 +262,7 @@ def test_ranks_that_outlive_a_killed_supervisor_are_named(laid):
     finally:
         child.communicate(b"\n")
     assert f"; still running, unwatched: rank 0 (pid {child.pid} on node1); no longer alive: rank 1" in found.says
-    assert f"；仍在运行，但无人监视：rank 0（pid {child.pid}，node1）；进程已不存在：rank 1" in found.says_zh
+    assert f"；仍在运行，但无人监视：rank 0（pid {child.pid}，node1）；进程已不存在：rank 1" in zh(found.says)
     assert commands(found)[:2] == [f"kill {child.pid}", "ps -o pid,stat,etime,args -p 202"]
     assert [r.id for r in strangers.remedies] == [r.id for r in found.remedies] and "'kill " not in str(commands(strangers))
     assert "still running" not in unseen.says and "no longer alive" not in unseen.says and "kill " not in str(commands(unseen))

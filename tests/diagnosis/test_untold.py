@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from tests.chinese import zh
 from tests.flight import jobs
 from tests.flight.test_outcome import ALL4, history, last
 
@@ -34,7 +35,7 @@ def test_a_rank_without_a_dump_is_asked_for(told):
     found = told(waiting((0, 1, 2))).finding()
     assert (found.cause, found.standing, found.ranks) == ("unknown", "not-established", (0, 1, 2))
     assert "whether anybody is missing cannot be told: of rank 3 there is no dump" in found.says
-    assert "没有 rank 3 的转储" in found.says_zh and [r.id for r in found.remedies] == ["all-dumps"]
+    assert "没有 rank 3 的转储" in zh(found.says) and [r.id for r in found.remedies] == ["all-dumps"]
 
 
 def test_a_dump_that_may_not_be_read_is_to_be_made_readable(told, tmp_path):
@@ -45,8 +46,8 @@ def test_a_dump_that_may_not_be_read_is_to_be_made_readable(told, tmp_path):
 
 def test_stacks_are_left_where_nobody_waits(told):
     left = told({r: jobs.dump(history(3), ALL4) for r in range(4)}).left()
-    assert [n.what for n in left] == [STACKS.en] and "none of the 4 ranks with a dump waits in a recorded call" in left[0].why
+    assert [n.what for n in left] == [STACKS] and "none of the 4 ranks with a dump waits in a recorded call" in left[0].why
 
 
 def test_for_how_long_somebody_waits_is_not_known(told):
-    assert [n.why for n in told(waiting((0, 1, 2))).left()] == [ONE_LOOK.en]
+    assert [n.why for n in told(waiting((0, 1, 2))).left()] == [ONE_LOOK]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from tests.chinese import zh
 from tests.diagnosis.test_hangs import waiter
 from tests.tables import for_each
 
@@ -43,7 +44,7 @@ def test_a_rank_names_what_it_waits_in(build, lab, case):
     # Something outside may end most waits.
     standing = "established" if wait.get("ends") is False else "likely"
     assert (found.cause, found.standing, found.ranks, found.where) == ("process-stuck", standing, (1,), "train.py:33 in load")
-    for says in (found.says, found.says_zh):
+    for says in (found.says, zh(found.says)):
         assert not [part for part in named if part not in says], says
     assert "look-inside" not in [r.id for r in found.remedies] and found.remedies[0].id == remedy
     assert command in (None, found.remedies[0].command)
@@ -62,7 +63,7 @@ def test_a_worker_and_a_data_set_name_what_they_wait_in(build, lab, case):
     by_itself = waiter(build(), lab).rank(1, frames=lab.in_loader(lab.user(70, "train"), inner=data), activity=lab.blocked(**wait))
     for found in (by_worker.judge().primary, by_itself.judge().primary):
         assert (found.cause, found.where) == ("dataloader-deadlock", "data.py:48 in __getitem__")
-        for says in (found.says, found.says_zh):
+        for says in (found.says, zh(found.says)):
             assert not [part for part in named if part not in says], says
         assert found.remedies[0].id == ("bound-the-read" if remedy == "bound-the-wait" else remedy)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
+from unhang import encoding
 from unhang.diagnosis import why
 from unhang.errors import RunDirError
 from unhang.model import Finding, NotExamined, Verdict
@@ -24,7 +24,7 @@ def runs(tmp_path):
 
 
 def says(verdict):
-    text = msgspec.json.encode(verdict).decode()
+    text = encoding.encode(verdict).decode()
     assert "planted" not in text and "u001b" not in text
     return text
 

@@ -54,7 +54,7 @@ def test_eight_gpus_at_nvswitches(machine):
     assert (seen.driver, seen.open_module, seen.nvml_driver, seen.cuda, seen.visible) == ("570.86.15", True, "570.86.15", "12.8", "0,1")
     assert (seen.nvswitches, seen.fabric_manager) == (("0000:05:00.0", "0000:06:00.0"), gpu.FabricManager(running=True, version="570.86.15"))
     assert (seen.nvml_error, seen.unread, host.nvml_answers.shut) == (None, (), 1)
-    assert gpu.SUBJECT.summary(seen).en == "8 x NVIDIA H100 80GB HBM3 (80 GiB); driver 570.86.15, CUDA 12.8; joined by NV18"
+    assert gpu.SUBJECT.summary(seen) == "8 x NVIDIA H100 80GB HBM3 (80 GiB); driver 570.86.15, CUDA 12.8; joined by NV18"
 
 
 def test_what_is_not_supported_is_unknown(machine):
@@ -127,7 +127,7 @@ def test_one_that_is_lost_hides_no_other(machine, gone):
         (2, "0000:9b:00.0", None),
     ]
     assert seen.unread == ("GPU 1: GPU is lost",)
-    assert gpu.SUBJECT.summary(seen).en.endswith("1 cannot be reached")
+    assert gpu.SUBJECT.summary(seen).endswith("1 cannot be reached")
 
 
 def test_two_consumer_cards(machine):
@@ -260,7 +260,7 @@ def test_this_machine():
     [([1], "GPU 1"), ([3, 1], "GPUs 1 and 3"), (range(8), "GPUs 0 to 7"), ([0, 1, 4], "GPUs 0, 1 and 4"), ([1, 2, 2**62], f"GPUs 1, 2 and {2**62}")],
 )
 def test_numbers_in_words(numbers, said):
-    assert gpu.labels(numbers) == said
+    assert gpu.named(numbers) == said
 
 
 def test_a_program_whose_name_is_no_utf8(machine):

@@ -68,7 +68,7 @@ def test_kinds_and_states_of_interfaces(machine):
     assert (eth1.speed_mbps, eth1.duplex, eth1.up, eth1.running) == (None, None, True, False)
     assert (slave.member_of, slave.speed_mbps) == ("bond0", None)
     assert seen.interface("tun0").running and seen.interface("lo").running
-    assert network.SUBJECT.summary(seen).en == "eth0 10.0.0.7 100 Gb/s MTU 9000; NCCL takes eth0; Gloo takes eth0"
+    assert network.SUBJECT.summary(seen) == "eth0 10.0.0.7 100 Gb/s MTU 9000; NCCL takes eth0; Gloo takes eth0"
 
 
 @for_each(

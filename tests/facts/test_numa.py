@@ -43,7 +43,7 @@ def test_two_sockets(machine):
         ("network", "0000:19:00.0", 0, ("ibs10", "mlx5_0")),
         ("gpu", "0000:9d:00.0", 1, ()),
     ]
-    assert numa.SUBJECT.summary(seen).en == "2 nodes with 224 CPUs and 2.0 TiB; GPUs: 1 at node 0, 1 at node 1"
+    assert numa.SUBJECT.summary(seen) == "2 nodes with 224 CPUs and 2.0 TiB; GPUs: 1 at node 0, 1 at node 1"
     assert seen.unread == ()
 
 
@@ -53,7 +53,7 @@ def test_a_node_without_memory_and_one_without_cpus(machine):
     )
     assert [(n.cpu_count, n.memory_bytes == 0) for n in seen.nodes] == [(8, False), (8, True), (0, False)]
     assert seen.gpus[0].node is None
-    assert "without memory: 1; GPUs: 1 at node ?" in numa.SUBJECT.summary(seen).en
+    assert "without memory: 1; GPUs: 1 at node ?" in numa.SUBJECT.summary(seen)
 
 
 def test_without_nodes(machine):

@@ -56,7 +56,7 @@ def test_a_venv(tmp_path, look):
     assert seen.training.packages == {"torch": "2.8.0", "accelerate": "1.0"}
     assert seen.program("torchrun").prefix == str(env)
     assert (seen.training.broken_scripts, seen.training.foreign_scripts, seen.training.recorded, seen.training.python_gone) == ((), (), None, False)
-    assert "torch 2.8.0" in python_env.SUBJECT.summary(seen).en
+    assert "torch 2.8.0" in python_env.SUBJECT.summary(seen)
 
 
 def test_it_agrees_with_the_interpreter_itself(tmp_path, look):

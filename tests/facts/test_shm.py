@@ -36,7 +36,7 @@ def test_room_and_options(machine):
     assert (seen.present, seen.mounted, seen.kind, seen.options) == (True, True, "tmpfs", ("rw", "nosuid", "nodev", "noexec", "size=65536k"))
     assert seen.space.free_bytes == 60 * MIB
     assert seen.unread == ()
-    assert shm.SUBJECT.summary(seen).en == "64 MiB (what a container gets by default), 6 % used; no segments of trainings"
+    assert shm.SUBJECT.summary(seen) == "64 MiB (what a container gets by default), 6 % used; no segments of trainings"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_any_program_may_make_and_keep_is_shown_and_not_of_trainings(machin
 def test_without_dev_shm(machine):
     seen = shm.collect(machine({k: v for k, v in PLAIN.items() if k != "/dev/shm"}))
     assert (seen.present, seen.mode, seen.space) == (False, None, None)
-    assert shm.SUBJECT.summary(seen).en == "there is no /dev/shm"
+    assert shm.SUBJECT.summary(seen) == "there is no /dev/shm"
 
 
 @pytest.mark.parametrize("text", ["", "\x00\xff", "a b\n", "  \n\n", "x" * 10_000, "1 2 3 4 5 6 7 8\n" * 3, "key\n a b c d e f g\n"])

@@ -160,7 +160,7 @@ def test_the_speed_of_writing_is_measured_on_request_where_checkpoints_go(tmp_pa
         zip(map(str, places), [200e6, None, None], strict=True)
     )
     assert host.written == [(str(places[0]), 1 << 29), (str(places[1]), 1 << 29)]
-    assert f"{places[0]} takes 191 MiB/s" in storage.SUBJECT.summary(seen).en
+    assert f"{places[0]} takes 191 MiB/s" in storage.SUBJECT.summary(seen)
     assert [t.partition(" (")[2] for t in seen.unread] == ["No space left on device)", "too little room)"]
 
 

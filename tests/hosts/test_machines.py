@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 import typer
 from tests.chinese import english, in_chinese
@@ -19,6 +18,7 @@ from tests.hosts.part import GIB, MIB, Part, all_of, lay_out
 from tests.tables import for_each
 from typer.testing import CliRunner
 
+from unhang import encoding
 from unhang.cli import doctor as cli
 from unhang.diagnosis import doctor
 from unhang.facts import snapshot, snapshot_file
@@ -454,6 +454,6 @@ def test_a_saved_snapshot_is_judged_alike_on_the_command_line(machine, tmp_path)
     cli.register(app)
     ran = CliRunner().invoke(app, ["doctor", "--lang", "en", "--json", "--snapshot", str(file)])
     assert ran.exit_code == 1, ran.output
-    found = json.loads(msgspec.json.encode(doctor.examine(taken).findings))
+    found = json.loads(encoding.encode(doctor.examine(taken).findings))
     assert len(found) == 1
     assert json.loads(ran.stdout)["findings"] == found

@@ -1,22 +1,32 @@
-"""Sentences that are put together in two languages at once."""
+"""Texts that are made of texts, and told in a language where they are shown."""
 
 from __future__ import annotations
 
-import pytest
+import copy
+import json
+import pickle
+import re
 
-from unhang.knowledge.text import AND, NOTHING, Text, continued, joined, possible, ranks, same
+import pytest
+from tests.chinese import both, zh
+
+from unhang import encoding
+from unhang.i18n import AND, NOTHING, Text, joined, listed, msg, same
+from unhang.knowledge.text import continued, possible, ranks
 from unhang.model import Finding
 
 
 def test_pieces_are_filled_each_in_its_language():
-    inner = Text("no rank of {group}", "{group} 中没有 rank").fill(group="tp{0}")
-    whole = Text("{who} waits", "{who}等待").fill(who=inner) + same(" #3")
-    assert (whole.of("en"), whole.of("zh")) == ("no rank of tp{0} waits #3", "tp{0} 中没有 rank等待 #3")
-    assert joined((whole, whole), AND).en == f"{whole.en} and {whole.en}" and joined(()) == NOTHING and not NOTHING
+    inner = both("no rank of tp{0}", "tp{0} 中没有 rank")
+    whole = msg("{who} at {where}{said}", who=inner, where="a.py", said="") + same(" #3")
+    assert whole == whole.of("en") == "no rank of tp{0} at a.py #3"
+    assert whole.of("zh") == "tp{0} 中没有 rank 在 a.py #3"
+    assert joined((whole, whole), AND) == f"{whole} and {whole}" and joined(()) == NOTHING and not NOTHING
+    assert (msg("of {n}") + msg(" in {what}")).fill(what="b", n=3) == "of 3 in b"
 
 
 @pytest.mark.parametrize(
-    ("numbers", "en", "zh"),
+    ("numbers", "english", "chinese"),
     [
         ((), "no rank", "没有任何 rank"),
         ((3,), "rank 3", "rank 3"),
@@ -24,20 +34,42 @@ def test_pieces_are_filled_each_in_its_language():
         (range(7), "ranks 0 to 6", "rank 0 到 6"),
         # Nobody counts from the first to the last.
         ((0, 1, 10**15), "ranks 0, 1 and 1000000000000000", "rank 0、1、1000000000000000"),
-        (range(0, 20, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 2 more", "rank 0、2、4、6、8、10、12、14 等 10 个"),
+        (range(0, 20, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 2 more", "rank 0、2、4、6、8、10、12、14 等 10 个 rank"),
     ],
 )
-def test_ranks(numbers, en, zh):
-    assert ranks(numbers) == Text(en, zh)
+def test_ranks(numbers, english, chinese):
+    assert (ranks(numbers), zh(ranks(numbers))) == (english, chinese)
 
 
 def test_causes_keep_their_names():
-    assert possible(("network-mtu",)) == Text(" (possible: network-mtu)", "（可能是：network-mtu）")
+    assert zh(possible(("network-mtu",))) == "（可能是：network-mtu）"
 
 
-def test_what_has_no_chinese_gets_none_behind_it():
-    more = Text("; steps follow", "；之后还有训练步")
+def test_what_has_no_chinese_stays_as_it_is():
     finding = Finding(cause="unknown", standing="likely", says="it fell")
-    assert continued(finding, more).says == "it fell; steps follow" and continued(finding, more).says_zh == ""
-    both = Finding(cause="unknown", standing="likely", says="it fell", says_zh="出错了")
-    assert continued(both, more).says_zh == "出错了；之后还有训练步"
+    assert zh(continued(finding, possible(("a",))).says) == "it fell（可能是：a）"
+
+
+def test_a_document_tells_in_any_language_what_it_was_made_of():
+    said = possible(("a", "b")) + msg(" (rank {rank}, from {hook})", rank=1, hook=listed(("x", "y", "z"))).edited(re.escape("rank 1"), "rank 01")
+    document = encoding.encode({"says": said, "all": [said, "from elsewhere"]})
+    assert json.loads(document)["says"] == said
+    (again, other) = encoding.decode(document, dict)["all"]
+    assert again == said and other == "from elsewhere" and not isinstance(other, Text)
+    for one in (again, pickle.loads(pickle.dumps(said)), copy.deepcopy(said)):
+        assert zh(one) == zh(said) != said
+    # Whoever has edited it may have made anything of it.
+    bomb = {"template": "b"}
+    for _ in range(60):
+        bomb = {"template": "{x}{x}", "values": {"x": bomb}}
+    wide = {"template": "{x:>9999999999}", "values": {"x": "b"}}
+    for broken in (
+        {"template": 3},
+        {"values": 7, "template": "a"},
+        [],
+        {"template": "{x}", "values": {}},
+        bomb,
+        wide,
+        {"template": "a", "edits": [["(a+)+$", "b"]]},
+    ):
+        assert encoding.decode(json.dumps({"a": "b", "messages": {"b": broken}}).encode(), dict)["a"] == "b"

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.chinese import both, zh
 
 from unhang import flight as match
 from unhang.diagnosis import why
@@ -168,7 +169,7 @@ def child():
 @pytest.mark.parametrize("ends", [frozenset(), frozenset({"hang"})])
 def test_no_verdict_has_a_command_for_a_process_that_was_ended(tmp_path, monkeypatch, child, ends):
     """While it is left alone it can be told to go on; who is about to be ended, and who has been, cannot."""
-    remedy = Remedy(id="continue-it", says="Let it go on.", says_zh="让它继续。", command=f"kill -CONT {child.pid}")
+    remedy = Remedy(id="continue-it", says=both("Let it go on.", "让它继续。"), command=f"kill -CONT {child.pid}")
     finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy,))
     monkeypatch.setattr(why, "judge", lambda rundir, *, number: Verdict(primary=finding))
     rundir, told = RunDir.create(tmp_path / "run"), []
@@ -190,7 +191,7 @@ def test_no_verdict_has_a_command_for_a_process_that_was_ended(tmp_path, monkeyp
 
     slow, hung = asyncio.run(drawn())
     assert slow == remedy
-    assert hung == (replace(remedy, says=hung.says, says_zh=hung.says_zh, command=None) if ends else remedy)
+    assert hung == (replace(remedy, says=hung.says, command=None) if ends else remedy)
     assert (f"unhang run ends process {child.pid}" in hung.says) is bool(ends)
     last = incidents.last[1]
     assert [e.verdict for e in told if isinstance(e, events.Revised)] == [last]
@@ -198,8 +199,8 @@ def test_no_verdict_has_a_command_for_a_process_that_was_ended(tmp_path, monkeyp
     for number in (1, 2):
         (now,) = rundir.read(rundir.incident_verdict(number), Verdict).primary.remedies
         # Read later it is to be what `unhang why` says.
-        assert now == replace(remedy, says=f"Let it go on. Process {child.pid} has ended since.", says_zh=now.says_zh, command=None)
-        assert now.says_zh.startswith("让它继续。") and now.says_zh.endswith(f"进程 {child.pid} 此后已结束。")
+        assert now == replace(remedy, says=f"Let it go on. Process {child.pid} has ended since.", command=None)
+        assert zh(now.says).endswith(f"进程 {child.pid} 此后已结束。")
     assert last.primary.remedies == (now,)
 
 

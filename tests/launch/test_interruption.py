@@ -7,6 +7,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+from tests.chinese import zh
 
 from unhang.frames import Frame
 from unhang.launch import events, interruption
@@ -261,14 +262,14 @@ def test_who_is_waited_for():
     assert asked_to_end(signal.SIGTERM, 60.0).text.endswith("(another signal ends it at once)")
     note = still_there(signal.SIGTERM, ranks, "", after_s=5.0, left_s=55.0)
     assert "rank 7 (pid 17), 2 more ranks; to be ended by force in 55 s (another signal ends all at once)" in note.text
-    assert "另有 2 个 rank；55 秒后强制结束" in note.text_zh
+    assert "另有 2 个 rank；55 秒后强制结束" in zh(note.text)
     assert "after it: sh train.sh (pid 3); to be" in still_there(signal.SIGINT, [], "sh train.sh (pid 3)", after_s=5.0, left_s=25.0).text
 
 
 def test_that_a_launcher_may_end_its_ranks_sooner_is_said():
     note = asked_to_end(signal.SIGTERM, 60.0, launchers_s=30.0)
     assert note.text.endswith("end by itself; its launcher may end it after 30 s (another signal ends it at once)")
-    assert "自行结束；其启动器可能在 30 秒后就结束它（" in note.text_zh
+    assert "自行结束；其启动器可能在 30 秒后就结束它（" in zh(note.text)
     note = still_there(signal.SIGTERM, [], "x (pid 3)", after_s=5.0, left_s=55.0, launchers_s=25.0)
     assert note.text.endswith("to be ended by force in 55 s, by their launcher maybe in 25 s (another signal ends all at once)")
-    assert "55 秒后强制结束，启动器可能在 25 秒后就这样做（" in note.text_zh
+    assert "55 秒后强制结束，启动器可能在 25 秒后就这样做（" in zh(note.text)

@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from unhang import encoding
 from unhang.diagnosis.why import judge
 from unhang.launch.attempt import INTERRUPT_GRACE_S
 from unhang.launch.step_rate import STANDS_S
@@ -238,7 +238,7 @@ def test_a_timeout_later_leaves_the_rank_named_that_was_waited_for(launcher):
     kinds = [e["kind"] for e in run.happened("Opened")]
     assert (kinds[0], kinds[-1]) == ("straggler", "failure")
     final = json.loads((run.path / "verdict.json").read_text())
-    for primary in (run.primary, final["primary"], json.loads(msgspec.json.encode(judge(RunDir.open(run.path)).primary))):
+    for primary in (run.primary, final["primary"], json.loads(encoding.encode(judge(RunDir.open(run.path)).primary))):
         assert (primary["cause"], primary["standing"], primary["ranks"]) == ("process-stuck", "likely", [1])
         assert "led to collective-timeout" in primary["says"]
     assert "process-stuck" in run.err.splitlines()[-1] or "led to" in " ".join(run.err.split())

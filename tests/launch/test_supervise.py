@@ -58,6 +58,9 @@ def fell(ended: int, *, where: str | None = "train.py:9 in step", steps: int = 1
         ([failed(12), failed(6), failed(6)], True),
         ([failed(12), failed(12, cause="collective-mismatch")], False),
         ([failed(12), failed(12, ranks=(0,))], False),
+        # Of two ranks that raise at one line the launcher may have ended either before it could.
+        ([failed(12, where="train.py:9 in step"), failed(12, ranks=(0,), where="train.py:9 in step")], True),
+        ([failed(12, where="train.py:9 in step"), failed(12, ranks=(0,), where="train.py:8 in step")], False),
         ([failed(12), failed(12, exitcode=3)], False),
         # Ten steps a second: a heartbeat every quarter of a second may miss a few.
         ([failed(100, pace=10.0), failed(105, pace=10.0)], True),

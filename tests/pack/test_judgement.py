@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.chinese import zh
 
 from unhang.pack import verify
 from unhang.pack.manifest import Entry, Manifest, Python, Torch
@@ -48,7 +49,7 @@ TARGET = Target(machine="x86_64", glibc="2.35", free_bytes=2 * 10**9, free_inode
 def test_preflight(changed, dest, found):
     said = list(preflight(MANIFEST, dest, replace(TARGET, **changed), needs_bytes=MANIFEST.size_bytes))
     assert [(f.cause, f.severity) for f in said] == found
-    assert all(f.says_zh and f.leads_to_zh for f in said)
+    assert all(zh(f.says) and zh(f.leads_to) for f in said)
     assert not any("of the rank that failed" in r.says for f in said for r in f.remedies)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.chinese import zh
 
 from unhang.errors import UnhangError
 from unhang.launch import command
@@ -77,6 +78,8 @@ def test_what_works(only):
     assert set(states(found).values()) == {"passed"}
     assert (found.backend, found.python) == ("gloo", sys.executable)
     assert found.conclusion == "2 ranks over gloo work on this machine: everything that was tested gave the right numbers; no GPU was tested"
+    assert zh(found.conclusion) == "本机上 2 个 rank 通过 gloo 工作正常：所有测试的结果都正确；未测试 GPU"
+    assert {zh(r.says).partition("，")[2] for r in found.stages if r.stage == "import"} == {"CPU 版"}
     assert not any(r.logs for r in found.stages)
 
 

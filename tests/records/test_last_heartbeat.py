@@ -15,12 +15,12 @@ def one(rank, **fields):
 def test_a_rank_without_a_step_does_not_get_those_of_others():
     told = together([one(0, step=5), one(1), one(2, step=7), one(3)])
     assert [(s.ranks, s.least_step, s.step) for s in told] == [((0, 2), 5, 7), ((1, 3), None, None)]
-    assert words.told(told).en == "ranks 0 and 2 at t.py:3 in f (steps 5-7); ranks 1 and 3 at t.py:3 in f"
+    assert words.told(told) == "ranks 0 and 2 at t.py:3 in f (steps 5-7); ranks 1 and 3 at t.py:3 in f"
 
 
 def test_a_rank_whose_heartbeats_came_does_not_get_the_silence_of_others():
     told = together([one(0), one(1, silent_s=90.0), one(2, silent_s=None), one(3, silent_s=0.2)])
-    assert words.told(told).en == (
+    assert words.told(told) == (
         "ranks 0 and 3 at t.py:3 in f; rank 1 at t.py:3 in f (no heartbeat for 90 s by then); rank 2 at t.py:3 in f (no heartbeat came)"
     )
 

@@ -35,7 +35,7 @@ def test_what_is_the_users_own(file):
 def test_what_anybody_may_write_is_ignored(file):
     file.chmod(0o646)
     found = configuration.load(file.parent)
-    assert not found.settings and not found.path and f"chmod o-w {file}" in found.ignored.en and f"chmod o-w {file}" in found.ignored.zh
+    assert not found.settings and not found.path and f"chmod o-w {file}" in found.ignored and f"chmod o-w {file}" in found.ignored.of("zh")
     done = subprocess.run([*UNHANG, "run", "--dry-run", "true"], cwd=file.parent, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and f"chmod o-w {file}" in done.stderr and "NCCL_SHM_DISABLE" not in done.stdout
     subprocess.run(["chmod", "o-w", str(file)], check=True)
@@ -49,7 +49,7 @@ def test_what_another_user_left_is_passed_over_and_said(file, below, monkeypatch
     here = file.parent / below
     here.mkdir(parents=True, exist_ok=True)
     found = configuration.load(here)
-    assert not found.settings and not found.path and "chown" in found.ignored.en and str(file) in found.ignored.zh
+    assert not found.settings and not found.path and "chown" in found.ignored and str(file) in found.ignored.of("zh")
     done = subprocess.run([*UNHANG, "run", "--dry-run", "true"], cwd=here, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and str(file) in done.stderr and "NCCL_SHM_DISABLE" not in done.stdout
     monkeypatch.setenv("UNHANG_TRUST", f"/nowhere:{file}")

@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import sys
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.records.runs import Laid
 
+from unhang import encoding
 from unhang.errors import RunDirError
 from unhang.records.run_follower import Looker
 from unhang.records.run_snapshot import PHASES, STATES, RunSnapshot
@@ -245,7 +245,7 @@ def test_a_newer_version_is_shown_as_far_as_it_is_known(laid):
     laid.begin()
     laid.run(schema="unhang/run/2", colour="green")
     laid.tell("Teleported", ranks=[1])
-    now = json.loads(msgspec.json.encode(laid.now(laid.rank(0))))
+    now = json.loads(encoding.encode(laid.now(laid.rank(0))))
     laid.write("now.json", now | {"schema": "unhang/now/9", "mood": "fine"})
     picture = laid.look()
     assert states(picture) == {0: "running", 1: "starting"} and picture.events[-1].event == "Teleported"
@@ -333,7 +333,7 @@ def test_cut_and_garbled_files_are_looked_at_without_a_fault(tmp_path_factory, n
             picture = looker.look()
             assert picture.job.phase in PHASES and set(picture.counts) <= set(STATES)
             assert sum(picture.counts.values()) == len(picture.ranks)
-            msgspec.json.encode(picture)
+            encoding.encode(picture)
     file.write_bytes(whole)
     assert laid.look().notes == () and states(laid.look()) == {0: "waiting", 1: "failed"}
 
@@ -352,7 +352,7 @@ def test_fields_of_any_type_are_looked_at_without_a_fault(tmp_path_factory, data
     laid.write(name, whole | {data.draw(st.sampled_from(sorted(whole))): data.draw(_JSON)})
     picture = laid.look()
     assert picture.job.phase in PHASES
-    msgspec.json.encode(picture)
+    encoding.encode(picture)
 
 
 def look_without_permission(path):

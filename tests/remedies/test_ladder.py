@@ -1,9 +1,9 @@
 """The ladder on machines where one rung works and those below do not."""
 
 import pytest
+from tests.chinese import both, zh
 from tests.tables import for_each
 
-from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy, Steps, Verdict
 from unhang.remedies import ladder, ladder_steps, trial
 from unhang.settings.presets import PRESETS
@@ -83,7 +83,7 @@ def test_the_loopback_is_chosen_with_a_warning(world, bench):
     world.works, _ = MACHINES["interface"]
     found = climb(bench())
     assert found.chosen == {"interface": "lo"}
-    assert "reaches this host alone" in found.says and "只能到达本机" in found.says_zh
+    assert "reaches this host alone" in found.says and "只能到达本机" in zh(found.says)
     rungs = {r.id: r for r in found.rungs}
     assert "several hosts" in rungs["interface"].cost
     assert "changes nothing" in rungs["interface-auto"].skipped
@@ -119,7 +119,7 @@ def test_without_gpus_what_only_nccl_has_is_skipped_and_told(world, bench):
     found = climb(bench(bench.no_gpu, world_size=2))
     skipped = {r.id: r.skipped for r in found.rungs if r.trial is None}
     assert {"cumem-host-off", "shm-off", "p2p-off", "ib-off", "nvls-off", "conservative", "gloo"} <= set(skipped)
-    assert all(skipped.values()) and all(r.skipped_zh for r in found.rungs if r.trial is None)
+    assert all(skipped.values()) and all(zh(r.skipped) for r in found.rungs if r.trial is None)
     assert found.chosen == {"processes": 1}
 
 
@@ -163,7 +163,7 @@ def test_it_ends_when_its_time_is_over(world, bench, monkeypatch):
 def test_a_command_that_could_not_be_run_decides_only_its_own_rung(bench, world):
     def own(choice, size, left_s):
         if choice.get("shm") is False and "p2p" not in choice:
-            return Text("no time", "")
+            return both("no time", "")
         return Steps(exitcode=0 if choice.get("shm") is False and choice.get("p2p") is False else 1)
 
     found = climb(bench(own=own))
@@ -178,7 +178,7 @@ def test_what_could_not_be_decided_is_not_tried_again(bench, world):
 
     def own(choice, size, left_s):
         asked.append(dict(choice))
-        return Steps(exitcode=1) if not choice else Text("no time", "没有时间")
+        return Steps(exitcode=1) if not choice else both("no time", "没有时间")
 
     wrong = {"PATH": "/usr/bin", "NCCL_SOCKET_IFNAME": "nosuch0"}
     found = climb(bench(own=own, environ=wrong), verdict=Verdict(primary=Finding(cause="interface-selection", standing="established", says="")))
@@ -193,17 +193,17 @@ def test_a_command_that_no_setting_mends_ends_the_climb_at_once(bench, world):
 
     def own(choice, size, left_s):
         asked.append(dict(choice))
-        return trial.Wrong(why=Text("train.py does not know --max-stepz", "中文"))
+        return trial.Wrong(why=both("train.py does not know --max-stepz", "中文"))
 
     found = climb(bench(own=own))
     assert found.chosen is None and len(asked) == 1 and found.rungs[-1].trial.wrong_command
-    assert "no setting mends your command" in found.says and "--max-stepz" in found.says and "中文" in found.says_zh
+    assert "no setting mends your command" in found.says and "--max-stepz" in found.says and "中文" in zh(found.says)
 
 
 def test_a_command_that_fails_whatever_is_set_is_named(bench, world):
     found = climb(bench(own=lambda *_: Steps(exitcode=1, says="no module named nosuch")))
     assert found.chosen is None and "your command" in found.says and "no module named nosuch" in found.says
-    assert "no module named nosuch" in found.says_zh
+    assert "no module named nosuch" in zh(found.says)
     # One that the probes fail with says something of the machine.
     world.works = lambda environ, size, backend: backend == "gloo"
     assert "your command" not in climb(bench(own=lambda *_: Steps(exitcode=1, says="no module named nosuch"))).says
@@ -288,7 +288,7 @@ def test_what_had_too_little_time_has_not_failed(clock, bench):
     # 40 s are for rungs: 14, 14, and 12 of the 14 that the third one needs.
     assert outcomes == ["failed", "failed", "inconclusive"]
     assert "only 12 s were left" in found.rungs[2].trial.says and "60 s is over" in found.says
-    assert "nothing was seen to work here, and 1 of what was tried could not be decided" in found.says and "1 项未能得出结论" in found.says_zh
+    assert "nothing was seen to work here, and 1 of what was tried could not be decided" in found.says and "1 项未能得出结论" in zh(found.says)
     assert not any(s.state == "failed" for s in found.rungs[2].trial.stages)
 
 
@@ -297,7 +297,7 @@ def test_what_passed_once_and_had_no_time_to_pass_again_is_not_chosen(clock, ben
     slow = iter([2, 2, 8, 25, 25])
     clock.takes_s = lambda environ: next(slow)
     found = climb(bench(), limit_s=30)
-    assert found.chosen is None and "passed once, and the time of 30 s was over" in found.says and found.says_zh
+    assert found.chosen is None and "passed once, and the time of 30 s was over" in found.says and zh(found.says)
 
 
 @pytest.mark.parametrize(("limit_s", "chosen"), [(130, {"p2p": False}), (110, None)])
@@ -314,7 +314,7 @@ def test_the_time_that_was_over_is_told_with_what_works(clock, bench):
     clock.works = has(NCCL_SHM_DISABLE="1")
     clock.takes_s = lambda environ: 25
     found = climb(bench(), limit_s=115)
-    assert "shm" in found.chosen and "115 s was over" in found.says and "115" in found.says_zh
+    assert "shm" in found.chosen and "115 s was over" in found.says and "115" in zh(found.says)
 
 
 def test_who_is_to_choose_is_offered_several_but_never_fewer_processes(world, bench):

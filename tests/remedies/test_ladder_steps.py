@@ -44,7 +44,7 @@ def test_fewer_processes_end_with_one(bench):
     found = ladder_steps.rungs(verdict=None, installed=bench.installed(), backend="nccl", world_size=12)
     assert [r.adds["processes"] for r in found if "processes" in r.adds] == [6, 3, 1]
     assert [r.id for r in found][:5] == ["as-is", "cumem-host-off", "shm-off", "p2p-off", "ib-off"]
-    assert all(r.title.zh and r.cost.zh for r in found)
+    assert all(r.title.of("zh") and r.cost.of("zh") for r in found)
 
 
 def test_the_interface_is_the_one_on_the_way():

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.chinese import both
 
 from unhang.cli.doctor_fix import proposed
 from unhang.model import Finding, Outcome, StageResult, Steps, Trial, Tried, Verdict
@@ -8,13 +9,11 @@ from unhang.report import ladder_report
 
 
 def trial(choice, outcome="passed", **more):
-    return Trial(choice=choice, outcome=outcome, world_size=2, backend="gloo", **{"says": "it was | seen", "says_zh": "已见", **more})
+    return Trial(choice=choice, outcome=outcome, world_size=2, backend="gloo", **{"says": both("it was | seen", "已见"), **more})
 
 
 def tried(id, made=None, skipped=""):
-    return Tried(
-        id=id, title=f"way {id}", title_zh=f"方案 {id}", cost="some", cost_zh="一些", trial=made, skipped=skipped, skipped_zh=skipped and "无 NCCL"
-    )
+    return Tried(id=id, title=both(f"way {id}", f"方案 {id}"), cost=both("some", "一些"), trial=made, skipped=both(skipped, skipped and "无 NCCL"))
 
 
 STAGES = (
@@ -32,8 +31,7 @@ OUTCOME = Outcome(
     ),
     dropping=(trial({"interface": "lo"}, busbw_gbps=2.0, transports=("Gloo/TCP",), interfaces=("lo (127.0.0.1)",)),),
     confirmed=True,
-    says="interface=lo is the smallest",
-    says_zh="interface=lo 是最小改动",
+    says=both("interface=lo is the smallest", "interface=lo 是最小改动"),
     why="gloo-connect",
     environment={"GLOO_SOCKET_IFNAME": "lo"},
     seconds=31.4,

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from rich.console import Console
+from tests.chinese import both
 
 from unhang.diagnosis.proven_in_logs import RECORDS
 from unhang.launch import events
@@ -276,7 +277,7 @@ def test_what_is_tried_fits_a_terminal_of_80_columns():
         (events.Restarting(attempt=1, of=3), "重新启动（第 1 次，共 3 次）"),
         (events.Note(text="port 29500 is still taken; waiting for it"), "端口 29500 仍被占用；正在等待"),
         (
-            events.RungTried(rung="x", title="no shm", title_zh="不用共享内存", outcome="failed", says="it fails", says_zh="它失败了"),
+            events.RungTried(rung="x", title=both("no shm", "不用共享内存"), outcome="failed", says=both("it fails", "它失败了")),
             "  不用共享内存：失败：它失败了",
         ),
         (events.Asking(ways=2, within_s=75), "最多等待回答 1:15；没有回答则按原样重新启动"),
@@ -287,10 +288,10 @@ def test_what_is_tried_fits_a_terminal_of_80_columns():
             "shm-exhausted：更改设置也许能解决；正在本机用 2 个 rank 测试，最多 5:00，其中 1:15 留给您回答",
         ),
         (
-            events.FellBack(choice={"shm": False}, environment={"NCCL_SHM_DISABLE": "1"}, arguments=(), says="it works", says_zh="它可行"),
+            events.FellBack(choice={"shm": False}, environment={"NCCL_SHM_DISABLE": "1"}, arguments=(), says=both("it works", "它可行")),
             "它可行；从现在起使用 NCCL_SHM_DISABLE=1",
         ),
-        (events.Note(text="of one run only", text_zh="只属于这次运行"), "只属于这次运行"),
+        (events.Note(text=both("of one run only", "只属于这次运行")), "只属于这次运行"),
         (
             events.GaveUp(why="the same failure again, each time before the first optimizer step: starting again would not help"),
             "不再重新启动：每次都在优化器的第一步之前出现同样的失败，再次启动也没有用",

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from tests.chinese import zh
 from tests.tables import for_each
 
 from unhang.diagnosis.doctor import examine
@@ -36,7 +37,7 @@ def test_an_examination_fits_and_its_commands_are_whole(machine, monkeypatch, wi
     others = [row for row in rows if row.strip().removeprefix("$ ") not in commands]
     assert all(cell_len(row) <= width for row in others)
     # No column of a word or two beside the titles.
-    titles = {s.title_zh if lang == "zh" else s.title for s in snapshot.subjects().values()}
+    titles = {zh(s.title) if lang == "zh" else s.title for s in snapshot.subjects().values()}
     assert {row[2:].partition("  ")[0].strip() for row in rows} >= titles
     assert not any(row.startswith(" " * (width // 2 + 1)) for row in others)
 

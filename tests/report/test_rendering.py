@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.chinese import both, zh
 from tests.tables import for_each
 
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
-from unhang.i18n import sentences
+from unhang.i18n import msg, sentences
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.report import cause_page, html, language, markdown, screen, terminal
@@ -59,13 +60,13 @@ def test_the_first_screen_is_one_screen(width, lang):
 
 
 def test_evidence_is_told_in_the_language_and_quoted_as_it_stands():
-    ours = Evidence(source="incident.json", text="rank 0 waits in all_reduce", text_zh="rank 0 在 all_reduce 中等待")
+    ours = Evidence(source="incident.json", text=both("rank 0 waits in all_reduce", "rank 0 在 all_reduce 中等待"))
     quoted = Evidence(source="rank0.err", text="RuntimeError: it is over", line=3)
-    verdict = Verdict(primary=Finding(cause="process-stuck", standing="likely", says="stuck", says_zh="卡住", evidence=(ours, quoted)))
+    verdict = Verdict(primary=Finding(cause="process-stuck", standing="likely", says=both("stuck", "卡住"), evidence=(ours, quoted)))
     for rendered in (shown, markdown.render, html.render):
         english, chinese = rendered(verdict, lang="en"), rendered(verdict, lang="zh")
-        assert ours.text in english and ours.text_zh not in english
-        assert ours.text_zh in chinese and ours.text not in chinese and quoted.text in chinese
+        assert ours.text in english and zh(ours.text) not in english
+        assert zh(ours.text) in chinese and ours.text not in chinese and quoted.text in chinese
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -127,7 +128,7 @@ def test_a_host_is_told_without_its_ranks():
 
 def test_labels_and_titles_are_translated():
     text = shown(FULL, lang="zh")
-    assert "已确定" in text and "证据" in text and catalogue.get("process-stuck").title_zh in text
+    assert "已确定" in text and "证据" in text and zh(catalogue.get("process-stuck").title) in text
 
 
 def test_nothing_wrong():
@@ -275,8 +276,8 @@ def test_without_colours_there_is_no_escape_at_all(monkeypatch, capsys, value):
 @pytest.mark.parametrize(
     ("said", "in_chinese"),
     [
-        ("train.py:61 in load (last seen 20 s before its end)", "train.py:61 in load（结束前 20 s 最后见于此处）"),
-        ("train.py:61 in load (last seen)", "train.py:61 in load（最后见于此处）"),
+        (msg("{at} (last seen {s} before its end)", at="train.py:61 in load", s="20 s"), "train.py:61 in load（结束前 20 s 最后见于此处）"),
+        (msg("{at} (last seen)", at="train.py:61 in load"), "train.py:61 in load（最后见于此处）"),
         ("train.py:61 in load", "train.py:61 in load"),
         (None, ""),
     ],

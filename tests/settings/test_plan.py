@@ -99,7 +99,7 @@ def test_names_of_presets():
 def test_presets_of_the_users_build_on_others():
     over = Configuration(path="/f", presets={"basic": Own(name="basic", title="mine", base="basic", settings={"batch": 8})})
     found = planning.preset("basic", HERE, over)
-    assert found.settings["batch"] == 8 and found.settings["loader-workers"] == 1 and found.title.en == "mine" and "batch" not in found.why
+    assert found.settings["batch"] == 8 and found.settings["loader-workers"] == 1 and found.title == "mine" and "batch" not in found.why
     circle = {n: Own(name=n, title="", base=b, settings={}) for n, b in (("a", "b"), ("b", "a"))}
     with pytest.raises(UnhangError, match="builds on itself"):
         planning.preset("a", HERE, Configuration(path="/f", presets=circle))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.chinese import zh
 from tests.tables import for_each
 
 from unhang.errors import UnhangError
@@ -22,7 +23,7 @@ def env(installed=GPUS, launcher="torchrun", **choice):
 
 def why(installed, launcher="torchrun", **choice):
     (refused,) = applied({k.replace("_", "-"): v for k, v in choice.items()}, installed, launcher=launcher).refused
-    assert refused.why and refused.why_zh
+    assert refused.why and zh(refused.why)
     return refused.why
 
 

@@ -28,7 +28,7 @@ def look(settings, place=None, scan=nothing, options=()):
 
 
 def said(judged, severity=None):
-    return " | ".join(r.says.en for r in judged.remarks if severity in (None, r.severity))
+    return " | ".join(r.says for r in judged.remarks if severity in (None, r.severity))
 
 
 # What is set, who reads it, the severities in their order, and words that must be said.
@@ -65,7 +65,7 @@ def test_settings_of_the_source_documents(name, value, state, reader, severity, 
     assert judged.state == state
     assert (reader in {r.library for r in judged.readers if r.answer == "reads"}) if reader else not judged.readers
     assert words in said(judged, severity)
-    assert all(r.says.zh and r.says.zh != r.says.en for r in judged.remarks)
+    assert all(r.says.of("zh") and r.says.of("zh") != r.says for r in judged.remarks)
 
 
 def test_plain_debugging_is_no_fault():
@@ -407,7 +407,7 @@ HOST = Place(
     ],
 )  # fmt: skip
 def test_several_together(settings, name, words):
-    found = [r.says.en for r in look(settings, HOST)[name].remarks if r.kind in ("contradiction", "host")]
+    found = [r.says for r in look(settings, HOST)[name].remarks if r.kind in ("contradiction", "host")]
     assert (any(words in f for f in found)) if words else not found
 
 
@@ -430,7 +430,7 @@ def test_what_another_host_may_have_is_a_note(settings):
 def test_adapters_are_told_by_what_the_host_has(place, severities):
     remarks = look({"NCCL_IB_HCA": "mlx5_9"}, place)["NCCL_IB_HCA"].remarks
     assert [r.severity for r in remarks] == severities
-    assert not remarks or ("no RDMA adapter, and so no mlx5_9" if place.adapters == () else "one prefix") in remarks[0].says.en
+    assert not remarks or ("no RDMA adapter, and so no mlx5_9" if place.adapters == () else "one prefix") in remarks[0].says
 
 
 def test_without_adapters_nothing_is_lost_without_infiniband():

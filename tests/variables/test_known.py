@@ -28,11 +28,11 @@ def test_each_name_has_one_entry():
 
 @for_each("variable", ALL, ids=lambda v: v.name)
 def test_entry(variable):
-    assert variable.what.en and re.search("[\u4e00-\u9fff]|^torchrun|RDMA|SHARP", variable.what.zh)
+    assert variable.what and re.search("[\u4e00-\u9fff]|^torchrun|RDMA|SHARP", variable.what.of("zh"))
     assert variables.touches(variable.name)
     for trap in variable.traps:
         re.compile(trap.when)
-        assert trap.says.en and re.search("[\u4e00-\u9fff]", trap.says.zh)
+        assert trap.says and re.search("[\u4e00-\u9fff]", trap.says.of("zh"))
     assert not variable.now or (variable.now in entries() and variable.now_since)
     assert variable.owner != "nobody" or variable.instead
 

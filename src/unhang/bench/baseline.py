@@ -21,6 +21,7 @@ from unhang.facts import gpu, snapshot
 from unhang.facts.host import Host
 from unhang.facts.speed import Check
 from unhang.facts.units import size
+from unhang.i18n import msg
 from unhang.remedies import job_fingerprint
 from unhang.settings.installed import installed
 
@@ -93,12 +94,11 @@ class Store:
             if key == _key(here):
                 return msgspec.json.decode(data, type=Baseline)
         if not rows:
-            raise UnhangError(f"no baseline is in {self.path}", says_zh=f"{self.path} 中没有基线", hint="unhang bench record")
+            raise UnhangError(msg("no baseline is in {path}", path=self.path), hint="unhang bench record")
         newest = msgspec.json.decode(rows[0][1], type=Baseline)
         differs = ", ".join(f"{k} was {newest.machine.get(k)}, is {v}" for k, v in here.items() if newest.machine.get(k) != v)
         raise UnhangError(
-            f"the baseline is of another machine, or this one has changed: {differs}",
-            says_zh=f"基线属于另一台机器，或者本机已改变：{differs}",
+            msg("the baseline is of another machine, or this one has changed: {differs}", differs=differs),
             hint="unhang bench record",
         )
 
@@ -118,7 +118,7 @@ class Store:
                 db.executescript(_TABLES)
                 yield db
         except (sqlite3.Error, OSError, msgspec.MsgspecError) as e:
-            raise RecordError(f"cannot use {self.path}: {e}", says_zh=f"无法使用 {self.path}：{e}") from e
+            raise RecordError(msg("cannot use {path}: {e}", path=self.path, e=e)) from e
 
 
 def now() -> str:

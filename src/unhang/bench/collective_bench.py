@@ -18,6 +18,7 @@ import msgspec
 from unhang.attach import protocol
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.facts.units import parse_size
+from unhang.i18n import msg
 from unhang.launch import terminate
 from unhang.probes import live
 
@@ -102,9 +103,9 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 def launcher(words: tuple[str, ...], *, ranks: int | None, python: str) -> tuple[str, ...]:
     """What starts the ranks: as typed, else torchrun with `ranks` of them. Raises UnhangError."""
     if words and ranks is not None:
-        raise UnhangError("-n and a launcher: choose one", says_zh="-n 与启动器只能选一个")
+        raise UnhangError(msg("-n and a launcher: choose one"))
     if words and shutil.which(words[0]) is None:
-        raise CommandNotFound(f"there is no command {words[0]}", says_zh=f"没有命令 {words[0]}")
+        raise CommandNotFound(msg("there is no command {words}", words=words[0]))
     if words:
         return words
     count = ranks or max(2, live.gpus_of(python, os.environ))

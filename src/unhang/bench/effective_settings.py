@@ -177,7 +177,7 @@ def _why_equal(one: Arm, other: Arm, runs: Mapping[str, Run]) -> EqualArms | Non
     else:
         return None
     text = msg("arms {a} and {b} do not differ in anything effective: ", a=one.name, b=other.name) + says
-    return EqualArms(text.en, says_zh=text.zh, cause=cause, hint=hint)
+    return EqualArms(text, cause=cause, hint=hint)
 
 
 def _may_use_nccl(run: Run) -> bool:

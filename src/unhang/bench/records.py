@@ -24,6 +24,7 @@ from unhang.bench.step_breakdown import RankMeasures
 from unhang.bench.step_times import Steps
 from unhang.diagnosis.redact import redact
 from unhang.errors import RecordError, RunDirError
+from unhang.i18n import msg
 from unhang.launch.supervise import run_path
 from unhang.model import Verdict
 from unhang.records.rundir import RunDir, new_directory
@@ -33,7 +34,7 @@ from unhang.records.rundir import RunDir, new_directory
 class Asked:
     """What a comparison was started with, as typed. `hides`: the command held a credential, which is not written down.
 
-    `ready_made` is the name of a ready-made comparison; `left_out` says of each one that priorities do not compare why, in English and Chinese.
+    `ready_made` is the name of a ready-made comparison; `left_out` says of each one that priorities do not compare why.
     """
 
     schema: str = "unhang/bench/1"
@@ -51,7 +52,7 @@ class Asked:
     steps: int
     verb: Literal["compare", "priorities"] = "compare"
     ready_made: str | None = None
-    left_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +118,12 @@ class BenchDir:
         """Raises RunDirError where it is none, is damaged, or somebody else may have said there what is started."""
         if not (path / "bench.json").is_file():
             raise RunDirError(
-                f"{path} is not a directory of unhang bench: it has no bench.json",
-                says_zh=f"{path} 不是 unhang bench 的目录：其中没有 bench.json",
+                msg("{path} is not a directory of unhang bench: it has no bench.json", path=path),
                 cause="unhang bench compare makes them as runs/bench-<name>-<time>/",
             )
         for one in (path, path / "bench.json"):
             if (wrong := fsio.check_owner(one)) is not None:
-                raise RunDirError(wrong.en, says_zh=wrong.zh)
+                raise RunDirError(wrong)
         return cls(path.absolute(), RunDir(path).read(path / "bench.json", Asked))
 
     def lock(self) -> None:

@@ -23,6 +23,7 @@ from unhang.bench.records import BenchDir, Failure, Run, last_words
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, RunDirError, UnhangError
 from unhang.facts.host import Host
 from unhang.fsio import as_argument
+from unhang.i18n import msg
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
 from unhang.launch.command import Command
@@ -259,8 +260,7 @@ def measure_peak(command: Command, rundir: RunDir, *, steps: int, tell: Callable
         raise SystemExit(outcome.exitcode)
     if outcome.exitcode or not any(one.host_bytes for one in ranks):
         raise UnhangError(
-            "the training failed before its memory could be measured" if outcome.exitcode else "no optimizer step was seen",
-            says_zh="训练在测得内存之前失败" if outcome.exitcode else "没有观察到优化器更新",
+            msg("the training failed before its memory could be measured") if outcome.exitcode else msg("no optimizer step was seen"),
             hint=f"unhang why {as_argument(rundir.path)}",
         )
     return ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import errno
 import importlib
 import io
@@ -198,8 +199,8 @@ def _is_of_output(error: OSError) -> bool:
 
 
 _interrupts: list[int] = []
-# Time for `unhang why` to clean up; the next process removes the temporary directories that it leaves.
-_WAY_OUT_S = 2.0
+# Time to clean up; the next process removes the temporary directories that are left. Other verbs end trainings.
+_WAY_OUT_S = {"why": 2.0, "doctor": 10.0}
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
@@ -207,10 +208,10 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
     say_nothing_was_started()
     # Once is enough: another one would end what is on its way out already, in the middle of that.
     answer_interrupts(signal.SIG_IGN)
-    if sys.argv[1:2] == ["why"]:
+    if limit_s := _WAY_OUT_S.get("".join(sys.argv[1:2])):
         # A callback may swallow what is raised here, and cleanup may block. At worst a temporary file of --report or --bundle is left.
         signal.signal(signal.SIGALRM, lambda alarm, frame: _exit_now(number))
-        signal.setitimer(signal.ITIMER_REAL, _WAY_OUT_S)
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
     sys.exit(interrupted_by(number))
 
 
@@ -218,6 +219,11 @@ def _exit_now(number: int) -> None:
     if os.isatty(2):
         # rich hides the cursor.
         os.write(2, b"\x1b[?25h")
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            child.kill()
     os._exit(interrupted_by(number))
 
 
@@ -225,13 +231,12 @@ def _complain(error: UnhangError) -> None:
     from unhang.report import language
 
     labels = language.LABELS[language.spoken()]
-    says_zh = error.says_zh if language.spoken() == "zh" else None
-    _say(f"unhang: {json_errors.shown(says_zh or language.refusal(str(error)))}", red=True)
+    _say(f"unhang: {json_errors.shown(language.refusal(error.message))}", red=True)
     if error.cause:
         _say(f"{labels['usual_cause']}: {json_errors.shown(language.refusal(error.cause))}")
     if error.hint:
         _say(f"{labels['try']}: {json_errors.shown(language.refusal(error.hint))}")
-    json_errors.tell(str(error), exitcode=EXIT_USER, error_zh=error.says_zh, cause=error.cause, hint=error.hint)
+    json_errors.tell(error.message, exitcode=EXIT_USER, cause=error.cause, hint=error.hint)
 
 
 def write_bug_report(error: BaseException) -> Path | None:

@@ -18,6 +18,7 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, UnhangError
 from unhang.facts.speed import FILE
 from unhang.facts.units import size
+from unhang.i18n import msg
 from unhang.probes import live
 from unhang.report import language, screen
 from unhang.report.collective_bench import INTERRUPTED, Report, check_table
@@ -39,8 +40,7 @@ def record(options: SimpleNamespace) -> None:
     store, asked, seconds = _store(), _asked(options), dict[str, list[float]]()
     if redact_command(asked.launcher) != asked.launcher:
         raise UnhangError(
-            "the launcher's command holds a credential, and a baseline keeps the command",
-            says_zh="启动命令中含有凭据，而基线会保存该命令",
+            msg("the launcher's command holds a credential, and a baseline keeps the command"),
             hint="export it, and leave it out of the command",
         )
     machine = baseline.machine(asked.python)
@@ -52,7 +52,7 @@ def record(options: SimpleNamespace) -> None:
             break
         baseline.add(seconds, rows)
     if not seconds:
-        raise UnhangError("nothing was measured: this backend has none of these operations", says_zh="没有测得任何数据：该后端不支持这些操作")
+        raise UnhangError(msg("nothing was measured: this backend has none of these operations"))
     kept = baseline.Baseline(recorded=baseline.now(), machine=machine, asked=asked, seconds={key: tuple(values) for key, values in seconds.items()})
     store.keep(kept)
     document = {"schema": "unhang/bench-baseline/1", "file": str(store.path), **msgspec.to_builtins(kept)}
@@ -95,7 +95,7 @@ def _asked(options: SimpleNamespace) -> Asked:
         raise typer.BadParameter(f"{backend}: it is nccl or gloo", param_hint="--backend")
     # Another launcher's ranks may use another Python, which is not known here.
     if backend == "nccl" and not words and (found_here := installed(chosen)).torch and found_here.nccl is None:
-        raise UnhangError("--backend nccl: this torch is built without NCCL", says_zh="--backend nccl：这个 torch 不含 NCCL", hint="--backend gloo")
+        raise UnhangError(msg("--backend nccl: this torch is built without NCCL"), hint="--backend gloo")
     if unknown := [op for op in named if op not in (*OPS, *LOCAL)]:
         raise typer.BadParameter(f"{unknown[0]}: it is one of {', '.join((*OPS, *LOCAL))}", param_hint="--ops")
     try:
@@ -136,5 +136,5 @@ def _sound(asked: Asked, prefix: str, *, as_json: bool) -> tuple[Row, ...]:
 
 def _store() -> baseline.Store:
     if (folder := caches.folder()) is None:
-        raise UnhangError("no cache can be used: HOME is not set, or the cache is ignored", says_zh="没有可用的缓存：未设置 HOME，或缓存已被忽略")
+        raise UnhangError(msg("no cache can be used: HOME is not set, or the cache is ignored"))
     return baseline.Store(folder / FILE)

@@ -29,7 +29,7 @@ from unhang.cli import settings as of_settings
 from unhang.cli.bench import need_scipy
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import RunDirError, UnhangError
-from unhang.i18n import msg
+from unhang.i18n import joined, msg, same
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.report import bench, language, screen, settings
@@ -146,10 +146,9 @@ def _with_ready_made(command: Command, asked: Asked, names: Iterable[str] = READ
         try:
             arms += _apply(command, name, ready_made.arms(name, here, batch=batch)[1:], arms)
         except UnhangError as e:
-            left_out[name] = (str(e), e.says_zh or language.refusal(str(e), "zh"))
+            left_out[name] = e.message
     if len(arms) == 1:
-        en, zh = ("; ".join(whys) for whys in zip(*left_out.values(), strict=True))
-        raise UnhangError(f"none of the ready-made comparisons applies here: {en}", says_zh=f"现成的比较在此都不适用：{zh}")
+        raise UnhangError(msg("none of the ready-made comparisons applies here: {why}", why=joined(left_out.values())))
     return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)), left_out=left_out)
 
 
@@ -162,8 +161,8 @@ def _apply(command: Command, name: str, texts: Sequence[str], others: Sequence[A
         try:
             arm = _of_settings(command, name, text, reports=False)
         except UnhangError as e:
-            says_zh = e.says_zh and f"{name}：{e.says_zh.removeprefix(f'--{name} ')}"
-            raise UnhangError(f"{name}: {str(e).removeprefix(f'--{name} ')}", says_zh=says_zh, cause=e.cause, hint=e.hint) from e
+            why = same(e.message).edited(f"^--{name} ", "")
+            raise UnhangError(msg("{name}: {why}", name=name, why=why), cause=e.cause, hint=e.hint) from e
         if all((arm.settings, arm.command.argv) != (other.settings, other.command.argv) for other in (*others, *found)):
             found.append(arm)
     if len(found) < (1 if others else 2):

@@ -84,20 +84,17 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
             screen.echo(said + hint, stderr=True)
             continue
         for p in one.problems:
-            mark = ("提示：" if lang == "zh" else "note: ") if p.note else ""
+            mark = msg("note: ").of(lang) if p.note else ""
             screen.echo(one_line(f"{one.name}:{p.line}: {mark}{p.says.of(lang)}"))
             # What is said of a variable ends in it.
             if (instead := p.instead.of(lang)) and not p.says.of(lang).endswith(instead):
-                screen.echo(one_line(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}"))
+                screen.echo(one_line(f"    {msg('instead').of(lang)}: {instead}"))
         if one.code == EXIT_OK:
             screen.echo(f"{one_line(one.name)}: {one.form}: {_CLEAN[one.starts_nothing].of(lang)}")
 
 
 def as_json(one: Checked) -> dict[str, object]:
-    listed = [
-        {"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh, "note": p.note}
-        for p in one.problems
-    ]
+    listed = [{"line": p.line, "says": p.says, "instead": p.instead, "note": p.note} for p in one.problems]
     more = {"starts_nothing": True} if one.starts_nothing else {}
     refused = {} if one.refused is None else {"error": str(one.refused), "try": one.refused.hint}
     return {"file": one.name, "form": one.form, "problems": listed, **more, **refused}

@@ -15,7 +15,7 @@ from unhang import fsio
 from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor, duration
 from unhang.cli.stderr import say
-from unhang.i18n import msg
+from unhang.i18n import in_language, msg
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def doctor(
     if show_list:
         from unhang.facts.snapshot import subjects
 
-        titles = {s.id: s.title_zh if chosen == "zh" else s.title for s in subjects().values()}
+        titles = {s.id: in_language(s.title, chosen) for s in subjects().values()}
         if as_json:
             json_errors.print_json([{"id": id, "title": title} for id, title in titles.items()])
         else:
@@ -196,12 +196,12 @@ def doctor(
         if wanted := doctor_fix.proposed(found_here):
             written, _ = doctor_fix.write(wanted, repair, yes=yes, quiet=as_json, lang=chosen)
     if as_json:
-        import msgspec
+        from unhang import encoding
 
         found = (
-            msgspec.to_builtins(examination)
+            encoding.plain(examination)
             | ({} if not written else {"written": written})
-            | ({} if repair is None else {"repair": msgspec.to_builtins(repair)})
+            | ({} if repair is None else {"repair": encoding.plain(repair)})
         )
         json_errors.print_json(found)
     raise typer.Exit(_exit_code(examination, fail_on))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause
 
 EXPLAIN_SCHEMA = "unhang/explain/1"
-_TOLD = ("id", "role", "title", "title_zh", "what", "why", "explain", "remedies", "leads_to", "mistaken_for", "sources")
+_TOLD = ("id", "role", "title", "what", "why", "explain", "remedies", "leads_to", "mistaken_for", "sources")
 
 
 def register(app: typer.Typer) -> None:
@@ -112,5 +112,5 @@ def _draft(lines: list[str]) -> int:
 
 
 def _described(cause: Cause) -> dict[str, Any]:
-    signatures = [{"needle": s.needle, "says": s.says or None, "says_zh": s.says_zh or None} for s in cause.signatures]
+    signatures = [{"needle": s.needle, "says": s.says or None} for s in cause.signatures]
     return {**{field: getattr(cause, field) for field in _TOLD}, "signatures": signatures}

@@ -11,6 +11,7 @@ import typer
 from unhang import fsio
 from unhang.cli.json_errors import print_json
 from unhang.cli.options import Lang, NoColor
+from unhang.i18n import in_language, msg
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -113,10 +114,10 @@ def export(
     if output is not None:
         write(output, found, force)
     for one in found.refused:
-        what = "未写入" if chosen == "zh" else "not carried"
-        screen.echo(f"unhang: {what}: {one.key}={typed(one.value)}: {one.why_zh if chosen == 'zh' else one.why}", stderr=True)
+        what = msg("not carried").of(chosen)
+        screen.echo(f"unhang: {what}: {one.key}={typed(one.value)}: {in_language(one.why, chosen)}", stderr=True)
     if as_json:
-        refused = [{"key": r.key, "value": r.value, "why": r.why, "why_zh": r.why_zh} for r in found.refused]
+        refused = [{"key": r.key, "value": r.value, "why": r.why} for r in found.refused]
         print_json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
     elif output is None:
         screen.echo(found.text, end="")
@@ -179,8 +180,7 @@ def _export(
     if wrong := [r for r in found.refused if r.key in ours]:
         first = wrong[0]
         raise UnhangError(
-            f"{ours[first.key]} {first.key}: {first.why}",
-            says_zh=f"{ours[first.key]} {first.key}：{first.why_zh or first.why}",
+            msg("{ours} {key}: {why}", ours=ours[first.key], key=first.key, why=first.why),
             hint="unhang presets --settings lists every setting",
         )
     return found
@@ -256,12 +256,14 @@ def write(output: Path, found: Exported, force: bool) -> None:
     from unhang.errors import UnhangError
 
     if not output.parent.is_dir():
-        said = f"{output.parent} is no directory" if output.parent.exists() else f"there is no directory {output.parent}"
-        raise UnhangError(said, says_zh=f"目录 {output.parent} 不存在", hint=f"mkdir -p {fsio.as_argument(output.parent)}")
+        said = (
+            msg("{path} is no directory", path=output.parent) if output.parent.exists() else msg("there is no directory {path}", path=output.parent)
+        )
+        raise UnhangError(said, hint=f"mkdir -p {fsio.as_argument(output.parent)}")
     texts = {output: found.text, **{output.with_name(output.name + behind): text for behind, text in found.companions.items()}}
     for path in texts:
         if path.is_dir():
-            raise UnhangError(f"{path} is a directory", says_zh=f"{path} 是目录", hint=f"-o {fsio.as_argument(path / 'FILE')}")
+            raise UnhangError(msg("{path} is a directory", path=path), hint=f"-o {fsio.as_argument(path / 'FILE')}")
         if not force and (path.exists() or path.is_symlink()):
             raise UnhangError(f"{path} is there already", hint="--force overwrites it")
     for path, text in texts.items():

@@ -19,6 +19,7 @@ from unhang.cli import own_steps as of_own_steps
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
+from unhang.i18n import same
 from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.launch import command as commands
 from unhang.launch import events
@@ -206,8 +207,9 @@ class Fallback:
                     self.outcome,
                     chosen=None,
                     confirmed=False,
-                    says=f"{_named(self.outcome)} passed its trials, and the training failed with it before its first step: taken back",
-                    says_zh=f"{_named(self.outcome)} 通过了测试，但训练在第一步之前仍然失败：已撤回",
+                    says=msg(
+                        "{outcome} passed its trials, and the training failed with it before its first step: taken back", outcome=_named(self.outcome)
+                    ),
                 )
                 self._write(self.outcome)
                 return Changed(environ=self._environ, command=self._command)
@@ -269,16 +271,16 @@ class Fallback:
             self._note(self._interrupted(self.outcome))
             return None
         if not self.outcome.chosen:
-            says = Text(self.outcome.says, self.outcome.says_zh or self.outcome.says)
+            says = same(self.outcome.says)
             self._note(says + msg("; nothing is changed"))
             return None
         self._unproven = True
         # Now, while nothing is watched: it looks at the machine.
         self._keyed()
-        return self._changed(self.outcome, Text(self.outcome.says, self.outcome.says_zh))
+        return self._changed(self.outcome, same(self.outcome.says))
 
     def _note(self, said: Text) -> None:
-        self._tell(events.Note(text=said.en, text_zh=said.zh))
+        self._tell(events.Note(text=said))
 
     def _interrupted(self, outcome: Outcome) -> Text:
         """What a Ctrl-C leaves behind: an hour later nobody knows what had passed by then."""
@@ -328,14 +330,12 @@ class Fallback:
                     chosen=choice,
                     environment=dict(done.env),
                     arguments=(*(word for option in done.options for word in option), *done.arguments),
-                    says=f"{said} was chosen; it passed twice",
-                    says_zh=f"选择了 {said}，已通过两次",
+                    says=msg("{said} was chosen; it passed twice", said=said),
                 )
-        says, says_zh = "none of the ways was chosen", "没有选择任何方案"
+        says = msg("none of the ways was chosen")
         if number is None:
-            says = f"none of the ways was chosen before the time of {self._limit_s:g} s was over"
-            says_zh = f"在 {self._limit_s:g} 秒用完之前没有选择任何方案"
-        return replace(outcome, chosen=None, confirmed=False, says=says, says_zh=says_zh)
+            says = msg("none of the ways was chosen before the time of {limit_s:g} s was over", limit_s=self._limit_s)
+        return replace(outcome, chosen=None, confirmed=False, says=says)
 
     def _number(self, most: int, lang: language.Language, cancelled: Callable[[], bool], until: float) -> int | None:
         """0 where nobody can answer any more, None where nobody has until then: Ctrl-C has to be heard while we wait."""
@@ -432,9 +432,8 @@ class Fallback:
                 choice=outcome.chosen,
                 environment=dict(done.env),
                 arguments=(*options, *done.arguments),
-                says=says.en,
+                says=says,
                 remembered=outcome.remembered,
-                says_zh=says.zh,
             )
         )
         command = commands.with_settings(self._command, options=done.options, arguments=done.arguments, environ=self._environ)
@@ -454,7 +453,7 @@ class Fallback:
     def _progress(self, told: ladder.Told) -> None:
         if told.tried is not None:
             tried = told.tried
-            self._tell(_event(tried.id, Text(tried.title, tried.title_zh), tried.trial, Text(tried.skipped, tried.skipped_zh)))
+            self._tell(_event(tried.id, same(tried.title), tried.trial, same(tried.skipped)))
         elif told.dropping is not None:
             said = ladder.named(told.dropping.choice)
             title = msg("{said}, once more", said=said) if told.again else msg("{said} alone", said=said)
@@ -471,14 +470,12 @@ class Fallback:
 
 def _event(rung: str, title: Text, tried: Trial | None, skipped: Text = NOTHING) -> events.RungTried:
     if tried is None:
-        return events.RungTried(rung=rung, title=title.en, title_zh=title.zh, outcome="skipped", says=skipped.en, says_zh=skipped.zh)
+        return events.RungTried(rung=rung, title=title, outcome="skipped", says=skipped)
     return events.RungTried(
         rung=rung,
-        title=title.en,
-        title_zh=title.zh,
+        title=title,
         outcome=tried.outcome,
         says=tried.says,
-        says_zh=tried.says_zh,
         busbw_gbps=tried.busbw_gbps,
         seconds=tried.seconds,
     )

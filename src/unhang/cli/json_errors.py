@@ -11,6 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
+from unhang.i18n import msg
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -47,27 +49,27 @@ def print_json(document: object) -> None:
     screen.echo(msgspec.json.format(encoding.encode(document), indent=2).decode())
 
 
-def tell(error: str, *, exitcode: int, error_zh: str | None = None, cause: str | None = None, hint: str | None = None, misread: bool = False) -> None:
+def tell(error: str, *, exitcode: int, cause: str | None = None, hint: str | None = None, misread: bool = False) -> None:
     """Print it, where --json is a word of the command's own, and nothing was answered yet.
 
     `misread`: its words were not understood, so nobody knows where those end. Never raises: it is called on the way out.
     """
     try:
         if not _answered and _is_asked_for(sys.argv[1:], misread=misread):
-            _print(error, exitcode=exitcode, error_zh=error_zh, cause=cause, hint=hint)
+            _print(error, exitcode=exitcode, cause=cause, hint=hint)
     except Exception:
         # Where a verb cannot be imported it cannot be asked for its words either: what people are told has to stand for it.
         return
 
 
-def _print(error: str, *, exitcode: int, error_zh: str | None, cause: str | None, hint: str | None) -> None:
+def _print(error: str, *, exitcode: int, cause: str | None, hint: str | None) -> None:
     from unhang import encoding
     from unhang.report import language, screen
 
     told: dict[str, object] = {"schema": REFUSAL_SCHEMA, "exitcode": exitcode}
-    for name, said, said_zh in (("error", error, error_zh), ("cause", cause, None), ("try", hint, None)):
+    for name, said in (("error", error), ("cause", cause), ("try", hint)):
         told[name] = None if said is None else shown(said)
-        zh = said_zh or (None if said is None else language.refusal(said, "zh"))
+        zh = None if said is None else language.refusal(said, "zh")
         told[f"{name}_zh"] = None if zh is None or zh == said else shown(zh)
     try:
         screen.echo(encoding.encode(told).decode())
@@ -139,10 +141,11 @@ def _translate(error: Any) -> None:
 
     def show(file: IO[Any] | None = None) -> None:
         file = file or sys.stderr
+        lines = [msg("Error: {said}", said=said)]
         if (context := getattr(error, "ctx", None)) is not None:
-            typer.echo(f"用法：{context.get_usage().removeprefix('Usage: ')}", file=file)
-            for name in context.help_option_names[:1]:
-                typer.echo(f"用 {context.command_path} {name} 查看帮助。\n", file=file)
-        typer.echo(f"错误：{said}", file=file)
+            lines[:0] = [msg("Try {command} {option} for help.\n", command=context.command_path, option=o) for o in context.help_option_names[:1]]
+            lines[:0] = [msg("Usage: {usage}", usage=context.get_usage().removeprefix("Usage: "))]
+        for line in lines:
+            typer.echo(line.of("zh"), file=file)
 
     error.show = show

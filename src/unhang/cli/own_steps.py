@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from unhang import fsio
+from unhang import encoding, fsio
 from unhang.diagnosis import rerun_command
 from unhang.errors import EXIT_INTERRUPTED, UnhangError
+from unhang.i18n import NOTHING
 from unhang.knowledge.text import Text, msg, same
 from unhang.launch import terminate
 from unhang.launch.command import resolve
@@ -43,7 +44,7 @@ _LEAST_S = 10.0
 
 def _no_step(limit_s: float) -> Steps:
     says = msg("the command took no optimizer step within {s} s", s=f"{limit_s:g}")
-    return Steps(exitcode=0, says=says.en, says_zh=says.zh)
+    return Steps(exitcode=0, says=says)
 
 
 def _too_little_time(left_s: float) -> Text:
@@ -151,7 +152,7 @@ def _as_given(run: RunDir) -> bool:
 def _steps(out: bytes, exitcode: int, err: str, choice: Choice, *, over: bool, limit_s: float) -> Steps | Text | Wrong:
     """A command that still took steps when its time was over has worked; of one that was not started, or refuses its options, nothing is known."""
     try:
-        told: dict[str, Any] = json.loads(out)
+        told: dict[str, Any] = encoding.with_messages(json.loads(out))
     except ValueError:
         told = {}
     if "steps" not in told:
@@ -164,12 +165,12 @@ def _steps(out: bytes, exitcode: int, err: str, choice: Choice, *, over: bool, l
         return Steps(exitcode=0, steps=steps, step_s=step_s) if steps else _no_step(limit_s)
     primary = (told.get("verdict") or {}).get("primary") if exitcode else None
     found = msgspec.convert(primary, Finding) if primary else None
-    said = Text("", "") if found is None else msg("{cause}: {says}", cause=found.cause, says=found.says, value=found.says_zh or found.says)
+    said = NOTHING if found is None else msg("{cause}: {says}", cause=found.cause, says=found.says)
     if not steps and (exitcode in _NOT_STARTED or (found is not None and ladder_steps.beyond_settings(found, choice))):
-        return Wrong(why=said if said.en else msg("exit code {exitcode}", exitcode=exitcode))
+        return Wrong(why=said or msg("exit code {exitcode}", exitcode=exitcode))
     if not steps and found is not None and found.cause == "config-error":
         return _not_run(said)
-    return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=said.en, says_zh=said.zh)
+    return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=said)
 
 
 def _not_run(why: Text) -> Text:

@@ -247,7 +247,7 @@ def _interruptible(says: Text) -> Iterator[None]:
     except SystemExit as e:
         if e.code in EXITS_INTERRUPTED:
             say(says)
-            json_errors.tell(says.en, exitcode=int(e.code or 0), error_zh=says.zh)
+            json_errors.tell(says, exitcode=int(e.code or 0))
         raise
 
 

@@ -13,6 +13,7 @@ import typer
 
 from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor
+from unhang.i18n import msg
 from unhang.report import screen
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def plan(
         # Without a MODEL the first word behind -- is no model.
         command, model = [model, *(command or [])], None
     if bool(command) != calibrate:
-        raise UnhangError("--calibrate and a command behind -- go together", says_zh="--calibrate 与 -- 后面的命令必须一起使用")
+        raise UnhangError(msg("--calibrate and a command behind -- go together"))
     numbers = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "vocab": vocab, "intermediate": intermediate}
     shape, callable_name, problem = None, None, None
     try:
@@ -148,7 +149,7 @@ def plan(
         tracked, notes = (None, []) if closed_form else _tracked(model, callable_name, shape, asked, strategies, python)
     name = model or (shape.name if shape is not None else "")
     if tracked is None and shape is None:
-        raise problem or UnhangError(f"{name} has no closed form", says_zh=f"{name} 没有闭式公式")
+        raise problem or UnhangError(msg("{name} has no closed form", name=name))
     if tracked is not None and tracked.activations and shape is not None and not shape.is_known:
         # What the nearest family would need is no better than what was counted.
         shape = None
@@ -195,24 +196,19 @@ def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) ->
             found = _COUNT.fullmatch(params)
             count = round(float(found[1]) * _TIMES[found[2].lower()]) if found is not None else 0
             if not 1 <= count <= 10**15:
-                raise UnhangError(f"--params {params}: it is a number such as 7B, 350M or 7e9, and at most 1e15",
-                                  says_zh=f"--params {params}：应为 7B、350M 或 7e9 这样的数，最多 1e15")  # fmt: skip
+                raise UnhangError(msg("--params {params}: it is a number such as 7B, 350M or 7e9, and at most 1e15", params=params))  # fmt: skip
             return model_shape.from_count(count, numbers), None
         if numbers:
             return model_shape.from_numbers("these numbers", numbers), None
-        raise UnhangError(
-            "name a model, or give its numbers", says_zh="请指定模型，或给出它的规模", hint="unhang plan config.json, or unhang plan --params 7e9"
-        )
+        raise UnhangError(msg("name a model, or give its numbers"), hint="unhang plan config.json, or unhang plan --params 7e9")
     if params is not None or numbers:
-        raise UnhangError(
-            f"{model} has its own numbers: --params, --layers and the like go without it", says_zh=f"{model} 自带规模，不能再用 --params、--layers 等"
-        )
+        raise UnhangError(msg("{model} has its own numbers: --params, --layers and the like go without it", model=model))
     if Path(model).exists():
         return model_file.read(Path(model)), None
     if _CALLABLE.fullmatch(model):
         return None, model
     raise UnhangError(
-        f"there is no {model}", says_zh=f"没有 {model}", hint="unhang plan config.json; nothing is downloaded: give the file of a model that is here"
+        msg("there is no {model}", model=model), hint="unhang plan config.json; nothing is downloaded: give the file of a model that is here"
     )
 
 
@@ -228,8 +224,7 @@ def _size(option: str, text: str | None) -> int | None:
         found = 0
     # Nobody means 80 bytes.
     if not 1 << 20 <= found < 1 << 60:
-        raise UnhangError(f"{option} {text}: it is a size such as 80GiB, from 1 MiB to 1000000 TiB",
-                          says_zh=f"{option} {text}：应为 80GiB 这样的大小，从 1 MiB 到 1000000 TiB")  # fmt: skip
+        raise UnhangError(msg("{option} {text}: it is a size such as 80GiB, from 1 MiB to 1000000 TiB", option=option, text=text))  # fmt: skip
     return found
 
 
@@ -301,12 +296,15 @@ def _tracked(
     except UnhangError as e:
         if shape is None:
             raise
-        return None, [msg("{e}: closed form", e=e, says_zh=e.says_zh)]
+        return None, [msg("{why}: closed form", why=e.message)]
     is_text = bool(found.sample) and all(kind == "tokens" for kind, _ in found.sample)
     if not found.activations and not (shape is not None and is_text):
         raise UnhangError(
-            f"the model has {found.counts.parameters:,} parameters, but torch could not count its activations: {found.failed}",
-            says_zh=f"模型有 {found.counts.parameters:,} 个参数，但 torch 无法统计其激活值：{found.failed}",
+            msg(
+                "the model has {parameters:,} parameters, but torch could not count its activations: {failed}",
+                parameters=found.counts.parameters,
+                failed=found.failed,
+            ),
             hint="unhang plan MODULE:CALLABLE, which returns the model and its inputs",
         )
     what = msg("FSDP2") if found.activations else msg("activations")

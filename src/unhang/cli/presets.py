@@ -48,14 +48,13 @@ def presets(
         if name is not None:
             raise UnhangError(f"--settings lists all settings: it takes no preset ({name})")
         if as_json:
-            zh = chosen == "zh"
             listed = [
                 {
                     "key": s.key,
                     "layer": s.layer,
-                    "title": s.title_zh if zh else s.title,
+                    "title": s.title.of(chosen),
                     "values": s.forms,
-                    "cost": s.cost_zh if zh else s.cost,
+                    "cost": s.cost.of(chosen),
                 }
                 for s in SETTINGS.values()
             ]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-import msgspec
 import typer
 
 from unhang import encoding
@@ -227,7 +226,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     if request.pod:
         write_verdict_for_pod(outcome)
     if request.as_json:
-        found = msgspec.to_builtins(outcome) | {"fallback": msgspec.to_builtins(fallback.outcome)}
+        found = encoding.plain(outcome) | {"fallback": encoding.plain(fallback.outcome)}
         sys.stdout.buffer.write(encoding.encode(found) + b"\n")
     raise typer.Exit(outcome.exitcode)
 

@@ -95,15 +95,13 @@ def plan(
     )
     if refused := planning.refused_of_typed(found):
         first, *others = refused
-        also = f"; nor {', '.join(r.key for r in others)}" if others else ""
+        also = msg("; nor {keys}", keys=joined((r.key for r in others), COMMA)) if others else NOTHING
         origin = next(c.origin for c in found.chosen if c.key == first.key)
-        also_zh = f"；{'、'.join(r.key for r in others)} 同样如此" if others else ""
         # --timeout is the setting's own option.
         named = origin if origin == f"--{first.key}" else f"{origin} {first.key}"
-        lacks_torch = first.why == support.no_torch(machine.installed).en
+        lacks_torch = first.why == support.no_torch(machine.installed)
         raise UnhangError(
-            f"{named}: {first.why}{also}",
-            says_zh=f"{named}：{first.why_zh or first.why}{also_zh}",
+            msg("{named}: {why}{also}", named=named, why=first.why, also=also),
             cause="the environment of the training is not activated" if lacks_torch else None,
             hint=(by_path if command.python_from == "command" else _NAMED_BY_OPTION) if lacks_torch else planning.instead_of(first),
         )
@@ -150,18 +148,17 @@ def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str
     missing = [name for name in str(one.value).split(",") if name not in here]
     if not missing:
         return found
-    said, listed = f"{one.origin} interface: this machine has no {', '.join(missing)}", ", ".join(here)
+    said = msg("{origin} interface: this machine has no {missing}", origin=one.origin, missing=", ".join(missing))
+    listed = ", ".join(here)
     if one.is_typed and several_hosts.told(command, environ) is None:
         raise UnhangError(
             said,
-            says_zh=f"{one.origin} interface：本机没有 {', '.join(missing)}",
             cause="the name is misspelt, or another machine's",
             hint=f"interfaces of this machine: {listed}",
         )
-    said_zh = f"{one.origin} interface：本机没有 {', '.join(missing)}（本机的网卡：{listed}）"
     return replace(
         found,
-        remarks=(*found.remarks, msg("{said} (it has {listed}): a rank that starts here fails", said=said, listed=listed, said_zh=said_zh)),
+        remarks=(*found.remarks, msg("{said} (it has {listed}): a rank that starts here fails", said=said, listed=listed)),
     )
 
 

@@ -38,13 +38,15 @@ class Given:
             return verdict
         import msgspec
 
+        from unhang import encoding
         from unhang.model import Verdict
+        from unhang.text import Text
 
-        told = msgspec.to_builtins(replace(verdict, not_examined=tuple(n for n in verdict.not_examined if not self._was_read(n))))
+        told = encoding.plain(replace(verdict, not_examined=tuple(n for n in verdict.not_examined if not self._was_read(n))))
 
         def renamed(value: object) -> object:
             if isinstance(value, str):
-                return self.called(value)
+                return value.each(self.called) if isinstance(value, Text) else self.called(value)
             if isinstance(value, dict):
                 # The unpacked files are deleted before a command is pasted, and a member's name may be anything.
                 return {k: None if k in ("command", "verify") and self.called(str(v)) != str(v) else renamed(v) for k, v in value.items()}

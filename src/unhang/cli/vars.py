@@ -10,6 +10,7 @@ import typer
 
 from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor
+from unhang.i18n import msg
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -137,7 +138,7 @@ def _read(name: str) -> Parsed:
         capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
         if isinstance(e, IsADirectoryError):
             inside = fsio.as_argument(f"{name.rstrip('/')}/train.sh")
-            raise UnhangError(f"{name} is a directory", says_zh=f"{name} 是目录", hint=f"unhang vars {inside}") from e
+            raise UnhangError(msg("{name} is a directory", name=name), hint=f"unhang vars {inside}") from e
         raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e
     if len(data) > opening.MAX_BYTES:
         raise UnhangError(f"{name} is larger than {opening.MAX_BYTES >> 10} KiB: no script")

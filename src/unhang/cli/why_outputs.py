@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unhang import fsio
 from unhang.cli.stderr import say
-from unhang.i18n import Text, joined, msg
+from unhang.i18n import msg
 from unhang.report import language
 
 if TYPE_CHECKING:
@@ -105,9 +105,8 @@ class Beside:
         say(wrote.fill(name=name, n=len(written.names), size=_size(size)))
         say(msg("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it"))
         for left in written.left_out:
-            pairs = ((left.what, left.what_zh), (left.why, left.why_zh))
-            said = (Text(en, zh or language.reason(en, "zh")) for en, zh in pairs)
-            say(msg("left out of it: {told}", told=joined(said, msg(": "))))
+            told = ": ".join(language.reason(said, language.spoken()) for said in (left.what, left.why))
+            say(msg("left out of it: {told}", told=told))
 
 
 def _size(size: int) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unhang.i18n import NOTHING
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.cause import STANDINGS
-from unhang.knowledge.text import Text, continued, msg, ranks
+from unhang.knowledge.text import continued, msg, ranks
 from unhang.model import Finding, Verdict
 from unhang.records.incident import Incident, RankRecord
 
@@ -76,7 +77,7 @@ def _led_to(before: Verdict, root: Finding, after: Verdict, after_s: float) -> V
         consequences: tuple[Finding, ...] = ()
     else:
         consequences = (end,)
-        who = msg(" on {ranks}", ranks=ranks(end.ranks)) if end.ranks else Text("", "")
+        who = msg(" on {ranks}", ranks=ranks(end.ranks)) if end.ranks else NOTHING
         cause = end.cause if end.cause != "unknown" else msg("the failure of the training")
         root = continued(root, msg("; {s} later this led to {cause}{who}", s=words.seconds(after_s), cause=cause, who=who))
     return replace(

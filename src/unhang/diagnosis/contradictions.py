@@ -95,7 +95,7 @@ def _bears(contradiction: Contradiction, finding: Finding) -> bool:
 
 def _made(about: Disagreement, number: int, one: _Claim, other: _Claim) -> Contradiction:
     says = words.of_rank(number, msg("{one}, but {other}", one=one.says, other=other.says))
-    return Contradiction(about=about, says=says.en, says_zh=says.zh, ranks=(number,), statements=(one.stated(number), other.stated(number)))
+    return Contradiction(about=about, says=says, ranks=(number,), statements=(one.stated(number), other.stated(number)))
 
 
 def _calls(picture: IncidentView, rank: RankView, messages: frozenset[str]) -> Iterator[Contradiction]:

@@ -53,7 +53,7 @@ def _state(snapshot: Snapshot, id: str) -> str:
         return "not looked at"
     if part.state != "read":
         return f"{'not here' if part.state == 'absent' else 'could not be looked at'}: {part.why}"
-    return snapshots.subjects()[id].summary(part.facts).en
+    return snapshots.subjects()[id].summary(part.facts)
 
 
 def _lasting(value: Any, volatile: frozenset[str]) -> Any:

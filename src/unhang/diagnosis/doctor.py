@@ -56,7 +56,7 @@ def _area(subject: Subject[object], part: Part, findings: list[HostFinding], *, 
     against = {f.severity for f in findings if f.area == subject.id}
     state: AreaState = "found" if against - {"note"} else "unknown" if unread or not judged else "noted" if against else "ok"
     told = subject.summary(part.facts)
-    return Area(id=subject.id, state=state, summary=told.en, details=tuple(subject.details(part.facts)), unread=unread, summary_zh=told.zh)
+    return Area(id=subject.id, state=state, summary=told, details=tuple(subject.details(part.facts)), unread=unread)
 
 
 def handed_on(seen: Snapshot) -> Snapshot:

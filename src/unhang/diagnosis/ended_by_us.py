@@ -43,14 +43,15 @@ def told(verdict: Verdict, rundir: RunDir, logs: Path, *, called: str) -> Verdic
         primary=replace(
             primary,
             standing="not-established",
-            says=f"unhang run ended the job itself, once it had found that it hung (incident {number}); why it hung these logs alone do not tell",
-            says_zh=f"unhang run 发现任务挂起后自己结束了它（事件 {number}）；为什么挂起，仅凭这些日志看不出来",
+            says=msg(
+                "unhang run ended the job itself, once it had found that it hung (incident {number}); why it hung these logs alone do not tell",
+                number=number,
+            ),
             evidence=(words.stated(at, msg("incident {n} was opened and judged", n=number)), *primary.evidence),
             remedies=(
                 Remedy(
                     id="judge-the-run",
-                    says="Have the whole run directory judged: it has stacks, flight recorders and counters of that moment.",
-                    says_zh="让 unhang 判断整个运行目录：其中有当时的调用栈、flight recorder 和计数器。",
+                    says=msg("Have the whole run directory judged: it has stacks, flight recorders and counters of that moment."),
                     command=run_history.why(called),
                 ),
             ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -10,11 +9,13 @@ from unhang.diagnosis.logs import ONLY_STACKS
 from unhang.diagnosis.recorders import NO_STACKS
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.untold import STACKS
+from unhang.i18n import same
 from unhang.knowledge import catalogue, collective_waits
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.collective_waits import Kind
 from unhang.knowledge.text import NOTHING, Text, msg, ranks
 from unhang.model import Evidence, Finding, NotExamined, Verdict
+from unhang.text import pattern
 
 _CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
     "loader": ("dataloader-deadlock", ("loader-timeout", "start-method", "threads-in-workers")),
@@ -22,7 +23,7 @@ _CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
     "stands": ("process-stuck", ("look-inside", "bound-the-wait")),
 }
 # What the recorders alone do not tell, at the end of their sentence.
-_WHY = re.compile(r"(?:; why is not in evidence|；原因不在证据之中).*", re.DOTALL)
+_WHY = pattern(r"(?s)(?:; why is not in evidence|；从现有证据看不出原因).*")
 _STATES = msg("process states")
 _BESIDE = msg("whether the stacks in the logs tell why a rank is missing")
 _WHOSE = msg("which dump is of which rank is not known")
@@ -43,7 +44,7 @@ def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdi
     apart = [collective_waits.apart_of(s) for s in collective_waits.recent(view) if s.rank in primary.ranks and not collective_waits.op_of(s)]
     if not apart:
         return verdict
-    besides = msg("; {sub}", sub=_WHY.sub("", primary.says), sub2=_WHY.sub("", primary.says_zh or primary.says))
+    besides = msg("; {says}", says=same(primary.says).edited(_WHY, ""))
 
     def root(kind: Kind, besides: Text, others: Sequence[Evidence]) -> Finding:
         id, remedies = _CAUSES[kind]
@@ -64,18 +65,18 @@ def _left(verdict: Verdict, view: LogView, *, unsure: bool) -> Iterator[NotExami
     """What was not looked at, without the stacks that were."""
     said = False
     for n in verdict.not_examined:
-        if n not in (ONLY_STACKS, NO_STACKS) and n.what != STACKS.en:
+        if n not in (ONLY_STACKS, NO_STACKS) and n.what != STACKS:
             yield n
         elif not said:
             said = True
-            yield NotExamined(what=_STATES.en, why=_NOT_GIVEN.en, what_zh=_STATES.zh, why_zh=_NOT_GIVEN.zh)
+            yield NotExamined(what=_STATES, why=_NOT_GIVEN)
     primary = verdict.primary
     if unsure:
-        yield NotExamined(what=_BESIDE.en, why=_WHOSE.en, what_zh=_BESIDE.zh, why_zh=_WHOSE.zh)
+        yield NotExamined(what=_BESIDE, why=_WHOSE)
         return
     seen = {s.rank for s in view.stacks}
     unseen = [r for r in primary.ranks if r not in seen] if primary is not None and primary.cause == "collective-timeout" else []
     if unseen:
         what = msg("the stacks of {who}", who=ranks(unseen))
         why = msg("none of them was given")
-        yield NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh)
+        yield NotExamined(what=what, why=why)

@@ -24,10 +24,11 @@ _MOVED_S = 3.0
 _WAIT = Remedy(
     id="let-it-be-found",
     says=(
-        "Let unhang find it: it takes stacks and flight recorders by itself, and says whether it is a hang; --hang-after tells the seconds: "
-        "more than the longest step takes."
+        msg(
+            "Let unhang find it: it takes stacks and flight recorders by itself, and says whether it is a hang; --hang-after tells the seconds: "
+            "more than the longest step takes."
+        )
     ),
-    says_zh="让 unhang 自己去发现：它会自动采集调用栈和 flight recorder，并判断是否挂起；用 --hang-after 指定等多少秒，应大于最长一步所需的时间。",
     command="unhang run --hang-after 60 -- COMMAND",
 )
 

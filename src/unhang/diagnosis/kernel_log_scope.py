@@ -271,7 +271,7 @@ class _Job:
             else msg("dated {at}, after this job ({job})")
         )
         why = how.fill(at=span, job=_span(self.printed))
-        return NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh)
+        return NotExamined(what=what, why=why)
 
 
 # A process that loads data is none of the ranks; not every torch calls it so.
@@ -329,7 +329,7 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
         # The cause itself may have set the line aside.
         if not beside or found.says == own.says:
             return own
-        more = msg("; a kernel log beside it: {told} ({why})", told=Text(found.says, found.says_zh or found.says), why=why)
+        more = msg("; a kernel log beside it: {told} ({why})", told=same(found.says), why=why)
         return continued(replace(own, evidence=(*own.evidence, *beside)), more)
     if standing == found.standing and standing != "possible":
         return found
@@ -344,6 +344,6 @@ def _span(times: tuple[float, float]) -> Text:
     first, last = _time(times[0]), _time(times[1])
     if first == last:
         return first
-    if first.en[:10] == last.en[:10]:
-        last = same(last.en[11:])
+    if first[:10] == last[:10]:
+        last = same(last[11:])
     return joined((first, last), msg(" to ", "kernel_log_scope"))

@@ -48,10 +48,8 @@ PASSED_OVER_CHARS = 60
 LAST_LINES = 200
 ONLY_LOGS = NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
 ONLY_STACKS = NotExamined(
-    what="flight recorder, process states",
-    why="only logs with stacks were given; unhang run takes these before anything is ended",
-    what_zh="flight recorder、进程状态",
-    why_zh="只给了带有调用栈的日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
+    what=msg("flight recorder, process states"),
+    why=msg("only logs with stacks were given; unhang run takes these before anything is ended"),
 )
 _ENVIRONMENTS = frozenset(environments.SIGNATURES)
 
@@ -190,10 +188,8 @@ def _fitted(verdict: Verdict, attempt: Attempt, marks: Sequence[Hit]) -> Verdict
 
 
 def _unread_stacks(source: str) -> NotExamined:
-    why = "it is too large to be read twice, or no longer there"
-    return NotExamined(
-        what=f"the stacks in {source}", why=why, unread=True, what_zh=f"{source} 中的调用栈", why_zh="文件太大而不能再读一遍，或已不存在"
-    )
+    why = msg("it is too large to be read twice, or no longer there")
+    return NotExamined(what=msg("the stacks in {source}", source=source), why=why, unread=True)
 
 
 class Judge:
@@ -263,14 +259,12 @@ class Judge:
             for t in [t for t in attempt.view.tracebacks if not t.frames and (t.source, t.end) in shown][:1]:
                 self.not_examined.append(
                     NotExamined(
-                        what=f"the traceback of {t.source}:{t.end}",
-                        why="its beginning is missing in the log: where it was raised is not known",
-                        what_zh=f"{t.source}:{t.end} 的 traceback",
-                        why_zh="日志中缺少它的开头：在哪里抛出不得而知",
+                        what=msg("the traceback of {source}:{end}", source=t.source, end=t.end),
+                        why=msg("its beginning is missing in the log: where it was raised is not known"),
                     )
                 )
         found = collective_waits.passed_over(attempt.view) if attempt.view.stacks else ()
-        self.not_examined += [NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh) for what, why in found]
+        self.not_examined += [NotExamined(what=what, why=why) for what, why in found]
         others = ", ".join(str(a.number) for a in self.attempts if a.number not in looked_at)
         if others and not (primary is None and failed is not None):
             why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"
@@ -354,8 +348,7 @@ class Judge:
         return Finding(
             cause="collective-timeout" if first is None else first.cause,
             standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
+            says=says,
             ranks=gave_up.missing,
             evidence=gave_up.evidence,
             remedies=remedies,

@@ -128,7 +128,7 @@ def _of_statuses(view: LogView) -> MissingRanks | None:
     if not waiting or not behind:
         return None
     first = next(s for s in view.statuses if s.group == group and s.at.rank in waiting)
-    given_up = Timeout(at=first.at, group=group, seq=seq, op=_SOME.en, numel_in=None, numel_out=None, timeout_ms=0, ran_ms=None)
+    given_up = Timeout(at=first.at, group=group, seq=seq, op=_SOME, numel_in=None, numel_out=None, timeout_ms=0, ran_ms=None)
     return _made(view, given_up, waiting, behind, tuple(_evidence([given_up], view, behind)))
 
 
@@ -240,7 +240,7 @@ def _made(
     # Where few ranks are heard of, the logs of the others are missing; where few reported it, the others may have been ended before they could.
     silent, unheard = rest - view.printed, rest & view.printed
     return MissingRanks(
-        op=_SOME if first.op == _SOME.en else same(first.op),
+        op=same(first.op),
         seq=first.seq,
         group=first.group,
         timeout_ms=first.timeout_ms,

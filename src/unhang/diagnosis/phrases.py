@@ -23,8 +23,8 @@ def named(call: str) -> Text:
     if not is_message(call):
         return same(call.split("+")[0].split(" ")[0]) if call.split("+")[0].split(" ")[0] else msg("a call")
     kind, _, partner = call.partition(" to " if call.startswith("send") else " from ")
-    zh = "任意 rank" if partner == "any rank" else partner
-    return Text(f"a {call}", f"发往 {zh} 的 {kind}" if kind == "send" else f"来自 {zh} 的 {kind}")
+    whom = msg(partner)
+    return msg("a {kind} to {whom}", kind=kind, whom=whom) if kind == "send" else msg("a {kind} from {whom}", kind=kind, whom=whom)
 
 
 def numbered(at: Step) -> Text:
@@ -89,8 +89,7 @@ def issued(call: Call) -> Text:
 
 def what(call: Call) -> Text:
     """ "all_reduce of [8] Float"."""
-    en = words.call(call)
-    return Text(en, en.replace(" of ", " ", 1))
+    return words.call(call)
 
 
 def is_message(call: str) -> bool:

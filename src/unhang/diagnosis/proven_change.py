@@ -11,7 +11,8 @@ from unhang.diagnosis import rerun_command
 from unhang.diagnosis.proven_in_logs import first, remedy
 from unhang.diagnosis.run_history import begun_lines
 from unhang.errors import EXIT_OK, RunDirError
-from unhang.knowledge.text import Text, msg
+from unhang.i18n import NOTHING
+from unhang.knowledge.text import msg
 from unhang.model import NotExamined, Outcome, Verdict
 from unhang.records.rundir import RunDir, refuse_special
 from unhang.settings.setting import typed
@@ -52,8 +53,8 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
         "Proven on this machine: {what} passed {n} trials{ranks}{speed}; {then}. {file} has what was measured, and how to set it by hand.",
         what=", ".join(sets),
         n=len(trials),
-        ranks=msg(" with {n} ranks over {backend}", n=trials[0].world_size, backend=trials[0].backend) if trials else Text("", ""),
-        speed=msg(", {gbps} GB/s", gbps=f"{speed:.3g}") if speed is not None else Text("", ""),
+        ranks=msg(" with {n} ranks over {backend}", n=trials[0].world_size, backend=trials[0].backend) if trials else NOTHING,
+        speed=msg(", {gbps} GB/s", gbps=f"{speed:.3g}") if speed is not None else NOTHING,
         then=then,
         file=rundir.relative(rundir.solution_report),
     )

@@ -90,7 +90,7 @@ def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
     )
     read = msg("Read the verdict of the run itself.")
     look = command("unhang why {path:path}", path=last.groups["run"].strip("'"))
-    remedy = Remedy(id="read-verdict", says=read.en, says_zh=read.zh, command=look)
+    remedy = Remedy(id="read-verdict", says=read, command=look)
     # It was run under unhang.
     others = (one for one in primary.remedies if one != SUPERVISE)
     return replace(found, primary=replace(primary, remedies=(remedy, *others)))
@@ -129,7 +129,7 @@ def taken(hits: Iterable[Hit]) -> Change | None:
 def remedy(says: Text, sets: Iterable[str], typed: RunCommand | None) -> Remedy:
     """`sets` as `--set` takes them; `typed` is what was run, where that is known."""
     added = [word for one in sets for word in ("--set", one)]
-    return Remedy(id="proven-here", says=says.en, says_zh=says.zh, command=again(added, typed), trial="passed")
+    return Remedy(id="proven-here", says=says, command=again(added, typed), trial="passed")
 
 
 def first(found: Verdict, remedy: Remedy) -> Verdict:

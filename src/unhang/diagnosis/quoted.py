@@ -28,7 +28,7 @@ def line(call: Call) -> Text:
 
 def last(call: Call) -> Text:
     """ "last call #4 all_reduce of [8] Float of group 0, File ..."."""
-    return msg("last call #{n} {call} of group {group}{line}", n=call.seq, call=words.called(call), group=call.group, line=line(call))
+    return msg("last call #{n} {call} of group {group}{line}", n=call.seq, call=words.call(call), group=call.group, line=line(call))
 
 
 class Quoted:
@@ -90,13 +90,13 @@ class Quoted:
         o = self._outcome
         if o.number is None or o.kind == "p2p-size":
             call = self.message(rank)
-            return [self.evidence(rank, words.called(call) + line(call))] if call is not None else [], []
+            return [self.evidence(rank, words.call(call) + line(call))] if call is not None else [], []
         calls, found = self.calls(rank), dict[int, Evidence]()
         for number, word in ((o.number, NOTHING), (o.number - 1, msg("before: ")), (o.number + 1, msg("behind: "))):
             if (call := calls.get(number)) is not None:
                 state = self.over() if call.done else msg("not finished")
                 said = msg("{word}#{n} {call} ({state}){line}")
-                found[number] = self.evidence(rank, said.fill(word=word, n=number, call=words.called(call), state=state, line=line(call)))
+                found[number] = self.evidence(rank, said.fill(word=word, n=number, call=words.call(call), state=state, line=line(call)))
         return [e for n, e in found.items() if n == o.number], [e for n, e in found.items() if n != o.number]
 
     def pending(self, rank: int) -> list[Evidence]:
@@ -108,7 +108,7 @@ class Quoted:
         said = msg(
             "#{n} {call} of group {group} ({state}){line}",
             n=oldest.seq,
-            call=words.called(oldest),
+            call=words.call(oldest),
             group=oldest.group,
             state=self.over() if oldest.done else msg("waits"),
             line=line(oldest),

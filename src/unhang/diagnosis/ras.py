@@ -25,14 +25,12 @@ _NAMED = 4
 
 STACKS = Remedy(
     id="stacks",
-    says="Look where such a process stands, on its host.",
-    says_zh="在该进程所在的主机上，查看它停在哪里。",
+    says=msg("Look where such a process stands, on its host."),
     command="py-spy dump --pid PID",
 )
 ASK_TWICE = Remedy(
     id="ask-twice",
-    says="Ask again: counts that differ and do not move are a hang; in a healthy job they differ for a moment only.",
-    says_zh="再问一次：计数不同且不再变化才是卡住；健康的任务里计数只会短暂不同。",
+    says=msg("Ask again: counts that differ and do not move are a hang; in a healthy job they differ for a moment only."),
     command="unhang why --ras HOST:PORT",
 )
 
@@ -354,16 +352,13 @@ class _Scene:
         told = [change.communicator for change in used]
         c = max(told, key=lambda c: c.size)
         whole = all(_counted(c) == c.size for c in told)
-        nobody, equal = ("no rank", "all") if whole else ("no rank that is told of", "all of these")
-        zh = "没有任何 rank" if whole else "回答中提到的 rank 都没有再"
         says = msg(
             "{nobody} of any communicator has launched an operation{apart}, and {equal} have launched equally many:"
             " either they wait in the newest one, whose data does not arrive{possible}, or the job is busy elsewhere"
             " (a checkpoint, an evaluation, data); RAS does not count what has ended",
-            nobody=nobody,
-            zh=zh,
+            nobody=msg("no rank") if whole else msg("no rank that is told of"),
             apart=self._apart,
-            equal=Text(equal, "所有 rank " if whole else "这些 rank "),
+            equal=msg("all", "ranks") if whole else msg("all of these"),
             possible=possible(TRANSPORT),
         )
         return self._finding(

@@ -166,7 +166,7 @@ class Wording:
         said = msg(
             "#{n} {call}, {here}; {there}",
             n=number,
-            call=words.called(self._quoted.calls(odd[0])[number]),
+            call=words.call(self._quoted.calls(odd[0])[number]),
             here=words.frame(a),
             there=words.of_rank(usual[0], words.frame(b)),
         )
@@ -208,7 +208,7 @@ class Wording:
             never=msg("never came to") if o.kind == "missing" else msg("posted nothing that fits"),
             here=here,
             waiting=ranks(waiting),
-            waits=msg("gave up") if o.gave_up else Text(words.verb(waiting, "waits", "wait"), "等待"),
+            waits=msg("gave up") if o.gave_up else msg(words.verb(waiting, "waits", "wait"), "verb"),
             at=at,
         )
         told = {r: phrases.issued(c) + quoted.at(c) for r, c in last.items() if c is not None}
@@ -228,7 +228,7 @@ class Wording:
         if not o.known:
             says += _MORE_RANKS
         if o.kind == "missing" and self._quoted.on_gloo() and not self.unsure:
-            says += msg("; or {it} in a send or receive, which Gloo does not record", it=Text(words.verb(absent, "it is", "they are"), "它"))
+            says += msg("; or {it} in a send or receive, which Gloo does not record", it=msg(words.verb(absent, "it is", "they are"), "verb"))
         says += msg("; why is not in evidence") + possible(WAITING)
         evidence = [
             *(self._quoted.evidence(r, quoted.last(c)) for r, c in last.items() if c),
@@ -245,8 +245,7 @@ class Wording:
         return Finding(
             cause="collective-timeout",
             standing="not-established",
-            says=says.en,
-            says_zh=says.zh,
+            says=says,
             ranks=blamed,
             where=place(where, "") if where is not None else None,
             evidence=tuple(evidence),
@@ -283,9 +282,7 @@ class Wording:
         else:
             says = msg("{who} {waits} in {here} and nobody is missing: the code agrees, the data does not arrive", **parts)
         if o.finished and not phrases.is_message(o.call) and self._went_on(o):
-            says += msg(
-                "; or {its} taken a moment before the others'", its=Text(words.verb(o.waiting, "its dump was", "their dumps were"), "它的转储")
-            )
+            says += msg("; or {its} taken a moment before the others'", its=msg(words.verb(o.waiting, "its dump was", "their dumps were"), "verb"))
         if not o.known:
             says += _MORE_RANKS
         rooted = o.call.split(" ")[0].split("+")[0] in operations.ROOTED

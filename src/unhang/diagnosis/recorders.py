@@ -22,13 +22,14 @@ from unhang.flight.outcome import Outcome
 from unhang.flight.read_all import JobRecordings, flight, record_all
 from unhang.flight.staleness import has_every_rank
 from unhang.flight.wait_graph import judge
+from unhang.i18n import Text, same
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import NOTHING, msg, ranks
 from unhang.logs.log_facts import Status
 from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Verdict
-from unhang.patterns import lazily
+from unhang.text import pattern
 
-NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
+NO_STACKS = NotExamined(what=STACKS, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
 _NO_CALLS = msg("none was made, or the flight recorder was off, or kept only what was pending")
 # Of how many reasons beside the first is told.
@@ -139,9 +140,9 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
     # Recorders in which nobody is seen to wait say less than any line that was recognised.
     others.sort(key=lambda f: f.cause == "unknown" and not f.ranks)
     ordered = [*roots, *others]
-    left = [_beside_logs(n) for n in of_dumps.not_examined if n.why != ONE_LOOK.en]
+    left = [_beside_logs(n) for n in of_dumps.not_examined if n.why != ONE_LOOK]
     # What the dumps say of stacks says more; of how long anybody waited logs do.
-    stacks = () if any(n.what == STACKS.en for n in of_dumps.not_examined) else (NO_STACKS,)
+    stacks = () if any(n.what == STACKS for n in of_dumps.not_examined) else (NO_STACKS,)
     return Verdict(
         primary=ordered[0] if ordered else None,
         contributing=(*roots[1:], *of_logs.contributing, *of_dumps.contributing),
@@ -153,13 +154,9 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
 
 
 def _beside_logs(left: NotExamined) -> NotExamined:
-    if left.what != STACKS.en:
+    if left.what != STACKS:
         return left
-    return replace(
-        left,
-        why=left.why.replace("only flight-recorder dumps", "only logs and flight-recorder dumps", 1),
-        why_zh=left.why_zh.replace("只给了 flight recorder 转储", "只给了日志和 flight recorder 转储", 1),
-    )
+    return replace(left, why=same(left.why).edited(_DUMPS, _BOTH))
 
 
 def _left(recorded: JobRecordings, outcome: Outcome, *, told_nothing: bool) -> list[NotExamined]:
@@ -229,8 +226,10 @@ def _left(recorded: JobRecordings, outcome: Outcome, *, told_nothing: bool) -> l
 
 # One dump alone whose name does not tell its rank was numbered to be read, and no answer may name that number.
 # The partner of a message is one that the dump itself tells.
-_EN = lazily(r"(?<!from )(?<!to )\brank 0\b")
-_ZH = lazily(r"(?<!来自 )(?<!发往 )\brank 0\b")
+_NUMBER = pattern(r"(?<!from )(?<!to )(?<!来自 )(?<!发往 )\brank 0\b")
+_THE_RANK = msg("the rank of this dump")
+_DUMPS = pattern("^(?:only flight-recorder dumps|只给了 flight recorder 转储)")
+_BOTH = msg("only logs and flight-recorder dumps")
 
 
 def unnumbered(verdict: Verdict) -> Verdict:
@@ -238,18 +237,14 @@ def unnumbered(verdict: Verdict) -> Verdict:
     return replace(verdict.each(_finding_without), not_examined=tuple(map(_not_examined_without, verdict.not_examined)))
 
 
-def _en(text: str) -> str:
-    return _EN.sub("the rank of this dump", text)
-
-
-def _zh(text: str) -> str:
-    return _ZH.sub("该转储所属的 rank", text)
+def _without(said: str) -> Text:
+    return same(said).edited(_NUMBER, _THE_RANK)
 
 
 def _finding_without(finding: Finding) -> Finding:
-    evidence = tuple(Evidence(source=e.source, text=_en(e.text), line=e.line) for e in finding.evidence)
-    return replace(finding, says=_en(finding.says), says_zh=_zh(finding.says_zh), ranks=(), evidence=evidence)
+    evidence = tuple(Evidence(source=e.source, text=_without(e.text), line=e.line) for e in finding.evidence)
+    return replace(finding, says=_without(finding.says), ranks=(), evidence=evidence)
 
 
 def _not_examined_without(left: NotExamined) -> NotExamined:
-    return replace(left, what=_en(left.what), why=_en(left.why), what_zh=_zh(left.what_zh), why_zh=_zh(left.why_zh))
+    return replace(left, what=_without(left.what), why=_without(left.why))

@@ -16,6 +16,7 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unhang.i18n import Text
 from unhang.model import Remedy
 from unhang.patterns import lazily
 from unhang.printable import UNPRINTABLE, strip_unprintable
@@ -376,6 +377,8 @@ def _below(text: str, word_at: int, found: re.Match[str], looks: re.Pattern[str]
 
 
 def _redacted(value: Any) -> Any:
+    if isinstance(value, Text):
+        return value.each(lambda said: redact(strip_unprintable(said)))
     if isinstance(value, str):
         return redact(strip_unprintable(value))
     if isinstance(value, (list, tuple)):

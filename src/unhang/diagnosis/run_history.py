@@ -27,8 +27,7 @@ MAX_LINE_BYTES = 1024 * 1024
 def read_logs(folder: str) -> Remedy:
     return Remedy(
         id="read-log",
-        says="Have the logs of the last attempt read.",
-        says_zh="让 unhang 读取最后一次尝试的日志。",
+        says=msg("Have the logs of the last attempt read."),
         command=why(folder),
     )
 
@@ -272,10 +271,10 @@ def not_examined(
         found.append(NotExamined(what=f"{course.damaged} line{'s' if course.damaged > 1 else ''} of {course.source}", why="damaged"))
     if course.interrupted:
         after = words.seconds(course.elapsed_s)
-        found.append(NotExamined(what="the rest of the training", why=f"the run was interrupted after {after}", why_zh=f"运行在 {after} 后被中断"))
+        found.append(NotExamined(what="the rest of the training", why=msg("the run was interrupted after {after}", after=after)))
     elif course.exists and unfinished is not None:
         why = unfinished.says if judged else msg("it is not recorded: {why}", why=unfinished.why)
-        found.append(NotExamined(what="the end of the run", why=why.en, why_zh=why.zh))
+        found.append(NotExamined(what="the end of the run", why=why))
     return tuple(found)
 
 

@@ -52,11 +52,10 @@ def standing_in_stacks(view: LogView) -> Finding | None:
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=says.en,
+        says=says,
         ranks=tuple(sorted({s.rank for s in shown if s.rank is not None})),
         evidence=collective_waits.evidence(shown[:_SHOWN]),
         remedies=(SUPERVISE,),
-        says_zh=says.zh,
     )
 
 

@@ -82,7 +82,7 @@ def _lives(record: RankRecord | None, is_alive: Callable[[ProcessId], bool | Non
 
 
 def _continued(remedy: Remedy, more: Text) -> Remedy:
-    if remedy.says.endswith(more.en):
+    if remedy.says.endswith(more):
         # A verdict that was drawn during the run says so already.
         return remedy
-    return replace(remedy, says=remedy.says + more.en, says_zh=remedy.says_zh and remedy.says_zh + more.zh)
+    return replace(remedy, says=remedy.says + more)

@@ -222,8 +222,7 @@ def _remedies(picture: RunSnapshot, now: Now | None, *, called: str, logs: str |
         return read
     watch = Remedy(
         id="watch-it",
-        says="Watch it: where each rank is, and who is waited for. unhang judges it by itself once it hangs or fails.",
-        says_zh="观察它：各 rank 在哪里、在等谁。一旦挂起或失败，unhang 会自行判断。",
+        says=msg("Watch it: where each rank is, and who is waited for. unhang judges it by itself once it hangs or fails."),
         command=command("unhang top {path:path}", path=called),
     )
     if supervisor.alive:
@@ -231,8 +230,7 @@ def _remedies(picture: RunSnapshot, now: Now | None, *, called: str, logs: str |
     if supervisor.alive is None:
         there = Remedy(
             id="look-there",
-            says=f"Ask {supervisor.host} whether it lives.",
-            says_zh=f"到 {supervisor.host} 上查看它是否存活。",
+            says=msg("Ask {host} whether it lives.", host=supervisor.host),
             command=command("ssh -- {host:host} ps -o pid,stat,etime,args -p {pid:pid}", host=supervisor.host, pid=supervisor.pid),
         )
         return there, *read
@@ -242,14 +240,12 @@ def _remedies(picture: RunSnapshot, now: Now | None, *, called: str, logs: str |
     running = [r.pid for r in picture.ranks if r.alive]
     end_left = Remedy(
         id="end-what-is-left",
-        says="Its ranks go on unwatched, and hold GPUs and ports: let them finish, or end them.",
-        says_zh="它的 rank 仍在无人监视地运行，并占用 GPU 和端口：让它们运行完，或者结束它们。",
+        says=msg("Its ranks go on unwatched, and hold GPUs and ports: let them finish, or end them."),
         command=command("kill {pids:pid*}", pids=running),
     )
     look_left = Remedy(
         id="look-for-what-is-left",
-        says="See whether its ranks still live: they would go on holding GPUs and ports. Others may have got these pids since.",
-        says_zh="查看它的 rank 是否还活着：它们会继续占用 GPU 和端口。这些 pid 也可能已属于别的进程。",
+        says=msg("See whether its ranks still live: they would go on holding GPUs and ports. Others may have got these pids since."),
         command=command("ps -o pid,stat,etime,args -p {pids:pid,}", pids=pids),
     )
     left = (*((end_left,) if running else ()), *((look_left,) if pids else ()))
@@ -262,8 +258,7 @@ def _remedies(picture: RunSnapshot, now: Now | None, *, called: str, logs: str |
     )
     killed = Remedy(
         id="who-killed-it",
-        says=says.en,
-        says_zh=says.zh,
+        says=says,
         command=command("dmesg -T | grep -i 'killed process {pid:pid} '", pid=supervisor.pid)
         if kernels_pids
         else command("dmesg -T | grep -i 'killed process'"),
@@ -277,7 +272,6 @@ def _remedies(picture: RunSnapshot, now: Now | None, *, called: str, logs: str |
 def _interrupt(pid: int) -> Remedy:
     return Remedy(
         id="interrupt-it",
-        says="Or end it now, as Ctrl-C in its terminal would: stacks of all ranks are taken first.",
-        says_zh="或者现在就结束它（等同于在其终端按 Ctrl-C）：会先采集所有 rank 的调用栈。",
+        says=msg("Or end it now, as Ctrl-C in its terminal would: stacks of all ranks are taken first."),
         command=command("kill -INT {pid:pid}", pid=pid),
     )

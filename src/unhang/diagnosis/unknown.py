@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from unhang import data
 from unhang.frames import Frame, place, user_frame
-from unhang.i18n import chinese
 from unhang.knowledge import other_libraries, text, words
 from unhang.knowledge.cause import named
 from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
@@ -72,7 +71,7 @@ _SIGNALS_TELL = {
 
 def _remedy(key: str, id: str = "") -> Remedy:
     known = data.table("diagnosis/remedies")[key]
-    return Remedy(id=id or key, says_zh=chinese(known["says"]), **known)
+    return Remedy(id=id or key, **dict(known, says=msg(known["says"])))
 
 
 NCCL_DEBUG = _remedy("say-more")
@@ -240,8 +239,7 @@ def _from_outside(view: LogView, symptoms: Sequence[Finding]) -> Finding | None:
     return Finding(
         cause=symptoms[0].cause,
         standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+        says=says,
         evidence=words.hit_evidence(asked, at_most=3),
         remedies=(SUPERVISE,),
     )
@@ -310,8 +308,7 @@ def _left(view: IncidentView, rank: RankView) -> Finding:
             if log is None
             else replace(
                 READ_LOG,
-                says=f"Read the end of {log}: what ended the process may have said why.",
-                says_zh=f"看 {log} 的末尾：结束进程的原因可能就写在那里。",
+                says=msg("Read the end of {log}: what ended the process may have said why.", log=log),
             ),
         ),
     )

@@ -23,25 +23,22 @@ ONE_LOOK = msg("a dump is one look at a rank; dumps of two moments tell who move
 _LARGER_RING = replace(
     TRACE,
     id="larger-ring",
-    says="Let the recorder keep more: its ring has overwritten what would have to be compared.",
-    says_zh="让 flight recorder 保留更多记录：需要比较的那一段已被它的环形缓冲区覆盖。",
+    says=msg("Let the recorder keep more: its ring has overwritten what would have to be compared."),
 )
 _ALL_DUMPS = Remedy(
     id="all-dumps",
-    says="Collect the dumps of all ranks: they are often written inside the container, or to a directory of each host.",
-    says_zh="收集所有 rank 的转储：它们往往写在容器内部，或各主机自己的目录里。",
+    says=msg("Collect the dumps of all ranks: they are often written inside the container, or to a directory of each host."),
     env={"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/shared/nccl_trace_rank_", "TORCH_FR_DUMP_TEMP_FILE": "/shared/nccl_trace_rank_"},
 )
 _READABLE = Remedy(
     id="readable-dumps",
-    says="Let the dumps that could not be read be read, or ask again as the user who owns them.",
-    says_zh="让无法读取的转储可读，或以其所有者的身份再问一次。",
+    says=msg("Let the dumps that could not be read be read, or ask again as the user who owns them."),
 )
 
 
 def unexamined(what: Text, why: Text, *, unread: bool = False) -> NotExamined:
     """What was not examined, in both languages."""
-    return NotExamined(what=what.en, why=why.en, unread=unread, what_zh=what.zh, why_zh=why.zh)
+    return NotExamined(what=what, why=why, unread=unread)
 
 
 class Untold:
@@ -179,8 +176,7 @@ class Untold:
             cause="unknown",
             standing="not-established",
             ranks=tuple(sorted({r for s in o.aside[:2] for r in s.lacking} | {r for c in counted[:2] for r, _ in c.fewer})),
-            says=says.en,
-            says_zh=says.zh,
+            says=says,
             evidence=tuple(e for r in dict.fromkeys(shown) for e in (self._quoted.pending(r) or self._quoted.newest(r))),
             remedies=(self._remedy(),),
         )

@@ -91,7 +91,7 @@ def _summary(clock: Clock) -> Text:
 
 SUBJECT = Subject(
     id="clock",
-    title="clock",
+    title=msg("clock", "title"),
     facts=Clock,
     collect=collect,
     summary=_summary,

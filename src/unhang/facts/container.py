@@ -166,4 +166,4 @@ def _summary(container: Container) -> Text:
     return said
 
 
-SUBJECT = Subject(id="container", title="container and batch system", facts=Container, collect=collect, summary=_summary)
+SUBJECT = Subject(id="container", title=msg("container and batch system", "title"), facts=Container, collect=collect, summary=_summary)

@@ -292,4 +292,4 @@ def _summary(firewall: Firewall) -> Text:
     return msg("{said}; {n} rules", said=said, n=sum(len(c.rules) for c in firewall.chains))
 
 
-SUBJECT = Subject(id="firewall", title="firewall", facts=Firewall, collect=collect, summary=_summary)
+SUBJECT = Subject(id="firewall", title=msg("firewall", "title"), facts=Firewall, collect=collect, summary=_summary)

@@ -18,7 +18,7 @@ from unhang.facts.host import Host
 from unhang.facts.nvml import Gpu, Seen
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
-from unhang.i18n import COMMA, NOTHING, Text, joined, msg, same
+from unhang.i18n import COMMA, NOTHING, Text, joined, listed, msg, same
 from unhang.kernel_lines import normal
 
 # A driver without persistence wakes every GPU first, a second or two each.
@@ -144,21 +144,13 @@ def label(gpu: Gpu) -> str:
 
 
 def named(numbers: Iterable[int]) -> Text:
-    """`labels` in both languages."""
-    found = sorted(set(numbers))
-    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
-        return Text(labels(found), f"GPU {found[0]} 到 {found[-1]}")
-    return Text(labels(found), f"GPU {'、'.join(map(str, found))}")
-
-
-def labels(numbers: Iterable[int]) -> str:
     """ "GPU 1", "GPUs 1 and 3", "GPUs 0 to 7"."""
     found = sorted(set(numbers))
     if len(found) == 1:
-        return f"GPU {found[0]}"
+        return msg("GPU {n}", n=found[0])
     if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
-        return f"GPUs {found[0]} to {found[-1]}"
-    return f"GPUs {', '.join(map(str, found[:-1]))} and {found[-1]}"
+        return msg("GPUs {first} to {last}", first=found[0], last=found[-1])
+    return msg("GPUs {numbers}", numbers=listed(map(str, found)))
 
 
 def _ask_nvml(host: Host) -> Seen:
@@ -314,7 +306,7 @@ def _details(gpus: Gpus) -> list[str]:
 
 SUBJECT = Subject(
     id="gpu",
-    title="GPUs",
+    title=msg("GPUs", "title"),
     facts=Gpus,
     collect=collect,
     summary=_summary,

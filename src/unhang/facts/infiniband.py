@@ -283,4 +283,4 @@ def _summary(seen: Infiniband) -> Text:
     )
 
 
-SUBJECT = Subject(id="infiniband", title="InfiniBand and RoCE", facts=Infiniband, collect=collect, summary=_summary)
+SUBJECT = Subject(id="infiniband", title=msg("InfiniBand and RoCE", "title"), facts=Infiniband, collect=collect, summary=_summary)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.i18n import COMMA, Text, joined, msg
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
 
 # What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.
@@ -197,23 +197,14 @@ def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterat
         )
 
 
-def ago(age_s: float | None) -> str:
+def ago(age_s: float | None) -> Text:
     """An age in words: "3 minutes ago"."""
     if age_s is None:
-        return "at an unknown time"
-    for name, seconds in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        return msg("at an unknown time")
+    for unit, seconds in ((msg("days"), 86400), (msg("hours"), 3600), (msg("minutes"), 60)):
         if age_s >= 2 * seconds:
-            return f"{age_s / seconds:.0f} {name} ago"
-    return f"{age_s:.0f} s ago"
-
-
-def ago_zh(age_s: float | None) -> str:
-    if age_s is None:
-        return "时间未知"
-    for name, seconds in (("天", 86400), ("小时", 3600), ("分钟", 60)):
-        if age_s >= 2 * seconds:
-            return f"{age_s / seconds:.0f} {name}前"
-    return f"{age_s:.0f} 秒前"
+            return msg("{n:.0f} {unit} ago", n=age_s / seconds, unit=unit)
+    return msg("{n:.0f} s ago", n=age_s)
 
 
 def recent(event: Event) -> bool:
@@ -221,13 +212,9 @@ def recent(event: Event) -> bool:
     return event.last_age_s is not None and event.last_age_s < RECENT_S
 
 
-def times(event: Event) -> str:
+def times(event: Event) -> Text:
     """When, and how often: "3 minutes ago, 4 times"."""
-    return ago(event.last_age_s) + (f", {event.count} times" if event.count > 1 else "")
-
-
-def times_zh(event: Event) -> str:
-    return ago_zh(event.last_age_s) + (f"，共 {event.count} 次" if event.count > 1 else "")
+    return ago(event.last_age_s) + (msg(", {n} times", n=event.count) if event.count > 1 else NOTHING)
 
 
 def _together(events: Iterable[Event]) -> tuple[tuple[Event, ...], int]:
@@ -289,7 +276,7 @@ def _summary(log: KernelLog) -> Text:
 
 SUBJECT = Subject(
     id="kernel",
-    title="kernel log",
+    title=msg("kernel log", "title"),
     facts=KernelLog,
     collect=collect,
     summary=_summary,

@@ -355,4 +355,4 @@ def _summary(seen: Libraries) -> Text:
     return joined(told)
 
 
-SUBJECT = Subject(id="libraries", title="torch and its libraries", facts=Libraries, collect=collect, summary=_summary)
+SUBJECT = Subject(id="libraries", title=msg("torch and its libraries", "title"), facts=Libraries, collect=collect, summary=_summary)

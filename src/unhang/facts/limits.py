@@ -242,13 +242,12 @@ def _summary(limits: Limits) -> Text:
 
 
 def _told(limit: Limit | None, *, bytes: bool = False) -> Text:
-    shown = said(limit, bytes=bytes)
-    return Text(shown, {"unknown": "未知", "unlimited": "不限"}.get(shown, shown))
+    return msg(said(limit, bytes=bytes))
 
 
 SUBJECT = Subject(
     id="limits",
-    title="limits",
+    title=msg("limits", "title"),
     facts=Limits,
     collect=collect,
     summary=_summary,

@@ -130,7 +130,7 @@ def _summary(memory: Memory) -> Text:
 
 SUBJECT = Subject(
     id="memory",
-    title="memory",
+    title=msg("memory", "title"),
     facts=Memory,
     collect=collect,
     summary=_summary,

@@ -105,7 +105,7 @@ class _Asking(threading.Thread):
 
     def answer(self) -> Answer:
         self.join(max(0.0, self._until - time.monotonic()))
-        late = Answer(name=self._asked, addresses=None, error=_late(_PATIENCE_S).en, took_s=_PATIENCE_S)
+        late = Answer(name=self._asked, addresses=None, error=_late(_PATIENCE_S), took_s=_PATIENCE_S)
         return self._answer or late
 
 
@@ -152,7 +152,7 @@ def _summary(names: Names) -> Text:
 def error(answer: Answer) -> Text:
     """Why a name has no addresses; what the resolver said is the same in both languages."""
     late = _late(answer.took_s or 0.0)
-    return late if answer.error == late.en else same(answer.error)
+    return late if answer.error == late else same(answer.error)
 
 
 def _late(after_s: float) -> Text:
@@ -165,4 +165,4 @@ def _said(answer: Answer) -> Text:
     return same(", ".join(answer.addresses[:3]))
 
 
-SUBJECT = Subject(id="names", title="host names", facts=Names, collect=collect, summary=_summary, volatile=("took_s",))
+SUBJECT = Subject(id="names", title=msg("host names", "title"), facts=Names, collect=collect, summary=_summary, volatile=("took_s",))

@@ -361,4 +361,4 @@ def _one(interface: Interface) -> str:
     return f"{interface.name} {_bare(interface.addresses[0])}{speed} MTU {interface.mtu_bytes}"
 
 
-SUBJECT = Subject(id="network", title="network", facts=Network, collect=collect, summary=_summary)
+SUBJECT = Subject(id="network", title=msg("network", "title"), facts=Network, collect=collect, summary=_summary)

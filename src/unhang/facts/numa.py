@@ -191,4 +191,4 @@ def _by_node(devices: Iterable[Device]) -> list[tuple[str, list[Device]]]:
     return sorted(groups.items())
 
 
-SUBJECT = Subject(id="numa", title="NUMA nodes", facts=Numa, collect=collect, summary=_summary, volatile=("free_bytes",))
+SUBJECT = Subject(id="numa", title=msg("NUMA nodes", "title"), facts=Numa, collect=collect, summary=_summary, volatile=("free_bytes",))

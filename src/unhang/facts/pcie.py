@@ -272,7 +272,7 @@ def _summary(pcie: Pcie) -> Text:
 
 SUBJECT = Subject(
     id="pcie",
-    title="PCIe",
+    title=msg("PCIe", "title"),
     facts=Pcie,
     collect=collect,
     summary=_summary,

@@ -249,4 +249,6 @@ def _lasting(ports: Ports) -> Ports:
     return replace(ports, listeners=tuple(chosen))
 
 
-SUBJECT = Subject(id="ports", title="ports", facts=Ports, collect=collect, summary=_summary, volatile=("in_range", "pid"), lasting=_lasting)
+SUBJECT = Subject(
+    id="ports", title=msg("ports", "title"), facts=Ports, collect=collect, summary=_summary, volatile=("in_range", "pid"), lasting=_lasting
+)

@@ -508,4 +508,4 @@ def _summary(seen: PythonEnv) -> Text:
     return told
 
 
-SUBJECT = Subject(id="python_env", title="Python environment", facts=PythonEnv, collect=collect, summary=_summary)
+SUBJECT = Subject(id="python_env", title=msg("Python environment", "title"), facts=PythonEnv, collect=collect, summary=_summary)

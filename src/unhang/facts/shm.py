@@ -290,9 +290,10 @@ def _summary(shm: Shm) -> Text:
     if shm.present is False:
         return msg("there is no /dev/shm")
     segments = sum(s.of_trainings for s in shm.segments)
-    count = Text(
-        "1 segment of trainings" if segments == 1 else f"{segments or 'no'} segments of trainings",
-        f"训练的共享内存段 {segments} 个" if segments else "没有训练的共享内存段",
+    count = (
+        msg("{n} {segments} of trainings", n=segments, segments="segment" if segments == 1 else "segments")
+        if segments
+        else msg("no segments of trainings")
     )
     if shm.space is None:
         return count
@@ -308,7 +309,7 @@ def _summary(shm: Shm) -> Text:
 
 SUBJECT = Subject(
     id="shm",
-    title="shared memory",
+    title=msg("shared memory", "title"),
     facts=Shm,
     collect=collect,
     summary=_summary,

@@ -40,7 +40,7 @@ def collect(host: Host) -> Speed:
     found = None
     if path.is_file():
         if (wrong := fsio.check_owner(path.parent)) is not None:
-            raise OSError(wrong.en)
+            raise OSError(wrong)
         try:
             with contextlib.closing(sqlite3.connect(f"file:{urllib.parse.quote(str(path))}?mode=ro", uri=True, timeout=0.2)) as db:
                 found = db.execute("SELECT data FROM last_check WHERE host = ?", (host.hostname(),)).fetchone()
@@ -64,4 +64,4 @@ def _summary(seen: Speed) -> Text:
     )
 
 
-SUBJECT = Subject(id="speed", title="speed against a baseline", facts=Speed, collect=collect, summary=_summary)
+SUBJECT = Subject(id="speed", title=msg("speed against a baseline", "title"), facts=Speed, collect=collect, summary=_summary)

@@ -292,7 +292,7 @@ def _summary(storage: Storage) -> Text:
 
 SUBJECT = Subject(
     id="storage",
-    title="storage",
+    title=msg("storage", "title"),
     facts=Storage,
     collect=collect,
     summary=_summary,

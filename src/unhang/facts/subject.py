@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from unhang.facts.host import Host
-from unhang.i18n import chinese
 from unhang.text import Text
 
 T = TypeVar("T")
@@ -37,7 +36,3 @@ class Subject(Generic[T]):
     timeout_s: float = 5.0
     volatile: tuple[str, ...] = ()
     lasting: Callable[[T], T] = lambda facts: facts
-
-    @property
-    def title_zh(self) -> str:
-        return chinese(self.title, "title") or self.title

@@ -243,4 +243,4 @@ def _summary(seen: Variables) -> Text:
     )
 
 
-SUBJECT = Subject(id="variables", title="variables", facts=Variables, collect=collect, summary=_summary)
+SUBJECT = Subject(id="variables", title=msg("variables", "title"), facts=Variables, collect=collect, summary=_summary)

@@ -22,7 +22,7 @@ from unhang.hosts.compare import named, odd
 from unhang.hosts.edges import Edge, Fault, Probe
 from unhang.hosts.hostlist import Host
 from unhang.hosts.reach import START_S, STEP_S, Agents, Answer, Failure, pipes, reached
-from unhang.i18n import Text, joined, msg, same
+from unhang.i18n import NOTHING, Text, joined, msg, same
 from unhang.knowledge import catalogue
 from unhang.knowledge.commands import Command
 from unhang.model import Area, Examination, HostFinding, Severity
@@ -224,12 +224,12 @@ class _Preflight:
             on = msg("{hosts}: ", hosts=named(names) if len(names) < len(self.seen) else msg("all hosts"))
             if finding.severity == "error" and len(names) < len(self.seen):
                 self.bad.update(names)
-            yield replace(finding, area="host", says=on.en + finding.says, says_zh=on.zh + (finding.says_zh or finding.says))
+            yield replace(finding, area="host", says=on + finding.says)
 
     def _reach(self) -> None:
         for name, failure in self.agents.failed.items():
             cause, says = _unreached(failure)
-            said = msg(": {said}", said=redact(failure.said)) if failure.said else Text("", "")
+            said = msg(": {said}", said=redact(failure.said)) if failure.said else NOTHING
             says = msg("{host} {says}", host=name, says=says) + said
             leads_to = msg("it takes part in no training, and all others wait for it")
             remedies = ("passwordless", "reach-sshd") if cause == "ssh-launcher" and failure.stage == "login" else ()
@@ -487,11 +487,11 @@ class _Preflight:
         # The same words of all hosts blame none.
         hosts = tuple(found.failed) if 2 * len(found.failed) < len(found.hosts) else ()
         says = msg("all_reduce over {n} hosts fails on {hosts}, at: {stage}; {why}")
-        stage = next(Text(s.title, s.title_zh) for s in plan.STAGES if s.id == found.stage)
+        stage = next(same(s.title) for s in plan.STAGES if s.id == found.stage)
         if found.finding is None:
             cause, why = "rank-exception" if found.ended else "collective-timeout", same(redact(next(iter(found.failed.values()))))
         else:
-            cause, why = found.finding.cause, Text(found.finding.says, found.finding.says_zh or found.finding.says)
+            cause, why = found.finding.cause, same(found.finding.says)
         says = says.fill(n=len(found.hosts), hosts=named(tuple(found.failed)), stage=stage, why=why)
         self._find(cause, "group", "error", says, msg("a training fails there as well"), hosts=hosts, remedies=None)
 
@@ -518,7 +518,7 @@ class _Preflight:
                     )
 
     def _convict(self, fault: Fault) -> None:
-        sure = Text("", "") if fault.is_established else msg(", likely")
+        sure = NOTHING if fault.is_established else msg(", likely")
         chance = same(f"{fault.chance:.0e}")
         count = msg(
             "{failed} of {tried} tests failed at {at} ({error})",
@@ -591,11 +591,11 @@ class _Preflight:
         told = self._summary(id)
         state = "found" if against - {"note"} else "unknown" if unread or told is None else "noted" if against else "ok"
         if id == "places" and not self.asked.places:
-            return Area(id=id, state="absent", summary="none was named (--path)", summary_zh="未指定（--path）")
+            return Area(id=id, state="absent", summary=msg("none was named (--path)"))
         if id == "group" and not self.asked.group:
-            return Area(id=id, state="absent", summary="not asked for (--group)", summary_zh="未要求（--group）")
+            return Area(id=id, state="absent", summary=msg("not asked for (--group)"))
         summary = told or msg("not looked at: too few hosts answer")
-        return Area(id=id, state=state, summary=summary.en, summary_zh=summary.zh, unread=unread)  # type: ignore[arg-type]
+        return Area(id=id, state=state, summary=summary, unread=unread)  # type: ignore[arg-type]
 
     def _summary(self, id: str) -> Text | None:
         names, asked = self.agents.names, len(self.asked.hosts)

@@ -19,7 +19,7 @@ from unhang.i18n import chinese
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
 from unhang.knowledge.judge import Found, HostView, NotRead, Words
-from unhang.knowledge.text import NOTHING, Text, ranks
+from unhang.knowledge.text import NOTHING, Text, msg, ranks
 from unhang.logs import Hit, Role, Signature, Traceback
 from unhang.logs.log_facts import Exit, NcclSaid, Stack, Status, Timeout
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
@@ -33,7 +33,7 @@ __all__ = ["STANDINGS", "Cause", "Command", "LogView", "Signature", "cause", "co
 
 _RANKS = lazily(r"(?<!\d)(\d{1,9})(?:-(\d{1,9}))?(?!\d)")
 _REPEATED = lazily(r" \[repeated (\d+)x across cluster\]$")
-_WHO = Text("{who}: ", "{who}：")
+_WHO = msg("{who}: ")
 # A torn line may name any number.
 _MOST_NAMED = 65_536
 # Patterns bound what they capture: nothing shorter is cut.
@@ -98,8 +98,7 @@ class Cause:
 
     id: str
     role: Role
-    title: str
-    title_zh: str
+    title: Text
     what: str
     why: str
     signatures: tuple[Signature, ...] = ()
@@ -133,13 +132,12 @@ class Cause:
         return Finding(
             cause=self.id,
             standing=standing,
-            says=says.en,
+            says=says,
             ranks=ranks,
             hosts=hosts,
             where=where,
             evidence=evidence,
             remedies=self._chosen(remedies, commands),
-            says_zh=says.zh,
         )
 
     def host_finding(
@@ -158,12 +156,10 @@ class Cause:
             cause=self.id,
             area=area,
             severity=severity,
-            says=says.en,
-            leads_to=leads_to.en,
+            says=says,
+            leads_to=leads_to,
             evidence=evidence,
             remedies=self._chosen(remedies, commands),
-            says_zh=says.zh,
-            leads_to_zh=leads_to.zh,
         )
 
     def _chosen(self, remedies: Sequence[str | Remedy] | None, commands: Mapping[str, Command | None] | None) -> tuple[Remedy, ...]:
@@ -238,11 +234,11 @@ class Cause:
         named = tuple(sorted({n for a, b in told for n in range(int(a), min(int(b or a), int(a) + _MOST_NAMED) + 1)}))
         back = view.traceback_of(best) if view is not None else None
         frame = user_frame(back.frames) if back is not None else None
-        sentence = says or filled(best) or Text(self.title, self.title_zh)
+        sentence = says or filled(best) or self.title
         local = {h.local_rank for h in alike if h.local_rank is not None}
         if (more := _REPEATED.search(best.text)) is not None:
-            sentence += Text("; Ray has left out {n} more of the kind", "；Ray 省略了另外 {n} 条同类消息").fill(n=more[1])
-        writer = ranks(numbers) if numbers else Text("local {who}", "本地 {who}").fill(who=ranks(local)) if local else NOTHING
+            sentence += msg("; Ray has left out {n} more of the kind", n=more[1])
+        writer = ranks(numbers) if numbers else msg("local {who}", who=ranks(local)) if local else NOTHING
         return self.finding(
             standing=standing or best.signature.standing,
             says=(who.fill(who=writer) if writer else NOTHING) + sentence,
@@ -294,12 +290,11 @@ def from_data(id: str, known: Mapping[str, Any], signatures: tuple[Signature, ..
     return Cause(
         id=id,
         role=known["role"],
-        title=known["title"],
-        title_zh=chinese(known["title"]) or known["title"],
+        title=msg(known["title"]),
         what=known["what"],
         why=known["why"],
         signatures=(*(_signature(s, known["role"]) for s in known["signature"]), *signatures),
-        remedies=tuple(Remedy(id=id, says_zh=chinese(r["says"]), **r) for id, r in known["remedy"].items()),
+        remedies=tuple(Remedy(id=id, **dict(r, says=msg(r["says"]))) for id, r in known["remedy"].items()),
         instead=known["instead"],
         leads_to=known.get("leads-to", ()),
         mistaken_for=known["mistaken-for"],
@@ -333,15 +328,16 @@ def signature(cause: str, name: str) -> Signature:
 
 
 def _signature(known: Mapping[str, Any], role: Role) -> Signature:
-    return Signature(role=role, says_zh=chinese(known.get("says", "")), **known)
+    return Signature(role=role, **known)
 
 
 def filled(hit: Hit) -> Text:
     """The signature's sentence with what it captured, in whole words; NOTHING where it has none or lacks a value."""
-    template = Text(hit.signature.says, hit.signature.says_zh)
-    names = [name for _, name, _, _ in string.Formatter().parse(template.en) if name]
+    says = hit.signature.says
+    names = [name for _, name, _, _ in string.Formatter().parse(says) if name]
     if any(n not in hit.groups for n in names):
         return NOTHING
+    template = says if isinstance(says, Text) else msg(says)
     return template.fill(**{n: _in_whole_words(hit.groups[n], hit.whole) for n in names})
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unhang.frames import Frame, inside, op_of_stack, place
 from unhang.knowledge import words
-from unhang.knowledge.text import Text, joined, ranks
+from unhang.knowledge.text import Text, joined, msg, ranks
 from unhang.model import Evidence, Finding
 from unhang.user_files import is_user_file
 
@@ -101,23 +101,23 @@ def passed_over(view: LogView) -> tuple[tuple[Text, Text], ...]:
     of_reason: dict[str, tuple[Text, list[Stack]]] = {}
     for stack in view.stacks:
         if (stack.rank is None or stack.rank not in known) and (why := _age(stack, view, since_s)) is not None:
-            of_reason.setdefault(why.en, (why, []))[1].append(stack)
+            of_reason.setdefault(why, (why, []))[1].append(stack)
     return tuple((_which(stacks), why) for why, stacks in of_reason.values())
 
 
 def _which(stacks: Sequence[Stack]) -> Text:
-    at = Text(f" ({stacks[0].source}:{stacks[0].line})", f"（{stacks[0].source}:{stacks[0].line}）")
+    at = msg(" ({source}:{line})", source=stacks[0].source, line=stacks[0].line)
     if numbers := {s.rank for s in stacks if s.rank is not None}:
         plural = "" if len(numbers) == 1 else "s"
-        return Text("the stack{s} of {who}", "{who} 的调用栈").fill(s=plural, who=ranks(numbers)) + at
+        return msg("the stack{s} of {who}", s=plural, who=ranks(numbers)) + at
     n = len(stacks)
     some = "a stack" if n == 1 else f"{n} stacks"
-    return Text("{some} of processes whose rank is not told", "{n} 个不知属于哪个 rank 的调用栈").fill(some=some, n=n) + at
+    return msg("{some} of processes whose rank is not told", some=some, n=n) + at
 
 
-_WENT_ON = Text("taken earlier: training steps follow it", "取得较早：此后训练步仍在继续")
-_EARLIER = Text("taken earlier: what follows it is dated before anybody began to wait", "取得较早：其后日志的时间早于任何 rank 开始等待的时间")
-_FAR = Text("much of the log follows it before anything fails: how old it is is not known", "其后到出现故障之前还有大量日志：它有多旧不得而知")
+_WENT_ON = msg("taken earlier: training steps follow it")
+_EARLIER = msg("taken earlier: what follows it is dated before anybody began to wait")
+_FAR = msg("much of the log follows it before anything fails: how old it is is not known")
 
 
 def _age(stack: Stack, view: LogView, since_s: float | None) -> Text | None:
@@ -151,14 +151,15 @@ def op_of(stack: Stack) -> str:
 def stands(stack: Stack) -> Text:
     """ "rank 2 stands at plain.py:10 in load"."""
     frame = _own(stack.frames) or stack.frames[-1]
-    who = Text("a process", "一个进程") if stack.rank is None else ranks((stack.rank,))
-    return Text("{who} stands at {at}", "{who} 停在 {at}").fill(who=who, at=place(frame, ""))
+    who = msg("a process", "collective_waits") if stack.rank is None else ranks((stack.rank,))
+    return msg("{who} stands at {at}", who=who, at=place(frame, ""))
 
 
 def within(found: Scene) -> Text:
     """ "ranks 0 and 1 are in all_reduce (plain.py:14 in main)"; who gave up waiting where no stack shows it; "" without either."""
     told = [
-        Text("{who} {are} in {op}", "{who} 在 {op} 中").fill(
+        msg(
+            "{who} {are} in {op}",
             who=ranks(s.rank for s in stacks if s.rank is not None),
             are=words.verb([s.rank or 0 for s in stacks], "is", "are"),
             op=op if frame is None else f"{op} ({place(frame, '')})",
@@ -166,19 +167,19 @@ def within(found: Scene) -> Text:
         for op, frame, stacks in found.inside
     ]
     if not told and found.waited:
-        told = [Text("{who} gave up waiting", "{who} 放弃了等待").fill(who=ranks(found.waited))]
-    return joined(told, Text(", ", "，"))
+        told = [msg("{who} gave up waiting", who=ranks(found.waited))]
+    return joined(told, msg(", ", "collective_waits"))
 
 
 def evidence(stacks: Sequence[Stack]) -> tuple[Evidence, ...]:
     """The innermost lines that tell where each stack stands."""
     found = []
     for stack in stacks:
-        who = Text("a process", "某个进程") if stack.rank is None else ranks((stack.rank,))
+        who = msg("a process") if stack.rank is None else ranks((stack.rank,))
         frames = [_own(stack.frames) or stack.frames[-1]]
         if op := op_of(stack):
             frames.insert(0, next(f for f in reversed(stack.frames) if f.name == op))
-        says = Text("{who}: {places}", "{who}：{places}").fill(who=who, places=", ".join(place(f, "") for f in frames))
+        says = msg("{who}: {places}", who=who, places=", ".join(place(f, "") for f in frames))
         found.append(words.stated(stack.source, says, stack.line))
     return tuple(found)
 
@@ -192,7 +193,7 @@ def held(view: LogView, cause: Cause, kind: Kind, remedies: tuple[str, ...]) -> 
     chosen = tuple(a for a in found.apart if a.kind == kind)
     if not chosen or not waiting:
         return None
-    besides = Text(" while {waiting}", "，而 {waiting}").fill(waiting=waiting)
+    besides = msg(" while {waiting}", waiting=waiting)
     others = evidence([s for _, _, stacks in found.inside for s in stacks[:1]][:2])
     waited = bool(found.waited) and of_the_wait([a.stack for a in chosen], view)
     return told(cause, chosen, besides, remedies, waited=waited, others=others)
@@ -203,7 +204,7 @@ def told(
 ) -> Finding:
     """The finding on ranks that stand apart: likely where others are known to have `waited`, and where there are stacks alone, possible."""
     idle = chosen[0].kind == "stands" and all(a.stack.executes is False for a in chosen)
-    says = joined((stands(a.stack) for a in chosen[:_SHOWN]), Text(", ", "，")) + (_IDLE if idle else _LOOKS[chosen[0].kind]) + besides
+    says = joined((stands(a.stack) for a in chosen[:_SHOWN]), msg(", ", "collective_waits")) + (_IDLE if idle else _LOOKS[chosen[0].kind]) + besides
     if not waited:
         says += _ONE_LOOK
     return cause.finding(
@@ -217,12 +218,12 @@ def told(
 
 
 _LOOKS: dict[Kind, Text] = {
-    "stands": Text(", outside any collective (whether it executes is not known)", "，不在任何集合通信中（是否在执行不得而知）"),
-    "loader": Text(", in its data loader", "，在数据加载器中"),
-    "executes": Text(", outside any collective, and executes", "，不在任何集合通信中，并且正在执行"),
+    "stands": msg(", outside any collective (whether it executes is not known)"),
+    "loader": msg(", in its data loader"),
+    "executes": msg(", outside any collective, and executes"),
 }
-_IDLE = Text(", outside any collective, and does not execute", "，不在任何集合通信中，也没有在执行")
-_ONE_LOOK = Text("; that is one look at each, and whether it stays there is not in evidence", "；每个进程只看了一次，是否一直停在那里不在证据之中")
+_IDLE = msg(", outside any collective, and does not execute")
+_ONE_LOOK = msg("; that is one look at each, and whether it stays there is not in evidence")
 
 
 def apart_of(stack: Stack) -> Apart:

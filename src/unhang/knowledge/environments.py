@@ -5,10 +5,12 @@ A thing may be called otherwise there. A cause may name another remedy (`Cause.i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from unhang import data
+from unhang.i18n import same
 from unhang.knowledge import catalogue
 from unhang.logs import Signature
 from unhang.model import Finding, Remedy
@@ -68,8 +70,7 @@ def _said_there(remedy: Remedy, environments: Collection[Environment]) -> Remedy
         for here, there in environment.words.items():
             remedy = replace(
                 remedy,
-                says=remedy.says.replace(here, there),
-                says_zh=remedy.says_zh.replace(here, there),
+                says=same(remedy.says).edited(re.escape(here), there),
                 env={name.replace(here, there): value for name, value in remedy.env.items()},
                 command=remedy.command and remedy.command.replace(here, there),
                 verify=remedy.verify and remedy.verify.replace(here, there),

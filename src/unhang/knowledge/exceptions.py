@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from unhang import data
 from unhang.frames import Frame
-from unhang.i18n import chinese
+from unhang.i18n import msg
 from unhang.knowledge.commands import command
 from unhang.model import Remedy
 from unhang.patterns import lazily
@@ -38,11 +38,8 @@ def remedy(type: str, text: str, frames: Sequence[Frame] = ()) -> Remedy | None:
             continue
         if (found := re.search(known.get("pattern", ""), text)) is not None:
             groups = {k: v or "" for k, v in found.groupdict().items()}
-            says, says_zh = (_filled(template, groups) for template in (known["says"], chinese(known["says"])))
-            return Remedy(id=ID, says=says, says_zh=says_zh, command=command(known["command"], **groups) if "command" in known else None)
+            says = msg(known["says"])
+            for name, value in groups.items():
+                says = says.edited(rf"\{{{name}\}}", value) if len(name) == 1 else says
+            return Remedy(id=ID, says=says, command=command(known["command"], **groups) if "command" in known else None)
     return None
-
-
-def _filled(template: str, groups: dict[str, str]) -> str:
-    """Braces of code, and those of what was captured, stay as they are."""
-    return re.sub(r"\{([a-z])\}", lambda m: groups.get(m[1], m[0]), template)

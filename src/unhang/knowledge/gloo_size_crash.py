@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import words
 from unhang.knowledge.cause import signature
-from unhang.knowledge.text import NOTHING, Text, ranks
+from unhang.knowledge.text import NOTHING, Text, msg, ranks
 from unhang.logs import Hit
 from unhang.model import Evidence
 
@@ -39,10 +39,10 @@ def ended_of(view: LogView) -> Text:
     local = {e.local_rank for e in ended if e.local_rank is not None}
     if not numbers and not local:
         return NOTHING
-    return Text(
+    return msg(
         "; the launcher reports that {who} ended with SIGABRT, which need not be the one that strayed",
-        "；启动器报告{who} 以 SIGABRT 结束，走错的不一定是它",
-    ).fill(who=Text("{who}", " {who}").fill(who=ranks(numbers)) if numbers else Text("local {who}", "本地 {who}").fill(who=ranks(local)))
+        who=msg("{who}", who=ranks(numbers)) if numbers else msg("local {who}", who=ranks(local)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +106,13 @@ def crash_of(picture: IncidentView, hits: Sequence[Hit]) -> Crash | None:
         differs = ("shape",) if sent is None else _differs(sent, expected, sizes.get(sent.group, world), () if apart else _before(picture, last))
     evidence = [e for r in dead[:1] for e in words.stack_evidence(picture, r, innermost=False)]
     for number, c in list(last.items())[:2]:
-        says = Text("rank {n}: #{seq} {call}{at}{why}", "rank {n}：#{seq} {call}{at}{why}").fill(
+        says = msg(
+            "rank {n}: #{seq} {call}{at}{why}",
             n=number,
             seq=c.seq,
-            call=words.called(c),
-            at=Text(", {frame}", "，{frame}").fill(frame=words.frame(u)) if (u := user_frame(c.frames)) is not None else NOTHING,
-            why=Text(" ({why})", "（{why}）").fill(why=reason) if number in odd else NOTHING,
+            call=words.call(c),
+            at=msg(", {frame}", frame=words.frame(u)) if (u := user_frame(c.frames)) is not None else NOTHING,
+            why=msg(" ({why})", why=reason) if number in odd else NOTHING,
         )
         evidence.append(words.stated(picture.rank(number).record.flight or picture.incident_source, says))
     return Crash(
@@ -210,8 +211,8 @@ def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Collection[
     fell = sum(1 for r in dead if r.place is not None and not r.only_last_seen and (r.place.file, r.place.line) in common) if others else 0
     if 2 * (votes[0][1] + fell) > len(picture.ranks):
         if others:
-            return others, Text("differs from the majority", "与多数不同")
-        return tuple(r.number for r in dead), Text("the survivors agree", "存活的 rank 一致")
+            return others, msg("differs from the majority")
+        return tuple(r.number for r in dead), msg("the survivors agree")
     if len({way_to(c.frames) for c in recent} | {way_to(r.frames) for r in dead if r.frames}) > 1:
         # At two lines both sizes may be what they always were, and either rank may be the one that went astray.
         return (), NOTHING
@@ -220,10 +221,10 @@ def _odd(dead: Sequence[RankView], last: Mapping[int, Call], recent: Collection[
         return (), NOTHING
     unusual = tuple(n for n, c in here.items() if key_of(c) not in before)
     if unusual:
-        return unusual, Text("the same line issued something else before", "同一行代码之前发出的是别的调用")
+        return unusual, msg("the same line issued something else before")
     if len(dead) > 1:
         return (), NOTHING
-    return tuple(r.number for r in dead), Text("the survivor did as before", "存活的 rank 与此前一样")
+    return tuple(r.number for r in dead), msg("the survivor did as before")
 
 
 def _before(picture: IncidentView, here: Mapping[int, Call]) -> list[Call]:

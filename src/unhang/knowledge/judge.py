@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from unhang import data
-from unhang.i18n import chinese
+from unhang.i18n import AND, COMMA, NOTHING, THEN, Text, chinese, joined, msg, same
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
-from unhang.knowledge.text import AND, COMMA, THEN, Text, joined, ranks, same
 from unhang.model import Evidence, Remedy, Severity, Standing
+from unhang.text import filled
 
 if TYPE_CHECKING:
     from unhang.facts.clock import Clock
@@ -151,14 +151,16 @@ class HostView:
         return log.events if log is not None else ()
 
 
-def _of_events(name: str) -> Callable[[Any], Text]:
-    def told(event: Any) -> Text:
-        from unhang.facts import kernel_log
+def _times(event: Any) -> Text:
+    from unhang.facts import kernel_log
 
-        asked = event.last_age_s if name == "ago" else event
-        return Text(getattr(kernel_log, name)(asked), getattr(kernel_log, f"{name}_zh")(asked))
+    return kernel_log.times(event)
 
-    return told
+
+def _ago(event: Any) -> Text:
+    from unhang.facts import kernel_log
+
+    return kernel_log.ago(event.last_age_s)
 
 
 def _size(count: float) -> str:
@@ -168,7 +170,7 @@ def _size(count: float) -> str:
 
 
 def _word(n: int) -> Text:
-    return Text({2: "two", 3: "three", 4: "four"}.get(n, str(n)), str(n))
+    return {2: msg("two"), 3: msg("three"), 4: msg("four")}.get(n, same(str(n)))
 
 
 def _label(found: Any) -> str:
@@ -190,9 +192,9 @@ def _list(between: Text) -> Callable[[Iterable[Any]], Text]:
 # How a template may have a value shown.
 _FORMS: Mapping[str, Callable[[Any], Text | str]] = {
     "size": _size,
-    "ranks": ranks,
-    "times": _of_events("times"),
-    "ago": _of_events("ago"),
+    "ranks": words.ranks,
+    "times": _times,
+    "ago": _ago,
     "label": _label,
     "gpus": _gpus,
     "list": _list(same(", ")),
@@ -212,44 +214,40 @@ class Words(string.Formatter):
     """The sentences of one cause, with values in them."""
 
     def __init__(self, cause: str, values: Mapping[str, Any]) -> None:
-        self.cause, self.values, self.language = cause, values, "en"
+        self.cause, self.values = cause, values
         self.known = data.load()["causes"][cause]
 
     def text(self, english: str) -> Text:
-        sides = []
-        for self.language in ("en", "zh"):
-            sides.append(self.vformat(self._translated(english), (), self.values))
-        self.language = "en"
-        return Text(*sides)
+        values = {}
+        for template in dict.fromkeys((english, chinese(english, self.cause))):
+            for _, name, form, conversion in self.parse(template):
+                if name is not None:
+                    value = self.convert_field(self.get_field(name, (), self.values)[0], conversion)
+                    values[f"{name}:{form}" if form else name] = self._shown(value, self.vformat(form or "", (), self.values))
+        return Text(filled(english, values), english, self.cause, values)
 
-    def _translated(self, english: str) -> str:
-        return english if self.language == "en" else chinese(english, self.cause) or chinese(english) or english
-
-    def format_field(self, value: Any, form: str) -> str:
+    def _shown(self, value: Any, form: str) -> Any:
         if form == "known":
             form = "note" if value in self.known["note"] else ""
         if form[:1] == "*":
             known = self.known["note"][form[1:].rstrip(",&")]
             parts = (Words(self.cause, {**self.values, "each": each}).text(known) for each in value)
-            value, form = joined(parts, {",": COMMA, "&": AND}.get(form[-1], THEN)), ""
+            return joined(parts, {",": COMMA, "&": AND}.get(form[-1], THEN))
         if form == "place":
             return str(self.values["picture"].place(value))
         if form[:1] == "?":
             value, form = form[1:].partition("/")[0 if value or (value == 0 and value is not False) else 2], "note"
         if form == "note":
-            return "".join(self.vformat(self._translated(self.known["note"][key]), (), self.values) for key in _keys(value))
+            return joined((self.text(self.known["note"][key]) for key in _keys(value)), NOTHING)
         if "|" in form:
             return form.split("|")[(value if isinstance(value, int) else len(value)) != 1]
-        if form in _FORMS:
-            value, form = _FORMS[form](value), ""
-        return value.of(self.language) if isinstance(value, Text) else format(value, form)
+        return _FORMS[form](value) if form in _FORMS else value if isinstance(value, Text) else format(value, form)
 
     def evidence(self, templates: Mapping[str, str]) -> Iterable[Evidence]:
         for source, text in templates.items():
             for each in self.values.get("each", ()) if "{each" in source + text else (None,):
-                filled = Words(self.cause, {**self.values, "each": each})
-                said = filled.text(text)
-                yield Evidence(source=filled.text(source).en, text=said.en, text_zh=said.zh if said.zh != said.en else "")
+                words = Words(self.cause, {**self.values, "each": each})
+                yield Evidence(source=str(words.text(source)), text=words.text(text))
 
     def commands(self, templates: Mapping[str, Any], found: Found) -> dict[str, Command | None]:
         """Of a table the one that `by` names, else "else"."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang import data
+from unhang.i18n import NOTHING, msg
 from unhang.knowledge.commands import command
 from unhang.patterns import lazily
 
@@ -39,24 +40,22 @@ def named(remedy: Remedy, module: str, *, python: str | None, who: str, hosts: S
     """The remedy with what is missing, who lacks it, and where. `who` is "rank 3" or "a process"."""
     top = module.partition(".")[0]
     package = data.table("knowledge/packages")["packages"].get(top)
-    at = f" on {', '.join(hosts[:_MAX_HOSTS])}" + (f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else "") if hosts else ""
-    under = f" under {python}" if python is not None else ""
+    at = msg(" on {hosts}", hosts=", ".join(hosts[:_MAX_HOSTS])) if hosts else NOTHING
+    at += msg(" and {n} more", n=len(hosts) - _MAX_HOSTS) if len(hosts) > _MAX_HOSTS else NOTHING
+    under = msg(" under {python}", python=python) if python is not None else NOTHING
     run = python if command("{python:program}", python=python) else "python"
     if top != module:
         # The package may be there, in a release without that part.
-        says = f"{who}{at} found no {module}{under}: {top} is missing there, or its release has no such part; compare it with the other hosts'."
-        says_zh = f"{who}{at}{under} 找不到 {module}：那里缺少 {top}，或其版本没有这个子模块；请与其他主机的版本比较。"
+        says = msg("{who}{at} found no {module}{under}: {top} is missing there, or its release has no such part; compare it with the other hosts'.")
     else:
-        says = (
-            f"{who}{at} found no module {module}{under}: install it there, or start with the environment that has it; a module of your own has to be "
+        says = msg(
+            "{who}{at} found no module {module}{under}: install it there, or start with the environment that has it; a module of your own has to be "
             "on PYTHONPATH."
         )
-        says_zh = f"{who}{at}{under} 找不到模块 {module}：在那里安装，或改用装有它的环境启动；如果是自己的代码，要放到 PYTHONPATH 上。"
     install = command("{python:program} -m pip install {package:name}", python=run, package=package)
     return replace(
         remedy,
-        says=says,
-        says_zh=says_zh,
+        says=says.fill(who=who, at=at, module=module, under=under, top=top),
         command=install if package is not None and top == module else command("{python:program} -m pip list", python=run),
         verify=command("{python:program} -c 'import {module:name}'", python=run, module=module),
     )

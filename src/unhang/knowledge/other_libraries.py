@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unhang import data
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.logs import Hit, Signature
 from unhang.logs.harmless import NOT_INSTEAD
 from unhang.logs.signature import compiled
@@ -98,12 +98,12 @@ def gave_up(hits: Iterable[Hit]) -> tuple[Sequence[Hit], Text] | None:
     own = [h for one, h in said if one == first]
     op = next((op.lower() for h in own for op in _OP.findall(h.text)), None)
     peers = list(dict.fromkeys(p for h in own for p in _peers(h.text)))
-    waited = Text("{library} waited{op}{peers} longer than its timeout", "{library} {op}等待{peers}超过了超时时间")
-    failed = Text("{library} failed, for a reason that is not known here", "{library} 出错，原因未知")
+    waited = msg("{library} waited{op}{peers} longer than its timeout")
+    failed = msg("{library} failed, for a reason that is not known here")
     says = (failed if all(h.signature.needle == _FAILED for h in own) else waited).fill(
         library=first.name,
-        op=NOTHING if op is None else Text(" in {op}", "在 {op} 中").fill(op=_TORCHS.get(_JOINTS.sub("", op), op)),
-        peers=Text(" for {peers}", "{peers}").fill(peers=joined(peers[:_SHOWN], COMMA) if peers else Text("another rank", "另一个 rank ")),
+        op=NOTHING if op is None else msg(" in {op}", op=_TORCHS.get(_JOINTS.sub("", op), op)),
+        peers=msg(" for {peers}", peers=joined(peers[:_SHOWN], COMMA) if peers else msg("another rank", "other_libraries")),
     )
     return [replace(h, signature=own[0].signature) for h in own], says
 
@@ -111,11 +111,11 @@ def gave_up(hits: Iterable[Hit]) -> tuple[Sequence[Hit], Text] | None:
 def _peers(text: str) -> Iterable[Text]:
     for found in _PEER.finditer(text):
         if found["rank"]:
-            yield Text("rank {n}", "rank {n} ").fill(n=found["rank"])
+            yield msg("rank {n}", n=found["rank"])
         elif found["net"] in ("RDMA", "IB"):
-            yield Text("node {n}", "节点 {n} ").fill(n=found["of_net"])
+            yield msg("node {n}", n=found["of_net"])
         else:
-            yield Text("rank {n} of its node", "本节点的 rank {n} ").fill(n=found["thread"] or found["of_net"])
+            yield msg("rank {n} of its node", n=found["thread"] or found["of_net"])
 
 
 def say_more(hits: Iterable[Hit]) -> Remedy | None:
@@ -125,8 +125,9 @@ def say_more(hits: Iterable[Hit]) -> Remedy | None:
         return None
     return Remedy(
         id="say-more",
-        says=f"Run again with the messages of {found.name} on, and keep the logs of all ranks: the rank that did not come may say why.",
-        says_zh=f"打开 {found.name} 自己的日志再运行一次，并保留所有 rank 的日志：没有到达的那个 rank 可能会说明原因。",
+        says=msg(
+            "Run again with the messages of {name} on, and keep the logs of all ranks: the rank that did not come may say why.", name=found.name
+        ),
         env=dict(found.talk),
     )
 

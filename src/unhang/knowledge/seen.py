@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from unhang.knowledge import text, words
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.records.incident import SILENT_S
 from unhang.records.status import Place, Seen
 
@@ -18,45 +18,42 @@ def told(seen: Iterable[Seen], *, most: int = MOST_PLACES) -> Text:
     found = tuple(seen)
     said = [one(s) for s in found[:most]]
     if len(found) > most:
-        said.append(Text("{n} further places", "另有 {n} 处").fill(n=len(found) - most))
+        said.append(msg("{n} further places", n=len(found) - most))
     return joined(said)
 
 
 def before_signal(signal: str, seen: Iterable[Seen], still_s: float | None) -> Text:
     """ "as SIGTERM came, by the last heartbeats: rank 0 at ...; 0.2 s after the last step or collective"."""
-    said = Text("as {signal} came, by the last heartbeats: {where}", "{signal} 到来时，据最后的心跳：{where}").fill(signal=signal, where=told(seen))
+    said = msg("as {signal} came, by the last heartbeats: {where}", signal=signal, where=told(seen))
     return said if still_s is None else joined((said, moved_before(still_s)))
 
 
 def moved_before(still_s: float) -> Text:
     """How long before a signal the training had last moved."""
-    return Text("the last step or collective was {s} before", "最后一步或最后一次集合通信在此前 {s}").fill(s=words.seconds(still_s))
+    return msg("the last step or collective was {s} before", s=words.seconds(still_s))
 
 
 def by_force(seen: Iterable[Seen], after_s: float, *, by_us: bool) -> Text:
     """ "ended by force 30 s after the signal, last seen, by heartbeat: rank 1 at ..."."""
-    said = Text("ended by force {s} after the signal", "信号 {s} 后被强制结束")
+    said = msg("ended by force {s} after the signal")
     if not by_us:
-        said = Text(
-            "still there {s} after the signal, then gone without a word (as if killed by its launcher)",
-            "信号 {s} 后仍在，随后不声不响地消失（像是被启动器杀死）",
-        )
-    return (said + Text("; last seen, by heartbeat: {where}", "；最后的心跳所在位置：{where}")).fill(s=words.seconds(after_s), where=told(seen))
+        said = msg("still there {s} after the signal, then gone without a word (as if killed by its launcher)")
+    return (said + msg("; last seen, by heartbeat: {where}")).fill(s=words.seconds(after_s), where=told(seen))
 
 
 def one(seen: Seen) -> Text:
     """The ranks of one place."""
-    where = same(short(seen.place)) if seen.place is not None else Text("a place that is not known", "未知的位置")
+    where = same(short(seen.place)) if seen.place is not None else msg("a place that is not known")
     more = [same(seen.call)] if seen.call is not None else []
     if seen.step is not None:
         steps = f"{seen.least_step}-{seen.step}" if seen.least_step != seen.step else str(seen.step)
-        more.append(Text("step {n}" if seen.least_step == seen.step else "steps {n}", "第 {n} 步").fill(n=steps))
+        more.append(msg("step {n}" if seen.least_step == seen.step else "steps {n}", "seen", n=steps))
     if seen.silent_s is None:
-        more.append(Text("no heartbeat came", "没有收到心跳"))
+        more.append(msg("no heartbeat came"))
     elif seen.silent_s > SILENT_S:
-        more.append(Text("no heartbeat for {s} by then", "当时已有 {s} 没有心跳").fill(s=words.seconds(seen.silent_s)))
-    said = Text(" ({more})", "（{more}）").fill(more=joined(more, COMMA)) if more else NOTHING
-    return Text("{who} at {where}{said}", "{who} 在 {where}{said}").fill(who=text.ranks(seen.ranks), where=where, said=said)
+        more.append(msg("no heartbeat for {s} by then", s=words.seconds(seen.silent_s)))
+    said = msg(" ({more})", more=joined(more, COMMA)) if more else NOTHING
+    return msg("{who} at {where}{said}", who=text.ranks(seen.ranks), where=where, said=said)
 
 
 def short(place: Place) -> str:

@@ -78,7 +78,7 @@ def read(path: Path) -> tuple[Mapping[str, Any], list[str]]:
     """One file as `knowledge.cause` takes it, and what is wrong in it."""
     try:
         if (wrong := fsio.check_owner(path)) is not None:
-            return {}, [wrong.en]
+            return {}, [wrong]
         source = data.Source(path, data.pieces())
     except (OSError, UnicodeError) as e:
         return {}, [f"{path}: {e}"]
@@ -119,6 +119,10 @@ def check(path: Path) -> Iterator[str]:
             if _takes_for_ever(pattern, signature.needle):
                 yield f"{path}: signature {n}: the pattern needs ever more time for longer lines (nested or adjacent repetitions): {pattern!r}"
                 return
+    groups = {group for s in signatures for group in re.compile(s.pattern).groupindex}
+    for id, remedy in made["remedy"].items():
+        for name in sorted(groups.intersection(re.findall(r"\{(\w+)\}", remedy.get("command", "")))):
+            yield f"{path}: the command of remedy {id!r} is printed as it stands, and {{{name}}} in it is no value"
     for lines, wanted in ((made["tests"].get("hits", ()), True), (made["tests"].get("near-misses", ()), False)):
         for text in lines:
             around = "\n".join(clean(line)[0] for line in text.splitlines())

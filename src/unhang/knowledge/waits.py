@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.model import Evidence, Wait
 
 if TYPE_CHECKING:
@@ -24,37 +24,37 @@ def described(picture: IncidentView | None, wait: Wait | None) -> Text:
         return NOTHING
     holder = _process(picture, wait)
     if holder and not wait.ends:
-        return Text("waiting for {holder}, in which all threads wait for each other", "在等待{holder}，其中所有线程都在互相等待").fill(holder=holder)
-    path = Text(" {path}", " {path}").fill(path=wait.what) if wait.what else NOTHING
+        return msg("waiting for {holder}, in which all threads wait for each other", holder=holder)
+    path = msg(" {path}", path=wait.what) if wait.what else NOTHING
     if wait.kind == "file-lock":
-        held = Text(" that {holder} holds", "，由{holder}持有").fill(holder=holder) if holder else NOTHING
-        on = Text(" on{path}", "{path} 上的").fill(path=path) if path else NOTHING
-        return Text("waiting for a file lock{on}{held}", "在等待{on}文件锁{held}").fill(on=on, held=held)
+        held = msg(" that {holder} holds", holder=holder) if holder else NOTHING
+        on = msg(" on{path}", path=path) if path else NOTHING
+        return msg("waiting for a file lock{on}{held}", on=on, held=held)
     if wait.kind == "child":
-        child = Text("its child {holder}", "它的子{holder}").fill(holder=holder) if holder else Text("a child process", "一个子进程")
-        return Text("waiting for {child} to end", "在等待{child}结束").fill(child=child)
+        child = msg("its child {holder}", holder=holder) if holder else msg("a child process")
+        return msg("waiting for {child} to end", child=child)
     if wait.kind == "fifo":
-        return Text("opening the FIFO{path}, which nobody opens at its other end", "在打开 FIFO{path}，而没有人打开它的另一端").fill(path=path)
+        return msg("opening the FIFO{path}, which nobody opens at its other end", path=path)
     if wait.kind == "pipe":
         if holder:
-            end = Text(", whose other end {holder} holds", "，另一端由{holder}持有").fill(holder=holder)
+            end = msg(", whose other end {holder} holds", holder=holder)
         else:
-            end = NOTHING if wait.ends else Text(", whose other end no other process holds", "，没有其他进程持有它的另一端")
-        return Text("waiting at the pipe{path}{end}", "在管道{path}上等待{end}").fill(path=path, end=end)
+            end = NOTHING if wait.ends else msg(", whose other end no other process holds")
+        return msg("waiting at the pipe{path}{end}", path=path, end=end)
     if wait.kind == "socket":
-        peer = Text(" to{path}", "（对端{path}）").fill(path=path) if path else NOTHING
-        return Text("waiting at a network connection{peer}", "在网络连接上等待{peer}").fill(peer=peer)
+        peer = msg(" to{path}", path=path) if path else NOTHING
+        return msg("waiting at a network connection{peer}", peer=peer)
     if wait.kind == "mutex" and not wait.ends:
-        return Text("waiting for a lock that none of its threads can release", "在等待一个锁，而它的任何线程都无法释放该锁")
+        return msg("waiting for a lock that none of its threads can release")
     return _PLAIN.get(wait.kind, NOTHING).fill(path=path)
 
 
 # Of a poll with several descriptors nothing can be said.
 _PLAIN = {
-    "mutex": Text("waiting for a lock of its own process", "在等待本进程内的锁"),
-    "semaphore": Text("waiting for a lock that processes share", "在等待进程间共享的锁"),
-    "terminal": Text("waiting for input at the terminal{path}", "在终端{path}上等待输入"),
-    "file": Text("waiting for the file{path}", "在等待文件{path}"),
+    "mutex": msg("waiting for a lock of its own process"),
+    "semaphore": msg("waiting for a lock that processes share"),
+    "terminal": msg("waiting for input at the terminal{path}"),
+    "file": msg("waiting for the file{path}"),
 }
 
 
@@ -113,6 +113,6 @@ def _process(picture: IncidentView | None, wait: Wait) -> Text:
         return NOTHING
     rank = next((r.number for r in (picture.ranks if picture is not None else ()) if r.record.pid == wait.holder), None)
     if rank is not None:
-        return Text("rank {rank} (pid {pid})", " rank {rank}（pid {pid}）").fill(rank=rank, pid=wait.holder)
-    command = Text(" ({command})", "（{command}）").fill(command=wait.command) if wait.command else NOTHING
-    return Text("process {pid}{command}", "进程 {pid}{command}").fill(pid=wait.holder, command=command)
+        return msg("rank {rank} (pid {pid})", rank=rank, pid=wait.holder)
+    command = msg(" ({command})", command=wait.command) if wait.command else NOTHING
+    return msg("process {pid}{command}", pid=wait.holder, command=command)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, user_frame
-from unhang.knowledge.text import NOTHING, Text, same
+from unhang.knowledge.text import NOTHING, Text, msg, same
 from unhang.model import Evidence
 from unhang.patterns import lazily
 
@@ -47,17 +47,14 @@ _GUARD = lazily(
 _GAVE_UP = ("collective-timeout", "peer-lost", "store-disconnect")
 # Which calls carry what, from how many elements to how many. DeepSpeed's ZeRO closes a bucket where the next gradient would exceed
 # reduce_bucket_size, 5e8 as it comes (runtime/zero/stage_1_and_2.py): a full one lies just below.
-_GRADIENTS = Text("gradients, in the backward pass", "梯度，处于反向传播")
-_ZERO = _GRADIENTS + Text(
-    " (if it is DeepSpeed, a bucket of ZeRO-2 or ZeRO-1, whose reduce_bucket_size is 5e8 by default)",
-    "（如果用的是 DeepSpeed，则是 ZeRO-2 或 ZeRO-1 的梯度桶，reduce_bucket_size 默认 5e8）",
-)
-_PARAMETERS = Text("parameters that ZeRO-3 or FSDP gathers, in the forward or backward pass", "ZeRO-3 或 FSDP 收集的参数，处于前向或反向传播")
+_GRADIENTS = msg("gradients, in the backward pass")
+_ZERO = _GRADIENTS + msg(" (if it is DeepSpeed, a bucket of ZeRO-2 or ZeRO-1, whose reduce_bucket_size is 5e8 by default)")
+_PARAMETERS = msg("parameters that ZeRO-3 or FSDP gathers, in the forward or backward pass")
 _CARRY = (
     (r"ALLREDUCE$|REDUCE$", 350_000_000, 500_000_000, _ZERO),
     (r"ALLREDUCE|_?REDUCE", 1_000_000, None, _GRADIENTS),
     (r"_?ALLGATHER", 1_000_000, None, _PARAMETERS),
-    (r"BROADCAST", 1_000_000, None, Text("parameters, at the start or after a checkpoint was read", "参数，处于启动时或读取检查点之后")),
+    (r"BROADCAST", 1_000_000, None, msg("parameters, at the start or after a checkpoint was read")),
 )
 # One step ahead may be a matter of when each watchdog looked.
 _AHEAD = 2
@@ -208,7 +205,7 @@ def silent(view: LogView) -> tuple[int, ...]:
 def collective(t: Timeout) -> Text:
     """ "ALLREDUCE #1580 (466119168 elements)"."""
     seq = "" if t.seq is None else f" #{t.seq}"
-    size = NOTHING if t.numel_in is None else Text(" ({n} elements)", "（{n} 个元素）").fill(n=t.numel_in)
+    size = NOTHING if t.numel_in is None else msg(" ({n} elements)", n=t.numel_in)
     return same(f"{t.op}{seq}") + size
 
 
@@ -216,10 +213,7 @@ def carried(t: Timeout) -> Text:
     """ "; 466,119,168 elements (0.932 GB in 16 bits, 1.86 GB in 32): by its size most likely ...", NOTHING of few."""
     size = max(t.numel_in or 0, t.numel_out or 0)
     what = next((says for op, least, most, says in _CARRY if least <= size <= (most or size) and re.match(op, t.op)), None)
-    told = Text(
-        "; {n} elements ({half} GB in 16 bits, {full} GB in 32): by its size most likely {what}",
-        "；{n} 个元素（16 位为 {half} GB，32 位为 {full} GB）：从大小看很可能是{what}",
-    )
+    told = msg("; {n} elements ({half} GB in 16 bits, {full} GB in 32): by its size most likely {what}")
     return NOTHING if what is None else told.fill(n=f"{size:,}", half=f"{size * 2e-9:.3g}", full=f"{size * 4e-9:.3g}", what=what)
 
 

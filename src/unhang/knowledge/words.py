@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.frames import without_hook
+from unhang.i18n import COMMA, NOTHING, Text, joined, listed, msg, same
 from unhang.model import Evidence, Finding
-from unhang.text import NOTHING, Text, joined, same
 
 if TYPE_CHECKING:
     from unhang.flight import Call, CollectiveWait
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unhang.model import Remedy
     from unhang.records.incident_view import ChildView, IncidentView, RankView
 
+_MOST_RANKS = 8
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
 SIGNALS = {
     1: "SIGHUP",
@@ -43,17 +44,18 @@ def signal_name(number: int) -> str:
     return SIGNALS.get(abs(number), f"signal {abs(number)}")
 
 
-def ranks(numbers: Iterable[int]) -> str:
+def ranks(numbers: Iterable[int]) -> Text:
     """ "rank 1", "ranks 1 and 3", "ranks 0 to 6"."""
     found = sorted(set(numbers))
     if not found:
-        return "no rank"
+        return msg("no rank")
     if len(found) == 1:
-        return f"rank {found[0]}"
+        return msg("rank {n}", "ranks", n=found[0])
     if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
-        return f"ranks {found[0]} to {found[-1]}"
-    shown = [str(n) for n in found[:8]] + ([f"{len(found) - 8} more"] if len(found) > 8 else [])
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+        return msg("ranks {first} to {last}", first=found[0], last=found[-1])
+    if (more := len(found) - _MOST_RANKS) > 0:
+        return msg("ranks {some} and {more} more", some=joined(map(str, found[:_MOST_RANKS]), COMMA), more=more, all=len(found))
+    return msg("ranks {numbers}", numbers=listed(map(str, found)))
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -78,25 +80,26 @@ def seconds(value: float) -> str:
     return f"{value:.0f} s" if value < 180 else f"{value / 60:.0f} min"
 
 
-def call(c: Call) -> str:
+def call(c: Call) -> Text:
     """ "all_reduce of [8] Float"."""
     sizes = ", ".join(str(list(s)) for s in c.input_sizes)
-    return f"{c.op} of {sizes} {'/'.join(dict.fromkeys(c.dtypes))}".rstrip() if sizes else c.op
+    return worded_call(f"{c.op} of {sizes} {'/'.join(dict.fromkeys(c.dtypes))}".rstrip() if sizes else c.op)
 
 
-def called(c: Call) -> Text:
-    """ "all_reduce of [8] Float", "all_reduce [8] Float"."""
-    return Text(call(c), call(c).replace(" of ", " ", 1))
+def worded_call(said: str) -> Text:
+    """A call that is told as "all_reduce of [8] Float"."""
+    op, of, what = said.partition(" of ")
+    return msg("{op} of {what}", op=op, what=what) if of else same(op)
 
 
 def stated(source: str, text: Text, line: int | None = None) -> Evidence:
     """What a source tells, in words of our own."""
-    return Evidence(source=source, line=line, text=text.en, text_zh=text.zh)
+    return Evidence(source=source, line=line, text=text)
 
 
 def of_rank(number: int, said: Text | str) -> Text:
     """ "rank 3: ..."."""
-    return Text("rank {n}: {said}", "rank {n}：{said}").fill(n=number, said=said)
+    return msg("rank {n}: {said}", n=number, said=said)
 
 
 def frame(f: Frame) -> str:
@@ -112,7 +115,7 @@ def stack_evidence(picture: IncidentView, rank: RankView, *, innermost: bool = T
         found.append(
             stated(
                 (source if seen else None) or picture.incident_source,
-                of_rank(rank.number, same(frame(rank.place)) + (NOTHING if seen else Text(" (last heartbeat)", "（最后的心跳）"))),
+                of_rank(rank.number, same(frame(rank.place)) + (NOTHING if seen else msg(" (last heartbeat)"))),
             )
         )
     inner = without_hook(rank.frames)
@@ -124,27 +127,23 @@ def stack_evidence(picture: IncidentView, rank: RankView, *, innermost: bool = T
 def child_evidence(picture: IncidentView, rank: RankView, child: ChildView) -> Evidence:
     """What a process below a rank was doing, or how it ended."""
     record = child.record
-    who = (
-        Text("process {pid} below rank {rank}", "rank {rank} 之下的进程 {pid}")
-        if record.worker is None
-        else Text("worker {n} (pid {pid}) of rank {rank}{index}", "rank {rank} 的 worker {n}（pid {pid}）{index}")
-    ).fill(
+    who = (msg("process {pid} below rank {rank}") if record.worker is None else msg("worker {n} (pid {pid}) of rank {rank}{index}")).fill(
         n=str(record.worker),
         pid=record.pid,
         rank=rank.number,
-        index=Text(", asked for index {i}", "，被要求取索引 {i}").fill(i=record.index) if record.index else NOTHING,
+        index=msg(", asked for index {i}", i=record.index) if record.index else NOTHING,
     )
     says = same(frame(child.place)) if child.place is not None else ended(record.exitcode)
-    return stated(record.stacks or picture.incident_source, Text("{who}: {says}", "{who}：{says}").fill(who=who, says=says))
+    return stated(record.stacks or picture.incident_source, msg("{who}: {says}", who=who, says=says))
 
 
 def ended(exitcode: int | None) -> Text:
     """ "ended with exit code 3", "was killed by SIGKILL"."""
     if exitcode is None:
-        return Text("ended", "已结束")
+        return msg("ended")
     if exitcode < 0:
-        return Text("was killed by {signal}", "被 {signal} 杀死").fill(signal=signal_name(exitcode))
-    return Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=exitcode)
+        return msg("was killed by {signal}", signal=signal_name(exitcode))
+    return msg("ended with exit code {code}", code=exitcode)
 
 
 def activity_evidence(picture: IncidentView, rank: RankView) -> tuple[Evidence, ...]:
@@ -152,17 +151,17 @@ def activity_evidence(picture: IncidentView, rank: RankView) -> tuple[Evidence, 
     if a is None:
         return ()
     parts = [
-        Text(f"state {a.state}", f"状态 {a.state}"),
-        Text(f"CPU {a.cpu_share:.0%}", f"CPU {a.cpu_share:.0%}"),
-        Text(f"with children {a.tree_cpu_share:.0%}", f"连同子进程 {a.tree_cpu_share:.0%}"),
-        Text(f"{a.switches_per_s:.1f} switches/s", f"每秒切换 {a.switches_per_s:.1f} 次"),
+        msg("state {state}", state=a.state),
+        msg("CPU {cpu_share:.0%}", cpu_share=a.cpu_share),
+        msg("with children {tree_cpu_share:.0%}", tree_cpu_share=a.tree_cpu_share),
+        msg("{switches_per_s:.1f} switches/s", switches_per_s=a.switches_per_s),
     ]
     if a.moved_share is not None:
-        parts.append(Text(f"moved at {a.moved_share:.0%} of heartbeats", f"{a.moved_share:.0%} 的心跳中位置有变化"))
+        parts.append(msg("moved at {moved_share:.0%} of heartbeats", moved_share=a.moved_share))
     if a.wchan:
-        parts.append(Text("in {wchan}", "停在 {wchan}").fill(wchan=a.wchan))
-    says = Text("rank {n} (pid {pid}) over {s}: {parts}", "rank {n}（pid {pid}）{s} 内：{parts}")
-    parted = joined(parts, Text(", ", "，"))
+        parts.append(msg("in {wchan}", wchan=a.wchan))
+    says = msg("rank {n} (pid {pid}) over {s}: {parts}")
+    parted = joined(parts, msg(", ", "words"))
     return (stated(picture.incident_source, says.fill(n=rank.number, pid=rank.record.pid, s=seconds(a.window_s), parts=parted)),)
 
 
@@ -171,13 +170,12 @@ def waiting_evidence(picture: IncidentView, *, at_most: int = 2) -> tuple[Eviden
     found: list[Evidence] = []
     for number in (picture.front.waiting if picture.front else ())[:at_most]:
         wait = picture.waits[number]
-        says = Text("rank {n} waits in {what}{seq}{at}", "rank {n} 在{group} {what}{number} 中等待{at}").fill(
+        says = msg(
+            "rank {n} waits in {what}{at}" if wait.seq is None else "rank {n} waits in {what} #{seq} of group {group}{at}",
             n=number,
-            what=called(wait.call) if wait.call is not None else wait.op,
-            seq="" if wait.seq is None else f" #{wait.seq} of group {wait.group}",
-            group="" if wait.seq is None else f"组 {wait.group} 的",
-            number="" if wait.seq is None else f" #{wait.seq}",
-            at=Text(" at {at}", "（位于 {at}）").fill(at=picture.place(wait.place)) if wait.place is not None else NOTHING,
+            what=call(wait.call) if wait.call is not None else wait.op,
+            at=msg(" at {at}", "words", at=picture.place(wait.place)) if wait.place is not None else NOTHING,
+            **({} if wait.seq is None else {"seq": wait.seq, "group": wait.group}),
         )
         found.append(stated(wait_source(picture, wait), says))
     return tuple(found)
@@ -198,16 +196,19 @@ def absence_evidence(picture: IncidentView, rank: RankView) -> tuple[Evidence, .
     counters = rank.record.groups.get(front.group) or (rank.flight.counters.get(front.group) if rank.flight else None)
     if counters is None:
         return ()
-    says = Text(
+    says = msg(
         "rank {n}: group {group}: issued up to #{issued}, completed up to #{completed}",
-        "rank {n}：组 {group}：已发出到 #{issued}，已完成到 #{completed}",
-    ).fill(n=rank.number, group=front.group, issued=counters.enqueued, completed=counters.completed)
+        n=rank.number,
+        group=front.group,
+        issued=counters.enqueued,
+        completed=counters.completed,
+    )
     # Behind its last heartbeat it may have gone on.
     if rank.record.silent(picture.incident.at_s) and rank.flight is None:
         before_s = picture.incident.at_s - (rank.record.last_beat_s or 0.0)
-        says += Text(" by its last heartbeat, {s} before", "，据最后的心跳（{s} 之前）").fill(s=seconds(before_s))
+        says += msg(" by its last heartbeat, {s} before", s=seconds(before_s))
     else:
-        says += Text("; no #{n}", "；没有 #{n}").fill(n=front.seq)
+        says += msg("; no #{n}", n=front.seq)
     return (stated(rank.record.flight or picture.incident_source, says),)
 
 
@@ -236,8 +237,7 @@ def unestablished(
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=says.en,
-        says_zh=says.zh,
+        says=says,
         ranks=ranks,
         hosts=hosts,
         where=where,

@@ -166,8 +166,6 @@ class RungTried:
     says: str
     busbw_gbps: float | None = None
     seconds: float = 0.0
-    title_zh: str = ""
-    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +185,6 @@ class FellBack:
     arguments: tuple[str, ...]
     says: str
     remembered: bool = False
-    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +196,9 @@ class GaveUp:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Something that the user should know and that is no verdict; `text_zh` where its Chinese is not in the table of sentences."""
+    """Something that the user should know and that is no verdict."""
 
     text: str
-    text_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

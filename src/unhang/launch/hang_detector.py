@@ -341,7 +341,7 @@ class Alarm:
         if self._leave_hung:
             self._after_incident()
         elif self._ground.running():
-            self._tell(events.Note(text=f"ending the training: {why.en}", text_zh=f"结束训练：{why.zh}"))
+            self._tell(events.Note(text=msg("ending the training: {why}", why=why)))
             await self._ground.end()
 
     def _is_still_there(self, opened: PendingIncident) -> bool:

@@ -42,7 +42,7 @@ def asked_to_end(number: int, grace_s: float, *, launchers_s: float | None = Non
         sooner=NOTHING if launchers_s is None else sooner,
         again=_again(number),
     )
-    return events.Note(text=said.en, text_zh=said.zh)
+    return events.Note(text=said)
 
 
 def still_there(
@@ -61,7 +61,7 @@ def still_there(
         sooner=NOTHING if launchers_s is None else sooner,
         again=_again(number),
     )
-    return events.Note(text=said.en, text_zh=said.zh)
+    return events.Note(text=said)
 
 
 def _seconds(s: float | None) -> str:

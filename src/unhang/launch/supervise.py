@@ -22,8 +22,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import msgspec
-
 from unhang import encoding, fsio
 from unhang.diagnosis.redact import redact_command
 from unhang.diagnosis.rerun_command import RunCommand
@@ -139,12 +137,12 @@ class EventLog:
             self.verdict = event.verdict
         if not isinstance(event, (events.Pace, events.Revised)):
             line: dict[str, Any] = {"s": round(time.monotonic() - self.began, 3), "event": type(event).__name__}
-            line |= msgspec.to_builtins(event)
+            line |= encoding.plain(event)
             if isinstance(event, events.Started):
                 line["command"] = redact_command(event.command)
             if isinstance(event, events.Drawn):
                 primary = event.verdict.primary
-                line["verdict"] = {"cause": primary.cause, "says": primary.says, "says_zh": primary.says_zh} if primary else None
+                line["verdict"] = {"cause": primary.cause, "says": primary.says} if primary else None
             try:
                 with open(self._rundir.events, "ab", opener=fsio.open_private) as f:
                     f.write(encoding.encode(line) + b"\n")
@@ -462,7 +460,7 @@ def _own_codes(result: Result, command: Command) -> set[int]:
 
 
 def no_progress(failures: Sequence[Result]) -> bool:
-    """Whether the newest failures are one and the same: same cause, same ranks, same exit code, same number of steps in each attempt.
+    """Whether the newest failures are one and the same: same cause, same ranks or line, same exit code, same number of steps in each attempt.
 
     A deterministic cause needs two of them, and so does a rank that ends itself in the same way at the same line. Others need three: a job that is
     killed for its memory every 500 steps may well get on.
@@ -486,7 +484,10 @@ def _own_end(result: Result) -> tuple[object, ...] | None:
 def _alike(before: Result, now: Result) -> bool:
     a = before.verdict.primary if before.verdict else None
     b = now.verdict.primary if now.verdict else None
-    if (a is None) != (b is None) or (a and b and (a.cause, a.ranks) != (b.cause, b.ranks)) or before.exitcode != now.exitcode:
+    if (a is None) != (b is None) or before.exitcode != now.exitcode:
+        return False
+    # Which of the ranks raises before the launcher ends the others is chance.
+    if a and b and (a.cause != b.cause or (a.ranks != b.ranks and (a.where is None or a.where != b.where))):
         return False
     # What may pass between two heartbeats.
     slack = 1 + 0.5 * max(before.pace or 0.0, now.pace or 0.0)

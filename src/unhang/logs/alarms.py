@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from unhang.i18n import msg
 from unhang.logs.harmless import NOT_INSTEAD, RETRIED
 from unhang.logs.signature import Signature
 from unhang.logs.slow_work import FINISHED
@@ -32,7 +33,6 @@ def _alarm(
     near: str = "",
     unless: str = "",
     says: str = "",
-    says_zh: str = "",
     then: str = "",
     remedy: str = "supervise",
     newest: bool = True,
@@ -45,7 +45,6 @@ def _alarm(
         then=then,
         role="alarm",
         says=says,
-        says_zh=says_zh,
         remedies=(remedy,),
         keep=_KEEP,
         newest=newest,
@@ -62,7 +61,7 @@ _START = r"(?:^|(?<=[\]:|>)-] ))"
 # What c10d warns of while it goes on is mostly advice.
 _BAD = r"(?:[Ff]ailed|[Tt]imed? ?out|[Aa]bort|[Tt]erminat|[Cc]rash|[Bb]roken|reset by|refused|unreachable|[Ee]xception|[Cc]orrupt)"
 _TORCH = r"(?:\d{3,4} [\d:.]+)?(?: +\d+)? [\w./+-]{1,300}:\d+\]"
-_IN_LIBRARY = {"near": crashed_in(r"lib[\w+-]+"), "says": "the process crashed inside {library}", "says_zh": "进程在 {library} 内部崩溃"}
+_IN_LIBRARY = {"near": crashed_in(r"lib[\w+-]+"), "says": msg("the process crashed inside {library}")}
 
 # "Segmentation fault" as glibc and bash say it in other languages: on a line of its own, or behind the process.
 _SEGFAULTS = (
@@ -79,8 +78,7 @@ TRACEBACK_CUT = _alarm(
     'File "',
     r'(?<!\S)File "(?P<file>[^"\n]{1,400})", line (?P<at>\d{1,9}), in (?P<name>\S{1,100})',
     then=r"[^\w\n]*(?P<code>.{0,200})",
-    says="a traceback is cut off before its exception; the last frame shown is {file}:{at} in {name}: {code}",
-    says_zh="一段 traceback 在异常之前被截断；最后显示的一帧是 {file}:{at} in {name}：{code}",
+    says=msg("a traceback is cut off before its exception; the last frame shown is {file}:{at} in {name}: {code}"),
     unless=rf"\b{RETRIED}\b",
     remedy="whole-log",
 )
@@ -102,7 +100,7 @@ CRASHES = (
     _crash("Floating point exception"),
     _crash("Illegal instruction"),
     _crash("FATAL ERROR"),
-    _crash("what():  ", r"what\(\):\s+(?P<what>\S.{0,300})", says="C++ exception: {what}", says_zh="C++ 异常：{what}"),
+    _crash("what():  ", r"what\(\):\s+(?P<what>\S.{0,300})", says=msg("C++ exception: {what}")),
     _crash("terminate called "),
     _crash("pure virtual method called"),
     _crash("==== backtrace"),

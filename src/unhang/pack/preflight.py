@@ -73,8 +73,7 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
             says=msg(
                 "libraries of the environment ask for glibc {glibc}, and this host has {version}",
                 glibc=manifest.glibc,
-                version=has or "none",
-                version_zh=has or "无 glibc",
+                version=has or msg("none", "glibc"),
             ),
             leads_to=msg("they do not load: version `GLIBC_{glibc}' not found", glibc=manifest.glibc),
             remedies=("newer-runtime",),
@@ -122,9 +121,9 @@ def _space(manifest: Manifest, dest: str, host: Target, needs_bytes: int) -> Ite
             leads_to=msg("unpacking ends with No space left on device"),
             remedies=(),
         )
-        says, says_zh = "See what fills it, or choose another place.", "查看是什么占用了空间，或换一个位置。"
+        says = msg("See what fills it, or choose another place.")
         look = command("df -h {path:path}; df -i {path:path}", path=directory)
-        yield replace(found, remedies=(Remedy(id="what-fills-it", says=says, says_zh=says_zh, command=look),))
+        yield replace(found, remedies=(Remedy(id="what-fills-it", says=says, command=look),))
 
 
 def _driver(manifest: Manifest, host: Target) -> Iterator[HostFinding]:

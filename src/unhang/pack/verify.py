@@ -18,7 +18,7 @@ import msgspec
 from unhang.errors import UnhangError
 from unhang.facts import python_env, snapshot
 from unhang.facts.host import Host
-from unhang.i18n import Text, msg
+from unhang.i18n import Text, msg, same
 from unhang.knowledge import catalogue
 from unhang.knowledge.causes import env_relocation
 from unhang.knowledge.commands import command
@@ -41,12 +41,10 @@ TITLES = {
 }
 # Of failures that are alike so many are examined one by one.
 _MOST = 8
-_REPAIR = Remedy(id="repair-in-place", says="Rewrite what names the old place.", says_zh="改写仍指向旧位置的内容。")
-_AGAIN = Remedy(id="load-again", says="Put it in its place again, from its archive.", says_zh="用它的归档重新加载。")
+_REPAIR = Remedy(id="repair-in-place", says=msg("Rewrite what names the old place."))
+_AGAIN = Remedy(id="load-again", says=msg("Put it in its place again, from its archive."))
 _QUOTED = 5
-_NOT_GPU = NotExamined(
-    what="GPUs, and collectives of NCCL", why="unhang doctor --live does that", what_zh="GPU 与 NCCL 集合通信", why_zh="由 unhang doctor --live 检查"
-)
+_NOT_GPU = NotExamined(what=msg("GPUs, and collectives of NCCL"), why=msg("unhang doctor --live does that"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +173,7 @@ def _python(dest: Path) -> tuple[Area, list[HostFinding]]:
     taken = snapshot.take(host, only=(python_env.SUBJECT.id,))
     seen = taken.get(python_env.SUBJECT)
     if seen is None:
-        return Area(id="python", state="unknown", summary="it could not be looked at", summary_zh="未能查看"), []
+        return Area(id="python", state="unknown", summary=msg("it could not be looked at")), []
     on_host = env_relocation.CAUSE.on_host
     assert on_host is not None
     findings = [replace(f, area="python") for f in on_host(taken)]
@@ -190,7 +188,7 @@ def interpret(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[
         for n, f in enumerate(findings):
             reason = _last(f.evidence[0].text) if f.evidence and f.evidence[0].text else ""
             if reason in given:
-                findings[n] = replace(f, says=f.says.replace(reason, "as above"), says_zh=f.says_zh.replace(reason, "同上"), remedies=())
+                findings[n] = replace(f, says=same(f.says).edited(re.escape(reason), msg("as above")), remedies=())
             given |= {reason} if reason else set()
         yield area, findings
 
@@ -201,7 +199,7 @@ def _interpreted(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tup
         found = [_judged("imports", silent, told)]
         yield _area("imports", found, silent), found
         unseen = msg("not looked at: {why}", why=silent)
-        yield from ((Area(id=id, state="unknown", summary=unseen.en, summary_zh=unseen.zh), []) for id in ("pip", "scripts", "gloo", "nccl"))
+        yield from ((Area(id=id, state="unknown", summary=unseen), []) for id in ("pip", "scripts", "gloo", "nccl"))
         return
     modules = told["modules"]
     names = {f["module"]: f"{f['module']} ({modules[f['module']]})" for f in told["imports"]["failed"]}
@@ -212,7 +210,7 @@ def _interpreted(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tup
     yield _each("scripts", told["scripts"], "script", {}, msg("cannot start {names}"), works, modules)
     if known.torch is None:
         absent = msg("no torch in this environment")
-        yield from ((Area(id=id, state="absent", summary=absent.en, summary_zh=absent.zh), []) for id in ("gloo", "nccl"))
+        yield from ((Area(id=id, state="absent", summary=absent), []) for id in ("gloo", "nccl"))
         return
     yield _gloo(told["gloo"])
     yield _nccl(told["nccl"], known)
@@ -250,25 +248,24 @@ def _lacks(output: str, modules: Mapping[str, str]) -> str | None:
 
 def _pip(told: Any) -> tuple[Area, list[HostFinding]]:
     if told is None:
-        return Area(id="pip", state="absent", summary="pip is not installed in it", summary_zh="其中没有安装 pip"), []
+        return Area(id="pip", state="absent", summary=msg("pip is not installed in it")), []
     code, output = told
     if code == 0:
-        return Area(id="pip", state="ok", summary="no broken requirements", summary_zh="依赖完整"), []
+        return Area(id="pip", state="ok", summary=msg("no broken requirements")), []
     # So it was where it was packed, too: nothing of it comes from the move.
     found = HostFinding(
         cause="version-mismatch",
         area="pip",
         severity="warning",
         says=f"pip check: {' '.join(output.split())[-300:]}",
-        leads_to="packages may not work together; if nothing was changed since, it was so before the move",
-        leads_to_zh="软件包之间可能不兼容；若此后没有改动，移动之前就是如此",
+        leads_to=msg("packages may not work together; if nothing was changed since, it was so before the move"),
     )
     return _area("pip", [found], msg("exit code {code}", code=code)), [found]
 
 
 def _gloo(told: Any) -> tuple[Area, list[HostFinding]]:
     if told is None:
-        return Area(id="gloo", state="absent", summary="there is no bin/torchrun", summary_zh="没有 bin/torchrun"), []
+        return Area(id="gloo", state="absent", summary=msg("there is no bin/torchrun")), []
     code, output = told
     findings = [] if code == 0 else [_judged("gloo", msg("2 ranks of torchrun fail at an all_reduce"), output)]
     return _area("gloo", findings, msg("2 ranks, all_reduce")), findings
@@ -277,9 +274,9 @@ def _gloo(told: Any) -> tuple[Area, list[HostFinding]]:
 def _nccl(told: Any, known: Manifest) -> tuple[Area, list[HostFinding]]:
     code, output = told
     if known.torch is not None and known.torch.cuda is None:
-        return Area(id="nccl", state="absent", summary="torch without CUDA", summary_zh="不带 CUDA 的 torch"), []
+        return Area(id="nccl", state="absent", summary=msg("torch without CUDA")), []
     if code == 0 and (version := output.strip().rpartition("\n")[2].strip('"')) != "null":
-        return Area(id="nccl", state="ok", summary=f"NCCL {version} loads", summary_zh=f"NCCL {version} 可以加载"), []
+        return Area(id="nccl", state="ok", summary=msg("NCCL {version} loads", version=version)), []
     found = [_judged("nccl", msg("NCCL does not load"), output)]
     return _area("nccl", found, msg("exit code {code}", code=code)), found
 
@@ -296,10 +293,8 @@ def _judged(area: str, says: Text, output: str) -> HostFinding:
         cause=cause,
         area=area,
         severity="error",
-        says=f"{says.en}: {_last(output)}",
-        says_zh=f"{says.zh}：{_last(output)}",
-        leads_to="what uses it fails in the same way",
-        leads_to_zh="使用它的程序会以同样的方式失败",
+        says=msg("{says}: {output}", says=says, output=_last(output)),
+        leads_to=msg("what uses it fails in the same way"),
         evidence=(Evidence(source=area, text=output.strip()[-2000:]),),
         remedies=primary.remedies if primary is not None else (),
     )
@@ -316,4 +311,4 @@ def _finding(area: str, says: Text, leads_to: Text, *, evidence: Iterable[Eviden
 
 def _area(id: str, findings: list[HostFinding], says: Text) -> Area:
     bad = any(f.severity != "note" for f in findings)
-    return Area(id=id, state="found" if bad else "noted" if findings else "ok", summary=says.en, summary_zh=says.zh)
+    return Area(id=id, state="found" if bad else "noted" if findings else "ok", summary=says)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnhangError
+from unhang.i18n import msg
 from unhang.plan.recommend import Plan, Row, recommend
 from unhang.plan.training import Strategy, Training
 from unhang.remedies.exports.form_settings import Layout
@@ -35,9 +36,7 @@ def write(form: str, made: Plan, row: Row, *, name: str) -> Exported:
     """The text for a file called `name`, with what goes beside it. Raises UnhangError if the form cannot express the strategy."""
     strategy, training = row.strategy, made.training
     if not _has_place(form, strategy):
-        raise UnhangError(
-            f"{form} has no place for {strategy.name}", says_zh=f"{form} 无法表示 {strategy.name}", hint="--strategy zero-2, or --form accelerate"
-        )
+        raise UnhangError(msg("{form} has no place for {name}", form=form, name=strategy.name), hint="--strategy zero-2, or --form accelerate")
     is_deepspeed = strategy.runs_on == "deepspeed"
     layout = Layout(nodes=training.world_size // training.ranks_here, processes=training.ranks_here, gpus=training.device == "cuda")
     # Only DeepSpeed and LLaMA-Factory cast the weights themselves; elsewhere bf16 is autocast on the weights as the script has loaded them.

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from unhang.i18n import msg
 from unhang.plan.model_shape import MLP, Shape
 from unhang.plan.training import OPTIMIZERS, Strategy, Training
 from unhang.text import Text
@@ -200,13 +201,13 @@ class _Terms:
         """One term of the table, with the values of its formula; what takes nothing is left out."""
         if max(low, high or 0) <= 0:
             return
-        place, usual, name, name_zh, formula, formula_zh, source = _table()[id]
+        place, usual, name, formula, source = _table()[id]
         texts = {key: value if isinstance(value, str) else f"{value:,.6g}" if value % 1 else f"{value:,.0f}" for key, value in values.items()}
         self.terms.append(
             Term(
                 id=id,
-                name=Text(name, name_zh),
-                formula=Text(formula, formula_zh).fill(**texts),
+                name=msg(name, "memory"),
+                formula=msg(formula, "memory", **texts),
                 source=source,
                 low=low,
                 high=low if high is None else high,

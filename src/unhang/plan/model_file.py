@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnhangError
+from unhang.i18n import msg
 from unhang.plan.model_shape import Shape, from_config, from_numbers
 
 _MOST_CONFIG_BYTES = 16 * 1024**2
@@ -40,8 +41,7 @@ def read(path: Path) -> Shape:
         if weights:
             return _from_tensors(str(path), _headers(weights))
         raise UnhangError(
-            f"{path} holds neither config.json nor *.safetensors",
-            says_zh=f"{path} 中既没有 config.json，也没有 *.safetensors",
+            msg("{path} holds neither config.json nor *.safetensors", path=path),
             hint="unhang plan DIRECTORY/config.json",
         )
     if path.suffix == ".safetensors":
@@ -55,7 +55,7 @@ def read(path: Path) -> Shape:
 def _indexed(path: Path) -> list[Path]:
     files = _json(path).get("weight_map")
     if not isinstance(files, dict):
-        raise UnhangError(f"{path} is no index of safetensors", says_zh=f"{path} 不是 safetensors 的索引")
+        raise UnhangError(msg("{path} is no index of safetensors", path=path))
     return sorted({path.parent / Path(str(name)).name for name in files.values()})
 
 
@@ -82,7 +82,7 @@ def _json(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as e:
         raise UnhangError(f"{path} is no JSON: {e}") from e
     if not isinstance(found, dict):
-        raise UnhangError(f"{path} is no config.json of a model", says_zh=f"{path} 不是模型的 config.json")
+        raise UnhangError(msg("{path} is no config.json of a model", path=path))
     return found
 
 
@@ -106,7 +106,7 @@ def _header(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     except (struct.error, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         found = None
     if found is None:
-        raise UnhangError(f"{path} has no header of safetensors", says_zh=f"{path} 没有 safetensors 的文件头")
+        raise UnhangError(msg("{path} has no header of safetensors", path=path))
 
 
 def _from_tensors(name: str, tensors: Mapping[str, tuple[int, ...]]) -> Shape:
@@ -120,8 +120,9 @@ def _from_tensors(name: str, tensors: Mapping[str, tuple[int, ...]]) -> Shape:
             found["layers"] = max(found.get("layers", 0), int(layer[1]) + 1)
     if not {"layers", "hidden", "vocab"} <= found.keys():
         raise UnhangError(
-            f"{name}: its tensors tell no decoder: {', '.join(sorted({'layers', 'hidden', 'vocab'} - found.keys()))} missing",
-            says_zh=f"{name}：从张量看不出解码器的形状",
+            msg(
+                "{name}: its tensors tell no decoder: {keys} missing", name=name, keys=", ".join(sorted({"layers", "hidden", "vocab"} - found.keys()))
+            ),
             hint="unhang plan config.json",
         )
     heads = max(1, found["hidden"] // 128)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from unhang.errors import UnhangError
+from unhang.i18n import msg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,10 +164,9 @@ def from_config(name: str, config: Mapping[str, object]) -> Shape:
     kind = str(config.get("model_type", ""))
     is_double = config.get("is_encoder_decoder", any(key in config for key in _ENCODER_DECODERS) or "t5" in kind)
     if is_double or ("vocab_size" not in config and any(key in config for key in ("image_size", "num_channels", "vision_config"))):
-        what, what_zh = ("an encoder-decoder", "编码器-解码器") if is_double else ("a vision model", "视觉模型")
+        what = msg("an encoder-decoder") if is_double else msg("a vision model")
         raise Unshaped(
-            f"{name} is {what} ({kind}): the closed form knows decoders only",
-            says_zh=f"{name} 是{what_zh}（{kind}）：闭式公式只适用于解码器",
+            msg("{name} is {what} ({kind}): the closed form knows decoders only", name=name, what=what, kind=kind),
             hint="a Python with torch and transformers counts it (--python); unhang plan MODULE:CALLABLE counts any model that torch can build",
         )
     found = {field: value for field, names in _NAMES.items() if (value := _number(name, config, names)) is not None}
@@ -189,11 +189,11 @@ def from_numbers(name: str, found: Mapping[str, int], *, family: Family = _LLAMA
     for needed in ("layers", "hidden", "vocab"):
         if needed not in found:
             lacks = f"{needed} ({_NAMES[needed][0]} in config.json)"
-            raise Unshaped(f"{name}: {lacks} is missing", says_zh=f"{name}：缺少 {lacks}", hint="unhang plan --layers N --hidden N --vocab N")
+            raise Unshaped(msg("{name}: {lacks} is missing", name=name, lacks=lacks), hint="unhang plan --layers N --hidden N --vocab N")
     if wrong := next((key for key, value in found.items() if not 1 <= value <= float(_MOST.get(key, _MOST_OTHERS))), None):
         most = _MOST.get(wrong, _MOST_OTHERS)
         raise UnhangError(
-            f"{name}: {wrong} is {found[wrong]}: it is at least 1, and at most {most}", says_zh=f"{name}：{wrong} 为 {found[wrong]}，应为 1 到 {most}"
+            msg("{name}: {wrong} is {found}: it is at least 1, and at most {most}", name=name, wrong=wrong, found=found[wrong], most=most)
         )
     hidden = found["hidden"]
 
@@ -230,13 +230,13 @@ def _check_heads(name: str, fields: Mapping[str, object]) -> None:
     found = ((fields.get(key) for key in (field, *_NAMES[field])) for field in ("kv_heads", "heads", "hidden"))
     of_keys, heads, hidden = (next((n for n in numbers if isinstance(n, int) and n > 0), None) for numbers in found)
     has_width = any(own in key for key in fields for own in _OWN_WIDTHS)
-    for part, whole, what, what_zh in (
-        (heads, None if has_width else hidden, "heads do not divide the hidden size", "个头不能整除隐藏层大小"),
-        (of_keys, heads, "heads of keys and values do not divide the number of heads", "个键值头不能整除头数"),
+    for part, whole, what in (
+        (heads, None if has_width else hidden, msg("heads do not divide the hidden size")),
+        (of_keys, heads, msg("heads of keys and values do not divide the number of heads")),
     ):
         if part and whole and whole % part:
             hint = "head_dim gives heads a width of their own" if "hidden" in what else None
-            raise UnhangError(f"{name}: {part} {what} {whole}", says_zh=f"{name}：{part} {what_zh} {whole}", hint=hint)
+            raise UnhangError(msg("{name}: {part} {what} {whole}", name=name, part=part, what=what, whole=whole), hint=hint)
 
 
 def from_count(parameters: int, found: Mapping[str, int]) -> Shape:
@@ -259,5 +259,5 @@ def _number(name: str, config: Mapping[str, object], names: tuple[str, ...]) -> 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Unshaped(f"{name}: {key} is {value!r}, and no whole number", says_zh=f"{name}：{key} 为 {value!r}，不是整数")
+        raise Unshaped(msg("{name}: {key} is {value!r}, and no whole number", name=name, key=key, value=value))
     return value

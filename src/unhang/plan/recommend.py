@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.facts.units import size
-from unhang.i18n import Text, joined, msg
+from unhang.i18n import NOTHING, Text, joined, msg
 from unhang.plan.memory_model import GIB, Counts, Estimate, Tracked, Widths, counts, estimate
 from unhang.plan.model_shape import Shape
 from unhang.plan.training import Strategy, Training
@@ -195,7 +195,7 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
     if chosen.fits == "tight":
         why += msg("; whether it fits is not certain: measure one step with --calibrate")
     if before:
-        listed = ", ".join(f"{row.strategy.title.en} ({_range(row.estimate)})" for row in before)
+        listed = joined((msg("{title} ({range})", title=row.strategy.title, range=_range(row.estimate)) for row in before), msg(", ", "plan"))
         why += msg("; not enough room for {listed}", listed=listed)
     second = next((row for row in rows if row.strategy.name == "zero-2"), chosen)
     if chosen.strategy.name == "zero-1" and second is not chosen:
@@ -206,8 +206,11 @@ def recommend(rows: Sequence[Row], machine: Machine) -> tuple[str | None, Text]:
     later = next((row for row in others if row.sent_bytes > chosen.sent_bytes * 1.05), None)
     if later is not None and chosen.sent_bytes and chosen.fits == "fits":
         times = later.sent_bytes / chosen.sent_bytes
-        why += Text(f"; {later.strategy.title.en} would send {times:.{int(times < 10)}f} times as much in each step for memory that is not needed",
-                    f"；{later.strategy.title.zh} 每步发送 {times:.{int(times < 10)}f} 倍的数据，而节省的内存并不需要")  # fmt: skip
+        why += msg(
+            "; {strategy} would send {times} times as much in each step for memory that is not needed",
+            strategy=later.strategy.title,
+            times=f"{times:.{int(times < 10)}f}",
+        )
     return chosen.strategy.name, why
 
 
@@ -228,7 +231,7 @@ def prepare(training: Training, machine: Machine, rows: int | None) -> Preparati
     workers = max(0, min(8, (cpus - training.ranks_here) // training.ranks_here)) if machine.cpus is not None else training.loader_workers
     needed = 3 * 3600 if rows is None else max(1800, round(2 * rows / (processes * _SLOW_ROWS_PER_S) / 60) * 60)
     why = msg("{cpus} processors", cpus=cpus) if machine.cpus is not None else msg("processors not known")
-    why += msg(", {host_bytes} of memory", host_bytes=size(machine.host_bytes)) if machine.host_bytes is not None else Text("", "")
+    why += msg(", {host_bytes} of memory", host_bytes=size(machine.host_bytes)) if machine.host_bytes is not None else NOTHING
     why += msg("; 1.5 GiB for each process, more than 64 gain little; timeout: ")
     if rows is None:
         why += msg("the number of rows is not known (--data-rows N)")

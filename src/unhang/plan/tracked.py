@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnhangError
+from unhang.i18n import msg
 from unhang.plan.memory_model import Counts, Tracked
 from unhang.plan.training import Training
 
@@ -27,14 +28,14 @@ def ask(model: Mapping[str, Any], training: Training, *, python: str, fsdp2: boo
         ran = subprocess.run([python, str(_PROBE)], input=json.dumps({**model, **asdict(training), "kinds": kinds}), **how)
         out, last = ran.stdout, (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1] if ran.returncode else None
     except OSError as e:
-        raise UnhangError(f"cannot start {python}: {e.strerror}", says_zh=f"无法启动 {python}：{e.strerror}") from e
+        raise UnhangError(msg("cannot start {python}: {strerror}", python=python, strerror=e.strerror)) from e
     except subprocess.TimeoutExpired as e:
         # Bytes even where text was asked for.
         out, last = (e.stdout or b"").decode(), f"not done within {_TIMEOUT_S:g} s"
     lines = [line.removeprefix(_MARK) for line in out.splitlines() if line.startswith(_MARK)]
     told: dict[str, Any] = {"failed": last, **(json.loads(lines[-1]) if lines else {})}
     if "counts" not in told:
-        raise UnhangError(f"torch could not count the model: {told['failed']}", says_zh=f"torch 无法统计该模型：{told['failed']}")
+        raise UnhangError(msg("torch could not count the model: {told}", told=told["failed"]))
     return Tracked(
         counts=Counts(**told["counts"]),
         sample=told["sample"],

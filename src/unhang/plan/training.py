@@ -84,13 +84,12 @@ class Training:
         for name in ("world_size", "per_node", "batch", "sequence", "accumulation"):
             if not 1 <= (value := getattr(self, name)) <= 10**9:
                 option = name.replace("_", "-")
-                raise UnhangError(f"--{option} {value}: it is 1 or more, and at most 1e9", says_zh=f"--{option} {value}：应为 1 到 1e9")
+                raise UnhangError(msg("--{option} {value}: it is 1 or more, and at most 1e9", option=option, value=value))
         for name, valid in (("precision", PRECISIONS), ("optimizer", tuple(OPTIMIZERS)), ("attention", ATTENTIONS)):
             check_word(f"--{name}", getattr(self, name), valid)
         if self.world_size % self.per_node and self.world_size > self.per_node:
             raise UnhangError(
-                f"{self.world_size} ranks do not fill hosts with {self.per_node} each",
-                says_zh=f"{self.world_size} 个 rank 无法平均分到每台 {self.per_node} 个的主机上",
+                msg("{world_size} ranks do not fill hosts with {per_node} each", world_size=self.world_size, per_node=self.per_node),
                 hint="--world-size is the number of all ranks, --per-node that of one host",
             )
 
@@ -106,17 +105,22 @@ class Training:
 def check_shape(training: Training, shape: Shape) -> None:
     """Raises UnhangError for more frozen blocks, or longer sequences with learned positions, than the model has."""
     if training.frozen > shape.layers:
-        raise UnhangError(f"--frozen {training.frozen}: {shape.name} has {shape.layers} blocks",
-                          says_zh=f"--frozen {training.frozen}：{shape.name} 只有 {shape.layers} 个块")  # fmt: skip
+        raise UnhangError(msg("--frozen {frozen}: {name} has {layers} blocks", frozen=training.frozen, name=shape.name, layers=shape.layers))
     if shape.longest is not None and shape.family.positions is not None and training.sequence > shape.longest:
-        raise UnhangError(f"--sequence {training.sequence}: {shape.name} has learned positions for {shape.longest} tokens",
-                          says_zh=f"--sequence {training.sequence}：{shape.name} 只有 {shape.longest} 个可学习的位置")  # fmt: skip
+        raise UnhangError(
+            msg(
+                "--sequence {sequence}: {name} has learned positions for {longest} tokens",
+                sequence=training.sequence,
+                name=shape.name,
+                longest=shape.longest,
+            )
+        )
 
 
 def check_word(option: str, word: str, valid: Collection[str]) -> None:
     """Raises UnhangError with the words that are valid."""
     if word not in valid:
-        raise UnhangError(f"{option} {word}: it is one of {', '.join(valid)}", says_zh=f"{option} {word}：可选的有 {', '.join(valid)}")
+        raise UnhangError(msg("{option} {word}: it is one of {valid}", option=option, word=word, valid=", ".join(valid)))
 
 
 def lora(text: str, shape: Shape | None) -> Lora:
@@ -124,9 +128,7 @@ def lora(text: str, shape: Shape | None) -> Lora:
     number, _, named = text.partition(":")
     known = tuple(shape.linear_layers()) if shape is not None else ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     if not number.isdecimal() or int(number) < 1:
-        raise UnhangError(
-            f"--lora {text}: it begins with the rank", says_zh=f"--lora {text}：应以秩开头", hint="--lora 16 or --lora 16:q_proj,v_proj"
-        )
+        raise UnhangError(msg("--lora {text}: it begins with the rank", text=text), hint="--lora 16 or --lora 16:q_proj,v_proj")
     targets = known if named == "all" else tuple(named.split(",")) if named else Lora(rank=1).targets
     for target in targets:
         check_word("--lora", target, known)
@@ -140,5 +142,5 @@ def strategies(training: Training, offload: str = "auto", only: str | None = Non
     found = [s for s in STRATEGIES if only in (None, s.name) and (offload == "auto" or s.offload == offload.replace("none", ""))]
     found = [s for s in found if training.world_size > 1 or s.name == "ddp" or s.offload or only == s.name]
     if not found:
-        raise UnhangError(f"--strategy {only} does not go with --offload {offload}", says_zh=f"--strategy {only} 不能与 --offload {offload} 一起使用")
+        raise UnhangError(msg("--strategy {only} does not go with --offload {offload}", only=only, offload=offload))
     return tuple(found)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from unhang import fsio
 from unhang.errors import UnhangError
+from unhang.i18n import NOTHING, Text, msg
 from unhang.model import Live, StageResult, Verdict
 from unhang.probes import plan
 from unhang.probes.plan import Stage
@@ -65,15 +66,13 @@ def examine(
             # What failed can be read again.
             if any(r.logs for r in results):
                 fsio.keep(folder)
-    said, said_zh = conclusion(results, backend)
+    said = conclusion(results, backend)
     if (command := _another(results, chosen, asked=python is not None)) is not None:
-        said += f"; {chosen} has no torch: name the training's Python, {command}"
-        said_zh += f"；{chosen} 中没有 torch，请指定训练所用的 Python：{command}"
+        said += msg("; {python} has no torch: name the training's Python, {command}", python=chosen, command=command)
     if held:
         pids = ", ".join(map(str, held))
-        said += f"; the kernel does not let go of process {pids}: a driver or a file server hangs"
-        said_zh += f"；内核未释放进程 {pids}：驱动或文件服务器卡住"
-    return Live(python=chosen, backend=backend, stages=tuple(results), conclusion=said, conclusion_zh=said_zh)
+        said += msg("; the kernel does not let go of process {pids}: a driver or a file server hangs", pids=pids)
+    return Live(python=chosen, backend=backend, stages=tuple(results), conclusion=said)
 
 
 def _cores() -> int:
@@ -254,36 +253,28 @@ def verdict_of(logs: list[Path]) -> Verdict | None:
     return judge_logs(written).verdict if written else None
 
 
-def conclusion(results: list[StageResult], backend: str) -> tuple[str, str]:
-    """What follows, in English and in Chinese."""
+def conclusion(results: list[StageResult], backend: str) -> Text:
+    """What follows."""
     failed = next((r for r in results if r.state == "failed"), None)
     most = max((r.world_size for r in results if r.state == "passed"), default=0)
     if failed is None:
-        untested, untested_zh = ("; no GPU was tested", "；未测试 GPU") if backend == "gloo" else ("", "")
+        untested = msg("; no GPU was tested") if backend == "gloo" else NOTHING
         if most <= 1:
-            return f"one rank works on this machine{untested}; several were not tested", f"本机上单个 rank 工作正常{untested_zh}；多个 rank 未测试"
-        return (
-            f"{most} ranks over {backend} work on this machine: everything that was tested gave the right numbers{untested}",
-            f"本机上 {most} 个 rank 通过 {backend} 工作正常：所有测试的结果都正确{untested_zh}",
+            return msg("one rank works on this machine{untested}; several were not tested", untested=untested)
+        return msg(
+            "{n} ranks over {backend} work on this machine: everything that was tested gave the right numbers{untested}",
+            n=most,
+            backend=backend,
+            untested=untested,
         )
-    titles = {s.id: (s.title, s.title_zh) for s in plan.STAGES}
-    title, title_zh = titles[failed.stage]
+    title = next(s.title for s in plan.STAGES if s.id == failed.stage)
     cause = failed.verdict.primary.cause if failed.verdict is not None and failed.verdict.primary is not None else None
-    because, because_zh = (f" ({cause})", f"（{cause}）") if cause else ("", "")
+    fails = msg("{title} fails ({cause})", title=title, cause=cause) if cause else msg("{title} fails", title=title)
     alone = any(r.stage == "train-step" and r.state == "passed" for r in results)
     if failed.world_size == 1:
-        return (
-            f"not even one rank works: {title} fails{because}; nothing with several ranks was tested",
-            f"单个 rank 就不能工作：{title_zh} 失败{because_zh}；多 rank 未测试",
-        )
+        return msg("not even one rank works: {fails}; nothing with several ranks was tested", fails=fails)
     smaller = max((r.world_size for r in results if r.state == "passed" and r.world_size < failed.world_size), default=1)
     if smaller > 1:
-        return (
-            f"{smaller} ranks work, {failed.world_size} do not: {title} fails{because}",
-            f"{smaller} 个 rank 正常，{failed.world_size} 个不行：{title_zh} 失败{because_zh}",
-        )
-    one, one_zh = ("one device trains, but ", "单设备训练正常，但") if alone else ("", "")
-    return (
-        f"{one}ranks cannot work together over {backend}: {title} fails{because}",
-        f"{one_zh}多个 rank 无法通过 {backend} 协同：{title_zh} 失败{because_zh}",
-    )
+        return msg("{smaller} ranks work, {n} do not: {fails}", smaller=smaller, n=failed.world_size, fails=fails)
+    one = msg("one device trains, but ") if alone else NOTHING
+    return msg("{one}ranks cannot work together over {backend}: {fails}", one=one, backend=backend, fails=fails)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unhang.i18n import chinese
+from unhang.i18n import msg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,32 +17,28 @@ class Stage:
     ranks: str = "several"
     needed: bool = False
 
-    @property
-    def title_zh(self) -> str:
-        return chinese(self.title, "title") or self.title
-
 
 STAGES = (
     # A cold network file system takes a minute to import torch.
-    Stage(id="import", title="import torch", bound_s=180, ranks="one", needed=True),
-    Stage(id="device", title="device", bound_s=60, ranks="one", needed=True),
-    Stage(id="train-step", title="forward and backward, one device", bound_s=60, ranks="one"),
-    Stage(id="process-group", title="process group", bound_s=60, needed=True),
-    Stage(id="barrier", title="barrier", bound_s=60, needed=True),
-    Stage(id="broadcast", title="broadcast", bound_s=30),
-    Stage(id="all_reduce-float32", title="all_reduce, float32", bound_s=30),
-    Stage(id="all_reduce-bfloat16", title="all_reduce, bfloat16", bound_s=30),
-    Stage(id="all_reduce-int64", title="all_reduce, int64", bound_s=30),
-    Stage(id="all_gather", title="all_gather", bound_s=30),
-    Stage(id="reduce_scatter", title="reduce_scatter", bound_s=30),
-    Stage(id="all_to_all", title="all_to_all", bound_s=30),
-    Stage(id="send-recv", title="send and recv", bound_s=30),
-    Stage(id="pairs", title="each pair of ranks", bound_s=90),
-    Stage(id="sizes", title="rising sizes", bound_s=120),
-    Stage(id="ddp-step", title="DDP step", bound_s=60),
+    Stage(id="import", title=msg("import torch", "title"), bound_s=180, ranks="one", needed=True),
+    Stage(id="device", title=msg("device", "title"), bound_s=60, ranks="one", needed=True),
+    Stage(id="train-step", title=msg("forward and backward, one device", "title"), bound_s=60, ranks="one"),
+    Stage(id="process-group", title=msg("process group", "title"), bound_s=60, needed=True),
+    Stage(id="barrier", title=msg("barrier", "title"), bound_s=60, needed=True),
+    Stage(id="broadcast", title=msg("broadcast", "title"), bound_s=30),
+    Stage(id="all_reduce-float32", title=msg("all_reduce, float32", "title"), bound_s=30),
+    Stage(id="all_reduce-bfloat16", title=msg("all_reduce, bfloat16", "title"), bound_s=30),
+    Stage(id="all_reduce-int64", title=msg("all_reduce, int64", "title"), bound_s=30),
+    Stage(id="all_gather", title=msg("all_gather", "title"), bound_s=30),
+    Stage(id="reduce_scatter", title=msg("reduce_scatter", "title"), bound_s=30),
+    Stage(id="all_to_all", title=msg("all_to_all", "title"), bound_s=30),
+    Stage(id="send-recv", title=msg("send and recv", "title"), bound_s=30),
+    Stage(id="pairs", title=msg("each pair of ranks", "title"), bound_s=90),
+    Stage(id="sizes", title=msg("rising sizes", "title"), bound_s=120),
+    Stage(id="ddp-step", title=msg("DDP step", "title"), bound_s=60),
 )
 # Not a part of every examination: its batches take 150 MB of /dev/shm for each two ranks.
-LOADER = Stage(id="loader-workers", title="loader workers", bound_s=60)
+LOADER = Stage(id="loader-workers", title=msg("loader workers", "title"), bound_s=60)
 
 
 def ladder(ranks: int) -> tuple[int, ...]:

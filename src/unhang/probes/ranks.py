@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from unhang.i18n import NOTHING, Text, joined, msg
 from unhang.probes import worker
 
 _WORKER = Path(worker.__file__)
@@ -169,7 +170,7 @@ class Ranks:
             if broken:
                 until = min(until, time.monotonic() + _GRACE_S)
             if self._cancelled():
-                return "failed", "interrupted", time.monotonic() - since
+                return "failed", msg("interrupted"), time.monotonic() - since
             if not self._read(min(_LOOK_S, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
                 return "failed", self._why(stage, bound_s), time.monotonic() - since
             if broken and not any(self._open(p) for p in self._processes):
@@ -194,7 +195,7 @@ class Ranks:
                 _take(process, json.loads(line))
         return bool(ready)
 
-    def _why(self, stage: str, bound_s: float) -> str:
+    def _why(self, stage: str, bound_s: float) -> Text:
         """In one sentence: who failed how, or who never came back."""
         failed = [(p.rank, t.why) for p in self._processes if (t := p.told.get(stage, Told())).state == "failed"]
         # A rank that noticed only that another had gone says less than that one.
@@ -207,14 +208,15 @@ class Ranks:
             alike: dict[str, list[int]] = {}
             for rank, why in [*ended, *failed]:
                 alike.setdefault(why, []).append(rank)
-            return "; ".join(f"{_named(numbers)}: {why}" for why, numbers in [*alike.items()][:3])
+            return joined(msg("{ranks}: {why}", ranks=_named(numbers), why=why) for why, numbers in [*alike.items()][:3])
         stuck = [p for p in self._processes if p.told.get(stage, Told()).state not in ("passed", "lacking")]
         for p in stuck:
             if exitcode(p.popen) is None:
                 os.kill(p.popen.pid, signal.SIGUSR2)
         self._read(_STACKS_S)
-        where = next((f" (at {t.at})" for p in stuck if (t := p.told.get(stage, Told())).at), "")
-        return f"{_named([p.rank for p in stuck])} did not come back within {bound_s:g} s{where}"
+        at = next((t.at for p in stuck if (t := p.told.get(stage, Told())).at), "")
+        where = msg(" (at {at})", "stage", at=at) if at else NOTHING
+        return msg("{ranks} did not come back within {s} s{where}", ranks=_named([p.rank for p in stuck]), s=f"{bound_s:g}", where=where)
 
     def _end(self) -> None:
         for p in self._processes:
@@ -238,15 +240,19 @@ def _take(process: _Process, said: dict[str, Any]) -> None:
     if said["state"] == "at":
         told.at = said["why"]
         return
-    told.state, told.why, told.seconds = said["state"], said.get("why", ""), said.get("seconds", 0.0)
+    why = said.get("why", "")
+    if "template" in said:
+        why = msg(said["template"], **said["values"])
+        why = msg("Wrong: {why}", why=why) if said["state"] == "failed" else why
+    told.state, told.why, told.seconds = said["state"], why, said.get("seconds", 0.0)
 
 
-def _ended(code: int | None) -> str:
+def _ended(code: int | None) -> Text:
     if code is None:
-        return "it is still there"
+        return msg("it is still there")
     if code < 0:
-        return f"ended by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+        return msg("ended by {signal}", signal=signal.Signals(-code).name)
+    return msg("ended with exit code {code}", code=code)
 
 
 def _free_port() -> int:

@@ -37,6 +37,18 @@ _WORKERS, _PREFETCH, _BATCH, _IMAGE = 2, 2, 32, (3, 224, 224)
 _LOADER_S = 45
 
 
+class Said(str):
+    """What is said, with its template and the values in it: whoever asked may tell it in another language."""
+
+    template: str
+    values: dict[str, Any]
+
+    def __new__(cls, template: str, /, **values: Any) -> Said:
+        made = super().__new__(cls, template.format(**values))
+        made.template, made.values = template, values
+        return made
+
+
 class Wrong(Exception):
     """Numbers that came back are not those that had to."""
 
@@ -77,23 +89,25 @@ def import_torch(rank: Rank, at: Callable[[str], None]) -> str:
 
     # Importing says little: some builds fail only at the first operation.
     assert float(torch.ones(2).sum()) == 2.0
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}" if torch.version.hip else "CPU build"
-    return f"torch {torch.__version__}, {build}"
+    if build := f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}" if torch.version.hip else "":
+        return Said("torch {version}, {build}", version=torch.__version__, build=build)
+    return Said("torch {version}, CPU build", version=torch.__version__)
 
 
 def device(rank: Rank, at: Callable[[str], None]) -> str:
     import torch
 
     if not rank.cuda:
-        return f"{torch.get_num_threads()} threads"
+        return Said("{n} threads", n=torch.get_num_threads())
     if not (torch.version.cuda or torch.version.hip):
-        raise Wrong(f"torch {torch.__version__} is a build for the CPU; NCCL needs one for CUDA or ROCm")
+        raise Wrong(Said("torch {version} is a build for the CPU; NCCL needs one for CUDA or ROCm", version=torch.__version__))
     torch.cuda.set_device(rank.device)
     x = torch.full((1024,), 2.0, device=rank.device)
     if float((x * x).sum()) != 4096.0:
-        raise Wrong("2 * 2 summed 1024 times is not 4096 on this device")
+        raise Wrong(Said("2 * 2 summed 1024 times is not 4096 on this device"))
     free, total = torch.cuda.mem_get_info(rank.device)
-    return f"{torch.cuda.get_device_name(rank.device)}, {free // _MIB} of {total // _MIB} MiB free"
+    name = torch.cuda.get_device_name(rank.device)
+    return Said("{gpu}, {free} of {total} MiB free", gpu=name, free=free // _MIB, total=total // _MIB)
 
 
 def train_step(rank: Rank, at: Callable[[str], None]) -> str:
@@ -107,15 +121,15 @@ def train_step(rank: Rank, at: Callable[[str], None]) -> str:
     loss.backward()
     expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     if not all(bool(g.isfinite().all()) for g in expected):
-        raise Wrong("a gradient is not finite")
+        raise Wrong(Said("a gradient is not finite"))
     if rank.cuda:
         model.zero_grad()
         model.to(rank.device)
         model(x.to(rank.device)).square().mean().backward()
         for p, e in zip(model.parameters(), expected, strict=True):
             if p.grad is None or not torch.allclose(p.grad.cpu(), e, rtol=1e-2, atol=1e-4):
-                raise Wrong("gradients on the device differ from those on the CPU")
-    return f"loss {float(loss.detach()):.4f}"
+                raise Wrong(Said("gradients on the device differ from those on the CPU"))
+    return Said("loss {loss}", loss=f"{float(loss.detach()):.4f}")
 
 
 def process_group(rank: Rank, at: Callable[[str], None]) -> str:
@@ -132,7 +146,7 @@ def process_group(rank: Rank, at: Callable[[str], None]) -> str:
     )
     if not rank.cuda:
         addresses = _listening(but=rank.port)
-        return f"gloo at {', '.join(addresses)}" if addresses else "gloo"
+        return Said("gloo at {addresses}", addresses=", ".join(addresses)) if addresses else "gloo"
     version: Any = torch.cuda.nccl.version()
     return f"NCCL {'.'.join(map(str, version))}"
 
@@ -274,14 +288,14 @@ def pairs(rank: Rank, at: Callable[[str], None]) -> str:
                 dist.send(x, dst=other)
             rank.done()
             _expect(rank, got, torch.full_like(got, other + 1, dtype=torch.int64))
-    return "1 pair" if len(every) == 1 else f"{len(every)} pairs"
+    return Said("1 pair") if len(every) == 1 else Said("{n} pairs", n=len(every))
 
 
 def sizes(rank: Rank, at: Callable[[str], None]) -> str:
     import torch
     import torch.distributed as dist
 
-    said = ""
+    said: str = ""
     for size_bytes in _SIZES_BYTES[rank.backend]:
         at(_size(size_bytes))
         x = rank.pattern(size_bytes // 4, torch.float32)
@@ -297,7 +311,7 @@ def sizes(rank: Rank, at: Callable[[str], None]) -> str:
         took_s = sorted(took)[_REPEATS // 2]
         # What each rank sends and receives, as nccl-tests counts it.
         bus = size_bytes / took_s * 2 * (rank.world_size - 1) / rank.world_size / 1e9
-        said = f"up to {_size(size_bytes)}, bus bandwidth {bus:.3g} GB/s (median of {_REPEATS})"
+        said = Said("up to {size}, bus bandwidth {gbps} GB/s (median of {n})", size=_size(size_bytes), gbps=f"{bus:.3g}", n=_REPEATS)
     return said
 
 
@@ -320,7 +334,7 @@ def ddp_step(rank: Rank, at: Callable[[str], None]) -> str:
         assert p.grad is not None and q.grad is not None
         dist.all_reduce(q.grad)
         if not torch.allclose(p.grad, q.grad / rank.world_size, rtol=1e-4, atol=1e-6):
-            raise Wrong("DDP's gradients are not the mean over the ranks")
+            raise Wrong(Said("DDP's gradients are not the mean over the ranks"))
     optimizer.step()
     rank.done()
     return ""
@@ -338,7 +352,9 @@ def loader_workers(rank: Rank, at: Callable[[str], None]) -> str:
     batches: list[Any] = list(DataLoader(data, batch_size=_BATCH, num_workers=workers, timeout=_LOADER_S if workers else 0, **more))
     for batch in batches:
         _expect(rank, batch[:, 0, 0, 0], torch.arange(_BATCH) % _PATTERN)
-    return f"{workers} workers, {len(batches)} batches of {batches[0].nbytes // _MIB} MiB" if workers else "no workers"
+    if not workers:
+        return Said("no workers")
+    return Said("{n} workers, {batches} batches of {mib} MiB", n=workers, batches=len(batches), mib=batches[0].nbytes // _MIB)
 
 
 STAGES: dict[str, Callable[[Rank, Callable[[str], None]], str]] = {
@@ -378,7 +394,8 @@ def _expect(rank: Rank, got: Any, expected: Any) -> None:
     wrong = int((got.to(torch.int64) != expected.to(torch.int64)).sum())
     if wrong:
         i = int((got.to(torch.int64) != expected.to(torch.int64)).nonzero()[0])
-        raise Wrong(f"rank {rank.rank}: {wrong} of {got.numel()} numbers are wrong; number {i} is {got[i].item()}, not {expected[i].item()}")
+        values = {"rank": rank.rank, "wrong": wrong, "all": got.numel(), "i": i, "got": got[i].item(), "expected": expected[i].item()}
+        raise Wrong(Said("rank {rank}: {wrong} of {all} numbers are wrong; number {i} is {got}, not {expected}", **values))
 
 
 def _size(count: int) -> str:
@@ -401,6 +418,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _parts(said: object = "", *_: object) -> dict[str, Any]:
+    return {"template": said.template, "values": said.values} if isinstance(said, Said) else {}
+
+
 def main(asked: dict[str, Any], report: Callable[..., None]) -> int:
     """Returns the exit code. The first stage that fails is the last one: what a group is worth after that is not known."""
     rank = Rank(backend=asked["backend"], port=asked["port"], timeout_s=asked["timeout_s"])
@@ -416,11 +437,11 @@ def main(asked: dict[str, Any], report: Callable[..., None]) -> int:
 
                 traceback.print_exc()
             text = " ".join(str(e).split())
-            report(stage=name, state="lacking" if lacking else "failed", why=f"{type(e).__name__}: {text}"[:2000])
+            report(stage=name, state="lacking" if lacking else "failed", why=f"{type(e).__name__}: {text}"[:2000], **_parts(*e.args))
             if not lacking:
                 return 1
             continue
-        report(stage=name, state="passed", why=said, seconds=time.perf_counter() - before)
+        report(stage=name, state="passed", why=said, seconds=time.perf_counter() - before, **_parts(said))
     if rank.world_size > 1 or "process-group" in asked["stages"]:
         import torch.distributed as dist
 

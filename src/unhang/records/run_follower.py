@@ -289,12 +289,11 @@ class _Drawing:
                 attempt=attempt,
                 cause=primary.cause,
                 says=primary.says,
-                says_zh=primary.says_zh,
                 standing=primary.standing,
                 where=primary.where,
                 ranks=primary.ranks,
             )
-        return None if last is None else VerdictSummary(attempt=attempt, cause=last.cause, says=last.says, says_zh=last.says_zh)
+        return None if last is None else VerdictSummary(attempt=attempt, cause=last.cause, says=last.says)
 
     # -- its ranks
 

@@ -105,7 +105,6 @@ class VerdictSummary:
     attempt: int | None = None
     cause: str
     says: str
-    says_zh: str = ""
     standing: str | None = None
     where: str | None = None
     ranks: tuple[int, ...] = ()

@@ -65,7 +65,6 @@ class Abandoned(_Event, frozen=True, tag="Abandoned"):
 class Cause(msgspec.Struct, frozen=True):
     cause: str
     says: str
-    says_zh: str = ""
 
 
 class Drawn(_Event, frozen=True, tag="Drawn"):
@@ -131,7 +130,6 @@ class History:
 
     def __init__(self, lines: Appended) -> None:
         self.lines = lines
-        self._typed = msgspec.json.Decoder(_Known)
         self._any = msgspec.json.Decoder(_Any)
         self._restarts_of_file = 0
         self._forget()
@@ -169,15 +167,15 @@ class History:
     def _take(self, line: bytes) -> None:
         try:
             of_any = self._any.decode(line)
-            fields = msgspec.json.decode(line)
+            fields = encoding.with_messages(msgspec.json.decode(line))
         except encoding.NOT_JSON:
             self.damaged += 1
             return
         known: Any = None
         if of_any.event in _NAMES:
             try:
-                known = self._typed.decode(line)
-            except encoding.NOT_JSON:
+                known = msgspec.convert(fields, _Known, str_keys=True)
+            except msgspec.ValidationError:
                 self.damaged += 1
                 return
         self.newest_s = of_any.s

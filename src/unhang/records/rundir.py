@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unhang import fsio
 from unhang.errors import RunDirError
+from unhang.i18n import msg
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -101,10 +102,9 @@ class RunDir:
         try:
             return cls(new_directory(path, private=private), is_trusted=True)
         except FileExistsError as e:
-            what, what_zh = ("is not empty", "不为空") if Path(e.filename).is_dir() else ("is no directory", "不是目录")
+            what = msg("is not empty") if Path(e.filename).is_dir() else msg("is no directory")
             raise RunDirError(
-                f"the run directory {e.filename} {what}",
-                says_zh=f"运行目录 {e.filename} {what_zh}",
+                msg("the run directory {filename} {what}", filename=e.filename, what=what),
                 hint="name another place with --run-dir DIR",
             ) from e
         except OSError as e:
@@ -345,7 +345,6 @@ class RunDir:
 
     def read(self, path: Path, kind: type[T]) -> T:
         """Decode one JSON file. Raises RunDirError where it is missing or damaged."""
-        import msgspec
 
         from unhang import encoding
 
@@ -354,7 +353,7 @@ class RunDir:
             self.check(path)
             if path.stat().st_size > MAX_DOCUMENT_BYTES:
                 raise RunDirError(f"{path} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB", cause="unhang did not write it")
-            return msgspec.json.decode(path.read_bytes(), type=kind)
+            return encoding.decode(path.read_bytes(), kind)
         except OSError as e:
             raise self._unreadable(path, e) from e
         except encoding.NOT_JSON as e:

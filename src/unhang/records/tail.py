@@ -12,8 +12,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import msgspec
-
 from unhang import encoding
 from unhang.records.rundir import MAX_DOCUMENT_BYTES
 
@@ -105,7 +103,7 @@ class Replaced(Generic[T]):
         self.value: T | None = None
         self.error: str | None = None
         self.missing = True
-        self._decoder = msgspec.json.Decoder(kind)
+        self._kind = kind
         self._seen: tuple[int, int, int, int] | None = None
 
     def read(self) -> T | None:
@@ -120,7 +118,7 @@ class Replaced(Generic[T]):
                 if status.st_size > MAX_DOCUMENT_BYTES:
                     self.error = f"it is larger than {MAX_DOCUMENT_BYTES >> 20} MiB"
                     return self.value
-                self.value = self._decoder.decode(file.read())
+                self.value = encoding.decode(file.read(), self._kind)
         except FileNotFoundError:
             self.missing, self.error, self._seen = True, None, None
         except OSError as e:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from unhang.i18n import NOTHING, same
 from unhang.knowledge.text import Text, msg
 from unhang.model import Outcome, Trial, Tried
 from unhang.remedies import trial
@@ -101,10 +102,10 @@ class _Climb:
             if result.wrong_command:
                 return self._end(
                     None,
-                    msg("no setting mends your command (--trial-command), so nothing more was tried: {why}", why=Text(result.says, result.says_zh)),
+                    msg("no setting mends your command (--trial-command), so nothing more was tried: {why}", why=same(result.says)),
                 )
             if result.outcome == "inconclusive" and (rung.id == AS_IS.id or any(s.state == "failed" for s in result.stages)):
-                return self._end(None, msg("not even this can be tried here: {why}", why=Text(result.says, result.says_zh)))
+                return self._end(None, msg("not even this can be tried here: {why}", why=same(result.says)))
             if result.outcome == "passed":
                 if rung.id == AS_IS.id:
                     for other in rungs[position + 1 :]:
@@ -168,7 +169,7 @@ class _Climb:
         ends = any(not t.choice for t in tried) and any(t.world_size == 1 for t in tried)
         if not ends or any(t.outcome != "failed" or t.steps is None for t in tried):
             return None
-        return Text(tried[0].says, tried[0].says_zh)
+        return same(tried[0].says)
 
     def _try_others(self, rungs: Sequence[Rung], tried: list[Choice]) -> None:
         """Each by itself, with what time is left. Never fewer processes: what keeps more of them works already."""
@@ -277,16 +278,13 @@ class _Climb:
     def _skip(self, rung: Rung, why: Text) -> None:
         self._add(rung, skipped=why)
 
-    def _add(self, rung: Rung, *, trial_: Trial | None = None, skipped: Text = Text("", "")) -> None:  # noqa: B008
+    def _add(self, rung: Rung, *, trial_: Trial | None = None, skipped: Text = NOTHING) -> None:
         tried = Tried(
             id=rung.id,
-            title=rung.title.en,
-            title_zh=rung.title.zh,
-            cost=rung.cost.en,
-            cost_zh=rung.cost.zh,
+            title=rung.title,
+            cost=rung.cost,
             trial=trial_,
-            skipped=skipped.en,
-            skipped_zh=skipped.zh,
+            skipped=skipped,
         )
         self._tried.append(tried)
         self._tell(Told(rung=rung, tried=tried))
@@ -302,7 +300,7 @@ class _Climb:
             if self._ran_out:
                 concluded = concluded + msg(" (the time of {time} was over)", time=self._time)
         return concluded.fill(what=named(choice)) + (
-            msg("; lo reaches this host alone: a job on several hosts would not start with it") if choice.get("interface") == "lo" else Text("", "")
+            msg("; lo reaches this host alone: a job on several hosts would not start with it") if choice.get("interface") == "lo" else NOTHING
         )
 
     def _end(self, chosen: Choice | None, says: Text, *, confirmed: bool = False) -> Outcome:
@@ -312,8 +310,7 @@ class _Climb:
             rungs=tuple(self._tried),
             dropping=tuple(self._dropping),
             confirmed=confirmed,
-            says=says.en,
-            says_zh=says.zh,
+            says=says,
             why=self._why,
             environment=dict(done.env),
             arguments=(*(word for option in done.options for word in option), *done.arguments),

@@ -63,7 +63,7 @@ class Memory:
                 self.forget(key)
             return Recalled(expired=f"it was found with {versions}; now there is {key.versions}")
         try:
-            outcome, found_s = msgspec.json.decode(data, type=Outcome), msgspec.convert(found_s, _Seconds)
+            outcome, found_s = encoding.decode(data, Outcome), msgspec.convert(found_s, _Seconds)
         except (msgspec.MsgspecError, TypeError):
             if forgets:
                 self.forget(key)

@@ -16,10 +16,11 @@ from pathlib import Path
 import psutil
 
 from unhang import fsio
+from unhang.i18n import same
 from unhang.knowledge.text import Text, joined, msg
 from unhang.logs import nccl_lines
 from unhang.model import StageResult, Steps, Trial, Verdict
-from unhang.probes import plan, told
+from unhang.probes import plan
 from unhang.probes.live import verdict_of
 from unhang.probes.ranks import Ranks
 from unhang.settings.setting import Applied, Choice, Installed, Refused, applied
@@ -113,8 +114,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
         outcome=outcome,  # type: ignore[arg-type]
         world_size=size,
         backend=backend,
-        says=said.en,
-        says_zh=said.zh,
+        says=said,
         environment={name: environ[name] for name in sorted(environ) if OF_COMMUNICATION.match(name)},
         transports=transports,
         interfaces=interfaces,
@@ -132,7 +132,7 @@ def too_little_time(left_s: float) -> Text:
 
 
 def refusal(refused: Sequence[Refused]) -> Text:
-    return joined(Text(r.why, r.why_zh or r.why) for r in refused)
+    return joined(same(r.why) for r in refused)
 
 
 def _kept(folder: Path, trials: Path | None) -> Path:
@@ -198,14 +198,12 @@ def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Step
         return "inconclusive", msg("interrupted")
     if failed is not None:
         stage = next(s for s in (*plan.STAGES, plan.LOADER) if s.id == failed.stage)
-        said = msg("{title}: {says}", title=stage.title, says=failed.says, title_zh=stage.title_zh, says2=told.in_chinese(failed.says))
+        said = msg("{title}: {says}", title=stage.title, says=failed.says)
         return ("inconclusive" if failed.stage in _BEFORE_ANY_TALK else "failed"), said
     if isinstance(steps, (Text, Wrong)):
         return "inconclusive", steps if isinstance(steps, Text) else steps.why
     if steps is not None and (steps.exitcode != 0 or steps.says):
-        return "failed", Text(steps.says, steps.says_zh or steps.says) if steps.says else msg(
-            "the command ended with exit code {exitcode}", exitcode=steps.exitcode
-        )
+        return "failed", same(steps.says) if steps.says else msg("the command ended with exit code {exitcode}", exitcode=steps.exitcode)
     return "passed", msg("every stage passed, with the right numbers")
 
 

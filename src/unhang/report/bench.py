@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from unhang import encoding
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.comparison import CONFIDENCE, LEAST_DECIDING, Comparison, Outcome
 from unhang.bench.effective_settings import OBSERVED, WORLD_SIZE, Difference, find_changes
@@ -149,7 +149,7 @@ class Report:
             yield msg("warm-up steps dropped from each run: {steps}; records in {path}", steps=steps, path=str(self.run_dir))
         if says := _STOPPED[self.result.stopped]:
             primary = self.result.verdict.primary if self.result.verdict is not None else None
-            why = NOTHING if primary is None else msg(": {says}", says=primary.says, value=primary.says_zh or primary.says)
+            why = NOTHING if primary is None else msg(": {says}", says=primary.says)
             arm_name = next((f"{arm.name} ({arm.asked})" for arm in self.arms if arm.name == self.result.failed_arm), "")
             said = SAID.fill(said=line) if (line := last_words(self.result.verdict)) else NOTHING
             yield says.fill(budget=f"{self.rules.budget_s:g}", again=self.again, failed=self.result.failed or "", arm=arm_name, why=why, said=said)
@@ -227,17 +227,17 @@ class Report:
             "confidence": CONFIDENCE,
             "unit": "sample" if self.rules.is_per_sample else "step",
             "arms": [{"name": arm.name, "setting": arm.asked, **self.numbers(arm), "environment": dict(arm.settings)} for arm in self.arms],
-            "comparisons": msgspec.to_builtins(self.state.comparisons),
-            "says": [says.en for says in self.verdicts()],
-            "explains": [says.en for says in self.explanation()],
+            "comparisons": encoding.plain(self.state.comparisons),
+            "says": list(self.verdicts()),
+            "explains": list(self.explanation()),
             "in_force": {run.arm: dict(run.in_force) for run in self.state.runs if run.round == 1},
-            "differences": None if proof is None else msgspec.to_builtins(proof.differences),
+            "differences": None if proof is None else encoding.plain(proof.differences),
             "without_effect": None if proof is None else [list(one) for one in proof.without_effect],
-            "notes": [says.en for says in self.notes()],
+            "notes": list(self.notes()),
             "run_dir": str(self.run_dir),
             "failed": result.failed,
             "failed_arm": result.failed_arm,
-            "verdict": msgspec.to_builtins(result.verdict),
+            "verdict": encoding.plain(result.verdict),
         }
 
 

@@ -10,7 +10,7 @@ from unhang.bench.arms import Arm
 from unhang.bench.comparison import CONFIDENCE, Comparison
 from unhang.bench.explain import explain
 from unhang.facts.units import counted
-from unhang.i18n import NOTHING, Text, msg
+from unhang.i18n import NOTHING, Text, msg, same
 from unhang.report import language
 from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, SAID, Report, margin_of, percent
 
@@ -24,7 +24,7 @@ _BEATEN = {
 class Ranking(Report):
     """`left_out` says of each ready-made comparison that was not made why, in English and Chinese."""
 
-    left_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     _change = "gain"
 
@@ -47,7 +47,7 @@ class Ranking(Report):
         failure = next((failure for failure in self.result.failures if failure.arm == name), None)
         if failure is not None:
             return (
-                Text(failure.why, language.refusal(failure.why, "zh"))
+                same(language.refusal(failure.why))
                 if failure.why
                 else msg(
                     "its training fails{said}: unhang why {path}",
@@ -90,7 +90,7 @@ class Ranking(Report):
         if len(self.state.comparisons) > 1:
             yield msg("note: each setting was compared by itself; what several gain together is not measured")
         for why in self.left_out.values():
-            yield msg("not compared: {why}", why=Text(*why))
+            yield msg("not compared: {why}", why=language.refusal(why))
         yield from super().notes()
 
     def json(self) -> dict[str, Any]:
@@ -109,6 +109,5 @@ class Ranking(Report):
             for name, place in self._places().items()
             if (one := compared.get(name)) is not None
         ]
-        left_out = {name: why for name, (why, _) in self.left_out.items()}
         failures = {one.arm: one.run_dir for one in self.result.failures}
-        return {**super().json(), "ranking": ranking, "out": dict(self.state.out), "failures": failures, "left_out": left_out}
+        return {**super().json(), "ranking": ranking, "out": dict(self.state.out), "failures": failures, "left_out": dict(self.left_out)}

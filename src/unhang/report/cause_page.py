@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len
 
+from unhang.i18n import in_language
 from unhang.knowledge.cause import Cause
 from unhang.report.folding import fold
 from unhang.report.language import LABELS, Language
@@ -30,7 +31,7 @@ def index(causes: Iterable[Cause]) -> str:
         "| cause | role | what it means | 含义 |",
         "|---|---|---|---|",
     ]
-    lines += [f"| {c.id} | {c.role} | {c.title} | {c.title_zh} |" for c in causes]
+    lines += [f"| {c.id} | {c.role} | {c.title} | {c.title.of('zh')} |" for c in causes]
     return "\n".join(lines) + "\n"
 
 
@@ -52,12 +53,12 @@ def list_for_terminal(causes: Iterable[Cause], lang: Language, width: int) -> It
         if not beside:
             yield c.id
             head = f"  {role}  "
-        yield from fold(c.title if lang == "en" else c.title_zh, width, first=head, deeper=" " * cell_len(head))
+        yield from fold(in_language(c.title, lang), width, first=head, deeper=" " * cell_len(head))
 
 
 def _part(cause: Cause, lang: Language) -> Iterator[str]:
     labels = LABELS[lang]
-    yield f"## {cause.title if lang == 'en' else cause.title_zh}"
+    yield f"## {in_language(cause.title, lang)}"
     yield ""
     yield f"*{labels[cause.role]}*"
     yield ""

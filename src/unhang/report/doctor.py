@@ -10,7 +10,7 @@ from rich.text import Text
 
 from unhang.diagnosis.doctor import SEVERITIES
 from unhang.facts import snapshot
-from unhang.i18n import Labels
+from unhang.i18n import Labels, in_language
 from unhang.model import Area, Difference, Examination, HostFinding
 from unhang.report import screen
 from unhang.report.folding import fold
@@ -64,7 +64,7 @@ def render_differences(differences: Sequence[Difference], a: str, b: str, consol
     width = screen.width(console)
     if not differences:
         console.print(_WORDS[lang]["same"].format(a=a, b=b), soft_wrap=True, markup=False)
-    titles = {s.id: s.title_zh if lang == "zh" else s.title for s in snapshot.subjects().values()}
+    titles = {s.id: in_language(s.title, lang) for s in snapshot.subjects().values()}
     for area in dict.fromkeys(d.area for d in differences):
         console.print(Text(titles[area], style="bold"), soft_wrap=True)
         for d in (d for d in differences if d.area == area):
@@ -76,9 +76,7 @@ def render_differences(differences: Sequence[Difference], a: str, b: str, consol
 
 
 def _lines(examination: Examination, width: int, lang: Language, details: bool, named: Mapping[str, Said]) -> Iterator[Text]:
-    titles = {id: title.of(lang) for id, title in named.items()} or {
-        s.id: s.title_zh if lang == "zh" else s.title for s in snapshot.subjects().values()
-    }
+    titles = {id: title.of(lang) for id, title in named.items()} or {s.id: in_language(s.title, lang) for s in snapshot.subjects().values()}
     column = max((cell_len(titles[a.id]) for a in examination.areas), default=0)
     for area in examination.areas:
         against = [f for f in examination.findings if f.area == area.id]
@@ -100,7 +98,7 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool, 
 def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
     # What is only worth knowing is no fault, and no reason to be silent about it either.
     mark, style = _MARKS[min((f.severity for f in against), key=SEVERITIES.index) if against and area.state in ("found", "noted") else area.state]
-    said = (area.summary_zh if lang == "zh" else "") or unseen(area.summary, lang)
+    said = unseen(area.summary, lang)
     if area.unread:
         said += _WORDS[lang]["besides"].format(what=_WORDS[lang]["comma"].join(unseen(what, lang) for what in area.unread))
     indent = " " * (column + 4)
@@ -121,8 +119,8 @@ def _area(area: Area, title: str, column: int, against: list[HostFinding], width
 def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]:
     mark, style = _MARKS[finding.severity]
     yield Text.assemble("    ", (mark, style), " ", (finding.cause, "bold"))
-    told = (finding.says_zh or finding.says) if lang == "zh" else finding.says
-    leads_to = (finding.leads_to_zh or finding.leads_to) if lang == "zh" else finding.leads_to
+    told = in_language(finding.says, lang)
+    leads_to = in_language(finding.leads_to, lang)
     yield from (Text(line) for line in fold(told, width, first=" " * 6))
     yield from (Text(line, style="dim") for line in fold(f"{_WORDS[lang]['leads_to']}: {leads_to}", width, first=" " * 6, deeper=" " * 8))
     # A note asks for nothing; what we can do ourselves is offered.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from unhang.i18n import Labels
+from unhang.i18n import Labels, in_language
 from unhang.model import Outcome, Trial
 from unhang.remedies.ladder import Told
 from unhang.report import screen
@@ -48,11 +48,11 @@ def render_told(told: Told, console: Console, *, lang: Language) -> None:
     """Print what has been tried; of what begins nothing."""
     words = _WORDS[lang]
     if told.tried is not None:
-        title = told.tried.title_zh if lang == "zh" else told.tried.title
+        title = in_language(told.tried.title, lang)
         if told.tried.trial is not None:
             _line(title, told.tried.trial, console, lang)
         else:
-            why = told.tried.skipped_zh if lang == "zh" else told.tried.skipped
+            why = in_language(told.tried.skipped, lang)
             _print("skipped", f"{title}  {words['skipped'].format(why=why)}", console)
     elif told.dropping is not None:
         _line(words["again" if told.again else "alone"].format(what=what(told.dropping.choice, lang)), told.dropping, console, lang)
@@ -61,10 +61,10 @@ def render_told(told: Told, console: Console, *, lang: Language) -> None:
 def render_end(outcome: Outcome, console: Console, *, lang: Language) -> None:
     """Print what follows, and what it costs."""
     works = outcome.chosen is not None
-    _print("passed" if works else "failed", outcome.says_zh if lang == "zh" else outcome.says, console)
+    _print("passed" if works else "failed", in_language(outcome.says, lang), console)
     for rung in outcome.rungs:
         if outcome.chosen and rung.trial is not None and rung.trial.choice == outcome.chosen:
-            cost = rung.cost_zh if lang == "zh" else rung.cost
+            cost = in_language(rung.cost, lang)
             console.print(Text(f"  {_WORDS[lang]['cost'].format(cost=cost)}", style="dim"), soft_wrap=True)
     if outcome.chosen and not variables(outcome):
         console.print(Text(f"  {_WORDS[lang]['only-by-run'].format(command=by_run(outcome))}", style="green"), soft_wrap=True)
@@ -72,7 +72,7 @@ def render_end(outcome: Outcome, console: Console, *, lang: Language) -> None:
 
 def _line(title: str, trial: Trial, console: Console, lang: Language) -> None:
     measured = f"  {trial.busbw_gbps:.3g} GB/s" if trial.busbw_gbps is not None else ""
-    said = "" if trial.outcome == "passed" else f"  {trial.says_zh if lang == 'zh' else trial.says}"
+    said = "" if trial.outcome == "passed" else f"  {in_language(trial.says, lang)}"
     _print(trial.outcome, f"{title}  {trial.seconds:.1f} s{measured}{said}", console)
 
 

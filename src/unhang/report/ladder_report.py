@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from unhang.diagnosis.rerun_command import RunCommand, again
-from unhang.i18n import Labels
+from unhang.i18n import Labels, in_language, joined, msg
 from unhang.model import Outcome, Trial, Tried
 from unhang.printable import strip_unprintable
-from unhang.probes import told
 from unhang.probes.plan import LOADER, STAGES
 from unhang.remedies.settings_file import in_shell
 from unhang.report.folding import cut
@@ -111,7 +110,7 @@ def ways(outcome: Outcome, lang: Language) -> tuple[Way, ...]:
     found: dict[tuple[tuple[str, object], ...], Way] = {}
     for rung in outcome.rungs:
         if rung.trial is not None:
-            title, cost = (rung.title_zh, rung.cost_zh) if lang == "zh" else (rung.title, rung.cost)
+            title, cost = in_language(rung.title, lang), in_language(rung.cost, lang)
             found[_key(rung.trial)] = Way(title=title, cost=cost, trials=(rung.trial,))
     for trial in outcome.dropping:
         before = found.get(_key(trial))
@@ -130,7 +129,7 @@ def _lines(outcome: Outcome, words: Mapping[str, str], lang: Language, command: 
     yield ""
     if outcome.why:
         yield words["because"].format(cause=outcome.why)
-    yield f"**{words['conclusion']}**: {outcome.says_zh if lang == 'zh' else outcome.says}"
+    yield f"**{words['conclusion']}**: {in_language(outcome.says, lang)}"
     yield ""
     first = next((r.trial for r in outcome.rungs if r.trial is not None and r.trial.outcome != "passed" and _has_broken(r.trial)), None)
     if first is not None:
@@ -166,7 +165,7 @@ def _has_broken(trial: Trial) -> bool:
 
 
 def _stages(trial: Trial, words: Mapping[str, str], lang: Language) -> Iterator[str]:
-    titles = {s.id: s.title_zh if lang == "zh" else s.title for s in (*STAGES, LOADER)}
+    titles = {s.id: in_language(s.title, lang) for s in (*STAGES, LOADER)}
     yield f"## {words['failed']}"
     yield ""
     yield words["failed-with" if trial.choice else "failed-as-is"].format(what=what(trial.choice, lang), n=trial.world_size, backend=trial.backend)
@@ -174,14 +173,14 @@ def _stages(trial: Trial, words: Mapping[str, str], lang: Language) -> Iterator[
     for stage in trial.stages:
         if stage.state == "not-tested":
             continue
-        said = f": {told.in_chinese(stage.says) if lang == 'zh' else stage.says}" if stage.says else ""
+        said = f": {in_language(stage.says, lang)}" if stage.says else ""
         yield f"- {_MARKS[stage.state]} {titles[stage.stage]}{said}"
     if left := [titles[stage.stage] for stage in trial.stages if stage.state == "not-tested"]:
-        yield f"- {words['not-reached'].format(stages=('、' if lang == 'zh' else '; ').join(left))}"
+        yield f"- {words['not-reached'].format(stages=joined(left, msg('; ', 'stages')).of(lang))}"
     if trial.verdict is not None and trial.verdict.primary is not None:
         primary = trial.verdict.primary
         yield ""
-        yield f"`{primary.cause}`: {(lang == 'zh' and primary.says_zh) or primary.says}"
+        yield f"`{primary.cause}`: {in_language(primary.says, lang)}"
     yield ""
 
 
@@ -190,7 +189,7 @@ def _row(way: Way, best: float | None, words: Mapping[str, str], lang: Language)
     if not way.passed:
         result = words["fails" if decided else "inconclusive"]
         mark = _MARKS["failed" if decided else "inconclusive"]
-        says = (lang == "zh" and way.trials[0].says_zh) or way.trials[0].says
+        says = in_language(way.trials[0].says, lang)
         return f"| {_cell(way.title)} | {mark} {result} | - | - | {_cell(cut(says, _MOST_SAID))} | {_cell(way.cost)} |"
     result = words["passed" if way.trials[0].choice else "unseen"]
     speed = way.busbw_gbps
@@ -203,7 +202,7 @@ def _row(way: Way, best: float | None, words: Mapping[str, str], lang: Language)
 
 
 def _skipped(rung: Tried, words: Mapping[str, str], lang: Language) -> str:
-    title, cost, why = (rung.title_zh, rung.cost_zh, rung.skipped_zh) if lang == "zh" else (rung.title, rung.cost, rung.skipped)
+    title, cost, why = (in_language(said, lang) for said in (rung.title, rung.cost, rung.skipped))
     return f"| {_cell(title)} | - {_cell(words['skipped'].format(why=why))} | - | - | - | {_cell(cost)} |"
 
 

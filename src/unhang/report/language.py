@@ -1,6 +1,6 @@
 """The languages that explanations and fixed labels come in.
 
-What a finding says about a run brings its Chinese with it (`says_zh`) where the sentence has one; else it stays English.
+What a finding says about a run knows how it is told in another language (`unhang.text.Text`); else it stays English.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
 from unhang.errors import UnhangError
-from unhang.i18n import Labels, sentences
+from unhang.i18n import Labels, Text, sentences
 
 Language = Literal["en", "zh"]
 
@@ -68,12 +68,16 @@ _asked: Language | None = None
 
 def refusal(said: str, lang: Language | None = None) -> str:
     """An error of a command, its cause or its hint; without a language in the one that the command was asked for, or else the locale's."""
-    return _in_chinese(said) if (lang or spoken()) == "zh" else said
+    return _chinese(said) if (lang or spoken()) == "zh" else said
 
 
 def unseen(said: str, lang: Language) -> str:
     """What of a machine could not be looked at or is not there, and why; as it is where that is what the system said."""
-    return _in_chinese(said, also="unseen") if lang == "zh" else said
+    return _chinese(said, also="unseen") if lang == "zh" else said
+
+
+def _chinese(said: str, *, also: str = "", piecewise: bool = True) -> str:
+    return said.of("zh") if isinstance(said, Text) else _in_chinese(said, also=also, piecewise=piecewise)
 
 
 def _in_chinese(said: str, depth: int = 0, *, also: str = "", piecewise: bool = True) -> str:
@@ -82,7 +86,7 @@ def _in_chinese(said: str, depth: int = 0, *, also: str = "", piecewise: bool = 
 
     if (whole := sentences("reason").get(said)) is not None:
         return whole
-    title = next((setting.title_zh for setting in SETTINGS.values() if setting.title == said), None)
+    title = next((setting.title.of("zh") for setting in SETTINGS.values() if setting.title == said), None)
     if title is not None:
         return title
     # What says more by itself fits better.
@@ -123,7 +127,7 @@ def spoken() -> Language:
 
 def reason(said: str, lang: Language) -> str:
     """What was not examined, or why, in a language; as it is where that is of one run only, or what the system said."""
-    return _in_chinese(said, also="unexamined", piecewise=False) if lang == "zh" else said
+    return _chinese(said, also="unexamined", piecewise=False) if lang == "zh" else said
 
 
 def chosen(lang: str | None) -> Language:

@@ -21,6 +21,7 @@ from typing import IO, Any, Literal
 from rich.console import Console
 
 from unhang import fsio
+from unhang.i18n import in_language
 from unhang.knowledge import seen
 from unhang.knowledge.text import NOTHING, Text, joined, msg, same
 from unhang.launch import events
@@ -137,7 +138,7 @@ class Live:
 
     def _say_skipped(self) -> None:
         if self._skipped:
-            titles = joined(Text(event.title, event.title_zh or event.title) for event in self._skipped)
+            titles = joined(same(event.title) for event in self._skipped)
             said = msg("{titles}: not tried: {why}", titles=titles, why=_why(self._skipped[0]))
             self._say(said.of(self._lang), "dim", indent="  ", folds=True)
             self._skipped.clear()
@@ -148,7 +149,7 @@ class Live:
         self._shown_last = primary
         if primary is not None and known is not None and (primary.cause, primary.ranks, primary.where) == (known.cause, known.ranks, known.where):
             still = msg("still {cause}: {says}")
-            self._say(still.fill(cause=primary.cause, says=Text(primary.says, primary.says_zh or primary.says)).of(self._lang), "yellow")
+            self._say(still.fill(cause=primary.cause, says=same(primary.says)).of(self._lang), "yellow")
             return
         with self._console.capture() as said:
             again = f"unhang why --all --incident {event.incident} {_called(self._run_dir)}" if self._run_dir else "unhang why --all"
@@ -238,7 +239,7 @@ def _say(event: events.Event) -> tuple[Text, str]:
         mark, style = marks.get(event.outcome, (msg("not decided", "live_line"), "yellow"))
         measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
         took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
-        title = Text(event.title, event.title_zh or event.title)
+        title = same(event.title)
         said = msg("{title}: {mark}{took}", title=title, mark=mark, took=took)
         return said if event.outcome == "passed" else said + msg(": {why}", why=_why(event)), style
     if isinstance(event, events.Asking):
@@ -246,12 +247,12 @@ def _say(event: events.Event) -> tuple[Text, str]:
     if isinstance(event, events.FellBack):
         set_to = [f"{name}={shlex.quote(value)}" if value else f"{name} unset" for name, value in event.environment.items()]
         what = " ".join([*set_to, *map(shlex.quote, event.arguments)])
-        says = Text(event.says, event.says_zh or event.says)
+        says = same(event.says)
         return msg("{says}: from here on {what}", says=says, what=what), "green"
     if isinstance(event, events.GaveUp):
         return msg("not starting again: {why}", "live_line", why=_told(event.why)), "red"
     if isinstance(event, events.Note):
-        return _told(event.text, event.text_zh), "yellow"
+        return _told(event.text), "yellow"
     if isinstance(event, events.LastSeen):
         return seen.before_signal(event.signal, event.seen, event.still_s), "yellow"
     if isinstance(event, events.Forced):
@@ -276,9 +277,9 @@ _NOT_DONE = {
 }
 
 
-def _told(text: str, text_zh: str = "") -> Text:
-    """What was noted, with its Chinese: beside it, or where the table of sentences has it."""
-    return Text(text, text_zh or language.refusal(text))
+def _told(text: str) -> Text:
+    """What was noted, with its Chinese: its own, or where the table of sentences has it."""
+    return text if isinstance(text, Text) else same(language.refusal(text))
 
 
 def _pace(event: events.Pace) -> Text:
@@ -288,7 +289,7 @@ def _pace(event: events.Pace) -> Text:
 
 
 def _why(event: events.RungTried) -> Text:
-    return Text(cut(event.says, _MOST_SAID), cut(event.says_zh or event.says, _MOST_SAID))
+    return same(cut(in_language(event.says, language.spoken()), _MOST_SAID))
 
 
 def _not_done(event: events.Ignored) -> Text:
@@ -318,7 +319,7 @@ def _records(event: events.Finished) -> Text:
 
 
 def _count(ranks: int) -> Text:
-    return Text("1 rank" if ranks == 1 else f"{ranks} ranks", f"{ranks} 个 rank")
+    return msg("1 rank") if ranks == 1 else msg("{n} ranks", n=ranks)
 
 
 def _called(run_dir: str) -> str:

@@ -198,8 +198,13 @@ def calibrate(found: Estimate, training: Training, ranks: Sequence[tuple[int | N
     ran = "cuda" if any(cuda for _, cuda in ranks) else "cpu"
     if (len(ranks), ran) != (training.world_size, training.device):
         raise UnhangError(
-            f"measured were {len(ranks)} ranks with {ran}, planned {training.world_size} with {training.device}: nothing to compare",
-            says_zh=f"测量的是 {len(ranks)} 个 rank（{ran}），计划的是 {training.world_size} 个（{training.device}）：无法比较",
+            msg(
+                "measured were {ranks} ranks with {ran}, planned {world_size} with {device}: nothing to compare",
+                ranks=len(ranks),
+                ran=ran,
+                world_size=training.world_size,
+                device=training.device,
+            ),
             hint="--world-size is the number of ranks that COMMAND starts on this host; --gpu-memory plans for GPUs",
         )
     if measured := max(cuda or 0 for _, cuda in ranks):

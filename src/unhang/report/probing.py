@@ -8,9 +8,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from unhang.i18n import Labels
+from unhang.i18n import Labels, in_language
 from unhang.model import Live, StageResult
-from unhang.probes import told
 from unhang.probes.plan import STAGES, Stage
 from unhang.report import screen
 from unhang.report.folding import fold
@@ -70,7 +69,7 @@ def render_end(live: Live, console: Console, *, lang: Language) -> None:
             console.print(Text(line, style="yellow"), soft_wrap=True)
     console.print(Text(_WORDS[lang]["python"].format(python=live.python), style="dim"), soft_wrap=True)
     mark, style = _MARKS["failed" if any(r.state == "failed" for r in live.stages) else "passed"]
-    said = live.conclusion_zh if lang == "zh" else live.conclusion
+    said = in_language(live.conclusion, lang)
     for i, line in enumerate(fold(said, width, first="  ")):
         console.print(Text.assemble((mark, style), " ", (line[2:], "bold")) if i == 0 else Text(line, style="bold"), soft_wrap=True)
 
@@ -82,7 +81,7 @@ def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
     title = titles[result.stage]
     ranks = _ranks(result.world_size, lang)
     head = f"  {ranks}{' ' * (10 - cell_len(ranks))}{title}{' ' * (column - cell_len(title))}{result.seconds:9.3f} s  "
-    said = told.in_chinese(result.says) if lang == "zh" else result.says
+    said = in_language(result.says, lang)
     text = {"lacking": _WORDS[lang]["lacking"].format(why=said)}.get(result.state, said)
     if result.state == "failed" or cell_len(head) + cell_len(text) > width:
         yield Text.assemble((mark, style), head[1:].rstrip())
@@ -102,7 +101,7 @@ def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
 
 
 def _title(stage: Stage, lang: Language) -> str:
-    return stage.title_zh if lang == "zh" else stage.title
+    return in_language(stage.title, lang)
 
 
 def _ranks(world_size: int, lang: Language) -> str:

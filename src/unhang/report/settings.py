@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text as Shown
 
-from unhang.i18n import Labels
+from unhang.i18n import COMMA, Labels, in_language, joined, same
 from unhang.knowledge.text import THEN, Text, msg
 from unhang.report.folding import styled
 from unhang.report.language import Language
@@ -25,7 +25,6 @@ _WORDS = Labels(
         "here": "here",
         "no_torch": "no torch",
         "no_nccl": "no NCCL",
-        "gpus": "GPUs",
         "reads": "{what}, read by {who}",
         "refused": "rejected here: {why}",
         "unfit": "note: {why}",
@@ -60,8 +59,8 @@ def here(installed: Installed, lang: Language) -> str:
     words = _WORDS[lang]
     torch = words["no_torch"] if installed.torch is None else "torch {}.{}".format(*installed.torch)
     nccl = words["no_nccl"] if installed.nccl is None else f"NCCL {'.'.join(map(str, installed.nccl))}".strip()
-    gpus = f"{installed.gpus} {words['gpus']}" if lang == "zh" else f"{words['gpus']} {installed.gpus}"
-    return ("、" if lang == "zh" else ", ").join([torch, nccl, gpus, *(f"{n} {v}" for n, v in installed.packages.items())])
+    gpus = msg("GPUs {n}", "settings", n=installed.gpus)
+    return joined([torch, nccl, gpus, *(f"{n} {v}" for n, v in installed.packages.items())], COMMA).of(lang)
 
 
 def overview(presets: Iterable[tuple[Preset, Applied]], installed: Installed, width: int, lang: Language) -> Iterator[Shown]:
@@ -91,9 +90,9 @@ def page(preset: Preset, applied: Applied, settings: Mapping[str, Setting], inst
         setting, turned_down = settings[key], refused.get(key)
         yield Shown.assemble(("✗", "yellow") if turned_down else ("✓", "green"), " ", (f"{key} = {typed(value)}", "bold"))
         yield from styled((preset.why[key] if key in preset.why else _title(setting)).of(lang), width, "    ")
-        yield from styled(f"{words['cost']}: {setting.cost_zh if lang == 'zh' else setting.cost}", width, "    ", "dim")
+        yield from styled(f"{words['cost']}: {in_language(setting.cost, lang)}", width, "    ", "dim")
         if turned_down is not None:
-            why = turned_down.why_zh if lang == "zh" else turned_down.why
+            why = in_language(turned_down.why, lang)
             yield from styled(words["refused"].format(why=why), width, "    ", "yellow")
         else:
             one = applied.spelled[key]
@@ -109,8 +108,8 @@ def catalogue(settings: Iterable[Setting], width: int, lang: Language) -> Iterat
             layer = one.layer
             yield Shown(_LAYERS[one.layer].of(lang), style="bold underline")
         yield Shown.assemble((one.key, "bold"), f"  {_title(one).of(lang)}")
-        yield from styled(words["forms"].format(forms=(lang == "zh" and one.forms_zh) or one.forms), width, "    ", "dim")
-        yield from styled(f"{words['cost']}: {one.cost_zh if lang == 'zh' else one.cost}", width, "    ", "dim")
+        yield from styled(words["forms"].format(forms=in_language(one.forms, lang)), width, "    ", "dim")
+        yield from styled(f"{words['cost']}: {in_language(one.cost, lang)}", width, "    ", "dim")
 
 
 def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
@@ -123,7 +122,7 @@ def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
     for one in plan.chosen:
         begin = f"{one.key} = {typed(one.value)}  [{_origin(one.origin, lang)}]  "
         if one.key in refused:
-            why = refused[one.key].why_zh if lang == "zh" else refused[one.key].why
+            why = in_language(refused[one.key].why, lang)
             yield begin + words["refused"].format(why=why)
             continue
         spelled = plan.applied.spelled[one.key]
@@ -151,7 +150,7 @@ def not_set(refused: Iterable[Refused], lang: Language) -> Iterator[str]:
     """Keys that nothing reads here, those of one reason together."""
     reasons: dict[str, list[str]] = {}
     for one in refused:
-        reasons.setdefault(one.why_zh if lang == "zh" else one.why, []).append(one.key)
+        reasons.setdefault(in_language(one.why, lang), []).append(one.key)
     for why, keys in reasons.items():
         yield _WORDS[lang]["not_set"].format(keys=", ".join(keys), why=why)
 
@@ -161,7 +160,7 @@ def described(plan: Plan) -> dict[str, Any]:
     refused = {r.key: r for r in plan.applied.refused}
     return {
         "preset": plan.preset or None,
-        "unfit": plan.unfit.en or None,
+        "unfit": plan.unfit or None,
         "settings": [
             {
                 "key": c.key,
@@ -194,10 +193,10 @@ def of_preset(preset: Preset, applied: Applied, settings: Mapping[str, Setting],
                 "key": key,
                 "value": value,
                 "why": (preset.why[key] if key in preset.why else _title(settings[key])).of(lang),
-                "cost": settings[key].cost_zh if lang == "zh" else settings[key].cost,
+                "cost": in_language(settings[key].cost, lang),
                 "sets": None if key in refused else spelt(applied.spelled[key]),
                 "read_by": applied.read_by.get(key),
-                "refused": (refused[key].why_zh if lang == "zh" else refused[key].why) if key in refused else None,
+                "refused": (in_language(refused[key].why, lang)) if key in refused else None,
             }
             for key, value in preset.settings.items()
         ],
@@ -206,11 +205,11 @@ def of_preset(preset: Preset, applied: Applied, settings: Mapping[str, Setting],
 
 def _origin(origin: str, lang: Language) -> str:
     """Where a value comes from: "preset debug", "--set", "unhang.toml [run]"."""
-    return f"预设 {origin.removeprefix(_PRESET)}" if lang == "zh" and origin.startswith(_PRESET) else origin
+    return msg("preset {name}", name=origin.removeprefix(_PRESET)).of(lang) if origin.startswith(_PRESET) else origin
 
 
 def _title(setting: Setting) -> Text:
-    return Text(setting.title, setting.title_zh)
+    return same(setting.title)
 
 
 def _met(met: Met, lang: Language) -> str:

@@ -36,7 +36,8 @@ def settings() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| `{s.key}` | {s.forms} | {s.title} | {s.title_zh} | {s.cost} | {s.cost_zh} | {'; '.join(_examples(s)) or '–'} |" for s in SETTINGS.values()
+        f"| `{s.key}` | {s.forms} | {s.title} | {s.title.of('zh')} | {s.cost} | {s.cost.of('zh')} | {'; '.join(_examples(s)) or '–'} |"
+        for s in SETTINGS.values()
     ]
     return "\n".join(lines) + "\n"
 
@@ -58,9 +59,9 @@ def presets() -> str:
     here = Here(snapshot=Snapshot(host="", taken=""), installed=_FOR)
     for name in choosing.NAMES:
         one = choosing.preset(name, here)
-        lines += [f"## {name}", "", f"{one.title.en}. Cost: {one.cost.en}.", "", f"{one.title.zh}。代价：{one.cost.zh}。", ""]
+        lines += [f"## {name}", "", f"{one.title}. Cost: {one.cost}.", "", f"{one.title.of('zh')}。代价：{one.cost.of('zh')}。", ""]
         if one.settings:
             lines += ["| setting | why | 原因 |", "|---|---|---|"]
-            lines += [f"| `{key}={typed(value)}` | {one.why[key].en} | {one.why[key].zh} |" for key, value in one.settings.items()]
+            lines += [f"| `{key}={typed(value)}` | {one.why[key]} | {one.why[key].of('zh')} |" for key, value in one.settings.items()]
             lines.append("")
     return "\n".join(lines)

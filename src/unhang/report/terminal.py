@@ -12,9 +12,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from unhang.i18n import in_language
 from unhang.knowledge import catalogue
 from unhang.model import ONLY_NEWEST, Contradiction, Evidence, Finding, NotExamined, Remedy, Verdict
-from unhang.patterns import lazily
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
@@ -30,7 +30,6 @@ _INDENT = 2
 _USUAL = 80
 # What the ends of narrow lines leave empty: half a long word, and the indent.
 _WASTED = 16
-_LAST_SEEN = lazily(r" \(last seen(?: ([\d.]+ \w+) before its end)?\)$")
 _EXPLAINS_ITSELF = "rank-exception"
 _COLOURS = {"established": "bold red", "likely": "bold yellow", "possible": "yellow", "not-established": "magenta"}
 
@@ -56,7 +55,7 @@ def title(finding: Finding, lang: Language) -> str:
     cause = catalogue.load().get(finding.cause)
     if cause is None:
         return LABELS[lang]["unknown"]
-    return cause.title_zh if lang == "zh" else cause.title
+    return in_language(cause.title, lang)
 
 
 def went_well(verdict: Verdict) -> bool:
@@ -74,25 +73,22 @@ def nothing(verdict: Verdict, lang: Language) -> str:
 
 def says(told: Remedy | Finding | Contradiction, lang: Language) -> str:
     """What something says in a language; English where it has no other."""
-    return (told.says_zh or told.says) if lang == "zh" else told.says
+    return in_language(told.says, lang)
 
 
 def stood(evidence: Evidence, lang: Language) -> str:
     """A piece of evidence: what we say of it in a language, and as it stood where the source itself speaks."""
-    return (evidence.text_zh or evidence.text) if lang == "zh" else evidence.text
+    return in_language(evidence.text, lang)
 
 
 def where(finding: Finding, lang: Language) -> str:
     """The line of a finding, "" where there is none; whether it is only where a heartbeat last saw the rank is told in the language."""
-    place = finding.where or ""
-    return _LAST_SEEN.sub(lambda m: f"（结束前 {m[1]} 最后见于此处）" if m[1] else "（最后见于此处）", place) if lang == "zh" else place
+    return in_language(finding.where or "", lang)
 
 
 def unseen(left: NotExamined, lang: Language) -> tuple[str, str]:
     """What was not examined, and why, in a language; English where it has no other."""
-    if lang != "zh":
-        return left.what, left.why
-    return left.what_zh or reason(left.what, lang), left.why_zh or reason(left.why, lang)
+    return reason(left.what, lang), reason(left.why, lang)
 
 
 def ran(remedy: Remedy) -> str:

@@ -19,7 +19,7 @@ from unhang.report.terminal import unseen
 from unhang.variables.examine import Examined
 from unhang.variables.judge import Judged, Remark
 from unhang.variables.readers import Reader
-from unhang.variables.variable import CONTEXT, Text
+from unhang.variables.variable import CONTEXT
 
 _MARKS: Mapping[str, tuple[str, str]] = {
     "ok": ("✓", "green"),
@@ -65,7 +65,7 @@ def redacted(examined: Examined) -> Examined:
 
 def _redacted(one: Judged) -> Judged:
     value = None if one.value is None else _clean(f"{one.name}={one.value}").partition("=")[2]
-    remarks = tuple(replace(r, says=Text(_clean(r.says.en), _clean(r.says.zh))) for r in one.remarks)
+    remarks = tuple(replace(r, says=r.says.each(_clean)) for r in one.remarks)
     return replace(one, name=_clean(one.name), value=value, source=_clean(one.source), remarks=remarks)
 
 

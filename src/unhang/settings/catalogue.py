@@ -8,7 +8,7 @@ from typing import Any
 
 from unhang import data
 from unhang.errors import UnhangError
-from unhang.i18n import chinese
+from unhang.i18n import msg
 from unhang.settings import communication, runtime, support, timeouts, values
 from unhang.settings.setting import Installed, Setting, Spell, Spelled, Value, typed, worded
 from unhang.text import Text
@@ -27,8 +27,7 @@ def _spelling(key: str, known: Mapping[str, Any]) -> Spell:
 
 
 def _setting(key: str, known: Mapping[str, Any]) -> Setting:
-    texts: dict[str, str] = {name: known[name] for name in ("title", "cost", "forms")}
-    texts |= {f"{name}_zh": chinese(text, "setting") for name, text in texts.items()}
+    texts: dict[str, Text] = {name: msg(known[name], "setting") for name in ("title", "cost", "forms")}
     return Setting(
         key=key, layer=known["layer"], example=known["example"], parse=values.parser(known["values"]), spelling=_spelling(key, known), **texts
     )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from unhang.i18n import Text, msg
 from unhang.settings import support
 from unhang.settings.setting import Installed, Spell, Spelled, Value
-from unhang.text import Text
 
 # Read by the hook in the training's processes, see attach/protocol.
 BACKEND = "UNHANG_BACKEND"
@@ -32,10 +32,7 @@ def _backend(value: Value, installed: Installed, launcher: str) -> Spelled | Tex
     if value == "nccl" and not installed.gpus:
         return support.NO_GPU
     if value == "nccl":
-        return Text(
-            "only gloo is put in place of what the script asks for; for NCCL leave backend out",
-            "只有 gloo 会取代脚本所要的后端；要用 NCCL，不设 backend 即可",
-        )
+        return msg("only gloo is put in place of what the script asks for; for NCCL leave backend out")
     return Spelled(env={BACKEND: str(value)}, read_by=HOOK)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.errors import UnhangError
+from unhang.i18n import NOTHING, Text, msg, same
 from unhang.settings import support
 from unhang.settings.choosing import NAMES, Here
 from unhang.settings.choosing import preset as ours
@@ -18,7 +19,6 @@ from unhang.settings.configuration import Configuration
 from unhang.settings.presets import OF_THE_SCRIPT, Preset
 from unhang.settings.runtime import LOADER_WORKERS, LOADER_WORKERS_MOST
 from unhang.settings.setting import Applied, Choice, Refused, Spelled, Value, applied, together, worded
-from unhang.text import NOTHING, Text, same
 
 # The same thing by an older name: whoever exported one of them has decided.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -30,17 +30,13 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 _RDZV = ("--rdzv_conf", "PET_RDZV_CONF")
 
 SET = "--set"
-_OF_FILE = Text(
-    "LLaMA-Factory's file says it, and a preset does not know the model; --set does it",
-    "由 LLaMA-Factory 的文件决定，预设不了解模型；可用 --set 设置",
-)
-_IN_PLACE = Text("preset {name} is the one of {path}, in place of unhang's own", "预设 {name} 来自 {path}，取代了 unhang 自带的同名预设")
+_OF_FILE = msg("LLaMA-Factory's file says it, and a preset does not know the model; --set does it")
+_IN_PLACE = msg("preset {name} is the one of {path}, in place of unhang's own")
 
-_OF_ITS_OWN = Text("; and that of each setting of its own", "；以及自身每项设置的代价")
+_OF_ITS_OWN = msg("; and that of each setting of its own")
 
-_INFO_ONLY = Text(
-    "detail is INFO here: this torch's DETAIL crashes DDP over Gloo (SIGSEGV); a script without DDP may export TORCH_DISTRIBUTED_DEBUG=DETAIL",
-    "detail 在此为 INFO：这个 torch 的 DETAIL 会使 Gloo 上的 DDP 崩溃（SIGSEGV）；不用 DDP 的脚本可自行导出 TORCH_DISTRIBUTED_DEBUG=DETAIL",
+_INFO_ONLY = msg(
+    "detail is INFO here: this torch's DETAIL crashes DDP over Gloo (SIGSEGV); a script without DDP may export TORCH_DISTRIBUTED_DEBUG=DETAIL"
 )
 
 
@@ -163,7 +159,7 @@ def plan(
         ours_only = [
             k for k in OF_THE_SCRIPT if k in chosen and chosen[k].origin == f"preset {name}" and k not in own and k not in configuration.arguments
         ]
-        left = [Refused(key=k, value=choice[k], why=_OF_FILE.en, why_zh=_OF_FILE.zh) for k in ours_only]
+        left = [Refused(key=k, value=choice[k], why=_OF_FILE) for k in ours_only]
         choice = {k: v for k, v in choice.items() if k not in ours_only}
     whole = applied(choice, here.installed, launcher=launcher, arguments=configuration.arguments)
     met: list[Met] = []
@@ -257,6 +253,6 @@ def instead_of(refused: Refused) -> str:
         return "give the command its own option, or -n for a Python script"
     if key == "shm":
         return "leave it out: nothing here talks over NCCL's shared memory; where /dev/shm is short for a DataLoader, --set loader-workers=0"
-    if refused.why == support.NO_NCCL.en:
+    if refused.why == support.NO_NCCL:
         return "leave it out: nothing here talks over NCCL; Gloo takes --set interface=NAME and --timeout TIME"
     return "leave it out; unhang presets --settings lists every setting"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from unhang.i18n import Text, msg
 from unhang.settings import support
 from unhang.settings.communication import HOOK
 from unhang.settings.setting import Installed, Spell, Spelled, Value, worded
-from unhang.text import Text
 
 # Read by the hook in the training's processes, see attach/protocol.
 LOADER_WORKERS = "UNHANG_LOADER_WORKERS"
@@ -20,10 +20,7 @@ COMPILE_DISABLE = "TORCH_COMPILE_DISABLE"
 _DETAIL_ENDS_DDP = (2, 13)
 
 
-_UNMAPPED = Text(
-    "only the script can do this, and [arguments] of unhang.toml has no flag for it",
-    "只有脚本自己能做，而 unhang.toml 的 [arguments] 没有给出对应的参数",
-)
+_UNMAPPED = msg("only the script can do this, and [arguments] of unhang.toml has no flag for it")
 
 
 def by_script(of_llamafactory: str | None = None) -> Spell:
@@ -79,7 +76,7 @@ def _processes(value: Value, installed: Installed, launcher: str) -> Spelled | T
         return support.by_variable(installed, "llamafactory", "NPROC_PER_NODE", count)
     flag = {"torchrun": "--nproc-per-node", "accelerate": "--num_processes", "deepspeed": "--num_gpus"}.get(launcher)
     if flag is None:
-        return Text("this command has no flag for its number of processes that is known here", "不知道这个命令用哪个参数指定进程数")
+        return msg("this command has no flag for its number of processes that is known here")
     return Spelled(options=((flag, count),), read_by=launcher)
 
 
@@ -87,7 +84,7 @@ def _launch_blocking(value: Value, installed: Installed, launcher: str) -> Spell
     if installed.torch is None:
         return support.no_torch(installed)
     if installed.nccl is None and not installed.gpus:
-        return Text("only the CUDA runtime reads it, and this torch is built without CUDA", "只有 CUDA 运行时读取它，而这个 torch 不含 CUDA")
+        return msg("only the CUDA runtime reads it, and this torch is built without CUDA")
     return Spelled(env={"CUDA_LAUNCH_BLOCKING": str(int(value))}, read_by="the CUDA runtime")
 
 

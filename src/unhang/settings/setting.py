@@ -12,6 +12,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Literal
 
+from unhang.i18n import msg
 from unhang.text import Text
 
 Value = bool | int | float | str
@@ -70,7 +71,6 @@ class Refused:
     key: str
     value: Value
     why: str
-    why_zh: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,28 +108,24 @@ Spell = Callable[[Value, Installed, str], Spelled | Text]
 class Setting:
     """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words, `example` is one of them.
 
-    `forms_zh` are `forms` in Chinese, "" where both are the same.
 
     `cost` is what a value other than the default costs. `spelling` answers with the reason, in both languages, where nothing would read it.
     """
 
     key: str
-    title: str
-    title_zh: str
-    cost: str
-    cost_zh: str
+    title: Text
+    cost: Text
     layer: Layer
-    forms: str
+    forms: Text
     example: str
     parse: Parse
     spelling: Spell
-    forms_zh: str = ""
 
     def spell(self, value: Value, installed: Installed, launcher: str = "torchrun") -> Spelled | Refused:
         """As the launcher (torchrun, accelerate, deepspeed, llamafactory, python) and what is installed read it."""
         spelled = self.spelling(value, installed, launcher)
         if isinstance(spelled, Text):
-            return Refused(key=self.key, value=value, why=spelled.en, why_zh=spelled.zh)
+            return Refused(key=self.key, value=value, why=spelled)
         return spelled
 
 
@@ -168,8 +164,7 @@ def _spelled(setting: Setting, value: Value, choice: Choice, installed: Installe
         return Refused(
             key=key,
             value=value,
-            why=f"{key} needs workers, and loader-workers is 0",
-            why_zh=f"{key} 需要工作进程，而 loader-workers 为 0",
+            why=msg("{key} needs workers, and loader-workers is 0", key=key),
         )
     if key not in arguments:
         return setting.spell(value, installed, launcher)

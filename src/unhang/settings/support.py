@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from unhang.i18n import COMMA, Text, joined, msg
 from unhang.settings.setting import Installed, Spelled
-from unhang.text import COMMA, Text, joined
 from unhang.variables.examine import nothing_to_scan
 from unhang.variables.readers import Reader, release, table
 
-NO_NCCL = Text("this torch is built without NCCL, and nothing else reads it", "这个 torch 不含 NCCL，没有别的程序读取它")
-NO_GPU = Text("there is no GPU here", "这里没有 GPU")
+NO_NCCL = msg("this torch is built without NCCL, and nothing else reads it")
+NO_GPU = msg("there is no GPU here")
 
 _GLOO_OF = "Gloo of "
 _THE_SCRIPT = "the script "
@@ -21,8 +21,8 @@ _OVERRIDES = (0, 9, 2)
 
 def no_torch(installed: Installed) -> Text:
     if not installed.python:
-        return Text("no torch is installed here", "这里没有安装 torch")
-    return Text(f"{installed.python} has no torch", f"{installed.python} 中没有 torch")
+        return msg("no torch is installed here")
+    return msg("{python} has no torch", python=installed.python)
 
 
 def library(installed: Installed, name: str) -> tuple[str, str] | None:
@@ -53,10 +53,10 @@ def reader(read_by: str) -> Text:
 
 def _reader(one: str) -> Text:
     if one.startswith(_GLOO_OF):
-        return Text(one, f"{one.removeprefix(_GLOO_OF)} 的 Gloo")
+        return msg("Gloo of {what}", what=one.removeprefix(_GLOO_OF))
     if one.startswith(_THE_SCRIPT):
-        return Text(one, f"脚本（{one.removeprefix(_THE_SCRIPT)[1:-1]}）")
-    return Text(one, {"unhang's hook": "unhang 的钩子", "the CUDA runtime": "CUDA 运行时"}.get(one, one))
+        return msg("the script ({function})", function=one.removeprefix(_THE_SCRIPT)[1:-1])
+    return msg(one, "reader")
 
 
 def reads(installed: Installed, name: str, variable: str) -> bool:
@@ -81,12 +81,13 @@ def refusal(installed: Installed, name: str, variable: str) -> Text:
     span = table().span(name, variable)
     here = said(installed, name)
     if span is None:
-        return Text(f"{here} does not read {variable}", f"{here} 不读取 {variable}")
-    known = f"{span[0]} to {span[1]}" if span[1] else f"{span[0]} and later"
-    known_zh = f"{span[0]} 到 {span[1]}" if span[1] else f"{span[0]} 及更新版本"
-    return Text(
-        f"{here} does not read {variable}; of the releases that were looked at, {known} do",
-        f"{here} 不读取 {variable}；查过的版本中 {known_zh} 才读取",
+        return msg("{here} does not read {variable}", here=here, variable=variable)
+    known = msg("{since} to {last}", since=span[0], last=span[1]) if span[1] else msg("{since} and later", since=span[0])
+    return msg(
+        "{here} does not read {variable}; of the releases that were looked at, {known} do",
+        here=here,
+        variable=variable,
+        known=known,
     )
 
 

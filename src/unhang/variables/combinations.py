@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from unhang.facts.variables import beyond, visible_gpus
+from unhang.i18n import msg
 from unhang.model import Severity
 from unhang.variables import value_parsers
 from unhang.variables.judge import Judged, Option, Place, Remark
@@ -89,12 +90,12 @@ def _without_new_name(judged: Judged, view: _View) -> Judged:
     return replace(judged, now="") if judged.now in view.last and entry is not None and entry.both is not None else judged
 
 
-def _remark(severity: Severity, en: str, zh: str) -> Remark:
-    return Remark(kind="contradiction", severity=severity, says=Text(en, zh))
+def _remark(severity: Severity, says: Text) -> Remark:
+    return Remark(kind="contradiction", severity=severity, says=says)
 
 
-def _of_host(severity: Severity, en: str, zh: str) -> Remark:
-    return Remark(kind="host", severity=severity, says=Text(en, zh))
+def _of_host(severity: Severity, says: Text) -> Remark:
+    return Remark(kind="host", severity=severity, says=says)
 
 
 def _old_and_new(view: _View) -> Iterator[_Said]:
@@ -102,9 +103,9 @@ def _old_and_new(view: _View) -> Iterator[_Said]:
         entry = entries().get(name)
         new = view.last.get(entry.now) if entry is not None and entry.now else None
         if entry is not None and new is not None and new.value != view.last[name].value and new.state == "read":
-            both = entry.both or Text("that one wins", "以它为准")
+            both = entry.both or msg("that one wins")
             shown = f"{new.name}={_shown(new.value)}"
-            yield name, _remark("warning", f"{shown} is set as well: {both.en}", f"同时设置了 {shown}：{both.zh}")
+            yield name, _remark("warning", msg("{shown} is set as well: {both}", shown=shown, both=both))
 
 
 def _blocking_and_handling(view: _View) -> Iterator[_Said]:
@@ -115,8 +116,7 @@ def _blocking_and_handling(view: _View) -> Iterator[_Said]:
             handling,
             _remark(
                 "warning",
-                f"{blocking} is on: torch then uses blocking wait only, and this one has no effect",
-                f"{blocking} 已开启：torch 只使用阻塞等待，此设置不起作用",
+                msg("{blocking} is on: torch then uses blocking wait only, and this one has no effect", blocking=blocking),
             ),
         )
 
@@ -134,8 +134,11 @@ def _interfaces(view: _View) -> Iterator[_Said]:
                 name,
                 _of_host(
                     "error",
-                    f"there is no interface {missing} that is up with an address: the start fails (this host has {here or 'none'})",
-                    f"没有已启用且有地址的网络接口 {missing}：启动会失败（本机有 {here or '无'}）",
+                    msg(
+                        "there is no interface {missing} that is up with an address: the start fails (this host has {value})",
+                        missing=missing,
+                        value=here or msg("none"),
+                    ),
                 ),
             )
         elif missing:
@@ -143,8 +146,11 @@ def _interfaces(view: _View) -> Iterator[_Said]:
                 name,
                 _of_host(
                     "note",
-                    f"the host that this was looked at on has no interface {missing} that is up with an address: it has {here or 'none'}",
-                    f"查看此文件的主机没有已启用且有地址的网络接口 {missing}：它有 {here or '无'}",
+                    msg(
+                        "the host that this was looked at on has no interface {missing} that is up with an address: it has {value}",
+                        missing=missing,
+                        value=here or msg("none"),
+                    ),
                 ),
             )
 
@@ -175,8 +181,7 @@ def _adapters(view: _View) -> Iterator[_Said]:
             "NCCL_IB_HCA",
             _of_host(
                 "warning",
-                f"this host has no RDMA adapter, and so no {wanted.strip().removeprefix('=')}: NCCL goes on over TCP",
-                f"本机没有 RDMA 网卡，也就没有 {wanted.strip().removeprefix('=')}：NCCL 会改走 TCP",
+                msg("this host has no RDMA adapter, and so no {removeprefix}: NCCL goes on over TCP", removeprefix=wanted.strip().removeprefix("=")),
             ),
         )
     elif not taken:
@@ -184,20 +189,19 @@ def _adapters(view: _View) -> Iterator[_Said]:
             "NCCL_IB_HCA",
             _of_host(
                 "warning",
-                f"it takes none of the adapters here ({', '.join(have)}): NCCL goes on over TCP",
-                f"它不匹配这里的任何网卡（{', '.join(have)}）：NCCL 会改走 TCP",
+                msg("it takes none of the adapters here ({have}): NCCL goes on over TCP", have=", ".join(have)),
             ),
         )
     elif len(taken) < len(have) and not wanted.strip().startswith("^"):
         left = ", ".join(a for a in have if a not in taken)
         # Whoever wrote several names, or exact ones, meant those.
         severity: Severity = "note" if wanted.strip().startswith("=") or "," in wanted else "warning"
-        yield "NCCL_IB_HCA", _remark(severity, f"it takes {', '.join(taken)} and leaves {left} unused", f"它只使用 {', '.join(taken)}，弃用 {left}")
+        yield "NCCL_IB_HCA", _remark(severity, msg("it takes {taken} and leaves {left} unused", taken=", ".join(taken), left=left))
     named = [] if not taken or wanted.strip().startswith("^") else wanted.strip().removeprefix("=").split(",")
     exact = "=" if wanted.strip().startswith("=") else ""
     absent = ", ".join(n for n in named if n and not any(_takes(exact + n, a) for a in have))
     if absent:
-        yield "NCCL_IB_HCA", _of_host("note", f"there is no {absent} here: {', '.join(have)}", f"这里没有 {absent}，只有 {', '.join(have)}")
+        yield "NCCL_IB_HCA", _of_host("note", msg("there is no {absent} here: {have}", absent=absent, have=", ".join(have)))
 
 
 def _gpus(view: _View) -> Iterator[_Said]:
@@ -212,12 +216,17 @@ def _gpus(view: _View) -> Iterator[_Said]:
             "CUDA_VISIBLE_DEVICES",
             _of_host(
                 "error",
-                f"there is no GPU {shown[first]} among the {number} of {here}: CUDA shows the {first} before it",
-                f"共 {number} 块 GPU，没有编号 {shown[first]}：CUDA 只显示它之前的 {first} 块",
+                msg(
+                    "there is no GPU {shown} among the {number} of {here}: CUDA shows the {first} before it",
+                    shown=shown[first],
+                    number=number,
+                    here=here,
+                    first=first,
+                ),
             ),
         )
     elif value_parsers.hides_gpus(value) and view.place.is_this_host:
-        yield "CUDA_VISIBLE_DEVICES", _of_host("warning", f"it hides all {number} GPUs of this host", f"它隐藏了本机全部 {number} 块 GPU")
+        yield "CUDA_VISIBLE_DEVICES", _of_host("warning", msg("it hides all {number} GPUs of this host", number=number))
 
 
 def _minutes(seconds: float) -> int:
@@ -232,8 +241,7 @@ def _timeouts(view: _View) -> Iterator[_Said]:
             "DEEPSPEED_TIMEOUT",
             _remark(
                 "warning",
-                f"{deepspeed} minutes, but ddp_timeout is {ddp} s, and with the Trainer that one holds",
-                f"{deepspeed} 分钟，但 ddp_timeout 为 {ddp} 秒；使用 Trainer 时以后者为准",
+                msg("{deepspeed} minutes, but ddp_timeout is {ddp} s, and with the Trainer that one holds", deepspeed=deepspeed, ddp=ddp),
             ),
         )
     if ddp is None and group is not None and deepspeed is not None and deepspeed != _minutes(group):
@@ -241,15 +249,18 @@ def _timeouts(view: _View) -> Iterator[_Said]:
             "DEEPSPEED_TIMEOUT",
             _remark(
                 "warning",
-                f"{deepspeed} minutes, but init_process_group is given {group} s: which one holds depends on who makes the group first",
-                f"{deepspeed} 分钟，但 init_process_group 给了 {group} 秒：以先创建进程组者为准",
+                msg(
+                    "{deepspeed} minutes, but init_process_group is given {group} s: which one holds depends on who makes the group first",
+                    deepspeed=deepspeed,
+                    group=group,
+                ),
             ),
         )
     for name in ("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"):
         wanted = view.number(name)
         real = ddp if ddp is not None else group
         if wanted is not None and real is not None and wanted != real:
-            yield name, _remark("warning", f"it says {wanted}, and what holds is {real} s", f"它写的是 {wanted}，实际生效的是 {real} 秒")
+            yield name, _remark("warning", msg("it says {wanted}, and what holds is {real} s", wanted=wanted, real=real))
     beat, dump = (
         view.first_of("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
         view.number("TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"),
@@ -260,12 +271,15 @@ def _timeouts(view: _View) -> Iterator[_Said]:
             beat,
             _remark(
                 "warning",
-                f"{beat_s} s is not longer than the {dump / 1000:g} s that the dump may take: the process is ended before it is written",
-                f"{beat_s} 秒不长于转储允许的 {dump / 1000:g} 秒：转储写完之前进程就会被结束",
+                msg(
+                    "{beat_s} s is not longer than the {dump:g} s that the dump may take: the process is ended before it is written",
+                    beat_s=beat_s,
+                    dump=dump / 1000,
+                ),
             ),
         )
     if beat and value_parsers.is_known(off := view.text("TORCH_NCCL_ENABLE_MONITORING")) and not value_parsers.is_on(off):
-        yield beat, _remark("note", "TORCH_NCCL_ENABLE_MONITORING is off: it has no effect", "TORCH_NCCL_ENABLE_MONITORING 已关闭：它不起作用")
+        yield beat, _remark("note", msg("TORCH_NCCL_ENABLE_MONITORING is off: it has no effect"))
     packet, tries = view.number("NCCL_IB_TIMEOUT"), view.number("NCCL_IB_RETRY_CNT")
     limit = ddp or group or _NCCL_TIMEOUT_S
     if packet is not None and 0 < packet < 32:
@@ -275,19 +289,20 @@ def _timeouts(view: _View) -> Iterator[_Said]:
                 "NCCL_IB_TIMEOUT",
                 _remark(
                     "warning",
-                    f"InfiniBand would try for {total_s:.0f} s, the collective is given up after {limit} s: its error is never seen",
-                    f"InfiniBand 会重试 {total_s:.0f} 秒，而集合通信 {limit} 秒后就放弃：永远看不到它的错误",
+                    msg(
+                        "InfiniBand would try for {total_s:.0f} s, the collective is given up after {limit} s: its error is never seen",
+                        total_s=total_s,
+                        limit=limit,
+                    ),
                 ),
             )
     wait = view.first_of("TORCH_NCCL_NONBLOCKING_TIMEOUT")
     if wait and not value_parsers.is_on(view.text("TORCH_NCCL_USE_COMM_NONBLOCKING")):
-        yield wait, _remark("note", "no effect without TORCH_NCCL_USE_COMM_NONBLOCKING=1", "没有 TORCH_NCCL_USE_COMM_NONBLOCKING=1 时不起作用")
+        yield wait, _remark("note", msg("no effect without TORCH_NCCL_USE_COMM_NONBLOCKING=1"))
     if ddp is not None and ddp > _DAY_S and (any_timeout := view.first_of("NCCL_TIMEOUT", "DEEPSPEED_TIMEOUT", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")):
         yield (
             any_timeout,
-            _remark(
-                "warning", f"ddp_timeout is {ddp / _DAY_S:.0f} days: a hang never ends", f"ddp_timeout 长达 {ddp / _DAY_S:.0f} 天：挂起永远不会结束"
-            ),
+            _remark("warning", msg("ddp_timeout is {ddp:.0f} days: a hang never ends", ddp=ddp / _DAY_S)),
         )
 
 
@@ -295,7 +310,7 @@ def _recorder(view: _View) -> Iterator[_Said]:
     dump = view.first_of("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
     size = view.number("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     if dump and value_parsers.is_on(view.text(dump)) and size == 0:
-        yield dump, _remark("warning", "the flight recorder's size is 0: there is nothing to write", "flight recorder 大小为 0：没有内容可写")
+        yield dump, _remark("warning", msg("the flight recorder's size is 0: there is nothing to write"))
 
 
 _NUMBERED = (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("NODE_RANK", "NNODES"))
@@ -309,9 +324,14 @@ def _ranks(view: _View) -> Iterator[_Said]:
                 rank,
                 _remark(
                     "error",
-                    f"{rank}={r} does not exist where {size} is {n}: the start fails, or ends when the store's timeout is over "
-                    "(timeout=, 30 min where it is not given, 10 with nccl)",
-                    f"{size} 为 {n} 时不存在 {rank}={r}：启动会失败，或在 store 超时后结束（由 timeout= 决定；未指定时为 30 分钟，nccl 为 10 分钟）",
+                    msg(
+                        "{rank}={r} does not exist where {size} is {n}: the start fails, or ends when the store's timeout is over "
+                        "(timeout=, 30 min where it is not given, 10 with nccl)",
+                        rank=rank,
+                        r=r,
+                        size=size,
+                        n=n,
+                    ),
                 ),
             )
     world, each = view.whole("WORLD_SIZE"), view.whole("NPROC_PER_NODE", "PET_NPROC_PER_NODE") or view.place.gpus
@@ -320,11 +340,13 @@ def _ranks(view: _View) -> Iterator[_Said]:
             "WORLD_SIZE",
             _remark(
                 "warning",
-                f"without LOCAL_RANK, and with {each} processes or GPUs on a host, {world} counts hosts, as some platforms have it: "
-                "torchrun --nnodes $WORLD_SIZE --node-rank $RANK; a program that takes it for the number of processes hangs or trains on too few",
-                f"没有 LOCAL_RANK 而主机上有 {each} 个进程或 GPU，{world} 是主机数（某些平台如此注入）："
-                "用 torchrun --nnodes $WORLD_SIZE --node-rank $RANK；"
-                "把它当作进程数的程序会挂起或只用到部分 GPU",
+                msg(
+                    "without LOCAL_RANK, and with {each} processes or GPUs on a host, {world} counts hosts, as some platforms have it: "
+                    "torchrun --nnodes $WORLD_SIZE --node-rank $RANK; a program that takes it for the number of processes hangs or "
+                    "trains on too few",
+                    each=each,
+                    world=world,
+                ),
             ),
         )
     yield from _counted_by_slurm(view)
@@ -335,8 +357,7 @@ def _ranks(view: _View) -> Iterator[_Said]:
                 "RANK",
                 _remark(
                     "warning",
-                    "LLaMA-Factory since 0.9.1 reads NODE_RANK; with RANK all hosts are host 0",
-                    "LLaMA-Factory 0.9.1 起读取 NODE_RANK；只设 RANK 时所有主机都成为 0 号",
+                    msg("LLaMA-Factory since 0.9.1 reads NODE_RANK; with RANK all hosts are host 0"),
                 ),
             )
         if "MASTER_PORT" not in view.last:
@@ -344,8 +365,7 @@ def _ranks(view: _View) -> Iterator[_Said]:
                 "NNODES",
                 _remark(
                     "error",
-                    "without MASTER_PORT LLaMA-Factory takes a random port on each host: the start hangs",
-                    "不设 MASTER_PORT 时 LLaMA-Factory 在每台主机上随机选端口：启动会挂起",
+                    msg("without MASTER_PORT LLaMA-Factory takes a random port on each host: the start hangs"),
                 ),
             )
 
@@ -362,10 +382,11 @@ def _counted_by_slurm(view: _View) -> Iterator[_Said]:
             "WORLD_SIZE",
             _remark(
                 "error",
-                f"it counts hosts, and the job has {each} tasks or GPUs on each: the processes beyond that number are in no group, and the start "
-                "hangs or fails; with one task for each process: WORLD_SIZE=$SLURM_NTASKS",
-                f"它是主机数，而作业在每台主机上有 {each} 个任务或 GPU：超出的进程不在任何进程组中，启动会挂起或失败；"
-                "每个进程一个任务时用 WORLD_SIZE=$SLURM_NTASKS",
+                msg(
+                    "it counts hosts, and the job has {each} tasks or GPUs on each: the processes beyond that number are in no group, "
+                    "and the start hangs or fails; with one task for each process: WORLD_SIZE=$SLURM_NTASKS",
+                    each=each,
+                ),
             ),
         )
 
@@ -380,31 +401,30 @@ def _of_no_use(view: _View) -> Iterator[_Said]:
     if "NCCL_DEBUG_SUBSYS" in view.last and (
         ("NCCL_DEBUG" not in view.last and view.place.is_this_host) or (level or "").upper() in ("WARN", "VERSION")
     ):
-        yield "NCCL_DEBUG_SUBSYS", _remark("warning", "no effect without NCCL_DEBUG=INFO", "没有 NCCL_DEBUG=INFO 时不起作用")
+        yield "NCCL_DEBUG_SUBSYS", _remark("warning", msg("no effect without NCCL_DEBUG=INFO"))
     if view.number("NCCL_IB_DISABLE") == 1:
         for name in view.last:
             if name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE":
-                yield name, _remark("note", "no effect: NCCL_IB_DISABLE is 1", "不起作用：NCCL_IB_DISABLE 为 1")
+                yield name, _remark("note", msg("no effect: NCCL_IB_DISABLE is 1"))
         if (view.text("NCCL_NET") or "").upper() == "IB":
             yield (
                 "NCCL_NET",
-                _remark("error", "NCCL_NET=IB and NCCL_IB_DISABLE=1: the start fails", "NCCL_NET=IB 与 NCCL_IB_DISABLE=1 矛盾：启动失败"),
+                _remark("error", msg("NCCL_NET=IB and NCCL_IB_DISABLE=1: the start fails")),
             )
     if view.number("NCCL_P2P_DISABLE") == 1:
         if "NCCL_P2P_LEVEL" in view.last:
-            yield "NCCL_P2P_LEVEL", _remark("warning", "no effect: NCCL_P2P_DISABLE is 1", "不起作用：NCCL_P2P_DISABLE 为 1")
+            yield "NCCL_P2P_LEVEL", _remark("warning", msg("no effect: NCCL_P2P_DISABLE is 1"))
         if view.number("NCCL_SHM_DISABLE") == 1:
             yield (
                 "NCCL_SHM_DISABLE",
                 _remark(
                     "warning",
-                    "with NCCL_P2P_DISABLE=1, too, GPUs of one host talk over the network",
-                    "同时设了 NCCL_P2P_DISABLE=1，同机 GPU 之间也要走网络",
+                    msg("with NCCL_P2P_DISABLE=1, too, GPUs of one host talk over the network"),
                 ),
             )
     threads, each = view.number("NCCL_SOCKET_NTHREADS"), view.number("NCCL_NSOCKS_PERTHREAD")
     if threads is not None and each is not None and threads * each > 64:
-        yield "NCCL_NSOCKS_PERTHREAD", _remark("warning", f"{threads} × {each} sockets are more than 64", f"{threads} × {each} 个套接字超过 64")
+        yield "NCCL_NSOCKS_PERTHREAD", _remark("warning", msg("{threads} × {each} sockets are more than 64", threads=threads, each=each))
 
 
 # What torch/csrc/distributed/c10d/nccl2 does not read of torch's variables for NCCL.
@@ -435,8 +455,10 @@ def _nccl2(view: _View) -> Iterator[_Said]:
                 name,
                 _remark(
                     "note",
-                    f"nccl2, which torch {version} takes for the backend nccl, does not read it; nccl-legacy does (TORCH_DIST_USE_NCCL2=0)",
-                    f"torch {version} 的后端 nccl 即 nccl2，它不读取此变量；nccl-legacy 会读取（TORCH_DIST_USE_NCCL2=0）",
+                    msg(
+                        "nccl2, which torch {version} takes for the backend nccl, does not read it; nccl-legacy does (TORCH_DIST_USE_NCCL2=0)",
+                        version=version,
+                    ),
                 ),
             )
 
@@ -451,8 +473,10 @@ def _on_rocm(view: _View) -> Iterator[_Said]:
             "NCCL_NET_GDR_LEVEL",
             _remark(
                 "note",
-                f"with ROCm 7 jobs of several hosts were seen to hang with {level}; RCCL finds the distance by itself where it is not set",
-                f"在 ROCm 7 上，设为 {level} 的多机作业曾出现挂起；不设置时 RCCL 会自行判断距离",
+                msg(
+                    "with ROCm 7 jobs of several hosts were seen to hang with {level}; RCCL finds the distance by itself where it is not set",
+                    level=level,
+                ),
             ),
         )
 
@@ -464,8 +488,7 @@ def _from_conf(view: _View) -> Iterator[_Said]:
                 name,
                 _remark(
                     "warning",
-                    f"NCCL reads {judged.source} when it starts; torch has read its own variables before",
-                    f"{judged.source} 由 NCCL 启动时读取；此前 torch 已读完自己的变量",
+                    msg("NCCL reads {source} when it starts; torch has read its own variables before", source=judged.source),
                 ),
             )
 
@@ -476,14 +499,13 @@ def _conf_file(view: _View) -> Iterator[_Said]:
             "NCCL_CONF_FILE",
             _of_host(
                 "warning",
-                f"there is no file {view.place.missing}: NCCL goes on without a word, and reads no ~/.nccl.conf either",
-                f"没有文件 {view.place.missing}：NCCL 不作提示继续运行，也不再读取 ~/.nccl.conf",
+                msg("there is no file {missing}: NCCL goes on without a word, and reads no ~/.nccl.conf either", missing=view.place.missing),
             ),
         )
     elif view.last.get("NCCL_CONF_FILE") is not None and not view.place.is_this_host:
         yield (
             "NCCL_CONF_FILE",
-            _remark("note", "what that file sets was not looked at: unhang vars FILE does", "未查看该文件中的设置：请用 unhang vars FILE 查看"),
+            _remark("note", msg("what that file sets was not looked at: unhang vars FILE does")),
         )
 
 
@@ -497,8 +519,7 @@ def _launcher(view: _View) -> Iterator[_Said]:
                 name,
                 _remark(
                     "warning",
-                    "DeepSpeed's launcher does not hand it to other hosts: write it to ~/.deepspeed_env",
-                    "DeepSpeed 启动器不会把它传到其他主机：请写入 ~/.deepspeed_env",
+                    msg("DeepSpeed's launcher does not hand it to other hosts: write it to ~/.deepspeed_env"),
                 ),
             )
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from unhang.facts.variable_readers import PLUGINS
 from unhang.facts.variables import kept, touches
+from unhang.i18n import NOTHING, msg, same
 from unhang.model import Severity
 from unhang.variables import value_parsers
 from unhang.variables.known import entries, foreign, nearest, owned
@@ -227,15 +228,12 @@ def _is_held_against(variable: Variable, state: State, readers: tuple[Reader, ..
 _NOT_EXPORTED = Remark(
     kind="not-exported",
     severity="warning",
-    says=Text("set without export: programs that the script starts do not get it", "没有 export：脚本启动的程序得不到它"),
+    says=msg("set without export: programs that the script starts do not get it"),
 )
 _ONLY_IN_BUILD = Remark(
     kind="not-exported",
     severity="warning",
-    says=Text(
-        "RUN and ARG set it while the image is built, and its containers do not get it: ENV does",
-        "RUN 和 ARG 只在构建镜像时设置它，容器得不到它：应使用 ENV",
-    ),
+    says=msg("RUN and ARG set it while the image is built, and its containers do not get it: ENV does"),
 )
 _LISTED = ("nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory")
 
@@ -259,16 +257,21 @@ def _renamed(variable: Variable, value: str | None, readers: tuple[Reader, ...],
     is_read = any(r.library == variable.owner for r in readers)
     if has_it is False or (has_it and not is_read) or (variable.owner == "nccl" and "rccl" in libraries):
         return None
-    both = variable.both or Text("the new name wins", "以新名称为准")
-    en = f"the old name of {variable.now} (since {variable.owner} {variable.now_since}); where both are set {both.en}"
-    zh = f"这是 {variable.now} 的旧名称（{variable.owner} {variable.now_since} 起）；两者都设置时{both.zh}"
+    both = variable.both or msg("the new name wins")
+    says = msg(
+        "the old name of {now} (since {owner} {since}); where both are set {both}",
+        now=variable.now,
+        owner=variable.owner,
+        since=variable.now_since,
+        both=both,
+    )
     kind = entries()[variable.now].kind
     fits = value is None or kind == variable.kind or value_parsers.is_legal(kind, value)
     if not fits and value_parsers.is_known(value):
-        en, zh = f"{en}; the new name takes {kind.text()}, and not {value!r}", f"{zh}；新名称的取值为 {kind.text()}，不接受 {value!r}"
+        says += msg("; the new name takes {kind}, and not {value!r}", kind=kind.text(), value=value)
     now = variable.now if has_it and fits else ""
-    instead = Text(now, now) if now else None
-    return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=Text(en, zh), instead=instead)
+    instead = same(now) if now else None
+    return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=says, instead=instead)
 
 
 def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
@@ -276,46 +279,49 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
         return Remark(
             kind="not-read",
             severity="warning",
-            says=Text(
-                f"neither NCCL, torch nor the frameworks that were looked at read it (a training script may, on its own account); "
-                f"instead: {variable.instead.en if variable.instead else ''}",
-                "NCCL、torch 和所查看的各框架的任何版本都不读取它（训练脚本自己可能会读取）；"
-                f"应改用：{variable.instead.zh if variable.instead else ''}",
+            says=msg(
+                "neither NCCL, torch nor the frameworks that were looked at read it (a training script may, on its own account); instead: {instead}",
+                instead=variable.instead or NOTHING,
             ),
             instead=variable.instead,
         )
     if variable is not None:
         version = place.libraries.get(variable.owner, "")
-        meant = variable.instead or (Text(variable.now, variable.now) if variable.now else None)
-        instead, zh = ("", "") if meant is None else (f"; instead: {meant.en}", f"；应改用：{meant.zh}")
+        meant = variable.instead or (same(variable.now) if variable.now else None)
+        instead = NOTHING if meant is None else msg("; instead: {name}", name=meant)
         span = table().span(variable.owner, name)
-        gone = f"removed in {variable.removed}" if variable.removed else f"it has it since {variable.since}" if variable.since else ""
-        gone_zh = f"{variable.removed} 中已移除" if variable.removed else f"{variable.since} 起才有" if variable.since else ""
-        if not gone and span is not None:
-            gone, gone_zh = f"seen from {span[0]} to {span[1] or 'today'}", f"见于 {span[0]} 至 {span[1] or '今'}"
+        gone = (
+            msg(": removed in {release}", release=variable.removed)
+            if variable.removed
+            else msg(": it has it since {release}", release=variable.since)
+            if variable.since
+            else msg(": seen from {since} to {last}", since=span[0], last=span[1] or msg("today"))
+            if span is not None
+            else NOTHING
+        )
         here = f"{variable.owner} {version}".strip()
         return Remark(
             kind="not-read",
             severity="warning",
-            says=Text(f"{here} does not read it{': ' + gone if gone else ''}{instead}", f"{here} 不读取它{'：' + gone_zh if gone else ''}{zh}"),
+            says=msg("{here} does not read it{gone}{instead}", here=here, gone=gone, instead=instead),
             instead=meant,
         )
     if (span := table().span("nccl", name)) is not None:
         here = f"nccl {place.libraries.get('nccl', '')}".strip()
-        last, last_zh = span[1] or "today", span[1] or "今"
+        last = span[1] or msg("today")
         return Remark(
             kind="not-read",
             severity="warning",
-            says=Text(f"{here} does not read it: seen from {span[0]} to {last}", f"{here} 不读取它：见于 {span[0]} 至 {last_zh}"),
+            says=msg("{here} does not read it: seen from {span} to {last}", here=here, span=span[0], last=last),
         )
     if (near := nearest(name)) is not None:
         return Remark(
             kind="typo",
             severity="warning",
-            says=Text(f"nothing installed here reads it; the nearest real name is {near}", f"此处安装的程序都不读取它；最接近的真实名称是 {near}"),
-            instead=Text(near, near),
+            says=msg("nothing installed here reads it; the nearest real name is {near}", near=near),
+            instead=same(near),
         )
-    return Remark(kind="not-read", severity="warning", says=Text("nothing installed here reads it", "此处安装的程序都不读取它"))
+    return Remark(kind="not-read", severity="warning", says=msg("nothing installed here reads it"))
 
 
 def _by_a_plugin(version: str) -> Remark:
@@ -323,10 +329,7 @@ def _by_a_plugin(version: str) -> Remark:
     return Remark(
         kind="not-read",
         severity="note",
-        says=Text(
-            f"nccl {version} does not read it, a plugin or another build of NCCL may",
-            f"nccl {version} 不读取它，插件或其他 NCCL 版本可能会读取",
-        ),
+        says=msg("nccl {version} does not read it, a plugin or another build of NCCL may", version=version),
     )
 
 
@@ -348,9 +351,7 @@ def typo_outside(setting: Setting) -> Judged | None:
 
 def _typo(name: str, meant: str) -> Remark:
     if owned(name):
-        says = Text(f"no such variable is known; the nearest real name is {meant}", f"没有这样的变量；最接近的真实名称是 {meant}")
-        return Remark(kind="typo", severity="warning", says=says, instead=Text(meant, meant))
-    says = Text(
-        f"a program of your own may read it; if {meant} was meant, it is misspelt", f"你自己的程序可能会读取它；如果本意是 {meant}，则拼写有误"
-    )
+        says = msg("no such variable is known; the nearest real name is {meant}", meant=meant)
+        return Remark(kind="typo", severity="warning", says=says, instead=same(meant))
+    says = msg("a program of your own may read it; if {meant} was meant, it is misspelt", meant=meant)
     return Remark(kind="typo", severity="note", says=says)

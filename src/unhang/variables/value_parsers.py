@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from unhang.facts.variables import half_read, visible_gpus
+from unhang.i18n import NOTHING, msg
 from unhang.model import Severity
 from unhang.variables.variable import Kind, Text, Trap, Variable
 
@@ -97,43 +98,33 @@ def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
     if kind.parser == "threads":
         if all(_THREADS.fullmatch(n) and 1 <= int(n) <= _UINT64 for n in value.split(",")):
             return None
-        return "warning", Text(
-            f"OpenMP takes whole numbers from 1 here, refuses {value!r} and takes all cores, in each process",
-            f"OpenMP 此处只接受不小于 1 的整数，会拒绝 {value!r}，每个进程都使用全部核心",
-        )
+        return "warning", msg("OpenMP takes whole numbers from 1 here, refuses {value!r} and takes all cores, in each process", value=value)
     text = value.strip()
     if kind.parser == "hosts":
-        return (
-            None
-            if hosts(text) is not None
-            else ("error", Text(f"{text!r} is neither a number of hosts nor MIN:MAX", f"{text!r} 既不是主机数，也不是 最少:最多"))
-        )
+        return None if hosts(text) is not None else ("error", msg("{text!r} is neither a number of hosts nor MIN:MAX", text=text))
     if kind.parser == "python-int":
         try:
             n = int(text)
         except ValueError:
-            return "error", Text(f"{text!r} is no whole number: the program that reads it fails", f"{text!r} 不是整数：读取它的程序会失败")
+            return "error", msg("{text!r} is no whole number: the program that reads it fails", text=text)
         return _outside(kind, n)
     if kind.parser == "float":
         try:
             float(text)
         except ValueError:
-            return "warning", Text(f"{text!r} is no number", f"{text!r} 不是数字")
+            return "warning", msg("{text!r} is no number", text=text)
     choices = {c.lower() for c in kind.choices}
     if kind.parser == "choice" and kind.refused and value.lower() not in choices:
-        return "error", Text(
-            f"{value!r} is none of {', '.join(kind.choices)}: torch raises ValueError, and the start fails",
-            f"{value!r} 不在可取值之内（{', '.join(kind.choices)}）：torch 抛出 ValueError，启动失败",
+        return "error", msg(
+            "{value!r} is none of {choices}: torch raises ValueError, and the start fails", value=value, choices=", ".join(kind.choices)
         )
     if kind.parser == "choice" and text and text.lower() not in choices:
-        return "warning", Text(f"{text!r} is none of {', '.join(kind.choices)}", f"{text!r} 不在可取值之内：{', '.join(kind.choices)}")
+        return "warning", msg("{text!r} is none of {choices}", text=text, choices=", ".join(kind.choices))
     if kind.parser == "choices":
         known = {c.lower() for c in kind.choices}
         odd = [w for w in text.lstrip("^").split(",") if w.strip().lower() not in known and w.strip()]
         if odd:
-            return "warning", Text(
-                f"{', '.join(odd)}: none of {', '.join(kind.choices)}", f"{', '.join(odd)}：不在可取值之内（{', '.join(kind.choices)}）"
-            )
+            return "warning", msg("{odd}: none of {choices}", odd=", ".join(odd), choices=", ".join(kind.choices))
     return None
 
 
@@ -142,18 +133,12 @@ def _wrong_for_nccl(kind: Kind, value: str) -> tuple[Severity, Text] | None:
         return None
     n = number(value)
     if n is None:
-        meant = " the opposite of what it says" if value.strip().lower() in _TRUE and kind.most == 1 else ""
-        zh = "，与字面意思相反" if meant else ""
-        return "warning", Text(
-            f"NCCL reads a number, and of {value.strip()!r} it makes 0{',' if meant else ''}{meant}",
-            f"NCCL 按数字解析，{value.strip()!r} 会变成 0{zh}",
-        )
+        meant = msg(", the opposite of what it says") if value.strip().lower() in _TRUE and kind.most == 1 else NOTHING
+        return "warning", msg("NCCL reads a number, and of {strip!r} it makes 0{meant}", strip=value.strip(), meant=meant)
     if number(value) is not None and _STRTOLL.fullmatch(value.strip()) is None:
-        return "warning", Text(
-            f"NCCL reads {n} and passes over the rest of {value.strip()!r}", f"NCCL 只读出 {n}，{value.strip()!r} 的其余部分被忽略"
-        )
+        return "warning", msg("NCCL reads {n} and passes over the rest of {strip!r}", n=n, strip=value.strip())
     if abs(n) >= 2**63:
-        return "warning", Text("too large: NCCL goes on with the default", "数值过大：NCCL 使用默认值")
+        return "warning", msg("too large: NCCL goes on with the default")
     return _outside(kind, n)
 
 
@@ -161,20 +146,14 @@ def _wrong_for_torch(kind: Kind, value: str) -> tuple[Severity, Text] | None:
     if kind.parser == "torch-bool":
         if value.lower() in _TORCH_TRUE | _TORCH_FALSE:
             return None
-        return "error", Text(
-            f"torch takes 1 or 0 here, and raises at {value!r}: the run aborts, or hangs where only one rank has it",
-            f"torch 此处只接受 1 或 0，遇到 {value!r} 会抛出异常：运行中止；若只有某个 rank 这样设置则会挂起",
-        )
+        return "error", msg("torch takes 1 or 0 here, and raises at {value!r}: the run aborts, or hangs where only one rank has it", value=value)
     found = _STOI.match(value)
     if found is None or abs(int(found[0])) > _INT32:
-        return "error", Text(
-            f"torch takes a whole number here, and raises at {value!r}: the run aborts, or hangs where only one rank has it",
-            f"torch 此处只接受整数，遇到 {value!r} 会抛出异常：运行中止；若只有某个 rank 这样设置则会挂起",
+        return "error", msg(
+            "torch takes a whole number here, and raises at {value!r}: the run aborts, or hangs where only one rank has it", value=value
         )
     if found[0].strip() != value.strip():
-        return "warning", Text(
-            f"torch reads {int(found[0])} and passes over the rest of {value!r}", f"torch 只读出 {int(found[0])}，{value!r} 的其余部分被忽略"
-        )
+        return "warning", msg("torch reads {found} and passes over the rest of {value!r}", found=int(found[0]), value=value)
     return _outside(kind, int(found[0]))
 
 
@@ -183,31 +162,28 @@ def _wrong_for_cuda(value: str) -> tuple[Severity, Text] | None:
     half = half_read(value)
     if half is not None and (shown or not end):
         entry, number, rest = half
-        return "warning", Text(
-            f"CUDA reads {number} of {entry!r} and drops {rest!r}: it shows {', '.join(shown)}; entries are separated by commas, and no ranges",
-            f"{entry!r} 中 CUDA 只读出 {number}，{rest!r} 被丢弃：只显示 {', '.join(shown)}；编号之间用逗号分隔，不支持范围",
+        return "warning", msg(
+            "CUDA reads {number} of {entry!r} and drops {rest!r}: it shows {shown}; entries are separated by commas, and no ranges",
+            number=number,
+            entry=entry,
+            rest=rest,
+            shown=", ".join(shown),
         )
     if not end or end.startswith("-") or hides_gpus(value):
         return None
     if shown:
-        return "warning", Text(
-            f"{end!r} names no GPU: CUDA shows those before it only ({', '.join(shown)})",
-            f"{end!r} 不是 GPU：CUDA 只显示它之前的 {', '.join(shown)}",
-        )
+        return "warning", msg("{end!r} names no GPU: CUDA shows those before it only ({shown})", end=end, shown=", ".join(shown))
     if visible_gpus(end)[0]:
-        return "error", Text(f"{end} stands there twice: CUDA then shows no GPU at all", f"{end} 重复出现：CUDA 会因此不显示任何 GPU")
-    return "error", Text(f"{end!r} names no GPU: CUDA shows none at all", f"{end!r} 不是 GPU：CUDA 不显示任何 GPU")
+        return "error", msg("{end} stands there twice: CUDA then shows no GPU at all", end=end)
+    return "error", msg("{end!r} names no GPU: CUDA shows none at all", end=end)
 
 
 def _outside(kind: Kind, n: int) -> tuple[Severity, Text] | None:
     if (kind.least is None or n >= kind.least) and (kind.most is None or n <= kind.most):
         return None
     if kind.refused:
-        return "error", Text(
-            f"{n} is outside of its range, {kind.text()}: torch raises ValueError, and the start fails",
-            f"{n} 超出取值范围（{kind.text()}）：torch 抛出 ValueError，启动失败",
-        )
-    return "warning", Text(f"{n} is outside of its range: {kind.text()}", f"{n} 超出取值范围：{kind.text()}")
+        return "error", msg("{n} is outside of its range, {text}: torch raises ValueError, and the start fails", n=n, text=kind.text())
+    return "warning", msg("{n} is outside of its range: {text}", n=n, text=kind.text())
 
 
 # What torch makes of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, `key:value,key:[a:b,...]`, as `AllocatorConfig.h` and `CUDAAllocatorConfig.h`
@@ -252,7 +228,7 @@ def wrong_for_allocator(value: str) -> tuple[Severity, Text] | None:
         pair = _PAIR.match(text, at)
         if pair is None or not pair["key"] or not pair["colon"] or not pair["value"]:
             rest = text[at:]
-            return _refused(f"{rest!r} is no key:value, separated by commas", f"{rest!r} 不是用逗号分隔的 键:值")
+            return _refused(msg("{rest!r} is no key:value, separated by commas", rest=rest))
         if (found := _wrong_pair(pair["key"], pair["value"])) is not None:
             return found
         at = pair.end()
@@ -262,26 +238,22 @@ def wrong_for_allocator(value: str) -> tuple[Severity, Text] | None:
 def _wrong_pair(key: str, value: str) -> tuple[Severity, Text] | None:
     if key not in _KEYS:
         meant = next(iter(difflib.get_close_matches(key, _KEYS, 1)), None)
-        near, near_zh = (f"; the nearest is {meant}", f"；最接近的是 {meant}") if meant is not None else ("", "")
-        return _refused(f"torch has no option {key!r}{near}", f"torch 没有选项 {key!r}{near_zh}")
+        near = msg("; the nearest is {meant}", meant=meant) if meant is not None else NOTHING
+        return _refused(msg("torch has no option {key!r}{near}", key=key, near=near))
     if key in _SWITCHES and value not in ("True", "False"):
-        return _refused(f"{key} takes True or False, written so, and not {value!r}", f"{key} 只接受 True 或 False（区分大小写），不接受 {value!r}")
+        return _refused(msg("{key} takes True or False, written so, and not {value!r}", key=key, value=value))
     if key in _NUMBERS and not re.match(r"[+-]?\d", value):
-        return _refused(f"{key} takes a whole number, and not {value!r}", f"{key} 只接受整数，不接受 {value!r}")
+        return _refused(msg("{key} takes a whole number, and not {value!r}", key=key, value=value))
     if key == "max_split_size_mb" and 0 <= int(re.findall(r"[+-]?\d+", value)[0]) < _LEAST_SPLIT_MB:
-        return _refused(
-            f"max_split_size_mb has to be {_LEAST_SPLIT_MB} or more, and not {value}", f"max_split_size_mb 至少为 {_LEAST_SPLIT_MB}，不能是 {value}"
-        )
+        return _refused(msg("max_split_size_mb has to be {LEAST_SPLIT_MB} or more, and not {value}", LEAST_SPLIT_MB=_LEAST_SPLIT_MB, value=value))
     if key in _SHARES and not _is_share(value, most_is_one=key == "per_process_memory_fraction"):
-        return _refused(f"{key} takes a share between 0 and 1, and not {value!r}", f"{key} 取 0 到 1 之间的比例，不接受 {value!r}")
+        return _refused(msg("{key} takes a share between 0 and 1, and not {value!r}", key=key, value=value))
     if key == "backend" and value not in _BACKENDS:
-        return _refused(f"backend is one of {', '.join(_BACKENDS)}, and not {value!r}", f"backend 只能是 {', '.join(_BACKENDS)}，不接受 {value!r}")
+        return _refused(msg("backend is one of {BACKENDS}, and not {value!r}", BACKENDS=", ".join(_BACKENDS), value=value))
     if key == "roundup_power2_divisions":
         for number in re.findall(r"(?::|^)([^:,\]\[]+)(?=[,\]]|$)", value):
             if not number.isdecimal() or int(number) & (int(number) - 1):
-                return _refused(
-                    f"roundup_power2_divisions takes powers of 2, and not {number!r}", f"roundup_power2_divisions 只接受 2 的幂，不接受 {number!r}"
-                )
+                return _refused(msg("roundup_power2_divisions takes powers of 2, and not {number!r}", number=number))
     return None
 
 
@@ -293,8 +265,8 @@ def _is_share(value: str, *, most_is_one: bool) -> bool:
     return 0 < share < 1 or (most_is_one and share in (0, 1))
 
 
-def _refused(en: str, zh: str) -> tuple[Severity, Text]:
-    return "error", Text(f"{en}: torch raises when it first uses the GPU", f"{zh}：torch 首次使用 GPU 时会抛出异常")
+def _refused(says: Text) -> tuple[Severity, Text]:
+    return "error", says + msg(": torch raises when it first uses the GPU")
 
 
 # NCCL_ALGO and NCCL_PROTO: words, separated by commas; since 2.24 also for one collective each, `ring;allreduce:tree,ring;broadcast:^ll128`.
@@ -311,9 +283,9 @@ def wrong_for_tuning(value: str, words: Sequence[str]) -> tuple[Severity, Text] 
         if colon and collective.lower() not in {c.lower() for c in _COLLECTIVES}:
             return _unknown(collective, _COLLECTIVES)
         if n and not colon:
-            return "error", Text(
-                f"{part!r} names no collective, which only the first part may leave out: since 2.24 NCCL refuses all of it, and the start fails",
-                f"{part!r} 没有写明集合操作，只有第一段可以省略：2.24 起 NCCL 拒绝整个值，启动失败",
+            return "error", msg(
+                "{part!r} names no collective, which only the first part may leave out: since 2.24 NCCL refuses all of it, and the start fails",
+                part=part,
             )
         for word in (rest if colon else part).removeprefix("^").split(","):
             if word and word.lower() not in {w.lower() for w in words}:
@@ -323,7 +295,4 @@ def wrong_for_tuning(value: str, words: Sequence[str]) -> tuple[Severity, Text] 
 
 def _unknown(word: str, words: Sequence[str]) -> tuple[Severity, Text]:
     shown = ", ".join(words)
-    return "error", Text(
-        f"{word!r} is none of {shown}: since 2.24 the start fails, before it is passed over",
-        f"{word!r} 不在可取值之内（{shown}）：2.24 起启动失败，此前被忽略",
-    )
+    return "error", msg("{word!r} is none of {shown}: since 2.24 the start fails, before it is passed over", word=word, shown=shown)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from tests.chinese import english
+from tests.chinese import english, zh
 
 from unhang.frames import Frame
 from unhang.knowledge import catalogue
@@ -75,8 +75,8 @@ def in_chinese(monkeypatch):
 
     def told(self, **more):
         one = found(self, **more)
-        assert not english(one.says_zh), one.says_zh
-        assert not english(one.leads_to_zh), one.leads_to_zh
+        assert not english(zh(one.says)), zh(one.says)
+        assert not english(zh(one.leads_to)), zh(one.leads_to)
         return one
 
     monkeypatch.setattr(Cause, "host_finding", told)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
+from tests.chinese import zh
 from tests.runtime.collectives.conftest import fresh  # noqa: F401
 
 import unhang
@@ -43,7 +44,7 @@ def test_who_trains_another_model_is_named_by_all(fresh, logs):  # noqa: F811
     found = told(logs, "out-of-sync", fresh(3).try_(out_of_sync, 300))
     assert (found.standing, found.ranks, found.where) == ("established", (1,), "/srv/job/train.py:88 in main")
     assert "at step 300" in found.says and "rank 1 differs from most" in found.says and "rank 1 has nan" in found.says
-    assert "第 300 步" in found.says_zh and "rank 1 不同" in found.says_zh
+    assert "第 300 步" in zh(found.says) and "rank 1 不同" in zh(found.says)
     assert "same-on-all" not in [r.id for r in found.remedies]
 
 
@@ -55,7 +56,7 @@ def test_ranks_at_different_steps_say_the_same(fresh, logs):  # noqa: F811
     raised = fresh(3).try_(at_its_own_step)
     assert len({error.text for error in raised}) == 1
     found = told(logs, "out-of-sync", raised)
-    assert "at steps 300-301 the ranks do not train the same model: rank 1 differs from most" in found.says and "第 300-301 步" in found.says_zh
+    assert "at steps 300-301 the ranks do not train the same model: rank 1 differs from most" in found.says and "第 300-301 步" in zh(found.says)
 
 
 def mismatched(rank: int) -> None:
@@ -66,7 +67,7 @@ def test_who_wants_another_call_is_named_with_both(fresh, logs):  # noqa: F811
     found = told(logs, "collective-mismatch", fresh(3).try_(mismatched))
     assert (found.standing, found.ranks) == ("established", (2,))
     assert "all_reduce of 8 float32" in found.says and "all_reduce of 9 float32" in found.says and "rank 2 differs from most" in found.says
-    assert "各 rank 想发出的调用不同" in found.says_zh
+    assert "各 rank 想发出的调用不同" in zh(found.says)
 
 
 def waits_for(rank: int, what: str) -> None:
@@ -84,10 +85,10 @@ def waits_for(rank: int, what: str) -> None:
 def test_who_did_not_come_is_named_with_the_call(fresh, logs, what, said):  # noqa: F811
     raised = fresh(2).try_(waits_for, what)
     found = told(logs, "guarded-call-timeout", raised[:1])
-    assert (found.standing, found.ranks) == ("likely", (1,)) and said in found.says and "rank 1" in found.says_zh
+    assert (found.standing, found.ranks) == ("likely", (1,)) and said in found.says and "rank 1" in zh(found.says)
     assert "(call 1 of group 0)" in found.says
     late = told(logs, "guarded-call-timeout", raised[1:], first=1)
-    assert late.ranks == (1,) and f"rank 1 came too late to {said}".rstrip() in late.says and "太晚" in late.says_zh
+    assert late.ranks == (1,) and f"rank 1 came too late to {said}".rstrip() in late.says and "太晚" in zh(late.says)
 
 
 def gives_wrong(rank: int) -> None:
@@ -107,7 +108,7 @@ def test_where_who_did_not_come_stood_is_the_place_to_look_at(logs):
         "Not heard from: rank 3 (at train.py:61 in step), 5. 0 of 2 chunks were complete on all ranks that answered."
     )
     found = catalogue.get("guarded-call-timeout").in_logs(logs.view(hits=logs.lines(text, rank=0)))
-    assert (found.ranks, found.where) == ((3, 5), "train.py:61 in step") and "rank 3 停在 train.py:61 in step" in found.says_zh
+    assert (found.ranks, found.where) == ((3, 5), "train.py:61 in step") and "rank 3 停在 train.py:61 in step" in zh(found.says)
     assert found.says.endswith("nothing moved for 300 s; ranks 3 and 5 did not come (rank 3 stood at train.py:61 in step)")
 
 
@@ -117,7 +118,7 @@ def test_who_did_not_come_because_it_was_stopped_is_said_to_be(logs):
         "Not heard from: rank 1 (its process is stopped: SIGSTOP or Ctrl-Z), 4."
     )
     found = catalogue.get("guarded-call-timeout").in_logs(logs.view(hits=logs.lines(text, rank=0)))
-    assert (found.ranks, found.where) == ((1, 4), None) and "rank 1 的进程已被暂停" in found.says_zh
+    assert (found.ranks, found.where) == ((1, 4), None) and "rank 1 的进程已被暂停" in zh(found.says)
     assert found.says.endswith("ranks 1 and 4 did not come (the process of rank 1 was stopped: SIGSTOP or Ctrl-Z)")
 
 
@@ -135,7 +136,7 @@ def evaluates(rank: int) -> None:
 def test_an_evaluation_that_left_a_group_out_of_step_names_the_group(fresh, logs):  # noqa: F811
     found = told(logs, "evaluation-out-of-step", fresh(3).try_(evaluates, bound_s=60))
     assert (found.standing, found.ranks) == ("established", (0, 2))
-    assert "group '1'" in found.says and "rank 0: 0, rank 2: 1" in found.says and "次数不一致" in found.says_zh
+    assert "group '1'" in found.says and "rank 0: 0, rank 2: 1" in found.says and "次数不一致" in zh(found.says)
 
 
 @pytest.mark.parametrize(("raised", "at"), [(None, "train.py:5 in load"), (Raised(type="LatePeer", text="", frames=(), at_s=9.0), None)])
@@ -163,7 +164,7 @@ def test_one_of_whose_ranks_not_all_came_may_be_out_of_step(logs):
     found = catalogue.get("evaluation-out-of-step").in_logs(logs.view(hits=logs.lines(text, rank=0)))
     assert (found.standing, found.ranks, found.where) == ("likely", (1,), "tar3.py:5 in test")
     assert "not known (known: rank 0: 0, rank 2: 0); rank 1 did not come to its end (at tar3.py:5 in test)" in found.says
-    assert "rank 1 没有来到评估结尾（停在 tar3.py:5 in test）" in found.says_zh
+    assert "rank 1 没有来到评估结尾（停在 tar3.py:5 in test）" in zh(found.says)
 
 
 def test_a_lost_store_is_a_consequence(logs):

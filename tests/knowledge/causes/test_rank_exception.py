@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.chinese import zh
 
 from unhang.frames import Frame
 from unhang.knowledge import catalogue
@@ -107,7 +108,7 @@ def test_a_missing_module_is_named_with_its_rank_host_and_interpreter(logs, text
     python = f" under {command.partition(' ')[0]}" if command.startswith("/") else ""
     what = verify if "." in verify else f"module {verify}"
     assert remedy.says.startswith(f"rank 3 on node7 found no {what}{python}: ")
-    assert verify in remedy.says_zh and "rank 3 on node7" in remedy.says_zh
+    assert verify in zh(remedy.says) and "rank 3（主机 node7）" in zh(remedy.says)
 
 
 def test_the_interpreter_that_the_launcher_names(logs):

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.chinese import zh
 from tests.tables import for_each
 
 from unhang.errors import UnhangError
@@ -166,7 +167,7 @@ def test_whatever_is_written_reads_back_clean(name, choice, layout, with_unhang,
 def test_fields_that_llamafactory_refuses_are_not_written(words, says):
     with pytest.raises(UnhangError, match=re.escape(says)) as e:
         export("llamafactory", {}, Layout(command=words))
-    assert e.value.hint and e.value.says_zh
+    assert e.value.hint and zh(e.value.message)
     assert ("LLaMA-Factory" in e.value.hint) == (says == "no field `mine`") or says == "bf16 and fp16 are both on"
 
 

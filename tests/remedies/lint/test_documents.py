@@ -50,7 +50,7 @@ SHELL = "#!/bin/bash\ntorchrun train.py\n"
 )
 def test_what_editors_of_windows_write(text, line, says):
     (problem,) = check("file", text)[1]
-    assert problem.line == line and says in problem.says.en
+    assert problem.line == line and says in problem.says
 
 
 @pytest.mark.parametrize("text", ["\ufeffdistributed_type: 'NO'\nnum_machines: 1\n", "distributed_type: 'NO'\r\nnum_machines: 1\r\n"])

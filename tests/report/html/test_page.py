@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from importlib import resources
 
 import pytest
+from tests.chinese import both
 from tests.report.html import jobs
 
 from unhang.knowledge import words
@@ -72,7 +73,7 @@ def hostile() -> tuple[Verdict, Scene]:
         hosts=(HOSTILE,),
         where=HOSTILE,
         evidence=(Evidence(source=HOSTILE, text=HOSTILE, line=3),),
-        remedies=(Remedy(id="a", says=HOSTILE, says_zh=HOSTILE, command=HOSTILE, verify=HOSTILE, env={"A": HOSTILE}),),
+        remedies=(Remedy(id="a", says=both(HOSTILE, HOSTILE), command=HOSTILE, verify=HOSTILE, env={"A": HOSTILE}),),
     )
     verdict = Verdict(
         primary=finding,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from tests.chinese import both
+
 from unhang.records.monitor_file import Calls, Failures, Monitored, Silent, Straggler
 from unhang.records.run_snapshot import STATES, Job, Rank, RunSnapshot, Supervisor, Trouble, VerdictSummary
 from unhang.records.run_so_far import Happened
@@ -76,7 +78,7 @@ MONITORED = Monitored(
     evaluation_failures=1,
 )
 TOLD = VerdictSummary(
-    attempt=0, cause="process-stuck", says="rank 3 is stuck " * 30, says_zh="rank 3 卡住。" * 30, standing="established", where="t.py:1", ranks=(3,)
+    attempt=0, cause="process-stuck", says=both("rank 3 is stuck " * 30, "rank 3 卡住。" * 30), standing="established", where="t.py:1", ranks=(3,)
 )
 TROUBLE = Trouble(kind="hang", number=1, for_s=12.0, judged=False)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from tests.chinese import zh
 from tests.report.top.pictures import MONITORED, TOLD, TROUBLE, picture, rank, thousand
 from tests.tables import for_each
 
@@ -131,7 +132,7 @@ def test_once(lang):
     render(STUCK, Console(file=out, width=80, color_system=None), lang=lang)
     text = out.getvalue()
     assert "\x1b" not in text and "\x07" not in text and "Teleported" in text
-    assert (" ".join(TOLD.says.split()) if lang == "en" else TOLD.says_zh[:20]) in " ".join(text.split())
+    assert (" ".join(TOLD.says.split()) if lang == "en" else zh(TOLD.says)[:20]) in " ".join(text.split())
     assert "torchrun --nproc-per-node 8 train.py --note 'two words'" in " ".join(text.split())
 
 

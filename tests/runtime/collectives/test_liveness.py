@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 
-import msgspec
 import pytest
 import torch.distributed as dist
 
+from unhang import encoding
 from unhang.facts.host import Host
 from unhang.facts.processes import identity
 from unhang.runtime.collectives.bounded_store import BoundedStore
@@ -28,7 +28,7 @@ def board() -> BoundedStore:
 def says(on: BoundedStore, under: str, rank: int, pid: int, **other: object) -> None:
     process = identity(Host(), pid)
     assert process is not None
-    on.put(f"{under}/{on.count(f'{under}/n')}", msgspec.json.encode(_Rank(rank, dataclasses.replace(process, **other))))
+    on.put(f"{under}/{on.count(f'{under}/n')}", encoding.encode(_Rank(rank, dataclasses.replace(process, **other))))
 
 
 def test_who_has_ended_is_told_from_who_stands_still_or_is_elsewhere():

@@ -4,9 +4,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from unhang import encoding
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.counters import (
     Calls,
@@ -126,7 +126,7 @@ def test_what_a_thousand_ranks_tell_fits_on_a_screen():
     }
     assert len(stragglers) == 64 and [one.rank for one in stragglers if one.group == "world"] == list(range(8))
     snapshot = Snapshot(time_s=0.0, world_size=1024, heard_from=1024, restarts=0, calls=calls, stragglers=stragglers, interval_stragglers=stragglers)
-    assert len(msgspec.json.encode(snapshot)) < 100_000 and text(snapshot).count(chr(10)) < 600
+    assert len(encoding.encode(snapshot)) < 100_000 and text(snapshot).count(chr(10)) < 600
 
 
 def test_few_groups_have_their_names():

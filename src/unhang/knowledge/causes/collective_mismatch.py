@@ -18,7 +18,7 @@ from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_size_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
 from unhang.knowledge.judge import Found
 from unhang.knowledge.rank_guards import guard_of_parting
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.knowledge.watchdogs import GaveUpIn, LaterTimeout, Parted, ahead, collective, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Finding, Standing
 from unhang.patterns import lazily
@@ -89,7 +89,7 @@ def _of_crossing(picture: IncidentView, front: Stall) -> Found:
                 w,
                 [r for r in crossed if r in picture.waits and _place_of(picture.waits[r]) == _place_of(w)],
                 words.wait_source(picture, w),
-                words.called(w.call) if w.call is not None else w.op,
+                words.call(w.call) if w.call is not None else w.op,
             )
             for w in waits[:3]
         ],
@@ -139,8 +139,8 @@ def _of_parting(picture: IncidentView, parting: Mismatch) -> Found:
 
 
 def _sized(picture: IncidentView, side: MismatchSide) -> Text:
-    at = Text(" at {at}", "，位于 {at}").fill(at=picture.place(side.place)) if side.place is not None else NOTHING
-    return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=text.sized(side.says), rank=side.rank, at=at)
+    at = msg(" at {at}", at=picture.place(side.place)) if side.place is not None else NOTHING
+    return msg("{what} (rank {rank}{at})", what=text.sized(side.says), rank=side.rank, at=at)
 
 
 def _where(picture: IncidentView, parting: Mismatch, shown: MismatchSide) -> str | None:
@@ -167,13 +167,13 @@ def _did(picture: IncidentView, parting: Mismatch, side: MismatchSide) -> list[I
 
 def _what(call: str) -> Text:
     """ "all_reduce of [8] Float"."""
-    return Text(call, call.replace(" of ", " ", 1))
+    return words.worded_call(call)
 
 
 def _shown(picture: IncidentView, side: MismatchSide) -> tuple[MismatchSide, str, Text | str]:
     record = picture.rank(side.rank).record
     source = record.flight if side.call is not None else record.stacks
-    return side, source or picture.incident_source, words.called(side.call) if side.call is not None else side.op
+    return side, source or picture.incident_source, words.call(side.call) if side.call is not None else side.op
 
 
 _ADVICE = {
@@ -203,7 +203,7 @@ def _advised(differ: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_crash(picture: IncidentView, crash: Crash) -> Found:
-    each = Text("rank {n} at {at}", "rank {n} 位于 {at}")
+    each = msg("rank {n} at {at}")
     stood = [each.fill(n=n, at=picture.place(f)) for n, f in sorted(crash.lines.items(), key=lambda at: at[0] not in crash.odd)]
     # At another line it may be a call of its own; what differs does in any case.
     differ = [*crash.differs, *(("op",) if crash.lines_differ else ())]
@@ -218,8 +218,8 @@ def _of_crash(picture: IncidentView, crash: Crash) -> Found:
         crash=crash,
         thing="-".join(crash.differs),
         others=len(crash.involved) - len(crash.odd),
-        call=words.called(crash.call) if crash.call is not None and (crash.odd or crash.certain) else None,
-        stood=text.joined(stood[:2], Text(", ", "，")) if crash.lines_differ else None,
+        call=words.call(crash.call) if crash.call is not None and (crash.odd or crash.certain) else None,
+        stood=text.joined(stood[:2], msg(", ", "collective_mismatch")) if crash.lines_differ else None,
         two=len(crash.involved) == 2,
         slipped=_slipped(picture, crash.slip),
         received=crash.received or None,

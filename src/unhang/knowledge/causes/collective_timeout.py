@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import msg
 from unhang.knowledge.watchdogs import behind, collective, first_of_each, ranks_of, silent
 from unhang.patterns import lazily
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 _MISSING = lazily(r"(?m)^(\d{1,9})!?: \[")
-_WAITED = Text("{who} waited: ", "{who} 在等待：")
-_NOT_DONE = Text("a collective of its group was not done", "它所在组的一次集合通信没有完成")
+_WAITED = msg("{who} waited: ")
+_NOT_DONE = msg("a collective of its group was not done")
 
 
 def blamed(hit: Hit) -> str:
@@ -40,7 +40,7 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None = None) -> Finding | None
     if said is None and all(h.rank is not None and not h.signature.says for h in own):
         # The title would be a second sentence behind who waited.
         said = _NOT_DONE
-    return CAUSE.of_hits(own, view, says=said, who=_WAITED if said in (None, _NOT_DONE) else Text("{who}: ", "{who}："))
+    return CAUSE.of_hits(own, view, says=said, who=_WAITED if said in (None, _NOT_DONE) else msg("{who}: "))
 
 
 def _in_run(picture: IncidentView) -> Finding | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.model import Finding, Severity
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def _visible(seen: Gpus) -> Iterable[Found]:
 
     named = [n.strip() for n in seen.visible.split(",") if n.strip()]
     if not named or named[0] in ("-1", "NoDevFiles"):
-        hides = Text(f"it hides all {number} GPUs", f"它隐藏了全部 {number} 块 GPU")
-        yield found(hides, Text("a training started from here sees no GPU", "从这里启动的训练看不到任何 GPU"), "warning")
+        hides = msg("it hides all {number} GPUs", number=number)
+        yield found(hides, msg("a training started from here sees no GPU"), "warning")
         return
     if any(n.startswith("MIG-") for n in named) or any(g.mig for g in seen.gpus):
         return
@@ -112,16 +112,13 @@ def _visible(seen: Gpus) -> Iterable[Found]:
         if by_uuid and None in uuids:
             return
         if (by_uuid and not any((u or "").startswith(name) for u in uuids)) or (name.isdecimal() and int(name) >= number) or name.startswith("-"):
-            says = Text(
-                f"there is no GPU {name} among the {number} here; CUDA shows the {place} before it",
-                f"本机 {number} 块 GPU 中没有 {name}；CUDA 只显示它之前的 {place} 块",
-            )
-            leads_to = Text("ranks that take a later one fail with 'invalid device ordinal'", "使用其后各块的 rank 会报 'invalid device ordinal'")
+            says = msg("there is no GPU {name} among the {number} here; CUDA shows the {place} before it", name=name, number=number, place=place)
+            leads_to = msg("ranks that take a later one fail with 'invalid device ordinal'")
             yield found(says, leads_to, "error")
             return
     if named[0].startswith("GPU-"):
-        named_so = Text("GPUs are named by UUID", "用 UUID 指定 GPU")
-        yield found(named_so, Text("frameworks that expect numbers there stop with a ValueError", "要求写编号的框架会以 ValueError 停止"), "note")
+        named_so = msg("GPUs are named by UUID")
+        yield found(named_so, msg("frameworks that expect numbers there stop with a ValueError"), "note")
 
 
 CAUSE = cause("device-mapping", in_logs=_in_logs, on_host=_on_host)

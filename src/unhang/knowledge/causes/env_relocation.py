@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Command, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text, joined, same
+from unhang.knowledge.text import NOTHING, Text, joined, msg, same
 
 if TYPE_CHECKING:
     from unhang.facts.python_env import Environment, Script
 
 _FAULTS = {
-    "gone": Text("an interpreter that is not there", "一个不存在的解释器"),
-    "too-long": Text("a path that is longer than this kernel takes", "一个超过内核长度限制的路径"),
-    "carriage-return": Text("an interpreter whose name ends in a carriage return", "一个名称以回车符结尾的解释器"),
+    "gone": msg("an interpreter that is not there"),
+    "too-long": msg("a path that is longer than this kernel takes"),
+    "carriage-return": msg("an interpreter whose name ends in a carriage return"),
 }
 # What stands below these is not of one environment.
 _SYSTEM = ("", "/", "/usr", "/usr/local", "/opt", "/opt/local", "/home", "/root", "/srv", "/mnt", "/var", "/tmp")
@@ -48,19 +48,19 @@ def _on_host(host: HostView) -> Iterable[Found]:
 def _interpreter(env: Environment) -> Iterable[Found]:
     if env.python_gone:
         says = (
-            Text(f"{env.python} leads to {env.python_target}, which is not there", f"{env.python} 指向 {env.python_target}，而它不存在")
+            msg("{python} leads to {python_target}, which is not there", python=env.python, python_target=env.python_target)
             if env.python_target
-            else Text(f"there is no {env.python}", f"没有 {env.python}")
+            else msg("there is no {python}", python=env.python)
         )
-        leads_to = Text(
-            "nothing in this environment starts; a shell goes on to the next python on the PATH, which lacks its packages",
-            "此环境中的程序都无法启动；shell 会改用 PATH 上的下一个 python，它没有这些软件包",
-        )
+        leads_to = msg("nothing in this environment starts; a shell goes on to the next python on the PATH, which lacks its packages")
     elif env.left_behind:
-        says = Text(
-            "{prefix} holds packages for Python {old}, and its python is {new} now", "{prefix} 中是 Python {old} 的软件包，而它的 python 现在是 {new}"
-        ).fill(prefix=env.prefix, old=", ".join(env.left_behind), new=str(env.version))
-        leads_to = Text("Python starts and finds none of them: No module named 'torch'", "Python 能启动，却找不到它们：No module named 'torch'")
+        says = msg(
+            "{prefix} holds packages for Python {old}, and its python is {new} now",
+            prefix=env.prefix,
+            old=", ".join(env.left_behind),
+            new=str(env.version),
+        )
+        leads_to = msg("Python starts and finds none of them: No module named 'torch'")
     else:
         return
     yield Found(
@@ -99,21 +99,19 @@ def _rebuild(env: Environment) -> Command | None:
 
 
 def _scripts(env: Environment) -> Iterable[Found]:
-    moved = Text(f"; its activate script names {env.recorded}", f"；它的 activate 脚本写的是 {env.recorded}") if env.recorded is not None else NOTHING
+    moved = msg("; its activate script names {recorded}", recorded=env.recorded) if env.recorded is not None else NOTHING
     for fault, what in _FAULTS.items():
         broken = [s for s in env.broken_scripts if s.fault == fault]
         if broken:
-            begin = Text(
-                "{n} of {all} scripts in {prefix}/bin begin with {what}{moved}", "{prefix}/bin 的 {all} 个脚本中有 {n} 个以{what}开头{moved}"
-            )
+            begin = msg("{n} of {all} scripts in {prefix}/bin begin with {what}{moved}")
             yield _of_scripts(
                 env,
                 broken,
                 begin.fill(n=len(broken), all=env.scripts, prefix=env.prefix, what=what, moved=moved if fault == "gone" else NOTHING),
             )
     if env.foreign_scripts:
-        others = joined(map(same, sorted({s.prefix for s in env.foreign_scripts if s.prefix})), Text(" and ", " 和 "))
-        run = Text("{names} in {prefix}/bin {run} the Python of {others}{moved}", "{prefix}/bin 中的 {names} 运行的是 {others} 的 Python{moved}")
+        others = joined(map(same, sorted({s.prefix for s in env.foreign_scripts if s.prefix})), msg(" and ", "env_relocation"))
+        run = msg("{names} in {prefix}/bin {run} the Python of {others}{moved}")
         verb = "runs" if len(env.foreign_scripts) == 1 else "run"
         yield _of_scripts(
             env, env.foreign_scripts, run.fill(names=_names(env.foreign_scripts), prefix=env.prefix, run=verb, others=others, moved=moved)

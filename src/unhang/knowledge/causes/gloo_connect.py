@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause, command
 from unhang.knowledge.judge import Found
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import msg
 from unhang.model import Finding
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def _in_logs(view: LogView) -> Finding | None:
     error = next((h.groups["error"] for h in hits if "error" in h.groups), None)
     name = command(r"export GLOO_SOCKET_IFNAME=$(ip -o route get {peer:host} | grep -oP 'dev \K\S+')", peer=peer)
     if error == "Connection refused" and (max(h.attempt for h in hits) > 1 or _behind_an_end(hits, view)):
-        return CAUSE.of_hits(hits, view, Found("after-restart", peer=peer or Text("a peer", "某个对端")))
+        return CAUSE.of_hits(hits, view, Found("after-restart", peer=peer or msg("a peer")))
     if peer is not None and peer.startswith(_LOOPBACK):
         return CAUSE.of_hits(hits, view, remedies=("look-at-the-peer", "name-the-interface", "restart-afresh"))
     return CAUSE.of_hits(hits, view, commands={"name-the-interface": name} if peer else None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unhang import data
 from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ _DAY_S = 86400
 # What holds clocks down and should not; the power cap is everyday life.
 _SLOWDOWNS: Mapping[str, Text] = MappingProxyType(
     {
-        "heat": Text("the hardware sees it too hot", "硬件检测到过热"),
-        "heat-software": Text("the driver sees it too hot", "驱动检测到过热"),
-        "power-brake": Text("the power supply brakes", "供电触发功率制动"),
-        "hardware": Text("a hardware protection", "硬件保护"),
+        "heat": msg("the hardware sees it too hot"),
+        "heat-software": msg("the driver sees it too hot"),
+        "power-brake": msg("the power supply brakes"),
+        "hardware": msg("a hardware protection"),
     }
 )
 
@@ -143,41 +143,38 @@ def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[Found]:
 
     if g.recovery is not None and g.recovery != "none":
         severe = "peer-to-peer" not in g.recovery
-        needs = Text(f"needs recovery: {g.recovery}", f"需要恢复操作：{g.recovery}")
-        leads = Text("work on it fails until that is done", "完成之前，在它上面的工作都会失败")
+        needs = msg("needs recovery: {recovery}", recovery=g.recovery)
+        leads = msg("work on it fails until that is done")
         yield found("error" if severe else "warning", needs, leads, _FIRMWARE, f"recovery action: {g.recovery}")
     if g.remap_failed:
         text = f"row remapping failure; remapped rows: {g.remapped_rows_uncorrected} uncorrectable, {g.remapped_rows_corrected} correctable"
-        failed = Text("could not replace a faulty row of its memory", "无法替换显存中的故障行")
-        yield found("error", failed, Text("memory errors end the job again and again", "显存错误会一再中断作业"), _WORN_OUT, text)
+        failed = msg("could not replace a faulty row of its memory")
+        yield found("error", failed, msg("memory errors end the job again and again"), _WORN_OUT, text)
     elif g.remap_pending or g.retirement_pending:
-        what = Text("row", "行") if g.remap_pending else Text("page", "页")
-        waits = Text("has a faulty {what} of memory whose replacement waits for a reset", "有一个显存故障{what}，要等复位后才能替换").fill(what=what)
-        yield found("warning", waits, Text("another memory error ends the job", "再出现显存错误就会中断作业"), _MEMORY, "pending")
+        what = msg("row") if g.remap_pending else msg("page")
+        waits = msg("has a faulty {what} of memory whose replacement waits for a reset", what=what)
+        yield found("warning", waits, msg("another memory error ends the job"), _MEMORY, "pending")
     elif g.ecc_volatile_uncorrected:
         text = f"uncorrected volatile ECC errors: {g.ecc_volatile_uncorrected}; aggregate: {g.ecc_aggregate_uncorrected}"
-        met = Text(
-            f"met {g.ecc_volatile_uncorrected} uncorrected memory errors since its driver was loaded",
-            f"自驱动加载以来出现 {g.ecc_volatile_uncorrected} 个未纠正的显存错误",
+        met = msg(
+            "met {ecc_volatile_uncorrected} uncorrected memory errors since its driver was loaded",
+            ecc_volatile_uncorrected=g.ecc_volatile_uncorrected,
         )
-        yield found("warning", met, Text("another one ends the job", "再出现一个就会中断作业"), _MEMORY, text)
+        yield found("warning", met, msg("another one ends the job"), _MEMORY, text)
     held = [_SLOWDOWNS[s] for s in g.slowdowns or () if s in _SLOWDOWNS]
     if held:
-        at = Text(f" at {g.temperature_c} °C", f"（{g.temperature_c} °C）") if g.temperature_c is not None else NOTHING
+        at = msg(" at {temperature_c} °C", temperature_c=g.temperature_c) if g.temperature_c is not None else NOTHING
         yield found(
             "warning",
-            Text("is slowed down{at}: {why}", "正在降频{at}：{why}").fill(at=at, why=joined(held, COMMA)),
-            Text("every rank waits for the slowest GPU in each step", "每一步中所有 rank 都在等最慢的 GPU"),
+            msg("is slowed down{at}: {why}", at=at, why=joined(held, COMMA)),
+            msg("every rank waits for the slowest GPU in each step"),
             ("check-the-bus",),
             f"slowdown reasons: {', '.join(g.slowdowns or ())}",
         )
     # The speed falls while a GPU idles; the width does not.
     if lacks_lanes:
-        runs = Text(f"runs on {g.pcie_width} of {g.pcie_width_max} PCIe lanes", f"{g.pcie_width_max} 条 PCIe 通道只用了 {g.pcie_width} 条")
-        leads = Text(
-            "copies to and from it take that much longer; a card that is not seated well may be lost next",
-            "与它之间的拷贝相应变慢；若是没有插好，接下来可能掉卡",
-        )
+        runs = msg("runs on {pcie_width} of {pcie_width_max} PCIe lanes", pcie_width=g.pcie_width, pcie_width_max=g.pcie_width_max)
+        leads = msg("copies to and from it take that much longer; a card that is not seated well may be lost next")
         yield found("warning", runs, leads, ("check-the-bus", "power-cycle"), f"link width x{g.pcie_width}, x{g.pcie_width_max} possible")
 
 
@@ -198,7 +195,7 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
         severity=severity,
         remedies=_XIDS[number]["remedies"],
         commands=_reset(worst.device),
-        device=worst.device or Text("unknown", "未知"),
+        device=worst.device or msg("unknown"),
         worst=worst,
         meaning=f"xid-{number}",
         what="xid" if worst.kind == "xid" else "note",

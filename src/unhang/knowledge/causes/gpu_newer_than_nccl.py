@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import msg, same
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -24,7 +24,7 @@ def _in_logs(view: LogView) -> Found | Finding | None:
     failed = next((h for h in builds if _KERNELS.search(h.text)), None)
     capable = next((h for h in own if "capability" in h.groups), None)
     if failed is not None and capable is not None:
-        release = next(map(same, view.nccl.versions), Text("this release", "这个版本"))
+        release = next(map(same, view.nccl.versions), msg("this release"))
         return Found(
             "no-kernels",
             ranks=builds,

@@ -12,7 +12,7 @@ from unhang.knowledge import serving, words
 from unhang.knowledge.caught_exceptions import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text, continued
+from unhang.knowledge.text import continued, msg
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
@@ -166,7 +166,7 @@ def _in_run(picture: IncidentView) -> Finding | None:
         return found
     at = picture.place(frame)
     seen = words.stated(picture.incident_source, words.of_rank(first.number, words.frame(frame)))
-    return replace(continued(found, Text(", at {at}", "，位于 {at}").fill(at=at)), where=at, evidence=(*found.evidence, seen))
+    return replace(continued(found, msg(", at {at}", at=at)), where=at, evidence=(*found.evidence, seen))
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -174,7 +174,7 @@ def _in_logs(view: LogView) -> Finding | None:
     found = _of_hits(hits, view, view.tracebacks)
     if found is None or not all(went_on(view, h) for h in hits):
         return found
-    more = Text("; the log goes on, so it may have been caught", "；日志在它之后仍在继续，它可能已被捕获")
+    more = msg("; the log goes on, so it may have been caught")
     return replace(continued(found, more), standing="possible")
 
 

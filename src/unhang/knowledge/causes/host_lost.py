@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.i18n import msg
 from unhang.knowledge import text, words
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Found
-from unhang.text import Text
 
 if TYPE_CHECKING:
     from unhang.records.incident_view import IncidentView
 
 
-_CLOSED = Text(
-    "{host} closed the connection itself: unhang was killed there, or the host was shut down",
-    "{host} 自己关闭了连接：那里的 unhang 被杀，或主机被关机",
-)
+_CLOSED = msg("{host} closed the connection itself: unhang was killed there, or the host was shut down")
 
 
 def _in_run(picture: IncidentView) -> Found | None:

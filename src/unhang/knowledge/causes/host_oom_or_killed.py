@@ -13,7 +13,7 @@ from unhang.knowledge.caught_exceptions import passed_over
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
@@ -118,7 +118,6 @@ def _in_run(picture: IncidentView) -> Found | Finding | None:
         return _worker_killed(picture)
     first, numbers = killed[0], [r.number for r in killed]
     who, oom, evidence = _killer(picture, killed)
-    at = picture.where(first)
     hits = [h for h in picture.hits_of(CAUSE.id) if h.source != picture.incident_source]
     return Found(
         "killed",
@@ -129,7 +128,7 @@ def _in_run(picture: IncidentView) -> Found | Finding | None:
             *words.hit_evidence(hits, at_most=1),
         ),
         remedies=_MEMORY if oom else ("find-the-killer", "watch-memory"),
-        where=f"{at} (last seen{text.before_its_end(first).en})" if at is not None and first.only_last_seen else at,
+        where=text.last_seen(picture, first),
         at=text.at(picture, first),
         who=who,
         picture=picture,
@@ -211,30 +210,28 @@ def _killer(picture: IncidentView, killed: list[RankView]) -> tuple[Text, bool, 
     """Who did it, as far as the evidence goes; whether it was the OOM killer; and the lines that say so."""
     for rank in killed:
         if (event := picture.oom_kill_of(rank)) is not None and picture.kernel_source is not None:
-            did = Text("the kernel's OOM killer did it", "是内核的 OOM killer 所为")
+            did = msg("the kernel's OOM killer did it")
             return did, True, (Evidence(source=picture.kernel_source, line=event.line, text=event.text),)
     kills = picture.incident.oom_kills
     if kills:
         # Inside a container the kernel's log shows other pids, or cannot be read at all; the counter of the cgroup is ours.
-        took = Text("the OOM killer took {n} process{es} of this memory cgroup", "OOM killer 杀死了此内存 cgroup 中的 {n} 个进程")
+        took = msg("the OOM killer took {n} process{es} of this memory cgroup")
         counted = words.stated(picture.incident_source, took.fill(n=kills, es="es" if kills > 1 else ""))
-        return Text("the OOM killer of its memory cgroup counted it", "其内存 cgroup 的 OOM killer 计入了这一次"), True, (counted,)
-    counter = Text("could not be read", "无法读取") if kills is None else Text("counted none", "没有计数")
+        return msg("the OOM killer of its memory cgroup counted it"), True, (counted,)
+    counter = msg("could not be read") if kills is None else msg("counted none")
     if somebody := picture.oom_kills_of_somebody:
         last = somebody[-1]
-        log = Text(
+        log = msg(
             "shows an OOM kill of {name} ({pid}), and whether that is this rank cannot be told: it counts pids as the host does, "
             "and this container in its own way",
-            "有 {name}（{pid}）被 OOM killer 杀死的记录，是否就是这个 rank 无法判断：内核日志用宿主机的 pid，本容器用自己的 pid",
-        ).fill(name=str(last.name), pid=str(last.pid))
+            name=str(last.name),
+            pid=str(last.pid),
+        )
         evidence: tuple[Evidence, ...] = (Evidence(source=picture.kernel_source or "", line=last.line, text=last.text),)
     else:
-        unread = Text("could not be read", "无法读取")
-        log, evidence = unread if picture.kernel is None else Text("shows no OOM kill of it", "没有它被 OOM killer 杀死的记录"), ()
-    says = Text(
-        "by whom is not in evidence (the kernel log {log}; the memory cgroup {counter})",
-        "没有证据表明是谁所为（内核日志{log}；内存 cgroup {counter}）",
-    )
+        unread = msg("could not be read")
+        log, evidence = unread if picture.kernel is None else msg("shows no OOM kill of it"), ()
+    says = msg("by whom is not in evidence (the kernel log {log}; the memory cgroup {counter})")
     return says.fill(log=log, counter=counter), False, evidence
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, Text, joined
+from unhang.knowledge.text import COMMA, joined, msg
 
 if TYPE_CHECKING:
     from unhang.facts.infiniband import Device, Gid, Infiniband, Port
@@ -101,7 +101,7 @@ def _pkeys(seen: Infiniband, up: Iterable[tuple[Device, Port]]) -> Iterable[Foun
     index = setting.value.strip() if setting is not None and setting.value.strip().isdigit() else "0"
     for device, port in up:
         if port.link_layer == "InfiniBand" and port.pkeys and index not in port.pkeys:
-            keys = joined((Text(f"{key} at {i}", f"索引 {i} 为 {key}") for i, key in port.pkeys.items()), COMMA)
+            keys = joined((msg("{key} at {i}", key=key, i=i) for i, key in port.pkeys.items()), COMMA)
             yield Found("no-partition-key", device=device, port=port, index=index, keys=keys, next=next(iter(port.pkeys)))
 
 

@@ -57,7 +57,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
         known = one.name in entries() or said.kind == "typo"
         is_open = said.severity == "note"
         by_others = one.state == "unknown" or (one.name in entries() and entries()[one.name].owner == "nobody")
-        remedy = _FOR_WHAT.get(entries()[one.name].what.en) if one.name in entries() else None
+        remedy = _FOR_WHAT.get(entries()[one.name].what) if one.name in entries() else None
         yield Found(
             "ignored",
             severity="warning" if known and not is_open else "note",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, Text, joined, same
+from unhang.knowledge.text import COMMA, joined, msg, same
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -47,7 +47,7 @@ def _in_logs(view: LogView) -> Found | Finding | None:
         evidence=(missing,),
         module=found["module"],
         script=script,
-        places=joined(map(same, prefixes), Text(" and ", " 和 ")),
+        places=joined(map(same, prefixes), msg(" and ", "launcher_wrong_env")),
         binary=next((m["binary"] for e in view.exits if (m := _BINARY.search(e.at.text))), None),
     )
 
@@ -66,7 +66,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
             places.setdefault(shadow.place, []).append(shadow)
         for place, shadows in places.items():
             first = sorted(shadows, key=lambda s: s.name != "torch")[:4]
-            told = joined((Text(f"{s.name} {s.version} before {s.hidden}", f"{s.name} {s.version} 遮住 {s.hidden}") for s in first), COMMA)
+            told = joined((msg("{name} {version} before {hidden}", name=s.name, version=s.version, hidden=s.hidden) for s in first), COMMA)
             yield Found(
                 "shadowed-by-path" if place in seen.python_path else "shadowed-by-user-site",
                 place=place,

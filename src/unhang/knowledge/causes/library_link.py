@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge.caught_exceptions import stepped_over, that_ended_something
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -58,7 +58,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
 
 
 def _some(names: tuple[str, ...]) -> Text:
-    more = Text(f" and {len(names) - 3} more", f" 等 {len(names)} 个库") if len(names) > 3 else NOTHING
+    more = msg(" and {names} more", names=len(names) - 3, names2=len(names)) if len(names) > 3 else NOTHING
     return joined(map(same, names[:3]), COMMA) + more
 
 
@@ -79,19 +79,17 @@ def _driver_library(cuda: Copy | None, driver: str | None) -> Iterable[Found]:
     if cuda is None or cuda.through not in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
         return
     if "/stubs/" in cuda.path:
-        says = Text(
-            f"{cuda.through} leads to the toolkit's stub of the driver, {cuda.path}", f"{cuda.through} 指向 CUDA 工具包里的驱动桩库 {cuda.path}"
-        )
-        leads_to = Text("CUDA does not start: the stub is for linking only (error 34)", "CUDA 无法启动：桩库只用于链接（错误 34）")
+        says = msg("{through} leads to the toolkit's stub of the driver, {path}", through=cuda.through, path=cuda.path)
+        leads_to = msg("CUDA does not start: the stub is for linking only (error 34)")
     elif "/compat" in cuda.path and cuda.version is not None and driver is not None and number(cuda.version) < number(driver):
-        says = Text(
-            f"{cuda.through} puts libcuda {cuda.version} ({cuda.path}) before the one of the driver, {driver}",
-            f"{cuda.through} 把 libcuda {cuda.version}（{cuda.path}）排在驱动 {driver} 自带的之前",
+        says = msg(
+            "{through} puts libcuda {version} ({path}) before the one of the driver, {driver}",
+            through=cuda.through,
+            version=cuda.version,
+            path=cuda.path,
+            driver=driver,
         )
-        leads_to = Text(
-            "CUDA does not start: error 803, forward compatibility works only with a driver that is older than the package",
-            "CUDA 无法启动：错误 803，forward compatibility 只适用于比 compat 包更旧的驱动",
-        )
+        leads_to = msg("CUDA does not start: error 803, forward compatibility works only with a driver that is older than the package")
     else:
         return
     yield Found("broken", says=says, leads_to=leads_to, cuda=cuda, version=cuda.version or "libcuda.so.1")

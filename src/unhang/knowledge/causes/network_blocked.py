@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import Text, msg, same
 from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
 
@@ -26,8 +26,7 @@ _TRY = "nc -vz -w 5 {host:host} {port:port}; ip route get {host:host}"
 _LOOK = "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'"
 _STEADY = Remedy(
     id="steady-the-link",
-    says="See how often the link of the interface went, and exchange its cable, transceiver or switch port.",
-    says_zh="查看该网卡链路断开的次数，并更换线缆、光模块或交换机端口。",
+    says=msg("See how often the link of the interface went, and exchange its cable, transceiver or switch port."),
 )
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
@@ -77,7 +76,7 @@ def _by_weight(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
 
 
 def _why(hits: tuple[Hit, ...]) -> Text:
-    return next((same(h.groups["error"]) for h in _by_weight(hits) if "error" in h.groups), Text("no connection", "没有连接"))
+    return next((same(h.groups["error"]) for h in _by_weight(hits) if "error" in h.groups), msg("no connection"))
 
 
 def _on_host(host: HostView) -> Iterable[Found]:

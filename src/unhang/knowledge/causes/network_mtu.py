@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Command, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -30,9 +30,12 @@ def _on_host(host: HostView) -> Iterable[Found]:
         if over is not None and over.kind == "bond" and i.mtu_bytes and over.mtu_bytes and i.mtu_bytes < over.mtu_bytes:
             yield _finding(
                 i,
-                Text(
-                    f"{over.name} sends packets of {over.mtu_bytes} bytes, its member {i.name} carries {i.mtu_bytes}",
-                    f"{over.name} 发送 {over.mtu_bytes} 字节的包，其成员 {i.name} 只能承载 {i.mtu_bytes}",
+                msg(
+                    "{name} sends packets of {mtu_bytes} bytes, its member {name2} carries {mtu_bytes2}",
+                    name=over.name,
+                    mtu_bytes=over.mtu_bytes,
+                    name2=i.name,
+                    mtu_bytes2=i.mtu_bytes,
                 ),
                 "warning",
                 over.mtu_bytes,
@@ -43,9 +46,13 @@ def _on_host(host: HostView) -> Iterable[Found]:
         if i.kind == "vxlan" and i.mtu_bytes > way.mtu_bytes - _VXLAN_BYTES:
             yield _finding(
                 i,
-                Text(
-                    f"the overlay {i.name} sends packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes} with {_VXLAN_BYTES} of header",
-                    f"overlay 网络 {i.name} 发送 {i.mtu_bytes} 字节的包，{way.name} 连同 {_VXLAN_BYTES} 字节包头只能承载 {way.mtu_bytes}",
+                msg(
+                    "the overlay {name} sends packets of {mtu_bytes} bytes, {name2} carries {mtu_bytes2} with {VXLAN_BYTES} of header",
+                    name=i.name,
+                    mtu_bytes=i.mtu_bytes,
+                    name2=way.name,
+                    mtu_bytes2=way.mtu_bytes,
+                    VXLAN_BYTES=_VXLAN_BYTES,
                 ),
                 "warning",
                 way.mtu_bytes - _VXLAN_BYTES,
@@ -55,9 +62,12 @@ def _on_host(host: HostView) -> Iterable[Found]:
         if i.kind == "bridge" and (made is not None or i.name == "docker0") and i.mtu_bytes > way.mtu_bytes:
             yield _finding(
                 i,
-                Text(
-                    f"containers on {i.name} send packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes}",
-                    f"{i.name} 上的容器发送 {i.mtu_bytes} 字节的包，{way.name} 只能承载 {way.mtu_bytes}",
+                msg(
+                    "containers on {name} send packets of {mtu_bytes} bytes, {name2} carries {mtu_bytes2}",
+                    name=i.name,
+                    mtu_bytes=i.mtu_bytes,
+                    name2=way.name,
+                    mtu_bytes2=way.mtu_bytes,
                 ),
                 "note",
                 way.mtu_bytes,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text, joined
+from unhang.knowledge.text import joined, msg
 from unhang.logs import match
 from unhang.model import Evidence
 
@@ -42,7 +42,7 @@ def _told(host: HostView) -> Iterable[Found]:
             severity="warning" if kernel_log.recent(event) else "note",
             remedies=hit.signature.remedies,
             evidence=tuple(Evidence(source="kernel log", text=e.text) for e, _ in newest[:3]),
-            says=Text(hit.signature.says, hit.signature.says_zh).fill(**hit.groups),
+            says=msg(hit.signature.says, **hit.groups),
             event=event,
         )
 
@@ -55,7 +55,7 @@ def _firmware(seen: Infiniband) -> Iterable[Found]:
             if device.board_id == board and device.firmware:
                 versions.setdefault(device.firmware, []).append(device.name)
         if len(versions) > 1:
-            firmware = Text("{version} on {names}", "{names} 为 {version}")
+            firmware = msg("{version} on {names}")
             said = joined(firmware.fill(version=version, names=", ".join(names)) for version, names in sorted(versions.items()))
             yield Found("different-firmware", board=board, said=said)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.model import Finding
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def _who(pairs: list[Pair]) -> Text:
     members = {i for p in pairs for i in (p.first, p.second)}
     if len(pairs) == len(members) * (len(members) - 1) // 2:
         return gpu.named(members) + Text("", " ")
-    shown = joined((Text(f"{p.first} and {p.second}", f"{p.first} 与 {p.second}") for p in pairs[:3]), COMMA)
-    more = Text(" and more", " 等") if len(pairs) > 3 else NOTHING
-    return Text("{n} pairs of GPUs ({shown}{more})", "{n} 对 GPU（{shown}{more}）").fill(n=len(pairs), shown=shown, more=more)
+    shown = joined((msg("{first} and {second}", first=p.first, second=p.second) for p in pairs[:3]), COMMA)
+    more = msg(" and more") if len(pairs) > 3 else NOTHING
+    return msg("{n} pairs of GPUs ({shown}{more})", n=len(pairs), shown=shown, more=more)
 
 
 def _redirected(seen: Gpus, bus: Pcie) -> Iterable[Found]:

@@ -9,7 +9,7 @@ from unhang.knowledge import text, words
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found
 from unhang.knowledge.rank_guards import Guarded, guard_of_parting, guard_of_wait
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.knowledge.watchdogs import GaveUpIn, collective, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ def _in_run(picture: IncidentView) -> Found | None:
         odd, guard, side = parted
         other = next(s for s in picture.front.parting.sides if s.says != side.says)
         others = [s.rank for s in picture.front.parting.sides if s.says == other.says]
-        at = Text(" ({at})", "（{at}）").fill(at=picture.place(other.place)) if other.place else NOTHING
-        elsewhere = Text("; {who} issued {op}{at}", "；{who} 发出了 {op}{at}").fill(who=text.ranks(others), op=other.op, at=at)
+        at = msg(" ({at})", at=picture.place(other.place)) if other.place else NOTHING
+        elsewhere = msg("; {who} issued {op}{at}", who=text.ranks(others), op=other.op, at=at)
         under = [s.rank for s in picture.front.parting.sides if s.says == side.says]
         return _finding(picture, odd, under, guard, side.op, elsewhere)
     if (guard_alone := guard_of_wait(picture)) is not None and picture.front is not None:
         waiting = list(picture.front.waiting)
-        gone = Text("; {who} left in order without it", "；{who} 没有参加就正常退出").fill(who=text.ranks(picture.front.absent))
+        gone = msg("; {who} left in order without it", who=text.ranks(picture.front.absent))
         return _finding(picture, tuple(waiting), waiting, guard_alone, picture.waits[waiting[0]].op, gone)
     return None
 

@@ -12,7 +12,7 @@ from unhang.knowledge import exceptions, missing_module, text, words
 from unhang.knowledge.caught_exceptions import closed_pipe, that_ended_something
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import msg
 from unhang.logs import Traceback, exits, tracebacks
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
@@ -47,7 +47,7 @@ _OF_CODE = frozenset(
 )
 # One sample alone may bring these about.
 _OF_SAMPLES = ("UnidentifiedImageError", "JSONDecodeError", "UnicodeDecodeError", "ArrowInvalid")
-_EVERY_RANK = Text("every rank", "每个 rank")
+_EVERY_RANK = msg("every rank")
 _STARTER = lazily(exits.STARTER)
 # A message that is cut off behind its file: that a peer did not come, or went away.
 _GLOO = lazily(r"\[/?\S{0,200}third_party/gl\S*\s*$")
@@ -88,7 +88,7 @@ def _in_run(picture: IncidentView) -> Finding | None:
     )
     found = _with_advice(found, raised.type, raised.text, raised.frames)
     python = missing_module.interpreter(raised.frames)
-    return _with_the_module(found, raised.type, raised.text, who.en, python)
+    return _with_the_module(found, raised.type, raised.text, who, python)
 
 
 def _with_advice(found: Finding, type: str, text: str, frames: Sequence[Frame]) -> Finding:
@@ -226,7 +226,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     numbers = sorted({t.rank for t in chosen if t.rank is not None})
     everyone = world_size is not None and len(numbers) == world_size > 1
     processes = len(chosen) if not numbers else 0
-    some = Text("{n} processes", "{n} 个进程").fill(n=processes) if processes > 1 else Text("a process", "某个进程")
+    some = msg("{n} processes", n=processes) if processes > 1 else msg("a process")
     who = _EVERY_RANK if everyone else text.ranks(numbers) if numbers else some
     alike = everyone or len(numbers) > 1 or processes > 1
     others = [t for k, members in groups.items() if k != key for t in members]
@@ -255,7 +255,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
         )
     )
     found = _with_advice(found, first.type, first.text, first.frames)
-    return _with_the_module(found, first.type, first.text, who.en, missing_module.interpreter(first.frames, exits))
+    return _with_the_module(found, first.type, first.text, who, missing_module.interpreter(first.frames, exits))
 
 
 def _short(kind: str, text: str) -> str:

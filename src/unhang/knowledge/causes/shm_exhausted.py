@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from unhang.knowledge.cause import STANDINGS, LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.model import Finding
+from unhang.text import pattern
 
 _MIB = 1024 * 1024
 _DOCKERS = 64 * _MIB
@@ -19,6 +20,7 @@ _FOR = {
     "container": ("docker-shm-size", "ipc-host"),
     "kubernetes": ("kubernetes-memory-volume",),
 }
+_BYTES = pattern(r"(?<=\d) (?:bytes|字节)")
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -30,11 +32,11 @@ def _in_logs(view: LogView) -> Finding | None:
         return CAUSE.of_hits(hits, view)
     size = int(best.groups["size_bytes"])
     segments = {h.groups["path"] for h in hits if "path" in h.groups}
-    many = Text("; {n} segments failed so", "；共有 {n} 个段这样失败").fill(n=len(segments)) if len(segments) > 1 else NOTHING
+    many = msg("; {n} segments failed so", n=len(segments)) if len(segments) > 1 else NOTHING
     mib = f"{size / _MIB:.1f} MiB"
-    values: dict[str, Text | str] = {**best.groups, "size_bytes": Text(f"{mib} ({size}", f"{mib}（{size}")}
-    says = Text(best.signature.says, best.signature.says_zh).fill(**values)
-    says = Text(says.en.replace(" bytes", " bytes)", 1), says.zh.replace(" 字节", " 字节）", 1))
+    values: dict[str, Text | str] = {**best.groups, "size_bytes": msg("{mib} ({size}", mib=mib, size=size)}
+    says = msg(best.signature.says, **values)
+    says = says.edited(_BYTES, msg(" bytes)"))
     return CAUSE.of_hits(hits, view, says=says + many)
 
 

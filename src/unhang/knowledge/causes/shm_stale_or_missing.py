@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.model import Evidence
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ _YOUNG_S = 60.0
 _MUCH_BYTES = 1 << 30
 
 
-_BY_NOBODY = Text("that no live process has mapped", "没有任何存活的进程映射它们")
-_BY_NOBODY_SEEN = Text("that no process seen here has mapped", "这里看得到的进程都没有映射它们")
+_BY_NOBODY = msg("that no live process has mapped")
+_BY_NOBODY_SEEN = msg("that no process seen here has mapped")
 
 
 def _on_host(host: HostView) -> Iterable[Found]:
@@ -51,10 +51,15 @@ def _says(segments: list[Segment], ours: list[Segment], held: int, which: Text) 
 
     count = "1 segment" if len(segments) == 1 else f"{len(segments)} segments"
     others = len(segments) - len(ours)
-    of_others = Text(f"; {others} of them of other users", f"；其中 {others} 个属于其他用户") if others else NOTHING
-    return Text(
-        "{count} of trainings in /dev/shm, {size} in all, {which}{others}", "/dev/shm 中有训练的 {n} 个共享内存段，共 {size}，{which}{others}"
-    ).fill(count=count, n=len(segments), size=size(held), which=which, others=of_others)
+    of_others = msg("; {others} of them of other users", others=others) if others else NOTHING
+    return msg(
+        "{count} of trainings in /dev/shm, {size} in all, {which}{others}",
+        count=count,
+        n=len(segments),
+        size=size(held),
+        which=which,
+        others=of_others,
+    )
 
 
 def _evidence(segment: Segment) -> Evidence:

@@ -14,7 +14,7 @@ from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.other_libraries import library
-from unhang.knowledge.text import NOTHING, Text, joined
+from unhang.knowledge.text import NOTHING, Text, joined, msg
 from unhang.knowledge.watchdogs import ranks_of
 from unhang.model import Evidence, Finding, Standing
 from unhang.patterns import lazily
@@ -68,23 +68,34 @@ def _in_run(picture: IncidentView) -> Finding | None:
     at = picture.place(workers[0].place) if workers and workers[0].place else picture.where(first)
     # It may be any long call or loop, also one that does not end.
     loops = first.activity is not None and first.activity.repeats
-    what = Text("executing", "正在执行")
+    what = msg("executing")
     if workers and workers[0].place:
-        what = Text(
+        what = msg(
             "executing {name}() ({at}) in worker {n} (pid {pid}) of its data loader",
-            "正在 DataLoader 的 worker {n}（pid {pid}）里执行 {name}()（{at}）",
-        ).fill(name=workers[0].place.name, at=str(at), n=str(workers[0].record.worker), pid=workers[0].record.pid)
+            name=workers[0].place.name,
+            at=str(at),
+            n=str(workers[0].record.worker),
+            pid=workers[0].record.pid,
+        )
     elif first.place is not None:
-        seen = Text("last seen at ", "最后见于 ") if first.only_last_seen else NOTHING
-        what = Text("executing {lines}{name}() ({seen}{at})", "正在执行 {name}() {lines}（{seen}{at}）").fill(
-            name=first.place.name, seen=seen, at=str(at), lines=Text("the same few lines of ", "中同样的几行") if loops else NOTHING
+        seen = msg("last seen at ") if first.only_last_seen else NOTHING
+        what = msg(
+            "executing {lines}{name}() ({seen}{at})",
+            name=first.place.name,
+            seen=seen,
+            at=str(at),
+            lines=msg("the same few lines of ") if loops else NOTHING,
         )
     meant, commands = waits.longer(picture) if loops else ("raise-the-timeout", None)
     certain = first.busy and not loops and bool(first.frames) and picture.front is not None
     return CAUSE.finding(
         standing="established" if certain else "likely",
-        says=Text("{who} {are} alive and {what}{since}", "{who} 还活着，{what}{since}").fill(
-            who=text.ranks(numbers), are=words.verb(numbers, "is", "are"), what=what, since=text.stall(picture) + text.while_waiting(picture)
+        says=msg(
+            "{who} {are} alive and {what}{since}",
+            who=text.ranks(numbers),
+            are=words.verb(numbers, "is", "are"),
+            what=what,
+            since=text.stall(picture) + text.while_waiting(picture),
         ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
@@ -102,27 +113,28 @@ def _in_run(picture: IncidentView) -> Finding | None:
 
 
 def _of_hosts(slow: Slow) -> Finding:
-    pace = Text("the training takes {now} steps a second, before it took {before}", "训练现在每秒 {now} 步，此前每秒 {before} 步").fill(
-        now=f"{slow.steps_per_s:.3g}", before=f"{slow.before_per_s:.3g}"
-    )
-    says = Text("all others wait for {host}", "其他主机都在等待 {host}").fill(host=slow.hosts[0])
+    pace = msg("the training takes {now} steps a second, before it took {before}", now=f"{slow.steps_per_s:.3g}", before=f"{slow.before_per_s:.3g}")
+    says = msg("all others wait for {host}", host=slow.hosts[0])
     why = NOTHING
     if slow.waiting is not None:
-        why = Text(
+        why = msg(
             "its ranks were in a collective in {own} % of all looks, those of the other hosts in {others} % and more",
-            "它的 rank 只在 {own} % 的观察中处于集合通信，其他主机的 rank 则不少于 {others} %",
-        ).fill(own=round(100 * slow.waiting[0]), others=round(100 * slow.waiting[1]))
+            own=round(100 * slow.waiting[0]),
+            others=round(100 * slow.waiting[1]),
+        )
     elif slow.bytes_per_s is not None and slow.before_bytes_per_s is not None:
-        says = Text("the link from {a} to {b} has become slow", "{a} 到 {b} 的链路变慢了").fill(a=slow.hosts[0], b=slow.hosts[1])
-        why = Text(
+        says = msg("the link from {a} to {b} has become slow", a=slow.hosts[0], b=slow.hosts[1])
+        why = msg(
             "it carries {now} MB/s while bytes are on their way, before it carried {before}; {again} % were sent again; no other link has changed so",
-            "有数据在途时它每秒传 {now} MB，此前为 {before} MB；重传了 {again} %；其他链路没有这样的变化",
-        ).fill(now=f"{slow.bytes_per_s / 1e6:.3g}", before=f"{slow.before_bytes_per_s / 1e6:.3g}", again=f"{100 * (slow.again or 0.0):.2g}")
+            now=f"{slow.bytes_per_s / 1e6:.3g}",
+            before=f"{slow.before_bytes_per_s / 1e6:.3g}",
+            again=f"{100 * (slow.again or 0.0):.2g}",
+        )
     return CAUSE.finding(
         standing="likely",
         says=joined((says, pace)),
         hosts=slow.hosts,
-        evidence=(Evidence(source="now.json" if slow.waiting else "ss", text=why.en, text_zh=why.zh),),
+        evidence=(Evidence(source="now.json" if slow.waiting else "ss", text=why),),
         remedies=("look-at-the-hosts",),
     )
 
@@ -216,22 +228,26 @@ def _seconds(found: re.Match[str] | None) -> int | None:
 
 
 def _of_work(hit: Hit, wait: _Wait, *, standing: Standing) -> Finding:
-    who = text.ranks((hit.rank,)) if hit.rank is not None else Text("another rank", "另一个 rank")
+    who = text.ranks((hit.rank,)) if hit.rank is not None else msg("another rank")
     what = hit.groups.get("what", "").strip() or hit.text.strip()[:60]
     elapsed = _elapsed_s(hit)
-    since = Text(", {s} so far", "，已用 {s}").fill(s=words.seconds(elapsed)) if elapsed is not None else NOTHING
+    since = msg(", {s} so far", s=words.seconds(elapsed)) if elapsed is not None else NOTHING
     left, commands = _seconds(_LEFT.search(hit.text)), None
     if elapsed is not None and left is not None:
-        since += Text(", {s} left", "，还需 {s}").fill(s=words.seconds(left))
+        since += msg(", {s} left", s=words.seconds(left))
         timeout_s = -(-(elapsed + left) * 5 // (4 * _STEP_S)) * _STEP_S
         commands = {"raise-the-timeout": command(_LONGER, s=timeout_s)}
-    waiting = text.ranks(wait.ranks) if wait.ranks else Text("the others", "其他 rank")
+    waiting = text.ranks(wait.ranks) if wait.ranks else msg("the others")
     return CAUSE.finding(
         standing=standing,
-        says=Text(
+        says=msg(
             "{who} was still at work ({what}{since}) when {waiting} gave up waiting{after}",
-            "{waiting} {after}放弃等待时，{who} 还在工作（{what}{since}）",
-        ).fill(who=who, what=what, since=since, waiting=waiting, after=_after(wait)),
+            who=who,
+            what=what,
+            since=since,
+            waiting=waiting,
+            after=_after(wait),
+        ),
         ranks=(hit.rank,) if hit.rank is not None else (),
         hosts=(hit.host,) if hit.host is not None else (),
         evidence=(
@@ -256,13 +272,15 @@ def _gave_up(view: LogView, back: Traceback) -> bool:
 def _of_room(back: Traceback, room: str, wait: _Wait) -> Finding:
     frame = user_frame(back.frames)
     at = place(frame, "") if frame is not None else None
-    waiting = text.ranks(wait.ranks) if wait.ranks else Text("ranks", "一些 rank")
+    waiting = text.ranks(wait.ranks) if wait.ranks else msg("ranks", "straggler_timeout")
     return CAUSE.finding(
         standing="likely",
-        says=Text(
+        says=msg(
             "{waiting} gave up in {room}(){after}: the one rank that goes first had not finished its work",
-            "{waiting} 在 {room}() 中{after}放弃等待：先行的那个 rank 还没有完成工作",
-        ).fill(waiting=waiting, room=room, after=_after(wait)),
+            waiting=waiting,
+            room=room,
+            after=_after(wait),
+        ),
         where=at,
         evidence=(
             back.evidence(),
@@ -273,7 +291,7 @@ def _of_room(back: Traceback, room: str, wait: _Wait) -> Finding:
 
 
 def _after(wait: _Wait) -> Text:
-    return Text(" after {s}", "等了 {s} 后").fill(s=words.seconds(wait.waited_s)) if wait.waited_s is not None else NOTHING
+    return msg(" after {s}", s=words.seconds(wait.waited_s)) if wait.waited_s is not None else NOTHING
 
 
 def _of_comers(view: LogView) -> Finding | None:
@@ -283,10 +301,7 @@ def _of_comers(view: LogView) -> Finding | None:
         if joined is not None and expected is not None and 1 < int(joined) < int(expected):
             return CAUSE.finding(
                 standing="possible",
-                says=Text(
-                    "{n} of {all} ranks came to the first meeting in time; the others were late, or never started",
-                    "{all} 个 rank 中有 {n} 个按时到了第一次会合；其余的迟到了，或者从未启动",
-                ).fill(n=joined, all=expected),
+                says=msg("{n} of {all} ranks came to the first meeting in time; the others were late, or never started", n=joined, all=expected),
                 evidence=words.hit_evidence((h,)),
                 remedies=("start-together", "raise-the-timeout"),
             )

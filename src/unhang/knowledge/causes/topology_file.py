@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found
-from unhang.knowledge.text import Text, joined, same
+from unhang.knowledge.text import Text, joined, msg, same
 from unhang.model import Finding
+from unhang.text import pattern
 
 _FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
+_WHO = pattern("^.*?(?:: |：)")
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -17,13 +19,12 @@ def _in_logs(view: LogView) -> Finding | None:
     if found is None or not given or any(s.partition("=")[2] in found.says for s in given):
         return found
     # What NCCL read from /etc/nccl.conf or from a container image is not in anybody's command line: name it.
-    return CAUSE.of_hits(hits, view, Found("file", what=_bare(found), files=joined(map(same, sorted(given)), Text(" and ", " 和 "))))
+    return CAUSE.of_hits(hits, view, Found("file", what=_bare(found), files=joined(map(same, sorted(given)), msg(" and ", "topology_file"))))
 
 
 def _bare(found: Finding) -> Text:
     """The sentence without the ranks that `of_hits` puts in front of it."""
-    said = Text(found.says, found.says_zh)
-    return Text(said.en.partition(": ")[2], said.zh.partition("：")[2]) if found.ranks else said
+    return same(found.says).edited(_WHO, "") if found.ranks else same(found.says)
 
 
 CAUSE = cause("topology-file", in_logs=_in_logs)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, msg
 from unhang.logs.log_facts import At
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
@@ -30,11 +30,11 @@ def words(view: LogView) -> tuple[str, At] | None:
     return max(before, key=lambda w: w[1].line or 0, default=None)
 
 
-_NONE = Text("NCCL failed and names no cause", "NCCL 出错，但没有给出原因")
+_NONE = msg("NCCL failed and names no cause")
 
 
 def _quoted(said: str | None) -> Text:
-    return _NONE if said is None else Text("NCCL: {said}", "NCCL：{said}").fill(said=said)
+    return _NONE if said is None else msg("NCCL: {said}", said=said)
 
 
 def _in_run(picture: IncidentView) -> Finding | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
@@ -35,7 +35,7 @@ def _in_logs(view: LogView) -> Found | Finding | None:
     if apart is None or not _failed(view):
         # An address that cannot be read is interface-selection's, unless releases differ.
         return CAUSE.of_hits([h for h in own if "family" not in h.groups], view)
-    told = joined((Text("{release} on {places}", "{release}（{places}）").fill(release=v, places=_places(p)) for v, p in printed.items()), COMMA)
+    told = joined((msg("{release} on {places}", release=v, places=_places(p)) for v, p in printed.items()), COMMA)
     garbled = any(h.groups.keys() & {"family", "received_bytes"} for h in own)
     lines = [a for places in printed.values() for a in places]
     return Found(
@@ -69,7 +69,7 @@ def _failed(view: LogView) -> bool:
 
 def _places(places: Iterable[At]) -> Text:
     names = list(dict.fromkeys(a.host or (f"rank {a.rank}" if a.rank is not None else a.source) for a in places))
-    more = Text(" and {n} more", "，另有 {n} 个").fill(n=len(names) - 3) if len(names) > 3 else NOTHING
+    more = msg(" and {n} more", "version_mismatch", n=len(names) - 3) if len(names) > 3 else NOTHING
     return joined(map(same, names[:3]), COMMA) + more
 
 
@@ -90,7 +90,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
     for env in envs.environments if envs is not None else ():
         doubled = {n: v for n, v in env.duplicates.items() if n in python_env.TRAINING or n.startswith("nvidia-")}
         if doubled:
-            told = joined(same(f"{n} ") + joined(map(same, v), Text(" and ", " 和 ")) for n, v in list(doubled.items())[:4])
+            told = joined(same(f"{n} ") + joined(map(same, v), msg(" and ", "version_mismatch")) for n, v in list(doubled.items())[:4])
             yield Found(
                 "two-releases",
                 evidence=tuple(Evidence(source=env.prefix, text=f"{n}-{one}.dist-info") for n, v in list(doubled.items())[:2] for one in v),
@@ -113,8 +113,8 @@ def _pins(seen: Libraries) -> Iterable[Found]:
             package=package,
             version=seen.packages.get(package, seen.torch.version),
             others=joined(
-                (Text(f"{p.name} {p.wanted}, not {p.installed}", f"{p.name} 应为 {p.wanted}，而不是 {p.installed}") for p in own[:4]),
-                Text(", ", "；"),
+                (msg("{name} {wanted}, not {installed}", name=p.name, wanted=p.wanted, installed=p.installed) for p in own[:4]),
+                msg(", ", "version_mismatch"),
             ),
             leads="undefined-symbols" if about_torch else "untested",
             each=own[:4],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import msg
 from unhang.model import Finding
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # A machine that runs under WSL2 fails for every other reason too: the platform alone says nothing. These do not work there, or only in part.
 _AFFECTED = ("shm-register-failed", "p2p-broken", "unhandled-generic", "shm-exhausted")
-_PLATFORM = Text("this runs under WSL2", "这是在 WSL2 下运行的")
-_PINNED = Text("host memory could not be pinned: WSL2 allows a part of it only", "主机内存未能锁页：WSL2 只允许锁住其中一部分")
+_PLATFORM = msg("this runs under WSL2")
+_PINNED = msg("host memory could not be pinned: WSL2 allows a part of it only")
 
 
 def _in_run(picture: IncidentView) -> Finding | None:
@@ -29,10 +29,10 @@ def _in_logs(view: LogView) -> Finding | None:
 
 
 def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = None) -> Finding | None:
-    own = [h for h in hits if h.signature.says not in (_PLATFORM.en, _PINNED.en)]
+    own = [h for h in hits if h.signature.says not in (_PLATFORM, _PINNED)]
     if own:
         return CAUSE.of_hits(own, view)
-    pinned = [h for h in hits if h.signature.says == _PINNED.en]
+    pinned = [h for h in hits if h.signature.says == _PINNED]
     if len(pinned) == len(hits):
         return None
     if pinned:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from unhang.errors import UnhangError
+from unhang.i18n import msg
 from unhang.settings.catalogue import SETTINGS
 from unhang.settings.presets import OF_THE_SCRIPT
 from unhang.settings.setting import Applied, Choice, Installed, Refused, Value, applied, typed, worded
@@ -161,14 +162,13 @@ def title(key: str) -> str:
 
 
 def _only_by_hook(key: str, value: Value, runs_unhang: bool) -> Refused:
-    but, but_zh = ("--without-unhang leaves that out", " --without-unhang 不使用钩子")
+    but = msg("--without-unhang leaves that out")
     if not runs_unhang:
-        but, but_zh = ("this form does not start through unhang run", "这种文件不通过 unhang run 启动")
+        but = msg("this form does not start through unhang run")
     return Refused(
         key=key,
         value=value,
-        why=f"nothing but unhang's hook applies it from outside a script, and {but}",
-        why_zh=f"除 unhang 的钩子外，没有别的程序能在脚本之外设置它，而{but_zh}",
+        why=msg("nothing but unhang's hook applies it from outside a script, and {but}", but=but),
     )
 
 
@@ -176,8 +176,9 @@ def _of_the_script(key: str, value: Value) -> Refused:
     return Refused(
         key=key,
         value=value,
-        why=f"what fits is a matter of the model; the preset's is a starting point, which --set {key}={worded(value)} writes",
-        why_zh=f"合适的值取决于模型；预设值只是起点，用 --set {key}={worded(value)} 才会写入",
+        why=msg(
+            "what fits is a matter of the model; the preset's is a starting point, which --set {key}={value} writes", key=key, value=worded(value)
+        ),
     )
 
 
@@ -185,6 +186,5 @@ def _without_workers(key: str, value: Value) -> Refused:
     return Refused(
         key=key,
         value=value,
-        why=f"{key} needs workers, and loader-workers is 0 or not chosen",
-        why_zh=f"{key} 需要工作进程，而 loader-workers 为 0 或未指定",
+        why=msg("{key} needs workers, and loader-workers is 0 or not chosen", key=key),
     )

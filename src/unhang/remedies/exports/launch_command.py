@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unhang.errors import UnhangError
+from unhang.i18n import msg
 from unhang.remedies.exports.form_settings import TODAY, Layout, carried
 from unhang.remedies.exports.forms import Form, form
 from unhang.remedies.lint import accelerate, documents
@@ -149,9 +150,8 @@ def export(
         wrong = next(accelerate.check_llamafactory(documents.keys(found.file, text)), None)
         if wrong is not None:
             raise UnhangError(
-                wrong.says.en,
-                says_zh=wrong.says.zh,
-                hint=wrong.instead.en
+                wrong.says,
+                hint=wrong.instead
                 or f"leave it out; a field of another release of LLaMA-Factory than {TODAY.packages['llamafactory']} is added to the file by hand",
             )
     return Exported(text=text, refused=one.refused, companions=companions)
@@ -162,8 +162,7 @@ def _homeless(found: Form, layout: Layout) -> Iterator[Refused]:
     given = {"address": layout.address or None, "port": layout.given_port}
     for what, value in given.items():
         if value is not None and not found.has_place_for(what, layout):
-            why = f"{found.name} names the master's {what} by itself"
-            why_zh = f"{found.name} 自行确定主节点的{'地址' if what == 'address' else '端口'}"
+            why = msg("{form} names the master's {what} by itself", form=found.name, what=msg("address") if what == "address" else msg("port"))
             if layout.nodes == 1:
-                why, why_zh = "one host needs none", "单台主机不需要"
-            yield Refused(key=f"master {what}", value=value, why=why, why_zh=why_zh)
+                why = msg("one host needs none")
+            yield Refused(key=f"master {what}", value=value, why=why)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import NOTHING, Text, msg, same
+from unhang.knowledge.text import NOTHING, msg, same
 from unhang.remedies.exports.forms import NAMES, form
 from unhang.remedies.lint import accelerate, deepspeed, documents, kubernetes, script, starts
 from unhang.remedies.lint.documents import Layout, Problem, known
@@ -51,10 +51,8 @@ def _characters(found: str, text: str, marked: bool) -> Iterator[Problem]:
     """What editors of Windows write, and shells and JSON do not take; YAML and Docker do."""
     is_shell = found in _SHELL or text.startswith("#!")
     if marked and (is_shell or found == "deepspeed"):
-        says = Text(
-            "the file begins with a byte order mark, which " + ("hides its first line from the system" if is_shell else "is no JSON"),
-            "文件以字节顺序标记（BOM）开头，" + ("系统会认不出第一行" if is_shell else "不是合法的 JSON"),
-        )
+        does = msg("hides its first line from the system") if is_shell else msg("is no JSON")
+        says = msg("the file begins with a byte order mark, which {does}", does=does)
         yield Problem(
             line=1,
             says=says,
@@ -74,8 +72,7 @@ def _form(name: str, given: str) -> str:
 
 def _of_python(name: str) -> UnhangError:
     return UnhangError(
-        f"{name} is a Python program, and no file of a launcher",
-        says_zh=f"{name} 是 Python 程序，不是启动器的文件",
+        msg("{name} is a Python program, and no file of a launcher", name=name),
         cause="it is the training itself: what starts it can be checked",
         hint="unhang export --check train.sh",
     )

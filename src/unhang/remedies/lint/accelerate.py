@@ -130,8 +130,8 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
             yield _holds_more(key, name)
         elif key is not None and type(key.value) is int and (name, key.value) != ("num_processes", -1):
             if key.value < least or (most is not None and key.value > most):
-                span, span_zh = (f"{least} or more", f"不小于 {least}") if most is None else (f"from {least} to {most}", f"在 {least} 到 {most} 之间")
-                yield Problem(line=key.line, says=msg("{name} is {value}: it is {span}", name=name, value=key.value, span=span, span_zh=span_zh))
+                span = msg("{least} or more", least=least) if most is None else msg("from {least} to {most}", least=least, most=most)
+                yield Problem(line=key.line, says=msg("{name} is {value}: it is {span}", name=name, value=key.value, span=span))
         elif key is not None and key.value is not None and type(key.value) is not int:
             says = msg("{name} is a whole number, not {value!r}", name=name, value=key.value)
             yield Problem(line=key.line, says=says)
@@ -142,8 +142,8 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
 
 
 def _holds_more(key: Key, name: str) -> Problem:
-    kind, kind_zh = ("a list", "列表") if key.is_list else ("a mapping", "映射")
-    return Problem(line=key.line, says=msg("{name} is {kind}, where one value belongs", name=name, kind=kind, kind_zh=kind_zh))
+    kind = msg("a list") if key.is_list else msg("a mapping")
+    return Problem(line=key.line, says=msg("{name} is {kind}, where one value belongs", name=name, kind=kind))
 
 
 def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) -> Iterator[Problem]:

@@ -64,12 +64,11 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
             yield Problem(line=key.line, says=says, instead=msg("a number or true/false"))
     if filled:
         first, more = dotted(filled[0].path), len(filled) - 1
-        also, also_zh = (f" and {more} more are", f" 等 {more + 1} 个键为") if more else (" is", " 为")
+        also = msg(" and {more} more are", more=more, all=more + 1) if more else msg(" is")
         says = msg(
             "{first}{also} auto: the Hugging Face Trainer and accelerate fill that in, deepspeed.initialize alone does not",
             first=first,
             also=also,
-            also_zh=also_zh,
         )
         yield Problem(line=filled[0].line, says=says, note=True)
     yield from _names(keys)
@@ -102,9 +101,12 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
             says = msg("DeepSpeed's JSON has no key for the backend")
             yield Problem(line=key.line, says=says, instead=same('deepspeed.init_distributed(dist_backend="gloo")'))
         elif (section or "top") in names and name not in names[section or "top"]:
-            where, where_zh = (f" in {section}", f" {section} 中") if section else ("", " ")
-            does, does_zh = ("refuses the file", "会拒绝该文件") if section in names["strict"] else ("ignores it", "会忽略它")
-            says = msg("DeepSpeed has no key `{name}`{where}, and {does}", name=name, where=where, does=does, where_zh=where_zh, does_zh=does_zh)
+            does = msg("refuses the file") if section in names["strict"] else msg("ignores it")
+            says = (
+                msg("DeepSpeed has no key `{name}` in {section}, and {does}", name=name, section=section, does=does)
+                if section
+                else msg("DeepSpeed has no key `{name}`, and {does}", name=name, does=does)
+            )
             yield Problem(line=key.line, says=says, instead=_elsewhere(name, section) or nearest(name, names[section or "top"]))
 
 

@@ -91,9 +91,8 @@ def _job(keys: Mapping[_Path, Key], services: Sequence[Mapping[_Path, Key]]) -> 
     if completions != parallel:
         says = msg(
             "completions is {completions}, and {parallel} pods have to run at once",
-            completions=completions if completions is not None else "not given",
+            completions=same(str(completions)) if completions is not None else msg("not given"),
             parallel=parallel,
-            completions2=f"为 {completions}" if completions is not None else "未写",
         )
         yield Problem(line=line, says=says, instead=same(f"completions: {parallel}"))
     words = [str(k.value) for p, k in keys.items() if {"command", "args"} & set(p) and isinstance(k.value, str)]

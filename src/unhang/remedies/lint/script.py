@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
-from unhang.knowledge.text import NOTHING, Text, joined, msg, same
+from unhang.knowledge.text import NOTHING, joined, msg, same
 from unhang.remedies.lint.documents import Problem
 from unhang.remedies.lint.starts import Script, Start, Value, host_and_port, read
 
@@ -321,17 +321,14 @@ def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool
     if one.option(*_NODE_RANK) is None and not {"PET_NODE_RANK", "PET_RDZV_BACKEND"} & known:
         name, option = one.names[0], _rank_option(one)
         # int(None) in accelerate 1.15, unless a file of its defaults holds a number: the same one for all.
-        fails, fails_zh = ("fails, or ", "会出错，或") if by_accelerate else ("", "")
-        says = msg("several hosts, and no {option}: {name} {fails}takes each for number 0", option=option, name=name, fails=fails, fails_zh=fails_zh)
+        fails = msg("fails, or ") if by_accelerate else NOTHING
+        says = msg("several hosts, and no {option}: {name} {fails}takes each for number 0", option=option, name=name, fails=fails)
         instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else f"{option}=$NODE_RANK"
         yield Problem(line=at(several.offset), says=says, instead=same(instead))
     if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
         option = "--main_process_ip" if by_accelerate else "--master-addr"
-        unread = f"{one.names[0]} does not read MASTER_ADDR", f"{one.names[0]} 不读取 MASTER_ADDR"
-        says = Text(
-            f"several hosts, and no {option}: each takes itself for the first" + f" ({unread[0]})" * ("MASTER_ADDR" in known),
-            f"多台主机却没有 {option}：各自把自己当作第一台" + f"（{unread[1]}）" * ("MASTER_ADDR" in known),
-        )
+        unread = msg(" ({name} does not read MASTER_ADDR)", name=one.names[0]) if "MASTER_ADDR" in known else NOTHING
+        says = msg("several hosts, and no {option}: each takes itself for the first{unread}", option=option, unread=unread)
         yield Problem(line=at(several.offset), says=says, instead=same(f"{option}=$MASTER_ADDR"))
 
 
@@ -383,8 +380,8 @@ def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: 
         yield Problem(line=at(tasks.offset), says=says, instead=same("#SBATCH --ntasks-per-node=1"))
     if hosts is not None and int(hosts.text) > 1:
         if any(map(_is_torchrun, started)) and all(_nodes(one) is None for one in started if _is_torchrun(one)):
-            alone = ("each trains by itself", "各自单独训练") if by_tasks else ("it trains on one of them", "只在其中一台上训练")
-            says = msg("{text} hosts, and torchrun without --nnodes: {alone}", text=hosts.text, alone=alone[0], alone2=alone[1])
+            alone = msg("each trains by itself") if by_tasks else msg("it trains on one of them")
+            says = msg("{text} hosts, and torchrun without --nnodes: {alone}", text=hosts.text, alone=alone)
             yield Problem(line=at(hosts.offset), says=says, instead=same("--nnodes=$SLURM_NNODES"))
             if not any(map(_is_on_hosts, started)):
                 yield _without_srun(next(filter(_is_torchrun, started)), hosts.text, at)

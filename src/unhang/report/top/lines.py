@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang import fsio
-from unhang.i18n import msg
+from unhang.i18n import in_language, msg
 from unhang.printable import escape
 from unhang.records.run_snapshot import Job, Rank, RunSnapshot, State
 from unhang.report import screen
@@ -324,7 +324,7 @@ def _of_trouble(picture: RunSnapshot, width: int, lang: Language, *, whole: bool
         lines.append(_cut(f"{MARKS['failed']} {said}, {labels['judged' if trouble.judged else 'evidence']}", width, style="bold red"))
     if job.verdict is not None:
         told = job.verdict
-        says = told.says_zh if lang == "zh" and told.says_zh else told.says
+        says = in_language(told.says, lang)
         standing = f" ({STANDINGS[lang][told.standing]})" if told.standing else ""
         of_attempt = f" ({labels['attempt'].format(n=told.attempt + 1)})" if told.attempt != job.attempt and told.attempt is not None else ""
         of_verdict = fold(clean(f"{labels['verdict']}{of_attempt}  {told.cause}{standing}: {says}"), width, deeper="  ")

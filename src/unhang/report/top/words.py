@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from unhang.i18n import Labels, chinese, msg
+from unhang.i18n import Labels, chinese, in_language, msg
 from unhang.knowledge import seen
 from unhang.records.run_snapshot import Phase, State
 from unhang.records.run_so_far import Happened
@@ -230,7 +230,7 @@ def happened(event: Happened, lang: Language) -> str:
         fields |= _in_chinese(event, fields)
     verdict = event.fields.get("verdict")
     if event.event == "Drawn":
-        says = (lang == "zh" and verdict.get("says_zh")) or verdict.get("says") if isinstance(verdict, dict) else ""
+        says = in_language(verdict.get("says", ""), lang) if isinstance(verdict, dict) else ""
         fields["told"] = f"{verdict.get('cause')}: {says}" if isinstance(verdict, dict) else LABELS[lang]["none"]
     if event.event == "Started":
         fields["n"] = str(n + 1) if isinstance(n := event.fields.get("attempt"), int) else UNKNOWN
@@ -266,9 +266,9 @@ def _forced(fields: Mapping[str, Any], lang: Language) -> str:
 
 def _in_chinese(event: Happened, fields: Mapping[str, str]) -> dict[str, str]:
     """What an event brings in Chinese, and what the table of sentences has of what it brings in English."""
-    told = {name: value for name in ("title", "says", "text") if (value := str(event.fields.get(f"{name}_zh") or ""))}
+    told = {name: in_language(value, "zh") for name in ("title", "says", "text") if isinstance(value := event.fields.get(name), str)}
     if event.event in ("GaveUp", "Note"):
-        told = {name: refusal(value) for name, value in fields.items() if name in ("why", "text")} | told
+        told |= {name: refusal(value) for name, value in event.fields.items() if name in ("why", "text") and isinstance(value, str)}
     if event.event == "RungTried":
         outcome = fields.get("outcome", UNKNOWN)
         told["outcome"] = chinese(outcome) or outcome

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.chinese import zh
 
 from unhang.runtime.monitoring.counters import OfFailures, Silent, Straggler
 from unhang.runtime.monitoring.sinks.alert_events import Watch
@@ -24,7 +25,7 @@ def failed(count, cause="timeout", collective="all_reduce"):
 def test_a_failure_is_told_once_and_again_when_there_are_more(watch, snapshot):
     assert watch.since(snapshot()) == []
     (first,) = watch.since(snapshot(10, failures=failed(1)))
-    assert first.says == "all_reduce of world has failed (timeout): rank 3 did not come" and "rank 3 did not come" in first.says_zh
+    assert first.says == "all_reduce of world has failed (timeout): rank 3 did not come" and "rank 3 did not come" in zh(first.says)
     assert watch.since(snapshot(20, failures=failed(1))) == []
     (second,) = watch.since(snapshot(30, failures=failed(4)))
     assert second.subject == first.subject and "4 times by now" in second.says and second.fields["count"] == 4
@@ -60,7 +61,7 @@ def test_a_late_rank_of_which_nobody_else_tells_is_told_at_once(watch, snapshot)
 
 def test_chinese_says_what_is_an_error_s_own_text(watch, snapshot):
     (found,) = watch.since(snapshot(failures=failed(2, "mismatch")))
-    assert found.says_zh == "全体 rank 的 all_reduce 失败（调用不匹配，至今 2 次）；错误原文：rank 3 did not come"
+    assert zh(found.says) == "全体 rank 的 all_reduce 失败（调用不匹配，至今 2 次）；错误原文：rank 3 did not come"
 
 
 def test_what_the_first_snapshot_holds_has_happened_since_the_start(watch, busy):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unhang.i18n import NOTHING, Text, msg
 from unhang.runtime.monitoring.counters import Snapshot
 
 KINDS = ("failure", "evaluation_failure", "restart", "straggler", "silent", "heard_again", "store_lost")
@@ -13,16 +14,6 @@ KINDS = ("failure", "evaluation_failure", "restart", "straggler", "silent", "hea
 _COSTS_AT_LEAST = 0.05
 _NAMED = 8
 _LATE = "late"
-_CAUSES_ZH = {
-    "late": "迟到",
-    "timeout": "超时",
-    "broken connection": "连接中断",
-    "mismatch": "调用不匹配",
-    "out of sync": "模型不一致",
-    "store lost": "store 丢失",
-    "failed elsewhere": "其他 rank 出错",
-    "error": "错误",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +25,7 @@ class AlertEvent:
 
     kind: str
     subject: str
-    says: str
-    says_zh: str
+    says: Text
     fields: Mapping[str, Any] = field(default_factory=dict)
     time_s: float | None = None
     step: int | None = None
@@ -66,8 +56,7 @@ class Watch:
             yield AlertEvent(
                 kind="restart",
                 subject="",
-                says=f"the training has been started again (restart {now.restarts})",
-                says_zh=f"训练已重新启动（第 {now.restarts} 次重启）",
+                says=msg("the training has been started again (restart {restarts})", restarts=now.restarts),
                 fields={"restarts": now.restarts},
             )
 
@@ -79,13 +68,14 @@ class Watch:
             self._failed[subject] = one.count
             # Of a late rank the others tell, who gave the call up and name it.
             if one.count > before and not (one.cause == _LATE and (one.group, one.collective) in given_up):
-                again = f", {one.count} times by now" if one.count > 1 else ""
-                again_zh = f"，至今 {one.count} 次" if one.count > 1 else ""
+                again = msg(", {n} times by now", n=one.count) if one.count > 1 else NOTHING
+                says = msg(
+                    "{call} of {group} has failed ({cause}{again})", call=one.collective, group=_group(one.group), cause=msg(one.cause), again=again
+                )
                 yield AlertEvent(
                     kind="failure",
                     subject=subject,
-                    says=f"{one.collective} of {one.group} has failed ({one.cause}{again})" + (f": {one.says}" if one.says else ""),
-                    says_zh=f"{_group_zh(one.group)}的 {one.collective} 失败（{_CAUSES_ZH.get(one.cause, one.cause)}{again_zh}）{_said_zh(one.says)}",
+                    says=says + _error(one.says),
                     fields={"group": one.group, "collective": one.collective, "cause": one.cause, "count": one.count, "error": one.says},
                     time_s=one.time_s,
                     step=one.step,
@@ -98,8 +88,8 @@ class Watch:
             yield AlertEvent(
                 kind="evaluation_failure",
                 subject="",
-                says=f"an evaluation has failed, the training goes on ({now.evaluation_failures} of {now.evaluations})" + (f": {why}" if why else ""),
-                says_zh=f"一次评估失败，训练继续（{now.evaluations} 次中的 {now.evaluation_failures} 次）{_said_zh(why)}",
+                says=msg("an evaluation has failed, the training goes on ({failed} of {all})", failed=now.evaluation_failures, all=now.evaluations)
+                + _error(why),
                 fields={"evaluations": now.evaluations, "evaluation_failures": now.evaluation_failures, "error": why},
                 time_s=now.evaluation_time_s,
                 step=now.evaluation_step,
@@ -119,8 +109,8 @@ class Watch:
             yield AlertEvent(
                 kind="store_lost",
                 subject="",
-                says=f"the monitor has lost the store, and hears nothing of the other {now.world_size - 1} ranks any more: {now.store_lost}",
-                says_zh=f"监控与 store 的连接已丢失，再也收不到其他 {now.world_size - 1} 个 rank 的消息{_said_zh(now.store_lost)}",
+                says=msg("the monitor has lost the store, and hears nothing of the other {n} ranks any more", n=now.world_size - 1)
+                + _error(now.store_lost),
                 fields={"error": now.store_lost},
             )
 
@@ -145,8 +135,13 @@ class Watch:
             yield AlertEvent(
                 kind="straggler",
                 subject=f"{group}|{rank}",
-                says=f"rank {rank} holds up {group}: in the last {for_s:.0f} s others have waited {cost_s:.1f} s for it",
-                says_zh=f"rank {rank} 拖慢了{_group_zh(group)}：最近 {for_s:.0f} 秒内，其他 rank 为它等待了 {cost_s:.1f} 秒",
+                says=msg(
+                    "rank {rank} holds up {group}: in the last {for_s:.0f} s others have waited {cost_s:.1f} s for it",
+                    rank=rank,
+                    group=_group(group),
+                    for_s=for_s,
+                    cost_s=cost_s,
+                ),
                 fields={"group": group, "rank": rank, "waited_s": round(cost_s, 3), "for_s": round(for_s, 3)},
             )
 
@@ -156,8 +151,13 @@ def _silent(ranks: list[int], now: Snapshot) -> AlertEvent:
     return AlertEvent(
         kind="silent",
         subject=_ranks(ranks),
-        says=f"{_ranks(ranks)} of {now.world_size} {_have(ranks)} not been heard from for {for_s:.0f} s: ended, stopped or cut off",
-        says_zh=f"{now.world_size} 个 rank 中的 {_ranks(ranks)} 已有 {for_s:.0f} 秒没有消息：已结束、被暂停或断开连接",
+        says=msg(
+            "{ranks} of {world_size} {ranks2} not been heard from for {for_s:.0f} s: ended, stopped or cut off",
+            ranks=_ranks(ranks),
+            world_size=now.world_size,
+            ranks2=_have(ranks),
+            for_s=for_s,
+        ),
         fields={"ranks": ranks, "for_s": for_s},
     )
 
@@ -166,19 +166,18 @@ def _heard_again(ranks: list[int]) -> AlertEvent:
     return AlertEvent(
         kind="heard_again",
         subject=_ranks(ranks),
-        says=f"{_ranks(ranks)} {_have(ranks)} been heard from again, or {_have(ranks)} come to an orderly end",
-        says_zh=f"{_ranks(ranks)} 又有消息了，或已正常结束",
+        says=msg("{ranks} {ranks2} been heard from again, or {ranks2} come to an orderly end", ranks=_ranks(ranks), ranks2=_have(ranks)),
         fields={"ranks": ranks},
     )
 
 
-def _group_zh(group: str) -> str:
-    return "全体 rank " if group == "world" else f" {group} "
+def _group(group: str) -> Text:
+    return msg("world", "group") if group == "world" else msg("{group}", "group", group=group)
 
 
-def _said_zh(says: str | None) -> str:
+def _error(says: str | None) -> Text:
     """An error has its words from where it was raised, as they stand in the log."""
-    return f"；错误原文：{says}" if says else ""
+    return msg(": {says}", "error", says=says) if says else NOTHING
 
 
 def _ranks(ranks: list[int]) -> str:

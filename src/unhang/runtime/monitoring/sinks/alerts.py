@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.diagnosis.redact import redact_data
+from unhang.i18n import NOTHING, msg
 from unhang.runtime.monitoring.counters import Snapshot
 from unhang.runtime.monitoring.job_environment import run_dir
 from unhang.runtime.monitoring.sinks.alert_events import KINDS, AlertEvent, Watch
@@ -95,18 +96,17 @@ def message_of(happening: AlertEvent, snapshot: Snapshot, *, left_out: int, name
     host = socket.gethostname()
     time_s = snapshot.time_s if happening.time_s is None else happening.time_s
     step = snapshot.step if happening.step is None else happening.step
-    at = f" at step {step}" if step is not None else ""
-    at_zh = f"（第 {step} 步）" if step is not None else ""
-    more = f" (and {left_out} more since the last message)" if left_out else ""
-    more_zh = f"（自上一条消息以来另有 {left_out} 次）" if left_out else ""
+    at = msg(" at step {step}", step=step) if step is not None else NOTHING
+    more = msg(" (and {n} more since the last message)", n=left_out) if left_out else NOTHING
+    text = msg("{name} on {host}{at}: {says}{more}", name=name, host=host, at=at, says=happening.says, more=more)
     clean: dict[str, Any] = redact_data(
         {
-            "text": f"{name} on {host}{at}: {happening.says}{more}",
-            "text_zh": f"{host} 上的 {name}{at_zh}：{happening.says_zh}{more_zh}",
+            "text": str(text),
+            "text_zh": text.of("zh"),
             "kind": happening.kind,
             "subject": happening.subject,
-            "says": happening.says,
-            "says_zh": happening.says_zh,
+            "says": str(happening.says),
+            "says_zh": happening.says.of("zh"),
             "left_out": left_out,
             "fields": dict(happening.fields),
             "name": name,
