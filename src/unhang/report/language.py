@@ -82,22 +82,18 @@ def _chinese(said: str, *, also: str = "", piecewise: bool = True) -> str:
 
 def _in_chinese(said: str, depth: int = 0, *, also: str = "", piecewise: bool = True) -> str:
     """`also` is a context beside "refusal"; with `piecewise` what is put together of several sentences, each with where it comes from."""
-    from unhang.settings.catalogue import SETTINGS
-
-    if (whole := sentences("reason").get(said)) is not None:
+    # A setting is named by its title.
+    if (whole := sentences("reason").get(said) or sentences("setting").get(said)) is not None:
         return whole
-    title = next((setting.title.of("zh") for setting in SETTINGS.values() if setting.title == said), None)
-    if title is not None:
-        return title
     # What says more by itself fits better.
     known = [pair for name in ("refusal", also) if name for pair in sentences(name).items()]
-    for english, chinese in sorted(known, key=lambda sentence: -len(sentence[0].replace("{}", ""))):
+    for english, translated in sorted(known, key=lambda sentence: -len(sentence[0].replace("{}", ""))):
         # Hundreds of patterns would take longer to compile than all else.
         if not all(part in said for part in english.split("{}")):
             continue
         pattern = "(.*?)".join(re.escape(part) for part in english.split("{}"))
         if (found := re.fullmatch(pattern, said, re.DOTALL)) is not None:
-            return chinese.format(
+            return translated.format(
                 *(_in_chinese(value, depth + 1, also=also, piecewise=piecewise) if depth < _DEEPEST else value for value in found.groups())
             )
     if also and piecewise:
