@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 # What the decoder raises for bytes that are not the JSON that is expected.
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-# A message that others wrote may double with each template in it, or be as wide as it likes.
+# A foreign message may grow at each level of nesting, or ask for a huge field width.
 _MOST_CHARS = 8000
 _WIDE = re.compile(r"\{[^}]*\d{3}")
 
@@ -23,7 +23,7 @@ _WIDE = re.compile(r"\{[^}]*\d{3}")
 def encode(value: object) -> bytes:
     """As JSON, whatever texts stand in it; on a terminal none of them acts.
 
-    `Text` is told in English; "messages" of the document has, by it, its template and values, so that it can be told in any language later.
+    `Text` is written in English; "messages" of the document has, by it, its template and values, so that it can be told in any language later.
     """
     messages: dict[str, Any] = {}
 
@@ -36,10 +36,10 @@ def encode(value: object) -> bytes:
 
     try:
         encoded = msgspec.json.encode(value, enc_hook=hook)
-        if messages and encoded.endswith(b"}"):
-            encoded = encoded[:-1] + b',"messages":' + msgspec.json.encode(messages) + b"}"
     except UnicodeEncodeError:
-        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value, enc_hook=str)))
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value, enc_hook=hook)))
+    if messages and encoded.endswith(b"}"):
+        encoded = encoded[:-1] + b',"messages":' + msgspec.json.encode(_encodable(messages)) + b"}"
     return encoded if encoded.isascii() and b"\x7f" not in encoded else escape_json(encoded.decode()).encode()
 
 
@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
 
 def _message(said: object) -> object:
     if not isinstance(said, Text):
-        return said if isinstance(said, (int, float, bool)) or said is None else str(said)
+        return said if type(said) in (int, float, bool) or said is None else str(said)
     if said.template == "{text}" and not said.edits:
         return str(said)
     made: dict[str, Any] = {"template": said.template}
@@ -85,9 +85,11 @@ def with_messages(document: Any) -> Any:
     if not isinstance(messages, dict):
         return document
 
+    known = {said: _text(said, message) for said, message in messages.items()}
+
     def texts(value: Any) -> Any:
         if isinstance(value, str):
-            return _text(value, messages[value]) if value in messages else value
+            return known.get(value, value)
         if isinstance(value, list):
             return [texts(one) for one in value]
         return {key: texts(one) for key, one in value.items()} if isinstance(value, dict) else value
@@ -99,7 +101,7 @@ def _text(said: str, message: Any) -> str:
     """Only what comes to the same in English: others may have written the document."""
     try:
         made = _made(message)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
         return said
     return made if made == said else said
 
@@ -107,16 +109,19 @@ def _text(said: str, message: Any) -> str:
 def _made(message: Any) -> Text:
     if not isinstance(message, dict):
         return same(str(message))
-    values = {name: _made(one) if isinstance(one, dict) else one for name, one in message.get("values", {}).items()}
     template = message["template"]
-    made = filled(template, values) if values and not _WIDE.search(template) else template
-    if len(made) > _MOST_CHARS or _WIDE.search(template):
+    if len(template) > _MOST_CHARS or _WIDE.search(template):
         raise ValueError(template[:80])
-    text = Text(made, template, message.get("context", ""), values)
+    values = {name: _made(one) if isinstance(one, dict) else one for name, one in message.get("values", {}).items()}
+    if sum(len(str(value)) for value in values.values()) * (template.count("{") or 1) > _MOST_CHARS**2 // 8:
+        raise ValueError(template[:80])
+    text = Text(filled(template, values) if values else template, template, message.get("context", ""), values)
     for pattern, by in message.get("edits", ()):
-        if pattern not in PATTERNS and pattern != re.escape(re.sub(r"\\(.)", r"\1", pattern)):
+        if len(text) > _MOST_CHARS or (pattern not in PATTERNS and pattern != re.escape(re.sub(r"\\(.)", r"\1", pattern))):
             raise ValueError(pattern)
         text = text.edited(pattern, _made(by))
+    if len(text) > _MOST_CHARS:
+        raise ValueError(template[:80])
     return text
 
 

@@ -147,8 +147,7 @@ AreaState = Literal["ok", "noted", "found", "absent", "unknown"]
 class HostFinding:
     """Something that is so on a machine: it stops a training ("error"), may stop or slow one ("warning"), or is worth knowing ("note").
 
-    `area` is the subject where it was seen. `says` is one sentence with the numbers in it, `leads_to` what it will cause; `says_zh` and
-    `leads_to_zh` are these in Chinese, "" where they are told in English only.
+    `area` is the subject where it was seen. `says` is one sentence with the numbers in it, `leads_to` what it will cause.
     """
 
     cause: str
@@ -166,8 +165,7 @@ class Area:
 
     "unknown": it, or a part of it, could not be looked at.
 
-    `summary` is one line with what was seen, `details` more of it, `unread` what could not be. `summary_zh` is `summary` in Chinese, "" where that is
-    why nothing was seen.
+    `summary` is one line with what was seen, `details` more of it, `unread` what could not be.
     """
 
     id: str

@@ -40,11 +40,14 @@ class Text(str):
         return made
 
     def of(self, language: str) -> str:
-        """Raises KeyError where the translation names a value that is not there."""
         if language == "en":
             return str(self)
         said = translate(self.template, self.context) or self.template
-        said = filled(said, self.values, language) if self.values else said
+        try:
+            said = filled(said, self.values, language) if self.values else said
+        except (KeyError, ValueError):
+            # A document of another release may have other values than today's translation names.
+            return str(self)
         for pattern, by in self.edits:
             said = re.sub(pattern, (by.of(language) if isinstance(by, Text) else by).replace("\\", r"\\"), said)
         return said
@@ -52,7 +55,10 @@ class Text(str):
     def fill(self, **values: object) -> Text:
         """The template with these values in it, and in the templates that are values of it."""
         every = values | {name: value.fill(**values) if isinstance(value, Text) else value for name, value in self.values.items()}
-        return Text(self.template.format_map(every), self.template, self.context, every)
+        text = Text(filled(self.template, every), self.template, self.context, every)
+        for pattern, by in self.edits:
+            text = text.edited(pattern, by)
+        return text
 
     def each(self, change: Callable[[str], str]) -> Text:
         """With a change made to each value; in English alone where a change of the whole text does more than those of the values."""
@@ -76,12 +82,12 @@ class Text(str):
 
 
 # Patterns of `edited` that are no mere literals: those in a document that others wrote might take for ever.
-PATTERNS: set[str] = set()
-
-
-def pattern(of_ours: str) -> str:
-    PATTERNS.add(of_ours)
-    return of_ours
+OF_BYTES = r"(?<=\d) (?:bytes|字节)"
+OF_DUMPS = "^(?:only flight-recorder dumps|只给了 flight recorder 转储)"
+OF_RANK_0 = r"(?<!from )(?<!to )(?<!来自 )(?<!发往 )\brank 0\b"
+OF_WHY = r"(?s)(?:; why is not in evidence|；从现有证据看不出原因).*"
+WHOSE = "^.*?(?:: |：)"
+PATTERNS = frozenset({OF_BYTES, OF_DUMPS, OF_RANK_0, OF_WHY, WHOSE})
 
 
 def _translated(template: str, context: str) -> str:

@@ -22,7 +22,7 @@ def test_pieces_are_filled_each_in_its_language():
     assert whole == whole.of("en") == "no rank of tp{0} at a.py #3"
     assert whole.of("zh") == "tp{0} 中没有 rank 在 a.py #3"
     assert joined((whole, whole), AND) == f"{whole} and {whole}" and joined(()) == NOTHING and not NOTHING
-    assert (msg("of {n}") + msg(" in {what}")).fill(what="b", n=3) == "of 3 in b"
+    assert (msg("of {n}").edited("of", "with") + msg(" in {what}")).fill(what="b{", n=3) == "with 3 in b{"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,17 @@ def test_a_document_tells_in_any_language_what_it_was_made_of():
     assert again == said and other == "from elsewhere" and not isinstance(other, Text)
     for one in (again, pickle.loads(pickle.dumps(said)), copy.deepcopy(said)):
         assert zh(one) == zh(said) != said
+    # A translation of another release may name other values.
+    other = encoding.decode(
+        json.dumps(
+            {
+                "says": "ranks 1 and 2 more",
+                "messages": {"ranks 1 and 2 more": {"template": "ranks {some} and {more} more", "values": {"some": "1", "more": 2}}},
+            }
+        ).encode(),
+        dict,
+    )["says"]
+    assert zh(other) == "ranks 1 and 2 more"
     # Whoever has edited it may have made anything of it.
     bomb = {"template": "b"}
     for _ in range(60):

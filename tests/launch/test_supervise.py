@@ -61,6 +61,7 @@ def fell(ended: int, *, where: str | None = "train.py:9 in step", steps: int = 1
         # Of two ranks that raise at one line the launcher may have ended either before it could.
         ([failed(12, where="train.py:9 in step"), failed(12, ranks=(0,), where="train.py:9 in step")], True),
         ([failed(12, where="train.py:9 in step"), failed(12, ranks=(0,), where="train.py:8 in step")], False),
+        ([failed(12, cause="straggler-timeout", where="a.py:9 in f", ranks=(n,)) for n in range(3)], False),
         ([failed(12), failed(12, exitcode=3)], False),
         # Ten steps a second: a heartbeat every quarter of a second may miss a few.
         ([failed(100, pace=10.0), failed(105, pace=10.0)], True),

@@ -219,12 +219,14 @@ def _exit_now(number: int) -> None:
     if os.isatty(2):
         # rich hides the cursor.
         os.write(2, b"\x1b[?25h")
-    import psutil
+    try:
+        import psutil
 
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            child.kill()
-    os._exit(interrupted_by(number))
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+    finally:
+        os._exit(interrupted_by(number))
 
 
 def _complain(error: UnhangError) -> None:

@@ -161,12 +161,12 @@ def _apply(command: Command, name: str, texts: Sequence[str], others: Sequence[A
         try:
             arm = _of_settings(command, name, text, reports=False)
         except UnhangError as e:
-            why = same(e.message).edited(f"^--{name} ", "")
+            why = same(e.message).edited(re.escape(f"--{name} "), "")
             raise UnhangError(msg("{name}: {why}", name=name, why=why), cause=e.cause, hint=e.hint) from e
         if all((arm.settings, arm.command.argv) != (other.settings, other.command.argv) for other in (*others, *found)):
             found.append(arm)
     if len(found) < (1 if others else 2):
-        raise UnhangError(f"{name}: the command is started with these settings already")
+        raise UnhangError(msg("{name}: the command is started with these settings already", name=name))
     return found
 
 

@@ -79,7 +79,7 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
         if one.refused is not None:
             if len(found) == 1:
                 raise one.refused
-            said = f"unhang: {one_line(language.refusal(str(one.refused)))}"
+            said = f"unhang: {one_line(language.refusal(one.refused.message))}"
             hint = f"\n{language.LABELS[lang]['try']}: {language.refusal(one.refused.hint)}" if one.refused.hint else ""
             screen.echo(said + hint, stderr=True)
             continue
@@ -96,7 +96,7 @@ def show(found: Sequence[Checked], lang: language.Language) -> None:
 def as_json(one: Checked) -> dict[str, object]:
     listed = [{"line": p.line, "says": p.says, "instead": p.instead, "note": p.note} for p in one.problems]
     more = {"starts_nothing": True} if one.starts_nothing else {}
-    refused = {} if one.refused is None else {"error": str(one.refused), "try": one.refused.hint}
+    refused = {} if one.refused is None else {"error": one.refused.message, "try": one.refused.hint}
     return {"file": one.name, "form": one.form, "problems": listed, **more, **refused}
 
 

@@ -9,6 +9,7 @@ import typer
 
 from unhang.cli import json_errors
 from unhang.cli.options import Causes, Lang, NoColor
+from unhang.i18n import msg
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause
@@ -38,7 +39,7 @@ def explain(
     ] = None,
     causes: Causes = None,
     show_list: Annotated[bool, typer.Option("--list", help="List all causes.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, in both languages.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     lang: Lang = None,
     no_color: NoColor = False,
 ) -> None:
@@ -112,5 +113,5 @@ def _draft(lines: list[str]) -> int:
 
 
 def _described(cause: Cause) -> dict[str, Any]:
-    signatures = [{"needle": s.needle, "says": s.says or None} for s in cause.signatures]
+    signatures = [{"needle": s.needle, "says": msg(s.says) if s.says else None} for s in cause.signatures]
     return {**{field: getattr(cause, field) for field in _TOLD}, "signatures": signatures}

@@ -22,8 +22,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
-
 from unhang import __version__, encoding
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.errors import RecordError
@@ -138,7 +136,7 @@ def _writing(target: Path, verdict: Verdict, made_of: Sequence[str]) -> Iterator
             yield bundle
             if "verdict.json" not in bundle.names:
                 bundle.add("verdict.json", lambda _: encoding.encode(verdict))
-            about = {"schema": SCHEMA, "unhang": __version__, "made_of": list(made_of), "left_out": msgspec.to_builtins(bundle.left_out)}
+            about = {"schema": SCHEMA, "unhang": __version__, "made_of": list(made_of), "left_out": bundle.left_out}
             bundle.add("bundle.json", lambda _: encoding.encode(redact_data(about)))
         Path(temporary).replace(target)
     except BaseException:
@@ -186,7 +184,7 @@ def _clean(data: bytes) -> bytes:
 def _json(data: bytes, *, cut: bool = False) -> bytes:
     """`cut`: it may be the last line of a run that was killed."""
     try:
-        return json.dumps(redact_data(json.loads(data)), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return encoding.encode(redact_data(encoding.with_messages(json.loads(data))))
     except (ValueError, RecursionError) as e:
         if cut:
             return _clean(data)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from unhang import encoding
 from unhang.diagnosis.redact import redact
 from unhang.facts import snapshot as snapshots
 from unhang.facts.snapshot import Snapshot
@@ -41,7 +42,7 @@ def _of_area(a: Snapshot, b: Snapshot, id: str) -> Iterator[tuple[str, str, str]
     if all(part is not None and part.state == "read" for part in parts):
         subject = snapshots.subjects()[id]
         volatile = frozenset(subject.volatile)
-        left, right = (_lasting(msgspec.to_builtins(subject.lasting(part.facts)), volatile) for part in parts if part is not None)
+        left, right = (_lasting(encoding.plain(subject.lasting(part.facts)), volatile) for part in parts if part is not None)
         yield from _different(left, right, "")
     elif (states := [_state(s, id) for s in (a, b)])[0] != states[1]:
         yield "", states[0], states[1]

@@ -15,7 +15,7 @@ from unhang.knowledge.cause import LogView
 from unhang.knowledge.collective_waits import Kind
 from unhang.knowledge.text import NOTHING, Text, msg, ranks
 from unhang.model import Evidence, Finding, NotExamined, Verdict
-from unhang.text import pattern
+from unhang.text import OF_WHY
 
 _CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
     "loader": ("dataloader-deadlock", ("loader-timeout", "start-method", "threads-in-workers")),
@@ -23,7 +23,6 @@ _CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
     "stands": ("process-stuck", ("look-inside", "bound-the-wait")),
 }
 # What the recorders alone do not tell, at the end of their sentence.
-_WHY = pattern(r"(?s)(?:; why is not in evidence|；从现有证据看不出原因).*")
 _STATES = msg("process states")
 _BESIDE = msg("whether the stacks in the logs tell why a rank is missing")
 _WHOSE = msg("which dump is of which rank is not known")
@@ -44,7 +43,7 @@ def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdi
     apart = [collective_waits.apart_of(s) for s in collective_waits.recent(view) if s.rank in primary.ranks and not collective_waits.op_of(s)]
     if not apart:
         return verdict
-    besides = msg("; {says}", says=same(primary.says).edited(_WHY, ""))
+    besides = msg("; {says}", says=same(primary.says).edited(OF_WHY, ""))
 
     def root(kind: Kind, besides: Text, others: Sequence[Evidence]) -> Finding:
         id, remedies = _CAUSES[kind]

@@ -1,4 +1,4 @@
-"""What calls, steps and counters of a comparison of flight recorders are called, in both languages."""
+"""What calls, steps and counters of a comparison of flight recorders are called."""
 
 from __future__ import annotations
 

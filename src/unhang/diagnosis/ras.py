@@ -2,7 +2,7 @@
 
 RAS counts operations that were launched, not those that ended. Counts that differ prove nothing while they move, and a hang in which every rank has
 joined shows nothing but counts that stand still: what cannot be concluded is said, and never taken for health. A communicator that only the newer of
-two answers has is judged as if it had been asked once. Long because each thing that it may show has its sentence here, in both languages.
+two answers has is judged as if it had been asked once. Long because each thing that it may show has its sentence here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What flight recorders tell, in words: one outcome of comparing them, in both languages, with the calls and lines that it rests on.
+"""What flight recorders tell, in words: one outcome of comparing them, with the calls and lines that it rests on.
 
 Every kind of outcome has words of its own, from the same few calls (`quoted`, `phrases`); what the recorders do not tell is in `untold`.
 """

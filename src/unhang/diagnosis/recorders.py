@@ -27,7 +27,7 @@ from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import NOTHING, msg, ranks
 from unhang.logs.log_facts import Status
 from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Verdict
-from unhang.text import pattern
+from unhang.text import OF_DUMPS, OF_RANK_0
 
 NO_STACKS = NotExamined(what=STACKS, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
@@ -156,7 +156,7 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
 def _beside_logs(left: NotExamined) -> NotExamined:
     if left.what != STACKS:
         return left
-    return replace(left, why=same(left.why).edited(_DUMPS, _BOTH))
+    return replace(left, why=same(left.why).edited(OF_DUMPS, _BOTH))
 
 
 def _left(recorded: JobRecordings, outcome: Outcome, *, told_nothing: bool) -> list[NotExamined]:
@@ -226,9 +226,7 @@ def _left(recorded: JobRecordings, outcome: Outcome, *, told_nothing: bool) -> l
 
 # One dump alone whose name does not tell its rank was numbered to be read, and no answer may name that number.
 # The partner of a message is one that the dump itself tells.
-_NUMBER = pattern(r"(?<!from )(?<!to )(?<!来自 )(?<!发往 )\brank 0\b")
 _THE_RANK = msg("the rank of this dump")
-_DUMPS = pattern("^(?:only flight-recorder dumps|只给了 flight recorder 转储)")
 _BOTH = msg("only logs and flight-recorder dumps")
 
 
@@ -238,7 +236,7 @@ def unnumbered(verdict: Verdict) -> Verdict:
 
 
 def _without(said: str) -> Text:
-    return same(said).edited(_NUMBER, _THE_RANK)
+    return same(said).edited(OF_RANK_0, _THE_RANK)
 
 
 def _finding_without(finding: Finding) -> Finding:

@@ -37,7 +37,7 @@ _READABLE = Remedy(
 
 
 def unexamined(what: Text, why: Text, *, unread: bool = False) -> NotExamined:
-    """What was not examined, in both languages."""
+    """What was not examined, and why."""
     return NotExamined(what=what, why=why, unread=unread)
 
 

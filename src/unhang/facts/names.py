@@ -105,7 +105,7 @@ class _Asking(threading.Thread):
 
     def answer(self) -> Answer:
         self.join(max(0.0, self._until - time.monotonic()))
-        late = Answer(name=self._asked, addresses=None, error=_late(_PATIENCE_S), took_s=_PATIENCE_S)
+        late = Answer(name=self._asked, addresses=None, error=str(_late(_PATIENCE_S)), took_s=_PATIENCE_S)
         return self._answer or late
 
 
@@ -150,7 +150,7 @@ def _summary(names: Names) -> Text:
 
 
 def error(answer: Answer) -> Text:
-    """Why a name has no addresses; what the resolver said is the same in both languages."""
+    """Why a name has no addresses; what the resolver said is the same in all languages."""
     late = _late(answer.took_s or 0.0)
     return late if answer.error == late else same(answer.error)
 

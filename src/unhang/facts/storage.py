@@ -18,7 +18,7 @@ from stat import S_ISDIR
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.i18n import COMMA, Text, joined, msg
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
 _ANSWERS_S = 1.5
 # As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.
@@ -216,7 +216,7 @@ def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
 
 
 def purpose(said: str) -> Text:
-    """What a place is for, in both languages."""
+    """What a place is for."""
     return joined((msg(one) for one in said.split(", ")), COMMA)
 
 
@@ -280,7 +280,7 @@ def _summary(storage: Storage) -> Text:
     seen: dict[str | None, Text] = {}
     for place in storage.places:
         if place.space is not None and place.mount not in seen:
-            kind = msg(" ({kind})", kind=place.kind) if place.kind else Text("", " ")
+            kind = msg(" ({kind})", kind=place.kind) if place.kind else NOTHING
             seen[place.mount] = msg("{free} free on {at}{kind}", free=size(place.space.free_bytes), at=place.mount or place.path, kind=kind)
     timed = [
         msg("{path} takes {speed}/s", path=p.path, speed=size(p.written_bytes_per_s)) for p in storage.places if p.written_bytes_per_s is not None

@@ -22,7 +22,7 @@ class Subject(Generic[T]):
 
     `collect` returns frozen data (`facts` is its type), raises NotHere, or OSError and ValueError where it cannot look; nothing else. What it could
     not see of its subject stands in the data as None, and is named in a field `unread: tuple[str, ...]` where it has one.
-    `summary` is one line in both languages with the numbers that a reader would ask for, `details` more lines for who asked for this subject alone.
+    `summary` is one line with the numbers that a reader would ask for, `details` more lines for who asked for this subject alone.
     `volatile` are names of fields, at any depth, that change by themselves from minute to minute (what is free, ages, counters): two snapshots are
     not said to differ for them. `lasting` leaves out what else is there by chance, for the same purpose.
     """

@@ -121,7 +121,7 @@ def check(path: Path) -> Iterator[str]:
                 return
     groups = {group for s in signatures for group in re.compile(s.pattern).groupindex}
     for id, remedy in made["remedy"].items():
-        for name in sorted(groups.intersection(re.findall(r"\{(\w+)\}", remedy.get("command", "")))):
+        for name in sorted(groups.intersection(re.findall(r"(?<!\$)\{(\w+)\}", remedy.get("command", "")))):
             yield f"{path}: the command of remedy {id!r} is printed as it stands, and {{{name}}} in it is no value"
     for lines, wanted in ((made["tests"].get("hits", ()), True), (made["tests"].get("near-misses", ()), False)):
         for text in lines:

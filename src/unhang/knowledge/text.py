@@ -1,7 +1,7 @@
-"""Sentences in both languages, put together from pieces that have both: what a run or an answer told, said in numbers of that run.
+"""Sentences put together from pieces: what a run or an answer told, said in numbers of that run.
 
 A piece is a template with {names}; what is filled in is of the run, and is never read as a template. Names of ranks, calls, groups, files and
-variables are the same in both languages.
+variables are the same in all languages.
 """
 
 from __future__ import annotations

@@ -487,7 +487,7 @@ def _alike(before: Result, now: Result) -> bool:
     if (a is None) != (b is None) or before.exitcode != now.exitcode:
         return False
     # Which of the ranks raises before the launcher ends the others is chance.
-    if a and b and (a.cause != b.cause or (a.ranks != b.ranks and (a.where is None or a.where != b.where))):
+    if a and b and (a.cause != b.cause or (a.ranks != b.ranks and (a.cause not in DETERMINISTIC or a.where is None or a.where != b.where))):
         return False
     # What may pass between two heartbeats.
     slack = 1 + 0.5 * max(before.pace or 0.0, now.pace or 0.0)

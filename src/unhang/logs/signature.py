@@ -30,9 +30,8 @@ class Signature(NamedTuple):
     looks for needles alone, in files of any size; choose the rarest literal that every wording has. `near` has to be found within `lines` lines
     around the hit (its own line counts), `unless` must not be, and `over` must not be in so many lines behind it, where `then` has to match at the
     beginning. `standing` is what a hit is worth: "established" only where the line itself names the cause. `says` is a sentence with {groups} of
-    the pattern, without one the title of the cause speaks. `remedies` chooses
-    among the remedies of the cause, by id, None all of them. `keep` bounds the hits that are kept of one file: the first ones and the last ones, or
-    with `newest` the last ones only.
+    the pattern; without one the title of the cause speaks. `remedies` chooses among the remedies of the cause, by id, None all of them. `keep`
+    bounds the hits that are kept of one file: the first ones and the last ones, or with `newest` the last ones only.
     The groups rank, local_rank, host, pid and time, where a pattern has them, tell whom the line is about; `ranks` are those that it
     blames, by their numbers in the job.
     """

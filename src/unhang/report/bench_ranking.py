@@ -11,7 +11,6 @@ from unhang.bench.comparison import CONFIDENCE, Comparison
 from unhang.bench.explain import explain
 from unhang.facts.units import counted
 from unhang.i18n import NOTHING, Text, msg, same
-from unhang.report import language
 from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, SAID, Report, margin_of, percent
 
 _BEATEN = {
@@ -22,7 +21,7 @@ _BEATEN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking(Report):
-    """`left_out` says of each ready-made comparison that was not made why, in English and Chinese."""
+    """`left_out` says of each ready-made comparison that was not made why."""
 
     left_out: Mapping[str, str] = field(default_factory=dict)
 
@@ -47,7 +46,7 @@ class Ranking(Report):
         failure = next((failure for failure in self.result.failures if failure.arm == name), None)
         if failure is not None:
             return (
-                same(language.refusal(failure.why))
+                same(failure.why)
                 if failure.why
                 else msg(
                     "its training fails{said}: unhang why {path}",
@@ -90,7 +89,7 @@ class Ranking(Report):
         if len(self.state.comparisons) > 1:
             yield msg("note: each setting was compared by itself; what several gain together is not measured")
         for why in self.left_out.values():
-            yield msg("not compared: {why}", why=language.refusal(why))
+            yield msg("not compared: {why}", why=why)
         yield from super().notes()
 
     def json(self) -> dict[str, Any]:

@@ -107,9 +107,7 @@ Spell = Callable[[Value, Installed, str], Spelled | Text]
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words, `example` is one of them.
-
-
-    `cost` is what a value other than the default costs. `spelling` answers with the reason, in both languages, where nothing would read it.
+    `cost` is what a value other than the default costs. `spelling` answers with the reason where nothing would read it.
     """
 
     key: str

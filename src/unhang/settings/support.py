@@ -47,7 +47,7 @@ def said(installed: Installed, name: str) -> str:
 
 
 def reader(read_by: str) -> Text:
-    """Who reads a setting (`Spelled.read_by`), in both languages: "unhang's hook, torchrun"."""
+    """Who reads a setting (`Spelled.read_by`): "unhang's hook, torchrun"."""
     return joined(map(_reader, read_by.split(", ")), COMMA)
 
 

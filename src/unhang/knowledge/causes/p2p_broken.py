@@ -91,7 +91,7 @@ def _who(pairs: list[Pair]) -> Text:
 
     members = {i for p in pairs for i in (p.first, p.second)}
     if len(pairs) == len(members) * (len(members) - 1) // 2:
-        return gpu.named(members) + Text("", " ")
+        return gpu.named(members)
     shown = joined((msg("{first} and {second}", first=p.first, second=p.second) for p in pairs[:3]), COMMA)
     more = msg(" and more") if len(pairs) > 3 else NOTHING
     return msg("{n} pairs of GPUs ({shown}{more})", n=len(pairs), shown=shown, more=more)

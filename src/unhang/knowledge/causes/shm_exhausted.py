@@ -8,7 +8,7 @@ from unhang.knowledge.cause import STANDINGS, LogView, cause
 from unhang.knowledge.judge import Found, HostView
 from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.model import Finding
-from unhang.text import pattern
+from unhang.text import OF_BYTES
 
 _MIB = 1024 * 1024
 _DOCKERS = 64 * _MIB
@@ -20,7 +20,6 @@ _FOR = {
     "container": ("docker-shm-size", "ipc-host"),
     "kubernetes": ("kubernetes-memory-volume",),
 }
-_BYTES = pattern(r"(?<=\d) (?:bytes|字节)")
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -36,7 +35,7 @@ def _in_logs(view: LogView) -> Finding | None:
     mib = f"{size / _MIB:.1f} MiB"
     values: dict[str, Text | str] = {**best.groups, "size_bytes": msg("{mib} ({size}", mib=mib, size=size)}
     says = msg(best.signature.says, **values)
-    says = says.edited(_BYTES, msg(" bytes)"))
+    says = says.edited(OF_BYTES, msg(" bytes)"))
     return CAUSE.of_hits(hits, view, says=says + many)
 
 

@@ -6,10 +6,9 @@ from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found
 from unhang.knowledge.text import Text, joined, msg, same
 from unhang.model import Finding
-from unhang.text import pattern
+from unhang.text import WHOSE
 
 _FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
-_WHO = pattern("^.*?(?:: |：)")
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -24,7 +23,7 @@ def _in_logs(view: LogView) -> Finding | None:
 
 def _bare(found: Finding) -> Text:
     """The sentence without the ranks that `of_hits` puts in front of it."""
-    return same(found.says).edited(_WHO, "") if found.ranks else same(found.says)
+    return same(found.says).edited(WHOSE, "") if found.ranks else same(found.says)
 
 
 CAUSE = cause("topology-file", in_logs=_in_logs)
