@@ -14,7 +14,7 @@ from unhang.cli.stderr import say_once
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.settings import catalogue, choosing, configuration, support
@@ -123,7 +123,7 @@ def _taken(applied: Applied) -> Text:
     others = [key for key, one in applied.spelled.items() if key not in hooked and one.env]
     return joined(
         (
-            said.fill(keys=joined(map(same, keys), COMMA))
+            said.fill(keys=joined(keys, COMMA))
             for said, keys in ((_BY_HOOK, hooked), (msg(", whether ranks read the variables of {keys} is not known"), others))
             if keys
         ),

@@ -329,7 +329,7 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
         # The cause itself may have set the line aside.
         if not beside or found.says == own.says:
             return own
-        more = msg("; a kernel log beside it: {told} ({why})", told=same(found.says), why=why)
+        more = msg("; a kernel log beside it: {told} ({why})", told=found.says, why=why)
         return continued(replace(own, evidence=(*own.evidence, *beside)), more)
     if standing == found.standing and standing != "possible":
         return found

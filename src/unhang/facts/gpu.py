@@ -18,7 +18,7 @@ from unhang.facts.host import Host
 from unhang.facts.nvml import Gpu, Seen
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
-from unhang.i18n import COMMA, NOTHING, Text, joined, listed, msg, same
+from unhang.i18n import COMMA, NOTHING, Text, joined, listed, msg
 from unhang.kernel_lines import normal
 
 # A driver without persistence wakes every GPU first, a second or two each.
@@ -281,7 +281,7 @@ def _summary(gpus: Gpus) -> Text:
     cards = joined((msg("{n} x {name}", n=n, name=name or unnamed) for name, n in models.items()), COMMA)
     totals = {g.memory_total_bytes for g in gpus.gpus if g.memory_total_bytes}
     if totals:
-        cards += msg(" ({sizes})", sizes=joined((same(size(t)) for t in sorted(totals)), msg(" and ")))
+        cards += msg(" ({sizes})", sizes=joined((size(t) for t in sorted(totals)), msg(" and ")))
     driver = msg("driver {driver}", driver=gpus.driver or gpus.nvml_driver or unloaded)
     said = [cards, driver + (msg(", CUDA {cuda}", cuda=gpus.cuda) if gpus.cuda else NOTHING)]
     links = {p.link for p in gpus.pairs}

@@ -13,7 +13,7 @@ from unhang.facts.host import Host
 from unhang.facts.job import Setting
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import counted
-from unhang.i18n import NOTHING, Text, joined, msg, same
+from unhang.i18n import NOTHING, Text, joined, msg
 
 _BASE = "/sys/class/infiniband"
 _MAX_GIDS = 256
@@ -271,7 +271,7 @@ def _summary(seen: Infiniband) -> Text:
     layers = sorted({p.link_layer for p in up if p.link_layer is not None})
     at = NOTHING
     if rates:
-        speeds = joined((same(f"{r:g}") for r in rates), msg(" and "))
+        speeds = joined((f"{r:g}" for r in rates), msg(" and "))
         at = msg(" at {speeds} Gb/s ({layers})", speeds=speeds, layers=", ".join(layers))
     return msg(
         "{adapters}, {up} of {all} ports active{at}",

@@ -619,7 +619,7 @@ class _Preflight:
             said = msg("{n} hosts over {backend}: {said}")
             return said.fill(n=len(self.reduced.hosts), backend=self.reduced.backend, said=self.reduced.said or msg("failed"))
         if id == "places":
-            return joined(same(path) for path in self.asked.places) if len(names) > 1 else None
+            return joined(self.asked.places) if len(names) > 1 else None
         looked_at = len(self.seen if id in ("host", "differences") else names)
         if looked_at < (1 if id == "host" else 2):
             return None

@@ -102,10 +102,10 @@ class _Climb:
             if result.wrong_command:
                 return self._end(
                     None,
-                    msg("no setting mends your command (--trial-command), so nothing more was tried: {why}", why=same(result.says)),
+                    msg("no setting mends your command (--trial-command), so nothing more was tried: {why}", why=result.says),
                 )
             if result.outcome == "inconclusive" and (rung.id == AS_IS.id or any(s.state == "failed" for s in result.stages)):
-                return self._end(None, msg("not even this can be tried here: {why}", why=same(result.says)))
+                return self._end(None, msg("not even this can be tried here: {why}", why=result.says))
             if result.outcome == "passed":
                 if rung.id == AS_IS.id:
                     for other in rungs[position + 1 :]:

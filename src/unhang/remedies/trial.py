@@ -132,7 +132,7 @@ def too_little_time(left_s: float) -> Text:
 
 
 def refusal(refused: Sequence[Refused]) -> Text:
-    return joined(same(r.why) for r in refused)
+    return joined(r.why for r in refused)
 
 
 def _kept(folder: Path, trials: Path | None) -> Path:

@@ -138,7 +138,7 @@ class Live:
 
     def _say_skipped(self) -> None:
         if self._skipped:
-            titles = joined(same(event.title) for event in self._skipped)
+            titles = joined(event.title for event in self._skipped)
             said = msg("{titles}: not tried: {why}", titles=titles, why=_why(self._skipped[0]))
             self._say(said.of(self._lang), "dim", indent="  ", folds=True)
             self._skipped.clear()
@@ -149,7 +149,7 @@ class Live:
         self._shown_last = primary
         if primary is not None and known is not None and (primary.cause, primary.ranks, primary.where) == (known.cause, known.ranks, known.where):
             still = msg("still {cause}: {says}")
-            self._say(still.fill(cause=primary.cause, says=same(primary.says)).of(self._lang), "yellow")
+            self._say(still.fill(cause=primary.cause, says=primary.says).of(self._lang), "yellow")
             return
         with self._console.capture() as said:
             again = f"unhang why --all --incident {event.incident} {_called(self._run_dir)}" if self._run_dir else "unhang why --all"

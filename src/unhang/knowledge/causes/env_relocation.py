@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Command, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text, joined, msg, same
+from unhang.knowledge.text import NOTHING, Text, joined, msg
 
 if TYPE_CHECKING:
     from unhang.facts.python_env import Environment, Script
@@ -110,7 +110,7 @@ def _scripts(env: Environment) -> Iterable[Found]:
                 begin.fill(n=len(broken), all=env.scripts, prefix=env.prefix, what=what, moved=moved if fault == "gone" else NOTHING),
             )
     if env.foreign_scripts:
-        others = joined(map(same, sorted({s.prefix for s in env.foreign_scripts if s.prefix})), msg(" and ", "env_relocation"))
+        others = joined(sorted({s.prefix for s in env.foreign_scripts if s.prefix}), msg(" and ", "env_relocation"))
         run = msg("{names} in {prefix}/bin {run} the Python of {others}{moved}")
         verb = "runs" if len(env.foreign_scripts) == 1 else "run"
         yield _of_scripts(

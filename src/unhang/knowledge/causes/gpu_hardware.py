@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unhang import data
 from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
         worst=worst,
         meaning=f"xid-{number}",
         what="xid" if worst.kind == "xid" else "note",
-        codes=joined(map(same, also), COMMA),
+        codes=joined(also, COMMA),
         also="also" if also else "",
         leads="it-is-over-where" if works else "work-on-this-gpu",
         each=ordered[:3],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.i18n import same
 from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import STANDINGS, LogView, cause
 from unhang.knowledge.text import msg, ranks
@@ -36,7 +35,7 @@ def _in_logs(view: LogView) -> Finding | None:
         # The GPU prints its assertion, and the rank that waited for it raises.
         raised = CAUSE.of_hits([h for h in hits if view.traceback_of(h) is not None], view)
         if raised is not None and raised.ranks:
-            says = msg("{who}: {said}", who=ranks(raised.ranks), said=same(found.says))
+            says = msg("{who}: {said}", who=ranks(raised.ranks), said=found.says)
             found = replace(found, ranks=raised.ranks, hosts=raised.hosts, where=raised.where, says=says)
     hardware = min((h.signature.standing for h in view.hits_of("gpu-hardware")), key=STANDINGS.index, default=None)
     if found is None or hardware not in _BEHIND:

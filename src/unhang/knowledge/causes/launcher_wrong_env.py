@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, joined, msg, same
+from unhang.knowledge.text import COMMA, joined, msg
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -47,7 +47,7 @@ def _in_logs(view: LogView) -> Found | Finding | None:
         evidence=(missing,),
         module=found["module"],
         script=script,
-        places=joined(map(same, prefixes), msg(" and ", "launcher_wrong_env")),
+        places=joined(prefixes, msg(" and ", "launcher_wrong_env")),
         binary=next((m["binary"] for e in view.exits if (m := _BINARY.search(e.at.text))), None),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge.caught_exceptions import stepped_over, that_ended_something
 from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.model import Finding
 from unhang.patterns import lazily
 
@@ -59,7 +59,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
 
 def _some(names: tuple[str, ...]) -> Text:
     more = msg(" and {names} more", names=len(names) - 3, names2=len(names)) if len(names) > 3 else NOTHING
-    return joined(map(same, names[:3]), COMMA) + more
+    return joined(names[:3], COMMA) + more
 
 
 def _nccl(seen: Libraries, nccl: Copy) -> Iterable[Found]:

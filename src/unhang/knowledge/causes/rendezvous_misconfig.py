@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, LogView, cause
 from unhang.knowledge.judge import Found
-from unhang.knowledge.text import joined, msg, same
+from unhang.knowledge.text import joined, msg
 from unhang.model import Finding
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _in_run(picture: IncidentView) -> Found | Finding | None:
         n=len(records),
         twice=twice and twice[0],
         times=twice and numbers[twice[0]],
-        worlds=joined((same(str(w)) for w in sorted(worlds)), msg(" and ", "rendezvous_misconfig")),
+        worlds=joined((str(w) for w in sorted(worlds)), msg(" and ", "rendezvous_misconfig")),
         expected=picture.incident.expected_world,
         each=records[:4],
     )

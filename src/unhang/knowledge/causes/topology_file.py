@@ -18,7 +18,7 @@ def _in_logs(view: LogView) -> Finding | None:
     if found is None or not given or any(s.partition("=")[2] in found.says for s in given):
         return found
     # What NCCL read from /etc/nccl.conf or from a container image is not in anybody's command line: name it.
-    return CAUSE.of_hits(hits, view, Found("file", what=_bare(found), files=joined(map(same, sorted(given)), msg(" and ", "topology_file"))))
+    return CAUSE.of_hits(hits, view, Found("file", what=_bare(found), files=joined(sorted(given), msg(" and ", "topology_file"))))
 
 
 def _bare(found: Finding) -> Text:

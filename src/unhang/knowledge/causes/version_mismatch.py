@@ -70,7 +70,7 @@ def _failed(view: LogView) -> bool:
 def _places(places: Iterable[At]) -> Text:
     names = list(dict.fromkeys(a.host or (f"rank {a.rank}" if a.rank is not None else a.source) for a in places))
     more = msg(" and {n} more", "version_mismatch", n=len(names) - 3) if len(names) > 3 else NOTHING
-    return joined(map(same, names[:3]), COMMA) + more
+    return joined(names[:3], COMMA) + more
 
 
 def _release(code: str) -> str:
@@ -90,7 +90,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
     for env in envs.environments if envs is not None else ():
         doubled = {n: v for n, v in env.duplicates.items() if n in python_env.TRAINING or n.startswith("nvidia-")}
         if doubled:
-            told = joined(same(f"{n} ") + joined(map(same, v), msg(" and ", "version_mismatch")) for n, v in list(doubled.items())[:4])
+            told = joined(same(f"{n} ") + joined(v, msg(" and ", "version_mismatch")) for n, v in list(doubled.items())[:4])
             yield Found(
                 "two-releases",
                 evidence=tuple(Evidence(source=env.prefix, text=f"{n}-{one}.dist-info") for n, v in list(doubled.items())[:2] for one in v),

@@ -253,4 +253,4 @@ def _either(numbers: Mapping[str, int], world: int | None) -> Text:
         if not left:
             fits = share if is_whole else next(n for n in range(min(value, share), 0, -1) if share % n == 0)
             found.append(f'"{name}": {fits}')
-    return joined(map(same, found), msg(" or "))
+    return joined(found, msg(" or "))

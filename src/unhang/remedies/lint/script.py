@@ -183,7 +183,7 @@ def _counts(one: Start, at: _At) -> Iterator[Problem]:
     if total is not None and hosts and total % hosts:
         fits = [f"--num_processes={n}" for n in (total // hosts * hosts, (total // hosts + 1) * hosts) if n]
         says = msg("--num_processes counts those of all machines: {total} does not divide by {hosts}", total=total, hosts=hosts)
-        yield Problem(line=at(one.offset), says=says, instead=joined(map(same, fits), msg(" or ")))
+        yield Problem(line=at(one.offset), says=says, instead=joined(fits, msg(" or ")))
     if hosts and rank is not None and rank >= hosts and not _by_store(one):
         says = msg("{one} is {rank}, and {hosts} hosts count from 0", one=_rank_option(one), rank=rank, hosts=hosts)
         yield Problem(line=at(one.offset), says=says, instead=same(f"{_rank_option(one)}={hosts - 1}"))
