@@ -60,7 +60,7 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
         yield arch_not_in_build.CAUSE.host_finding(
             area=_AREA,
             severity="error",
-            says=msg("the environment is for {machine}, and this host is {machine2}", machine=manifest.machine, machine2=host.machine),
+            says=msg("the environment is for {machine}, and this host is {here}", machine=manifest.machine, here=host.machine),
             leads_to=msg("its Python does not start: Exec format error"),
             remedies=(),
         )
@@ -85,11 +85,11 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
             area=_AREA,
             severity="error",
             says=msg(
-                "{fixed} binary files hold the path {old}, and have no room for the longer {dest}: {fixed2}",
+                "{fixed} binary files hold the path {old}, and have no room for the longer {dest}: {first}",
                 fixed=len(fixed),
                 old=old,
                 dest=dest,
-                fixed2=fixed[0],
+                first=fixed[0],
             ),
             leads_to=msg("programs look for their files at the old place"),
             remedies=(),

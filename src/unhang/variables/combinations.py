@@ -181,7 +181,7 @@ def _adapters(view: _View) -> Iterator[_Said]:
             "NCCL_IB_HCA",
             _of_host(
                 "warning",
-                msg("this host has no RDMA adapter, and so no {removeprefix}: NCCL goes on over TCP", removeprefix=wanted.strip().removeprefix("=")),
+                msg("this host has no RDMA adapter, and so no {wanted}: NCCL goes on over TCP", wanted=wanted.strip().removeprefix("=")),
             ),
         )
     elif not taken:

@@ -134,9 +134,9 @@ def _wrong_for_nccl(kind: Kind, value: str) -> tuple[Severity, Text] | None:
     n = number(value)
     if n is None:
         meant = msg(", the opposite of what it says") if value.strip().lower() in _TRUE and kind.most == 1 else NOTHING
-        return "warning", msg("NCCL reads a number, and of {strip!r} it makes 0{meant}", strip=value.strip(), meant=meant)
+        return "warning", msg("NCCL reads a number, and of {value!r} it makes 0{meant}", value=value.strip(), meant=meant)
     if number(value) is not None and _STRTOLL.fullmatch(value.strip()) is None:
-        return "warning", msg("NCCL reads {n} and passes over the rest of {strip!r}", n=n, strip=value.strip())
+        return "warning", msg("NCCL reads {n} and passes over the rest of {value!r}", n=n, value=value.strip())
     if abs(n) >= 2**63:
         return "warning", msg("too large: NCCL goes on with the default")
     return _outside(kind, n)
@@ -245,11 +245,11 @@ def _wrong_pair(key: str, value: str) -> tuple[Severity, Text] | None:
     if key in _NUMBERS and not re.match(r"[+-]?\d", value):
         return _refused(msg("{key} takes a whole number, and not {value!r}", key=key, value=value))
     if key == "max_split_size_mb" and 0 <= int(re.findall(r"[+-]?\d+", value)[0]) < _LEAST_SPLIT_MB:
-        return _refused(msg("max_split_size_mb has to be {LEAST_SPLIT_MB} or more, and not {value}", LEAST_SPLIT_MB=_LEAST_SPLIT_MB, value=value))
+        return _refused(msg("max_split_size_mb has to be {least} or more, and not {value}", least=_LEAST_SPLIT_MB, value=value))
     if key in _SHARES and not _is_share(value, most_is_one=key == "per_process_memory_fraction"):
         return _refused(msg("{key} takes a share between 0 and 1, and not {value!r}", key=key, value=value))
     if key == "backend" and value not in _BACKENDS:
-        return _refused(msg("backend is one of {BACKENDS}, and not {value!r}", BACKENDS=", ".join(_BACKENDS), value=value))
+        return _refused(msg("backend is one of {backends}, and not {value!r}", backends=", ".join(_BACKENDS), value=value))
     if key == "roundup_power2_divisions":
         for number in re.findall(r"(?::|^)([^:,\]\[]+)(?=[,\]]|$)", value):
             if not number.isdecimal() or int(number) & (int(number) - 1):

@@ -31,11 +31,11 @@ def _on_host(host: HostView) -> Iterable[Found]:
             yield _finding(
                 i,
                 msg(
-                    "{name} sends packets of {mtu_bytes} bytes, its member {name2} carries {mtu_bytes2}",
+                    "{name} sends packets of {mtu_bytes} bytes, its member {carrier} carries {carried_bytes}",
                     name=over.name,
                     mtu_bytes=over.mtu_bytes,
-                    name2=i.name,
-                    mtu_bytes2=i.mtu_bytes,
+                    carrier=i.name,
+                    carried_bytes=i.mtu_bytes,
                 ),
                 "warning",
                 over.mtu_bytes,
@@ -47,12 +47,12 @@ def _on_host(host: HostView) -> Iterable[Found]:
             yield _finding(
                 i,
                 msg(
-                    "the overlay {name} sends packets of {mtu_bytes} bytes, {name2} carries {mtu_bytes2} with {VXLAN_BYTES} of header",
+                    "the overlay {name} sends packets of {mtu_bytes} bytes, {carrier} carries {carried_bytes} with {header_bytes} of header",
                     name=i.name,
                     mtu_bytes=i.mtu_bytes,
-                    name2=way.name,
-                    mtu_bytes2=way.mtu_bytes,
-                    VXLAN_BYTES=_VXLAN_BYTES,
+                    carrier=way.name,
+                    carried_bytes=way.mtu_bytes,
+                    header_bytes=_VXLAN_BYTES,
                 ),
                 "warning",
                 way.mtu_bytes - _VXLAN_BYTES,
@@ -63,11 +63,11 @@ def _on_host(host: HostView) -> Iterable[Found]:
             yield _finding(
                 i,
                 msg(
-                    "containers on {name} send packets of {mtu_bytes} bytes, {name2} carries {mtu_bytes2}",
+                    "containers on {name} send packets of {mtu_bytes} bytes, {carrier} carries {carried_bytes}",
                     name=i.name,
                     mtu_bytes=i.mtu_bytes,
-                    name2=way.name,
-                    mtu_bytes2=way.mtu_bytes,
+                    carrier=way.name,
+                    carried_bytes=way.mtu_bytes,
                 ),
                 "note",
                 way.mtu_bytes,

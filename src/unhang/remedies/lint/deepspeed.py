@@ -78,7 +78,7 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
     top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
     # What fills in `auto` brings the batches, too.
     if _TRAIN not in top and _MICRO not in top and not any(k.value == "auto" for k in keys):
-        says = msg("neither {TRAIN} nor {MICRO}: DeepSpeed refuses the file", TRAIN=_TRAIN, MICRO=_MICRO)
+        says = msg("neither {whole} nor {micro}: DeepSpeed refuses the file", whole=_TRAIN, micro=_MICRO)
         yield Problem(line=1, says=says, instead=same(f'"{_MICRO}": 1'))
     yield from _batches(top, layout)
 

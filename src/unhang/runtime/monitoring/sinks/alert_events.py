@@ -152,10 +152,10 @@ def _silent(ranks: list[int], now: Snapshot) -> AlertEvent:
         kind="silent",
         subject=_ranks(ranks),
         says=msg(
-            "{ranks} of {world_size} {ranks2} not been heard from for {for_s:.0f} s: ended, stopped or cut off",
+            "{ranks} of {world_size} {have} not been heard from for {for_s:.0f} s: ended, stopped or cut off",
             ranks=_ranks(ranks),
             world_size=now.world_size,
-            ranks2=_have(ranks),
+            have=_have(ranks),
             for_s=for_s,
         ),
         fields={"ranks": ranks, "for_s": for_s},
@@ -166,7 +166,7 @@ def _heard_again(ranks: list[int]) -> AlertEvent:
     return AlertEvent(
         kind="heard_again",
         subject=_ranks(ranks),
-        says=msg("{ranks} {ranks2} been heard from again, or {ranks2} come to an orderly end", ranks=_ranks(ranks), ranks2=_have(ranks)),
+        says=msg("{ranks} {have} been heard from again, or {have} come to an orderly end", ranks=_ranks(ranks), have=_have(ranks)),
         fields={"ranks": ranks},
     )
 
