@@ -23,7 +23,7 @@ _WIDE = re.compile(r"\{[^}]*\d{3}")
 def encode(value: object) -> bytes:
     """As JSON, whatever texts stand in it; on a terminal none of them acts.
 
-    `Text` is written in English; "messages" of the document has, by it, its template and values, so that it can be told in any language later.
+    `Text` is written in English. "messages" of the document maps that to its template and values, so that it can be shown in any language later.
     """
     messages: dict[str, Any] = {}
 

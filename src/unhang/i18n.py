@@ -34,7 +34,7 @@ text.translate = chinese
 
 
 def in_language(said: str, language: str) -> str:
-    """Return what is said in a language; as it is where that is of a program or a file of the user."""
+    """Return a text in a language. What a program or a file of the user says is returned unchanged."""
     return said.of(language) if isinstance(said, Text) else said
 
 

@@ -105,8 +105,8 @@ class Beside:
         say(wrote.fill(name=name, n=len(written.names), size=_size(size)))
         say(msg("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it"))
         for left in written.left_out:
-            told = ": ".join(language.reason(said, language.spoken()) for said in (left.what, left.why))
-            say(msg("left out of it: {told}", told=told))
+            reason = ": ".join(language.reason(said, language.spoken()) for said in (left.what, left.why))
+            say(msg("left out of it: {reason}", reason=reason))
 
 
 def _size(size: int) -> str:
