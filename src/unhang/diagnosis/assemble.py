@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeVar
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
-from unhang.knowledge import collective_waits
 from unhang.knowledge.cause import LogView
 from unhang.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl_lines, owner_of, slow_work, watchdog
 from unhang.logs.alarms import CRASHES
@@ -156,6 +155,8 @@ def with_stacks(
     left: list[str] = []
     for n, attempt in enumerate(attempts):
         if any(h.signature in _STACKS for h in attempt.hits):
+            from unhang.knowledge import collective_waits
+
             spans = _spans(attempts[:n], attempts[n + 1 :])
             told = stacks_in_logs.read(
                 attempt.hits, paths, again=again, spans=spans, failed=collective_waits.failing(attempt.view), seconds=partial(_seconds, attempt)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Literal
 
-from unhang import kernel_lines
 from unhang.knowledge.cause import STANDINGS, LogView
-from unhang.knowledge.kernel_pids import is_address, is_of_a_rank, pid_of, short
+from unhang.knowledge.kernel_pids import is_address, is_kernels, is_of_a_rank, pid_of, short
 from unhang.knowledge.text import THEN, Text, continued, joined, msg, same
 from unhang.logs import Hit, LogRead, Signature, Traceback, owner_of
 from unhang.model import Finding, NotExamined, Standing
@@ -28,10 +27,6 @@ _ZONES_H = (*range(1, 15), 2.5, 3.5, 4.5, 5.5, 5.75, 6.5, 9.5, 10.5, 12.75, 13.7
 _WAITED_S = 3600.0
 _UNSEEN_S = 3 * 86_400.0
 _BEGAN_S = 30.0
-_KERNEL = re.compile(
-    r"^(?:\[ *\d+\.\d+\] ?)?(?:kernel: )?(?:NVRM: |nvidia-nvswitch\d*: |mlx5_core |bnxt_en |pcieport |AMD-Vi: |DMAR: |EDAC |mce: |nfs: server "
-    r"|oom-kill:constraint=|oom_reaper: |(?:Memory cgroup o|O)ut of memory: Kill|INFO: task |watchdog: BUG: )"
-)
 _Relation = Literal["inside", "outside", "zone", "unseen", "after"]
 
 
@@ -74,11 +69,6 @@ class Recorded:
     begun: bool
     stood: bool
     whole: bool = False
-
-
-def is_kernels(hit: Hit) -> bool:
-    """Whether the kernel printed what a signature of a cause hit."""
-    return hit.signature.role == "root" and (_KERNEL.match(hit.text) is not None or kernel_lines.read(hit.text) is not None)
 
 
 def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str], *, dumps: bool = False, recorded: Recorded | None = None) -> Sifted:

@@ -10,33 +10,31 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unhang.diagnosis import job, proven_in_logs
-from unhang.diagnosis.alarms import ends_badly, unrecognised
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
-from unhang.diagnosis.job import Unfinished, unfinished
-from unhang.diagnosis.kernel_log_scope import Doubt, Recorded, sifted, weighed
-from unhang.diagnosis.missing_ranks import MissingRanks, absent
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
-from unhang.diagnosis.stack_summary import standing_in_stacks
-from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, ZERO_BUCKETS, only_symptoms_in_logs
-from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
 from unhang.fsio import as_argument
-from unhang.knowledge import catalogue, collective_waits, environments, words
+from unhang.knowledge import catalogue, environments
 from unhang.knowledge.caught_exceptions import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
-from unhang.knowledge.text import continued, msg, possible
+from unhang.knowledge.kernel_pids import is_kernels
+from unhang.knowledge.text import continued, msg
 from unhang.logs import Hit, LogRead, Needles, Role, alarms
 from unhang.logs.attempts import STARTS
 from unhang.logs.discovery import EMPTY, Discovered, find
 from unhang.logs.kinds import OWN_RECORD
 from unhang.logs.sources import again
-from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
+from unhang.model import Finding, Input, NotExamined, Verdict
 from unhang.records.stacks_in_logs import MAX_BYTES
+
+if TYPE_CHECKING:
+    from unhang.diagnosis.kernel_log_scope import Doubt, Recorded
 
 _NAMED = ("established", "likely")
 # Of exceptions that were passed over, so many are told, and so much of each: why it was has to fit into the same line.
@@ -44,8 +42,6 @@ PASSED_OVER = 3
 # Of logs in which nothing was recognised, so many are named.
 _NAMES = 3
 PASSED_OVER_CHARS = 60
-# A hang prints nothing after its last words, but other ranks and launchers do.
-LAST_LINES = 200
 ONLY_LOGS = NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
 ONLY_STACKS = NotExamined(
     what=msg("flight recorder, process states"),
@@ -133,7 +129,7 @@ def judge_logs(
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {as_argument(source.path.parent)}")
     not_examined = list(found.not_examined)
     needles = Needles(
-        (*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven_in_logs.SIGNATURES, *environments.SIGNATURES, FATAL), cache=cache
+        (*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES, *proven_in_logs.SIGNATURES, *environments.SIGNATURES, alarms.FATAL), cache=cache
     )
     reads = read_all(found.sources, needles, not_examined.append, progress)
     # These tell where the job ran, and nothing of its course.
@@ -148,11 +144,19 @@ def judge_logs(
         not_examined += [NotExamined(what=r.source, why=EMPTY) for r in reads if not r.bytes and r.source in packed]
     sizes = {r.source: r.bytes for r in reads}
     causes = catalogue.signatures()
-    reads, other_jobs = newest_job(reads, causes)
-    not_examined += other_jobs
-    sorted_out = sifted(reads, causes, dumps=bool(found.dumps), recorded=recorded)
-    reads = sorted_out.reads
-    not_examined += sorted_out.not_examined
+    if len(reads) > 1:
+        from unhang.diagnosis.unrelated import newest_job
+
+        reads, other_jobs = newest_job(reads, causes)
+        not_examined += other_jobs
+    doubts: Mapping[tuple[str, int | None], Doubt] = {}
+    left_of: Collection[str] = ()
+    if any(is_kernels(h) for r in reads for h in r.hits):
+        from unhang.diagnosis.kernel_log_scope import sifted
+
+        sorted_out = sifted(reads, causes, dumps=bool(found.dumps), recorded=recorded)
+        reads, doubts, left_of = sorted_out.reads, sorted_out.doubts, sorted_out.left_of
+        not_examined += sorted_out.not_examined
     files = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
     streams = partial(again, found.sources, sizes, at_most=MAX_BYTES)
     all_attempts, unread = with_stacks(assemble(reads, causes), files, streams)
@@ -160,7 +164,7 @@ def judge_logs(
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
     hits = [h for r in reads for h in r.hits]
-    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts, sorted_out.left_of, repaired=proven_in_logs.taken(hits))
+    judge = Judge(reads, not_examined, all_attempts, doubts, left_of, repaired=proven_in_logs.taken(hits))
     number = attempt or judge.last()
     verdict = proven_in_logs.told_by_logs(judge.verdict(number, alone=attempt is not None), hits)
     chosen = all_attempts[number - 1]
@@ -231,9 +235,12 @@ class Judge:
         """On one attempt. Where the last one names no cause, an earlier one that does speaks for it, unless asked for `alone`."""
         attempt = self.attempts[number - 1]
         roots, passed, symptoms = self._findings(attempt)
-        # Whom to look at says more than a guess.
-        if not (roots or (passed and absent(attempt.view) is not None)):
-            roots, passed = passed, []
+        if not roots:
+            from unhang.diagnosis.unknown_in_logs import absent
+
+            # Whom to look at says more than a guess.
+            if not passed or absent(attempt.view) is None:
+                roots, passed = passed, []
         primary = roots[0] if roots else self._unknown(attempt, symptoms)
         failed = None if alone else self._failed_before(number)
         looked_at = {number}
@@ -263,8 +270,10 @@ class Judge:
                         why=msg("its beginning is missing in the log: where it was raised is not known"),
                     )
                 )
-        found = collective_waits.passed_over(attempt.view) if attempt.view.stacks else ()
-        self.not_examined += [NotExamined(what=what, why=why) for what, why in found]
+        if attempt.view.stacks:
+            from unhang.knowledge.collective_waits import passed_over
+
+            self.not_examined += [NotExamined(what=what, why=why) for what, why in passed_over(attempt.view)]
         others = ", ".join(str(a.number) for a in self.attempts if a.number not in looked_at)
         if others and not (primary is None and failed is not None):
             why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"
@@ -309,6 +318,10 @@ class Judge:
         def answer(of: LogView) -> Finding | None:
             return cause.in_logs(of) if cause.in_logs else cause.of_hits(of.hits_of(cause.id), of)
 
+        if not self.doubts:
+            return ask(cause, lambda c: answer(view), self.not_examined)
+        from unhang.diagnosis.kernel_log_scope import weighed
+
         return ask(cause, lambda c: weighed(view, self.doubts, c.id, answer), self.not_examined)
 
     def _failed_before(self, number: int) -> tuple[int, list[Finding]] | None:
@@ -320,54 +333,10 @@ class Judge:
         return None
 
     def _unknown(self, attempt: Attempt, symptoms: Sequence[Finding]) -> Finding | None:
-        view = attempt.view
-        gave_up = absent(view)
-        if gave_up is not None:
-            return self._gave_up(gave_up, symptoms, attempt)
-        begun = unfinished(view)
-        if begun is not None and all(self._at_the_end(e) for e in begun.evidence):
-            return self._begun(begun)
-        if not symptoms and not view.finished and (seen := standing_in_stacks(view)) is not None:
-            return seen
-        if symptoms:
-            return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
-        return unrecognised(view, attempt.hits) or (None if view.finished or attempt is not self.attempts[-1] else ends_badly(self.tails))
+        # Of no use where a cause is found.
+        from unhang.diagnosis.unknown_in_logs import unknown_in_logs
 
-    def _gave_up(self, gave_up: MissingRanks, symptoms: Sequence[Finding], attempt: Attempt) -> Finding:
-        """A collective that was given up: a consequence, but one that tells whom to look at."""
-        first = next((s for s in symptoms if s.cause == "collective-timeout"), None)
-        says = gave_up.says
-        remedies: tuple[Remedy, ...] = (SUPERVISE, TORCH_DEBUG) if gave_up.on_gloo else (NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE)
-        if gave_up.at_start and not (gave_up.everybody or gave_up.behind):
-            says += msg("; it is one of the first and has one element: most likely a barrier, while another rank still loaded or preprocessed data")
-            straggler = catalogue.get("straggler-timeout")
-            remedies = (straggler.remedy("work-beforehand"), straggler.remedy("raise-the-timeout"), *remedies)
-        if gave_up.carries and any("deepspeed" in h.text.lower() for h in attempt.hits):
-            remedies += (ZERO_BUCKETS,)
-        says += gave_up.carries + msg("; why is not in evidence") + possible(TRANSPORT if gave_up.everybody else WAITING)
-        return Finding(
-            cause="collective-timeout" if first is None else first.cause,
-            standing="not-established",
-            says=says,
-            ranks=gave_up.missing,
-            evidence=gave_up.evidence,
-            remedies=remedies,
-        )
-
-    def _at_the_end(self, evidence: Evidence) -> bool:
-        """Whether nothing much was printed after a line: NCCL's INFO may be cut off, but a training that went on prints steps."""
-        return self.lines.get(evidence.source, 0) - (evidence.line or 0) <= LAST_LINES
-
-    def _begun(self, begun: Unfinished) -> Finding:
-        """NCCL's start is not over: somebody is missing, or cannot be reached."""
-        says = begun.says + possible(WAITING if begun.missing else TRANSPORT)
-        return words.unestablished(
-            says,
-            ranks=begun.absent if begun.missing else begun.begun,
-            evidence=begun.evidence,
-            # NCCL's own messages are on: that is how this is known.
-            remedies=(SUPERVISE,),
-        )
+        return unknown_in_logs(attempt, symptoms, self.lines, self.tails if attempt is self.attempts[-1] else {})
 
     def _passed_over(self, attempt: Attempt) -> None:
         """Whether an exception was caught is concluded, and nobody wrote it: so it is said."""

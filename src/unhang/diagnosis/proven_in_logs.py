@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from unhang.diagnosis.rerun_command import RunCommand, again
-from unhang.diagnosis.unknown import SUPERVISE
+from unhang.diagnosis.remains import SUPERVISE
 from unhang.knowledge import words
 from unhang.knowledge.commands import command
 from unhang.knowledge.text import Text, msg
 from unhang.logs import Hit, Signature
 from unhang.model import Remedy, Verdict
+
+if TYPE_CHECKING:
+    from unhang.diagnosis.rerun_command import RunCommand
 
 CLIMBING = Signature(
     needle=": settings may answer it; trying ", pattern=r"(?P<cause>[\w-]{1,60}): settings may answer it; trying them on this machine", role="context"
@@ -128,6 +131,8 @@ def taken(hits: Iterable[Hit]) -> Change | None:
 
 def remedy(says: Text, sets: Iterable[str], typed: RunCommand | None) -> Remedy:
     """`sets` as `--set` takes them; `typed` is what was run, where that is known."""
+    from unhang.diagnosis.rerun_command import again
+
     added = [word for one in sets for word in ("--set", one)]
     return Remedy(id="proven-here", says=says, command=again(added, typed), trial="passed")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING
+from unhang.diagnosis.remains import LOST, SUPERVISE, TRANSPORT, WAITING
 from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, possible, ranks, same

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unhang.diagnosis import phrases, quoted
 from unhang.diagnosis.quoted import Quoted
-from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRANSPORT, WAITING
+from unhang.diagnosis.remains import NCCL_DEBUG, SUPERVISE, TRANSPORT, WAITING
 from unhang.diagnosis.untold import Untold
 from unhang.flight import operations
 from unhang.flight.mismatch import Mismatch, parting_of, slipped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unhang.diagnosis.unknown import SUPERVISE, TRANSPORT, WAITING
+from unhang.diagnosis.remains import SUPERVISE, TRANSPORT, WAITING
 from unhang.frames import place
 from unhang.knowledge import collective_waits
 from unhang.knowledge.cause import LogView

@@ -7,7 +7,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang import data
+from unhang.diagnosis.remains import (
+    CRASH,
+    CUDA_CALL,
+    FIND_EXIT,
+    KERNEL_LOG,
+    LOOK_UP,
+    LOST,
+    NATIVE_STACK,
+    NCCL_DEBUG,
+    OTHER_RANKS,
+    READ_DUMPS,
+    READ_LOG,
+    STARTING,
+    SUPERVISE,
+    TORCH_DEBUG,
+    TRACE,
+    TRANSPORT,
+    TRY_THE_MACHINE,
+    WAITING,
+)
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import other_libraries, text, words
 from unhang.knowledge.cause import named
@@ -15,7 +34,6 @@ from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
 from unhang.knowledge.causes.store_disconnect import NOT_ALL_CAME, is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
 from unhang.knowledge.text import NOTHING, THEN, Text, joined, msg
-from unhang.logs import Signature
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 
@@ -23,26 +41,6 @@ if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
     from unhang.logs import Hit, Line
     from unhang.records.incident_view import IncidentView, RankView
-
-# Every rank came, and the data did not: the fault lies below the code.
-TRANSPORT = ("network-blocked", "network-mtu", "interface-selection", "ib-transport-retry", "p2p-broken", "gpu-hardware", "nccl-bug")
-# Nobody knows who was missing.
-WAITING = (
-    "straggler-timeout",
-    "process-stuck",
-    "collective-mismatch",
-    "rank0-guarded-collective",
-    "premature-exit",
-    "network-blocked",
-    "network-mtu",
-)
-# Not all ranks came to their first meeting.
-STARTING = ("rendezvous-misconfig", "straggler-timeout", "network-blocked", "interface-selection", "gpu-busy-exclusive", "host-oom-or-killed")
-# A call of CUDA failed inside NCCL.
-CUDA_CALL = ("gpu-oom", "gpu-busy-exclusive", "illegal-memory-access", "driver-too-old", "p2p-broken", "shm-exhausted", "gpu-hardware", "nccl-bug")
-# Somebody is gone, and his own words are not in the log.
-LOST = ("host-oom-or-killed", "rank-exception", "premature-exit", "gpu-hardware", "network-blocked")
-CRASH = ("illegal-memory-access", "library-link", "version-mismatch", "gpu-hardware", "framework-bug")
 
 _SIGINT, _SIGTERM = 2, 15
 _ABSENT_SHOWN = 4
@@ -53,12 +51,6 @@ _ASKED = lazily(r"death signal, shutting down|got signal: (?:1|2|15)\b|CANCELLED
 # torch 2.13 tells the number alone.
 _TYPED = lazily(r"SIGINT|got signal: 2\b|Received 2 death signal")
 _FAULT_FRAME = lazily(r'^ *File "([^"\n]+)", line (\d{1,9}) in (.+)$', re.MULTILINE)
-# What Python's fault handler prints of the thread that crashed, innermost first.
-FATAL = Signature(
-    needle="Current thread 0x",
-    near=r'^Current thread 0x.*\n(?P<stack>(?: *File "[^"\n]+", line \d{1,9} in .+\n?)+)',
-    role="context",
-)
 _WARNING = lazily(r"\S.{0,300}:\d+: \w*Warning: ")
 
 _SIGNALS_TELL = {
@@ -67,28 +59,6 @@ _SIGNALS_TELL = {
     11: msg("an invalid memory access in native code"),
     6: msg("a library gave up by itself; its last words stand in the log"),
 }
-
-
-def _remedy(key: str, id: str = "") -> Remedy:
-    known = data.table("diagnosis/remedies")[key]
-    return Remedy(id=id or key, **dict(known, says=msg(known["says"])))
-
-
-NCCL_DEBUG = _remedy("say-more")
-TORCH_DEBUG = _remedy("say-more-of-torch", id="say-more")
-READ_DUMPS = _remedy("read-the-dumps")
-OTHER_RANKS = _remedy("other-ranks")
-LOOK_UP = _remedy("look-up-the-words")
-SUPERVISE = _remedy("supervise")
-TRACE = _remedy("flight-recorder")
-ZERO_BUCKETS = _remedy("zero-buckets")
-TRY_THE_MACHINE = _remedy("try-the-machine")
-NATIVE_STACK = _remedy("native-stack")
-READ_LOG = _remedy("read-log")
-KERNEL_LOG = _remedy("kernel-log")
-WHOLE_LOG = _remedy("whole-log")
-# Of a process that said nothing.
-FIND_EXIT = _remedy("find-the-exit")
 
 
 def unknown_in_run(view: IncidentView, symptoms: Sequence[Finding]) -> Finding | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from unhang.diagnosis import phrases, quoted
 from unhang.diagnosis.quoted import Quoted
-from unhang.diagnosis.unknown import SUPERVISE, TRACE, WAITING
+from unhang.diagnosis.remains import SUPERVISE, TRACE, WAITING
 from unhang.flight.outcome import Outcome, Step
 from unhang.flight.read_all import JobRecordings
 from unhang.flight.recording import Recording

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
-from unhang.diagnosis.unknown import unknown_in_run
 from unhang.knowledge import catalogue, environments
 from unhang.model import Finding, NotExamined, Verdict
 
@@ -22,6 +21,7 @@ def of_picture(picture: IncidentView) -> Verdict:
     """The verdict on one incident, as the evidence has it: credentials are still in it."""
     # Of no use to logs, which need the rest of this module.
     from unhang.diagnosis import contradictions, interrupted
+    from unhang.diagnosis.unknown import unknown_in_run
 
     not_examined = list(picture.not_examined)
     roots: list[Finding] = []

@@ -1,12 +1,14 @@
-"""Whether a pid in a line of the kernel is that of a rank, as launchers and NCCL tell those.
+"""Lines that the kernel printed, and whether a pid in one is that of a rank, as launchers and NCCL tell those.
 
 What may surprise: a container counts pids from 1 and the kernel as the host does, and each host counts anew. An equal number alone is no rank.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from unhang import kernel_lines
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
@@ -14,8 +16,18 @@ if TYPE_CHECKING:
 
 # As torch and as a shell tell SIGKILL, the only end that the OOM killer gives.
 KILLED = (-9, 137)
-_KILLS = re.compile(r"oom-kill:constraint=|oom_reaper: |ut of memory: Kill")
-_ADDRESS = re.compile(r"[\d.]+|[\da-f:]*:[\da-f:]*")
+_KILLS = lazily(r"oom-kill:constraint=|oom_reaper: |ut of memory: Kill")
+_ADDRESS = lazily(r"[\d.]+|[\da-f:]*:[\da-f:]*")
+
+_KERNEL = lazily(
+    r"^(?:\[ *\d+\.\d+\] ?)?(?:kernel: )?(?:NVRM: |nvidia-nvswitch\d*: |mlx5_core |bnxt_en |pcieport |AMD-Vi: |DMAR: |EDAC |mce: |nfs: server "
+    r"|oom-kill:constraint=|oom_reaper: |(?:Memory cgroup o|O)ut of memory: Kill|INFO: task |watchdog: BUG: )"
+)
+
+
+def is_kernels(hit: Hit) -> bool:
+    """Whether the kernel printed what a signature of a cause hit."""
+    return hit.signature.role == "root" and (_KERNEL.match(hit.text) is not None or kernel_lines.read(hit.text) is not None)
 
 
 def pid_of(hit: Hit) -> str | None:

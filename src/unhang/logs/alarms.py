@@ -185,6 +185,12 @@ WENT_WELL = (
         newest=True,
     ),
 )
+# What Python's fault handler prints of the thread that crashed, innermost first.
+FATAL = Signature(
+    needle="Current thread 0x",
+    near=r'^Current thread 0x.*\n(?P<stack>(?: *File "[^"\n]+", line \d{1,9} in .+\n?)+)',
+    role="context",
+)
 OF_ONE_PROCESS = frozenset(s for s in WENT_WELL if s.needle == "ompleted successfully")
 SIGNATURES = (*CRASHES, *ALARMS, *WENT_WELL)
 # What is an alarm though its record has the level of a warning, or of less.

@@ -1,33 +1,95 @@
-"""Logs in which something failed and no cause is recognised: their alarms, grouped, and what to collect next."""
+"""Logs in which something failed and no cause is recognised: who is missing, what is not over, alarms, grouped, and what to collect next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.diagnosis.unknown import NATIVE_STACK, NCCL_DEBUG, SUPERVISE, WHOLE_LOG
+from unhang.diagnosis.job import Unfinished, unfinished
+from unhang.diagnosis.missing_ranks import MissingRanks, absent
+from unhang.diagnosis.remains import NATIVE_STACK, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, WHOLE_LOG, ZERO_BUCKETS
+from unhang.diagnosis.stack_summary import standing_in_stacks
+from unhang.diagnosis.unknown import only_symptoms_in_logs
 from unhang.frames import Frame, place, user_frame
-from unhang.knowledge import words
+from unhang.knowledge import catalogue, words
 from unhang.knowledge.caught_exceptions import STEPS, that_ended_something
 from unhang.knowledge.cause import filled
-from unhang.knowledge.text import msg
+from unhang.knowledge.text import msg, possible
 from unhang.logs import trailing_lines
-from unhang.logs.alarms import CRASHES, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
-from unhang.model import Evidence, Finding
+from unhang.logs.alarms import CRASHES, FATAL, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
+from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
+    from unhang.diagnosis.assemble import Attempt
     from unhang.knowledge.cause import LogView
     from unhang.logs import Hit, Signature
 
 _SHOWN = 5
+# A hang prints nothing after its last words, but other ranks and launchers do.
+LAST_LINES = 200
 _REMEDIES = {r.id: r for r in (NATIVE_STACK, NCCL_DEBUG, SUPERVISE, WHOLE_LOG)}
 _NUMBERS = lazily(r"0x[0-9a-f]+|\d+(?:\.\d+)*")
 _WELL = frozenset(WENT_WELL)
 _CRASHES = {s: n for n, s in enumerate(CRASHES)}
 
 
-def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
+def unknown_in_logs(
+    attempt: Attempt, symptoms: Sequence[Finding], lines: Mapping[str, int], tails: Mapping[str, tuple[bytes, int]]
+) -> Finding | None:
+    """The primary finding of an attempt in which no root cause is in evidence; None where it seems to have gone well.
+
+    `lines`: how many each log has; `tails`: of each log that may end in it its last bytes, and how many lines it has.
+    """
+    view = attempt.view
+    gave_up = absent(view)
+    if gave_up is not None:
+        return _gave_up(gave_up, symptoms, attempt)
+    begun = unfinished(view)
+    # Whether nothing much was printed after it: NCCL's INFO may be cut off, but a training that went on prints steps.
+    if begun is not None and all(lines.get(e.source, 0) - (e.line or 0) <= LAST_LINES for e in begun.evidence):
+        return _begun(begun)
+    if not symptoms and not view.finished and (seen := standing_in_stacks(view)) is not None:
+        return seen
+    if symptoms:
+        return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
+    return _unrecognised(view, attempt.hits) or (None if view.finished else _ends_badly(tails))
+
+
+def _gave_up(gave_up: MissingRanks, symptoms: Sequence[Finding], attempt: Attempt) -> Finding:
+    """A collective that was given up: a consequence, but one that tells whom to look at."""
+    first = next((s for s in symptoms if s.cause == "collective-timeout"), None)
+    says = gave_up.says
+    remedies: tuple[Remedy, ...] = (SUPERVISE, TORCH_DEBUG) if gave_up.on_gloo else (NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE)
+    if gave_up.at_start and not (gave_up.everybody or gave_up.behind):
+        says += msg("; it is one of the first and has one element: most likely a barrier, while another rank still loaded or preprocessed data")
+        straggler = catalogue.get("straggler-timeout")
+        remedies = (straggler.remedy("work-beforehand"), straggler.remedy("raise-the-timeout"), *remedies)
+    if gave_up.carries and any("deepspeed" in h.text.lower() for h in attempt.hits):
+        remedies += (ZERO_BUCKETS,)
+    says += gave_up.carries + msg("; why is not in evidence") + possible(TRANSPORT if gave_up.everybody else WAITING)
+    return Finding(
+        cause="collective-timeout" if first is None else first.cause,
+        standing="not-established",
+        says=says,
+        ranks=gave_up.missing,
+        evidence=gave_up.evidence,
+        remedies=remedies,
+    )
+
+
+def _begun(begun: Unfinished) -> Finding:
+    """NCCL's start is not over: somebody is missing, or cannot be reached."""
+    return words.unestablished(
+        begun.says + possible(WAITING if begun.missing else TRANSPORT),
+        ranks=begun.absent if begun.missing else begun.begun,
+        evidence=begun.evidence,
+        # NCCL's own messages are on: that is how this is known.
+        remedies=(SUPERVISE,),
+    )
+
+
+def _unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     """What says that something failed, where nothing says why: exceptions, ends of processes, alarms. None for a log without any."""
     raised = that_ended_something(view.tracebacks, view)
     alarms = _grouped(_alarms(view, hits))
@@ -60,7 +122,7 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
     )
 
 
-def ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
+def _ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
     """What the last lines say where no line was recognised at all. `tails`: of each log its last bytes, and how many lines it has."""
     found = [(source, line) for source, (tail, lines) in tails.items() for line in trailing_lines.at_the_end(tail, lines)]
     if not found:
