@@ -52,7 +52,7 @@ def strip(text: str, said: Said) -> str:
     start = 0
     while first := text[start : start + 1]:
         for form in _forms(first):
-            if found := form.match(text, start):
+            if found := form.pattern.match(text, start):
                 form.tell(said, found)
                 if form.stays:
                     return text[start:]
@@ -119,7 +119,7 @@ Tell = Callable[[Said, "re.Match[str]"], None]
 
 @dataclass(frozen=True)
 class _Form:
-    match: Callable[[str, int], re.Match[str] | None]
+    pattern: re.Pattern[str]
     tell: Tell
     stays: bool
 
@@ -363,7 +363,7 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
 @lru_cache(maxsize=512)
 def _forms(first: str) -> tuple[_Form, ...]:
     """The forms that begin with a character. Compiled when they are met: a log has few of them."""
-    return tuple(_Form(re.compile(pattern, re.ASCII).match, tell, stays) for chars, pattern, tell, stays in _FORMS if first in chars)
+    return tuple(_Form(lazily(pattern, re.ASCII), tell, stays) for chars, pattern, tell, stays in _FORMS if first in chars)
 
 
 @dataclass(frozen=True, kw_only=True)
