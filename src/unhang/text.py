@@ -98,11 +98,15 @@ def _translated(template: str, context: str) -> str:
 translate: Callable[[str, str], str] = _translated
 
 
+_WIDE = ("\uff09", "\uff0c", "\uff1b", "\uff1a", "\u3002")
+
+
 def filled(template: str, values: Mapping[str, Any], language: str = "en") -> str:
     """How a value is shown may be part of its name (`unhang.knowledge.judge`)."""
     parts = []
     for literal, name, form, conversion in string.Formatter().parse(template):
-        parts.append(literal)
+        # Chinese has no space behind the punctuation that a value may end with.
+        parts.append(literal.removeprefix(" ") if parts and parts[-1].endswith(_WIDE) else literal)
         if name is not None:
             value, form = (values[key], "") if (key := f"{name}:{form}") in values else (values[name], form or "")
             value = repr(value) if conversion == "r" else value
