@@ -1,4 +1,7 @@
-"""What a process says at its end: the exception that nothing caught, the call that ended it, its stacks, and that it ends in order."""
+"""What a process says at its end: the exception that nothing caught, the call that ended it, its stacks, and that it ends in order.
+
+Of torchrun's agent, that it is about to end the surviving workers of a failed one: the supervisor then gets the time to take their evidence.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, ModuleType, TracebackType
 from typing import IO, Any
 
 from . import session
 from .frames import CodeFrame, call_stack, traceback_frames
-from .protocol import ENV_FATAL, GO_TIMEOUT_S, open_private
+from .protocol import ENV_FATAL, ENV_SOCKET, GO_TIMEOUT_S, open_private
+from .supervisor_socket import Link
 
 _MAX_TEXT = 20_000
 _DRAIN_S = 0.5
@@ -266,3 +271,46 @@ def forget_fatal() -> None:
     except Exception:
         pass
     _fatal_file, _fatal_enabled = None, False
+
+
+def patch_launcher(module: ModuleType) -> None:
+    """Wrap PContext.close of torch.distributed.elastic.multiprocessing.api."""
+    context: Any = module.PContext
+    close = context.close
+
+    @functools.wraps(close)
+    def announced_close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(Exception):
+            _announce(self)
+        return close(self, *args, **kwargs)
+
+    context.close = announced_close
+
+
+def _announce(context: Any) -> None:
+    workers = _workers(context)
+    # It is closed after a good end too, and more than once.
+    if all(worker["exitcode"] == 0 for worker in workers) or getattr(context, "_unhang_announced", False):
+        return
+    context._unhang_announced = True
+    link = Link.connect(os.environ.get(ENV_SOCKET, ""))
+    if link is None:
+        return
+    try:
+        session.say_hello(link, wants_stdio=False, is_rank=False)
+        link.post("stopping", workers=workers)
+        deadline = time.monotonic() + GO_TIMEOUT_S
+        while link.open and time.monotonic() < deadline:
+            if any(message["m"] in ("go", "refused") for message in link.receive(timeout_s=deadline - time.monotonic())):
+                return
+    finally:
+        link.close()
+
+
+def _workers(context: Any) -> list[dict[str, int | None]]:
+    """Every worker with its exit code, None for those that still run."""
+    handlers = getattr(context, "subprocess_handlers", None)
+    if handlers:
+        return [{"local_rank": i, "pid": handler.proc.pid, "exitcode": handler.proc.poll()} for i, handler in handlers.items()]
+    spawned = getattr(getattr(context, "_pc", None), "processes", None) or ()
+    return [{"local_rank": i, "pid": process.pid, "exitcode": process.exitcode} for i, process in enumerate(spawned)]

@@ -25,16 +25,30 @@ import contextlib
 import functools
 import sys
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import overrides, sends
+from . import overrides
 
 _NOBODY = object()
 _ASYNC = "AsyncCollectiveTensor"
 _TRACED = ("FakeTensor", "FunctionalTensor")
 _GLOO_HAS = ("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "all_to_all_single", "barrier")
 _active = threading.local()
+# Buffers of sends that nobody waits for: NCCL has taken its own copy, Gloo reads the buffer when the peer asks for it. Gloo tells that it has done so
+# only to who waits. A thread cannot do that: woken while the interpreter ends, it ends the process by SIGABRT. So the next send waits for the oldest
+# ones, once there are so many of them that those have long arrived. Whoever has more than that on the way would have waited with NCCL as well.
+MOST_BYTES = 1 << 30
+# However large they are.
+LEAST = 16
+
+# What garbage collection, in whatever thread and moment, has found to be nobody's any more; and what of it is kept, the oldest first.
+_abandoned: deque[tuple[Any, Any]] = deque()
+_left: deque[tuple[Any, Any]] = deque()
+_left_bytes = 0
+_lock = threading.Lock()
 
 
 def away(tensor: Any) -> bool:
@@ -254,13 +268,13 @@ def _isend(c10d: Any, original: Any, work: Any) -> Any:
         if not away(tensor):
             return original(tensor, *args, **kwargs)
         overrides.changed("send", was="NCCL's", now="by way of host memory")
-        sends.drop()
+        _drop_sends()
         host = _staged(tensor, filled=True)
         sending = original(host, *args, **kwargs)
         if sending is None:
             return None
         staged = work([sending], [])
-        staged._finish = sends.keep(staged, sending, host)
+        staged._finish = _keep_send(staged, sending, host)
         return staged
 
     return isend
@@ -467,3 +481,28 @@ def _coalescing_manager(c10d: Any) -> Any:
             own.wait()
 
     return coalescing_manager
+
+
+def _keep_send(handle: Any, sending: Any, buffer: Any) -> Callable[[], object]:
+    """Keep the buffer for as long as it is needed, should nobody have the handle any more; returns what is to be called once it was waited for."""
+    # Appending is all that may happen there: it is called wherever Python collects garbage.
+    finalizer = weakref.finalize(handle, _abandoned.append, (sending, buffer))
+    finalizer.atexit = False
+    return finalizer.detach
+
+
+def _drop_sends() -> None:
+    """Wait for the oldest, where there are too many."""
+    global _left_bytes
+    oldest = []
+    with _lock:
+        while _abandoned:
+            _left.append(_abandoned.popleft())
+            _left_bytes += _left[-1][1].nbytes
+        while len(_left) > LEAST and _left_bytes > MOST_BYTES:
+            oldest.append(_left.popleft())
+            _left_bytes -= oldest[-1][1].nbytes
+    for sending, _ in oldest:
+        # Who would have waited for it would have been told.
+        with contextlib.suppress(RuntimeError):
+            sending.wait()

@@ -1,4 +1,6 @@
-"""The attachment of this process to its supervisor: made once, forgotten in forked children, ended with the interpreter; and its heartbeat."""
+"""The attachment of this process to its supervisor: made once, forgotten in forked children, ended with the interpreter; its heartbeat, and
+its GPU.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from . import exit_hooks
 from .frames import glance, remember_starts, stacks
@@ -300,3 +303,22 @@ def _serve(session: Session) -> None:
                 session.go.set()
             elif kind == "refused":
                 return
+
+
+def gpu(torch: Any, device: str | None) -> str | None:
+    """The PCI address of the GPU that this process uses, by which the kernel log names it: "0000:3b:00.0" of "cuda:3", as this process counts its
+    devices. None where nothing tells, and as long as CUDA does not run in it.
+    """
+    try:
+        kind, _, index = (device or "").split(" ")[0].partition(":")
+        if kind != "cuda" or not torch.cuda.is_initialized():
+            return None
+        import ctypes
+
+        driver = ctypes.CDLL("libcuda.so.1")
+        handle, text = ctypes.c_int(), ctypes.create_string_buffer(32)
+        if driver.cuDeviceGet(ctypes.byref(handle), int(index or 0)) or driver.cuDeviceGetPCIBusId(text, 32, handle):
+            return None
+        return text.value.decode("ascii").lower()
+    except Exception:
+        return None

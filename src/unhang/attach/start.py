@@ -33,7 +33,7 @@ def start() -> None:
         "torch.distributed.distributed_c10d": ("torch_distributed", "patch"),
         "torch.optim.optimizer": ("optimizer", "patch"),
         "torch.multiprocessing.spawn": ("exit_hooks", "patch_spawn"),
-        "torch.distributed.elastic.multiprocessing.api": ("launcher_agent", "patch"),
+        "torch.distributed.elastic.multiprocessing.api": ("exit_hooks", "patch_launcher"),
         "ray.train.v2._internal.execution.worker_group.thread_runner": ("exit_hooks", "patch_ray_train"),
     }
     if os.environ.get(BACKEND):
@@ -50,9 +50,9 @@ def start() -> None:
     if os.environ.get(STEP_TIMES):
         # By a finder of their own: settings patch some of these modules, too.
         parts = {
-            "torch.distributed.distributed_c10d": ("step_parts", "patch_collectives"),
-            "torch.nn.parallel.distributed": ("step_parts", "patch_ddp"),
-            "torch.utils.data.dataloader": ("step_parts", "patch_loader"),
+            "torch.distributed.distributed_c10d": ("step_times", "patch_collectives"),
+            "torch.nn.parallel.distributed": ("step_times", "patch_ddp"),
+            "torch.utils.data.dataloader": ("step_times", "patch_loader"),
             "torch._dynamo.trace_rules": ("functional", "patch_compiler"),
         }
         PatchAfterImport(parts, package=package).install(sys.meta_path)

@@ -1,21 +1,27 @@
 """Pipes to hosts: each with an agent at its end, started by the user's own ssh, or one srun for all, or joined by the host itself. Questions and
 answers, each within its time.
+
+What travels to a host is the agent and all collectors as one archive, which Python there imports from memory. Nothing is written on the host.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
 import os
 import shlex
 import signal
+import zipfile
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from unhang.hosts import answers, source
+from unhang.hosts import answers
 from unhang.hosts.hostlist import Host
 
 Answer = dict[str, Any]
@@ -35,6 +41,32 @@ _OF_TASKS = frozenset((
     "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK",
     "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND", "SLURM_DISTRIBUTION", "SLURM_HINT", "SSH_CONNECTION",
 ))  # fmt: skip
+_ROOT = Path(__file__).resolve().parents[1]
+_MODULES = (
+    "hosts/agent.py",
+    "hosts/job.py",
+    "errors.py",
+    "fsio.py",
+    "i18n.py",
+    "kernel_lines.py",
+    "model.py",
+    "patterns.py",
+    "printable.py",
+    "probes/worker.py",
+    "text.py",
+)
+# It needs msgspec.
+_NOT_THERE = ("snapshot_file.py",)
+_LEAST_PYTHON = (3, 10)
+
+# One line for the shell there, short enough for any packet; what follows is not, so a host that stops here has an MTU that does not fit.
+LOADER = (
+    "import os,sys;"
+    'print(\'{"id":-1,"version":[%d,%d]}\'%sys.version_info[:2],flush=True);'
+    "i=sys.stdin.buffer;n=i.readline()or sys.exit();f=os.memfd_create('unhang');os.write(f,i.read(int(n)));"
+    "sys.path.insert(0,'/proc/self/fd/%d'%f);"
+    "from unhang.hosts.agent import main;main()"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,11 +294,11 @@ class Agents:
                     continue
                 if (why := answers.why_not({"do": "begun"}, future.result())) is not None:
                     self.failed[name] = Failure(stage="invalid", said=why)
-                elif tuple(future.result()["version"]) < source.LEAST_PYTHON:
+                elif tuple(future.result()["version"]) < _LEAST_PYTHON:
                     version = ".".join(map(str, future.result()["version"]))
                     self.failed[name] = Failure(stage="python", said=version)
             if any(_is_answered(future) for future in begun.values()):
-                data = source.archive()
+                data = archive()
                 sending = asyncio.ensure_future(pipe.send(b"%d\n" % len(data) + data))
                 if wanted := [f for name, f in ready.items() if name not in self.failed]:
                     await asyncio.wait(wanted, timeout=limit_s)
@@ -335,7 +367,7 @@ def pipes(hosts: Sequence[Host], *, python: str, ssh: Sequence[str] = (), by: st
     Of srun one step for all, or one for `each`: then a host that is down keeps none of the others from starting.
     """
     there = shlex.quote(python)
-    command = f'p={there}; [ -x "$p" ] || p=python3; exec "$p" -u -c {shlex.quote(source.LOADER)}'
+    command = f'p={there}; [ -x "$p" ] || p=python3; exec "$p" -u -c {shlex.quote(LOADER)}'
     if by == "srun":
         return [_srun(command, some) for some in ([[host] for host in hosts] if each else [list(hosts)])]
     return [Program(["ssh", *_CONNECT, *ssh, "--", h.login, f"sh -c {shlex.quote(command)}"], [h]) for h in hosts]
@@ -357,3 +389,16 @@ async def reached(made: Sequence[Pipe], *, limit_s: float = START_S) -> AsyncIte
         yield agents
     finally:
         await agents.close()
+
+
+@cache
+def archive() -> bytes:
+    """The modules, each package with an empty beginning: nothing else of ours is needed there."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as packed:
+        for package in ("unhang", "unhang/hosts", "unhang/probes"):
+            packed.writestr(f"{package}/__init__.py", "")
+        for path in (*(_ROOT / m for m in _MODULES), *sorted((_ROOT / "facts").glob("*.py"))):
+            if path.name not in _NOT_THERE:
+                packed.write(path, f"unhang/{path.relative_to(_ROOT)}")
+    return data.getvalue()

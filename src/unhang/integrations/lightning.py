@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 
 import unhang
 from unhang.integrations.sharing import share
+from unhang.runtime import log
 from unhang.runtime.evaluation.results import Evaluation
-from unhang.runtime.log import log
 
 try:
     from lightning.pytorch import Callback

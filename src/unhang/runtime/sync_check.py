@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from unhang.errors import OutOfSync
-from unhang.runtime.collectives import deadlines, observers
+from unhang.runtime.collectives import calls, deadlines
 from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.guarded_group import GuardedGroup
@@ -65,9 +65,9 @@ def sync_check(
         error = e
         raise
     finally:
-        if observers.observers:
+        if calls.observers:
             seconds = time.monotonic() - began_s
-            observers.tell(observers.Observed(what="sync_check", ranks=circle.ranks, numel=0, dtype="", seconds=seconds, error=error))
+            calls.tell_observers(calls.Observed(what="sync_check", ranks=circle.ranks, numel=0, dtype="", seconds=seconds, error=error))
     return True
 
 

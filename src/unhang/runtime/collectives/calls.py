@@ -1,17 +1,18 @@
-"""What a guarded call is, how it ends, and how that is said."""
+"""What a guarded call is, how it ends, and how that is said; and who is told of each when it has ended."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from unhang.errors import CollectiveError, CollectiveMismatch
+from unhang.runtime import log
 from unhang.runtime.collectives.abortable_group import AbortableGroup
 from unhang.runtime.collectives.liveness import STOPPED
 
@@ -178,3 +179,40 @@ def first_line(error: BaseException) -> str:
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     # Gloo begins with a path of its maker's, and ends with good advice.
     return re.sub(r"^\[\S*/gloo/(\S+)\] ", "", said).partition(". This is typically")[0][:200]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """One call of this rank: `ranks` are those of its group, `seconds` the time inside, `error` what it raised."""
+
+    what: str
+    ranks: tuple[int, ...]
+    numel: int
+    dtype: str
+    seconds: float
+    error: BaseException | None
+
+
+Observer = Callable[[Observed], None]
+# Nobody, as a rule: then a call pays for one comparison.
+observers: tuple[Observer, ...] = ()
+
+
+def add_observer(observer: Observer) -> None:
+    global observers
+    observers = (*observers, observer)
+
+
+def remove_observer(observer: Observer) -> None:
+    global observers
+    observers = tuple(one for one in observers if one != observer)
+
+
+def tell_observers(call: Observed) -> None:
+    """Who raises is told nothing more: a training is not ended by who looks at it."""
+    for observer in observers:
+        try:
+            observer(call)
+        except Exception:
+            remove_observer(observer)
+            log.exception("%r is told of no more calls; the training goes on", observer)

@@ -21,10 +21,10 @@ from unhang.errors import CollectiveError, CollectiveTimeout
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives.abortable_group import kind
+from unhang.runtime.collectives.agreement import short
 from unhang.runtime.collectives.calls import Call, Turn
 from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.guarded_group import GuardedGroup
-from unhang.runtime.collectives.serialize import short
 from unhang.runtime.collectives.tensor_layout import FlatTensor, row, sendable, usual, writable
 
 # Up to this one piece; above it pieces of that size: two are under way in threads of their own, which gains more than pieces cost (those of 1 to 4 MB

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
-from unhang.runtime.log import log
+from unhang.runtime import log
 
 Deadline = float | Literal["tiers"] | None
 

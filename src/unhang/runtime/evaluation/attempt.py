@@ -20,14 +20,14 @@ import msgspec
 import torch
 
 from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
+from unhang.runtime import log
 from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives.agreement import paired, short
 from unhang.runtime.collectives.calls import Ended
 from unhang.runtime.collectives.guarded_group import GuardedGroup
 from unhang.runtime.collectives.liveness import have_ended
-from unhang.runtime.collectives.serialize import paired, short
 from unhang.runtime.evaluation.collective_counts import Calls, CollectiveCounts
 from unhang.runtime.evaluation.results import Sums, add
-from unhang.runtime.log import log
 from unhang.user_files import is_user_file
 
 # Of a user's code that is wrong: it will be wrong again.

@@ -25,8 +25,8 @@ from torch._C import _distributed_c10d as extension
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import StoreLost
+from unhang.runtime import log
 from unhang.runtime.collectives.guarded_group import GuardedGroup
-from unhang.runtime.log import log
 
 _LOOKS_EVERY_S = 0.25
 # What a thread does meanwhile, and waits for, has happened on all ranks then.

@@ -14,16 +14,16 @@ import msgspec
 import torch
 
 from unhang.errors import EvaluationFailed
+from unhang.runtime import log
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives import guarded_group as circles
+from unhang.runtime.collectives.agreement import can_be_told, paired
 from unhang.runtime.collectives.guarded_group import GuardedGroup
-from unhang.runtime.collectives.serialize import can_be_told, paired
 from unhang.runtime.evaluation import results
 from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches, tried, within
 from unhang.runtime.evaluation.collective_counts import Calls
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
 from unhang.runtime.evaluation.state_guard import as_it_was
-from unhang.runtime.log import log
 
 _WORTH_ANOTHER_TRY = frozenset({"memory", "passing"})
 _AGAINST_IT = frozenset({"wrong", "interrupted"})

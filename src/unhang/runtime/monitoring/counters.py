@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from unhang.errors import CollectiveMismatch, CollectiveTimeout, LatePeer, OutOfSync, PeerFailed, StoreLost
-from unhang.runtime.collectives.observers import Observed
+from unhang.runtime.collectives.calls import Observed
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.histogram import Buckets
 

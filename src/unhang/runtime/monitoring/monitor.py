@@ -16,12 +16,11 @@ import torch
 import torch.distributed as dist
 
 from unhang.errors import StoreLost
+from unhang.runtime import log
 from unhang.runtime.collectives import guarded_group as circles
-from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.bounded_store import BoundedStore
+from unhang.runtime.collectives.calls import Observed, add_observer, remove_observer
 from unhang.runtime.collectives.deadlines import learned
-from unhang.runtime.collectives.observers import Observed
-from unhang.runtime.log import log
 from unhang.runtime.monitoring.counters import (
     Calls,
     Intervals,
@@ -114,7 +113,7 @@ class Monitor:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unhang monitor", daemon=True)
         self._thread.start()
-        observers.add(self._saw)
+        add_observer(self._saw)
         atexit.register(self.close)
 
     @property
@@ -152,7 +151,7 @@ class Monitor:
             return
         self._closing.set()
         atexit.unregister(self.close)
-        observers.remove(self._saw)
+        remove_observer(self._saw)
         if self._torch is not None:
             self._torch.close()
         # What it has not offered to the sinks by then is lost: on a crowded machine one answer of the store was seen to take five seconds.

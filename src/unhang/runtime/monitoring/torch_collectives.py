@@ -31,7 +31,7 @@ from torch.distributed import distributed_c10d as c10d
 from unhang.flight import operations
 from unhang.flight.coalesced import COALESCED, is_message, marks_batches, told_as_usual
 from unhang.records.incident import OWN_GROUPS
-from unhang.runtime.log import log
+from unhang.runtime import log
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.counters import Calls, Tally, cause_of_text, group_name
 

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from unhang.diagnosis.redact import redact
-from unhang.runtime.log import log
+from unhang.runtime import log
 
 _QUEUED = 32
 _ATTEMPTS = 3

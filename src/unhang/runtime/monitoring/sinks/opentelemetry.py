@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 
 import unhang
 from unhang.diagnosis.redact import redact
-from unhang.runtime.log import log
+from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Snapshot
 from unhang.runtime.monitoring.sinks.flat_names import needed
 

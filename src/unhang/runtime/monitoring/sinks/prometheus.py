@@ -10,7 +10,7 @@ import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from unhang.runtime.log import log
+from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Snapshot
 
 _LAST_PORT = 65535

@@ -12,7 +12,7 @@ import os
 from typing import Any
 from urllib.parse import urlsplit
 
-from unhang.runtime.log import log
+from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Snapshot
 from unhang.runtime.monitoring.sinks.flat_names import flat, needed
 
