@@ -17,10 +17,10 @@ import pytest
 import torch
 from tests.runtime.collectives import world
 from tests.runtime.collectives.world import world_of
-from unhang.runtime.collectives.calls import Observed
 
 import unhang
 from unhang.runtime.collectives import calls
+from unhang.runtime.collectives.calls import Observed
 from unhang.runtime.monitoring import histogram, monitor
 from unhang.runtime.monitoring.counters import Calls, Moment, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, group_name, summed
 from unhang.runtime.monitoring.sink_worker import SinkWorker, named

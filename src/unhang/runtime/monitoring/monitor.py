@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import itertools
 import operator
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from unhang.attach.protocol import ENV_ATTEMPT
 from unhang.errors import StoreLost
 from unhang.runtime import log
 from unhang.runtime.collectives import guarded_group as circles
@@ -34,7 +36,6 @@ from unhang.runtime.monitoring.counters import (
     shortened,
     summed,
 )
-from unhang.runtime.monitoring.job_environment import restarts
 from unhang.runtime.monitoring.sink_worker import Sink, SinkWorker, checked, named
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ class Monitor:
             time_s=time.time(),
             world_size=self._size,
             heard_from=len(tallies),
-            restarts=restarts(),
+            restarts=_restarts(),
             calls=calls,
             failures=failures,
             stragglers=stragglers,
@@ -276,6 +277,11 @@ class Monitor:
             elif for_s > max(_OLD_INTERVALS * self._every_s, _OLD_S):
                 old.add(rank)
         return found, frozenset(old)
+
+
+def _restarts() -> int:
+    """By torchrun, and by `unhang run`, which starts it anew."""
+    return sum(int(text) for name in (ENV_ATTEMPT, "TORCHELASTIC_RESTART_COUNT") if (text := os.environ.get(name, "")).isdecimal())
 
 
 def _is_seconds(value: Any) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 from unhang.diagnosis.redact import redact_data
 from unhang.i18n import NOTHING, Text, msg
 from unhang.runtime.monitoring.counters import Snapshot
-from unhang.runtime.monitoring.job_environment import run_dir
 from unhang.runtime.monitoring.sinks.alert_sender import Command, Delivery, Sender, Webhook, not_delivered
+from unhang.runtime.monitoring.sinks.measures import run_dir
 
 KINDS = ("failure", "evaluation_failure", "restart", "straggler", "silent", "heard_again", "store_lost")
 # A rank that others wait for, and for less of the time than this, is nobody's night.
