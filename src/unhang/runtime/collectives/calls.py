@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 
 from unhang.errors import CollectiveError, CollectiveMismatch
 from unhang.runtime import log
+from unhang.runtime.collectives import bounded_store
 from unhang.runtime.collectives.abortable_group import AbortableGroup
 from unhang.runtime.collectives.liveness import STOPPED
 
@@ -169,6 +170,11 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}{', …' if len(ranks) > 8 else ''}"
 
 
+def all_ranks(ranks: Iterable[int]) -> str:
+    numbers = sorted(ranks)
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
 def said(error: BaseException) -> str:
     # A file's name may hold what no encoder takes.
     said = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
@@ -176,9 +182,8 @@ def said(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     # Gloo begins with a path of its maker's, and ends with good advice.
-    return re.sub(r"^\[\S*/gloo/(\S+)\] ", "", said).partition(". This is typically")[0][:200]
+    return re.sub(r"^\[\S*/gloo/(\S+)\] ", "", bounded_store.first_line(error)).partition(". This is typically")[0][:200]
 
 
 @dataclass(frozen=True, kw_only=True)

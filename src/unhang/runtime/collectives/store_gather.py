@@ -11,7 +11,7 @@ import msgspec
 from unhang.runtime.collectives import call_sites
 from unhang.runtime.collectives.abort import ALL_OF_IT, CALLS_OF_IT, GRACE_S, LOOK_S, TOLD, Abort
 from unhang.runtime.collectives.bounded_store import BoundedStore
-from unhang.runtime.collectives.calls import Closed, Turn, turn_of
+from unhang.runtime.collectives.calls import Closed, Turn, all_ranks, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
 from unhang.runtime.collectives.liveness import ENDED, LOOKS_EVERY_S, STOPPED, have_ended
 from unhang.runtime.collectives.rendezvous import Moved
@@ -31,10 +31,10 @@ class Gathered(dict[int, bytes]):
         """Of all `ranks`, why there is nothing of some; None where there is something of all."""
         ended = [rank for rank in ranks if self.absent.get(rank) == ENDED]
         late = [rank for rank in ranks if rank not in self and rank not in ended]
-        said = [f"{_named(ended)}: {ENDED if len(ended) == 1 else 'their processes have ended'}"] if ended else []
+        said = [f"{all_ranks(ended)}: {ENDED if len(ended) == 1 else 'their processes have ended'}"] if ended else []
         if late:
             places = ", ".join(f"{'' if len(late) == 1 else f'{rank}: '}{self.absent[rank]}" for rank in late if rank in self.absent)
-            said.append(f"{_named(late)} did not answer within {deadline_s:g} s{f' ({places})' if places else ''}")
+            said.append(f"{all_ranks(late)} did not answer within {deadline_s:g} s{f' ({places})' if places else ''}")
         return "; ".join(said) or None
 
 
@@ -214,11 +214,9 @@ class StoreGather(Abort):
         call_sites.missed([rank for rank in self.ranks if rank not in said])
         return said
 
-    def _given(self, board: BoundedStore, key: str, value: bytes) -> bytes | None:
-        """What is decided, where we are the last to come."""
-        return self._given_by(board, self.me, key, value)
-
-    def _given_by(self, board: BoundedStore, rank: int, key: str, value: bytes) -> bytes | None:
+    def _given(self, board: BoundedStore, key: str, value: bytes, rank: int | None = None) -> bytes | None:
+        """What is decided, where we are the last to come; or `rank`, for which we answer."""
+        rank = self.me if rank is None else rank
         board.put(f"{key}/p/{rank}", value)
         if board.count(f"{key}/n") != self.size:
             return None
@@ -251,7 +249,7 @@ class StoreGather(Abort):
                     given = [f"{key}/p/{rank}", f"{key}/ended/{rank}"]
                     if board.look(given[0]) is None and board.decide(given[1], b"%d" % self.me) == b"%d" % self.me:
                         self._left.add(*given)
-                        self._given_by(board, rank, key, _ABSENT + ENDED.encode())
+                        self._given(board, key, _ABSENT + ENDED.encode(), rank)
             late, half = until <= now, half_way is not None and until - now < deadline_s / 2
             if not late and not half and now < looks_at:
                 continue
@@ -265,10 +263,6 @@ class StoreGather(Abort):
                 half_way()
                 half_way = None
         return found
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _packed(values: dict[int, bytes]) -> bytes:

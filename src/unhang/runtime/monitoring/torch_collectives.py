@@ -32,7 +32,6 @@ from unhang.flight import operations
 from unhang.flight.coalesced import COALESCED, is_message, marks_batches, told_as_usual
 from unhang.records.incident import OWN_GROUPS
 from unhang.runtime import log
-from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.counters import Calls, Tally, cause_of_text, group_name
 
 _RING = 2000
@@ -47,18 +46,6 @@ _MOST_KEYS = 500
 _CU_STREAM_CAPTURE_MODE_RELAXED = 2
 _BYTES = {"Bool": 1, "Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4}
 _BYTES |= {"Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16}
-
-# Of what one rank gives, as nccl-tests has it for `n` ranks.
-_FACTORS: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: n - 1,
-    "all_gather_into_tensor": lambda n: n - 1,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "reduce_scatter_tensor": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1,
-    "reduce": lambda n: 1,
-}
 
 
 @dataclass
@@ -234,13 +221,8 @@ class TorchCollectives:
         if key not in self.calls and len(self.calls) >= _MOST_KEYS:
             key = "other groups|torch:other"
         calls = self.calls.setdefault(key, Calls())
-        calls.count += 1
-        calls.bytes += given
-        if took_ms is not None and took_ms > 0:
-            seconds = float(took_ms) / 1e3
-            histogram.add(calls.latency_s, seconds)
-            if (found := _busbw_gbps(key.partition("|")[2], ranks, given, seconds)) > 0:
-                histogram.add(calls.busbw_gbps, found)
+        collective = operations.spelling(operations.split(key.partition("|")[2])[1])
+        calls.ended(collective, ranks, given, float(took_ms or 0) / 1e3)
 
     def _failed(self, group: Any, function: str, error: BaseException) -> None:
         group = c10d._get_default_group() if group is None else group
@@ -349,8 +331,3 @@ def _size(entry: Mapping[str, Any]) -> int:
     """Bytes that this rank gives."""
     dtypes = entry.get("input_dtypes") or ()
     return sum(math.prod(size) * _BYTES.get(str(dtype), 1) for size, dtype in zip(entry.get("input_sizes") or (), dtypes, strict=False))
-
-
-def _busbw_gbps(name: str, ranks: int, given: int, seconds: float) -> float:
-    factor = _FACTORS.get(operations.spelling(operations.split(name)[1]))
-    return factor(ranks) * given / seconds / 1e9 if factor is not None and ranks > 1 else 0.0

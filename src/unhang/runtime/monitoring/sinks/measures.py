@@ -1,5 +1,6 @@
-"""What sinks share: the run directory, whether a library is there, and a snapshot as numbers. `MEASURES` are those with labels; `flat` is for back ends
-that know no labels, by names that stay as they are: charts are made of them.
+"""What sinks share: the run directory, whether a library is there, and a snapshot as numbers.
+
+`MEASURES` are those with labels. `flat` is for back ends that know no labels, by names that stay as they are: charts are made of them.
 
     unhang/calls/COLLECTIVE/GROUP/count, latency_p50_s, latency_p95_s, latency_p99_s, busbw_p50_gbps     all but count since the snapshot before
     unhang/failures/COLLECTIVE/GROUP/CAUSE          calls, by cause
