@@ -125,7 +125,7 @@ class Attempt:
         first_incident: int,
         rundir: RunDir,
         patience: Patience,
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
         sink: Sink,
         started: float,
         leave_hung: bool,

@@ -77,7 +77,7 @@ class Training:
         *,
         rundir: RunDir,
         patience: Patience,
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
         sink: Sink,
         found: Callable[[preflight.Result], None] = lambda result: None,
         rendezvous: Callable[[Callable[[str], None]], Rendezvous] | None = None,

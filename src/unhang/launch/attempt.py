@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ class Attempt:
         environ: dict[str, str],
         rundir: RunDir,
         options: Options,
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
         sink: Sink,
         started: float,
         first_incident: int,

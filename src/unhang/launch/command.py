@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -321,13 +321,10 @@ def _lines(file: Path) -> list[str]:
 
 def _remove_flag(argv: list[str], flag: str) -> None:
     """Of the launcher's own options; a script may have one of that name."""
-    kind, position = _which(argv)
-    while kind is not None and position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
-        said, joined, _ = _said(argv[position], kind)
-        if said == flag:
-            del argv[position]
-            return
-        position += 1 if joined or said in _FLAGS[kind] else 2
+    kind, begin = _which(argv)
+    at = next((position for position, name, *_ in _options(argv, kind, begin) if name == flag), None)
+    if at is not None:
+        del argv[at]
 
 
 def _set(argv: list[str], name: str, value: str) -> None:
@@ -335,18 +332,9 @@ def _set(argv: list[str], name: str, value: str) -> None:
     kind, begin = _which(argv)
     if kind is None:
         raise UnhangError(f"{argv[0]} has no option {name} that is known here")
-    position = begin
     wanted = name.replace("_", "-")
-    while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
-        said, joined, _ = _said(argv[position], kind)
-        words = 1 if joined or said in _FLAGS[kind] else 2
-        if said == wanted:
-            argv[position : position + words] = [name, value]
-            return
-        if words == 2 and argv[position + 1 : position + 2] and argv[position + 1].endswith(".py"):
-            break
-        position += words
-    argv[begin:begin] = [name, value]
+    at, words = next(((position, words) for position, said, _, words in _options(argv, kind, begin) if said == wanted), (begin, 0))
+    argv[at : at + words] = [name, value]
 
 
 def _not_found(word: str) -> CommandNotFound:
@@ -401,7 +389,7 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
 def _launcher(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The launcher among the first words, and its own options; those of the script or module that it starts are not its."""
     kind, begin = _which(words)
-    return kind, {} if kind is None else _options(words[begin:], kind)
+    return kind, {name: value for _, name, value, _ in _options(words, kind, begin)}
 
 
 def _which(words: Sequence[str]) -> tuple[str | None, int]:
@@ -430,20 +418,20 @@ def _said(word: str, kind: str) -> tuple[str, bool, str]:
     return name.replace("_", "-"), bool(joined), value
 
 
-def _options(words: Sequence[str], kind: str) -> dict[str, str]:
-    """The options before the first word that is neither an option nor the value of one."""
-    found: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-") or word == "--":
-            break
-        name, given, value = _said(word, kind)
+def _options(words: Sequence[str], kind: str | None, begin: int) -> Iterator[tuple[int, str, str, int]]:
+    """Of each of the launcher's own options: where it stands, its long name, its value, and how many words it takes.
+
+    They end before the first word that is neither an option nor the value of one.
+    """
+    while kind is not None and begin < len(words) and words[begin].startswith("-") and words[begin] != "--":
+        name, given, value = _said(words[begin], kind)
+        count = 1
         if not given and name not in _FLAGS[kind]:
-            value = next(rest, "")
+            value, count = next(iter(words[begin + 1 : begin + 2]), ""), 2
             if value.endswith(".py"):
-                break
-        found[name] = value
-    return found
+                return
+        yield begin, name, value, count
+        begin += count
 
 
 def _promised(kind: str | None, options: Mapping[str, str]) -> int | None:

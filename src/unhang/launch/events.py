@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
@@ -260,3 +261,5 @@ Event = Union[  # noqa: UP007
     Forced,
     Finished,
 ]
+
+Tell = Callable[[Event], None]

@@ -109,7 +109,7 @@ class Alarm:
         patience: Patience,
         leave_hung: bool,
         clock: Callable[[], float],
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
     ) -> None:
         self._ground = ground
         self._watch = watch

@@ -105,7 +105,7 @@ class Incidents:
         host: Host,
         first: int,
         clock: Callable[[], float],
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
         sampler: Sampler | None = None,
         ends: frozenset[IncidentKind] = frozenset(),
     ) -> None:

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg, same
-from unhang.launch import events, still_running
-from unhang.launch.hang_detector import Alarm
+from unhang.launch import events, hang_detector, still_running
 from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation
 from unhang.launch.stack_samples import Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
@@ -72,12 +71,9 @@ def _again(number: int) -> Text:
     return msg("Ctrl-C again") if number == signal.SIGINT else msg("another signal")
 
 
-class Ground(Protocol):
+class Ground(hang_detector.Ground, Protocol):
     """The attempt that is interrupted. `hand_on` passes the signal on to the command, `force` ends everything at once."""
 
-    def everybody(self, stall: Stall | None) -> list[EvidenceRequest]: ...
-    def situation(self, opened: PendingIncident) -> Situation: ...
-    def running(self) -> bool: ...
     def anybody_failed(self) -> bool: ...
     def hand_on(self, number: int) -> None: ...
     def force(self) -> None: ...
@@ -93,9 +89,9 @@ class Interruption:
         watch: Watch,
         sampler: Sampler,
         incidents: Incidents,
-        alarm: Alarm,
+        alarm: hang_detector.Alarm,
         clock: Callable[[], float],
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
     ) -> None:
         self._ground = ground
         self._watch = watch

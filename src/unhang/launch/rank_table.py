@@ -39,9 +39,7 @@ class Reactions(Protocol):
 class RankTable:
     """The listener's handler. `closing` is set once we, the user or a launcher end the ranks: what they say then is no failure."""
 
-    def __init__(
-        self, watch: Watch, *, promised: int | None, clock: Callable[[], float], tell: Callable[[events.Event], None], reactions: Reactions
-    ) -> None:
+    def __init__(self, watch: Watch, *, promised: int | None, clock: Callable[[], float], tell: events.Tell, reactions: Reactions) -> None:
         self.watch = watch
         self.peers: dict[Peer, RankState] = {}
         self.exitcodes: dict[int, int] = {}

@@ -114,14 +114,14 @@ class Remedying(Protocol):
     is `cancelled`; None where the next attempt is to be as the last one was.
     """
 
-    def at_start(self, tell: Callable[[events.Event], None]) -> Changed | None: ...
-    def after(self, result: Result, tell: Callable[[events.Event], None], cancelled: Callable[[], bool]) -> Changed | None: ...
+    def at_start(self, tell: events.Tell) -> Changed | None: ...
+    def after(self, result: Result, tell: events.Tell, cancelled: Callable[[], bool]) -> Changed | None: ...
 
 
 class EventLog:
     """events.jsonl: writes each event down, hands it on, and keeps count. `began` is the start of the run as time.monotonic() has it."""
 
-    def __init__(self, rundir: RunDir, told: Callable[[events.Event], None]) -> None:
+    def __init__(self, rundir: RunDir, told: events.Tell) -> None:
         self._rundir, self._told = rundir, told
         self._is_broken = False
         self.began = time.monotonic()
@@ -176,7 +176,7 @@ class Supervisor:
         rundir: RunDir,
         options: Options,
         policy: Policy,
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
         sink: Sink,
         environ: Mapping[str, str] = os.environ,
         settings: Mapping[str, str] | None = None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from unhang.frames import OURS, Frame
@@ -289,7 +288,7 @@ class Pace:
     Call `look` again and again, from the start of the attempt on. Times are seconds since the start of the run.
     """
 
-    def __init__(self, watch: Watch, *, promised: int | None, tell: Callable[[events.Event], None]) -> None:
+    def __init__(self, watch: Watch, *, promised: int | None, tell: events.Tell) -> None:
         self._watch = watch
         self._promised = promised
         self._tell = tell
