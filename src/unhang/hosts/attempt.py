@@ -37,7 +37,7 @@ from unhang.launch.incidents import parted
 from unhang.launch.output import Sink
 from unhang.launch.patience import Patience, kind_of
 from unhang.launch.step_rate import STARTUP_S
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records.incident import Incident, IncidentKind, LogRef, Slow
 from unhang.records.rundir import RunDir
 from unhang.records.status import Now
@@ -56,7 +56,7 @@ _LOOK_S, _END_S = 30.0, 100.0
 _ANSWER_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Job:
     """What each host runs: `words` are a script or module (`module`) with its arguments, or a launcher that asks the environment (`LAUNCHERS`);
     `options` are those of the hosts' own `unhang run`.

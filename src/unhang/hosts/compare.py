@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from unhang.facts import gpu, libraries, limits, network, python_env, shm, variables
@@ -13,14 +12,14 @@ from unhang.facts.subject import Subject
 from unhang.facts.units import size
 from unhang.i18n import Text, joined, msg, same
 from unhang.knowledge import catalogue
-from unhang.model import HostFinding, Severity
+from unhang.model import HostFinding, Severity, frozen
 
 _MOST_NAMED = 8
 # Variables that are a host's own.
 _OF_HOST = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "LOCAL_RANK", "GROUP_RANK")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Fact:
     """`of` gives the value on one host, of what was seen of `subject`; None where it was not. `cause` is whose remedies help."""
 

@@ -6,11 +6,12 @@ import contextlib
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from unhang import fsio
 from unhang.errors import RunDirError
+from unhang.model import frozen
 from unhang.records.incident import GuardedLine, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
 from unhang.records.status import MOST_CHARACTERS, Now, RankNow, Standstill
@@ -19,7 +20,7 @@ from unhang.records.status import MOST_CHARACTERS, Now, RankNow, Standstill
 _KINDS: tuple[IncidentKind, ...] = ("failure", "world-size", "hang", "straggler", "interrupted")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Part:
     """What one host has: a copy of its run directory, the incident in it, and how many seconds after the job's start that host's run began."""
 

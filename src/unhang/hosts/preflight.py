@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Literal
 
@@ -25,7 +25,7 @@ from unhang.hosts.reach import START_S, STEP_S, Agents, Answer, Failure, pipes, 
 from unhang.i18n import NOTHING, Text, joined, msg, same
 from unhang.knowledge import catalogue
 from unhang.knowledge.commands import Command
-from unhang.model import Area, Examination, HostFinding, Severity
+from unhang.model import Area, Examination, HostFinding, Severity, frozen
 from unhang.probes import plan
 
 SCHEMA = "unhang/hosts/1"
@@ -52,7 +52,7 @@ AREAS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Asked:
     """`environ` is what the job will have set; `master` and `port` its rendezvous: None for the first host, 0 for any port that is free.
 
@@ -71,7 +71,7 @@ class Asked:
     quick: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Link:
     """One direction between two hosts at its best: seconds there and back, bytes per second. `failed` is the rung at which most tests ended."""
 
@@ -82,7 +82,7 @@ class Link:
     bytes_per_s: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Result:
     """`bad` are hosts that a finding names, alone or by an edge of theirs; `coverage` is the share of all directed pairs that were tried.
 

@@ -16,13 +16,13 @@ import shlex
 import signal
 import zipfile
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from unhang.hosts import answers
 from unhang.hosts.hostlist import Host
+from unhang.model import frozen
 
 Answer = dict[str, Any]
 
@@ -69,7 +69,7 @@ LOADER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Failure:
     """Why a host gave no answer. `stage`: "login" (not even a shell), "python" (no Python that is new enough), "source" (what is longer than a packet
     does not arrive), "answer" (it was there, and is silent now), "flood" (it sends without end), "invalid" (its answer is none).

@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from unhang.launch.status_file import StatusWriter
 from unhang.launch.step_rate import STARTUP_S, Rhythm
 from unhang.launch.still_running import StillRunning
 from unhang.launch.watch import Pace, RankState, Stall, Watch
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records.incident import Incident, IncidentKind
 from unhang.records.rundir import RunDir
 
@@ -74,7 +74,7 @@ CENSUS_INTERVAL_S = 2.0
 TERM_GRACE_S = 3.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Options:
     """What the user decides about watching and ending."""
 
@@ -88,7 +88,7 @@ class Options:
     terminal_err: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Result:
     """How an attempt ended. `exitcode` is the command's own (negative: signal); `pace` in steps per second; `arguments` by rank."""
 

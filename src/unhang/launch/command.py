@@ -9,13 +9,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from unhang.attach import protocol
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.fsio import as_argument, is_dir, is_file
+from unhang.model import frozen
 from unhang.settings.setting import worded
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
@@ -54,7 +55,7 @@ _NOT_HANDED_ON = ("GLOO_", "OMP_", "RCCL_", "TORCH_")
 PythonFrom = Literal["option", "command", "guess"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Command:
     """A command that can be started. `world_size` is what the command line promises, None where it promises nothing.
 

@@ -27,7 +27,7 @@ from unhang.frames import LOADER, Frame, inside, user_frame
 from unhang.launch.children import ChildReader, dump_by_py_spy, find_py_spy
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
-from unhang.model import Counters
+from unhang.model import Counters, frozen
 from unhang.records import stacks as stacks_of
 from unhang.records.incident import Activity, ChildRecord, GuardedLine, Missed, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
@@ -64,7 +64,7 @@ class Taken:
         return tuple(c.pid for c in self.children if c.worker is not None) if self.in_loader else ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Request:
     """What was asked of one process, and its two answers."""
 

@@ -23,7 +23,7 @@ from unhang.launch.listener import Peer
 from unhang.launch.patience import Kind, Patience, kind_of, place_of
 from unhang.launch.stack_samples import MIN_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
-from unhang.model import Wait
+from unhang.model import Wait, frozen
 from unhang.records.incident import Activity
 from unhang.records.stacks import is_endless
 
@@ -72,7 +72,7 @@ class _Named:
     interval_s: float = REPORT_S
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Reason:
     """The rank for which the others may wait for the shortest time, until when, and the timeout of their collective."""
 

@@ -29,7 +29,7 @@ from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
 from unhang.launch.stack_samples import MIN_WINDOW_S, Sampler
 from unhang.launch.watch import RankState, Stall
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records import stacks
 from unhang.records.incident import Activity, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
@@ -39,7 +39,7 @@ KERNEL_LINES = 400
 _SHARED = ("run.json", "host.json", "events.jsonl", "logs", "fatal", "flight")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EvidenceRequest:
     """One rank to take evidence from."""
 
@@ -68,7 +68,7 @@ class PendingIncident:
     gathered: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Situation:
     """What surrounds an incident when it is written down. `exitcodes` by pid; `activities` by rank."""
 

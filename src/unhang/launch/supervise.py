@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -33,7 +33,7 @@ from unhang.launch import environment, events, terminate
 from unhang.launch.attempt import Attempt, Options, Result
 from unhang.launch.command import Command
 from unhang.launch.output import Sink
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records.incident import FROM_OUTSIDE
 from unhang.records.rundir import RUN_SCHEMA, RunDir, not_written
 
@@ -62,7 +62,7 @@ _REFUSED_WITH_2 = re.compile(r": error: |can't open file '|No such option: ")
 _PASSING_ERRNO = re.compile(r"\[Errno (?!(?:2|8|13)\])\d+\]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Policy:
     """What to do about failures. `pod`: the exit code tells Kubernetes what it may do."""
 
@@ -71,7 +71,7 @@ class Policy:
     pod: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outcome:
     """How the run ended. `exitcode` is what `unhang run` returns; `verdict` is that of the last incident, None without one.
 
@@ -101,7 +101,7 @@ def run_path(parent: Path, name: str, *, now: datetime.datetime | None = None) -
     return path
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Changed:
     """What later attempts are started with instead."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from unhang.frames import OURS, Frame
 from unhang.launch import events
 from unhang.launch.step_rate import Rhythm
-from unhang.model import Counters
+from unhang.model import Counters, frozen
 from unhang.records.incident import Ended, Raised, is_own, silent
 
 PLACES = 240
@@ -21,7 +21,7 @@ PLACES = 240
 _POLLS_A_LOCK = "file_baton"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Wait:
     """A rank inside a collective; `group` is None where only its stack tells."""
 
@@ -139,7 +139,7 @@ class RankState:
         return sum(a != b for a, b in itertools.pairwise(sigs)) / (len(sigs) - 1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stall:
     """Nothing moves. `waiting` ranks are inside a collective, `absent` ones live elsewhere; without anybody waiting, all are `absent`."""
 

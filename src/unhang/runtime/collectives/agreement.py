@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 
+from unhang.model import frozen
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives.calls import Call
@@ -23,7 +23,7 @@ _BARRIER = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chun
 _REDUCES = torch.distributed.ReduceOp.MAX
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Agreed:
     """`values` by global rank; `missing` are ranks that had not answered when the decision fell, this one maybe among them."""
 

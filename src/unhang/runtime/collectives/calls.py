@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from unhang.errors import CollectiveError, CollectiveMismatch
+from unhang.model import frozen
 from unhang.runtime import log
 from unhang.runtime.collectives import bounded_store
 from unhang.runtime.collectives.abortable_group import AbortableGroup
@@ -186,7 +187,7 @@ def first_line(error: BaseException) -> str:
     return re.sub(r"^\[\S*/gloo/(\S+)\] ", "", bounded_store.first_line(error)).partition(". This is typically")[0][:200]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Observed:
     """One call of this rank: `ranks` are those of its group, `seconds` the time inside, `error` what it raised."""
 

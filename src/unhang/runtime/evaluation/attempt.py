@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +19,7 @@ import msgspec
 import torch
 
 from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
+from unhang.model import frozen
 from unhang.runtime import log
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.agreement import paired, short
@@ -65,7 +65,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     broke: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outcome:
     """The status of each rank that answered, and of the others, why not; None where all did."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from unhang.model import frozen
 
 Sums = dict[str, tuple[float, float]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OfDataSet:
     """`metrics` are means over the samples of all ranks, not-a-number where it failed. `partial` are those over what was done before it failed.
 
@@ -30,7 +32,7 @@ class OfDataSet:
         return self.why is None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Evaluation:
     """By data set, those that were not reached as well; `why`: what ended all of it; `missing`: ranks that did not answer.
 

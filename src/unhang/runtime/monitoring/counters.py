@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import msgspec
 import torch
 
 from unhang.errors import CollectiveMismatch, CollectiveTimeout, LatePeer, OutOfSync, PeerFailed, StoreLost
+from unhang.model import frozen
 from unhang.runtime.collectives.calls import Observed
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.histogram import Buckets
@@ -93,7 +94,7 @@ class Tally(msgspec.Struct, kw_only=True):
         calls.inside_s += call.seconds
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OfCalls:
     """GB/s are 10^9 bytes a second, by the formula of nccl-tests. Latencies are those of `timed` of the calls, None where that is 0.
 
@@ -114,7 +115,7 @@ class OfCalls:
     latency_sum_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OfFailures:
     """`count` is the most that a rank has counted.
 
@@ -130,7 +131,7 @@ class OfFailures:
     step: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Straggler:
     """`waited_s` is how much longer than this rank the group's most patient one stood in calls; `share` its part of all such waiting."""
 
@@ -140,13 +141,13 @@ class Straggler:
     share: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Silent:
     rank: int
     for_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Snapshot:
     """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
 

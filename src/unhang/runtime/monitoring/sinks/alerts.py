@@ -8,13 +8,14 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from unhang.diagnosis.redact import redact_data
 from unhang.i18n import NOTHING, Text, msg
+from unhang.model import frozen
 from unhang.runtime.monitoring.counters import Snapshot
 from unhang.runtime.monitoring.sinks.alert_sender import Command, Delivery, Sender, Webhook, not_delivered
 from unhang.runtime.monitoring.sinks.measures import run_dir
@@ -145,7 +146,7 @@ def _is_random(job: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AlertEvent:
     """`subject`: what of the kind it is about; the same subject is the same trouble. `fields` are plain data.
 
