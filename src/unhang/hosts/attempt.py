@@ -33,11 +33,11 @@ from unhang.hosts.pace import LINKS_EVERY_S, Pace
 from unhang.hosts.reach import Agents, Answer
 from unhang.launch import events
 from unhang.launch.attempt import Result
-from unhang.launch.incidents import parted
+from unhang.launch.incidents import Judged, parted
 from unhang.launch.output import Sink
 from unhang.launch.patience import Patience, kind_of
 from unhang.launch.step_rate import STARTUP_S
-from unhang.model import Verdict, frozen
+from unhang.model import frozen
 from unhang.records.incident import Incident, IncidentKind, LogRef, Slow
 from unhang.records.rundir import RunDir
 from unhang.records.status import Now
@@ -155,7 +155,7 @@ class Attempt:
         self._pace = Pace({host.name: host.ranks for host in self._hosts})
         self._slow: Slow | None = None
         self._links_s = 0.0
-        self.last: tuple[Incident, Verdict] | None = None
+        self.last: Judged | None = None
 
     def interrupt(self, number: int) -> None:
         self._interrupts.append(number)
@@ -456,7 +456,7 @@ class Attempt:
             if not await self._follow():
                 await asyncio.sleep(_FOLLOW_S / 2)
 
-    async def _judge(self, kind: IncidentKind) -> tuple[Incident, Verdict] | None:
+    async def _judge(self, kind: IncidentKind) -> Judged | None:
         """Bring the records of all hosts here, lay them together, and judge them. Never raises: it watches a living training."""
         self._tell(events.Opened(incident=self._incident, kind=kind))
         try:
@@ -466,7 +466,7 @@ class Attempt:
             self._tell(events.Abandoned(incident=self._incident))
             return None
 
-    async def _judged(self, begun: float) -> tuple[Incident, Verdict] | None:
+    async def _judged(self, begun: float) -> Judged | None:
         with fsio.temporary_directory("hosts-") as folder:
             parts = [part for host in self._hosts if (part := await self._part(host, folder / host.name)) is not None]
             if not parts:
@@ -486,7 +486,7 @@ class Attempt:
             )
         return await self._drawn(made, begun)
 
-    async def _judged_slow(self, begun: float) -> tuple[Incident, Verdict]:
+    async def _judged_slow(self, begun: float) -> Judged:
         """Of ranks that all move no evidence is taken: that would stop each of them."""
         made = Incident(
             number=self._incident,
@@ -501,7 +501,7 @@ class Attempt:
         self._rundir.write(self._rundir.incident(made.number), made)
         return await self._drawn(made, begun)
 
-    async def _drawn(self, made: Incident, begun: float) -> tuple[Incident, Verdict]:
+    async def _drawn(self, made: Incident, begun: float) -> Judged:
         verdict = await asyncio.to_thread(why.judge, self._rundir, number=self._incident)
         self._rundir.write(self._rundir.incident_verdict(self._incident), verdict)
         self._rundir.write(self._rundir.verdict, verdict)

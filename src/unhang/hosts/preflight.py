@@ -24,7 +24,6 @@ from unhang.hosts.hostlist import Host
 from unhang.hosts.reach import START_S, STEP_S, Agents, Answer, Failure, pipes, reached
 from unhang.i18n import NOTHING, Text, joined, msg, same
 from unhang.knowledge import catalogue
-from unhang.knowledge.commands import Command
 from unhang.model import Area, Examination, HostFinding, Severity, frozen
 from unhang.probes import plan
 
@@ -180,10 +179,9 @@ class _Preflight:
         *,
         hosts: Sequence[str] = (),
         remedies: tuple[str, ...] | None = (),
-        commands: Mapping[str, Command | None] | None = None,
     ) -> None:
         found = catalogue.load()[cause]
-        self.findings.append(found.host_finding(area=area, severity=severity, says=says, leads_to=leads_to, remedies=remedies, commands=commands))
+        self.findings.append(found.host_finding(area=area, severity=severity, says=says, leads_to=leads_to, remedies=remedies))
         self.bad.update(hosts)
 
     # ---- what each host says
@@ -290,18 +288,18 @@ class _Preflight:
             if took > _SLOW_LOOKUP_S:
                 slow[at] = took
         for name in self.agents.names:
-            told = Counter(tuple(a) for at, a in resolved[name].items() if at != name and not _is_local(a))
+            elsewhere = {at: found for at, found in resolved[name].items() if at != name}
+            others = {at: found for at, found in elsewhere.items() if not _is_local(found)}
+            told = Counter(map(tuple, others.values()))
             self.addresses[name] = told.most_common(1)[0][0][0] if told else self.reached_at.get(name, name)
             # Only where some know it: a name of the user's own ssh_config is none that a training uses.
             if missing[name] and told:
                 self._unresolved(name, missing[name])
-            others = {at: ", ".join(a) for at, a in resolved[name].items() if at != name and not _is_local(a)}
-            if (said := odd(others)) is not None:
+            if (said := odd({at: ", ".join(found) for at, found in others.items()})) is not None:
                 says = msg("{name} resolves differently: {said}", name=name, said=said)
                 leads_to = msg("some hosts connect to another machine, or to an address that does not lead there")
                 self._find("dns-resolution", "names", "error", says, leads_to, remedies=("ask-each-host",))
-            lost = [at for at, a in resolved[name].items() if at != name and _is_local(a)]
-            if lost:
+            if lost := [at for at in elsewhere if at not in others]:
                 says = msg("{name} resolves to the loopback on {hosts}", name=name, hosts=named(lost))
                 leads_to = msg("ranks there connect to themselves, and wait")
                 self._find("dns-resolution", "names", "error", says, leads_to, hosts=lost, remedies=("ask-each-host",))

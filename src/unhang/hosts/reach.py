@@ -15,7 +15,7 @@ import os
 import shlex
 import signal
 import zipfile
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -290,13 +290,10 @@ class Agents:
                 return
             await asyncio.wait(begun.values(), timeout=limit_s)
             for name, future in begun.items():
-                if not _is_answered(future):
-                    continue
-                if (why := answers.why_not({"do": "begun"}, future.result())) is not None:
-                    self.failed[name] = Failure(stage="invalid", said=why)
-                elif tuple(future.result()["version"]) < _LEAST_PYTHON:
-                    version = ".".join(map(str, future.result()["version"]))
-                    self.failed[name] = Failure(stage="python", said=version)
+                if _is_answered(future) and self._is_valid(name, {"do": "begun"}, future.result()):
+                    version = future.result()["version"]
+                    if tuple(version) < _LEAST_PYTHON:
+                        self.failed[name] = Failure(stage="python", said=".".join(map(str, version)))
             if any(_is_answered(future) for future in begun.values()):
                 data = archive()
                 sending = asyncio.ensure_future(pipe.send(b"%d\n" % len(data) + data))
@@ -306,10 +303,15 @@ class Agents:
             for name, future in ready.items():
                 if not _is_answered(future):
                     self.failed.setdefault(name, self._failure(name))
-                elif (why := answers.why_not({"do": "ready"}, future.result())) is not None:
-                    self.failed[name] = Failure(stage="invalid", said=why)
-                else:
+                elif self._is_valid(name, {"do": "ready"}, future.result()):
                     self.hello[name] = future.result()
+
+    def _is_valid(self, name: str, question: Mapping[str, Any], answer: Answer) -> bool:
+        """Whether it is an answer to that; a host that gives another has failed."""
+        why = answers.why_not(question, answer)
+        if why is not None:
+            self.failed[name] = Failure(stage="invalid", said=why)
+        return why is None
 
     def _failure(self, name: str) -> Failure:
         pipe = self._pipes[name]
@@ -344,14 +346,12 @@ class Agents:
                 self.failed[name] = self._failure(name)
             elif isinstance(failure := (answer := future.result()).get("failure"), str):
                 self.errors.append(f"{name}: {questions[name]['do']}: {failure}"[:_MAX_SHOWN_CHARS])
-            elif (why := answers.why_not(questions[name], answer)) is not None:
-                self.failed[name] = Failure(stage="invalid", said=why)
-            else:
+            elif self._is_valid(name, questions[name], answer):
                 found[name] = answer
         return found
 
-    async def ask_all(self, question: Mapping[str, Any], *, limit_s: float, of: Iterable[str] | None = None) -> dict[str, Answer]:
-        return await self.ask(dict.fromkeys(self.names if of is None else of, question), limit_s=limit_s)
+    async def ask_all(self, question: Mapping[str, Any], *, limit_s: float) -> dict[str, Answer]:
+        return await self.ask(dict.fromkeys(self.names, question), limit_s=limit_s)
 
     async def close(self) -> None:
         await asyncio.gather(*(pipe.close() for pipe in dict.fromkeys(self._pipes.values())))

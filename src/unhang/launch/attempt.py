@@ -33,7 +33,7 @@ from unhang.launch.command import Command, launcher
 from unhang.launch.hang_detector import Alarm
 from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation, logs_so_far
 from unhang.launch.interruption import Interruption, asked_to_end, still_there
-from unhang.launch.listener import Listener, Peer
+from unhang.launch.listener import Listener, Message, Peer
 from unhang.launch.output import Channel, Sink, Stream
 from unhang.launch.patience import Patience
 from unhang.launch.rank_table import RankTable
@@ -512,7 +512,7 @@ class Attempt:
             self._wrong_world = True
             self._spawn(self._take_world())
 
-    def answered(self, peer: Peer, message: dict[str, Any]) -> None:
+    def answered(self, peer: Peer, message: Message) -> None:
         """A rank has given evidence."""
         if self._incidents.current is not None:
             self._incidents.current.taker.answer(peer, message)

@@ -19,6 +19,8 @@ from unhang.fsio import as_argument, is_dir, is_file
 from unhang.model import frozen
 from unhang.settings.setting import worded
 
+Environ = Mapping[str, str]
+
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
 _COUNT = {"torchrun": "--nproc-per-node", "accelerate": "--num-processes", "deepspeed": "--num-gpus"}
 _NODES = ("--nnodes", "--num-machines", "--num-nodes")
@@ -80,7 +82,7 @@ def resolve(
     nproc_per_node: int | None = None,
     python: str | None = None,
     typed: Sequence[str] = (),
-    environ: Mapping[str, str] = os.environ,
+    environ: Environ = os.environ,
 ) -> Command:
     """Make the command of what the user typed, behind options of our own that were `typed` (up to a "--").
 
@@ -117,7 +119,7 @@ def resolve(
     )
 
 
-def _number_instead(words: Sequence[str], options: list[str], *, has_python: bool, environ: Mapping[str, str]) -> str:
+def _number_instead(words: Sequence[str], options: list[str], *, has_python: bool, environ: Environ) -> str:
     """What gives a command of its own so many processes: Python has no option for that, and torchrun is what -n stands for."""
     first = words[0]
     if not is_python(first):
@@ -139,7 +141,7 @@ def _number_instead(words: Sequence[str], options: list[str], *, has_python: boo
     return f"leave out the word {first}: {shlex.join(['unhang', 'run', *options, *apart, *rest])}"
 
 
-def is_same_python(word: str, python: str, environ: Mapping[str, str] = os.environ) -> bool:
+def is_same_python(word: str, python: str, environ: Environ = os.environ) -> bool:
     """Whether both are the Python of one environment: names in one directory that lead to one file, as python and python3 do.
 
     The file alone would not tell: environments that were made with one Python lead there, too.
@@ -211,7 +213,7 @@ def master(command: Command) -> tuple[str | None, int | None]:
 
 
 def with_settings(
-    command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+    command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = (), environ: Environ = os.environ
 ) -> Command:
     """The command with options of its launcher set, in place of those that are there, and with arguments of the script behind it.
 
@@ -233,7 +235,7 @@ def with_settings(
     return replace(command, argv=tuple(argv), world_size=_promised(kind, now) if options else command.world_size)
 
 
-def _of_deepspeed(argv: Sequence[str], count: int, environ: Mapping[str, str]) -> tuple[str, str]:
+def _of_deepspeed(argv: Sequence[str], count: int, environ: Environ) -> tuple[str, str]:
     """The option for so many GPUs.
 
     With --num_gpus the launcher ignores CUDA_VISIBLE_DEVICES and takes the first GPUs of the machine; beside --include or --exclude it refuses that
@@ -259,7 +261,7 @@ def _of_deepspeed(argv: Sequence[str], count: int, environ: Mapping[str, str]) -
     return "--include", f"{host}:{','.join(devices[:count])}"
 
 
-def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path = _HOSTFILE) -> None:
+def check_reach(command: Command, environ: Environ, *, hostfile: Path = _HOSTFILE) -> None:
     """Raise UnhangError where what only the hook applies would not come to the ranks: some would do as the script says, and the others not.
 
     Over ssh DeepSpeed hands on what begins with MLFLOW, PYTHON, MV2, UCX, NCCL, and its own file (launcher/runner.py, 0.19.8). That file could carry
@@ -275,7 +277,7 @@ def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path 
         )
 
 
-def left_behind(command: Command, environ: Mapping[str, str], *, hostfile: Path = _HOSTFILE) -> tuple[str, tuple[str, ...]] | None:
+def left_behind(command: Command, environ: Environ, *, hostfile: Path = _HOSTFILE) -> tuple[str, tuple[str, ...]] | None:
     """That DeepSpeed starts ranks over ssh, where nothing watches them, and lines for its own file of variables that it does not hand on to them."""
     file, count = _over_ssh(command, hostfile)
     if not count:
@@ -369,7 +371,7 @@ def is_script(word: str) -> bool:
     return True
 
 
-def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, python: str, environ: Mapping[str, str]) -> Command:
+def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, python: str, environ: Environ) -> Command:
     if nproc_per_node < 1:
         raise UnhangError(f"--nproc-per-node {nproc_per_node}: at least one process is needed")
     if shutil.which(python, path=environ.get("PATH")) is None:
@@ -448,7 +450,7 @@ def _promised(kind: str | None, options: Mapping[str, str]) -> int | None:
     return int(count) * (1 if kind == "accelerate" else int(nodes))
 
 
-def _port(options: Mapping[str, str], environ: Mapping[str, str]) -> int | None:
+def _port(options: Mapping[str, str], environ: Environ) -> int | None:
     value = next((options[name] for name in _PORT if name in options), environ.get("MASTER_PORT", ""))
     return int(value) if value.isdecimal() and value != "0" else None
 
@@ -460,7 +462,7 @@ def _name(words: Sequence[str]) -> str:
     return Path(words[0]).name
 
 
-def training_python(environ: Mapping[str, str] = os.environ) -> str:
+def training_python(environ: Environ = os.environ) -> str:
     """The Python that a script is started with where none is named."""
     # Our own, where torch is beside us; unhang may also live in an environment of its own, and the training's is on PATH.
     if importlib.util.find_spec("torch") is not None:

@@ -34,6 +34,8 @@ from unhang.records import stacks
 from unhang.records.incident import Activity, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
 
+Judged = tuple[Incident, Verdict]
+
 KERNEL_LINES = 400
 # What a run directory that is made elsewhere has from the full one, beside incidents.
 _SHARED = ("run.json", "host.json", "events.jsonl", "logs", "fatal", "flight")
@@ -123,7 +125,7 @@ class Incidents:
         self.troubles: deque[str] = deque()
         self._told_troubles: set[str] = set()
         self.current: PendingIncident | None = None
-        self.last: tuple[Incident, Verdict] | None = None
+        self.last: Judged | None = None
 
     def open(self, kind: IncidentKind, stall: Stall | None = None, *, told: bool = True) -> PendingIncident:
         """Begin an incident; nothing is asked of anybody yet. One that is not `told` may still turn out to be none."""
@@ -224,7 +226,7 @@ class Incidents:
             self.last = last
             self._tell(events.Revised(verdict=last[1]))
 
-    def _revised(self) -> tuple[Incident, Verdict] | None:
+    def _revised(self) -> Judged | None:
         for i, drawn in enumerate(self._drawn, 1):
             now = still_there.told(drawn.judged, drawn.incident.ranks, ends=drawn.ends)
             if now != drawn.told:

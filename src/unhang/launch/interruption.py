@@ -15,11 +15,9 @@ from typing import Any, Protocol
 
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg, same
 from unhang.launch import events, hang_detector, still_running
-from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation
+from unhang.launch.incidents import EvidenceRequest, Incidents, Judged, PendingIncident, Situation
 from unhang.launch.stack_samples import Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
-from unhang.model import Verdict
-from unhang.records.incident import Incident
 
 # For so long a signal is held back; what it takes to judge what was seen goes on behind that.
 EVIDENCE_S = 5.0
@@ -105,7 +103,7 @@ class Interruption:
         self._look: asyncio.Task[None] | None = None
         self._seen: events.LastSeen | None = None
         # The newest incident that was judged before the signal came.
-        self._last: tuple[Incident, Verdict] | None = None
+        self._last: Judged | None = None
         self.count = 0
 
     def arrive(self, number: int) -> None:

@@ -13,7 +13,7 @@ from unhang.diagnosis.redact import redact, redact_command
 from unhang.frames import Frame
 from unhang.launch import events
 from unhang.launch.evidence import guarded
-from unhang.launch.listener import Peer
+from unhang.launch.listener import Message, Peer
 from unhang.launch.watch import RankState, Watch
 from unhang.model import Counters
 from unhang.records.incident import Ended, Raised
@@ -30,7 +30,7 @@ class Reactions(Protocol):
     def failed(self, waiting: Peer | None) -> None: ...
     def restarted(self) -> None: ...
     def wrong_world(self) -> None: ...
-    def answered(self, peer: Peer, message: dict[str, Any]) -> None: ...
+    def answered(self, peer: Peer, message: Message) -> None: ...
     def vanished(self, state: RankState) -> None: ...
     def release(self, peer: Peer) -> None: ...
     def hand_over_output(self, peer: Peer, rank: int) -> None: ...
@@ -95,7 +95,7 @@ class RankTable:
         if peer.hello.get("wants_stdio"):
             self._react.hand_over_output(peer, state.rank)
 
-    def message(self, peer: Peer, message: dict[str, Any]) -> None:
+    def message(self, peer: Peer, message: Message) -> None:
         """A process has said something. Raises KeyError, TypeError or ValueError for a malformed message."""
         kind = message["m"]
         if peer in self._others:
@@ -224,7 +224,7 @@ class RankTable:
         self.watch.rhythm.forget()
         self._react.restarted()
 
-    def _joined(self, peer: Peer, message: dict[str, Any]) -> None:
+    def _joined(self, peer: Peer, message: Message) -> None:
         rank, world = int(message["rank"]), int(message["world_size"])
         state = self.peers.get(peer)
         if state is None or state.rank != rank:
@@ -241,7 +241,7 @@ class RankTable:
         if twins or (self._promised is not None and world != self._promised):
             self._react.wrong_world()
 
-    def _stepping(self, peer: Peer, message: dict[str, Any]) -> None:
+    def _stepping(self, peer: Peer, message: Message) -> None:
         state = self.peers.get(peer)
         if state is None:
             # A training of one process, or one whose launcher told it nothing.
@@ -260,7 +260,7 @@ class RankTable:
             else:
                 state.world_size = 1
 
-    def _raised(self, peer: Peer, state: RankState | None, message: dict[str, Any]) -> None:
+    def _raised(self, peer: Peer, state: RankState | None, message: Message) -> None:
         if state is None:
             # A launcher's own exception only sums up what its workers did.
             self._react.release(peer)
@@ -282,7 +282,7 @@ class RankTable:
             else:
                 self._tell(events.Ignored(what=what, value=first, why=second, ranks=tuple(sorted(ranks))))
 
-    def _beat(self, state: RankState, message: dict[str, Any]) -> None:
+    def _beat(self, state: RankState, message: Message) -> None:
         place = message.get("place")
         self.watch.beat(
             state,
@@ -296,5 +296,5 @@ class RankTable:
         )
 
 
-def _frames(message: dict[str, Any]) -> tuple[Frame, ...]:
+def _frames(message: Message) -> tuple[Frame, ...]:
     return tuple(guarded(Frame(file=f, line=n, name=name, code=code, arguments=arguments)) for f, n, name, code, arguments in message["frames"])

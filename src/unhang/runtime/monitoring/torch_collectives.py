@@ -34,6 +34,9 @@ from unhang.records.incident import OWN_GROUPS
 from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Calls, Tally, cause_of_text, group_name
 
+# As the recorder has it.
+Entry = Mapping[str, Any]
+
 _RING = 2000
 _RING_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 # Of all time, no more than this goes into reading.
@@ -183,7 +186,7 @@ class TorchCollectives:
         recorder.pending = {number: of for number, of in recorder.pending.items() if number in held}
         recorder.overdue &= held
 
-    def _begun(self, recorder: _Recorder, number: int, entry: Mapping[str, Any]) -> None:
+    def _begun(self, recorder: _Recorder, number: int, entry: Entry) -> None:
         name = str(entry["process_group"][0])
         # Those of unhang are counted by the calls that they are made for; in older torch, and over NCCL, they have no name.
         if not name or name.startswith(OWN_GROUPS):
@@ -201,7 +204,7 @@ class TorchCollectives:
             self.unread[group] = self.unread.get(group, 0) + seq - before - 1
         recorder.seq[pg_id] = max(before, seq)
 
-    def _followed(self, recorder: _Recorder, number: int, entry: Mapping[str, Any], last: Mapping[str, Any], now_ns: int) -> None:
+    def _followed(self, recorder: _Recorder, number: int, entry: Entry, last: Entry, now_ns: int) -> None:
         """`last`: the entry that ends with it: its own, or that of all that was launched together, which alone is told of where it fails."""
         group, name, ranks, given = recorder.pending[number]
         failed = False
@@ -236,7 +239,7 @@ class TorchCollectives:
         if key in self.failures or len(self.failures) < _MOST_KEYS:
             self.failures[key] = self.failures.get(key, 0) + 1
 
-    def _status(self, recorder: _Recorder) -> Mapping[Any, Mapping[str, Any]]:
+    def _status(self, recorder: _Recorder) -> Mapping[Any, Entry]:
         # includeCollectives, includeStackTraces, onlyActive
         dump: Any = getattr(self._extension, f"_dump_{recorder.kind}_trace")
         return dict(pickle.loads(dump(False, False, False)).get("pg_status") or {})
@@ -251,7 +254,7 @@ class TorchCollectives:
                 return None
             dump: Any = getattr(self._extension, f"_dump_{recorder.kind}_trace")
             # Without stacks: those would be put into words, which takes seconds.
-            raw: Mapping[str, Any] = pickle.loads(dump(True, False, False))
+            raw: Entry = pickle.loads(dump(True, False, False))
             if not marks_batches(raw.get("version")):
                 raw = told_as_usual(raw).raw
             return list(raw.get("entries") or [])
@@ -314,20 +317,20 @@ def _beside_captures(kind: str) -> Iterator[bool]:
             exchange(ctypes.byref(mode))
 
 
-def _launch(entry: Mapping[str, Any]) -> tuple[int, bool, int]:
+def _launch(entry: Entry) -> tuple[int, bool, int]:
     """Equal for calls that were launched together."""
     message = is_message(operations.split(str(entry["profiling_name"]))[1], entry.get("is_p2p"))
     number = entry.get("p2p_seq_id" if message else "collective_seq_id")
     return int(entry["pg_id"]), message, -1 if number is None else int(number)
 
 
-def _is_endless(entry: Mapping[str, Any]) -> bool:
+def _is_endless(entry: Entry) -> bool:
     """XCCL never tells that a message is over."""
     backend, op = operations.split(str(entry["profiling_name"]))
     return backend == "xccl" and is_message(op, entry.get("is_p2p"))
 
 
-def _size(entry: Mapping[str, Any]) -> int:
+def _size(entry: Entry) -> int:
     """Bytes that this rank gives."""
     dtypes = entry.get("input_dtypes") or ()
     return sum(math.prod(size) * _BYTES.get(str(dtype), 1) for size, dtype in zip(entry.get("input_sizes") or (), dtypes, strict=False))
