@@ -56,6 +56,10 @@ def arrange() -> None:
         getattr(threading, "_register_atexit", atexit.register)(_tell_last)
     # Registered first, called last.
     atexit.register(_leave)
+    # What is registered last is called first: no sooner than when the main thread has ended, and before threads that still train are waited for.
+    # It is private, and refuses once the interpreter ends.
+    with contextlib.suppress(AttributeError, RuntimeError):
+        threading._register_atexit(atexit.register, tell_end)  # type: ignore[attr-defined]
 
 
 def tell(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
@@ -69,6 +73,11 @@ def tell(kind: type[BaseException], value: BaseException, traceback: TracebackTy
         attached.go.clear()
         if attached.link.post("raised", type=_name(kind), text=_text(value), frames=traceback_frames(traceback), flight=False):
             attached.wait_for_go(GO_TIMEOUT_S)
+
+
+def _tell_caught(value: Exception) -> None:
+    """Without the frame that has caught it."""
+    tell(type(value), value, value.__traceback__.tb_next if value.__traceback__ else None)
 
 
 def _tell_last() -> None:
@@ -163,23 +172,11 @@ def _say(value: BaseException) -> str:
         return "<the exception has no readable text>"
 
 
-_end_arranged = False
-
-
-def arrange_end() -> None:
-    """Report that the script has run to its end, before the interpreter is torn down: what dies after that took no result with it."""
-    global _end_arranged
-    if _end_arranged:
-        return
-    _end_arranged = True
-    # What is registered last is called first: no sooner than when the main thread has ended, and before threads that still train are waited for.
-    # It is private, and refuses once the interpreter ends.
-    with contextlib.suppress(AttributeError, RuntimeError):
-        threading._register_atexit(atexit.register, tell_end)  # type: ignore[attr-defined]
-
-
 def tell_end() -> None:
-    """Do nothing if an exception ended the script, or it asked for an exit code."""
+    """Report that the script has run to its end, before the interpreter is torn down: what dies after that took no result with it.
+
+    Does nothing if an exception ended the script, or it asked for an exit code.
+    """
     attached = session.current()
     # What printed the exception has kept it there, also where sys.excepthook was replaced.
     if attached is not None and exit_status() in (None, 0) and getattr(sys, "last_type", None) is None:
@@ -198,8 +195,7 @@ def patch_spawn(module: ModuleType) -> None:
             try:
                 return fn(*fn_args)
             except Exception as e:
-                # Without this frame.
-                tell(type(e), e, e.__traceback__.tb_next if e.__traceback__ else None)
+                _tell_caught(e)
                 raise
 
         return run(told, *args, **kwargs)
@@ -222,8 +218,7 @@ def patch_ray_train(module: ModuleType) -> None:
                 try:
                     return target()
                 except Exception as e:
-                    # Without this frame.
-                    tell(type(e), e, e.__traceback__.tb_next if e.__traceback__ else None)
+                    _tell_caught(e)
                     raise
 
         return run(self, told, *args, **kwargs)

@@ -137,7 +137,6 @@ def attach(*, rank_process: bool = False, rank: int | None = None) -> Session | 
         return None
     _survive_forks()
     exit_hooks.arrange()
-    exit_hooks.arrange_end()
     if rank_process:
         exit_hooks.arrange_fatal()
     _admit_supervisor()

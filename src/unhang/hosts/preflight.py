@@ -294,7 +294,9 @@ class _Preflight:
             self.addresses[name] = told.most_common(1)[0][0][0] if told else self.reached_at.get(name, name)
             # Only where some know it: a name of the user's own ssh_config is none that a training uses.
             if missing[name] and told:
-                self._unresolved(name, missing[name])
+                says = msg("{name} does not resolve on {hosts}, and does on others", name=name, hosts=named(missing[name]))
+                leads_to = msg("ranks there never find it")
+                self._find("dns-resolution", "names", "error", says, leads_to, hosts=missing[name], remedies=("ask-each-host",))
             if (said := odd({at: ", ".join(found) for at, found in others.items()})) is not None:
                 says = msg("{name} resolves differently: {said}", name=name, said=said)
                 leads_to = msg("some hosts connect to another machine, or to an address that does not lead there")
@@ -309,11 +311,6 @@ class _Preflight:
             self._find("dns-resolution", "names", "warning", says, leads_to, remedies=("ask-each-host",))
         self.own = {name: answer["full"] for name, answer in answers.items() if answer["full"] not in hosts}
         self._same_address()
-
-    def _unresolved(self, name: str, at: Sequence[str]) -> None:
-        says = msg("{name} does not resolve on {hosts}, and does on others", name=name, hosts=named(at))
-        leads_to = msg("ranks there never find it")
-        self._find("dns-resolution", "names", "error", says, leads_to, hosts=at, remedies=("ask-each-host",))
 
     def _same_address(self) -> None:
         """The address that libraries were told to use, or else that of the name; of two hosts the same one leads to neither."""
@@ -518,6 +515,7 @@ class _Preflight:
     def _convict(self, fault: Fault) -> None:
         sure = NOTHING if fault.is_established else msg(", likely")
         chance = same(f"{fault.chance:.0e}")
+        pair, percent = dict(zip("ab", fault.hosts, strict=False)), 100 * (fault.factor or 0)
         count = msg(
             "{failed} of {tried} tests failed at {at} ({error})",
             failed=fault.failed,
@@ -533,31 +531,20 @@ class _Preflight:
             )
         elif fault.kind == "host":
             says = _WAYS[fault.way].fill(host=fault.hosts[0]) + msg("; ") + count
-            self.bad.update(fault.hosts)
         elif fault.kind == "edge":
             says = (
                 msg("{a} does not reach {b}, while {b} reaches {a}: {count}")
                 if fault.way == "out"
                 else msg("{a} and {b} do not reach each other, while both reach others: {count}")
-            ).fill(a=fault.hosts[0], b=fault.hosts[1], count=count)
-            self.bad.update(fault.hosts)
+            ).fill(**pair, count=count)
         elif fault.kind == "slow-host":
-            says = _SLOW_HOST[fault.way].fill(host=fault.hosts[0], percent=round(100 * (fault.factor or 0)))
-            self.bad.update(fault.hosts)
+            says = _SLOW_HOST[fault.way].fill(host=fault.hosts[0], percent=round(percent))
         elif fault.kind == "slow-edge":
-            says = msg(
-                "{a} to {b} carries {percent} % of what these two carry with others",
-                a=fault.hosts[0],
-                b=fault.hosts[1],
-                percent=round(100 * (fault.factor or 0)),
-            )
+            says = msg("{a} to {b} carries {percent} % of what these two carry with others", **pair, percent=round(percent))
         else:
-            says = msg(
-                "{a} to {b}: {percent} % of all segments were sent again",
-                a=fault.hosts[0],
-                b=fault.hosts[1],
-                percent=f"{100 * (fault.factor or 0):.1f}",
-            )
+            says = msg("{a} to {b}: {percent} % of all segments were sent again", **pair, percent=f"{percent:.1f}")
+        if fault.kind in ("host", "edge", "slow-host"):
+            self.bad.update(fault.hosts)
         says += msg(" (a healthy one would be named by chance: {chance}{sure})", chance=chance, sure=sure)
         cause = "network-mtu" if fault.at.startswith("segment") else "network-blocked" if fault.at else "straggler-timeout"
         slow = msg("every step waits for this link")

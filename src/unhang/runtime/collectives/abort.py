@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveTimeout, LatePeer, PeerFailed, StoreLost
 from unhang.runtime.collectives import call_sites
-from unhang.runtime.collectives.abortable_group import AbortableGroup, graveyard
+from unhang.runtime.collectives.abortable_group import AbortableGroup, bury
 from unhang.runtime.collectives.bounded_store import BoundedStore, Leftovers
 from unhang.runtime.collectives.call_sites import FINISHED
 from unhang.runtime.collectives.calls import (
@@ -308,7 +308,7 @@ class Abort:
                     time.sleep(0.001)
         finally:
             # Also where who waits here is interrupted a second time: to drop them would wait without bound.
-            graveyard.bury(lanes, works)
+            bury(lanes, works)
             works.clear()
 
     def _closed(self, turn: Turn, says: str, ended: Sequence[int]) -> Closed:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.runtime.collectives import shutdown
-from unhang.runtime.collectives.abortable_group import NEVER_S, OPENS_WITHIN_S
+from unhang.runtime.collectives.abortable_group import NEVER_S, OPENS_WITHIN_S, AbortableGroup
 from unhang.runtime.collectives.bounded_store import BoundedStore
 
 _SPINS_S = 0.0005
@@ -79,7 +79,7 @@ def store_beside(board: BoundedStore) -> Any:
     return _stores[board]
 
 
-class NcclLane:
+class NcclLane(AbortableGroup):
     """NCCL connects the ranks in the first collectives, on the devices of their tensors: `ended` is what waits for that."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
@@ -91,9 +91,6 @@ class NcclLane:
         self._asking = Asking()
         self._devices: set[torch.device] = set()
         self._aborting: TimedCall | None = None
-
-    def expect(self, deadline_s: float) -> None:
-        pass
 
     def leaves(self) -> list[str]:
         # Of its first communicator. There is one for each device, and so one only, unless a rank changes its own.
