@@ -56,7 +56,6 @@ def missed(ranks: Sequence[int]) -> None:
 
 def answer(circle: GuardedGroup) -> None:
     """From now on whoever comes to this circle finds us, whoever gives a call of it up learns where we stand, and the circle learns of it."""
-    assert circle.meeting is not None
     board = BoundedStore.beside(circle.meeting.root.name)
     threading.Thread(target=_answers, args=(board, weakref.ref(circle)), name="unhang-places", daemon=True).start()
 
@@ -67,7 +66,6 @@ def _answers(root: BoundedStore, whose: weakref.ref[GuardedGroup]) -> None:
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
     with contextlib.suppress(StoreLost):
         while not shutdown.ended.wait(every_s) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
-            assert circle.meeting is not None
             every_s = circle.meeting.tend(root)
             circle.entered()
             if circle.meeting.round != round_:

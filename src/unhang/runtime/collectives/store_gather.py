@@ -69,10 +69,9 @@ class StoreGather(Abort):
             if len(found) == self.size:
                 self._scopes[-1].finished = self._scopes[-1].number
                 return found
-            assert self.board is not None
             turn = turn_of(self._exchanged_at, deadline_s)
             turn.began_s = began_s
-            if self.me not in found and (closed := self.board.wait(f"{turn.key}/closed", 2 * GRACE_S)) is not None:
+            if self.me not in found and (closed := self.store.wait(f"{turn.key}/closed", 2 * GRACE_S)) is not None:
                 # What the others have found without us.
                 self._raise(turn, msgspec.json.decode(closed, type=Closed), late=True)
             ended = [rank for rank, says in found.absent.items() if says == ENDED]
@@ -103,7 +102,7 @@ class StoreGather(Abort):
         with self._lock:
             scope = self._scopes[-1]
             scope.number += 1
-            if self.meeting is not None and self.board is None:
+            if self.size > 1 and self.board is None:
                 self.meeting.hello()
             turn = turn_of(f"{scope.name}/{scope.number}/{what}", 0.0)
             self._begun_at[turn.key] = turn.call.what
@@ -184,8 +183,7 @@ class StoreGather(Abort):
                 return self._exchanged_here(key, value, until, deadline_s, half_way)
 
     def _exchanged_here(self, key: str, value: bytes, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> Gathered:
-        board = self.board
-        assert board is not None and self.meeting is not None
+        board = self.store
         before, self._exchanged_at = self._exchanged_at, key
         found = self._given(board, key, value)
         if found is not None and before:
@@ -227,16 +225,15 @@ class StoreGather(Abort):
 
     def _decided(self, turn: Turn, key: str, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> bytes | None:
         """None where nothing is heard for `deadline_s`. Raises Ended where everything around it is ended."""
-        assert self.board is not None
         told = b""
         # A thousand ranks ask one server for as long as the slowest takes.
         looks_at = time.monotonic() + deadline_s / 20
         looks_for_ended = time.monotonic() + LOOKS_EVERY_S
-        while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), LOOK_S)))) is None:
+        while (found := self.store.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), LOOK_S)))) is None:
             if self._ends(turn.scope) or self._ends_calls(turn.scope):
                 raise self._ended(turn.scope)
             self._moves()
-            if not turn.said and self.board.look(f"{turn.key}/closed") is not None:
+            if not turn.said and self.store.look(f"{turn.key}/closed") is not None:
                 self.close(turn, TOLD)
             self._say(turn)
             if self._alarm == turn.key:
@@ -244,7 +241,7 @@ class StoreGather(Abort):
             now = time.monotonic()
             if now >= looks_for_ended:
                 looks_for_ended = now + LOOKS_EVERY_S
-                board = self.board
+                board = self.store
                 for rank in self.ended_ranks():
                     given = [f"{key}/p/{rank}", f"{key}/ended/{rank}"]
                     if board.look(given[0]) is None and board.decide(given[1], b"%d" % self.me) == b"%d" % self.me:
@@ -255,7 +252,7 @@ class StoreGather(Abort):
                 continue
             looks_at = now + deadline_s / 20
             # Also when it is over: this process may have stood still itself, while the others went on.
-            if (progress := self.board.look(f"{key}/progress") or b"") != told:
+            if (progress := self.store.look(f"{key}/progress") or b"") != told:
                 told, until = progress, time.monotonic() + deadline_s
             elif late:
                 return None

@@ -157,8 +157,7 @@ class Calls:
 
     def _of_missing(self, key: str, answers: Mapping[int, CollectiveCounts], missing: Sequence[int]) -> list[str]:
         """Of groups that were used, and have a member that has not answered: it has made an unknown number of calls. One rank decides for all."""
-        board = self._circle.board
-        assert board is not None
+        board = self._circle.store
         told = board.look_at([f"{key}/used/{rank}" for rank in missing])
         theirs = [one for packed in told if packed is not None for one in msgspec.msgpack.decode(packed, type=list[OfGroup])]
         served = self._served | _stood_in(self._whose)
