@@ -43,8 +43,8 @@ def start() -> None:
     if os.environ.get(BUCKET):
         patches["torch.nn.parallel.distributed"] = ("overrides", "patch_ddp")
     if any(map(os.environ.get, LOADER)):
-        patches["torch.utils.data.dataloader"] = ("data_loader", "patch")
-        patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("data_loader", "patch_stateful")
+        patches["torch.utils.data.dataloader"] = ("overrides", "patch_loader")
+        patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("overrides", "patch_stateful_loader")
     package = __name__.rpartition(".")[0]
     PatchAfterImport(patches, package=package).install(sys.meta_path)
     if os.environ.get(STEP_TIMES):

@@ -35,9 +35,9 @@ from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident,
 from unhang.launch.interruption import Interruption, asked_to_end, still_there
 from unhang.launch.listener import Listener, Message, Peer
 from unhang.launch.output import Channel, Sink, Stream
+from unhang.launch.outside_view import MAX_WINDOW_S, Sampler, window_s
 from unhang.launch.patience import Patience
 from unhang.launch.rank_table import RankTable
-from unhang.launch.stack_samples import MAX_WINDOW_S, Sampler, window_s
 from unhang.launch.status_file import StatusWriter
 from unhang.launch.step_rate import STARTUP_S, Rhythm
 from unhang.launch.still_running import StillRunning

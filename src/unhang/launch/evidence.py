@@ -23,8 +23,8 @@ from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.frames import LOADER, Frame, inside, user_frame
-from unhang.launch.children import ChildReader, dump_by_py_spy, find_py_spy
 from unhang.launch.listener import Message, Peer
+from unhang.launch.outside_view import ChildReader, dump_by_py_spy, find_py_spy
 from unhang.launch.watch import RankState
 from unhang.model import Counters, frozen
 from unhang.records import stacks as stacks_of

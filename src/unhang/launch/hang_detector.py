@@ -20,8 +20,8 @@ from unhang.launch import events
 from unhang.launch.evidence import Taken
 from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation
 from unhang.launch.listener import Peer
+from unhang.launch.outside_view import MIN_WINDOW_S, Sampler, window_s
 from unhang.launch.patience import Kind, Patience, kind_of, place_of
-from unhang.launch.stack_samples import MIN_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Wait, frozen
 from unhang.records.incident import Activity

@@ -27,7 +27,7 @@ from unhang.frames import Frame, op_of_stack, user_frame
 from unhang.launch import events, evidence
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
-from unhang.launch.stack_samples import MIN_WINDOW_S, Sampler
+from unhang.launch.outside_view import MIN_WINDOW_S, Sampler
 from unhang.launch.watch import RankState, Stall
 from unhang.model import Verdict, frozen
 from unhang.records import stacks

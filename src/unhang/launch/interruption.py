@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg, same
 from unhang.launch import events, hang_detector, still_running
 from unhang.launch.incidents import EvidenceRequest, Incidents, Judged, PendingIncident, Situation
-from unhang.launch.stack_samples import Sampler, window_s
+from unhang.launch.outside_view import Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 
 # For so long a signal is held back; what it takes to judge what was seen goes on behind that.

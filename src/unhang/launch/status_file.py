@@ -14,9 +14,9 @@ import msgspec
 
 from unhang.facts import processes
 from unhang.facts.host import Host
+from unhang.launch.outside_view import INTERVAL_S as SAMPLED_EVERY_S
+from unhang.launch.outside_view import Sampler
 from unhang.launch.rank_table import RankTable
-from unhang.launch.stack_samples import INTERVAL_S as SAMPLED_EVERY_S
-from unhang.launch.stack_samples import Sampler
 from unhang.launch.still_running import placed
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.records.rundir import RunDir, not_written

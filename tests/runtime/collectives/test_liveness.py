@@ -15,7 +15,7 @@ from unhang import encoding
 from unhang.facts.host import Host
 from unhang.facts.processes import identity
 from unhang.runtime.collectives.bounded_store import BoundedStore, Connection
-from unhang.runtime.collectives.liveness import LocalPeers, _Rank
+from unhang.runtime.collectives.call_sites import LocalPeers, _Rank
 
 pytestmark = pytest.mark.torch
 

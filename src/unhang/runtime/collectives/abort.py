@@ -21,7 +21,7 @@ from unhang.errors import CollectiveTimeout, LatePeer, PeerFailed, StoreLost
 from unhang.runtime.collectives import call_sites
 from unhang.runtime.collectives.abortable_group import AbortableGroup, bury
 from unhang.runtime.collectives.bounded_store import BoundedStore, Leftovers
-from unhang.runtime.collectives.call_sites import FINISHED
+from unhang.runtime.collectives.call_sites import FINISHED, LocalPeers, have_ended
 from unhang.runtime.collectives.calls import (
     GIVEN_UP,
     NOTHING_SENT,
@@ -38,7 +38,6 @@ from unhang.runtime.collectives.calls import (
     odd,
     said,
 )
-from unhang.runtime.collectives.liveness import LocalPeers, have_ended
 from unhang.runtime.collectives.rendezvous import Moved, Rendezvous
 
 # How long a wait may go on before it is looked whether somebody has raised the alarm.

@@ -16,7 +16,7 @@ from unhang.model import frozen
 from unhang.runtime import log
 from unhang.runtime.collectives import bounded_store
 from unhang.runtime.collectives.abortable_group import AbortableGroup
-from unhang.runtime.collectives.liveness import STOPPED
+from unhang.runtime.collectives.call_sites import STOPPED
 
 NOTHING_SENT = " Nothing was sent."
 # The scope around all others.

@@ -17,8 +17,8 @@ from unhang.runtime.collectives import abortable_group as lanes
 from unhang.runtime.collectives.abort import LOOK_S, TOLD, Abort
 from unhang.runtime.collectives.abortable_group import OPENS_WITHIN_S, AbortableGroup, Addresses, GlooLane, StoreLane
 from unhang.runtime.collectives.abortable_nccl import NcclLane, store_beside
+from unhang.runtime.collectives.call_sites import LOOKS_EVERY_S, have_ended
 from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
-from unhang.runtime.collectives.liveness import LOOKS_EVERY_S, have_ended
 from unhang.runtime.collectives.rendezvous import Moved
 
 # What comes this often is worth connections of its own.

@@ -11,9 +11,9 @@ import msgspec
 from unhang.runtime.collectives import call_sites
 from unhang.runtime.collectives.abort import ALL_OF_IT, CALLS_OF_IT, GRACE_S, LOOK_S, TOLD, Abort
 from unhang.runtime.collectives.bounded_store import BoundedStore
+from unhang.runtime.collectives.call_sites import ENDED, LOOKS_EVERY_S, STOPPED, have_ended
 from unhang.runtime.collectives.calls import Closed, Turn, all_ranks, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
-from unhang.runtime.collectives.liveness import ENDED, LOOKS_EVERY_S, STOPPED, have_ended
 from unhang.runtime.collectives.rendezvous import Moved
 
 # Of a rank that has not come, instead of what it gave: what is known of it.

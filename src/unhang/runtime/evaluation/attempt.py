@@ -23,9 +23,9 @@ from unhang.model import frozen
 from unhang.runtime import log
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.agreement import paired, short
+from unhang.runtime.collectives.call_sites import have_ended
 from unhang.runtime.collectives.calls import Ended
 from unhang.runtime.collectives.guarded_group import GuardedGroup
-from unhang.runtime.collectives.liveness import have_ended
 from unhang.runtime.evaluation.collective_counts import Calls, CollectiveCounts
 from unhang.runtime.evaluation.results import Sums, add
 from unhang.user_files import is_user_file
