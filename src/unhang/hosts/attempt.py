@@ -28,9 +28,10 @@ from unhang.diagnosis import why
 from unhang.errors import UnhangError
 from unhang.fsio import as_argument
 from unhang.hosts import merged
+from unhang.hosts.job import Answer
 from unhang.hosts.merged import Part, merge, newest
 from unhang.hosts.pace import LINKS_EVERY_S, Pace
-from unhang.hosts.reach import Agents, Answer
+from unhang.hosts.reach import Agents
 from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.incidents import Judged, parted

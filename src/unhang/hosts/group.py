@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from unhang import fsio
-from unhang.hosts.reach import Agents, Answer
+from unhang.hosts.job import Answer
+from unhang.hosts.reach import Agents
 from unhang.model import Finding, frozen
 from unhang.probes.live import verdict_of
 

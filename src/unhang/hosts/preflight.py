@@ -21,7 +21,8 @@ from unhang.hosts import compare, edges, group
 from unhang.hosts.compare import named, odd
 from unhang.hosts.edges import Edge, Fault, Probe
 from unhang.hosts.hostlist import Host
-from unhang.hosts.reach import START_S, STEP_S, Agents, Answer, Failure, pipes, reached
+from unhang.hosts.job import Answer
+from unhang.hosts.reach import START_S, STEP_S, Agents, Failure, pipes, reached
 from unhang.i18n import NOTHING, Text, joined, msg, same
 from unhang.knowledge import catalogue
 from unhang.model import Area, Examination, HostFinding, Severity, frozen

@@ -18,13 +18,11 @@ import zipfile
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from unhang.hosts import answers
 from unhang.hosts.hostlist import Host
+from unhang.hosts.job import Answer, Question
 from unhang.model import frozen
-
-Answer = dict[str, Any]
 
 # A scheduler may take its time for a step.
 START_S, STEP_S = 15.0, 60.0
@@ -306,7 +304,7 @@ class Agents:
                 elif self._is_valid(name, {"do": "ready"}, future.result()):
                     self.hello[name] = future.result()
 
-    def _is_valid(self, name: str, question: Mapping[str, Any], answer: Answer) -> bool:
+    def _is_valid(self, name: str, question: Question, answer: Answer) -> bool:
         """Whether it is an answer to that; a host that gives another has failed."""
         why = answers.why_not(question, answer)
         if why is not None:
@@ -323,7 +321,7 @@ class Agents:
             stage = "python"
         return Failure(stage=stage, said=lines[-1][:_MAX_SHOWN_CHARS] if lines else "")
 
-    async def ask(self, questions: Mapping[str, Mapping[str, Any]], *, limit_s: float, allowed_bytes: int = 0) -> dict[str, Answer]:
+    async def ask(self, questions: Mapping[str, Question], *, limit_s: float, allowed_bytes: int = 0) -> dict[str, Answer]:
         """What hosts answer to one question each. A host that is silent for so long has failed, and is not asked again.
 
         `allowed_bytes` is what an answer may have beyond what preflights take in all.
@@ -350,7 +348,7 @@ class Agents:
                 found[name] = answer
         return found
 
-    async def ask_all(self, question: Mapping[str, Any], *, limit_s: float) -> dict[str, Answer]:
+    async def ask_all(self, question: Question, *, limit_s: float) -> dict[str, Answer]:
         return await self.ask(dict.fromkeys(self.names, question), limit_s=limit_s)
 
     async def close(self) -> None:

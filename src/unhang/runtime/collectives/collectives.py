@@ -38,8 +38,8 @@ _UNDER_WAY = 4
 _HEAD = 8
 
 ChunkBytes = int | Literal["auto"]
-_NAMES = {"sum": "SUM", "avg": "AVG", "mean": "AVG", "min": "MIN", "max": "MAX", "product": "PRODUCT", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
-_REDUCES = {name: dist.ReduceOp.SUM if name == "AVG" else getattr(dist.ReduceOp, name) for name in _NAMES.values()}
+_NAMES = ["avg", "band", "bor", "bxor", "max", "mean", "min", "product", "sum"]
+_REDUCES = {name.upper(): getattr(dist.ReduceOp, name.upper()) for name in _NAMES if name not in ("avg", "mean")} | {"AVG": dist.ReduceOp.SUM}
 _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
@@ -331,10 +331,10 @@ def _divides_before(name: str, dtype: torch.dtype) -> bool:
 
 
 def _operation(op: str, dtype: torch.dtype) -> str:
-    name = op.rpartition(".")[2]
-    name = _NAMES.get(name.lower(), name.upper())
-    if name not in _NAMES.values():
-        raise CollectiveError(f"no operation {op!r}; there are {', '.join(sorted(_NAMES))}")
+    name = op.rpartition(".")[2].lower()
+    if name not in _NAMES:
+        raise CollectiveError(f"no operation {op!r}; there are {', '.join(_NAMES)}")
+    name = "AVG" if name == "mean" else name.upper()
     whole = not (dtype.is_floating_point or dtype.is_complex)
     if name == "AVG" and whole:
         raise CollectiveError(f"the average of {dtype} has no one right rounding: reduce with sum and divide, or convert to float first")

@@ -47,8 +47,14 @@ _GENERIC = "fr"
 # Names of groups and operations are the training's: a training that makes groups without end must not fill this rank.
 _MOST_KEYS = 500
 _CU_STREAM_CAPTURE_MODE_RELAXED = 2
-_BYTES = {"Bool": 1, "Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4}
-_BYTES |= {"Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16}
+_TYPES = {
+    1: "Bool Byte Char",
+    2: "Half BFloat16 Short UInt16",
+    4: "Int UInt32 Float ComplexHalf",
+    8: "Double Long UInt64 ComplexFloat",
+    16: "ComplexDouble",
+}
+_BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
 
 
 @dataclass
