@@ -165,12 +165,12 @@ def say_hello(link: Link, *, wants_stdio: bool, is_rank: bool = True, rank: int 
         v=VERSION,
         token=os.environ.get(ENV_TOKEN, ""),
         pid=os.getpid(),
-        rank=found if is_rank and (found := _number("RANK")) is not None else rank,
-        local_rank=_number("LOCAL_RANK") if is_rank else None,
-        world_size=_number("WORLD_SIZE"),
-        local_world_size=_number("LOCAL_WORLD_SIZE"),
+        rank=found if is_rank and (found := number("RANK")) is not None else rank,
+        local_rank=number("LOCAL_RANK") if is_rank else None,
+        world_size=number("WORLD_SIZE"),
+        local_world_size=number("LOCAL_WORLD_SIZE"),
         job=_job(),
-        restarts=_number("TORCHELASTIC_RESTART_COUNT"),
+        restarts=number("TORCHELASTIC_RESTART_COUNT"),
         host=os.uname().nodename,
         python=sys.version.split()[0],
         argv=list(sys.orig_argv),
@@ -220,14 +220,14 @@ def _job() -> str | None:
     return f"{address}:{port}" if address and port else None
 
 
-def _number(name: str) -> int | None:
+def number(name: str) -> int | None:
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def _admit_supervisor() -> None:
     # Under Yama's ptrace_scope=1 a process may be read only by its ancestors; the supervisor's py-spy is a sibling.
-    supervisor = _number(ENV_SUPERVISOR)
+    supervisor = number(ENV_SUPERVISOR)
     if supervisor is None or not sys.platform.startswith("linux"):
         return
     try:

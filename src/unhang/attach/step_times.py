@@ -31,7 +31,7 @@ from typing import Any
 
 from . import session
 from .protocol import ENV_STEP_LIMIT, ENV_STEP_TIMES, ENV_STEP_VARIABLES
-from .session import gpu
+from .session import gpu, number
 
 # Families of variables that training libraries read. The values of others are none of a benchmark's business.
 FAMILIES = re.compile(
@@ -67,8 +67,7 @@ def record(step: int, device: Callable[[], str | None]) -> None:
     global _file, _limit
     now = time.monotonic()
     if _file is None:
-        limit = os.environ.get(ENV_STEP_LIMIT, "")
-        _limit = int(limit) if limit.isdecimal() else 0
+        _limit = number(ENV_STEP_LIMIT) or 0
         path = os.path.join(os.environ[ENV_STEP_TIMES], str(os.getpid()))
         _file = os.open(f"{path}.times", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with open(os.open(f"{path}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
@@ -84,10 +83,9 @@ def _in_force(device: str | None) -> dict[str, Any]:
     torch: Any = sys.modules["torch"]
     distributed: Any = sys.modules.get("torch.distributed")
     joined = bool(distributed and distributed.is_available() and distributed.is_initialized())
-    rank = os.environ.get("RANK", "")
     asked = os.environ.get(ENV_STEP_VARIABLES, "").split(",")
     return {
-        "rank": distributed.get_rank() if joined else int(rank) if rank.isdecimal() else 0,
+        "rank": distributed.get_rank() if joined else number("RANK") or 0,
         "started_with": {name: value for name, value in _started_with().items() if name in asked or is_of_interest(name)},
         "variables": {name: value for name, value in os.environ.items() if name in asked or is_of_interest(name)},
         "gpu": gpu(torch, device),

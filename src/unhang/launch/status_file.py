@@ -19,7 +19,7 @@ from unhang.launch.outside_view import INTERVAL_S as SAMPLED_EVERY_S
 from unhang.launch.outside_view import Sampler
 from unhang.launch.rank_table import RankTable
 from unhang.launch.still_running import placed
-from unhang.launch.watch import RankState, Stall, Watch
+from unhang.launch.watch import RankState, Stall, Watch, rate
 from unhang.records.rundir import RunDir, not_written
 from unhang.records.status import MOST_CHARACTERS, Now, RankNow, Standstill, Waiting
 
@@ -156,10 +156,7 @@ class StatusWriter:
         seen = self._steps.setdefault(state.pid, deque(maxlen=SPAN))
         if state.step > 0:
             seen.append((now, state.step))
-        if len(seen) < 2:
-            return None
-        (t0, s0), (t1, s1) = seen[0], seen[-1]
-        return round((s1 - s0) / (t1 - t0), 3) if t1 > t0 else None
+        return _rounded(rate(seen))
 
 
 def encoded(taken: Now) -> bytes:

@@ -252,12 +252,12 @@ class Supervisor:
             # nohup and shells that run a job in the background have signals ignored on purpose.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._interrupt, number)
-        loop.add_signal_handler(signal.SIGWINCH, self._resize)
+        loop.add_signal_handler(signal.SIGWINCH, self._to_attempt, Attempt.resize)
         # Nobody sends it by accident, and whoever does not handle it ignores it: who sees other hosts as well asks for evidence so.
-        loop.add_signal_handler(signal.SIGURG, self._look)
+        loop.add_signal_handler(signal.SIGURG, self._to_attempt, Attempt.look)
         # Batch systems announce the end of the time so; handlers that save a checkpoint are the training's.
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            loop.add_signal_handler(number, self._pass_on, number)
+            loop.add_signal_handler(number, self._to_attempt, Attempt.pass_on, number)
         failures: list[Result] = []
         # Those since the settings were changed: earlier ones say nothing about whether it gets on.
         alike = 0
@@ -368,17 +368,10 @@ class Supervisor:
         if self._attempt is not None:
             self._attempt.interrupt(number)
 
-    def _pass_on(self, number: int) -> None:
+    def _to_attempt(self, act: Callable[..., None], *number: int) -> None:
+        """Let the attempt act, if there is one."""
         if self._attempt is not None:
-            self._attempt.pass_on(number)
-
-    def _look(self) -> None:
-        if self._attempt is not None:
-            self._attempt.look()
-
-    def _resize(self) -> None:
-        if self._attempt is not None:
-            self._attempt.resize()
+            act(self._attempt, *number)
 
 
 def redacted(typed: RunCommand) -> RunCommand:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from unhang.frames import OURS, Frame
@@ -282,6 +283,14 @@ SPAN = 10
 GATHERING_S = 10.0
 
 
+def rate(seen: Sequence[tuple[float, int]]) -> float | None:
+    """Steps a second, of times and steps; None until there are two."""
+    if len(seen) < 2:
+        return None
+    (t0, s0), (t1, s1) = seen[0], seen[-1]
+    return (s1 - s0) / (t1 - t0) if t1 > t0 else None
+
+
 class Pace:
     """How fast the training goes: the first step said once, then the newest step and the recent rate.
 
@@ -300,10 +309,7 @@ class Pace:
     @property
     def steps_per_s(self) -> float | None:
         """Over the last SPAN looks; None until there are two."""
-        if len(self._recent) < 2:
-            return None
-        (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
-        return (s1 - s0) / (t1 - t0)
+        return rate(self._recent)
 
     def look(self, now: float) -> None:
         """Tell what is new, at most every INTERVAL_S."""

@@ -90,7 +90,7 @@ def _compare(circle: GuardedGroup, group: Any, step: Any, model: Any, loss: Any,
             raise TypeError(f"step is a whole number, not {step!r}")
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model is a torch module, not {model!r}")
-        deadline_s = deadlines.found(deadline, kind="sync_check", numel=1, step_bytes=0)
+        deadline_s = deadlines.found(deadline, kind="sync_check")
         sums = {} if model is None else _sums(_whole(model))
         mine = msgspec.json.encode(_Seen(step=operator.index(step), parameters=_total(sums), loss=_loss(loss)))
     except Exception as e:

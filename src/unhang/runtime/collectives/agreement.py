@@ -16,6 +16,9 @@ from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives.calls import Call
 from unhang.runtime.collectives.deadlines import Deadline
 
+# (sum, count) by metric.
+Sums = dict[str, tuple[float, float]]
+
 _KIND = "agree"
 # Of all ranks together: torch's server ends a connection by which more than 8 MiB come at once.
 _MOST_BYTES = 8_000_000
@@ -57,7 +60,7 @@ def _agreed(said: Callable[[], Any], group: Any, deadline: Deadline) -> Agreed:
     circle = circles.meant(group)
     try:
         circles.checked(group)
-        packed, deadline_s = _packed(said(), circle.size), deadlines.found(deadline, kind=_KIND, numel=1, step_bytes=0)
+        packed, deadline_s = _packed(said(), circle.size), deadlines.found(deadline, kind=_KIND)
     except Exception:
         # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
         circle.decline(_KIND)
@@ -130,7 +133,7 @@ def barrier(group: Any = None, deadline: Deadline = None) -> None:
     circle = circles.meant(group)
     with circle.preparing(_BARRIER.what):
         circles.checked(group)
-        deadline_s = deadlines.found(deadline, kind=_BARRIER.what, numel=1, step_bytes=0)
+        deadline_s = deadlines.found(deadline, kind=_BARRIER.what)
     # New each time: what is given up keeps its own.
     sent = torch.zeros(1, dtype=torch.uint8)
     if circle.again(_BARRIER, sent, _REDUCES, deadline_s):
@@ -153,24 +156,28 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
         circles.checked(group)
         # JSON has no infinity.
         packed = msgspec.msgpack.encode(paired(metrics))
-        deadline_s = deadlines.found(deadline, kind="metrics", numel=1, step_bytes=0)
+        deadline_s = deadlines.found(deadline, kind="metrics")
     except Exception as e:
         circle.decline("metrics", e)
         raise
     found = circle.exchange_all("metrics", packed, deadline_s)
-    sums: dict[str, list[tuple[float, float]]] = {}
+    sums: Sums = {}
     for _, packed in sorted(found.items()):
-        for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():
-            sums.setdefault(name, []).append(one)
-    return {name: _mean(those) for name, those in sorted(sums.items())}
+        add(sums, msgspec.msgpack.decode(packed, type=Sums))
+    return means(sums)
 
 
-def _mean(pairs: list[tuple[float, float]]) -> float:
-    count = sum(c for _, c in pairs)
-    return sum(s for s, _ in pairs) / count if count else float("nan")
+def add(sums: Sums, more: Mapping[str, tuple[float, float]]) -> None:
+    for name, (total, count) in more.items():
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + total, before[1] + count)
 
 
-def paired(metrics: Any) -> dict[str, tuple[float, float]]:
+def means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    return {name: total / count if count else math.nan for name, (total, count) in sorted(sums.items())}
+
+
+def paired(metrics: Any) -> Sums:
     """(sum, count) by metric. Raises TypeError for what is no mapping of names to numbers or such pairs, ValueError for what counts nothing."""
     if not isinstance(metrics, Mapping) or not all(map(can_be_told, metrics)):
         raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {short(metrics)}")

@@ -48,7 +48,8 @@ class BoundedStore:
 
     def __init__(self, connected: Connection, prefix: str) -> None:
         self._connection = connected
-        self._store = dist.PrefixStore(prefix, connected.store)
+        # Also for process groups that meet here.
+        self.store: Any = dist.PrefixStore(prefix, connected.store)
         self.name = prefix
         self._waits_for = "", 0.0
 
@@ -68,26 +69,21 @@ class BoundedStore:
         """Another one, by the same connection."""
         return BoundedStore(self._connection, f"{self.name}/{name}")
 
-    @property
-    def store(self) -> Any:
-        """For process groups that meet here."""
-        return self._store
-
     def put(self, key: str, value: bytes) -> None:
-        self._asked(lambda: self._store.set(key, value))
+        self._asked(lambda: self.store.set(key, value))
 
     def count(self, key: str, by: int = 1) -> int:
         """Adds, and returns the sum."""
-        return int(self._asked(lambda: self._store.add(key, by)))
+        return int(self._asked(lambda: self.store.add(key, by)))
 
     def decide(self, key: str, value: bytes) -> bytes:
         """`value` where nobody has decided before, else what was decided. `value` must not be empty."""
-        return bytes(self._asked(lambda: self._store.compare_set(key, "", value)))
+        return bytes(self._asked(lambda: self.store.compare_set(key, "", value)))
 
     def look(self, key: str) -> bytes | None:
         """What stands there now; never waits."""
         # To check and then to get would wait for what is forgotten in between. Of a key that is not there a store returns what was expected of it.
-        found = bytes(self._asked(lambda: self._store.compare_set(key, _NOTHING, _NOTHING)))
+        found = bytes(self._asked(lambda: self.store.compare_set(key, _NOTHING, _NOTHING)))
         return None if found == _NOTHING else found
 
     def look_at(self, keys: Sequence[str]) -> list[bytes | None]:
@@ -95,7 +91,7 @@ class BoundedStore:
 
     def all_of(self, keys: Sequence[str]) -> list[bytes]:
         """Of keys that are known to be there."""
-        return [bytes(v) for v in self._asked(lambda: self._store.multi_get(list(keys)))]
+        return [bytes(v) for v in self._asked(lambda: self.store.multi_get(list(keys)))]
 
     def wait(self, key: str, timeout_s: float) -> bytes | None:
         """What stands there as soon as it does; None after `timeout_s`."""
@@ -116,7 +112,7 @@ class BoundedStore:
 
     def forget(self, keys: Sequence[str]) -> None:
         for key in keys:
-            self._asked(functools.partial(self._store.delete_key, key))
+            self._asked(functools.partial(self.store.delete_key, key))
 
     def _asked(self, call: Any) -> Any:
         try:

@@ -22,12 +22,11 @@ from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, Store
 from unhang.model import frozen
 from unhang.runtime import log
 from unhang.runtime.collectives import deadlines
-from unhang.runtime.collectives.agreement import paired, short
+from unhang.runtime.collectives.agreement import Sums, add, paired, short
 from unhang.runtime.collectives.call_sites import have_ended
 from unhang.runtime.collectives.calls import Ended
 from unhang.runtime.collectives.guarded_group import GuardedGroup
 from unhang.runtime.evaluation.collective_counts import Calls, CollectiveCounts
-from unhang.runtime.evaluation.results import Sums, add
 from unhang.user_files import is_user_file
 
 # Of a user's code that is wrong: it will be wrong again.
@@ -60,7 +59,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     says: str = ""
-    sums: dict[str, tuple[float, float]] = {}
+    sums: Sums = {}
     calls: CollectiveCounts = CollectiveCounts()
     broke: bool = False
 

@@ -17,12 +17,12 @@ from unhang.errors import EvaluationFailed
 from unhang.runtime import log
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives import guarded_group as circles
-from unhang.runtime.collectives.agreement import can_be_told, paired
+from unhang.runtime.collectives.agreement import Sums, add, can_be_told, means, paired
 from unhang.runtime.collectives.guarded_group import GuardedGroup
 from unhang.runtime.evaluation import results
 from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches, tried, within
 from unhang.runtime.evaluation.collective_counts import Calls
-from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
+from unhang.runtime.evaluation.results import Evaluation, OfDataSet
 from unhang.runtime.evaluation.state_guard import as_it_was
 
 _WORTH_ANOTHER_TRY = frozenset({"memory", "passing"})
