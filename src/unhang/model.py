@@ -7,7 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+
+    _Record = TypeVar("_Record")
+
+    @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+    def frozen(kind: type[_Record]) -> type[_Record]:
+        """A frozen dataclass whose fields are given by name."""
+
+else:
+    frozen = dataclass(frozen=True, kw_only=True)
 
 Standing = Literal["established", "likely", "possible", "not-established"]
 TrialState = Literal["passed", "failed", "untried"]
@@ -19,7 +31,7 @@ Disagreement = Literal["issued", "completed", "alive", "ending"]
 # Numbers of processes are given again, also by another start of the machine, and each container counts its own.
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ProcessId:
     """One process and no other: `start_ticks` since the start of the machine `boot_id`, `pid` as `pid_namespace` counts it."""
 
@@ -33,7 +45,7 @@ class ProcessId:
 VERDICT_SCHEMA = "unhang/verdict/1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Evidence:
     """One thing that was seen: the text as it stood, and where it stood (`line` counts from 1)."""
 
@@ -42,7 +54,7 @@ class Evidence:
     line: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Remedy:
     """A change that should help. `trial` says whether it was proven on this machine; until then it is "untried".
 
@@ -57,7 +69,7 @@ class Remedy:
     trial: TrialState = "untried"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Finding:
     """One cause found in the evidence. `says` is one sentence with the numbers in it; `where` is "file.py:88 in function"."""
 
@@ -75,7 +87,7 @@ class Finding:
 ONLY_NEWEST = "only the newest was judged"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NotExamined:
     """Something that could not be looked at, and why. Never to be read as healthy.
 
@@ -86,7 +98,7 @@ class NotExamined:
     unread: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Contradiction:
     """Two sources that cannot both be right about the same ranks. Neither is dropped, and nothing between them is made up.
 
@@ -99,7 +111,7 @@ class Contradiction:
     statements: tuple[Evidence, Evidence]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Input:
     """Something that was read to reach the verdict."""
 
@@ -108,7 +120,7 @@ class Input:
     bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Verdict:
     """The answer to "why did it fail?". `primary` is None where nothing is wrong; `recovered`: the training went on after it, and finished.
 
@@ -143,7 +155,7 @@ DOCTOR_SCHEMA = "unhang/doctor/1"
 AreaState = Literal["ok", "noted", "found", "absent", "unknown"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostFinding:
     """Something that is so on a machine: it stops a training ("error"), may stop or slow one ("warning"), or is worth knowing ("note").
 
@@ -159,7 +171,7 @@ class HostFinding:
     remedies: tuple[Remedy, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Area:
     """One subject of a machine. "found": errors or warnings stand against it, "noted": notes alone.
 
@@ -175,7 +187,7 @@ class Area:
     unread: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Difference:
     """One fact that differs between two snapshots. `path` leads to it within its area, `a` and `b` are its values in words."""
 
@@ -188,7 +200,7 @@ class Difference:
 StageState = Literal["passed", "failed", "lacking", "not-tested"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StageResult:
     """One stage of a live examination with `world_size` ranks. "lacking": this torch or backend has not got it; "not-tested" after a failure.
 
@@ -204,7 +216,7 @@ class StageResult:
     logs: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Live:
     """What was really run: with which Python, over which backend, and what follows."""
 
@@ -217,7 +229,7 @@ class Live:
 TrialOutcome = Literal["passed", "failed", "inconclusive"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Steps:
     """What the user's own few steps did under a candidate: the command's exit code, and how long a step took; None where none was seen."""
 
@@ -227,7 +239,7 @@ class Steps:
     says: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Trial:
     """A change of settings that was really run on this machine.
 
@@ -252,7 +264,7 @@ class Trial:
     wrong_command: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Tried:
     """One rung of the ladder: its `trial`, or why there was none. `cost` is what the change takes away, in words."""
 
@@ -263,7 +275,7 @@ class Tried:
     skipped: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outcome:
     """Where the ladder ended. `chosen` is the smallest change that works: {} where it works as it is, None where nothing that was tried does.
 
@@ -283,7 +295,7 @@ class Outcome:
     remembered: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Examination:
     """The answer to "is this machine fit to train?". `taken` is when it was looked at (ISO 8601, UTC)."""
 
@@ -300,7 +312,7 @@ class Examination:
 WaitKind = Literal["sleep", "socket", "pipe", "fifo", "file-lock", "mutex", "semaphore", "child", "terminal", "file", "poll"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Wait:
     """What one thread waits in.
 
@@ -320,7 +332,7 @@ class Wait:
     command: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Counters:
     """One process group on one rank: sequence number of the newest collective issued and of the newest completed."""
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from unhang.attach.device import gpu
+from unhang.attach.session import gpu
 
 
 class Driver:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unhang.attach import sends
+from unhang.attach import gloo_stand_in as sends
 
 
 class Handle:
@@ -34,9 +34,9 @@ def waited():
 def leave(count, nbytes, waited, *, first=0):
     for number in range(first, first + count):
         handle = Handle()
-        sends.keep(handle, Sending(number, waited), Buffer(nbytes))
+        sends._keep_send(handle, Sending(number, waited), Buffer(nbytes))
         del handle
-    sends.drop()
+    sends._drop_sends()
 
 
 def test_so_many_are_kept_however_large_they_are(waited):
@@ -55,7 +55,7 @@ def test_any_number_is_kept_that_is_small(waited):
 
 def test_who_waits_for_it_leaves_nothing_behind(waited):
     handle = Handle()
-    sends.keep(handle, Sending(0, waited), Buffer(1))()
+    sends._keep_send(handle, Sending(0, waited), Buffer(1))()
     del handle
-    sends.drop()
+    sends._drop_sends()
     assert not sends._left and not sends._abandoned

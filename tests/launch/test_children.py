@@ -13,8 +13,8 @@ import pytest
 
 from unhang.facts.host import Host
 from unhang.facts.processes import child
-from unhang.launch import children
-from unhang.launch.children import ChildReader, relevant
+from unhang.launch import outside_view as children
+from unhang.launch.outside_view import ChildReader, relevant
 from unhang.records.rundir import RunDir
 from unhang.records.stacks import main_thread
 

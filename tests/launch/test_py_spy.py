@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from unhang.launch import children
+from unhang.launch import outside_view as children
 
 
 def test_the_reason_is_not_the_end_of_its_backtrace(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from unhang.facts.host import Host
 from unhang.facts.processes import TICKS_PER_S
-from unhang.launch.stack_samples import Sampler
+from unhang.launch.outside_view import Sampler
 from unhang.launch.watch import RankState
 
 STAT = "{pid} (x) S {ppid} 1 1 0 -1 4194304 9 0 0 0 {cpu} 0 {waited_for} 0 20 0 3 0 100 1000 25 0 0\n"

@@ -156,7 +156,7 @@ def waits(monkeypatch):
 def test_a_file_system_that_hangs_keeps_nobody_waiting(told, waits, monkeypatch):
     # It goes on behind all else: who waits for it without a bound never gets there.
     goes_on, writes = threading.Event(), []
-    monkeypatch.setattr(told.onlookers._rundir, "write_bytes", lambda path, data: (writes.append(len(data)), goes_on.wait()))
+    monkeypatch.setattr(told.onlookers.rundir, "write_bytes", lambda path, data: (writes.append(len(data)), goes_on.wait()))
     told.onlookers.look()
     while not writes:
         os.sched_yield()
@@ -177,7 +177,7 @@ def test_a_last_word_that_hangs_is_not_waited_for(told, waits, monkeypatch):
     told.onlookers.look()
     while told.onlookers._queue.full() or not told.path.exists():
         os.sched_yield()
-    monkeypatch.setattr(told.onlookers._rundir, "write_bytes", lambda path, data: goes_on.wait())
+    monkeypatch.setattr(told.onlookers.rundir, "write_bytes", lambda path, data: goes_on.wait())
     waits.clear()
     told.onlookers.close()
     assert waits and all(wait is not None and wait <= LAST_WITHIN_S for wait in waits) and len(waits) <= 3

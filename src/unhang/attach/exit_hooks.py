@@ -1,4 +1,7 @@
-"""What a process says at its end: the exception that nothing caught, the call that ended it, its stacks, and that it ends in order."""
+"""What a process says at its end: the exception that nothing caught, the call that ended it, its stacks, and that it ends in order.
+
+Of torchrun's agent, that it is about to end the surviving workers of a failed one: the supervisor then gets the time to take their evidence.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, ModuleType, TracebackType
 from typing import IO, Any
 
 from . import session
 from .frames import CodeFrame, call_stack, traceback_frames
-from .protocol import ENV_FATAL, GO_TIMEOUT_S, open_private
+from .protocol import ENV_FATAL, ENV_SOCKET, GO_TIMEOUT_S, open_private
+from .supervisor_socket import Link
 
 _MAX_TEXT = 20_000
 _DRAIN_S = 0.5
@@ -51,6 +56,10 @@ def arrange() -> None:
         getattr(threading, "_register_atexit", atexit.register)(_tell_last)
     # Registered first, called last.
     atexit.register(_leave)
+    # What is registered last is called first: no sooner than when the main thread has ended, and before threads that still train are waited for.
+    # It is private, and refuses once the interpreter ends.
+    with contextlib.suppress(AttributeError, RuntimeError):
+        threading._register_atexit(atexit.register, tell_end)  # type: ignore[attr-defined]
 
 
 def tell(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
@@ -64,6 +73,11 @@ def tell(kind: type[BaseException], value: BaseException, traceback: TracebackTy
         attached.go.clear()
         if attached.link.post("raised", type=_name(kind), text=_text(value), frames=traceback_frames(traceback), flight=False):
             attached.wait_for_go(GO_TIMEOUT_S)
+
+
+def _tell_caught(value: Exception) -> None:
+    """Without the frame that has caught it."""
+    tell(type(value), value, value.__traceback__.tb_next if value.__traceback__ else None)
 
 
 def _tell_last() -> None:
@@ -158,23 +172,11 @@ def _say(value: BaseException) -> str:
         return "<the exception has no readable text>"
 
 
-_end_arranged = False
-
-
-def arrange_end() -> None:
-    """Report that the script has run to its end, before the interpreter is torn down: what dies after that took no result with it."""
-    global _end_arranged
-    if _end_arranged:
-        return
-    _end_arranged = True
-    # What is registered last is called first: no sooner than when the main thread has ended, and before threads that still train are waited for.
-    # It is private, and refuses once the interpreter ends.
-    with contextlib.suppress(AttributeError, RuntimeError):
-        threading._register_atexit(atexit.register, tell_end)  # type: ignore[attr-defined]
-
-
 def tell_end() -> None:
-    """Do nothing if an exception ended the script, or it asked for an exit code."""
+    """Report that the script has run to its end, before the interpreter is torn down: what dies after that took no result with it.
+
+    Does nothing if an exception ended the script, or it asked for an exit code.
+    """
     attached = session.current()
     # What printed the exception has kept it there, also where sys.excepthook was replaced.
     if attached is not None and exit_status() in (None, 0) and getattr(sys, "last_type", None) is None:
@@ -193,8 +195,7 @@ def patch_spawn(module: ModuleType) -> None:
             try:
                 return fn(*fn_args)
             except Exception as e:
-                # Without this frame.
-                tell(type(e), e, e.__traceback__.tb_next if e.__traceback__ else None)
+                _tell_caught(e)
                 raise
 
         return run(told, *args, **kwargs)
@@ -217,8 +218,7 @@ def patch_ray_train(module: ModuleType) -> None:
                 try:
                     return target()
                 except Exception as e:
-                    # Without this frame.
-                    tell(type(e), e, e.__traceback__.tb_next if e.__traceback__ else None)
+                    _tell_caught(e)
                     raise
 
         return run(self, told, *args, **kwargs)
@@ -266,3 +266,46 @@ def forget_fatal() -> None:
     except Exception:
         pass
     _fatal_file, _fatal_enabled = None, False
+
+
+def patch_launcher(module: ModuleType) -> None:
+    """Wrap PContext.close of torch.distributed.elastic.multiprocessing.api."""
+    context: Any = module.PContext
+    close = context.close
+
+    @functools.wraps(close)
+    def announced_close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(Exception):
+            _announce(self)
+        return close(self, *args, **kwargs)
+
+    context.close = announced_close
+
+
+def _announce(context: Any) -> None:
+    workers = _workers(context)
+    # It is closed after a good end too, and more than once.
+    if all(worker["exitcode"] == 0 for worker in workers) or getattr(context, "_unhang_announced", False):
+        return
+    context._unhang_announced = True
+    link = Link.connect(os.environ.get(ENV_SOCKET, ""))
+    if link is None:
+        return
+    try:
+        session.say_hello(link, wants_stdio=False, is_rank=False)
+        link.post("stopping", workers=workers)
+        deadline = time.monotonic() + GO_TIMEOUT_S
+        while link.open and time.monotonic() < deadline:
+            if any(message["m"] in ("go", "refused") for message in link.receive(timeout_s=deadline - time.monotonic())):
+                return
+    finally:
+        link.close()
+
+
+def _workers(context: Any) -> list[dict[str, int | None]]:
+    """Every worker with its exit code, None for those that still run."""
+    handlers = getattr(context, "subprocess_handlers", None)
+    if handlers:
+        return [{"local_rank": i, "pid": handler.proc.pid, "exitcode": handler.proc.poll()} for i, handler in handlers.items()]
+    spawned = getattr(getattr(context, "_pc", None), "processes", None) or ()
+    return [{"local_rank": i, "pid": process.pid, "exitcode": process.exitcode} for i, process in enumerate(spawned)]

@@ -7,7 +7,6 @@ DTensors and compiled graphs all end there. A kernel is done when it returns; wa
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from typing import Any
@@ -43,10 +42,9 @@ def register(c10d: Any, device: str) -> None:
     """Kernels for the tensors of one kind of device."""
     torch: Any = sys.modules["torch"]
     library = torch.library.Library("_c10d_functional", "IMPL")
-    for make in _KERNELS:
-        name = make.__name__[1:]
+    for name, ours in _KERNELS.items():
         if hasattr(torch.ops._c10d_functional, name):
-            library.impl(name, _kernel(torch, c10d, name, make), device)
+            library.impl(name, _kernel(torch, c10d, name, ours), device)
     _libraries.append(library)
 
 
@@ -57,7 +55,6 @@ def _kernel(torch: Any, c10d: Any, name: str, ours: Any) -> Any:
 
     resolve: Any = vars(sys.modules["torch._C._distributed_c10d"])["_resolve_process_group"]
 
-    @functools.wraps(ours)
     def kernel(*args: Any, **kwargs: Any) -> Any:
         *given, named = args
         group = resolve(named) if isinstance(named, str) else named
@@ -80,14 +77,6 @@ def _all_reduce(c10d: Any, group: Any, tensor: Any, op: str) -> Any:
     return _all_reduce_(c10d, group, _copied(tensor), op)
 
 
-def _all_reduce_coalesced_(c10d: Any, group: Any, tensors: list[Any], op: str) -> list[Any]:
-    return [_all_reduce_(c10d, group, tensor, op) for tensor in tensors]
-
-
-def _all_reduce_coalesced(c10d: Any, group: Any, tensors: list[Any], op: str) -> list[Any]:
-    return [_all_reduce(c10d, group, tensor, op) for tensor in tensors]
-
-
 def _all_gather_into_tensor_out(c10d: Any, group: Any, tensor: Any, size: int, *, out: Any) -> Any:
     _by_either_name(c10d, "all_gather_single", "all_gather_into_tensor")(out, tensor.contiguous(), group=group)
     return out
@@ -100,10 +89,6 @@ def _all_gather_into_tensor(c10d: Any, group: Any, tensor: Any, size: int) -> An
     return _all_gather_into_tensor_out(c10d, group, tensor, size, out=out)
 
 
-def _all_gather_into_tensor_coalesced(c10d: Any, group: Any, tensors: list[Any], size: int) -> list[Any]:
-    return [_all_gather_into_tensor(c10d, group, tensor, size) for tensor in tensors]
-
-
 def _reduce_scatter_tensor_out(c10d: Any, group: Any, tensor: Any, op: str, size: int, *, out: Any) -> Any:
     _by_either_name(c10d, "reduce_scatter_single", "reduce_scatter_tensor")(out, tensor, op=_op(c10d, op), group=group)
     return out
@@ -112,10 +97,6 @@ def _reduce_scatter_tensor_out(c10d: Any, group: Any, tensor: Any, op: str, size
 def _reduce_scatter_tensor(c10d: Any, group: Any, tensor: Any, op: str, size: int) -> Any:
     out = tensor.new_empty((tensor.shape[0] // size, *tensor.shape[1:]))
     return _reduce_scatter_tensor_out(c10d, group, tensor, op, size, out=out)
-
-
-def _reduce_scatter_tensor_coalesced(c10d: Any, group: Any, tensors: list[Any], op: str, size: int) -> list[Any]:
-    return [_reduce_scatter_tensor(c10d, group, tensor, op, size) for tensor in tensors]
 
 
 def _all_to_all_single(c10d: Any, group: Any, tensor: Any, sizes_out: list[int], sizes_in: list[int]) -> Any:
@@ -138,8 +119,14 @@ def _refused(name: str) -> Any:
     def refuse(c10d: Any, group: Any, *args: Any) -> Any:
         raise NotImplementedError(f"functional {name} of CUDA tensors: Gloo has none; use torch.distributed.{name}, or NCCL")
 
-    refuse.__name__ = f"_{name}"
     return refuse
+
+
+def _of_each(one: Any) -> Any:
+    def coalesced(c10d: Any, group: Any, tensors: list[Any], *given: Any) -> list[Any]:
+        return [one(c10d, group, tensor, *given) for tensor in tensors]
+
+    return coalesced
 
 
 def _copied(tensor: Any) -> Any:
@@ -156,9 +143,13 @@ def _op(c10d: Any, name: str) -> Any:
     return getattr(c10d.ReduceOp, str(name).upper())
 
 
-_KERNELS = (
-    _all_reduce_, _all_reduce, _all_reduce_coalesced_, _all_reduce_coalesced,
-    _all_gather_into_tensor_out, _all_gather_into_tensor, _all_gather_into_tensor_coalesced,
-    _reduce_scatter_tensor_out, _reduce_scatter_tensor, _reduce_scatter_tensor_coalesced,
-    _all_to_all_single, _broadcast_, _broadcast, _refused("isend"), _refused("irecv"), _refused("batch_p2p_ops"),
-)  # fmt: skip
+_KERNELS = {
+    "all_reduce_": _all_reduce_, "all_reduce_coalesced_": _of_each(_all_reduce_),
+    "all_reduce": _all_reduce, "all_reduce_coalesced": _of_each(_all_reduce),
+    "all_gather_into_tensor_out": _all_gather_into_tensor_out,
+    "all_gather_into_tensor": _all_gather_into_tensor, "all_gather_into_tensor_coalesced": _of_each(_all_gather_into_tensor),
+    "reduce_scatter_tensor_out": _reduce_scatter_tensor_out,
+    "reduce_scatter_tensor": _reduce_scatter_tensor, "reduce_scatter_tensor_coalesced": _of_each(_reduce_scatter_tensor),
+    "all_to_all_single": _all_to_all_single, "broadcast_": _broadcast_, "broadcast": _broadcast,
+    **{name: _refused(name) for name in ("isend", "irecv", "batch_p2p_ops")},
+}  # fmt: skip

@@ -25,16 +25,30 @@ import contextlib
 import functools
 import sys
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import overrides, sends
+from . import overrides
 
 _NOBODY = object()
 _ASYNC = "AsyncCollectiveTensor"
 _TRACED = ("FakeTensor", "FunctionalTensor")
 _GLOO_HAS = ("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "all_to_all_single", "barrier")
 _active = threading.local()
+# Buffers of sends that nobody waits for: NCCL has taken its own copy, Gloo reads the buffer when the peer asks for it. Gloo tells that it has done so
+# only to who waits. A thread cannot do that: woken while the interpreter ends, it ends the process by SIGABRT. So the next send waits for the oldest
+# ones, once there are so many of them that those have long arrived. Whoever has more than that on the way would have waited with NCCL as well.
+MOST_BYTES = 1 << 30
+# However large they are.
+LEAST = 16
+
+# What garbage collection, in whatever thread and moment, has found to be nobody's any more; and what of it is kept, the oldest first.
+_abandoned: deque[tuple[Any, Any]] = deque()
+_left: deque[tuple[Any, Any]] = deque()
+_left_bytes = 0
+_lock = threading.Lock()
 
 
 def away(tensor: Any) -> bool:
@@ -53,17 +67,17 @@ def on_gloo(c10d: Any, group: Any) -> bool:
 def patch(c10d: Any) -> None:
     """Replace functions of torch.distributed.distributed_c10d by some that work on Gloo."""
     work = _work_class(c10d)
-    for make in (
+    for stand_in in (
         _isend, _irecv, _send, _recv,
         _all_to_all, _all_reduce, _reduce, _all_reduce_coalesced, _all_gather, _all_gather_coalesced, _reduce_scatter, _barrier
     ):  # fmt: skip
-        _replace(c10d, make.__name__[1:], make, work)
+        _replace(c10d, stand_in.__name__[1:], stand_in, work)
     for name in ("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"):
         _replace(c10d, name, _reduce_scatter_tensor, work)
     for name in ("all_gather_into_tensor", "all_gather_single", "_all_gather_base"):
         _replace(c10d, name, _all_gather_into_tensor, work)
     for name in ("broadcast", "gather", "scatter", "all_to_all_single"):
-        _replace(c10d, name, lambda c10d, original, work: lambda *args, **kwargs: original(*args, **kwargs), work)
+        _replace(c10d, name, None, work)
     if hasattr(c10d, "_coalescing_manager"):
         c10d._coalescing_manager = _coalescing_manager(c10d)
 
@@ -154,11 +168,12 @@ def _wait(work: Any, timeout: Any) -> None:
         work.wait(timeout)
 
 
-def _replace(c10d: Any, name: str, make: Any, work: Any) -> None:
+def _replace(c10d: Any, name: str, stand_in: Any, work: Any) -> None:
+    """By a function that takes what there was, too; or only so that calls of it count in a block."""
     original = getattr(c10d, name, None)
     if original is None:
         return
-    replacement = make(c10d, original, work)
+    replacement = original if stand_in is None else functools.partial(stand_in, c10d, original, work)
     outside = getattr(c10d.GroupMember, "NON_GROUP_MEMBER", _NOBODY)
 
     @functools.wraps(original)
@@ -222,6 +237,10 @@ def _refuse_wrapped(name: str, given: Any) -> None:
             )
 
 
+def _told(what: str, now: str) -> None:
+    overrides.changed(what, was="NCCL's", now=now)
+
+
 def _finished(work: Any, async_op: bool) -> Any:
     if async_op:
         return work
@@ -249,201 +268,174 @@ def _put_back(pairs: list[tuple[Any, Any]]) -> Callable[[], None]:
     return finish
 
 
-def _isend(c10d: Any, original: Any, work: Any) -> Any:
-    def isend(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if not away(tensor):
-            return original(tensor, *args, **kwargs)
-        overrides.changed("send", was="NCCL's", now="by way of host memory")
-        sends.drop()
-        host = _staged(tensor, filled=True)
-        sending = original(host, *args, **kwargs)
-        if sending is None:
-            return None
-        staged = work([sending], [])
-        staged._finish = sends.keep(staged, sending, host)
-        return staged
-
-    return isend
-
-
-def _irecv(c10d: Any, original: Any, work: Any) -> Any:
-    def irecv(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if not away(tensor):
-            return original(tensor, *args, **kwargs)
-        overrides.changed("recv", was="NCCL's", now="by way of host memory")
-        host = _staged(tensor, filled=False)
-        receiving = original(host, *args, **kwargs)
-        return None if receiving is None else work([receiving], [tensor], _put_back([(tensor, host)]))
-
-    return irecv
-
-
-def _send(c10d: Any, original: Any, work: Any) -> Any:
-    def send(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if away(tensor):
-            overrides.changed("send", was="NCCL's", now="by way of host memory")
-            tensor = _staged(tensor, filled=True)
+def _isend(c10d: Any, original: Any, work: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if not away(tensor):
         return original(tensor, *args, **kwargs)
-
-    return send
-
-
-def _recv(c10d: Any, original: Any, work: Any) -> Any:
-    def recv(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if not away(tensor):
-            return original(tensor, *args, **kwargs)
-        overrides.changed("recv", was="NCCL's", now="by way of host memory")
-        host = _staged(tensor, filled=False)
-        source = original(host, *args, **kwargs)
-        _put_back([(tensor, host)])()
-        return source
-
-    return recv
+    _told("send", "by way of host memory")
+    _drop_sends()
+    host = _staged(tensor, filled=True)
+    sending = original(host, *args, **kwargs)
+    if sending is None:
+        return None
+    staged = work([sending], [])
+    staged._finish = _keep_send(staged, sending, host)
+    return staged
 
 
-def _all_to_all(c10d: Any, original: Any, work: Any) -> Any:
-    def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Any:
-        overrides.changed("all_to_all", was="NCCL's", now="by way of host memory")
-        torch: Any = sys.modules["torch"]
-        given = torch.cat([_staged(tensor, filled=True).view(-1) for tensor in input_tensor_list])
-        taken = torch.empty(sum(tensor.numel() for tensor in output_tensor_list), dtype=given.dtype)
-        sizes_in, sizes_out = ([tensor.numel() for tensor in tensors] for tensors in (input_tensor_list, output_tensor_list))
-        exchange = c10d.all_to_all_single(taken, given, sizes_out, sizes_in, group=group, async_op=True)
-        parts = taken.split(sizes_out)
-        pairs = [(tensor, part.view(tensor.shape)) for tensor, part in zip(output_tensor_list, parts, strict=True)]
-        return _finished(work([exchange], list(output_tensor_list), _put_back(pairs)), async_op)
-
-    return all_to_all
+def _irecv(c10d: Any, original: Any, work: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if not away(tensor):
+        return original(tensor, *args, **kwargs)
+    _told("recv", "by way of host memory")
+    host = _staged(tensor, filled=False)
+    receiving = original(host, *args, **kwargs)
+    return None if receiving is None else work([receiving], [tensor], _put_back([(tensor, host)]))
 
 
-def _all_reduce(c10d: Any, original: Any, work: Any) -> Any:
-    def all_reduce(tensor: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        if op != c10d.ReduceOp.AVG:
-            return original(tensor, op=op, group=group, async_op=async_op)
-        overrides.changed("ReduceOp.AVG", was="NCCL's", now="a SUM of quotients")
-        torch: Any = sys.modules["torch"]
-        size = c10d.get_world_size(group)
-        whole = not (tensor.is_floating_point() or tensor.is_complex())
-        with torch.no_grad():
-            if not whole:
-                # As NCCL does: the sum of what was divided before does not overflow in half precision.
-                tensor.div_(size)
-        reducing = original(tensor, op=c10d.ReduceOp.SUM, group=group, async_op=True)
-        finish = (lambda: tensor.div_(size, rounding_mode="trunc")) if whole else None
-        return _finished(work([reducing], [tensor], finish), async_op)
-
-    return all_reduce
+def _send(c10d: Any, original: Any, work: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if away(tensor):
+        _told("send", "by way of host memory")
+        tensor = _staged(tensor, filled=True)
+    return original(tensor, *args, **kwargs)
 
 
-def _reduce(c10d: Any, original: Any, work: Any) -> Any:
-    def reduce(tensor: Any, dst: Any = None, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False, **more: Any) -> Any:
-        if op != c10d.ReduceOp.AVG:
-            return original(tensor, dst, op=op, group=group, async_op=async_op, **more)
-        group_dst = more.get("group_dst")
-        root = group_dst if group_dst is not None else c10d.get_group_rank(group or c10d._get_default_group(), dst)
-        # Only the root's tensor is to change.
-        result = tensor if c10d.get_rank(group) == root else tensor.detach().clone()
-        scratch = tensor.detach().clone()
-        reducing = c10d.all_reduce(scratch, op=op, group=group, async_op=True)
-        return _finished(work([reducing], [result], _put_back([(result, scratch)])), async_op)
-
-    return reduce
+def _recv(c10d: Any, original: Any, work: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if not away(tensor):
+        return original(tensor, *args, **kwargs)
+    _told("recv", "by way of host memory")
+    host = _staged(tensor, filled=False)
+    source = original(host, *args, **kwargs)
+    _put_back([(tensor, host)])()
+    return source
 
 
-def _all_reduce_coalesced(c10d: Any, original: Any, work: Any) -> Any:
-    def all_reduce_coalesced(tensors: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
-        if not any(away(tensor) for tensor in tensors) and op != c10d.ReduceOp.AVG:
-            return original(tensors, op=op, group=group, async_op=async_op)
-        overrides.changed("all_reduce_coalesced", was="NCCL's", now="one call for each tensor")
-        all_of_them = work([c10d.all_reduce(tensor, op=op, group=group, async_op=True) for tensor in tensors], tensors)
-        # This one gives out a future.
-        return all_of_them.get_future() if async_op else _finished(all_of_them, False)
-
-    return all_reduce_coalesced
-
-
-def _all_gather(c10d: Any, original: Any, work: Any) -> Any:
-    def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Any:
-        shapes = {one.shape for one in tensor_list}
-        if shapes == {tensor.shape}:
-            return original(tensor_list, tensor, group=group, async_op=async_op)
-        if {one.numel() for one in tensor_list} == {tensor.numel()}:
-            parts = [tensor.new_empty(tensor.shape) for _ in tensor_list]
-            gathering = original(parts, tensor, group=group, async_op=True)
-            pairs = [(one, part.view(one.shape)) for one, part in zip(tensor_list, parts, strict=True)]
-            return _finished(work([gathering], list(tensor_list), _put_back(pairs)), async_op)
-        if len(shapes) == 1:
-            # Gloo tells what is wrong with it.
-            return original(tensor_list, tensor, group=group, async_op=async_op)
-        overrides.changed("all_gather of unequal sizes", was="NCCL's", now="a broadcast of each")
-        group = group or c10d._get_default_group()
-        torch: Any = sys.modules["torch"]
-        with torch.no_grad():
-            own = tensor_list[c10d.get_rank(group)]
-            own.copy_(tensor.reshape(own.shape))
-        works = [c10d.broadcast(one, c10d.get_global_rank(group, rank), group=group, async_op=True) for rank, one in enumerate(tensor_list)]
-        return _finished(work(works, list(tensor_list)), async_op)
-
-    return all_gather
+def _all_to_all(
+    c10d: Any, original: Any, work: Any, output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
+) -> Any:
+    _told("all_to_all", "by way of host memory")
+    torch: Any = sys.modules["torch"]
+    given = torch.cat([_staged(tensor, filled=True).view(-1) for tensor in input_tensor_list])
+    taken = torch.empty(sum(tensor.numel() for tensor in output_tensor_list), dtype=given.dtype)
+    sizes_in, sizes_out = ([tensor.numel() for tensor in tensors] for tensors in (input_tensor_list, output_tensor_list))
+    exchange = c10d.all_to_all_single(taken, given, sizes_out, sizes_in, group=group, async_op=True)
+    parts = taken.split(sizes_out)
+    pairs = [(tensor, part.view(tensor.shape)) for tensor, part in zip(output_tensor_list, parts, strict=True)]
+    return _finished(work([exchange], list(output_tensor_list), _put_back(pairs)), async_op)
 
 
-def _all_gather_coalesced(c10d: Any, original: Any, work: Any) -> Any:
-    def all_gather_coalesced(output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Any:
-        if not any(away(tensor) for tensor in input_tensor_list):
-            return original(output_tensor_lists, input_tensor_list, group=group, async_op=async_op)
-        overrides.changed("all_gather_coalesced", was="NCCL's", now="one call for each tensor")
-        works = [
-            c10d.all_gather([outputs[i] for outputs in output_tensor_lists], tensor, group=group, async_op=True)
-            for i, tensor in enumerate(input_tensor_list)
-        ]
-        all_of_them = work(works, list(output_tensor_lists))
-        return all_of_them.get_future() if async_op else _finished(all_of_them, False)
-
-    return all_gather_coalesced
-
-
-def _reduce_scatter(c10d: Any, original: Any, work: Any) -> Any:
-    def reduce_scatter(output: Any, input_list: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        overrides.changed("reduce_scatter", was="NCCL's", now="an all_reduce in host memory")
-        torch: Any = sys.modules["torch"]
-        parts = torch.cat([_staged(tensor, filled=True).view(-1) for tensor in input_list])
-        reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
-        own = parts.split([tensor.numel() for tensor in input_list])[c10d.get_rank(group)]
-        return _finished(work([reducing], [output], _put_back([(output, own.view(output.shape))])), async_op)
-
-    return reduce_scatter
+def _all_reduce(c10d: Any, original: Any, work: Any, tensor: Any, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
+    op = c10d.ReduceOp.SUM if op is None else op
+    if op != c10d.ReduceOp.AVG:
+        return original(tensor, op=op, group=group, async_op=async_op)
+    _told("ReduceOp.AVG", "a SUM of quotients")
+    torch: Any = sys.modules["torch"]
+    size = c10d.get_world_size(group)
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    with torch.no_grad():
+        if not whole:
+            # As NCCL does: the sum of what was divided before does not overflow in half precision.
+            tensor.div_(size)
+    reducing = original(tensor, op=c10d.ReduceOp.SUM, group=group, async_op=True)
+    finish = (lambda: tensor.div_(size, rounding_mode="trunc")) if whole else None
+    return _finished(work([reducing], [tensor], finish), async_op)
 
 
-def _reduce_scatter_tensor(c10d: Any, original: Any, work: Any) -> Any:
-    def reduce_scatter_tensor(output: Any, input: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        size = c10d.get_world_size(group)
-        if input.numel() != output.numel() * size:
-            raise ValueError(f"reduce_scatter_tensor: the input has {input.numel()} elements, not {size} times the {output.numel()} of the output")
-        overrides.changed("reduce_scatter_tensor", was="NCCL's", now="an all_reduce in host memory")
-        parts = _staged(input, filled=True).view(size, -1)
-        reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
-        own = parts[c10d.get_rank(group)].view(output.shape)
-        return _finished(work([reducing], [output], _put_back([(output, own)])), async_op)
-
-    return reduce_scatter_tensor
-
-
-def _all_gather_into_tensor(c10d: Any, original: Any, work: Any) -> Any:
-    def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
-        if output_tensor.is_contiguous():
-            # Gloo cuts the output along its first dimension and compares shapes; NCCL only counts.
-            output_tensor, input_tensor = output_tensor.view(-1), input_tensor.reshape(-1)
-        return original(output_tensor, input_tensor, group=group, async_op=async_op)
-
-    return all_gather_into_tensor
+def _reduce(
+    c10d: Any, original: Any, work: Any, tensor: Any, dst: Any = None, op: Any = None, group: Any = None, async_op: bool = False, **more: Any
+) -> Any:
+    op = c10d.ReduceOp.SUM if op is None else op
+    if op != c10d.ReduceOp.AVG:
+        return original(tensor, dst, op=op, group=group, async_op=async_op, **more)
+    group_dst = more.get("group_dst")
+    root = group_dst if group_dst is not None else c10d.get_group_rank(group or c10d._get_default_group(), dst)
+    # Only the root's tensor is to change.
+    result = tensor if c10d.get_rank(group) == root else tensor.detach().clone()
+    scratch = tensor.detach().clone()
+    reducing = c10d.all_reduce(scratch, op=op, group=group, async_op=True)
+    return _finished(work([reducing], [result], _put_back([(result, scratch)])), async_op)
 
 
-def _barrier(c10d: Any, original: Any, work: Any) -> Any:
-    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, **more: Any) -> Any:
-        return original(group or c10d._get_default_group(), async_op=async_op, **more)
+def _all_reduce_coalesced(c10d: Any, original: Any, work: Any, tensors: Any, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
+    op = c10d.ReduceOp.SUM if op is None else op
+    tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+    if not any(away(tensor) for tensor in tensors) and op != c10d.ReduceOp.AVG:
+        return original(tensors, op=op, group=group, async_op=async_op)
+    _told("all_reduce_coalesced", "one call for each tensor")
+    all_of_them = work([c10d.all_reduce(tensor, op=op, group=group, async_op=True) for tensor in tensors], tensors)
+    # This one gives out a future.
+    return all_of_them.get_future() if async_op else _finished(all_of_them, False)
 
-    return barrier
+
+def _all_gather(c10d: Any, original: Any, work: Any, tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+    shapes = {one.shape for one in tensor_list}
+    if shapes == {tensor.shape}:
+        return original(tensor_list, tensor, group=group, async_op=async_op)
+    if {one.numel() for one in tensor_list} == {tensor.numel()}:
+        parts = [tensor.new_empty(tensor.shape) for _ in tensor_list]
+        gathering = original(parts, tensor, group=group, async_op=True)
+        pairs = [(one, part.view(one.shape)) for one, part in zip(tensor_list, parts, strict=True)]
+        return _finished(work([gathering], list(tensor_list), _put_back(pairs)), async_op)
+    if len(shapes) == 1:
+        # Gloo tells what is wrong with it.
+        return original(tensor_list, tensor, group=group, async_op=async_op)
+    _told("all_gather of unequal sizes", "a broadcast of each")
+    group = group or c10d._get_default_group()
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad():
+        own = tensor_list[c10d.get_rank(group)]
+        own.copy_(tensor.reshape(own.shape))
+    works = [c10d.broadcast(one, c10d.get_global_rank(group, rank), group=group, async_op=True) for rank, one in enumerate(tensor_list)]
+    return _finished(work(works, list(tensor_list)), async_op)
+
+
+def _all_gather_coalesced(
+    c10d: Any, original: Any, work: Any, output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
+) -> Any:
+    if not any(away(tensor) for tensor in input_tensor_list):
+        return original(output_tensor_lists, input_tensor_list, group=group, async_op=async_op)
+    _told("all_gather_coalesced", "one call for each tensor")
+    works = [
+        c10d.all_gather([outputs[i] for outputs in output_tensor_lists], tensor, group=group, async_op=True)
+        for i, tensor in enumerate(input_tensor_list)
+    ]
+    all_of_them = work(works, list(output_tensor_lists))
+    return all_of_them.get_future() if async_op else _finished(all_of_them, False)
+
+
+def _reduce_scatter(
+    c10d: Any, original: Any, work: Any, output: Any, input_list: Any, op: Any = None, group: Any = None, async_op: bool = False
+) -> Any:
+    _told("reduce_scatter", "an all_reduce in host memory")
+    torch: Any = sys.modules["torch"]
+    parts = torch.cat([_staged(tensor, filled=True).view(-1) for tensor in input_list])
+    reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
+    own = parts.split([tensor.numel() for tensor in input_list])[c10d.get_rank(group)]
+    return _finished(work([reducing], [output], _put_back([(output, own.view(output.shape))])), async_op)
+
+
+def _reduce_scatter_tensor(
+    c10d: Any, original: Any, work: Any, output: Any, input: Any, op: Any = None, group: Any = None, async_op: bool = False
+) -> Any:
+    size = c10d.get_world_size(group)
+    if input.numel() != output.numel() * size:
+        raise ValueError(f"reduce_scatter_tensor: the input has {input.numel()} elements, not {size} times the {output.numel()} of the output")
+    _told("reduce_scatter_tensor", "an all_reduce in host memory")
+    parts = _staged(input, filled=True).view(size, -1)
+    reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
+    own = parts[c10d.get_rank(group)].view(output.shape)
+    return _finished(work([reducing], [output], _put_back([(output, own)])), async_op)
+
+
+def _all_gather_into_tensor(
+    c10d: Any, original: Any, work: Any, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
+) -> Any:
+    if output_tensor.is_contiguous():
+        # Gloo cuts the output along its first dimension and compares shapes; NCCL only counts.
+        output_tensor, input_tensor = output_tensor.view(-1), input_tensor.reshape(-1)
+    return original(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+def _barrier(c10d: Any, original: Any, work: Any, group: Any = None, async_op: bool = False, device_ids: Any = None, **more: Any) -> Any:
+    return original(group or c10d._get_default_group(), async_op=async_op, **more)
 
 
 def _coalescing_manager(c10d: Any) -> Any:
@@ -467,3 +459,28 @@ def _coalescing_manager(c10d: Any) -> Any:
             own.wait()
 
     return coalescing_manager
+
+
+def _keep_send(handle: Any, sending: Any, buffer: Any) -> Callable[[], object]:
+    """Keep the buffer for as long as it is needed, should nobody have the handle any more; returns what is to be called once it was waited for."""
+    # Appending is all that may happen there: it is called wherever Python collects garbage.
+    finalizer = weakref.finalize(handle, _abandoned.append, (sending, buffer))
+    finalizer.atexit = False
+    return finalizer.detach
+
+
+def _drop_sends() -> None:
+    """Wait for the oldest, where there are too many."""
+    global _left_bytes
+    oldest = []
+    with _lock:
+        while _abandoned:
+            _left.append(_abandoned.popleft())
+            _left_bytes += _left[-1][1].nbytes
+        while len(_left) > LEAST and _left_bytes > MOST_BYTES:
+            oldest.append(_left.popleft())
+            _left_bytes -= oldest[-1][1].nbytes
+    for sending, _ in oldest:
+        # Who would have waited for it would have been told.
+        with contextlib.suppress(RuntimeError):
+            sending.wait()

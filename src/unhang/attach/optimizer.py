@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from . import overrides, session
-from .device import gpu
 from .protocol import ENV_CUDNN_BENCHMARK, ENV_STEP_TIMES
+from .session import gpu
 
 
 def patch(module: ModuleType) -> None:

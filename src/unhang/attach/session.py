@@ -1,4 +1,6 @@
-"""The attachment of this process to its supervisor: made once, forgotten in forked children, ended with the interpreter; and its heartbeat."""
+"""The attachment of this process to its supervisor: made once, forgotten in forked children, ended with the interpreter; its heartbeat, and
+its GPU.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from . import exit_hooks
 from .frames import glance, remember_starts, stacks
@@ -134,7 +137,6 @@ def attach(*, rank_process: bool = False, rank: int | None = None) -> Session | 
         return None
     _survive_forks()
     exit_hooks.arrange()
-    exit_hooks.arrange_end()
     if rank_process:
         exit_hooks.arrange_fatal()
     _admit_supervisor()
@@ -163,12 +165,12 @@ def say_hello(link: Link, *, wants_stdio: bool, is_rank: bool = True, rank: int 
         v=VERSION,
         token=os.environ.get(ENV_TOKEN, ""),
         pid=os.getpid(),
-        rank=found if is_rank and (found := _number("RANK")) is not None else rank,
-        local_rank=_number("LOCAL_RANK") if is_rank else None,
-        world_size=_number("WORLD_SIZE"),
-        local_world_size=_number("LOCAL_WORLD_SIZE"),
+        rank=found if is_rank and (found := number("RANK")) is not None else rank,
+        local_rank=number("LOCAL_RANK") if is_rank else None,
+        world_size=number("WORLD_SIZE"),
+        local_world_size=number("LOCAL_WORLD_SIZE"),
         job=_job(),
-        restarts=_number("TORCHELASTIC_RESTART_COUNT"),
+        restarts=number("TORCHELASTIC_RESTART_COUNT"),
         host=os.uname().nodename,
         python=sys.version.split()[0],
         argv=list(sys.orig_argv),
@@ -218,14 +220,14 @@ def _job() -> str | None:
     return f"{address}:{port}" if address and port else None
 
 
-def _number(name: str) -> int | None:
+def number(name: str) -> int | None:
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def _admit_supervisor() -> None:
     # Under Yama's ptrace_scope=1 a process may be read only by its ancestors; the supervisor's py-spy is a sibling.
-    supervisor = _number(ENV_SUPERVISOR)
+    supervisor = number(ENV_SUPERVISOR)
     if supervisor is None or not sys.platform.startswith("linux"):
         return
     try:
@@ -300,3 +302,22 @@ def _serve(session: Session) -> None:
                 session.go.set()
             elif kind == "refused":
                 return
+
+
+def gpu(torch: Any, device: str | None) -> str | None:
+    """The PCI address of the GPU that this process uses, by which the kernel log names it: "0000:3b:00.0" of "cuda:3", as this process counts its
+    devices. None where nothing tells, and as long as CUDA does not run in it.
+    """
+    try:
+        kind, _, index = (device or "").split(" ")[0].partition(":")
+        if kind != "cuda" or not torch.cuda.is_initialized():
+            return None
+        import ctypes
+
+        driver = ctypes.CDLL("libcuda.so.1")
+        handle, text = ctypes.c_int(), ctypes.create_string_buffer(32)
+        if driver.cuDeviceGet(ctypes.byref(handle), int(index or 0)) or driver.cuDeviceGetPCIBusId(text, 32, handle):
+            return None
+        return text.value.decode("ascii").lower()
+    except Exception:
+        return None

@@ -33,7 +33,7 @@ def start() -> None:
         "torch.distributed.distributed_c10d": ("torch_distributed", "patch"),
         "torch.optim.optimizer": ("optimizer", "patch"),
         "torch.multiprocessing.spawn": ("exit_hooks", "patch_spawn"),
-        "torch.distributed.elastic.multiprocessing.api": ("launcher_agent", "patch"),
+        "torch.distributed.elastic.multiprocessing.api": ("exit_hooks", "patch_launcher"),
         "ray.train.v2._internal.execution.worker_group.thread_runner": ("exit_hooks", "patch_ray_train"),
     }
     if os.environ.get(BACKEND):
@@ -43,16 +43,16 @@ def start() -> None:
     if os.environ.get(BUCKET):
         patches["torch.nn.parallel.distributed"] = ("overrides", "patch_ddp")
     if any(map(os.environ.get, LOADER)):
-        patches["torch.utils.data.dataloader"] = ("data_loader", "patch")
-        patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("data_loader", "patch_stateful")
+        patches["torch.utils.data.dataloader"] = ("overrides", "patch_loader")
+        patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("overrides", "patch_stateful_loader")
     package = __name__.rpartition(".")[0]
     PatchAfterImport(patches, package=package).install(sys.meta_path)
     if os.environ.get(STEP_TIMES):
         # By a finder of their own: settings patch some of these modules, too.
         parts = {
-            "torch.distributed.distributed_c10d": ("step_parts", "patch_collectives"),
-            "torch.nn.parallel.distributed": ("step_parts", "patch_ddp"),
-            "torch.utils.data.dataloader": ("step_parts", "patch_loader"),
+            "torch.distributed.distributed_c10d": ("step_times", "patch_collectives"),
+            "torch.nn.parallel.distributed": ("step_times", "patch_ddp"),
+            "torch.utils.data.dataloader": ("step_times", "patch_loader"),
             "torch._dynamo.trace_rules": ("functional", "patch_compiler"),
         }
         PatchAfterImport(parts, package=package).install(sys.meta_path)

@@ -26,6 +26,7 @@ from concurrent import futures
 from typing import Any
 
 from unhang.hosts import job
+from unhang.hosts.job import Answer, Question
 
 _CHUNK = 1 << 18
 # tcpi_total_retrans and tcpi_segs_out of struct tcp_info (Linux).
@@ -44,7 +45,7 @@ _LOOK_UP_S = 11.0
 _write = threading.Lock()
 
 
-def say(message: Mapping[str, Any]) -> None:
+def say(message: Question) -> None:
     """In pieces: srun cuts lines of more than a kilobyte. "+" has more behind it, "=" is the last."""
     data = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
     pieces = [data[i : i + _PIECE_BYTES] for i in range(0, len(data), _PIECE_BYTES)]
@@ -150,9 +151,9 @@ class _Link:
         return struct.unpack_from("I", info, _RETRANSMITS_AT)[0], struct.unpack_from("I", info, _SEGMENTS_AT)[0]
 
 
-def test(asked: Mapping[str, Any]) -> dict[str, Any]:
+def test(asked: Question) -> Answer:
     """Climb a ladder on one link: connect, a byte, a segment each way, and as much as goes. `at` is the rung that failed."""
-    found: dict[str, Any] = {"at": "connect"}
+    found: Answer = {"at": "connect"}
     link = None
     try:
         begun = time.perf_counter()
@@ -180,7 +181,7 @@ def test(asked: Mapping[str, Any]) -> dict[str, Any]:
 # ---- names, clocks, ports, files
 
 
-def resolve(name: str) -> dict[str, Any]:
+def resolve(name: str) -> Answer:
     begun = time.perf_counter()
     try:
         found = sorted({str(a[4][0]) for a in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)})
@@ -189,7 +190,7 @@ def resolve(name: str) -> dict[str, Any]:
         return {"error": str(e), "took_s": time.perf_counter() - begun}
 
 
-def reverse(address: str) -> dict[str, Any]:
+def reverse(address: str) -> Answer:
     begun = time.perf_counter()
     try:
         name = socket.gethostbyaddr(address)[0]
@@ -198,7 +199,7 @@ def reverse(address: str) -> dict[str, Any]:
     return {"name": name, "took_s": time.perf_counter() - begun}
 
 
-def names(asked: Mapping[str, Any]) -> dict[str, Any]:
+def names(asked: Question) -> Answer:
     """What each name resolves to here, what each address is called, each timed; and who we believe to be."""
     look_ups: dict[tuple[str, str], Callable[[], Any]] = {("full", ""): socket.getfqdn}
     look_ups |= {("names", name): functools.partial(resolve, name) for name in asked["names"]}
@@ -208,7 +209,7 @@ def names(asked: Mapping[str, Any]) -> dict[str, Any]:
     under_way = {key: pool.submit(look_up) for key, look_up in look_ups.items()}
     futures.wait(under_way.values(), timeout=_LOOK_UP_S)
     late = {"full": socket.gethostname(), "is_first": False}
-    found: dict[str, dict[str, Any]] = {"names": {}, "addresses": {}, "is_first": {}, "full": {}}
+    found: dict[str, Answer] = {"names": {}, "addresses": {}, "is_first": {}, "full": {}}
     for (kind, name), future in under_way.items():
         no_answer = late.get(kind, {"error": f"no answer within {_LOOK_UP_S:g} s", "took_s": _LOOK_UP_S})
         found[kind][name] = future.result() if future.done() else no_answer
@@ -236,11 +237,11 @@ def is_here(name: str) -> bool:
     return any((full and full == name) or at[0] == address or at[0] in told for *_, full, at in mine)
 
 
-def clock(_: Mapping[str, Any]) -> dict[str, Any]:
+def clock(_: Question) -> Answer:
     return {"now_s": time.time()}
 
 
-def port(asked: Mapping[str, Any]) -> dict[str, Any]:
+def port(asked: Question) -> Answer:
     """Whether a port can be listened on here, and for how long it then is: others connect to it meanwhile. Port 0 is one of the kernel's choice."""
     try:
         server = _server(asked["port"])
@@ -263,12 +264,12 @@ def _holder(port: int) -> str | None:
     return next((f"pid {h.pid} ({h.command})" for h in held if h.pid is not None), None)
 
 
-def places(asked: Mapping[str, Any]) -> dict[str, Any]:
+def places(asked: Question) -> Answer:
     """Of each directory: what it holds in a digest, and which of the marks of others are there. `mark` puts one there, `clean` takes it away."""
     return {"places": {path: _place(path, asked) for path in asked["paths"]}}
 
 
-def _place(path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _place(path: str, asked: Question) -> Answer:
     try:
         if not os.path.isdir(path):  # noqa: PTH112
             return {"error": "it is not there" if not os.path.lexists(path) else "it is no directory"}
@@ -312,7 +313,7 @@ def _digest(path: str) -> str | None:
     return hashlib.sha256("\n".join(found).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def facts(asked: Mapping[str, Any]) -> dict[str, Any]:
+def facts(asked: Question) -> Answer:
     """A snapshot, as `unhang doctor --save` writes it."""
     from unhang.facts import snapshot
     from unhang.facts.host import Host
@@ -320,11 +321,11 @@ def facts(asked: Mapping[str, Any]) -> dict[str, Any]:
     # The training's Python is the first that is found.
     path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}"  # noqa: PTH120
     host = Host(environ={**os.environ, "PATH": path, **asked["environ"]}, places=asked["places"])
-    only = asked.get("only") or [s for s in snapshot.subjects() if s not in asked["without"]]
+    only = [s for s in snapshot.subjects() if s not in asked["without"]]
     return {"snapshot": plain(snapshot.take(host, only=only))}
 
 
-def group(asked: Mapping[str, Any]) -> dict[str, Any]:
+def group(asked: Question) -> Answer:
     """Run one rank of a group of several hosts: what it told of each stage, and the end of what it printed."""
     loader: Any = importlib.util.find_spec("unhang.probes.worker").loader  # type: ignore[union-attr]
     reads, writes = os.pipe()
@@ -344,13 +345,13 @@ def group(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"exitcode": rank.returncode, "told": told, "log": printed}
 
 
-ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+ANSWERS: Mapping[str, Callable[[Question], Answer]] = {
     "test": test, "names": names, "clock": clock, "port": port, "places": places, "facts": facts,
     "group": group, "start": job.start, "adopt": job.adopt, "follow": job.follow, "links": job.links, "send": job.send, "records": job.records,
 }  # fmt: skip
 
 
-def _answer(asked: Mapping[str, Any]) -> None:
+def _answer(asked: Question) -> None:
     try:
         found = ANSWERS[asked["do"]](asked)
     except Exception as e:  # reported to the coordinator, which does not take it for a fault of the host

@@ -16,7 +16,7 @@ import signal
 import time
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,17 @@ from unhang.diagnosis import why
 from unhang.errors import UnhangError
 from unhang.fsio import as_argument
 from unhang.hosts import merged
+from unhang.hosts.job import Answer
 from unhang.hosts.merged import Part, merge, newest
 from unhang.hosts.pace import LINKS_EVERY_S, Pace
-from unhang.hosts.reach import Agents, Answer
+from unhang.hosts.reach import Agents
 from unhang.launch import events
 from unhang.launch.attempt import Result
-from unhang.launch.incidents import parted
+from unhang.launch.incidents import Judged, parted
 from unhang.launch.output import Sink
 from unhang.launch.patience import Patience, kind_of
 from unhang.launch.step_rate import STARTUP_S
-from unhang.model import Verdict
+from unhang.model import frozen
 from unhang.records.incident import Incident, IncidentKind, LogRef, Slow
 from unhang.records.rundir import RunDir
 from unhang.records.status import Now
@@ -56,7 +57,7 @@ _LOOK_S, _END_S = 30.0, 100.0
 _ANSWER_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Job:
     """What each host runs: `words` are a script or module (`module`) with its arguments, or a launcher that asks the environment (`LAUNCHERS`);
     `options` are those of the hosts' own `unhang run`.
@@ -111,39 +112,29 @@ class _Host:
         return self.exitcode is not None or self.lost
 
 
+@dataclass(eq=False)
 class Attempt:
     """One start on all hosts. `interrupt` may be called from a signal handler of the event loop; `reach` makes new agents on these hosts."""
 
-    def __init__(
-        self,
-        agents: Agents,
-        hosts: Sequence[str],
-        job: Job,
-        *,
-        number: int,
-        reach: Callable[[], Awaitable[Agents]],
-        first_incident: int,
-        rundir: RunDir,
-        patience: Patience,
-        tell: Callable[[events.Event], None],
-        sink: Sink,
-        started: float,
-        leave_hung: bool,
-    ) -> None:
-        self._agents = agents
-        self._job = job
-        self._number = number
-        self._incident = first_incident
-        self._reach = reach
-        self._rundir = rundir
-        self._patience = patience
-        self._tell = tell
-        self._sink = sink
-        self._started = started
-        self._leave_hung = leave_hung
+    agents: Agents
+    hosts: Sequence[str]
+    job: Job
+    _: KW_ONLY
+    number: int
+    reach: Callable[[], Awaitable[Agents]]
+    first_incident: int
+    rundir: RunDir
+    patience: Patience
+    tell: events.Tell
+    sink: Sink
+    started: float
+    leave_hung: bool
+
+    def __post_init__(self) -> None:
+        self._incident = self.first_incident
         self._hosts = [
-            _Host(name=name, folder=str(rundir.on_host(name, number)), ranks=range(i * job.per_host, (i + 1) * job.per_host))
-            for i, name in enumerate(hosts)
+            _Host(name=name, folder=str(self.rundir.on_host(name, self.number)), ranks=range(i * self.job.per_host, (i + 1) * self.job.per_host))
+            for i, name in enumerate(self.hosts)
         ]
         self._logs: dict[Path, LogRef] = {}
         self._interrupts: list[int] = []
@@ -155,7 +146,7 @@ class Attempt:
         self._pace = Pace({host.name: host.ranks for host in self._hosts})
         self._slow: Slow | None = None
         self._links_s = 0.0
-        self.last: tuple[Incident, Verdict] | None = None
+        self.last: Judged | None = None
 
     def interrupt(self, number: int) -> None:
         self._interrupts.append(number)
@@ -189,10 +180,10 @@ class Attempt:
             self._resume()
             await self._look_for_all(wait_s=0.0)
             # What has been told already.
-            tell, self._tell = self._tell, lambda _: None
+            tell, self.tell = self.tell, lambda _: None
             while await self._follow():
                 pass
-            self._tell = tell
+            self.tell = tell
         else:
             await self._start(address)
         while not all(host.is_over for host in self._hosts):
@@ -229,23 +220,23 @@ class Attempt:
             host.name: {
                 "do": "start",
                 "folder": host.folder,
-                **self._job.started(i, len(self._hosts), address, port),
+                **self.job.started(i, len(self._hosts), address, port),
             }
             for i, host in enumerate(self._hosts)
         }
         answers = await self._ask(questions, limit_s=_START_S)
         for host in self._hosts:
             self._check(host, answers.get(host.name))
-        self._tell(events.Started(attempt=self._number, pid=0, command=self._job.words))
+        self.tell(events.Started(attempt=self.number, pid=0, command=self.job.words))
 
     async def _ask(self, questions: Mapping[str, Mapping[str, Any]], *, limit_s: float) -> dict[str, Answer]:
-        known = {name: question for name, question in questions.items() if name in self._agents.names}
-        return await self._agents.ask(known, limit_s=limit_s, allowed_bytes=_ANSWER_BYTES)
+        known = {name: question for name, question in questions.items() if name in self.agents.names}
+        return await self.agents.ask(known, limit_s=limit_s, allowed_bytes=_ANSWER_BYTES)
 
     def _check(self, host: _Host, answer: Answer | None) -> None:
         """Whether a host has done what it was asked for: None is no answer."""
         if answer is None:
-            host.lost, host.is_closed = True, self._agents.is_closed(host.name)
+            host.lost, host.is_closed = True, self.agents.is_closed(host.name)
         elif "error" in answer:
             host.exitcode, host.said = 1, answer["error"]
         else:
@@ -255,10 +246,10 @@ class Attempt:
 
     def _resume(self) -> None:
         """What was brought here before is not brought again."""
-        for path in sorted(self._rundir.logs(self._number).glob("*")):
+        for path in sorted(self.rundir.logs(self.number).glob("*")):
             rank, stream = _rank_and_stream(path.name)
             size = path.stat().st_size
-            self._logs[path] = LogRef(path=self._rundir.relative(path), bytes=size, rank=rank)
+            self._logs[path] = LogRef(path=self.rundir.relative(path), bytes=size, rank=rank)
             for host in self._hosts:
                 if rank in host.ranks or path.stem == f"launcher-{host.name}":
                     host.offsets[path.name if rank is not None else f"launcher.{stream}"] = size
@@ -272,14 +263,14 @@ class Attempt:
         while len(answers) < len(living) and self._now() < until and not self._interrupts:
             await asyncio.sleep(wait_s)
             wait_s = _AGAIN_EVERY_S
-            self._agents = await self._reach()
+            self.agents = await self.reach()
             answers = await self._ask({host.name: {"do": "adopt", "folder": host.folder} for host in living}, limit_s=_LOST_S)
             if answers:
                 until = min(until, self._now() + _MORE_S)
         for host in living:
             self._check(host, answers.get(host.name))
         if not answers:
-            self._note(f"what runs there goes on: unhang run --attach {as_argument(self._rundir.path)}")
+            self._note(f"what runs there goes on: unhang run --attach {as_argument(self.rundir.path)}")
 
     async def _follow(self) -> bool:
         """Take in what is new of all hosts; whether there is more."""
@@ -295,7 +286,7 @@ class Attempt:
         silent = [host for host in self._hosts if host.name in asked and host.name not in answers and not host.is_over]
         for host in silent:
             host.unanswered += 1
-        gone = [host for host in silent if host.name not in self._agents.names]
+        gone = [host for host in silent if host.name not in self.agents.names]
         if gone and not answers and (len(gone) > 1 or len(self._hosts) == 1):
             await self._look_for_all()
         else:
@@ -304,7 +295,7 @@ class Attempt:
                     self._check(host, None)
         if (now := self._of_all()) is not None:
             with contextlib.suppress(OSError):
-                self._rundir.write(self._rundir.now, now)
+                self.rundir.write(self.rundir.now, now)
         return any(answer["is_more"] for answer in answers.values())
 
     def _take(self, host: _Host, answer: Answer) -> None:
@@ -333,14 +324,14 @@ class Attempt:
         rank, stream = _rank_and_stream(name)
         if stream not in ("out", "err"):
             return
-        path = self._rundir.logs(self._number) / (name if rank is not None else f"launcher-{host.name}.{stream}")
+        path = self.rundir.logs(self.number) / (name if rank is not None else f"launcher-{host.name}.{stream}")
         with contextlib.suppress(OSError):
             fsio.make_directory(path.parent, 0o775)
             with open(path, "ab", opener=partial(fsio.open_private, mode=0o664)) as f:
                 f.write(data)
         known = self._logs.get(path)
-        self._logs[path] = LogRef(path=self._rundir.relative(path), bytes=(known.bytes if known else 0) + len(data), rank=rank)
-        self._sink(rank, stream, data)  # type: ignore[arg-type]
+        self._logs[path] = LogRef(path=self.rundir.relative(path), bytes=(known.bytes if known else 0) + len(data), rank=rank)
+        self.sink(rank, stream, data)  # type: ignore[arg-type]
 
     def _happened(self, host: _Host, event: Mapping[str, Any]) -> None:
         if event.get("event") == "Drawn":
@@ -351,7 +342,7 @@ class Attempt:
             self._is_opened_for_world |= event.get("kind") == "world-size"
         elif event.get("event") == "Joined":
             with contextlib.suppress(KeyError, TypeError):
-                self._tell(events.Joined(rank=event["rank"], world_size=event["world_size"], backend=event["backend"], device=event.get("device")))
+                self.tell(events.Joined(rank=event["rank"], world_size=event["world_size"], backend=event["backend"], device=event.get("device")))
         elif event.get("event") == "Note":
             self._note(f"{host.name}: {event.get('text', '')}")
 
@@ -400,9 +391,9 @@ class Attempt:
             await self._look()
             judged = await self._judge("hang")
             self._until_s = self._looked_s - for_s + self._limit_s(judged[0], now) if judged is not None else self._now() + now.hang_after_s
-            if not self._leave_hung and (left := self._until_s - self._now()) > 1:
+            if not self.leave_hung and (left := self._until_s - self._now()) > 1:
                 self._note(f"to be ended in {left:.0f} s unless it moves")
-        if self._until_s is not None and self._now() >= self._until_s and not self._leave_hung:
+        if self._until_s is not None and self._now() >= self._until_s and not self.leave_hung:
             self._note("ending the training: the time of this stall is over")
             self._ended_by_us = True
             await self._end()
@@ -422,7 +413,7 @@ class Attempt:
 
     def _moves_again(self) -> None:
         if self._looked_s is not None:
-            self._tell(events.CaughtUp(after_s=round(self._now() - self._looked_s, 1)))
+            self.tell(events.CaughtUp(after_s=round(self._now() - self._looked_s, 1)))
             self._looked_s = self._until_s = self.last = None
 
     def _of_all(self) -> Now | None:
@@ -430,13 +421,13 @@ class Attempt:
         told = [(h.now, h.began_s) for h in self._hosts if h.now is not None and h.began_s is not None and not h.lost]
         if not told or any(h.now is None and not h.is_over for h in self._hosts):
             return None
-        return merged.now(told, attempt=self._number, at_s=self._now())
+        return merged.now(told, attempt=self.number, at_s=self._now())
 
     def _limit_s(self, incident: Incident, now: Now) -> float:
         """How long the others wait for whoever keeps them waiting."""
         absent = now.standstill.absent if now.standstill is not None else ()
         ranks = {record.rank: record for record in incident.ranks}
-        if parted(self._rundir, ranks, incident.at_s):
+        if parted(self.rundir, ranks, incident.at_s):
             return 0.0
         timeout_s = min((r.timeout_s for r in ranks.values() if r.timeout_s is not None), default=None)
         starting = now.usual_gap_s is None
@@ -445,7 +436,7 @@ class Attempt:
             for rank in absent
             if (r := ranks.get(rank)) is not None and r.activity is not None
         ]
-        return min((self._patience.limit_s(kind, None, starting=starting, timeout_s=timeout_s) for kind in kinds or ["joined"]), default=0.0)
+        return min((self.patience.limit_s(kind, None, starting=starting, timeout_s=timeout_s) for kind in kinds or ["joined"]), default=0.0)
 
     async def _look(self) -> None:
         """Have evidence taken by all that still run, and wait until they have it."""
@@ -456,29 +447,29 @@ class Attempt:
             if not await self._follow():
                 await asyncio.sleep(_FOLLOW_S / 2)
 
-    async def _judge(self, kind: IncidentKind) -> tuple[Incident, Verdict] | None:
+    async def _judge(self, kind: IncidentKind) -> Judged | None:
         """Bring the records of all hosts here, lay them together, and judge them. Never raises: it watches a living training."""
-        self._tell(events.Opened(incident=self._incident, kind=kind))
+        self.tell(events.Opened(incident=self._incident, kind=kind))
         try:
             return await (self._judged_slow if kind == "straggler" else self._judged)(self._now())
         except Exception as e:
             self._note(f"no verdict: {type(e).__name__}: {e}")
-            self._tell(events.Abandoned(incident=self._incident))
+            self.tell(events.Abandoned(incident=self._incident))
             return None
 
-    async def _judged(self, begun: float) -> tuple[Incident, Verdict] | None:
+    async def _judged(self, begun: float) -> Judged | None:
         with fsio.temporary_directory("hosts-") as folder:
             parts = [part for host in self._hosts if (part := await self._part(host, folder / host.name)) is not None]
             if not parts:
-                self._tell(events.Abandoned(incident=self._incident))
+                self.tell(events.Abandoned(incident=self._incident))
                 return None
             made = merge(
-                self._rundir,
+                self.rundir,
                 parts,
                 number=self._incident,
-                attempt=self._number,
-                command=self._job.words,
-                cwd=self._job.cwd,
+                attempt=self.number,
+                command=self.job.words,
+                cwd=self.job.cwd,
                 logs=tuple(self._logs.values()),
                 without={host.name: _why_without(host) for host in self._hosts if host.name not in {part.host for part in parts}},
                 lost={host.name: tuple(host.ranks) for host in self._hosts if host.lost},
@@ -486,33 +477,33 @@ class Attempt:
             )
         return await self._drawn(made, begun)
 
-    async def _judged_slow(self, begun: float) -> tuple[Incident, Verdict]:
+    async def _judged_slow(self, begun: float) -> Judged:
         """Of ranks that all move no evidence is taken: that would stop each of them."""
         made = Incident(
             number=self._incident,
-            attempt=self._number,
+            attempt=self.number,
             kind="straggler",
             at_s=begun,
             at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
-            cwd=self._job.cwd,
-            command=tuple(self._job.words),
+            cwd=self.job.cwd,
+            command=tuple(self.job.words),
             slow=self._slow,
         )
-        self._rundir.write(self._rundir.incident(made.number), made)
+        self.rundir.write(self.rundir.incident(made.number), made)
         return await self._drawn(made, begun)
 
-    async def _drawn(self, made: Incident, begun: float) -> tuple[Incident, Verdict]:
-        verdict = await asyncio.to_thread(why.judge, self._rundir, number=self._incident)
-        self._rundir.write(self._rundir.incident_verdict(self._incident), verdict)
-        self._rundir.write(self._rundir.verdict, verdict)
+    async def _drawn(self, made: Incident, begun: float) -> Judged:
+        verdict = await asyncio.to_thread(why.judge, self.rundir, number=self._incident)
+        self.rundir.write(self.rundir.incident_verdict(self._incident), verdict)
+        self.rundir.write(self.rundir.verdict, verdict)
         self.last = made, verdict
         self._incident += 1
-        self._tell(events.Drawn(incident=made.number, verdict=verdict, took_s=round(self._now() - begun, 3)))
+        self.tell(events.Drawn(incident=made.number, verdict=verdict, took_s=round(self._now() - begun, 3)))
         return self.last
 
     async def _part(self, host: _Host, folder: Path) -> Part | None:
         packed, size = b"", 1
-        while len(packed) < size and host.name in self._agents.names:
+        while len(packed) < size and host.name in self.agents.names:
             question = {"do": "records", "folder": host.folder, "offset": len(packed)}
             answer = (await self._ask({host.name: question}, limit_s=_RECORDS_S)).get(host.name)
             if answer is None:
@@ -534,10 +525,10 @@ class Attempt:
     # -- small things
 
     def _now(self) -> float:
-        return time.monotonic() - self._started
+        return time.monotonic() - self.started
 
     def _note(self, text: str) -> None:
-        self._tell(events.Note(text=text))
+        self.tell(events.Note(text=text))
 
 
 def _rank_and_stream(name: str) -> tuple[int | None, str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from unhang.facts import gpu, libraries, limits, network, python_env, shm, variables
 from unhang.facts.snapshot import Snapshot
@@ -20,8 +19,7 @@ _MOST_NAMED = 8
 _OF_HOST = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "LOCAL_RANK", "GROUP_RANK")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fact:
+class Fact(NamedTuple):
     """`of` gives the value on one host, of what was seen of `subject`; None where it was not. `cause` is whose remedies help."""
 
     subject: Subject[Any]
@@ -35,29 +33,29 @@ class Fact:
 _MISREAD = msg("ranks misread each other, or meet operations that others do not have")
 _FEWER = msg("the host with least of it fails first, and all wait for it")
 FACTS = (
-    Fact(subject=libraries.SUBJECT, cause="version-mismatch", severity="error", what=same("torch"), leads_to=_MISREAD, of=lambda f: f.torch.version),
-    Fact(subject=libraries.SUBJECT, cause="version-mismatch", severity="error", what=same("NCCL"), leads_to=_MISREAD,
-         of=lambda f: ", ".join(sorted({c.version or "?" for c in f.loaded if "nccl" in c.name})) or None),
-    Fact(subject=python_env.SUBJECT, cause="version-mismatch", severity="warning", what=same("Python"), leads_to=_MISREAD,
-         of=lambda f: next((e.version for e in f.environments), None)),
-    Fact(subject=gpu.SUBJECT, cause="version-mismatch", severity="warning", what=msg("the NVIDIA driver"), leads_to=_MISREAD,
-         of=lambda f: f.driver),
-    Fact(subject=gpu.SUBJECT, cause="rendezvous-misconfig", severity="warning", what=msg("the number or kind of GPUs"),
-         leads_to=msg("with as many ranks on each host, a rank finds no GPU"),
-         of=lambda f: " × ".join((str(len(f.gpus)), *sorted({g.name for g in f.gpus if g.name})))),
-    Fact(subject=variables.SUBJECT, cause="launcher-wrong-env", severity="warning",
-         what=msg("variables of NCCL, Gloo and torch"),
-         leads_to=msg("libraries choose differently on two sides of one connection"),
-         of=lambda f: " ".join(sorted(f"{s.name}={s.value}" for s in f.settings if s.name not in _OF_HOST)) or "none"),
-    Fact(subject=limits.SUBJECT, cause="limits", severity="warning", what=msg("open files (ulimit -n)"), leads_to=_FEWER,
-         of=lambda f: f.open_files.soft if f.open_files is not None else None),
-    Fact(subject=limits.SUBJECT, cause="limits", severity="warning", what=msg("locked memory (ulimit -l)"), leads_to=_FEWER,
-         of=lambda f: f.memlock_bytes.soft or "unlimited" if f.memlock_bytes is not None else None),
-    Fact(subject=shm.SUBJECT, cause="shm-exhausted", severity="warning", what=same("/dev/shm"), leads_to=_FEWER,
-         of=lambda f: size(f.space.total_bytes) if f.space is not None else None),
-    Fact(subject=network.SUBJECT, cause="network-mtu", severity="warning", what=msg("the MTU towards the others"),
-         leads_to=msg("small messages pass and large ones hang"),
-         of=lambda f: way.mtu_bytes if (way := _way(f)) is not None else None),
+    Fact(libraries.SUBJECT, "version-mismatch", "error", same("torch"), _MISREAD, lambda f: f.torch.version),
+    Fact(libraries.SUBJECT, "version-mismatch", "error", same("NCCL"), _MISREAD,
+         lambda f: ", ".join(sorted({c.version or "?" for c in f.loaded if "nccl" in c.name})) or None),
+    Fact(python_env.SUBJECT, "version-mismatch", "warning", same("Python"), _MISREAD,
+         lambda f: next((e.version for e in f.environments), None)),
+    Fact(gpu.SUBJECT, "version-mismatch", "warning", msg("the NVIDIA driver"), _MISREAD,
+         lambda f: f.driver),
+    Fact(gpu.SUBJECT, "rendezvous-misconfig", "warning", msg("the number or kind of GPUs"),
+         msg("with as many ranks on each host, a rank finds no GPU"),
+         lambda f: " × ".join((str(len(f.gpus)), *sorted({g.name for g in f.gpus if g.name})))),
+    Fact(variables.SUBJECT, "launcher-wrong-env", "warning",
+         msg("variables of NCCL, Gloo and torch"),
+         msg("libraries choose differently on two sides of one connection"),
+         lambda f: " ".join(sorted(f"{s.name}={s.value}" for s in f.settings if s.name not in _OF_HOST)) or "none"),
+    Fact(limits.SUBJECT, "limits", "warning", msg("open files (ulimit -n)"), _FEWER,
+         lambda f: f.open_files.soft if f.open_files is not None else None),
+    Fact(limits.SUBJECT, "limits", "warning", msg("locked memory (ulimit -l)"), _FEWER,
+         lambda f: f.memlock_bytes.soft or "unlimited" if f.memlock_bytes is not None else None),
+    Fact(shm.SUBJECT, "shm-exhausted", "warning", same("/dev/shm"), _FEWER,
+         lambda f: size(f.space.total_bytes) if f.space is not None else None),
+    Fact(network.SUBJECT, "network-mtu", "warning", msg("the MTU towards the others"),
+         msg("small messages pass and large ones hang"),
+         lambda f: way.mtu_bytes if (way := _way(f)) is not None else None),
 )  # fmt: skip
 
 

@@ -10,9 +10,11 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Literal
+
+from unhang.model import frozen
 
 Edge = tuple[str, str]
 Kind = Literal["groups", "host", "edge", "slow-host", "slow-edge", "loss"]
@@ -29,7 +31,7 @@ _LEAST_NOISE = 0.08
 _LOSSY, _LEAST_LOST = 0.01, 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Probe:
     """One test of a link, opened by `edge[0]`. `at` is the rung that failed, None where none did. Speeds in bytes per second, each way; `lost` and
     `segments` count what the opener sent again, and all that it sent.
@@ -45,7 +47,7 @@ class Probe:
     segments: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Fault:
     """`hosts` of an edge are sender and receiver. `way` of a host is "in" (it cannot be reached, or receives slowly), "out", or "both".
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from unhang import fsio
-from unhang.hosts.reach import Agents, Answer
-from unhang.model import Finding
+from unhang.hosts.job import Answer
+from unhang.hosts.reach import Agents
+from unhang.model import Finding, frozen
 from unhang.probes.live import verdict_of
 
 STAGES = ("import", "device", "process-group", "all_reduce-float32", "sizes")
@@ -16,7 +16,7 @@ BOUND_S, _TIMEOUT_S = 120.0, 40.0
 _ANSWER_S = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outcome:
     """`stage` is the first at which a host failed, None if none did; `failed` are the hosts that came no further, each with the reason.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from unhang import fsio
 from unhang.errors import UnhangError
+from unhang.model import frozen
 
 _MAX_BYTES = 1 << 20
 MOST = 100_000
@@ -21,7 +21,7 @@ _RANGE = re.compile(r"\[([\d,-]{1,2000})\]")
 _SLOTS = re.compile(r"(?:slots|max[-_]slots|cpu|count)\s*=\s*(\d{1,5})")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Host:
     """`login` is what ssh is given ("ann@node7"), `name` how we call it. `slots` are its ranks, where the file says how many."""
 

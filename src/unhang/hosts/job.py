@@ -30,6 +30,8 @@ from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.model import ProcessId
 
+Question, Answer = Mapping[str, Any], dict[str, Any]
+
 # Of one answer.
 _OUTPUT_BYTES, _EVENT_BYTES, _PACKED_BYTES = 256_000, 64_000, 400_000
 # Of the records of one host: stacks of hundreds of threads and dumps of thousands of calls.
@@ -56,7 +58,7 @@ class _Job:
         self._code: int | None = None
         self._ends = 0
 
-    def start(self, asked: Mapping[str, Any]) -> None:
+    def start(self, asked: Question) -> None:
         """Raises OSError where it cannot be started, as it cannot be twice in one folder."""
         self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.renew_lease()
@@ -66,7 +68,7 @@ class _Job:
         if (error := failed.get(timeout=_START_S)) is not None:
             raise error
 
-    def _keep(self, asked: Mapping[str, Any], failed: queue.SimpleQueue[OSError | None]) -> None:
+    def _keep(self, asked: Question, failed: queue.SimpleQueue[OSError | None]) -> None:
         try:
             with open(self.output, "xb", opener=fsio.open_private) as out:
                 process = subprocess.Popen(
@@ -132,10 +134,10 @@ class _Job:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
-    def now(self) -> dict[str, Any]:
+    def now(self) -> Answer:
         """What the supervisor wrote down last of its ranks; {} before it has."""
         with contextlib.suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads((self.folder / "now.json").read_bytes())
+            found: Answer = json.loads((self.folder / "now.json").read_bytes())
             return found
         return {}
 
@@ -145,7 +147,7 @@ class _Job:
         return bool(now) and time.time() - now["time_s"] < LEASE_S and now.get("standstill") is None and not now.get("last")
 
 
-def start(asked: Mapping[str, Any]) -> dict[str, Any]:
+def start(asked: Question) -> Answer:
     """Start `argv` in `cwd`; "{folder}" in it stands for the job's folder."""
     job = _Job(asked["folder"])
     try:
@@ -156,7 +158,7 @@ def start(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def adopt(asked: Mapping[str, Any]) -> dict[str, Any]:
+def adopt(asked: Question) -> Answer:
     """Follow what another agent has started."""
     job = _Job(asked["folder"])
     if not job.processes:
@@ -165,7 +167,7 @@ def adopt(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def follow(asked: Mapping[str, Any]) -> dict[str, Any]:
+def follow(asked: Question) -> Answer:
     """What is new: output of each rank and of launchers from an offset on, whole lines of events, what ranks do, and how it ended."""
     job = _jobs[asked["folder"]]
     job.renew_lease()
@@ -193,7 +195,7 @@ def follow(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def links(asked: Mapping[str, Any]) -> dict[str, Any]:
+def links(asked: Question) -> Answer:
     """What the ranks here have sent over each of their TCP connections, by the kernel's own counters."""
     pids = {f"pid={rank['pid']}," for rank in _jobs[asked["folder"]].now().get("ranks", ())}
     printed = Host().run(["ss", "-tinpOH", "state", "established"], timeout_s=_LINKS_S).out
@@ -208,13 +210,13 @@ def links(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"links": found}
 
 
-def send(asked: Mapping[str, Any]) -> dict[str, Any]:
+def send(asked: Question) -> Answer:
     """Send the supervisor a signal: SIGTERM ends the training, SIGURG has evidence taken."""
     _jobs[asked["folder"]].send(asked["signal"])
     return {}
 
 
-def records(asked: Mapping[str, Any]) -> dict[str, Any]:
+def records(asked: Question) -> Answer:
     """A piece of an archive of all incidents and last stacks, from an offset on; it is packed at offset 0."""
     job = _jobs[asked["folder"]]
     job.renew_lease()

@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from unhang.errors import UnhangError
-from unhang.hosts import source
 from unhang.hosts.hostlist import Host
-from unhang.hosts.reach import Pipe, Program
+from unhang.hosts.reach import LOADER, Pipe, Program
 
 SECRET = "UNHANG_SECRET"
 LEAST_SECRET = 16
@@ -72,7 +71,7 @@ def _number(said: object) -> str:
 def _agent(python: str, address: str) -> tuple[list[str], dict[str, str]]:
     """The command line of an agent on this host, and its environment."""
     marks = {"UNHANG_REACHED_AT": address, "UNHANG_ENDS_WITH_PIPE": "1"}
-    return [python, "-u", "-c", source.LOADER], {name: value for name, value in (os.environ | marks).items() if name != SECRET}
+    return [python, "-u", "-c", LOADER], {name: value for name, value in (os.environ | marks).items() if name != SECRET}
 
 
 def _keep_alive(connection: Any) -> None:

@@ -6,11 +6,12 @@ import contextlib
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
 from unhang import fsio
 from unhang.errors import RunDirError
+from unhang.model import frozen
 from unhang.records.incident import GuardedLine, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
 from unhang.records.status import MOST_CHARACTERS, Now, RankNow, Standstill
@@ -19,7 +20,7 @@ from unhang.records.status import MOST_CHARACTERS, Now, RankNow, Standstill
 _KINDS: tuple[IncidentKind, ...] = ("failure", "world-size", "hang", "straggler", "interrupted")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Part:
     """What one host has: a copy of its run directory, the incident in it, and how many seconds after the job's start that host's run began."""
 
@@ -125,23 +126,27 @@ def _rank_later(rank: RankNow, later: float) -> RankNow:
     )
 
 
+@dataclass(eq=False)
 class _Laying:
     """Copies the files of one host to the places that they have in the job's run directory."""
 
-    def __init__(self, into: RunDir, part: Part, *, number: int, attempt: int) -> None:
-        self._into, self._part, self._number, self._attempt = into, part, number, attempt
-        self.missed: list[Missed] = []
+    into: RunDir
+    part: Part
+    _: KW_ONLY
+    number: int
+    attempt: int
+    missed: list[Missed] = field(default_factory=list)
 
     def record(self, record: RankRecord) -> RankRecord:
         """The record with times since the job's start, and files of the job's directory."""
-        later = self._part.began_s
-        stacks, flight = self._into.stacks(self._number, record.rank), self._into.flight(self._number, record.rank)
-        fatal = self._part.rundir.fatal_of(self._part.incident.attempt, record.rank)
+        later = self.part.began_s
+        stacks, flight = self.into.stacks(self.number, record.rank), self.into.flight(self.number, record.rank)
+        fatal = self.part.rundir.fatal_of(self.part.incident.attempt, record.rank)
         if fatal.is_file():
-            self._copy(fatal, self._into.fatal_of(self._attempt, record.rank))
+            self._copy(fatal, self.into.fatal_of(self.attempt, record.rank))
         return replace(
             record,
-            host=self._part.host,
+            host=self.part.host,
             last_beat_s=_later(record.last_beat_s, later),
             last_progress_s=_later(record.last_progress_s, later),
             raised=None if record.raised is None else replace(record.raised, at_s=record.raised.at_s + later),
@@ -149,23 +154,23 @@ class _Laying:
             stacks=self._named(record.stacks, stacks),
             flight=self._named(record.flight, flight),
             children=tuple(
-                replace(child, stacks=self._named(child.stacks, self._into.stacks(self._number, record.rank, child=child.pid)))
+                replace(child, stacks=self._named(child.stacks, self.into.stacks(self.number, record.rank, child=child.pid)))
                 for child in record.children
             ),
         )
 
     def kernel(self) -> str | None:
-        return self._named(self._part.incident.kernel, self._into.kernel(self._number))
+        return self._named(self.part.incident.kernel, self.into.kernel(self.number))
 
     def _named(self, relative: str | None, target: Path) -> str | None:
         """The path of a copy of a file that a record names; None where there is none."""
         if relative is None:
             return None
-        source = self._part.rundir.path / relative
-        if not self._part.rundir.holds(source):
+        source = self.part.rundir.path / relative
+        if not self.part.rundir.holds(source):
             self.missed.append(Missed(what=relative, why="it was not brought here"))
             return None
-        return self._into.relative(target) if self._copy(source, target) else None
+        return self.into.relative(target) if self._copy(source, target) else None
 
     def _copy(self, source: Path, target: Path) -> bool:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unhang.model import frozen
 from unhang.records.incident import Slow
 from unhang.records.status import Now
 
@@ -27,7 +28,7 @@ LINKS_EVERY_S = 5.0
 Edge = tuple[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Carried:
     """Of all connections of one link until `at_s`: bytes that arrived, those that were sent twice, and how long any were on their way."""
 

@@ -8,24 +8,24 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Literal
 
 from unhang.diagnosis import doctor
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.errors import UnhangError
-from unhang.facts import gpu, infiniband, libraries, snapshot_file
+from unhang.facts import gpu, libraries, snapshot_file
 from unhang.facts.snapshot import Snapshot
 from unhang.hosts import compare, edges, group
 from unhang.hosts.compare import named, odd
 from unhang.hosts.edges import Edge, Fault, Probe
 from unhang.hosts.hostlist import Host
-from unhang.hosts.reach import START_S, STEP_S, Agents, Answer, Failure, pipes, reached
+from unhang.hosts.job import Answer
+from unhang.hosts.reach import START_S, STEP_S, Agents, Failure, pipes, reached
 from unhang.i18n import NOTHING, Text, joined, msg, same
 from unhang.knowledge import catalogue
-from unhang.knowledge.commands import Command
-from unhang.model import Area, Examination, HostFinding, Severity
+from unhang.model import Area, Examination, HostFinding, Severity, frozen
 from unhang.probes import plan
 
 SCHEMA = "unhang/hosts/1"
@@ -52,7 +52,7 @@ AREAS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Asked:
     """`environ` is what the job will have set; `master` and `port` its rendezvous: None for the first host, 0 for any port that is free.
 
@@ -71,7 +71,7 @@ class Asked:
     quick: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Link:
     """One direction between two hosts at its best: seconds there and back, bytes per second. `failed` is the rung at which most tests ended."""
 
@@ -82,7 +82,7 @@ class Link:
     bytes_per_s: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Result:
     """`bad` are hosts that a finding names, alone or by an edge of theirs; `coverage` is the share of all directed pairs that were tried.
 
@@ -140,7 +140,6 @@ class _Preflight:
         await self._rendezvous()
         await self._places()
         await self._links()
-        await self._ports_again()
         self.progress(msg("judging"))
         self.findings += self._of_hosts()
         # A limit that is too low on some hosts has been told there.
@@ -180,10 +179,9 @@ class _Preflight:
         *,
         hosts: Sequence[str] = (),
         remedies: tuple[str, ...] | None = (),
-        commands: Mapping[str, Command | None] | None = None,
     ) -> None:
         found = catalogue.load()[cause]
-        self.findings.append(found.host_finding(area=area, severity=severity, says=says, leads_to=leads_to, remedies=remedies, commands=commands))
+        self.findings.append(found.host_finding(area=area, severity=severity, says=says, leads_to=leads_to, remedies=remedies))
         self.bad.update(hosts)
 
     # ---- what each host says
@@ -290,18 +288,20 @@ class _Preflight:
             if took > _SLOW_LOOKUP_S:
                 slow[at] = took
         for name in self.agents.names:
-            told = Counter(tuple(a) for at, a in resolved[name].items() if at != name and not _is_local(a))
+            elsewhere = {at: found for at, found in resolved[name].items() if at != name}
+            others = {at: found for at, found in elsewhere.items() if not _is_local(found)}
+            told = Counter(map(tuple, others.values()))
             self.addresses[name] = told.most_common(1)[0][0][0] if told else self.reached_at.get(name, name)
             # Only where some know it: a name of the user's own ssh_config is none that a training uses.
             if missing[name] and told:
-                self._unresolved(name, missing[name])
-            others = {at: ", ".join(a) for at, a in resolved[name].items() if at != name and not _is_local(a)}
-            if (said := odd(others)) is not None:
+                says = msg("{name} does not resolve on {hosts}, and does on others", name=name, hosts=named(missing[name]))
+                leads_to = msg("ranks there never find it")
+                self._find("dns-resolution", "names", "error", says, leads_to, hosts=missing[name], remedies=("ask-each-host",))
+            if (said := odd({at: ", ".join(found) for at, found in others.items()})) is not None:
                 says = msg("{name} resolves differently: {said}", name=name, said=said)
                 leads_to = msg("some hosts connect to another machine, or to an address that does not lead there")
                 self._find("dns-resolution", "names", "error", says, leads_to, remedies=("ask-each-host",))
-            lost = [at for at, a in resolved[name].items() if at != name and _is_local(a)]
-            if lost:
+            if lost := [at for at in elsewhere if at not in others]:
                 says = msg("{name} resolves to the loopback on {hosts}", name=name, hosts=named(lost))
                 leads_to = msg("ranks there connect to themselves, and wait")
                 self._find("dns-resolution", "names", "error", says, leads_to, hosts=lost, remedies=("ask-each-host",))
@@ -311,11 +311,6 @@ class _Preflight:
             self._find("dns-resolution", "names", "warning", says, leads_to, remedies=("ask-each-host",))
         self.own = {name: answer["full"] for name, answer in answers.items() if answer["full"] not in hosts}
         self._same_address()
-
-    def _unresolved(self, name: str, at: Sequence[str]) -> None:
-        says = msg("{name} does not resolve on {hosts}, and does on others", name=name, hosts=named(at))
-        leads_to = msg("ranks there never find it")
-        self._find("dns-resolution", "names", "error", says, leads_to, hosts=at, remedies=("ask-each-host",))
 
     def _same_address(self) -> None:
         """The address that libraries were told to use, or else that of the name; of two hosts the same one leads to neither."""
@@ -495,31 +490,10 @@ class _Preflight:
         says = says.fill(n=len(found.hosts), hosts=named(tuple(found.failed)), stage=stage, why=why)
         self._find(cause, "group", "error", says, msg("a training fails there as well"), hosts=hosts, remedies=None)
 
-    async def _ports_again(self) -> None:
-        """InfiniBand ports whose state has changed since the beginning."""
-        with_ports = [name for name in self.agents.names if name in self.seen and self.seen[name].get(infiniband.SUBJECT) is not None]
-        question = {"do": "facts", "environ": {}, "places": (), "only": ("infiniband",), "without": ()}
-        answers = await self.agents.ask(dict.fromkeys(with_ports, question), limit_s=_FACTS_S)
-        for name, answer in answers.items():
-            seen = self._snapshot(answer, name)
-            before, after = self.seen[name].get(infiniband.SUBJECT), seen.get(infiniband.SUBJECT) if seen is not None else None
-            for was, port, where in _ports(before, after):
-                if was.state != port.state:
-                    says = msg("{where} was {was} at first and is {now} now")
-                    says = says.fill(where=f"{name}: {where}", was=was.state or "?", now=port.state or "?")
-                    self._find(
-                        "ib-port-down",
-                        "links",
-                        "error",
-                        says,
-                        msg("NCCL loses its connections"),
-                        hosts=(name,),
-                        remedies=("see-the-ports",),
-                    )
-
     def _convict(self, fault: Fault) -> None:
         sure = NOTHING if fault.is_established else msg(", likely")
         chance = same(f"{fault.chance:.0e}")
+        pair, percent = dict(zip("ab", fault.hosts, strict=False)), 100 * (fault.factor or 0)
         count = msg(
             "{failed} of {tried} tests failed at {at} ({error})",
             failed=fault.failed,
@@ -535,31 +509,20 @@ class _Preflight:
             )
         elif fault.kind == "host":
             says = _WAYS[fault.way].fill(host=fault.hosts[0]) + msg("; ") + count
-            self.bad.update(fault.hosts)
         elif fault.kind == "edge":
             says = (
                 msg("{a} does not reach {b}, while {b} reaches {a}: {count}")
                 if fault.way == "out"
                 else msg("{a} and {b} do not reach each other, while both reach others: {count}")
-            ).fill(a=fault.hosts[0], b=fault.hosts[1], count=count)
-            self.bad.update(fault.hosts)
+            ).fill(**pair, count=count)
         elif fault.kind == "slow-host":
-            says = _SLOW_HOST[fault.way].fill(host=fault.hosts[0], percent=round(100 * (fault.factor or 0)))
-            self.bad.update(fault.hosts)
+            says = _SLOW_HOST[fault.way].fill(host=fault.hosts[0], percent=round(percent))
         elif fault.kind == "slow-edge":
-            says = msg(
-                "{a} to {b} carries {percent} % of what these two carry with others",
-                a=fault.hosts[0],
-                b=fault.hosts[1],
-                percent=round(100 * (fault.factor or 0)),
-            )
+            says = msg("{a} to {b} carries {percent} % of what these two carry with others", **pair, percent=round(percent))
         else:
-            says = msg(
-                "{a} to {b}: {percent} % of all segments were sent again",
-                a=fault.hosts[0],
-                b=fault.hosts[1],
-                percent=f"{100 * (fault.factor or 0):.1f}",
-            )
+            says = msg("{a} to {b}: {percent} % of all segments were sent again", **pair, percent=f"{percent:.1f}")
+        if fault.kind in ("host", "edge", "slow-host"):
+            self.bad.update(fault.hosts)
         says += msg(" (a healthy one would be named by chance: {chance}{sure})", chance=chance, sure=sure)
         cause = "network-mtu" if fault.at.startswith("segment") else "network-blocked" if fault.at else "straggler-timeout"
         slow = msg("every step waits for this link")
@@ -688,16 +651,6 @@ def _probe(edge: Edge, answer: Answer) -> Probe:
         lost=lost,
         segments=segments,
     )
-
-
-def _ports(before: infiniband.Infiniband | None, after: infiniband.Infiniband | None) -> Iterator[tuple[infiniband.Port, infiniband.Port, str]]:
-    if before is None or after is None:
-        return
-    was = {(d.name, p.number): p for d in before.devices for p in d.ports}
-    for device in after.devices:
-        for port in device.ports:
-            if (old := was.get((device.name, port.number))) is not None:
-                yield old, port, f"{device.name} port {port.number}"
 
 
 def run(asked: Asked, progress: Progress = lambda _: None) -> Result:

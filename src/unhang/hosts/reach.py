@@ -1,24 +1,28 @@
 """Pipes to hosts: each with an agent at its end, started by the user's own ssh, or one srun for all, or joined by the host itself. Questions and
 answers, each within its time.
+
+What travels to a host is the agent and all collectors as one archive, which Python there imports from memory. Nothing is written on the host.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import zipfile
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
-from unhang.hosts import answers, source
+from unhang.hosts import answers
 from unhang.hosts.hostlist import Host
-
-Answer = dict[str, Any]
+from unhang.hosts.job import Answer, Question
+from unhang.model import frozen
 
 # A scheduler may take its time for a step.
 START_S, STEP_S = 15.0, 60.0
@@ -35,9 +39,35 @@ _OF_TASKS = frozenset((
     "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK",
     "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND", "SLURM_DISTRIBUTION", "SLURM_HINT", "SSH_CONNECTION",
 ))  # fmt: skip
+_ROOT = Path(__file__).resolve().parents[1]
+_MODULES = (
+    "hosts/agent.py",
+    "hosts/job.py",
+    "errors.py",
+    "fsio.py",
+    "i18n.py",
+    "kernel_lines.py",
+    "model.py",
+    "patterns.py",
+    "printable.py",
+    "probes/worker.py",
+    "text.py",
+)
+# It needs msgspec.
+_NOT_THERE = ("snapshot_file.py",)
+_LEAST_PYTHON = (3, 10)
+
+# One line for the shell there, short enough for any packet; what follows is not, so a host that stops here has an MTU that does not fit.
+LOADER = (
+    "import os,sys;"
+    'print(\'{"id":-1,"version":[%d,%d]}\'%sys.version_info[:2],flush=True);'
+    "i=sys.stdin.buffer;n=i.readline()or sys.exit();f=os.memfd_create('unhang');os.write(f,i.read(int(n)));"
+    "sys.path.insert(0,'/proc/self/fd/%d'%f);"
+    "from unhang.hosts.agent import main;main()"
+)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Failure:
     """Why a host gave no answer. `stage`: "login" (not even a shell), "python" (no Python that is new enough), "source" (what is longer than a packet
     does not arrive), "answer" (it was there, and is silent now), "flood" (it sends without end), "invalid" (its answer is none).
@@ -258,15 +288,12 @@ class Agents:
                 return
             await asyncio.wait(begun.values(), timeout=limit_s)
             for name, future in begun.items():
-                if not _is_answered(future):
-                    continue
-                if (why := answers.why_not({"do": "begun"}, future.result())) is not None:
-                    self.failed[name] = Failure(stage="invalid", said=why)
-                elif tuple(future.result()["version"]) < source.LEAST_PYTHON:
-                    version = ".".join(map(str, future.result()["version"]))
-                    self.failed[name] = Failure(stage="python", said=version)
+                if _is_answered(future) and self._is_valid(name, {"do": "begun"}, future.result()):
+                    version = future.result()["version"]
+                    if tuple(version) < _LEAST_PYTHON:
+                        self.failed[name] = Failure(stage="python", said=".".join(map(str, version)))
             if any(_is_answered(future) for future in begun.values()):
-                data = source.archive()
+                data = archive()
                 sending = asyncio.ensure_future(pipe.send(b"%d\n" % len(data) + data))
                 if wanted := [f for name, f in ready.items() if name not in self.failed]:
                     await asyncio.wait(wanted, timeout=limit_s)
@@ -274,10 +301,15 @@ class Agents:
             for name, future in ready.items():
                 if not _is_answered(future):
                     self.failed.setdefault(name, self._failure(name))
-                elif (why := answers.why_not({"do": "ready"}, future.result())) is not None:
-                    self.failed[name] = Failure(stage="invalid", said=why)
-                else:
+                elif self._is_valid(name, {"do": "ready"}, future.result()):
                     self.hello[name] = future.result()
+
+    def _is_valid(self, name: str, question: Question, answer: Answer) -> bool:
+        """Whether it is an answer to that; a host that gives another has failed."""
+        why = answers.why_not(question, answer)
+        if why is not None:
+            self.failed[name] = Failure(stage="invalid", said=why)
+        return why is None
 
     def _failure(self, name: str) -> Failure:
         pipe = self._pipes[name]
@@ -289,7 +321,7 @@ class Agents:
             stage = "python"
         return Failure(stage=stage, said=lines[-1][:_MAX_SHOWN_CHARS] if lines else "")
 
-    async def ask(self, questions: Mapping[str, Mapping[str, Any]], *, limit_s: float, allowed_bytes: int = 0) -> dict[str, Answer]:
+    async def ask(self, questions: Mapping[str, Question], *, limit_s: float, allowed_bytes: int = 0) -> dict[str, Answer]:
         """What hosts answer to one question each. A host that is silent for so long has failed, and is not asked again.
 
         `allowed_bytes` is what an answer may have beyond what preflights take in all.
@@ -312,14 +344,12 @@ class Agents:
                 self.failed[name] = self._failure(name)
             elif isinstance(failure := (answer := future.result()).get("failure"), str):
                 self.errors.append(f"{name}: {questions[name]['do']}: {failure}"[:_MAX_SHOWN_CHARS])
-            elif (why := answers.why_not(questions[name], answer)) is not None:
-                self.failed[name] = Failure(stage="invalid", said=why)
-            else:
+            elif self._is_valid(name, questions[name], answer):
                 found[name] = answer
         return found
 
-    async def ask_all(self, question: Mapping[str, Any], *, limit_s: float, of: Iterable[str] | None = None) -> dict[str, Answer]:
-        return await self.ask(dict.fromkeys(self.names if of is None else of, question), limit_s=limit_s)
+    async def ask_all(self, question: Question, *, limit_s: float) -> dict[str, Answer]:
+        return await self.ask(dict.fromkeys(self.names, question), limit_s=limit_s)
 
     async def close(self) -> None:
         await asyncio.gather(*(pipe.close() for pipe in dict.fromkeys(self._pipes.values())))
@@ -335,7 +365,7 @@ def pipes(hosts: Sequence[Host], *, python: str, ssh: Sequence[str] = (), by: st
     Of srun one step for all, or one for `each`: then a host that is down keeps none of the others from starting.
     """
     there = shlex.quote(python)
-    command = f'p={there}; [ -x "$p" ] || p=python3; exec "$p" -u -c {shlex.quote(source.LOADER)}'
+    command = f'p={there}; [ -x "$p" ] || p=python3; exec "$p" -u -c {shlex.quote(LOADER)}'
     if by == "srun":
         return [_srun(command, some) for some in ([[host] for host in hosts] if each else [list(hosts)])]
     return [Program(["ssh", *_CONNECT, *ssh, "--", h.login, f"sh -c {shlex.quote(command)}"], [h]) for h in hosts]
@@ -357,3 +387,16 @@ async def reached(made: Sequence[Pipe], *, limit_s: float = START_S) -> AsyncIte
         yield agents
     finally:
         await agents.close()
+
+
+@cache
+def archive() -> bytes:
+    """The modules, each package with an empty beginning: nothing else of ours is needed there."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as packed:
+        for package in ("unhang", "unhang/hosts", "unhang/probes"):
+            packed.writestr(f"{package}/__init__.py", "")
+        for path in (*(_ROOT / m for m in _MODULES), *sorted((_ROOT / "facts").glob("*.py"))):
+            if path.name not in _NOT_THERE:
+                packed.write(path, f"unhang/{path.relative_to(_ROOT)}")
+    return data.getvalue()

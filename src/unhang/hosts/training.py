@@ -11,7 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from unhang.launch import events, supervise
 from unhang.launch.attempt import Result
 from unhang.launch.output import Sink
 from unhang.launch.patience import Patience
+from unhang.model import frozen
 from unhang.records.rundir import RunDir
 
 SCHEMA = "unhang/hosts-run/1"
@@ -39,7 +40,7 @@ _WEIGHTS, _TOO_MUCH = {"established": 2, "likely": 1}, 2
 _MOST_LEFT_OUT = 1 / 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Asked:
     """What `unhang run --hosts` was told. An attempt has `least` hosts to `most`; `preflight` "off" looks at nothing."""
 
@@ -51,7 +52,7 @@ class Asked:
     preflight: Preflight = "quick"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Resumable:
     """What runs, and on which hosts: for whoever follows it after the one who started it. `asked` has no environment.
 
@@ -77,7 +78,7 @@ class Training:
         *,
         rundir: RunDir,
         patience: Patience,
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
         sink: Sink,
         found: Callable[[preflight.Result], None] = lambda result: None,
         rendezvous: Callable[[Callable[[str], None]], Rendezvous] | None = None,

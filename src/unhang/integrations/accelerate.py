@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import unhang
-from unhang.integrations.sharing import moved, share
+from unhang.integrations.sharing import batches, moved
 from unhang.runtime.evaluation.results import Evaluation
 
 _SHARDED = ("FSDP", "MEGATRON_LM", "TP")
@@ -49,8 +49,7 @@ def evaluate(
             raise TypeError(
                 "datasets holds a DataLoader: give its data set (loader.dataset), the loader is made here, with batch_size and num_workers"
             )
-        loader: DataLoader[Any] = DataLoader(dataset, batch_size=size, collate_fn=collate_fn, num_workers=num_workers)
-        for batch in share(loader):
+        for batch in batches(dataset, size, collate_fn, num_workers):
             with accelerator.autocast():
                 metrics = step(inner, moved(batch, accelerator.device))
             yield metrics

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 import unhang
-from unhang.integrations.sharing import moved, share
+from unhang.integrations.sharing import batches, moved
 from unhang.runtime.evaluation.results import Evaluation
 
 
@@ -36,8 +34,7 @@ def evaluate(
         )
 
     def one(dataset: Any, size: int) -> Iterator[Mapping[str, Any]]:
-        loader: DataLoader[Any] = DataLoader(dataset, batch_size=size, collate_fn=collate_fn, num_workers=num_workers)
-        for batch in share(loader):
+        for batch in batches(dataset, size, collate_fn, num_workers):
             yield step(engine, moved(batch, engine.device))
 
     return unhang.evaluate(one, datasets, batch_size=batch_size, step=engine.global_steps, model=engine, **options)

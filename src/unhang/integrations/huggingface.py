@@ -22,8 +22,8 @@ from transformers.trainer_utils import denumpify_detensorize, speed_metrics
 
 import unhang
 from unhang.integrations.sharing import rank_and_size, share
+from unhang.runtime import log
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet
-from unhang.runtime.log import log
 
 _PADDING = -100
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 import unhang
-from unhang.integrations.sharing import share
+from unhang.integrations.sharing import batches
+from unhang.runtime import log
 from unhang.runtime.evaluation.results import Evaluation
-from unhang.runtime.log import log
 
 try:
     from lightning.pytorch import Callback
@@ -72,8 +71,7 @@ class GuardedEvaluation(Callback):  # type: ignore[misc, unused-ignore]
 
     def _evaluate(self, trainer: Any, pl_module: Any) -> None:
         def one(dataset: Any, size: int) -> Iterator[Mapping[str, Any]]:
-            loader: DataLoader[Any] = DataLoader(dataset, batch_size=size, collate_fn=self._collate_fn, num_workers=self._num_workers)
-            for batch in share(loader):
+            for batch in batches(dataset, size, self._collate_fn, self._num_workers):
                 with trainer.precision_plugin.forward_context():
                     metrics = pl_module.evaluation_step(trainer.strategy.batch_to_device(batch))
                 yield metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +36,11 @@ def share(loader: data.DataLoader[Any]) -> Iterator[Any]:
         with _drawn_alike(loader.sampler, getattr(sampler, "sampler", None)):
             batches = list(sampler)
         yield from _again(loader, batches[rank::size])
+
+
+def batches(dataset: Any, size: int, collate_fn: Callable[[list[Any]], Any] | None, num_workers: int) -> Iterator[Any]:
+    """This rank's, of a loader of that data set that is made here."""
+    return share(data.DataLoader(dataset, batch_size=size, collate_fn=collate_fn, num_workers=num_workers))
 
 
 def _is_divided(loader: data.DataLoader[Any]) -> bool:

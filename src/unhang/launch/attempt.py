@@ -15,8 +15,8 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,16 @@ from unhang.launch.command import Command, launcher
 from unhang.launch.hang_detector import Alarm
 from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation, logs_so_far
 from unhang.launch.interruption import Interruption, asked_to_end, still_there
-from unhang.launch.listener import Listener, Peer
+from unhang.launch.listener import Listener, Message, Peer
 from unhang.launch.output import Channel, Sink, Stream
+from unhang.launch.outside_view import MAX_WINDOW_S, Sampler, window_s
 from unhang.launch.patience import Patience
 from unhang.launch.rank_table import RankTable
-from unhang.launch.stack_samples import MAX_WINDOW_S, Sampler, window_s
 from unhang.launch.status_file import StatusWriter
 from unhang.launch.step_rate import STARTUP_S, Rhythm
 from unhang.launch.still_running import StillRunning
 from unhang.launch.watch import Pace, RankState, Stall, Watch
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records.incident import Incident, IncidentKind
 from unhang.records.rundir import RunDir
 
@@ -74,7 +74,7 @@ CENSUS_INTERVAL_S = 2.0
 TERM_GRACE_S = 3.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Options:
     """What the user decides about watching and ending."""
 
@@ -88,7 +88,7 @@ class Options:
     terminal_err: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Result:
     """How an attempt ended. `exitcode` is the command's own (negative: signal); `pace` in steps per second; `arguments` by rank."""
 
@@ -113,7 +113,7 @@ class Attempt:
         environ: dict[str, str],
         rundir: RunDir,
         options: Options,
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
         sink: Sink,
         started: float,
         first_incident: int,
@@ -512,7 +512,7 @@ class Attempt:
             self._wrong_world = True
             self._spawn(self._take_world())
 
-    def answered(self, peer: Peer, message: dict[str, Any]) -> None:
+    def answered(self, peer: Peer, message: Message) -> None:
         """A rank has given evidence."""
         if self._incidents.current is not None:
             self._incidents.current.taker.answer(peer, message)

@@ -8,15 +8,18 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from unhang.attach import protocol
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.fsio import as_argument, is_dir, is_file
+from unhang.model import frozen
 from unhang.settings.setting import worded
+
+Environ = Mapping[str, str]
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
 _COUNT = {"torchrun": "--nproc-per-node", "accelerate": "--num-processes", "deepspeed": "--num-gpus"}
@@ -54,7 +57,7 @@ _NOT_HANDED_ON = ("GLOO_", "OMP_", "RCCL_", "TORCH_")
 PythonFrom = Literal["option", "command", "guess"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Command:
     """A command that can be started. `world_size` is what the command line promises, None where it promises nothing.
 
@@ -79,7 +82,7 @@ def resolve(
     nproc_per_node: int | None = None,
     python: str | None = None,
     typed: Sequence[str] = (),
-    environ: Mapping[str, str] = os.environ,
+    environ: Environ = os.environ,
 ) -> Command:
     """Make the command of what the user typed, behind options of our own that were `typed` (up to a "--").
 
@@ -116,7 +119,7 @@ def resolve(
     )
 
 
-def _number_instead(words: Sequence[str], options: list[str], *, has_python: bool, environ: Mapping[str, str]) -> str:
+def _number_instead(words: Sequence[str], options: list[str], *, has_python: bool, environ: Environ) -> str:
     """What gives a command of its own so many processes: Python has no option for that, and torchrun is what -n stands for."""
     first = words[0]
     if not is_python(first):
@@ -138,7 +141,7 @@ def _number_instead(words: Sequence[str], options: list[str], *, has_python: boo
     return f"leave out the word {first}: {shlex.join(['unhang', 'run', *options, *apart, *rest])}"
 
 
-def is_same_python(word: str, python: str, environ: Mapping[str, str] = os.environ) -> bool:
+def is_same_python(word: str, python: str, environ: Environ = os.environ) -> bool:
     """Whether both are the Python of one environment: names in one directory that lead to one file, as python and python3 do.
 
     The file alone would not tell: environments that were made with one Python lead there, too.
@@ -210,7 +213,7 @@ def master(command: Command) -> tuple[str | None, int | None]:
 
 
 def with_settings(
-    command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+    command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = (), environ: Environ = os.environ
 ) -> Command:
     """The command with options of its launcher set, in place of those that are there, and with arguments of the script behind it.
 
@@ -232,7 +235,7 @@ def with_settings(
     return replace(command, argv=tuple(argv), world_size=_promised(kind, now) if options else command.world_size)
 
 
-def _of_deepspeed(argv: Sequence[str], count: int, environ: Mapping[str, str]) -> tuple[str, str]:
+def _of_deepspeed(argv: Sequence[str], count: int, environ: Environ) -> tuple[str, str]:
     """The option for so many GPUs.
 
     With --num_gpus the launcher ignores CUDA_VISIBLE_DEVICES and takes the first GPUs of the machine; beside --include or --exclude it refuses that
@@ -258,7 +261,7 @@ def _of_deepspeed(argv: Sequence[str], count: int, environ: Mapping[str, str]) -
     return "--include", f"{host}:{','.join(devices[:count])}"
 
 
-def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path = _HOSTFILE) -> None:
+def check_reach(command: Command, environ: Environ, *, hostfile: Path = _HOSTFILE) -> None:
     """Raise UnhangError where what only the hook applies would not come to the ranks: some would do as the script says, and the others not.
 
     Over ssh DeepSpeed hands on what begins with MLFLOW, PYTHON, MV2, UCX, NCCL, and its own file (launcher/runner.py, 0.19.8). That file could carry
@@ -274,7 +277,7 @@ def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path 
         )
 
 
-def left_behind(command: Command, environ: Mapping[str, str], *, hostfile: Path = _HOSTFILE) -> tuple[str, tuple[str, ...]] | None:
+def left_behind(command: Command, environ: Environ, *, hostfile: Path = _HOSTFILE) -> tuple[str, tuple[str, ...]] | None:
     """That DeepSpeed starts ranks over ssh, where nothing watches them, and lines for its own file of variables that it does not hand on to them."""
     file, count = _over_ssh(command, hostfile)
     if not count:
@@ -321,13 +324,10 @@ def _lines(file: Path) -> list[str]:
 
 def _remove_flag(argv: list[str], flag: str) -> None:
     """Of the launcher's own options; a script may have one of that name."""
-    kind, position = _which(argv)
-    while kind is not None and position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
-        said, joined, _ = _said(argv[position], kind)
-        if said == flag:
-            del argv[position]
-            return
-        position += 1 if joined or said in _FLAGS[kind] else 2
+    kind, begin = _which(argv)
+    at = next((position for position, name, *_ in _options(argv, kind, begin) if name == flag), None)
+    if at is not None:
+        del argv[at]
 
 
 def _set(argv: list[str], name: str, value: str) -> None:
@@ -335,18 +335,9 @@ def _set(argv: list[str], name: str, value: str) -> None:
     kind, begin = _which(argv)
     if kind is None:
         raise UnhangError(f"{argv[0]} has no option {name} that is known here")
-    position = begin
     wanted = name.replace("_", "-")
-    while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
-        said, joined, _ = _said(argv[position], kind)
-        words = 1 if joined or said in _FLAGS[kind] else 2
-        if said == wanted:
-            argv[position : position + words] = [name, value]
-            return
-        if words == 2 and argv[position + 1 : position + 2] and argv[position + 1].endswith(".py"):
-            break
-        position += words
-    argv[begin:begin] = [name, value]
+    at, words = next(((position, words) for position, said, _, words in _options(argv, kind, begin) if said == wanted), (begin, 0))
+    argv[at : at + words] = [name, value]
 
 
 def _not_found(word: str) -> CommandNotFound:
@@ -380,7 +371,7 @@ def is_script(word: str) -> bool:
     return True
 
 
-def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, python: str, environ: Mapping[str, str]) -> Command:
+def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, python: str, environ: Environ) -> Command:
     if nproc_per_node < 1:
         raise UnhangError(f"--nproc-per-node {nproc_per_node}: at least one process is needed")
     if shutil.which(python, path=environ.get("PATH")) is None:
@@ -401,7 +392,7 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
 def _launcher(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The launcher among the first words, and its own options; those of the script or module that it starts are not its."""
     kind, begin = _which(words)
-    return kind, {} if kind is None else _options(words[begin:], kind)
+    return kind, {name: value for _, name, value, _ in _options(words, kind, begin)}
 
 
 def _which(words: Sequence[str]) -> tuple[str | None, int]:
@@ -430,20 +421,20 @@ def _said(word: str, kind: str) -> tuple[str, bool, str]:
     return name.replace("_", "-"), bool(joined), value
 
 
-def _options(words: Sequence[str], kind: str) -> dict[str, str]:
-    """The options before the first word that is neither an option nor the value of one."""
-    found: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-") or word == "--":
-            break
-        name, given, value = _said(word, kind)
+def _options(words: Sequence[str], kind: str | None, begin: int) -> Iterator[tuple[int, str, str, int]]:
+    """Of each of the launcher's own options: where it stands, its long name, its value, and how many words it takes.
+
+    They end before the first word that is neither an option nor the value of one.
+    """
+    while kind is not None and begin < len(words) and words[begin].startswith("-") and words[begin] != "--":
+        name, given, value = _said(words[begin], kind)
+        count = 1
         if not given and name not in _FLAGS[kind]:
-            value = next(rest, "")
+            value, count = next(iter(words[begin + 1 : begin + 2]), ""), 2
             if value.endswith(".py"):
-                break
-        found[name] = value
-    return found
+                return
+        yield begin, name, value, count
+        begin += count
 
 
 def _promised(kind: str | None, options: Mapping[str, str]) -> int | None:
@@ -459,7 +450,7 @@ def _promised(kind: str | None, options: Mapping[str, str]) -> int | None:
     return int(count) * (1 if kind == "accelerate" else int(nodes))
 
 
-def _port(options: Mapping[str, str], environ: Mapping[str, str]) -> int | None:
+def _port(options: Mapping[str, str], environ: Environ) -> int | None:
     value = next((options[name] for name in _PORT if name in options), environ.get("MASTER_PORT", ""))
     return int(value) if value.isdecimal() and value != "0" else None
 
@@ -471,7 +462,7 @@ def _name(words: Sequence[str]) -> str:
     return Path(words[0]).name
 
 
-def training_python(environ: Mapping[str, str] = os.environ) -> str:
+def training_python(environ: Environ = os.environ) -> str:
     """The Python that a script is started with where none is named."""
     # Our own, where torch is beside us; unhang may also live in an environment of its own, and the training's is on PATH.
     if importlib.util.find_spec("torch") is not None:

@@ -18,22 +18,28 @@ from unhang.attach import protocol
 
 HOOK = Path(attach.__file__).parent / "hook"
 FLIGHT_ENTRIES = "2000"
+_ANSWERS_S = 20.0
+_VERSION = "import sys; sys.path[:] = filter(None, sys.path); import importlib.metadata as m; print(m.version('torch'))"
+# How many calls the flight recorder holds, where it goes on a timeout, and that it does: names from torch 2.2 on, and from a later version on.
+_OF_RECORDER = (
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", (2, 8)),
+    ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE", (2, 8)),
+    ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_DUMP_ON_TIMEOUT", (2, 15)),
+)
 
 Version = tuple[int, int]
 
 
-def torch_version(python: str, *, timeout_s: float = 20.0) -> Version | None:
+def torch_version(python: str) -> Version | None:
     """The torch that `python` would import, without importing it; None where there is none or nobody can tell."""
-    said = _asked(
-        python, "import sys; sys.path[:] = filter(None, sys.path); import importlib.metadata as m; print(m.version('torch'))", timeout_s=timeout_s
-    )
+    said = _asked(python, _VERSION)
     found = re.match(rb"(\d+)\.(\d+)", said)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def lacks_module(python: str, name: str, *, timeout_s: float = 20.0) -> bool:
+def lacks_module(python: str, name: str) -> bool:
     """Whether `python -m name`, started here, would certainly find no such module to run."""
-    return _asked(python, _FIND, name, timeout_s=timeout_s).split()[-1:] == [b"missing"]
+    return _asked(python, _FIND, name).split()[-1:] == [b"missing"]
 
 
 # A package is imported only where its module is not in its directory: it may have changed __path__, and importing may take long.
@@ -62,11 +68,13 @@ if found is None or (found.submodule_search_locations is not None and find(sys.a
 """
 
 
-def _asked(python: str, code: str, *argv: str, timeout_s: float) -> bytes:
+def _asked(python: str, code: str, *argv: str) -> bytes:
     """What Python says to that; nothing where it cannot be asked."""
     environ = {**os.environ, protocol.ENV_SWITCH: "0"}
     try:
-        done = subprocess.run([python, "-c", code, *argv], capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=environ, check=False)
+        done = subprocess.run(
+            [python, "-c", code, *argv], capture_output=True, timeout=_ANSWERS_S, stdin=subprocess.DEVNULL, env=environ, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return b""
     return done.stdout
@@ -74,17 +82,13 @@ def _asked(python: str, code: str, *argv: str, timeout_s: float) -> bytes:
 
 def evidence(version: Version | None, environ: Mapping[str, str], *, dumps: Path) -> dict[str, str]:
     """Variables that leave evidence, as torch `version` spells them; dumps go to files `dumps`/rank_N."""
-    chosen = {"NCCL_DEBUG": "WARN"}
-    prefix = str(dumps / "rank_")
-    if version is not None and version >= (2, 8):
-        chosen |= {"TORCH_FR_BUFFER_SIZE": FLIGHT_ENTRIES, "TORCH_FR_DUMP_TEMP_FILE": prefix}
-    elif version is not None and version >= (2, 2):
-        chosen |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": FLIGHT_ENTRIES, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix}
-    if version is not None and version >= (2, 15):
-        chosen["TORCH_FR_DUMP_ON_TIMEOUT"] = "1"
-    elif version is not None and version >= (2, 2):
-        chosen["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
-    return {name: value for name, value in chosen.items() if not any(alias in environ for alias in (name, *_ALIASES.get(name, ())))}
+    chosen = {} if "NCCL_DEBUG" in environ else {"NCCL_DEBUG": "WARN"}
+    if version is not None and version >= (2, 2):
+        for (old, new, since), value in zip(_OF_RECORDER, (FLIGHT_ENTRIES, str(dumps / "rank_"), "1"), strict=True):
+            # Whoever set the other name, which this torch may not read yet, has decided as well.
+            if old not in environ and new not in environ:
+                chosen[new if version >= since else old] = value
+    return chosen
 
 
 def attached(listener: Mapping[str, str], environ: Mapping[str, str], *, run: Path, fatal: Path, attempt: int, stdio: str) -> dict[str, str]:
@@ -98,14 +102,3 @@ def attached(listener: Mapping[str, str], environ: Mapping[str, str], *, run: Pa
         protocol.ENV_ATTEMPT: str(attempt),
         protocol.ENV_STDIO: stdio,
     }
-
-
-_ALIASES = {
-    "TORCH_FR_BUFFER_SIZE": ("TORCH_NCCL_TRACE_BUFFER_SIZE",),
-    "TORCH_FR_DUMP_TEMP_FILE": ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE",),
-    "TORCH_FR_DUMP_ON_TIMEOUT": ("TORCH_NCCL_DUMP_ON_TIMEOUT",),
-    # Names for the same thing that this torch may not read yet: whoever set one has decided.
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": ("TORCH_FR_BUFFER_SIZE",),
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": ("TORCH_FR_DUMP_TEMP_FILE",),
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": ("TORCH_FR_DUMP_ON_TIMEOUT",),
-}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Union
 
-from unhang.model import Verdict, Wait
+from unhang.model import Verdict, Wait, frozen
 from unhang.records.status import Seen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Started:
     """The command was started."""
 
@@ -18,7 +18,7 @@ class Started:
     command: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Attached:
     """A process reports to us. `restarts`: how often its launcher says that it has started its ranks again."""
 
@@ -28,7 +28,7 @@ class Attached:
     restarts: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Joined:
     """A rank has initialised torch.distributed."""
 
@@ -38,7 +38,7 @@ class Joined:
     device: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Overridden:
     """The hook has put the user's wish in the place of the script's; `place` is the script's line."""
 
@@ -49,7 +49,7 @@ class Overridden:
     place: tuple[str, int] | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ignored:
     """A wish of the user's that the hook could not fulfil; `why` is a word of the protocol's."""
 
@@ -59,7 +59,7 @@ class Ignored:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FirstStep:
     """Every rank has taken its first optimizer step."""
 
@@ -69,7 +69,7 @@ class FirstStep:
     after_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pace:
     """The newest step of the slowest rank and the recent rate; told, not written."""
 
@@ -79,7 +79,7 @@ class Pace:
     elapsed_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stalled:
     """The others wait for `ranks`, which get time; again at growing intervals. Where nobody waits for anybody, `waiting` is empty.
 
@@ -99,14 +99,14 @@ class Stalled:
     incident: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CaughtUp:
     """Things move again after a stall that was reported."""
 
     after_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Opened:
     """Something is wrong; evidence is being taken."""
 
@@ -114,14 +114,14 @@ class Opened:
     kind: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Abandoned:
     """What was opened as an incident has turned out to be none."""
 
     incident: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Drawn:
     """A verdict was drawn; `took_s` from the first sign to the verdict."""
 
@@ -130,14 +130,14 @@ class Drawn:
     took_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Revised:
     """The verdict as it is to be read now that the attempt's processes have ended; neither told nor written."""
 
     verdict: Verdict
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Restarting:
     """The training is started again."""
 
@@ -145,7 +145,7 @@ class Restarting:
     of: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Climbing:
     """Changes of settings are tried, because of that cause, with so many ranks; it takes `limit_s` at most. Of that `answer_s` is kept for the
     user's answer where one is asked for."""
@@ -156,7 +156,7 @@ class Climbing:
     answer_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RungTried:
     """One change was tried ("passed", "failed", "inconclusive"), or could not be ("skipped")."""
 
@@ -168,7 +168,7 @@ class RungTried:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Asking:
     """The user is asked which of so many ways to take; what happens without an answer happens after `within_s`."""
 
@@ -176,7 +176,7 @@ class Asking:
     within_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FellBack:
     """The next attempt runs with other settings: `choice` in our names, `environment` and `arguments` what comes of it."""
 
@@ -187,21 +187,21 @@ class FellBack:
     remembered: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GaveUp:
     """No further start, and why."""
 
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Note:
     """Something that the user should know and that is no verdict."""
 
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LastSeen:
     """A signal ends a training of which no evidence was taken: where its ranks were by their last heartbeats before it. `still_s`: how long before it
     the training had last moved (a step, a collective), None where it had not begun to.
@@ -212,7 +212,7 @@ class LastSeen:
     still_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Forced:
     """Ranks that still lived `after_s` behind the signal and were ended by force; where they were then, by their last heartbeats. Not `by_us`: they
     were gone a little later without a word, as ranks are that their launcher kills.
@@ -223,7 +223,7 @@ class Forced:
     by_us: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Finished:
     """The run is over."""
 
@@ -260,3 +260,5 @@ Event = Union[  # noqa: UP007
     Forced,
     Finished,
 ]
+
+Tell = Callable[[Event], None]

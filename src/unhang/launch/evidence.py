@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from unhang import flight as flights
 from unhang import fsio, ras
@@ -24,10 +23,10 @@ from unhang.errors import RecordError
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.frames import LOADER, Frame, inside, user_frame
-from unhang.launch.children import ChildReader, dump_by_py_spy, find_py_spy
-from unhang.launch.listener import Peer
+from unhang.launch.listener import Message, Peer
+from unhang.launch.outside_view import ChildReader, dump_by_py_spy, find_py_spy
 from unhang.launch.watch import RankState
-from unhang.model import Counters
+from unhang.model import Counters, frozen
 from unhang.records import stacks as stacks_of
 from unhang.records.incident import Activity, ChildRecord, GuardedLine, Missed, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
@@ -64,7 +63,7 @@ class Taken:
         return tuple(c.pid for c in self.children if c.worker is not None) if self.in_loader else ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Request:
     """What was asked of one process, and its two answers."""
 
@@ -72,8 +71,8 @@ class _Request:
     incident: int
     state: RankState
     peer: Peer
-    evidence: asyncio.Future[dict[str, Any]]
-    dumped: asyncio.Future[dict[str, Any]]
+    evidence: asyncio.Future[Message]
+    dumped: asyncio.Future[Message]
     asked_s: float
 
 
@@ -97,7 +96,7 @@ class Taker:
         """Whether answers may still come."""
         return bool(self._asked)
 
-    def answer(self, peer: Peer, message: dict[str, Any]) -> None:
+    def answer(self, peer: Peer, message: Message) -> None:
         """Take in an `evidence` or a `dumped` message of the process that was asked. Raises KeyError, TypeError or ValueError for a malformed one."""
         request = self._asked.get(int(message["id"]))
         if request is None or request.peer is not peer:
@@ -183,7 +182,7 @@ class Taker:
         if late := self._late.pop(request.number, None):
             self.missed.remove(late)
 
-    async def _dumped(self, request: _Request) -> dict[str, Any]:
+    async def _dumped(self, request: _Request) -> Message:
         """Wait for the dump, for longer while the thread that makes it works. Raises asyncio.TimeoutError."""
         patience_s = DUMP_TIMEOUT_S
         before = self._helper(request)
@@ -203,7 +202,7 @@ class Taker:
             return None
         return processes.thread(self._host, request.state.pid, tid)
 
-    def _absorb(self, incident: int, state: RankState, reply: dict[str, Any], taken: Taken) -> None:
+    def _absorb(self, incident: int, state: RankState, reply: Message, taken: Taken) -> None:
         taken.answered = True
         try:
             threads = tuple(

@@ -9,7 +9,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,21 @@ from unhang.frames import Frame, op_of_stack, user_frame
 from unhang.launch import events, evidence
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
-from unhang.launch.stack_samples import MIN_WINDOW_S, Sampler
+from unhang.launch.outside_view import MIN_WINDOW_S, Sampler
 from unhang.launch.watch import RankState, Stall
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records import stacks
 from unhang.records.incident import Activity, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
+
+Judged = tuple[Incident, Verdict]
 
 KERNEL_LINES = 400
 # What a run directory that is made elsewhere has from the full one, beside incidents.
 _SHARED = ("run.json", "host.json", "events.jsonl", "logs", "fatal", "flight")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EvidenceRequest:
     """One rank to take evidence from."""
 
@@ -68,7 +70,7 @@ class PendingIncident:
     gathered: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Situation:
     """What surrounds an incident when it is written down. `exitcodes` by pid; `activities` by rank."""
 
@@ -95,40 +97,34 @@ class _Drawn:
     ends: bool
 
 
+@dataclass(eq=False)
 class Incidents:
     """Opens and closes the incidents of one attempt; `last` is the newest that was judged. `ends`: the kinds upon which the ranks are ended."""
 
-    def __init__(
-        self,
-        rundir: RunDir,
-        *,
-        host: Host,
-        first: int,
-        clock: Callable[[], float],
-        tell: Callable[[events.Event], None],
-        sampler: Sampler | None = None,
-        ends: frozenset[IncidentKind] = frozenset(),
-    ) -> None:
-        self._rundir = rundir
-        self._host = host
-        self._next = first
-        self._clock = clock
-        self._tell = tell
-        self._ends = ends
-        self._sampler = sampler
+    rundir: RunDir
+    _: KW_ONLY
+    host: Host
+    first: int
+    clock: Callable[[], float]
+    tell: events.Tell
+    sampler: Sampler | None = None
+    ends: frozenset[IncidentKind] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._next = self.first
         self._drawn: list[_Drawn] = []
         # One at a time: msgspec 0.22 crashes the process where two threads decode into a dataclass for the first time.
         self._judging = asyncio.Lock()
-        self._oom_before = memory.oom_kills(host)
+        self._oom_before = memory.oom_kills(self.host)
         self.troubles: deque[str] = deque()
         self._told_troubles: set[str] = set()
         self.current: PendingIncident | None = None
-        self.last: tuple[Incident, Verdict] | None = None
+        self.last: Judged | None = None
 
     def open(self, kind: IncidentKind, stall: Stall | None = None, *, told: bool = True) -> PendingIncident:
         """Begin an incident; nothing is asked of anybody yet. One that is not `told` may still turn out to be none."""
         self.current = PendingIncident(
-            number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write, host=self._host)
+            number=self._next, kind=kind, at_s=self.clock(), stall=stall, taker=Taker(self.rundir, self.write, host=self.host)
         )
         self._next += 1
         if told:
@@ -137,20 +133,20 @@ class Incidents:
 
     def announce(self, opened: PendingIncident) -> None:
         opened.told = True
-        self._tell(events.Opened(incident=opened.number, kind=opened.kind))
+        self.tell(events.Opened(incident=opened.number, kind=opened.kind))
 
     def abandon(self) -> None:
         """What looked like an incident is none."""
         if self.current is not None:
             if self.current.told:
-                self._tell(events.Abandoned(incident=self.current.number))
+                self.tell(events.Abandoned(incident=self.current.number))
             self.current = None
             self._next -= 1
 
     async def parted(self, opened: PendingIncident, situation: Situation) -> bool:
         """Whether the evidence shows that ranks wait in calls that do not fit each other, or for each other in a circle."""
         records = {state.rank: _record(state, opened, situation) for state in situation.states}
-        return await asyncio.to_thread(parted, self._rundir, records, opened.at_s)
+        return await asyncio.to_thread(parted, self.rundir, records, opened.at_s)
 
     async def gather(self, opened: PendingIncident, asked: Sequence[EvidenceRequest], *, enough: asyncio.Event | None = None) -> None:
         """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
@@ -181,8 +177,8 @@ class Incidents:
         try:
             absent = opened.stall is not None and asked.state.rank in opened.stall.absent
             await opened.taker.take(opened.number, asked.state, asked.peer, taken, absent=absent)
-            if self._sampler is not None and taken.activity is not None and not taken.activity.stopped:
-                wait = await asyncio.to_thread(self._sampler.wait, asked.state, idle=taken.idle, workers=taken.workers)
+            if self.sampler is not None and taken.activity is not None and not taken.activity.stopped:
+                wait = await asyncio.to_thread(self.sampler.wait, asked.state, idle=taken.idle, workers=taken.workers)
                 taken.activity = replace(taken.activity, wait=wait)
         finally:
             before = opened.taken[asked.state.rank]
@@ -196,7 +192,7 @@ class Incidents:
         if opened.stall is None:
             return
         try:
-            opened.ras = await asyncio.to_thread(evidence.take_ras, self._rundir, opened.number, [a.state for a in asked], opened.taker.missed.append)
+            opened.ras = await asyncio.to_thread(evidence.take_ras, self.rundir, opened.number, [a.state for a in asked], opened.taker.missed.append)
         except Exception as e:
             opened.taker.missed.append(Missed(what=evidence.RAS_VIEW, why=f"{type(e).__name__}: {e}"))
 
@@ -213,7 +209,7 @@ class Incidents:
         self._drawn.append(drawn)
         self.last = (drawn.incident, drawn.told)
         since = opened.stall.since_s if opened.stall else opened.at_s
-        self._tell(events.Drawn(incident=opened.number, verdict=drawn.told, took_s=round(self._clock() - since, 3)))
+        self.tell(events.Drawn(incident=opened.number, verdict=drawn.told, took_s=round(self.clock() - since, 3)))
         return drawn.told
 
     async def settle(self) -> None:
@@ -222,9 +218,9 @@ class Incidents:
             last = await asyncio.to_thread(self._revised)
         if last != self.last and last is not None:
             self.last = last
-            self._tell(events.Revised(verdict=last[1]))
+            self.tell(events.Revised(verdict=last[1]))
 
-    def _revised(self) -> tuple[Incident, Verdict] | None:
+    def _revised(self) -> Judged | None:
         for i, drawn in enumerate(self._drawn, 1):
             now = still_there.told(drawn.judged, drawn.incident.ranks, ends=drawn.ends)
             if now != drawn.told:
@@ -239,15 +235,15 @@ class Incidents:
 
     def _judged(self, opened: PendingIncident, situation: Situation) -> _Drawn:
         incident = self._incident(opened, situation)
-        rundir = self._rundir
+        rundir = self.rundir
         try:
             rundir.write(rundir.incident(opened.number), incident)
         except OSError as e:
             rundir = _spare(rundir)
-            self.troubles.append(f"cannot write {self._rundir.incident(opened.number)}: {e.strerror}; this incident is in {rundir.path}")
+            self.troubles.append(f"cannot write {self.rundir.incident(opened.number)}: {e.strerror}; this incident is in {rundir.path}")
             rundir.write(rundir.incident(opened.number), incident)
         judged = why.judge(rundir, number=opened.number)
-        ends = opened.kind in self._ends and not opened.spares
+        ends = opened.kind in self.ends and not opened.spares
         told = still_there.told(judged, incident.ranks, ends=True) if ends else judged
         self._write_verdict(rundir, opened.number, told, is_last=True)
         return _Drawn(rundir=rundir, incident=incident, judged=judged, told=told, ends=ends)
@@ -255,7 +251,7 @@ class Incidents:
     def write(self, path: Path, value: object) -> bool:
         """Write one file of the run directory; a disk that refuses is told of once."""
         try:
-            self._rundir.write(path, value)
+            self.rundir.write(path, value)
         except OSError as e:
             self.troubles.append(f"cannot write {path.parent}: {e.strerror}")
             return False
@@ -265,7 +261,7 @@ class Incidents:
         """Tell the user something, once."""
         if text not in self._told_troubles:
             self._told_troubles.add(text)
-            self._tell(events.Note(text=text))
+            self.tell(events.Note(text=text))
 
     def tell_troubles(self) -> None:
         """Tell what has gone wrong in other threads."""
@@ -277,7 +273,7 @@ class Incidents:
         # A rank that is asked twice may fail twice alike.
         missed = list(dict.fromkeys(opened.taker.missed))
         kernel = self._kernel_log(opened.number, missed)
-        oom = memory.oom_kills(self._host)
+        oom = memory.oom_kills(self.host)
         return Incident(
             number=opened.number,
             attempt=situation.attempt,
@@ -295,33 +291,33 @@ class Incidents:
             exitcode=situation.exitcode,
             oom_kills=None if oom is None or self._oom_before is None else oom - self._oom_before,
             kernel=kernel,
-            uptime_s=uptime_s(self._host),
-            host_pids=_host_pids(self._host),
+            uptime_s=uptime_s(self.host),
+            host_pids=_host_pids(self.host),
             ras=opened.ras,
             elsewhere=situation.elsewhere,
-            ranks=tuple(_identified(_record(state, opened, situation), self._host) for state in situation.states),
+            ranks=tuple(_identified(_record(state, opened, situation), self.host) for state in situation.states),
             logs=situation.logs,
-            guards=guarded_lines(self._rundir.path / t.flight for t in opened.taken.values() if t.flight),
+            guards=guarded_lines(self.rundir.path / t.flight for t in opened.taken.values() if t.flight),
             missed=tuple(missed),
         )
 
     def _kernel_log(self, number: int, missed: list[Missed]) -> str | None:
         try:
-            ran = self._host.run(["dmesg"], timeout_s=3.0)
+            ran = self.host.run(["dmesg"], timeout_s=3.0)
         except (OSError, TimeoutError) as e:
             missed.append(Missed(what="kernel log", why=str(e)))
             return None
         if ran.exitcode != 0:
             missed.append(Missed(what="kernel log", why=ran.err.strip() or f"dmesg ended with {ran.exitcode}"))
             return None
-        path = self._rundir.kernel(number)
+        path = self.rundir.kernel(number)
         text = "\n".join(ran.out.splitlines()[-KERNEL_LINES:]) + "\n"
         try:
-            self._rundir.write_bytes(path, text.encode())
+            self.rundir.write_bytes(path, text.encode())
         except OSError as e:
             missed.append(Missed(what="kernel log", why=f"{path}: {e.strerror}"))
             return None
-        return self._rundir.relative(path)
+        return self.rundir.relative(path)
 
 
 def _host_pids(host: Host) -> bool | None:

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 from unhang import fsio
 from unhang.attach import protocol
 
+Message = dict[str, Any]
+
 HELLO_TIMEOUT_S = 10.0
 # What taking in fields of the wrong type or shape raises.
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
@@ -29,7 +31,7 @@ _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticErro
 class Peer:
     """One attached process. `hello` is its first message, `pid` the kernel's word for it."""
 
-    def __init__(self, sock: socket.socket, pid: int, hello: dict[str, Any]) -> None:
+    def __init__(self, sock: socket.socket, pid: int, hello: Message) -> None:
         self._sock = sock
         self.pid = pid
         self.hello = hello
@@ -49,7 +51,7 @@ class Handler(Protocol):
     """What the listener calls. `gone` follows the last message of every peer that was `arrived`."""
 
     def arrived(self, peer: Peer) -> None: ...
-    def message(self, peer: Peer, message: dict[str, Any]) -> None: ...
+    def message(self, peer: Peer, message: Message) -> None: ...
     def gone(self, peer: Peer) -> None: ...
 
 
@@ -150,7 +152,7 @@ class Listener:
             if peer is not None:
                 self._handler.gone(peer)
 
-    def _check(self, line: bytes | None) -> dict[str, Any] | None:
+    def _check(self, line: bytes | None) -> Message | None:
         if line is None:
             return None
         hello = protocol.decode(line)

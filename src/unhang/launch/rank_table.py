@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 from unhang.diagnosis.redact import redact, redact_command
 from unhang.frames import Frame
 from unhang.launch import events
 from unhang.launch.evidence import guarded
-from unhang.launch.listener import Peer
+from unhang.launch.listener import Message, Peer
 from unhang.launch.watch import RankState, Watch
 from unhang.model import Counters
 from unhang.records.incident import Ended, Raised
@@ -30,19 +31,24 @@ class Reactions(Protocol):
     def failed(self, waiting: Peer | None) -> None: ...
     def restarted(self) -> None: ...
     def wrong_world(self) -> None: ...
-    def answered(self, peer: Peer, message: dict[str, Any]) -> None: ...
+    def answered(self, peer: Peer, message: Message) -> None: ...
     def vanished(self, state: RankState) -> None: ...
     def release(self, peer: Peer) -> None: ...
     def hand_over_output(self, peer: Peer, rank: int) -> None: ...
 
 
+@dataclass(eq=False)
 class RankTable:
     """The listener's handler. `closing` is set once we, the user or a launcher end the ranks: what they say then is no failure."""
 
-    def __init__(
-        self, watch: Watch, *, promised: int | None, clock: Callable[[], float], tell: Callable[[events.Event], None], reactions: Reactions
-    ) -> None:
-        self.watch = watch
+    watch: Watch
+    _: KW_ONLY
+    promised: int | None
+    clock: Callable[[], float]
+    tell: events.Tell
+    reactions: Reactions
+
+    def __post_init__(self) -> None:
         self.peers: dict[Peer, RankState] = {}
         self.exitcodes: dict[int, int] = {}
         self.closing = False
@@ -53,10 +59,6 @@ class RankTable:
         self._job: str | None = None
         self._others: set[Peer] = set()
         self._strangers: list[dict[str, Any]] = []
-        self._promised = promised
-        self._clock = clock
-        self._tell = tell
-        self._react = reactions
         # What was overridden or ignored and is not told yet, with the ranks that said so and when the first did.
         self._changes: dict[tuple[str, ...], tuple[set[int], float, tuple[str, int] | None]] = {}
 
@@ -88,21 +90,21 @@ class RankTable:
             self._job = job
         if job is not None and self._job is not None and job != self._job:
             if not self._others:
-                self._tell(events.Note(text="another training runs under the same command; it is not watched"))
+                self.tell(events.Note(text="another training runs under the same command; it is not watched"))
             self._others.add(peer)
             self._strangers.append(peer.hello)
             return
         state = self._enter(peer, int(rank))
-        self._tell(events.Attached(rank=state.rank, pid=peer.pid, host=state.host, restarts=int(peer.hello.get("restarts") or 0)))
+        self.tell(events.Attached(rank=state.rank, pid=peer.pid, host=state.host, restarts=int(peer.hello.get("restarts") or 0)))
         if peer.hello.get("wants_stdio"):
-            self._react.hand_over_output(peer, state.rank)
+            self.reactions.hand_over_output(peer, state.rank)
 
-    def message(self, peer: Peer, message: dict[str, Any]) -> None:
+    def message(self, peer: Peer, message: Message) -> None:
         """A process has said something. Raises KeyError, TypeError or ValueError for a malformed message."""
         kind = message["m"]
         if peer in self._others:
             if kind in ("raised", "stopping"):
-                self._react.release(peer)
+                self.reactions.release(peer)
             return
         state = self.peers.get(peer)
         if kind == "joined":
@@ -119,11 +121,11 @@ class RankTable:
                     self.exitcodes[int(worker["pid"])] = int(worker["exitcode"])
             self._launcher_stops = True
             if self.closing or all(code == 0 for code in self.exitcodes.values()):
-                self._react.release(peer)
+                self.reactions.release(peer)
             else:
-                self._react.failed(peer)
+                self.reactions.failed(peer)
         elif kind in ("evidence", "dumped"):
-            self._react.answered(peer, message)
+            self.reactions.answered(peer, message)
         elif kind == "raised":
             self._raised(peer, state, message)
         elif kind == "beat":
@@ -135,13 +137,13 @@ class RankTable:
                 key = (message["m"], *(str(message[field]) for field in fields))
                 place = message.get("place")
                 where = (str(place[0]), int(place[1])) if place else None
-                ranks, _, _ = self._changes.setdefault(key, (set(), self._clock(), where))
+                ranks, _, _ = self._changes.setdefault(key, (set(), self.clock(), where))
                 ranks.add(state.rank)
-                if len(ranks) >= (self._promised or state.told_world or state.world_size or len(ranks) + 1):
+                if len(ranks) >= (self.promised or state.told_world or state.world_size or len(ranks) + 1):
                     self._tell_changes(only=key)
         elif kind == "missed":
             for state in [found for rank in message["ranks"] if (found := self.watch.ranks.get(int(rank))) is not None]:
-                state.missed_s = self._clock()
+                state.missed_s = self.clock()
         elif kind == "left":
             if state is not None:
                 state.left = True
@@ -166,13 +168,13 @@ class RankTable:
             return
         ended_by_others = self.closing or self._launcher_stops
         by_launcher = ended_by_others and state.raised is None
-        state.ended = Ended(at_s=self._clock(), announced=state.announced, by_launcher=by_launcher, finished=state.finished)
+        state.ended = Ended(at_s=self.clock(), announced=state.announced, by_launcher=by_launcher, finished=state.finished)
         if ended_by_others or state.raised is not None:
             return
         if state.announced and state.alone_s is not None:
             self._alone()
         if state.announced or not state.left:
-            self._react.vanished(state)
+            self.reactions.vanished(state)
 
     def still_there(self, state: RankState) -> None:
         """A process that has closed its connection lives on: it belongs to the training no longer, and that is no failure."""
@@ -194,13 +196,13 @@ class RankTable:
         for state in self.states(former=True):
             if state.alone_s is not None:
                 state.world_size = 1
-        self._react.wrong_world()
+        self.reactions.wrong_world()
 
     def _enter(self, peer: Peer, rank: int) -> RankState:
         before = self.watch.ranks.get(rank)
         if before is not None and before.pid == peer.pid:
             # It has replaced itself by another program.
-            before.ended = before.ended or Ended(at_s=self._clock(), announced=True, by_launcher=False)
+            before.ended = before.ended or Ended(at_s=self.clock(), announced=True, by_launcher=False)
         elif before is not None:
             # The launcher restarted this rank by itself, or two living processes claim the same rank.
             if before.ended is not None:
@@ -214,7 +216,7 @@ class RankTable:
             local_rank=None if local is None else int(local),
             told_world=peer.hello.get("world_size"),
             told_local_world=peer.hello.get("local_world_size"),
-            since_s=self._clock(),
+            since_s=self.clock(),
         )
         self.watch.ranks[rank] = state
         self.peers[peer] = state
@@ -224,9 +226,9 @@ class RankTable:
     def _begin_anew(self) -> None:
         self._launcher_stops = False
         self.watch.rhythm.forget()
-        self._react.restarted()
+        self.reactions.restarted()
 
-    def _joined(self, peer: Peer, message: dict[str, Any]) -> None:
+    def _joined(self, peer: Peer, message: Message) -> None:
         rank, world = int(message["rank"]), int(message["world_size"])
         state = self.peers.get(peer)
         if state is None or state.rank != rank:
@@ -237,13 +239,13 @@ class RankTable:
         state.world_size, state.backend, state.device = world, message.get("backend"), message.get("device") or state.device
         state.gpu = message.get("gpu") or state.gpu
         state.timeout_s, state.torch = message.get("timeout_s"), message.get("torch")
-        self.watch.begin(state, t=self._clock())
-        self._tell(events.Joined(rank=rank, world_size=world, backend=str(state.backend), device=state.device))
+        self.watch.begin(state, t=self.clock())
+        self.tell(events.Joined(rank=rank, world_size=world, backend=str(state.backend), device=state.device))
         twins = [s for s in self.states(former=True) if s is not state and s.joined and s.rank == rank and s.ended is None]
-        if twins or (self._promised is not None and world != self._promised):
-            self._react.wrong_world()
+        if twins or (self.promised is not None and world != self.promised):
+            self.reactions.wrong_world()
 
-    def _stepping(self, peer: Peer, message: dict[str, Any]) -> None:
+    def _stepping(self, peer: Peer, message: Message) -> None:
         state = self.peers.get(peer)
         if state is None:
             # A training of one process, or one whose launcher told it nothing.
@@ -254,24 +256,24 @@ class RankTable:
         state.argv = redact_command([str(word) for word in message.get("argv") or ()])
         if state.step == 0:
             state.step = 1
-            state.last_step_s = self._clock()
+            state.last_step_s = self.clock()
             self.watch.begin(state, t=state.last_step_s)
         if not message.get("initialized"):
-            if int(self._promised or state.told_world or 1) > 1:
-                state.alone_s = self._clock()
+            if int(self.promised or state.told_world or 1) > 1:
+                state.alone_s = self.clock()
             else:
                 state.world_size = 1
 
-    def _raised(self, peer: Peer, state: RankState | None, message: dict[str, Any]) -> None:
+    def _raised(self, peer: Peer, state: RankState | None, message: Message) -> None:
         if state is None:
             # A launcher's own exception only sums up what its workers did.
-            self._react.release(peer)
+            self.reactions.release(peer)
             return
-        state.raised = Raised(type=message["type"], text=redact(message["text"]), frames=_frames(message), at_s=self._clock())
+        state.raised = Raised(type=message["type"], text=redact(message["text"]), frames=_frames(message), at_s=self.clock())
         if self.closing:
-            self._react.release(peer)
+            self.reactions.release(peer)
         else:
-            self._react.failed(peer)
+            self.reactions.failed(peer)
 
     def _tell_changes(self, *, until: float | None = None, only: tuple[str, ...] | None = None) -> None:
         for key, (ranks, since_s, where) in list(self._changes.items()):
@@ -280,15 +282,15 @@ class RankTable:
             del self._changes[key]
             kind, what, first, second = key
             if kind == "overridden":
-                self._tell(events.Overridden(what=what, was=first, now=second, ranks=tuple(sorted(ranks)), place=where))
+                self.tell(events.Overridden(what=what, was=first, now=second, ranks=tuple(sorted(ranks)), place=where))
             else:
-                self._tell(events.Ignored(what=what, value=first, why=second, ranks=tuple(sorted(ranks))))
+                self.tell(events.Ignored(what=what, value=first, why=second, ranks=tuple(sorted(ranks))))
 
-    def _beat(self, state: RankState, message: dict[str, Any]) -> None:
+    def _beat(self, state: RankState, message: Message) -> None:
         place = message.get("place")
         self.watch.beat(
             state,
-            t=self._clock(),
+            t=self.clock(),
             step=max(int(message.get("step") or 0), state.step),
             groups={name: Counters(enqueued=int(e), completed=int(c)) for name, (e, c) in message["groups"].items()},
             place=Frame(file=place[0], line=int(place[1]), name=place[2]) if place else None,
@@ -298,5 +300,5 @@ class RankTable:
         )
 
 
-def _frames(message: dict[str, Any]) -> tuple[Frame, ...]:
+def _frames(message: Message) -> tuple[Frame, ...]:
     return tuple(guarded(Frame(file=f, line=n, name=name, code=code, arguments=arguments)) for f, n, name, code, arguments in message["frames"])

@@ -9,16 +9,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 
 from unhang.facts import processes
 from unhang.facts.host import Host
+from unhang.launch.outside_view import INTERVAL_S as SAMPLED_EVERY_S
+from unhang.launch.outside_view import Sampler
 from unhang.launch.rank_table import RankTable
-from unhang.launch.stack_samples import INTERVAL_S as SAMPLED_EVERY_S
-from unhang.launch.stack_samples import Sampler
 from unhang.launch.still_running import placed
-from unhang.launch.watch import RankState, Stall, Watch
+from unhang.launch.watch import RankState, Stall, Watch, rate
 from unhang.records.rundir import RunDir, not_written
 from unhang.records.status import MOST_CHARACTERS, Now, RankNow, Standstill, Waiting
 
@@ -30,29 +31,21 @@ SPAN = 10
 LAST_WITHIN_S = 1.0
 
 
+@dataclass(eq=False)
 class StatusWriter:
     """Call `look` again and again, and `close` at the end of the attempt. Times are seconds since the start of the run; no disk is waited for."""
 
-    def __init__(
-        self,
-        rundir: RunDir,
-        *,
-        attempt: int,
-        watch: Watch,
-        roster: RankTable,
-        sampler: Sampler,
-        clock: Callable[[], float],
-        trouble: Callable[[str], None],
-        host: Host,
-    ) -> None:
-        self._rundir = rundir
-        self._attempt = attempt
-        self._watch = watch
-        self._roster = roster
-        self._sampler = sampler
-        self._clock = clock
-        self._trouble = trouble
-        self._host = host
+    rundir: RunDir
+    _: KW_ONLY
+    attempt: int
+    watch: Watch
+    roster: RankTable
+    sampler: Sampler
+    clock: Callable[[], float]
+    trouble: Callable[[str], None]
+    host: Host
+
+    def __post_init__(self) -> None:
         self._due_s = 0.0
         self._every_s = INTERVAL_S
         # By pid, and since when it has reported.
@@ -66,7 +59,7 @@ class StatusWriter:
 
     def look(self) -> None:
         """Take down what is so now, if it is time."""
-        now = self._clock()
+        now = self.clock()
         if now < self._due_s:
             return
         began = time.perf_counter()
@@ -80,7 +73,7 @@ class StatusWriter:
         self._every_s = max(INTERVAL_S, (time.perf_counter() - began) / MOST_SHARE)
         self._due_s = now + self._every_s
         if self._failed is not None:
-            self._trouble(self._failed)
+            self.trouble(self._failed)
 
     def close(self) -> None:
         """The last word on this attempt: waited for within LAST_WITHIN_S."""
@@ -88,7 +81,7 @@ class StatusWriter:
             return
         until = time.monotonic() + LAST_WITHIN_S
         try:
-            self._queue.put(self._taken(self._clock(), last=True), timeout=LAST_WITHIN_S)
+            self._queue.put(self._taken(self.clock(), last=True), timeout=LAST_WITHIN_S)
             self._queue.put(None, timeout=max(0.0, until - time.monotonic()))
         except queue.Full:
             return
@@ -98,30 +91,30 @@ class StatusWriter:
         while (taken := self._queue.get()) is not None:
             try:
                 # Of a run directory that somebody has removed nothing is made again.
-                self._rundir.path.stat()
-                self._rundir.write_bytes(self._rundir.now, encoded(taken))
+                self.rundir.path.stat()
+                self.rundir.write_bytes(self.rundir.now, encoded(taken))
             except OSError as e:
-                self._failed = not_written(self._rundir.now, e)
+                self._failed = not_written(self.rundir.now, e)
 
     def _taken(self, now: float, *, last: bool = False) -> Now:
-        stall = self._watch.stands(now)
+        stall = self.watch.stands(now)
         return Now(
-            attempt=self._attempt,
+            attempt=self.attempt,
             host=socket.gethostname(),
             time_s=round(time.time(), 3),
             at_s=round(now, 3),
             every_s=round(self._every_s, 3),
-            hang_after_s=round(self._watch.rhythm.threshold_s, 3),
-            usual_gap_s=None if (gap := self._watch.rhythm.usual_gap_s) is None else round(gap, 4),
+            hang_after_s=round(self.watch.rhythm.threshold_s, 3),
+            usual_gap_s=None if (gap := self.watch.rhythm.usual_gap_s) is None else round(gap, 4),
             standstill=None if stall is None else _standstill(stall),
             last=last,
-            ranks=tuple(self._of(state, now, self._roster.exitcodes) for state in self._roster.states()),
+            ranks=tuple(self._of(state, now, self.roster.exitcodes) for state in self.roster.states()),
         )
 
     def _of(self, state: RankState, now: float, exitcodes: Mapping[int, int]) -> RankNow:
-        sampled = self._sampler.newest(state)
+        sampled = self.sampler.newest(state)
         # One of a suspicion that has passed says nothing about now.
-        activity = self._sampler.activity(state) if sampled is not None and now - sampled <= 2 * SAMPLED_EVERY_S + INTERVAL_S else None
+        activity = self.sampler.activity(state) if sampled is not None and now - sampled <= 2 * SAMPLED_EVERY_S + INTERVAL_S else None
         ended = state.ended
         return RankNow(
             rank=state.rank,
@@ -155,7 +148,7 @@ class StatusWriter:
         """Asked once, of one that lives: later its pid may be another's."""
         key = (state.pid, state.since_s)
         if key not in self._start_ticks:
-            self._start_ticks[key] = processes.start_ticks(self._host, state.pid) if state.ended is None else None
+            self._start_ticks[key] = processes.start_ticks(self.host, state.pid) if state.ended is None else None
         return self._start_ticks[key]
 
     def _pace(self, state: RankState, now: float) -> float | None:
@@ -163,10 +156,7 @@ class StatusWriter:
         seen = self._steps.setdefault(state.pid, deque(maxlen=SPAN))
         if state.step > 0:
             seen.append((now, state.step))
-        if len(seen) < 2:
-            return None
-        (t0, s0), (t1, s1) = seen[0], seen[-1]
-        return round((s1 - s0) / (t1 - t0), 3) if t1 > t0 else None
+        return _rounded(rate(seen))
 
 
 def encoded(taken: Now) -> bytes:

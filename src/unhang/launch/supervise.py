@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -33,7 +33,7 @@ from unhang.launch import environment, events, terminate
 from unhang.launch.attempt import Attempt, Options, Result
 from unhang.launch.command import Command
 from unhang.launch.output import Sink
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records.incident import FROM_OUTSIDE
 from unhang.records.rundir import RUN_SCHEMA, RunDir, not_written
 
@@ -62,7 +62,7 @@ _REFUSED_WITH_2 = re.compile(r": error: |can't open file '|No such option: ")
 _PASSING_ERRNO = re.compile(r"\[Errno (?!(?:2|8|13)\])\d+\]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Policy:
     """What to do about failures. `pod`: the exit code tells Kubernetes what it may do."""
 
@@ -71,7 +71,7 @@ class Policy:
     pod: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outcome:
     """How the run ended. `exitcode` is what `unhang run` returns; `verdict` is that of the last incident, None without one.
 
@@ -101,7 +101,7 @@ def run_path(parent: Path, name: str, *, now: datetime.datetime | None = None) -
     return path
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Changed:
     """What later attempts are started with instead."""
 
@@ -114,14 +114,14 @@ class Remedying(Protocol):
     is `cancelled`; None where the next attempt is to be as the last one was.
     """
 
-    def at_start(self, tell: Callable[[events.Event], None]) -> Changed | None: ...
-    def after(self, result: Result, tell: Callable[[events.Event], None], cancelled: Callable[[], bool]) -> Changed | None: ...
+    def at_start(self, tell: events.Tell) -> Changed | None: ...
+    def after(self, result: Result, tell: events.Tell, cancelled: Callable[[], bool]) -> Changed | None: ...
 
 
 class EventLog:
     """events.jsonl: writes each event down, hands it on, and keeps count. `began` is the start of the run as time.monotonic() has it."""
 
-    def __init__(self, rundir: RunDir, told: Callable[[events.Event], None]) -> None:
+    def __init__(self, rundir: RunDir, told: events.Tell) -> None:
         self._rundir, self._told = rundir, told
         self._is_broken = False
         self.began = time.monotonic()
@@ -176,7 +176,7 @@ class Supervisor:
         rundir: RunDir,
         options: Options,
         policy: Policy,
-        tell: Callable[[events.Event], None],
+        tell: events.Tell,
         sink: Sink,
         environ: Mapping[str, str] = os.environ,
         settings: Mapping[str, str] | None = None,
@@ -252,12 +252,12 @@ class Supervisor:
             # nohup and shells that run a job in the background have signals ignored on purpose.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._interrupt, number)
-        loop.add_signal_handler(signal.SIGWINCH, self._resize)
+        loop.add_signal_handler(signal.SIGWINCH, self._to_attempt, Attempt.resize)
         # Nobody sends it by accident, and whoever does not handle it ignores it: who sees other hosts as well asks for evidence so.
-        loop.add_signal_handler(signal.SIGURG, self._look)
+        loop.add_signal_handler(signal.SIGURG, self._to_attempt, Attempt.look)
         # Batch systems announce the end of the time so; handlers that save a checkpoint are the training's.
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            loop.add_signal_handler(number, self._pass_on, number)
+            loop.add_signal_handler(number, self._to_attempt, Attempt.pass_on, number)
         failures: list[Result] = []
         # Those since the settings were changed: earlier ones say nothing about whether it gets on.
         alike = 0
@@ -368,17 +368,10 @@ class Supervisor:
         if self._attempt is not None:
             self._attempt.interrupt(number)
 
-    def _pass_on(self, number: int) -> None:
+    def _to_attempt(self, act: Callable[..., None], *number: int) -> None:
+        """Let the attempt act, if there is one."""
         if self._attempt is not None:
-            self._attempt.pass_on(number)
-
-    def _look(self) -> None:
-        if self._attempt is not None:
-            self._attempt.look()
-
-    def _resize(self) -> None:
-        if self._attempt is not None:
-            self._attempt.resize()
+            act(self._attempt, *number)
 
 
 def redacted(typed: RunCommand) -> RunCommand:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from unhang.frames import OURS, Frame
 from unhang.launch import events
 from unhang.launch.step_rate import Rhythm
-from unhang.model import Counters
+from unhang.model import Counters, frozen
 from unhang.records.incident import Ended, Raised, is_own, silent
 
 PLACES = 240
@@ -22,7 +22,7 @@ PLACES = 240
 _POLLS_A_LOCK = "file_baton"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Wait:
     """A rank inside a collective; `group` is None where only its stack tells."""
 
@@ -140,7 +140,7 @@ class RankState:
         return sum(a != b for a, b in itertools.pairwise(sigs)) / (len(sigs) - 1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stall:
     """Nothing moves. `waiting` ranks are inside a collective, `absent` ones live elsewhere; without anybody waiting, all are `absent`."""
 
@@ -283,13 +283,21 @@ SPAN = 10
 GATHERING_S = 10.0
 
 
+def rate(seen: Sequence[tuple[float, int]]) -> float | None:
+    """Steps a second, of times and steps; None until there are two."""
+    if len(seen) < 2:
+        return None
+    (t0, s0), (t1, s1) = seen[0], seen[-1]
+    return (s1 - s0) / (t1 - t0) if t1 > t0 else None
+
+
 class Pace:
     """How fast the training goes: the first step said once, then the newest step and the recent rate.
 
     Call `look` again and again, from the start of the attempt on. Times are seconds since the start of the run.
     """
 
-    def __init__(self, watch: Watch, *, promised: int | None, tell: Callable[[events.Event], None]) -> None:
+    def __init__(self, watch: Watch, *, promised: int | None, tell: events.Tell) -> None:
         self._watch = watch
         self._promised = promised
         self._tell = tell
@@ -301,10 +309,7 @@ class Pace:
     @property
     def steps_per_s(self) -> float | None:
         """Over the last SPAN looks; None until there are two."""
-        if len(self._recent) < 2:
-            return None
-        (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
-        return (s1 - s0) / (t1 - t0)
+        return rate(self._recent)
 
     def look(self, now: float) -> None:
         """Tell what is new, at most every INTERVAL_S."""

@@ -16,8 +16,9 @@ import msgspec
 import torch
 
 from unhang.errors import OutOfSync
-from unhang.runtime.collectives import deadlines, observers
+from unhang.runtime.collectives import calls, deadlines
 from unhang.runtime.collectives import guarded_group as circles
+from unhang.runtime.collectives.calls import all_ranks
 from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.guarded_group import GuardedGroup
 
@@ -65,9 +66,9 @@ def sync_check(
         error = e
         raise
     finally:
-        if observers.observers:
+        if calls.observers:
             seconds = time.monotonic() - began_s
-            observers.tell(observers.Observed(what="sync_check", ranks=circle.ranks, numel=0, dtype="", seconds=seconds, error=error))
+            calls.tell_observers(calls.Observed(what="sync_check", ranks=circle.ranks, numel=0, dtype="", seconds=seconds, error=error))
     return True
 
 
@@ -89,7 +90,7 @@ def _compare(circle: GuardedGroup, group: Any, step: Any, model: Any, loss: Any,
             raise TypeError(f"step is a whole number, not {step!r}")
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model is a torch module, not {model!r}")
-        deadline_s = deadlines.found(deadline, kind="sync_check", numel=1, step_bytes=0)
+        deadline_s = deadlines.found(deadline, kind="sync_check")
         sums = {} if model is None else _sums(_whole(model))
         mine = msgspec.json.encode(_Seen(step=operator.index(step), parameters=_total(sums), loss=_loss(loss)))
     except Exception as e:
@@ -114,7 +115,7 @@ def _compare(circle: GuardedGroup, group: Any, step: Any, model: Any, loss: Any,
     if len(seen) in (len(steps), len(parameters)):
         said.append(_NO_MAJORITY)
     elif len(ranks) < len(seen) and 2 * len(endless) < len(seen):
-        said.append(f"{_ranks(ranks).capitalize()} differ{'' if len(ranks) > 1 else 's'} from most")
+        said.append(f"{all_ranks(ranks).capitalize()} differ{'' if len(ranks) > 1 else 's'} from most")
     # The same on all ranks, also where each is at another.
     numbers = [s.step for s in seen.values()]
     at = f"{min(numbers)}-{max(numbers)}" if steps else f"{step}"
@@ -130,7 +131,7 @@ def _which(circle: GuardedGroup, sums: Mapping[str, int], deadline_s: float) -> 
         values = {rank: one.get(name, "none") for rank, one in all_.items()}
         if len(set(values.values())) > 1:
             ranks = _unlike(values)
-            differing.append(f"{name} ({_ranks(ranks) if len(ranks) < len(values) else _sides(values)})")
+            differing.append(f"{name} ({all_ranks(ranks) if len(ranks) < len(values) else _sides(values)})")
     more = f" and {len(differing) - _MOST_NAMES} more" if len(differing) > _MOST_NAMES else ""
     return f"{', '.join(differing[:_MOST_NAMES])}{more} differ{'s' if len(differing) == 1 else ''}"
 
@@ -140,26 +141,13 @@ def _sides(values: Mapping[int, str]) -> str:
     sides: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         sides.setdefault(value, []).append(rank)
-    named = " against ".join(map(_ranks, list(sides.values())[:_MOST_SIDES]))
+    named = " against ".join(map(all_ranks, list(sides.values())[:_MOST_SIDES]))
     return f"{named} and {len(sides) - _MOST_SIDES} other values" if len(sides) > _MOST_SIDES else named
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    numbers = sorted(ranks)
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _unlike(values: Mapping[int, str]) -> set[int]:
     """Ranks that differ from most; all of them where there is no most."""
-    counts: dict[str, int] = {}
-    for value in values.values():
-        counts[value] = counts.get(value, 0) + 1
-    if len(counts) == 1:
-        return set()
-    most = max(counts.values())
-    if list(counts.values()).count(most) > 1:
-        return set(values)
-    return {rank for rank, value in values.items() if counts[value] != most}
+    return set() if len(set(values.values())) == 1 else set(calls.odd(values)) or set(values)
 
 
 def _whole(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -160,7 +160,7 @@ def stands_still(rank: int) -> str:
 
 
 def buried(rank: int) -> int:
-    return len(lanes.graveyard._buried)
+    return len(lanes._buried)
 
 
 def test_a_send_that_nobody_receives_holds_nobody_up(fresh):
@@ -253,14 +253,14 @@ class Destroyed:
 
 
 def test_who_is_interrupted_twice_drops_nothing_that_is_under_way(monkeypatch):
-    monkeypatch.setattr(lanes.graveyard, "_buried", [])
+    monkeypatch.setattr(lanes, "_buried", [])
     circle, lane, work = circles.GuardedGroup(None), Destroyed(), Unended()
     circle._common["gloo"] = lane
     works = [work]
     with pytest.raises(KeyboardInterrupt):
         circle._break(works)
     # To drop one waits for its threads.
-    assert lanes.graveyard._buried == [(lane, [work])] and works == []
+    assert lanes._buried == [(lane, [work])] and works == []
 
 
 def test_an_interrupt_between_two_lanes_leaves_none_of_them_open():

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from tests.runtime.collectives import world as of_ranks
 
 from unhang.records.incident import OWN_GROUPS
-from unhang.runtime.collectives.abortable_group import GlooLane, graveyard
+from unhang.runtime.collectives.abortable_group import GlooLane, bury
 
 pytestmark = pytest.mark.torch
 
@@ -98,7 +98,7 @@ def large(rank: int, deadline_s: float) -> str:
     of_ranks.store.wait(["stopped"])
     lane.destroy()
     if deadline_s > 100:
-        graveyard.bury([lane], [work])
+        bury([lane], [work])
         KEPT.clear()
         return "buried"
     return ends(lane, work)

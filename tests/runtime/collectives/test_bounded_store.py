@@ -13,8 +13,7 @@ import torch.distributed as dist
 
 import unhang
 from unhang.errors import StoreLost
-from unhang.runtime.collectives.bounded_store import BoundedStore
-from unhang.runtime.collectives.store_connection import Connection
+from unhang.runtime.collectives.bounded_store import BoundedStore, Connection
 
 pytestmark = pytest.mark.torch
 

@@ -14,8 +14,7 @@ from tests.runtime.collectives.world import Raised
 import unhang
 from unhang.runtime.collectives import preflight
 from unhang.runtime.collectives.abortable_group import Addresses
-from unhang.runtime.collectives.bounded_store import BoundedStore
-from unhang.runtime.collectives.store_connection import Connection
+from unhang.runtime.collectives.bounded_store import BoundedStore, Connection
 
 pytestmark = pytest.mark.torch
 

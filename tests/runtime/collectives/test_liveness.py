@@ -14,9 +14,8 @@ import torch.distributed as dist
 from unhang import encoding
 from unhang.facts.host import Host
 from unhang.facts.processes import identity
-from unhang.runtime.collectives.bounded_store import BoundedStore
-from unhang.runtime.collectives.liveness import LocalPeers, _Rank
-from unhang.runtime.collectives.store_connection import Connection
+from unhang.runtime.collectives.bounded_store import BoundedStore, Connection
+from unhang.runtime.collectives.call_sites import LocalPeers, _Rank
 
 pytestmark = pytest.mark.torch
 

@@ -16,9 +16,8 @@ from tests.runtime.collectives import world as of_ranks
 from tests.runtime.collectives.world import reads_its_keys
 
 import unhang
-from unhang.runtime.collectives.bounded_store import BoundedStore
+from unhang.runtime.collectives.bounded_store import BoundedStore, Connection
 from unhang.runtime.collectives.rendezvous import Rendezvous
-from unhang.runtime.collectives.store_connection import Connection
 
 pytestmark = pytest.mark.torch
 

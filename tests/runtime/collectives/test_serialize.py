@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from unhang.runtime.collectives.serialize import can_be_told, paired, short
+from unhang.runtime.collectives.agreement import can_be_told, paired, short
 
 pytestmark = pytest.mark.torch
 

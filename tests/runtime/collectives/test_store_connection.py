@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from unhang.errors import StoreLost
-from unhang.runtime.collectives import store_connection
+from unhang.runtime.collectives import bounded_store
 from unhang.runtime.collectives.bounded_store import BoundedStore
 
 pytestmark = pytest.mark.torch
@@ -50,14 +50,14 @@ def stops(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(store_connection, "SILENT_S", 1.0)
-    monkeypatch.setattr(store_connection, "_LOOKS_EVERY_S", 0.1)
-    monkeypatch.setattr(store_connection, "_watcher", None)
+    monkeypatch.setattr(bounded_store, "SILENT_S", 1.0)
+    monkeypatch.setattr(bounded_store, "_LOOKS_EVERY_S", 0.1)
+    monkeypatch.setattr(bounded_store, "_watcher", None)
 
 
 def test_a_server_that_stands_still_is_given_up(server, soon):
     process, store = server
-    board, other = (BoundedStore(store_connection.to(store), "unhang") for _ in range(2))
+    board, other = (BoundedStore(bounded_store.connect(store), "unhang") for _ in range(2))
     board.put("k", b"1")
     stops(process)
     for call in (lambda: board.look("k"), lambda: board.count("n"), lambda: other.wait("nothing", 0.5)):
@@ -72,7 +72,7 @@ def test_a_server_that_stands_still_is_given_up(server, soon):
 
 def test_one_that_takes_its_time_is_not(server, soon):
     process, store = server
-    board = BoundedStore(store_connection.to(store), "unhang")
+    board = BoundedStore(bounded_store.connect(store), "unhang")
     stops(process)
     goes_on = threading.Timer(0.5, lambda: process.send_signal(signal.SIGCONT))
     goes_on.start()
@@ -85,12 +85,12 @@ def test_one_that_stands_still_before_anybody_is_connected(server, soon):
     process, store = server
     stops(process)
     with pytest.raises(StoreLost, match=r"no connection to the store of .* within 1 s"):
-        store_connection.to(store)
+        bounded_store.connect(store)
 
 
 def test_a_wait_by_the_training_s_own_connection_is_none_of_ours(server, soon):
     _, store = server
-    board = BoundedStore(store_connection.to(store), "unhang")
+    board = BoundedStore(bounded_store.connect(store), "unhang")
     waiting = threading.Thread(target=lambda: store.get("late"))
     waiting.start()
     assert board.wait("k", 2.5) is None
@@ -107,10 +107,10 @@ def test_a_stopped_process_counts_no_time(server):
     script = f"""
 import os, signal, threading, time
 import torch.distributed as dist
-from unhang.runtime.collectives import store_connection
+from unhang.runtime.collectives import bounded_store
 from unhang.runtime.collectives.bounded_store import BoundedStore
-store_connection.SILENT_S, store_connection._LOOKS_EVERY_S = 1.0, 0.1
-board = BoundedStore(store_connection.to(dist.TCPStore("127.0.0.1", {store.underlying_store.port}, None, is_master=False)), "unhang")
+bounded_store.SILENT_S, bounded_store._LOOKS_EVERY_S = 1.0, 0.1
+board = BoundedStore(bounded_store.connect(dist.TCPStore("127.0.0.1", {store.underlying_store.port}, None, is_master=False)), "unhang")
 print("ready", flush=True)
 while board.look("end") is None:
     pass
@@ -123,7 +123,7 @@ print("unharmed", flush=True)
         stops(asking)
         time.sleep(1.5)  # the time itself is what is tested
         asking.send_signal(signal.SIGCONT)
-        BoundedStore(store_connection.to(store.underlying_store), "unhang").put("end", b"1")
+        BoundedStore(bounded_store.connect(store.underlying_store), "unhang").put("end", b"1")
         assert asking.communicate(timeout=30)[0] == "unharmed\n"
     finally:
         asking.kill()
@@ -134,8 +134,8 @@ RANK = """
 import os, signal, sys, time
 import torch, torch.distributed as dist
 import unhang
-from unhang.runtime.collectives import store_connection
-store_connection.SILENT_S, store_connection._LOOKS_EVERY_S = 2.0, 0.1
+from unhang.runtime.collectives import bounded_store
+bounded_store.SILENT_S, bounded_store._LOOKS_EVERY_S = 2.0, 0.1
 rank, port = map(int, sys.argv[1:])
 store = dist.TCPStore("127.0.0.1", port, None, is_master=rank == 0, wait_for_workers=False)
 if rank == 0:

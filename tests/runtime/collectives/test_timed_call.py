@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from unhang.runtime.collectives import timed_call as asking_module
-from unhang.runtime.collectives.timed_call import Asking, TimedCall, raised
+from unhang.runtime.collectives import abortable_nccl as asking_module
+from unhang.runtime.collectives.abortable_nccl import Asking, TimedCall, raised
 
 pytestmark = pytest.mark.torch
 

@@ -19,9 +19,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveTimeout, LatePeer, PeerFailed, StoreLost
 from unhang.runtime.collectives import call_sites
-from unhang.runtime.collectives.abortable_group import AbortableGroup, graveyard
+from unhang.runtime.collectives.abortable_group import AbortableGroup, bury
 from unhang.runtime.collectives.bounded_store import BoundedStore, Leftovers
-from unhang.runtime.collectives.call_sites import FINISHED
+from unhang.runtime.collectives.call_sites import FINISHED, LocalPeers, have_ended
 from unhang.runtime.collectives.calls import (
     GIVEN_UP,
     NOTHING_SENT,
@@ -38,7 +38,6 @@ from unhang.runtime.collectives.calls import (
     odd,
     said,
 )
-from unhang.runtime.collectives.liveness import LocalPeers, have_ended
 from unhang.runtime.collectives.rendezvous import Moved, Rendezvous
 
 # How long a wait may go on before it is looked whether somebody has raised the alarm.
@@ -105,7 +104,6 @@ class Abort:
         self._heeded = ""
         # Of the round that this rank is in, once it has met the others.
         self.board: BoundedStore | None = None
-        self.meeting: Rendezvous | None = None
         self._neighbours: LocalPeers | None = None
         self._looks_for_ended_s = 0.0
         self._owed: list[Callable[[BoundedStore], object]] = []
@@ -118,9 +116,14 @@ class Abort:
         """None once it has been destroyed."""
         return None if self._group is None else self._group()
 
+    @property
+    def store(self) -> BoundedStore:
+        """That of the round, of a rank that has met the others."""
+        assert self.board is not None
+        return self.board
+
     def entered(self) -> None:
         """In the round of the meeting, from now on."""
-        assert self.meeting is not None
         with self._alarm_lock:
             board = self.meeting.board
             if board is None:
@@ -138,14 +141,12 @@ class Abort:
 
     def _meet(self, deadline_s: float) -> bool:
         """Until this rank is among the others; whether some of them may have waited for it longer than they wanted."""
-        assert self.meeting is not None
         waited = self.meeting.meet(deadline_s)
         self.entered()
         return waited
 
     def _tell(self, tells: Callable[[BoundedStore], object]) -> None:
         """At once, or as soon as we have met the others: whoever fails does not wait for them."""
-        assert self.meeting is not None
         if self.board is None:
             with self._alarm_lock:
                 self._owed.append(tells)
@@ -156,7 +157,6 @@ class Abort:
 
     def _moves(self) -> None:
         """Raises Moved where the others are elsewhere."""
-        assert self.meeting is not None
         if self.meeting.move():
             self.entered()
             raise Moved
@@ -183,10 +183,9 @@ class Abort:
         return time.monotonic() - self._listened_s > call_sites.STOOD_STILL_S
 
     def _raise_alarm(self, key: str) -> None:
-        assert self.board is not None
-        number = self.board.count("alarms")
-        self.board.put(f"alarm/{number}", key.encode())
-        self.board.forget([f"alarm/{number - call_sites.ALARMS_KEPT}"])
+        number = self.store.count("alarms")
+        self.store.put(f"alarm/{number}", key.encode())
+        self.store.forget([f"alarm/{number - call_sites.ALARMS_KEPT}"])
 
     def ended_ranks(self) -> frozenset[int]:
         """Those whose processes have ended, as far as this host knows. Raises StoreLost."""
@@ -222,8 +221,7 @@ class Abort:
         return bool(self._calls_over) and f"{scope}/".startswith(self._calls_over + "/")
 
     def _ended(self, scope: str) -> Ended:
-        assert self.board is not None
-        says = self.board.look(f"{self._alarm.removesuffix(ALL_OF_IT) if self._ends(scope) else self._calls_over}/says")
+        says = self.store.look(f"{self._alarm.removesuffix(ALL_OF_IT) if self._ends(scope) else self._calls_over}/says")
         return Ended((says or b"the others have given up the call that it belongs to").decode())
 
     def _look_around(self, turn: Turn) -> None:
@@ -234,10 +232,9 @@ class Abort:
     def _hear(self, turn: Turn) -> None:
         """What the others have told meanwhile: an alarm, or that who is waited for goes on with its part of the evaluation."""
         self._moves()
-        assert self.board is not None
-        self.listen(self.board)
+        self.listen(self.store)
         self._told_of(turn)
-        if turn.scope != OUTERMOST and (progress := self.board.look(f"{turn.scope}/progress")) != turn.progress:
+        if turn.scope != OUTERMOST and (progress := self.store.look(f"{turn.scope}/progress")) != turn.progress:
             turn.progress = progress
             turn.moved()
         self._say(turn)
@@ -246,33 +243,31 @@ class Abort:
         """Which call this is, to those that wait under its number, and ends it where they wait in another one. Whoever does not wait says nothing."""
         if turn.said:
             return
-        assert self.board is not None
         turn.said = True
         before, self._said_at = self._said_at, f"{turn.key}/kind"
         if before.rpartition("/")[0].rpartition("/")[0] == turn.scope:
-            self.board.forget([before])
+            self.store.forget([before])
         elif before:
             # Of the evaluation that this call is in: who has not come to it has yet to read that.
             self._left.add(before)
-        first = msgspec.json.decode(self.board.decide(self._said_at, msgspec.json.encode(_Said(self.me, str(turn.call)))), type=_Said)
+        first = msgspec.json.decode(self.store.decide(self._said_at, msgspec.json.encode(_Said(self.me, str(turn.call)))), type=_Said)
         if first.call == str(turn.call):
             return
         # Where all have come to agree just now, it is decided already.
-        go = msgspec.json.decode(self.board.decide(f"{turn.key}/go", GIVEN_UP), type=Go)
+        go = msgspec.json.decode(self.store.decide(f"{turn.key}/go", GIVEN_UP), type=Go)
         if go.how == "differs":
             raise mismatch(go.calls, go.odd, NOTHING_SENT)
         self.close(turn, f"rank {self.me} is in {turn.call}, and rank {first.rank} in {first.call}")
 
     def close(self, turn: Turn, says: str, *, ended: Sequence[int] = ()) -> NoReturn:
         """Ends the call for all ranks, and raises what they are told. `ended`: it could not be done without these, whoever else is still to come."""
-        assert self.board is not None
         self._give_up_lanes()
         try:
             # Before our lanes are gone, which may take seconds: who has not reported meanwhile is missing.
             closed = self._closed(turn, says, ended)
         finally:
             self._await_their_end(turn.works)
-        self._heeded = self.listen(self.board)
+        self._heeded = self.listen(self.store)
         call_sites.missed([rank for rank in closed.missing if rank != self.me])
         self._raise(turn, closed, late=self.me in closed.missing)
 
@@ -308,12 +303,11 @@ class Abort:
                     time.sleep(0.001)
         finally:
             # Also where who waits here is interrupted a second time: to drop them would wait without bound.
-            graveyard.bury(lanes, works)
+            bury(lanes, works)
             works.clear()
 
     def _closed(self, turn: Turn, says: str, ended: Sequence[int]) -> Closed:
-        assert self.board is not None
-        board, key = self.board, turn.key
+        board, key = self.store, turn.key
         self._left.add(f"{key}/r/{self.me}", f"{key}/place/{self.me}")
         earlier = board.look(f"{key}/closed")
         if earlier is None:
@@ -333,38 +327,34 @@ class Abort:
 
     def _refuse(self, turn: Turn) -> None:
         """Whoever comes from now on to agree on this call, or to commit it, learns that it is given up."""
-        assert self.board is not None
-        self.board.decide(f"{turn.key}/go", GIVEN_UP)
-        self.board.decide(f"{turn.key}/end", _CLOSED)
+        self.store.decide(f"{turn.key}/go", GIVEN_UP)
+        self.store.decide(f"{turn.key}/end", _CLOSED)
 
     def was_given_up(self, turn: Turn) -> bool:
         """By any rank: the last alarm may be about a later call, where this process has not heard of several."""
-        assert self.board is not None
-        return self.board.look(f"{turn.key}/end") == _CLOSED
+        return self.store.look(f"{turn.key}/end") == _CLOSED
 
     def commit(self, turn: Turn) -> None:
         """Returns on all ranks, once all have come so far, or raises on all of them."""
         if self.size == 1:
             return
-        assert self.board is not None
         end: bytes | None = None
         keys = [f"{turn.key}/commit", f"{turn.key}/end"]
-        if self.board.count(keys[0]) == self.size:
-            end = self.board.decide(keys[1], _DONE)
+        if self.store.count(keys[0]) == self.size:
+            end = self.store.decide(keys[1], _DONE)
             # All are here, so nobody reads those any more.
-            self.board.forget(self._committed)
+            self.store.forget(self._committed)
         self._committed = keys
         while end is None:
-            end = self.board.wait(keys[1], max(0.001, min(LOOK_S, turn.left_s)))
+            end = self.store.wait(keys[1], max(0.001, min(LOOK_S, turn.left_s)))
             if end is None and turn.left_s <= 0:
-                end = self.board.decide(keys[1], _CLOSED)
+                end = self.store.decide(keys[1], _CLOSED)
         if end != _DONE:
             self.close(turn, "not all ranks completed it")
         turn.committed = True
 
     def _report(self, turn: Turn, says: str, *, own: bool = False, place: str | None = None, ended: Sequence[int] = ()) -> int:
         """How many have reported by now. `place`: by default where this thread stands."""
-        assert self.board is not None
         place = place or call_sites.here()
         report = Report(
             rank=self.me,
@@ -377,8 +367,8 @@ class Abort:
             ended=tuple(ended),
             stopped=tuple(sorted(self.stopped_ranks())),
         )
-        self.board.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(report))
-        reports = self.board.count(f"{turn.key}/reports", 0 if turn.reported else 1)
+        self.store.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(report))
+        reports = self.store.count(f"{turn.key}/reports", 0 if turn.reported else 1)
         turn.reported = True
         self._raise_alarm(turn.key)
         return reports
@@ -400,20 +390,18 @@ class Abort:
                 self._heeded = self.listen(self.board)
 
     def _reports(self, key: str) -> dict[int, Report]:
-        assert self.board is not None
-        found = zip(self.ranks, self.board.look_at([f"{key}/r/{rank}" for rank in self.ranks]), strict=True)
+        found = zip(self.ranks, self.store.look_at([f"{key}/r/{rank}" for rank in self.ranks]), strict=True)
         return {rank: msgspec.json.decode(said, type=Report) for rank, said in found if said is not None}
 
     def _judged(self, turn: Turn, waited_s: float) -> Closed:
-        assert self.board is not None
         reports = self._reports(turn.key)
-        if (first := self.board.look(f"{turn.key}/kind")) is not None:
+        if (first := self.store.look(f"{turn.key}/kind")) is not None:
             said_first = msgspec.json.decode(first, type=_Said)
             reports.setdefault(said_first.rank, Report(rank=said_first.rank, says=TOLD, call=said_first.call))
         # Who is on its way is not waited for any more, and has missed nothing.
         ended = {rank for said in reports.values() for rank in said.ended}
         missing = tuple(rank for rank in self.ranks if rank not in reports and (not ended or rank in ended))
-        found = {rank: self.board.look(f"{turn.key}/place/{rank}") for rank in missing}
+        found = {rank: self.store.look(f"{turn.key}/place/{rank}") for rank in missing}
         stood = {rank: place.decode() for rank, place in found.items() if place}
         stood |= {rank: said.place for rank, said in reports.items() if said.place}
         says = _cause(list(reports.values()))

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -52,30 +52,38 @@ def most(kind: str, size: int) -> int:
     return _MOST_OF_NCCL if kind == "nccl" else min(_MOST_LANES, _MOST_DESCRIPTORS // (size - 1 + _OF_EACH_LANE))
 
 
-class AbortableGroup(Protocol):
+class AbortableGroup:
+    """What a lane has to do; what only some have to do is nothing here."""
+
     def expect(self, deadline_s: float) -> None:
         """How long the operations that follow may go on without progress; the lane itself ends them only long after that."""
 
     def leaves(self) -> list[str]:
         """What this rank leaves in the lane's store, which nobody reads once all are connected."""
+        return []
 
-    def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any: ...
+    def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
+        raise NotImplementedError
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Any: ...
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
+        raise NotImplementedError
 
-    def all_gather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Any: ...
+    def all_gather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Any:
+        raise NotImplementedError
 
     def ended(self, work: Any, within_s: float) -> bool:
         """Whether it is complete; raises what it failed with. Neither waits longer nor harms what is under way."""
+        raise NotImplementedError
 
     def destroy(self) -> None:
         """Closes it, whatever is under way: that ends with an error, here and at the other ranks. Waits for nothing."""
 
     def gone(self, within_s: float) -> bool:
         """Of one that was destroyed: whether nothing of it touches memory any more, but for what its works still say. Waits no longer."""
+        return True
 
 
-class GlooLane:
+class GlooLane(AbortableGroup):
     def __init__(self, store: Any, rank: int, size: int, *, name: str = "", within_s: float = OPENS_WITHIN_S) -> None:
         """`name` tells the lane's calls from those of other groups in the flight recorder. Raises RuntimeError where not all ranks come."""
         self._rank, self._size = rank, size
@@ -132,38 +140,17 @@ class GlooLane:
                 with contextlib.suppress(RuntimeError):
                     self._group.recv([torch.empty(1)], peer, 0).wait(timedelta(milliseconds=1))
 
-    def gone(self, within_s: float) -> bool:
-        return True
 
-
-class StoreLane:
+class StoreLane(AbortableGroup):
     """For barriers: all ranks have just agreed on one in the store, and so have come."""
-
-    def expect(self, deadline_s: float) -> None:
-        pass
-
-    def leaves(self) -> list[str]:
-        return []
 
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
         return self
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
-        raise RuntimeError("only barriers go through the store")
-
-    def all_gather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Any:
-        raise RuntimeError("only barriers go through the store")
 
     def is_completed(self) -> bool:
         return True
 
     def ended(self, work: Any, within_s: float) -> bool:
-        return True
-
-    def destroy(self) -> None:
-        pass
-
-    def gone(self, within_s: float) -> bool:
         return True
 
 
@@ -193,25 +180,20 @@ def _async(options: Any) -> Any:
     return options
 
 
-class Graveyard:
-    """Broken lanes in which something has not ended. A group that is dropped waits for its threads, as a process does that drops it at its end."""
-
-    def __init__(self) -> None:
-        self._buried: list[tuple[AbortableGroup, list[Any]]] = []
-
-    def bury(self, lanes: Sequence[AbortableGroup], works: Sequence[Any]) -> None:
-        self._buried = [(lane, under_way) for lane, under_way in self._buried if not all(work.is_completed() for work in under_way)]
-        if unended := [work for work in works if not work.is_completed()]:
-            self._buried += [(lane, unended) for lane in lanes]
-
-    def leave(self, until: float) -> None:
-        """At the process's end: nobody waits for them any more."""
-        shutdown.keep(self._buried)
+# Broken lanes in which something has not ended. A group that is dropped waits for its threads, as a process does that drops it at its end.
+_buried: list[tuple[AbortableGroup, list[Any]]] = []
 
 
-graveyard = Graveyard()
-shutdown.at_end(graveyard.leave)
+def bury(lanes: Sequence[AbortableGroup], works: Sequence[Any]) -> None:
+    """Keep these lanes until nothing of `works` is under way in them."""
+    global _buried
+    _buried = [(lane, under_way) for lane, under_way in _buried if not all(work.is_completed() for work in under_way)]
+    if unended := [work for work in works if not work.is_completed()]:
+        _buried += [(lane, unended) for lane in lanes]
 
+
+# At the process's end nobody waits for them any more.
+shutdown.at_end(lambda until: shutdown.keep(_buried))
 
 _LOOKS_EVERY_S = 0.25
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 
+from unhang.model import frozen
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives.calls import Call
 from unhang.runtime.collectives.deadlines import Deadline
-from unhang.runtime.collectives.serialize import paired, short
+
+# (sum, count) by metric.
+Sums = dict[str, tuple[float, float]]
 
 _KIND = "agree"
 # Of all ranks together: torch's server ends a connection by which more than 8 MiB come at once.
@@ -24,7 +26,7 @@ _BARRIER = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chun
 _REDUCES = torch.distributed.ReduceOp.MAX
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Agreed:
     """`values` by global rank; `missing` are ranks that had not answered when the decision fell, this one maybe among them."""
 
@@ -58,7 +60,7 @@ def _agreed(said: Callable[[], Any], group: Any, deadline: Deadline) -> Agreed:
     circle = circles.meant(group)
     try:
         circles.checked(group)
-        packed, deadline_s = _packed(said(), circle.size), deadlines.found(deadline, kind=_KIND, numel=1, step_bytes=0)
+        packed, deadline_s = _packed(said(), circle.size), deadlines.found(deadline, kind=_KIND)
     except Exception:
         # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
         circle.decline(_KIND)
@@ -131,7 +133,7 @@ def barrier(group: Any = None, deadline: Deadline = None) -> None:
     circle = circles.meant(group)
     with circle.preparing(_BARRIER.what):
         circles.checked(group)
-        deadline_s = deadlines.found(deadline, kind=_BARRIER.what, numel=1, step_bytes=0)
+        deadline_s = deadlines.found(deadline, kind=_BARRIER.what)
     # New each time: what is given up keeps its own.
     sent = torch.zeros(1, dtype=torch.uint8)
     if circle.again(_BARRIER, sent, _REDUCES, deadline_s):
@@ -154,18 +156,61 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
         circles.checked(group)
         # JSON has no infinity.
         packed = msgspec.msgpack.encode(paired(metrics))
-        deadline_s = deadlines.found(deadline, kind="metrics", numel=1, step_bytes=0)
+        deadline_s = deadlines.found(deadline, kind="metrics")
     except Exception as e:
         circle.decline("metrics", e)
         raise
     found = circle.exchange_all("metrics", packed, deadline_s)
-    sums: dict[str, list[tuple[float, float]]] = {}
+    sums: Sums = {}
     for _, packed in sorted(found.items()):
-        for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():
-            sums.setdefault(name, []).append(one)
-    return {name: _mean(those) for name, those in sorted(sums.items())}
+        add(sums, msgspec.msgpack.decode(packed, type=Sums))
+    return means(sums)
 
 
-def _mean(pairs: list[tuple[float, float]]) -> float:
-    count = sum(c for _, c in pairs)
-    return sum(s for s, _ in pairs) / count if count else float("nan")
+def add(sums: Sums, more: Mapping[str, tuple[float, float]]) -> None:
+    for name, (total, count) in more.items():
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + total, before[1] + count)
+
+
+def means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    return {name: total / count if count else math.nan for name, (total, count) in sorted(sums.items())}
+
+
+def paired(metrics: Any) -> Sums:
+    """(sum, count) by metric. Raises TypeError for what is no mapping of names to numbers or such pairs, ValueError for what counts nothing."""
+    if not isinstance(metrics, Mapping) or not all(map(can_be_told, metrics)):
+        raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {short(metrics)}")
+    return {name: _pair(name, value) for name, value in metrics.items()}
+
+
+def _pair(name: str, value: Any) -> tuple[float, float]:
+    total, count = value if isinstance(value, tuple | list) and len(value) == 2 else (value, 1.0)
+    try:
+        found = _number(total), _number(count)
+    except (TypeError, ValueError) as e:
+        raise TypeError(f"metric {name!r} is a number or a pair (sum, count), not {value!r}") from e
+    if not 0 <= found[1] < math.inf:
+        raise ValueError(f"the count of metric {name!r} is a number from 0 on, not {count!r}")
+    return found
+
+
+def _number(value: Any) -> float:
+    # torch 2.13 warns of a conversion that leaves the graph, as a training's loss does.
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
+
+
+def can_be_told(name: Any) -> bool:
+    """Whether it is a text that can be sent: a name that was taken from a file's may not be."""
+    if not isinstance(name, str):
+        return False
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def short(value: Any) -> str:
+    said = repr(value)
+    return f"{type(value).__name__} {said[:80]}{'…' if len(said) > 80 else ''}"

@@ -1,19 +1,22 @@
-"""What a guarded call is, how it ends, and how that is said."""
+"""What a guarded call is, how it ends, and how that is said; and who is told of each when it has ended."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from unhang.errors import CollectiveError, CollectiveMismatch
+from unhang.model import frozen
+from unhang.runtime import log
+from unhang.runtime.collectives import bounded_store
 from unhang.runtime.collectives.abortable_group import AbortableGroup
-from unhang.runtime.collectives.liveness import STOPPED
+from unhang.runtime.collectives.call_sites import STOPPED
 
 NOTHING_SENT = " Nothing was sent."
 # The scope around all others.
@@ -168,6 +171,11 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}{', …' if len(ranks) > 8 else ''}"
 
 
+def all_ranks(ranks: Iterable[int]) -> str:
+    numbers = sorted(ranks)
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
 def said(error: BaseException) -> str:
     # A file's name may hold what no encoder takes.
     said = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
@@ -175,6 +183,42 @@ def said(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     # Gloo begins with a path of its maker's, and ends with good advice.
-    return re.sub(r"^\[\S*/gloo/(\S+)\] ", "", said).partition(". This is typically")[0][:200]
+    return re.sub(r"^\[\S*/gloo/(\S+)\] ", "", bounded_store.first_line(error)).partition(". This is typically")[0][:200]
+
+
+@frozen
+class Observed:
+    """One call of this rank: `ranks` are those of its group, `seconds` the time inside, `error` what it raised."""
+
+    what: str
+    ranks: tuple[int, ...]
+    numel: int
+    dtype: str
+    seconds: float
+    error: BaseException | None
+
+
+Observer = Callable[[Observed], None]
+# Nobody, as a rule: then a call pays for one comparison.
+observers: tuple[Observer, ...] = ()
+
+
+def add_observer(observer: Observer) -> None:
+    global observers
+    observers = (*observers, observer)
+
+
+def remove_observer(observer: Observer) -> None:
+    global observers
+    observers = tuple(one for one in observers if one != observer)
+
+
+def tell_observers(call: Observed) -> None:
+    """Who raises is told nothing more: a training is not ended by who looks at it."""
+    for observer in observers:
+        try:
+            observer(call)
+        except Exception:
+            remove_observer(observer)
+            log.exception("%r is told of no more calls; the training goes on", observer)

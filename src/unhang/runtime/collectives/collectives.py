@@ -11,6 +11,7 @@ import pickle
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -21,10 +22,10 @@ from unhang.errors import CollectiveError, CollectiveTimeout
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives import guarded_group as circles
 from unhang.runtime.collectives.abortable_group import kind
+from unhang.runtime.collectives.agreement import short
 from unhang.runtime.collectives.calls import Call, Turn
 from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.guarded_group import GuardedGroup
-from unhang.runtime.collectives.serialize import short
 from unhang.runtime.collectives.tensor_layout import FlatTensor, row, sendable, usual, writable
 
 # Up to this one piece; above it pieces of that size: two are under way in threads of their own, which gains more than pieces cost (those of 1 to 4 MB
@@ -37,8 +38,8 @@ _UNDER_WAY = 4
 _HEAD = 8
 
 ChunkBytes = int | Literal["auto"]
-_NAMES = {"sum": "SUM", "avg": "AVG", "mean": "AVG", "min": "MIN", "max": "MAX", "product": "PRODUCT", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
-_REDUCES = {name: dist.ReduceOp.SUM if name == "AVG" else getattr(dist.ReduceOp, name) for name in _NAMES.values()}
+_NAMES = ["avg", "band", "bor", "bxor", "max", "mean", "min", "product", "sum"]
+_REDUCES = {name.upper(): getattr(dist.ReduceOp, name.upper()) for name in _NAMES if name not in ("avg", "mean")} | {"AVG": dist.ReduceOp.SUM}
 _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
@@ -94,37 +95,45 @@ def all_reduce(
     return tensor
 
 
+@dataclass(eq=False)
 class _Kept:
     """An all_reduce whose input is kept: it can go on after a timeout, and with `atomic` it is done for all ranks or for none."""
 
-    def __init__(self, circle: GuardedGroup, source: FlatTensor, name: str, call: Call, to: torch.Tensor, *, atomic: bool) -> None:
-        self._circle, self._source, self._name, self._call, self._to, self._atomic = circle, source, name, call, to, atomic
-        self._flat = torch.empty_like(source.flat)
+    circle: GuardedGroup
+    source: FlatTensor
+    name: str
+    call: Call
+    to: torch.Tensor
+    _: KW_ONLY
+    atomic: bool
+
+    def __post_init__(self) -> None:
+        self._flat = torch.empty_like(self.source.flat)
         # Chunks that are complete here, and those that were complete everywhere when it began.
         self._done = self._begins = 0
 
     def run(self, deadline_s: float) -> torch.Tensor:
         flat = self._flat
-        detail = ", ".join([self._call.detail, "atomic" if self._atomic else "kept", *([f"from piece {self._begins}"] if self._begins else [])])
+        detail = ", ".join([self.call.detail, "atomic" if self.atomic else "kept", *([f"from piece {self._begins}"] if self._begins else [])])
         try:
-            with self._circle.turn(msgspec.structs.replace(self._call, detail=detail), deadline_s) as turn:
+            with self.circle.turn(msgspec.structs.replace(self.call, detail=detail), deadline_s) as turn:
                 try:
-                    _reduce(self._circle, turn, flat, self._name, self._call.chunk, begins=self._begins, source=self._source.flat)
+                    _reduce(self.circle, turn, flat, self.name, self.call.chunk, begins=self._begins, source=self.source.flat)
                 finally:
                     self._done = max(self._done, turn.done)
                 # With a result on one rank and an error on another nobody could go on.
-                self._circle.commit(turn)
+                self.circle.commit(turn)
         except CollectiveTimeout as e:
             raise type(e)(str(e), missing=e.missing, closed=e.closed, resume=self._resumed) from None
-        self._source.give_back(flat, to=self._to)
-        return self._to
+        self.source.give_back(flat, to=self.to)
+        return self.to
 
     def _resumed(self, *, deadline: Deadline = None) -> torch.Tensor:
         # How far this rank has come the others cannot know, least of all if it was late.
-        deadline_s = _deadline(deadline, self._call, self._call.chunk * self._flat.element_size())
-        done = self._circle.exchange("resume", b"%d" % self._done, deadline_s)
-        if missing := tuple(rank for rank in self._circle.ranks if rank not in done):
-            said = f"{self._call} cannot go on without rank {', '.join(map(str, missing))}"
+        deadline_s = _deadline(deadline, self.call, self.call.chunk * self._flat.element_size())
+        done = self.circle.exchange("resume", b"%d" % self._done, deadline_s)
+        if missing := tuple(rank for rank in self.circle.ranks if rank not in done):
+            said = f"{self.call} cannot go on without rank {', '.join(map(str, missing))}"
             raise CollectiveTimeout(said, missing=missing, resume=self._resumed)
         self._begins = min(map(int, done.values()))
         return self.run(deadline_s)
@@ -322,10 +331,10 @@ def _divides_before(name: str, dtype: torch.dtype) -> bool:
 
 
 def _operation(op: str, dtype: torch.dtype) -> str:
-    name = op.rpartition(".")[2]
-    name = _NAMES.get(name.lower(), name.upper())
-    if name not in _NAMES.values():
-        raise CollectiveError(f"no operation {op!r}; there are {', '.join(sorted(_NAMES))}")
+    name = op.rpartition(".")[2].lower()
+    if name not in _NAMES:
+        raise CollectiveError(f"no operation {op!r}; there are {', '.join(_NAMES)}")
+    name = "AVG" if name == "mean" else name.upper()
     whole = not (dtype.is_floating_point or dtype.is_complex)
     if name == "AVG" and whole:
         raise CollectiveError(f"the average of {dtype} has no one right rounding: reduce with sum and divide, or convert to float first")

@@ -12,12 +12,12 @@ import functools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
-from unhang.runtime.log import log
+from unhang.runtime import log
 
 Deadline = float | Literal["tiers"] | None
 
@@ -52,11 +52,11 @@ def deadline(seconds: float) -> Iterator[None]:
     seconds = checked(seconds)
     outer = _around.get()
     token = _around.set(seconds if outer is None else min(outer, seconds, key=float))
-    blocks(1, _around.get)
+    _watch_blocks(1)
     try:
         yield
     finally:
-        blocks(-1, _around.get)
+        _watch_blocks(-1)
         _around.reset(token)
 
 
@@ -122,7 +122,7 @@ def adaptive(on: bool = True) -> Iterator[None]:
         _adaptive = before
 
 
-def found(given: Deadline, *, kind: str, numel: int, step_bytes: int) -> float:
+def found(given: Deadline, *, kind: str, numel: int = 1, step_bytes: int = 0) -> float:
     """The deadline in force, in seconds. `step_bytes` is what has to be completed for anything to be seen of it."""
     if given == "tiers":
         return Given(tier(numel))
@@ -143,24 +143,24 @@ _NAMES += " reduce reduce_scatter reduce_scatter_tensor scatter send recv"
 _lock, _blocks, _warned, _plain = threading.Lock(), 0, list[str](), dict[Any, Any]()
 
 
-def blocks(more: int, bound_s: Callable[[], float | None]) -> None:
-    """So many more are open. While any is, the first call for which `bound_s` answers logs a warning; then torch has its own functions again."""
+def _watch_blocks(more: int) -> None:
+    """So many more are open. While any is, the first call inside of one logs a warning; then torch has its own functions again."""
     global _blocks
     with _lock:
         _blocks += more
         dist = sys.modules.get("torch.distributed")
         for name in filter(vars(dist).__contains__, _NAMES.split()) if dist is not None else ():
             plain = _plain.get(now := getattr(dist, name), now)
-            setattr(dist, name, _watched(name, plain, bound_s) if _blocks else plain)
+            setattr(dist, name, _watched(name, plain) if _blocks else plain)
 
 
 @functools.cache  # What torch.compile has made of a block is made again for each other function.
-def _watched(name: str, plain: Any, bound_s: Callable[[], float | None]) -> Any:
+def _watched(name: str, plain: Any) -> Any:
     is_compiling = sys.modules["torch"].compiler.is_compiling
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and not _warned and bound_s() is not None:
+        if not is_compiling() and not _warned and _around.get() is not None:
             _warned.append(name)
             log.warning("unhang.deadline() does not bound torch.distributed.%s, only calls of unhang such as unhang.all_reduce", name)
         return plain(*args, **kwargs)

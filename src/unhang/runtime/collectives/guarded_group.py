@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveError
-from unhang.runtime.collectives import call_sites, observers, shutdown
+from unhang.runtime.collectives import call_sites, calls, shutdown
 from unhang.runtime.collectives.abort import BROKE, LOOK_S, TOLD
 from unhang.runtime.collectives.abortable_group import AbortableGroup, GlooLane
 from unhang.runtime.collectives.calls import OUTERMOST, Call, Scope, Turn, first_line
@@ -84,7 +84,7 @@ class GuardedGroup(Preflight, StoreGather):
                 if ended and now_s - self._listened_s <= call_sites.STOOD_STILL_S and self._heeded == self._alarm:
                     scope.finished = number
                     learned.saw(call.what, now_s - began_s)
-                    if observers.observers:
+                    if calls.observers:
                         self._observed(call, now_s - began_s, None)
                     return True
             except BaseException as e:
@@ -106,9 +106,9 @@ class GuardedGroup(Preflight, StoreGather):
         self._observed(turn.call, time.monotonic() - turn.began_s, error)
 
     def _observed(self, call: Call, seconds: float, error: BaseException | None) -> None:
-        if observers.observers:
-            seen = observers.Observed(what=call.what, ranks=self.ranks, numel=call.numel, dtype=call.dtype, seconds=seconds, error=error)
-            observers.tell(seen)
+        if calls.observers:
+            seen = calls.Observed(what=call.what, ranks=self.ranks, numel=call.numel, dtype=call.dtype, seconds=seconds, error=error)
+            calls.tell_observers(seen)
 
     def preparing(self, what: str) -> _Preparation:
         """What is raised inside, before a call, ends the call for the others as well: they would wait for us, and be one call ahead ever after."""
@@ -228,7 +228,7 @@ class _CallInTurn(msgspec.Struct):
             except BaseException as e:
                 circle._failed(turn, e)
                 raise
-            if observers.observers:
+            if calls.observers:
                 circle._observed(turn.call, time.monotonic() - turn.began_s, None)
         finally:
             circle._lock.release()

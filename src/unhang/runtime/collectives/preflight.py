@@ -17,8 +17,8 @@ from unhang.runtime.collectives import abortable_group as lanes
 from unhang.runtime.collectives.abort import LOOK_S, TOLD, Abort
 from unhang.runtime.collectives.abortable_group import OPENS_WITHIN_S, AbortableGroup, Addresses, GlooLane, StoreLane
 from unhang.runtime.collectives.abortable_nccl import NcclLane, store_beside
+from unhang.runtime.collectives.call_sites import LOOKS_EVERY_S, have_ended
 from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
-from unhang.runtime.collectives.liveness import LOOKS_EVERY_S, have_ended
 from unhang.runtime.collectives.rendezvous import Moved
 
 # What comes this often is worth connections of its own.
@@ -54,8 +54,7 @@ class Preflight(Abort):
 
     def _agreed(self, turn: Turn) -> AbortableGroup:
         """Says what we want, and learns what is done. Raises where the others want something else, or are not there."""
-        assert self.board is not None and self.meeting is not None
-        board, key, call = self.board, turn.key, turn.call
+        board, key, call = self.store, turn.key, turn.call
         # Not in this round, where we have moved to it.
         turn.said = False
         state = _State(call=call, seen=self._seen.get(call, 0), common=self._common_key, heeded=self._heeded)
@@ -129,9 +128,8 @@ class Preflight(Abort):
 
     def _compared(self, key: str, said: bytes) -> Go:
         """What is done where the ranks do not say the same."""
-        assert self.board is not None
         common = msgspec.json.decode(said, type=_State)
-        dissents = zip(self.ranks, self.board.look_at([f"{key}/d/{rank}" for rank in self.ranks]), strict=True)
+        dissents = zip(self.ranks, self.store.look_at([f"{key}/d/{rank}" for rank in self.ranks]), strict=True)
         found = {rank: msgspec.json.decode(d, type=_State) if d else common for rank, d in dissents}
         calls = {rank: state.call for rank, state in found.items()}
         if len(set(calls.values())) == 1:
@@ -161,16 +159,15 @@ class Preflight(Abort):
         return self._common[kind]
 
     def _open(self, turn: Turn, kind: str, key: str) -> AbortableGroup:
-        assert self.board is not None
         lane: AbortableGroup
         try:
             if kind == "nccl":
-                lane = NcclLane(dist.PrefixStore(key, store_beside(self.board)), self.rank, self.size)
+                lane = NcclLane(dist.PrefixStore(key, store_beside(self.store)), self.rank, self.size)
             elif kind == "store":
                 lane = StoreLane()
             else:
                 within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
-                addresses = Addresses(self.board, key, within_s, lambda: self._hear_while_connecting(turn))
+                addresses = Addresses(self.store, key, within_s, lambda: self._hear_while_connecting(turn))
                 lane = GlooLane(addresses, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
                 addresses.connected()
         except CollectiveError:

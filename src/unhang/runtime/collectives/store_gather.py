@@ -11,9 +11,9 @@ import msgspec
 from unhang.runtime.collectives import call_sites
 from unhang.runtime.collectives.abort import ALL_OF_IT, CALLS_OF_IT, GRACE_S, LOOK_S, TOLD, Abort
 from unhang.runtime.collectives.bounded_store import BoundedStore
-from unhang.runtime.collectives.calls import Closed, Turn, turn_of
+from unhang.runtime.collectives.call_sites import ENDED, LOOKS_EVERY_S, STOPPED, have_ended
+from unhang.runtime.collectives.calls import Closed, Turn, all_ranks, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
-from unhang.runtime.collectives.liveness import ENDED, LOOKS_EVERY_S, STOPPED, have_ended
 from unhang.runtime.collectives.rendezvous import Moved
 
 # Of a rank that has not come, instead of what it gave: what is known of it.
@@ -31,10 +31,10 @@ class Gathered(dict[int, bytes]):
         """Of all `ranks`, why there is nothing of some; None where there is something of all."""
         ended = [rank for rank in ranks if self.absent.get(rank) == ENDED]
         late = [rank for rank in ranks if rank not in self and rank not in ended]
-        said = [f"{_named(ended)}: {ENDED if len(ended) == 1 else 'their processes have ended'}"] if ended else []
+        said = [f"{all_ranks(ended)}: {ENDED if len(ended) == 1 else 'their processes have ended'}"] if ended else []
         if late:
             places = ", ".join(f"{'' if len(late) == 1 else f'{rank}: '}{self.absent[rank]}" for rank in late if rank in self.absent)
-            said.append(f"{_named(late)} did not answer within {deadline_s:g} s{f' ({places})' if places else ''}")
+            said.append(f"{all_ranks(late)} did not answer within {deadline_s:g} s{f' ({places})' if places else ''}")
         return "; ".join(said) or None
 
 
@@ -69,10 +69,9 @@ class StoreGather(Abort):
             if len(found) == self.size:
                 self._scopes[-1].finished = self._scopes[-1].number
                 return found
-            assert self.board is not None
             turn = turn_of(self._exchanged_at, deadline_s)
             turn.began_s = began_s
-            if self.me not in found and (closed := self.board.wait(f"{turn.key}/closed", 2 * GRACE_S)) is not None:
+            if self.me not in found and (closed := self.store.wait(f"{turn.key}/closed", 2 * GRACE_S)) is not None:
                 # What the others have found without us.
                 self._raise(turn, msgspec.json.decode(closed, type=Closed), late=True)
             ended = [rank for rank, says in found.absent.items() if says == ENDED]
@@ -103,7 +102,7 @@ class StoreGather(Abort):
         with self._lock:
             scope = self._scopes[-1]
             scope.number += 1
-            if self.meeting is not None and self.board is None:
+            if self.size > 1 and self.board is None:
                 self.meeting.hello()
             turn = turn_of(f"{scope.name}/{scope.number}/{what}", 0.0)
             self._begun_at[turn.key] = turn.call.what
@@ -184,8 +183,7 @@ class StoreGather(Abort):
                 return self._exchanged_here(key, value, until, deadline_s, half_way)
 
     def _exchanged_here(self, key: str, value: bytes, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> Gathered:
-        board = self.board
-        assert board is not None and self.meeting is not None
+        board = self.store
         before, self._exchanged_at = self._exchanged_at, key
         found = self._given(board, key, value)
         if found is not None and before:
@@ -214,11 +212,9 @@ class StoreGather(Abort):
         call_sites.missed([rank for rank in self.ranks if rank not in said])
         return said
 
-    def _given(self, board: BoundedStore, key: str, value: bytes) -> bytes | None:
-        """What is decided, where we are the last to come."""
-        return self._given_by(board, self.me, key, value)
-
-    def _given_by(self, board: BoundedStore, rank: int, key: str, value: bytes) -> bytes | None:
+    def _given(self, board: BoundedStore, key: str, value: bytes, rank: int | None = None) -> bytes | None:
+        """What is decided, where we are the last to come; or `rank`, for which we answer."""
+        rank = self.me if rank is None else rank
         board.put(f"{key}/p/{rank}", value)
         if board.count(f"{key}/n") != self.size:
             return None
@@ -229,16 +225,15 @@ class StoreGather(Abort):
 
     def _decided(self, turn: Turn, key: str, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> bytes | None:
         """None where nothing is heard for `deadline_s`. Raises Ended where everything around it is ended."""
-        assert self.board is not None
         told = b""
         # A thousand ranks ask one server for as long as the slowest takes.
         looks_at = time.monotonic() + deadline_s / 20
         looks_for_ended = time.monotonic() + LOOKS_EVERY_S
-        while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), LOOK_S)))) is None:
+        while (found := self.store.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), LOOK_S)))) is None:
             if self._ends(turn.scope) or self._ends_calls(turn.scope):
                 raise self._ended(turn.scope)
             self._moves()
-            if not turn.said and self.board.look(f"{turn.key}/closed") is not None:
+            if not turn.said and self.store.look(f"{turn.key}/closed") is not None:
                 self.close(turn, TOLD)
             self._say(turn)
             if self._alarm == turn.key:
@@ -246,18 +241,18 @@ class StoreGather(Abort):
             now = time.monotonic()
             if now >= looks_for_ended:
                 looks_for_ended = now + LOOKS_EVERY_S
-                board = self.board
+                board = self.store
                 for rank in self.ended_ranks():
                     given = [f"{key}/p/{rank}", f"{key}/ended/{rank}"]
                     if board.look(given[0]) is None and board.decide(given[1], b"%d" % self.me) == b"%d" % self.me:
                         self._left.add(*given)
-                        self._given_by(board, rank, key, _ABSENT + ENDED.encode())
+                        self._given(board, key, _ABSENT + ENDED.encode(), rank)
             late, half = until <= now, half_way is not None and until - now < deadline_s / 2
             if not late and not half and now < looks_at:
                 continue
             looks_at = now + deadline_s / 20
             # Also when it is over: this process may have stood still itself, while the others went on.
-            if (progress := self.board.look(f"{key}/progress") or b"") != told:
+            if (progress := self.store.look(f"{key}/progress") or b"") != told:
                 told, until = progress, time.monotonic() + deadline_s
             elif late:
                 return None
@@ -265,10 +260,6 @@ class StoreGather(Abort):
                 half_way()
                 half_way = None
         return found
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _packed(values: dict[int, bytes]) -> bytes:

@@ -20,7 +20,7 @@ _SENT_AS_THEY_ARE = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64},
 )
 # What fits, for types that one of them lacks.
-_SENT_AS = {torch.int16: torch.int32}
+_SENT_AS = {torch.bool: torch.uint8, torch.int16: torch.int32}
 _COMPLEX = {torch.complex64, torch.complex128}
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 # Gone from torch 2.13 on.
@@ -35,8 +35,8 @@ class FlatTensor(msgspec.Struct, frozen=True, kw_only=True):
 
     tensor: torch.Tensor
     flat: torch.Tensor
-    order: str
     own: bool
+    order: str = ""
     raw: bool = False
 
     def give_back(self, flat: torch.Tensor | None = None, to: torch.Tensor | None = None) -> None:
@@ -63,7 +63,7 @@ def usual(tensor: Any) -> FlatTensor | None:
         return None
     if not tensor.data_ptr() and tensor.numel():
         return None
-    return FlatTensor(tensor=tensor, flat=tensor if tensor.dim() == 1 else tensor.view(-1), order="", own=True)
+    return FlatTensor(tensor=tensor, flat=tensor if tensor.dim() == 1 else tensor.view(-1), own=True)
 
 
 def sendable(tensor: Any, what: str = "the tensor") -> torch.Tensor:
@@ -106,32 +106,25 @@ def row(tensor: torch.Tensor, *, reads: bool = False, moves: bool = False, by_ho
         if not reads:
             _refuse_overlaps(tensor)
         there = row(tensor.contiguous().cpu(), reads=reads, moves=moves)
-        return FlatTensor(tensor=tensor, flat=there.flat, order="", own=False, raw=there.raw)
+        return FlatTensor(tensor=tensor, flat=there.flat, own=False, raw=there.raw)
     if tensor.dtype in _SENT_AS_THEY_ARE and tensor.is_contiguous() and not tensor.is_neg():
-        return FlatTensor(tensor=tensor, flat=tensor if tensor.dim() == 1 else tensor.view(-1), order="", own=True)
+        return FlatTensor(tensor=tensor, flat=tensor if tensor.dim() == 1 else tensor.view(-1), own=True)
     if reads:
         tensor = tensor.contiguous()
     _refuse_overlaps(tensor)
+    plain = tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+    own = plain is tensor and tensor.is_contiguous()
     if tensor.dtype in _COMPLEX:
-        real = torch.view_as_real(tensor.resolve_conj().resolve_neg())
-        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-        return FlatTensor(tensor=tensor, flat=real.contiguous().view(-1), order="", own=own)
+        return FlatTensor(tensor=tensor, flat=torch.view_as_real(plain).contiguous().view(-1), own=own)
     if moves and tensor.dtype not in _SENT_AS_THEY_ARE:
-        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-        return FlatTensor(
-            tensor=tensor, flat=tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8), order="", own=own, raw=True
-        )
-    if tensor.dtype is torch.bool:
-        return _converted(tensor, torch.uint8)
+        return FlatTensor(tensor=tensor, flat=plain.contiguous().view(-1).view(torch.uint8), own=own, raw=True)
     if tensor.dtype in _SENT_AS:
-        return _converted(tensor, _SENT_AS[tensor.dtype])
-    if tensor.dtype not in _SENT_AS_THEY_ARE:
+        plain = tensor.to(_SENT_AS[tensor.dtype])
+    elif tensor.dtype not in _SENT_AS_THEY_ARE:
         raise CollectiveError(f"neither Gloo nor NCCL reduces {tensor.dtype}: convert it first")
-    if tensor.is_neg():
-        return FlatTensor(tensor=tensor, flat=tensor.resolve_neg().contiguous().view(-1), order="", own=False)
-    dims = _dense(tensor)
+    dims = _dense(tensor) if plain is tensor else None
     if dims is None:
-        return FlatTensor(tensor=tensor, flat=tensor.contiguous().view(-1), order="", own=False)
+        return FlatTensor(tensor=tensor, flat=plain.contiguous().view(-1), own=False)
     flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     return FlatTensor(tensor=tensor, flat=flat, order=",".join(map(str, dims)), own=True)
 
@@ -143,10 +136,6 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 def _refuse_overlaps(tensor: torch.Tensor) -> None:
     if _overlaps(tensor):
         raise CollectiveError("an expanded tensor has several elements in one place of memory: reduce what was expanded, or a clone() of it")
-
-
-def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> FlatTensor:
-    return FlatTensor(tensor=tensor, flat=tensor.to(dtype).contiguous().view(-1), order="", own=False)
 
 
 def _dense(tensor: torch.Tensor) -> list[int] | None:

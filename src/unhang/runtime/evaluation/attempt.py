@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,14 +19,14 @@ import msgspec
 import torch
 
 from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
+from unhang.model import frozen
+from unhang.runtime import log
 from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives.agreement import Sums, add, paired, short
+from unhang.runtime.collectives.call_sites import have_ended
 from unhang.runtime.collectives.calls import Ended
 from unhang.runtime.collectives.guarded_group import GuardedGroup
-from unhang.runtime.collectives.liveness import have_ended
-from unhang.runtime.collectives.serialize import paired, short
 from unhang.runtime.evaluation.collective_counts import Calls, CollectiveCounts
-from unhang.runtime.evaluation.results import Sums, add
-from unhang.runtime.log import log
 from unhang.user_files import is_user_file
 
 # Of a user's code that is wrong: it will be wrong again.
@@ -60,16 +59,17 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     says: str = ""
-    sums: dict[str, tuple[float, float]] = {}
+    sums: Sums = {}
     calls: CollectiveCounts = CollectiveCounts()
     broke: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outcome:
-    """The status of each rank that answered, and of the others, why not; None where all did."""
+    """The status of each rank that answered; those that did not, and why not, None where all did."""
 
     statuses: dict[int, Status]
+    missing: tuple[int, ...]
     silent: str | None
 
 
@@ -153,7 +153,7 @@ def tried(
         circle.broken()
     silent = found.silent(circle.ranks, deadline_s)
     _in_step(statuses, key, calls, silent)
-    return Outcome(statuses=statuses, silent=silent)
+    return Outcome(statuses=statuses, missing=tuple(rank for rank in circle.ranks if rank not in statuses), silent=silent)
 
 
 def _log(circle: GuardedGroup, about: str, says: str, raised: BaseException | None, logged: set[str]) -> None:

@@ -25,8 +25,8 @@ from torch._C import _distributed_c10d as extension
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import StoreLost
+from unhang.runtime import log
 from unhang.runtime.collectives.guarded_group import GuardedGroup
-from unhang.runtime.log import log
 
 _LOOKS_EVERY_S = 0.25
 # What a thread does meanwhile, and waits for, has happened on all ranks then.
@@ -157,8 +157,7 @@ class Calls:
 
     def _of_missing(self, key: str, answers: Mapping[int, CollectiveCounts], missing: Sequence[int]) -> list[str]:
         """Of groups that were used, and have a member that has not answered: it has made an unknown number of calls. One rank decides for all."""
-        board = self._circle.board
-        assert board is not None
+        board = self._circle.store
         told = board.look_at([f"{key}/used/{rank}" for rank in missing])
         theirs = [one for packed in told if packed is not None for one in msgspec.msgpack.decode(packed, type=list[OfGroup])]
         served = self._served | _stood_in(self._whose)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
-Sums = dict[str, tuple[float, float]]
+from unhang.model import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OfDataSet:
     """`metrics` are means over the samples of all ranks, not-a-number where it failed. `partial` are those over what was done before it failed.
 
@@ -30,7 +30,7 @@ class OfDataSet:
         return self.why is None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Evaluation:
     """By data set, those that were not reached as well; `why`: what ended all of it; `missing`: ranks that did not answer.
 
@@ -69,16 +69,6 @@ class Evaluation:
         """As loggers take it: eval/<data set>/<metric>, eval/evaluation_failed (0 or 1), eval/attempts."""
         found = {f"eval/{name}/{metric}": value for name, one in self.data_sets.items() for metric, value in one.metrics.items()}
         return {**found, "eval/evaluation_failed": 0.0 if self.ok else 1.0, "eval/attempts": float(self.attempts)}
-
-
-def add(sums: Sums, more: Mapping[str, tuple[float, float]]) -> None:
-    for name, (total, count) in more.items():
-        before = sums.get(name, (0.0, 0.0))
-        sums[name] = (before[0] + total, before[1] + count)
-
-
-def means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    return {name: total / count if count else float("nan") for name, (total, count) in sorted(sums.items())}
 
 
 # Names may be as many as evaluations.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import msgspec
 import torch
 
 from unhang.errors import CollectiveMismatch, CollectiveTimeout, LatePeer, OutOfSync, PeerFailed, StoreLost
-from unhang.runtime.collectives.observers import Observed
+from unhang.model import frozen
+from unhang.runtime.collectives.calls import Observed
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.histogram import Buckets
 
@@ -29,6 +30,21 @@ class Calls(msgspec.Struct, kw_only=True):
     inside_s: float = 0.0
     latency_s: Buckets = {}
     busbw_gbps: Buckets = {}
+
+    def ended(self, collective: str, ranks: int, given_bytes: int, seconds: float) -> None:
+        """Count one; `seconds` is 0 where it is not known how long it took."""
+        self.count += 1
+        self.bytes += given_bytes
+        if seconds > 0:
+            histogram.add(self.latency_s, seconds)
+            if (found := busbw_gbps(collective, ranks, given_bytes, seconds)) > 0:
+                histogram.add(self.busbw_gbps, found)
+
+    def merge(self, other: Calls) -> None:
+        """Take in what another rank, or another group, has measured."""
+        self.bytes = max(self.bytes, other.bytes)
+        histogram.merge(self.latency_s, other.latency_s)
+        histogram.merge(self.busbw_gbps, other.busbw_gbps)
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,16 +90,11 @@ class Tally(msgspec.Struct, kw_only=True):
             self.failed_at[failed] = Moment(time_s=time.time(), step=step)
             return
         calls = self.calls.setdefault(key, Calls())
-        calls.count += 1
-        calls.bytes += size_bytes(call)
+        calls.ended(call.what, len(call.ranks), size_bytes(call), call.seconds)
         calls.inside_s += call.seconds
-        if call.seconds > 0:
-            histogram.add(calls.latency_s, call.seconds)
-            if (found := busbw_gbps(call)) > 0:
-                histogram.add(calls.busbw_gbps, found)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OfCalls:
     """GB/s are 10^9 bytes a second, by the formula of nccl-tests. Latencies are those of `timed` of the calls, None where that is 0.
 
@@ -104,7 +115,7 @@ class OfCalls:
     latency_sum_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OfFailures:
     """`count` is the most that a rank has counted.
 
@@ -120,7 +131,7 @@ class OfFailures:
     step: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Straggler:
     """`waited_s` is how much longer than this rank the group's most patient one stood in calls; `share` its part of all such waiting."""
 
@@ -130,13 +141,13 @@ class Straggler:
     share: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Silent:
     rank: int
     for_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Snapshot:
     """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
 
@@ -235,12 +246,10 @@ def cause_of_text(says: str) -> str:
     return "broken connection" if "connection" in lower or "closed by peer" in lower else "error"
 
 
-def busbw_gbps(call: Observed) -> float:
+def busbw_gbps(collective: str, ranks: int, given_bytes: int, seconds: float) -> float:
     """What went over the busiest link, as nccl-tests has it; 0 for what moves no data."""
-    n = len(call.ranks)
-    if n < 2 or call.what not in _FACTOR or call.seconds <= 0:
-        return 0.0
-    return float(_FACTOR[call.what](n) * size_bytes(call) / call.seconds / 1e9)
+    factor = _FACTORS.get(collective)
+    return float(factor(ranks) * given_bytes / seconds / 1e9) if factor is not None and ranks > 1 else 0.0
 
 
 def size_bytes(call: Observed) -> int:
@@ -248,11 +257,17 @@ def size_bytes(call: Observed) -> int:
     return call.numel * int(getattr(torch, call.dtype.removeprefix("torch.")).itemsize) if call.dtype else 0
 
 
-_FACTOR: Mapping[str, Callable[[int], float]] = {
+# Of what one rank gives, for `n` ranks.
+_FACTORS: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     # Of all that is gathered, n times what one rank gives: (n - 1) / n of it.
     "all_gather": lambda n: n - 1,
+    "all_gather_into_tensor": lambda n: n - 1,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "reduce_scatter_tensor": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
     "broadcast": lambda n: 1,
+    "reduce": lambda n: 1,
 }
 
 
@@ -293,9 +308,7 @@ def merged(tallies: Iterable[Tally]) -> dict[str, Calls]:
             into = found.setdefault(key, Calls())
             # A call of a group is one call, however many ranks were in it.
             into.count = max(into.count, one.count)
-            into.bytes = max(into.bytes, one.bytes)
-            histogram.merge(into.latency_s, one.latency_s)
-            histogram.merge(into.busbw_gbps, one.busbw_gbps)
+            into.merge(one)
     if len({key.partition("|")[0] for key in found}) <= _MOST_GROUPS:
         return found
     together: dict[str, Calls] = {}
@@ -304,9 +317,7 @@ def merged(tallies: Iterable[Tally]) -> dict[str, Calls]:
         of_size = f"groups of {group.count(',') + 1}" if group.startswith("ranks ") else group
         into = together.setdefault(f"{of_size}|{collective}", Calls())
         into.count += one.count
-        into.bytes = max(into.bytes, one.bytes)
-        histogram.merge(into.latency_s, one.latency_s)
-        histogram.merge(into.busbw_gbps, one.busbw_gbps)
+        into.merge(one)
     return together
 
 

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import itertools
 import operator
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +16,13 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from unhang.attach.protocol import ENV_ATTEMPT
 from unhang.errors import StoreLost
+from unhang.runtime import log
 from unhang.runtime.collectives import guarded_group as circles
-from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.bounded_store import BoundedStore
+from unhang.runtime.collectives.calls import Observed, add_observer, remove_observer
 from unhang.runtime.collectives.deadlines import learned
-from unhang.runtime.collectives.observers import Observed
-from unhang.runtime.log import log
 from unhang.runtime.monitoring.counters import (
     Calls,
     Intervals,
@@ -35,7 +36,6 @@ from unhang.runtime.monitoring.counters import (
     shortened,
     summed,
 )
-from unhang.runtime.monitoring.job_environment import restarts
 from unhang.runtime.monitoring.sink_worker import Sink, SinkWorker, checked, named
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Monitor:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unhang monitor", daemon=True)
         self._thread.start()
-        observers.add(self._saw)
+        add_observer(self._saw)
         atexit.register(self.close)
 
     @property
@@ -152,7 +152,7 @@ class Monitor:
             return
         self._closing.set()
         atexit.unregister(self.close)
-        observers.remove(self._saw)
+        remove_observer(self._saw)
         if self._torch is not None:
             self._torch.close()
         # What it has not offered to the sinks by then is lost: on a crowded machine one answer of the store was seen to take five seconds.
@@ -234,7 +234,7 @@ class Monitor:
             time_s=time.time(),
             world_size=self._size,
             heard_from=len(tallies),
-            restarts=restarts(),
+            restarts=_restarts(),
             calls=calls,
             failures=failures,
             stragglers=stragglers,
@@ -277,6 +277,11 @@ class Monitor:
             elif for_s > max(_OLD_INTERVALS * self._every_s, _OLD_S):
                 old.add(rank)
         return found, frozenset(old)
+
+
+def _restarts() -> int:
+    """By torchrun, and by `unhang run`, which starts it anew."""
+    return sum(int(text) for name in (ENV_ATTEMPT, "TORCHELASTIC_RESTART_COUNT") if (text := os.environ.get(name, "")).isdecimal())
 
 
 def _is_seconds(value: Any) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from unhang.runtime.log import log
+from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Snapshot
 
 _QUEUED = 4

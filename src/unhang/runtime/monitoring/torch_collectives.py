@@ -31,9 +31,11 @@ from torch.distributed import distributed_c10d as c10d
 from unhang.flight import operations
 from unhang.flight.coalesced import COALESCED, is_message, marks_batches, told_as_usual
 from unhang.records.incident import OWN_GROUPS
-from unhang.runtime.log import log
-from unhang.runtime.monitoring import histogram
+from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Calls, Tally, cause_of_text, group_name
+
+# As the recorder has it.
+Entry = Mapping[str, Any]
 
 _RING = 2000
 _RING_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -45,20 +47,14 @@ _GENERIC = "fr"
 # Names of groups and operations are the training's: a training that makes groups without end must not fill this rank.
 _MOST_KEYS = 500
 _CU_STREAM_CAPTURE_MODE_RELAXED = 2
-_BYTES = {"Bool": 1, "Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4}
-_BYTES |= {"Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16}
-
-# Of what one rank gives, as nccl-tests has it for `n` ranks.
-_FACTORS: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: n - 1,
-    "all_gather_into_tensor": lambda n: n - 1,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "reduce_scatter_tensor": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1,
-    "reduce": lambda n: 1,
+_TYPES = {
+    1: "Bool Byte Char",
+    2: "Half BFloat16 Short UInt16",
+    4: "Int UInt32 Float ComplexHalf",
+    8: "Double Long UInt64 ComplexFloat",
+    16: "ComplexDouble",
 }
+_BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
 
 
 @dataclass
@@ -196,7 +192,7 @@ class TorchCollectives:
         recorder.pending = {number: of for number, of in recorder.pending.items() if number in held}
         recorder.overdue &= held
 
-    def _begun(self, recorder: _Recorder, number: int, entry: Mapping[str, Any]) -> None:
+    def _begun(self, recorder: _Recorder, number: int, entry: Entry) -> None:
         name = str(entry["process_group"][0])
         # Those of unhang are counted by the calls that they are made for; in older torch, and over NCCL, they have no name.
         if not name or name.startswith(OWN_GROUPS):
@@ -214,7 +210,7 @@ class TorchCollectives:
             self.unread[group] = self.unread.get(group, 0) + seq - before - 1
         recorder.seq[pg_id] = max(before, seq)
 
-    def _followed(self, recorder: _Recorder, number: int, entry: Mapping[str, Any], last: Mapping[str, Any], now_ns: int) -> None:
+    def _followed(self, recorder: _Recorder, number: int, entry: Entry, last: Entry, now_ns: int) -> None:
         """`last`: the entry that ends with it: its own, or that of all that was launched together, which alone is told of where it fails."""
         group, name, ranks, given = recorder.pending[number]
         failed = False
@@ -234,13 +230,8 @@ class TorchCollectives:
         if key not in self.calls and len(self.calls) >= _MOST_KEYS:
             key = "other groups|torch:other"
         calls = self.calls.setdefault(key, Calls())
-        calls.count += 1
-        calls.bytes += given
-        if took_ms is not None and took_ms > 0:
-            seconds = float(took_ms) / 1e3
-            histogram.add(calls.latency_s, seconds)
-            if (found := _busbw_gbps(key.partition("|")[2], ranks, given, seconds)) > 0:
-                histogram.add(calls.busbw_gbps, found)
+        collective = operations.spelling(operations.split(key.partition("|")[2])[1])
+        calls.ended(collective, ranks, given, float(took_ms or 0) / 1e3)
 
     def _failed(self, group: Any, function: str, error: BaseException) -> None:
         group = c10d._get_default_group() if group is None else group
@@ -254,7 +245,7 @@ class TorchCollectives:
         if key in self.failures or len(self.failures) < _MOST_KEYS:
             self.failures[key] = self.failures.get(key, 0) + 1
 
-    def _status(self, recorder: _Recorder) -> Mapping[Any, Mapping[str, Any]]:
+    def _status(self, recorder: _Recorder) -> Mapping[Any, Entry]:
         # includeCollectives, includeStackTraces, onlyActive
         dump: Any = getattr(self._extension, f"_dump_{recorder.kind}_trace")
         return dict(pickle.loads(dump(False, False, False)).get("pg_status") or {})
@@ -269,7 +260,7 @@ class TorchCollectives:
                 return None
             dump: Any = getattr(self._extension, f"_dump_{recorder.kind}_trace")
             # Without stacks: those would be put into words, which takes seconds.
-            raw: Mapping[str, Any] = pickle.loads(dump(True, False, False))
+            raw: Entry = pickle.loads(dump(True, False, False))
             if not marks_batches(raw.get("version")):
                 raw = told_as_usual(raw).raw
             return list(raw.get("entries") or [])
@@ -332,25 +323,20 @@ def _beside_captures(kind: str) -> Iterator[bool]:
             exchange(ctypes.byref(mode))
 
 
-def _launch(entry: Mapping[str, Any]) -> tuple[int, bool, int]:
+def _launch(entry: Entry) -> tuple[int, bool, int]:
     """Equal for calls that were launched together."""
     message = is_message(operations.split(str(entry["profiling_name"]))[1], entry.get("is_p2p"))
     number = entry.get("p2p_seq_id" if message else "collective_seq_id")
     return int(entry["pg_id"]), message, -1 if number is None else int(number)
 
 
-def _is_endless(entry: Mapping[str, Any]) -> bool:
+def _is_endless(entry: Entry) -> bool:
     """XCCL never tells that a message is over."""
     backend, op = operations.split(str(entry["profiling_name"]))
     return backend == "xccl" and is_message(op, entry.get("is_p2p"))
 
 
-def _size(entry: Mapping[str, Any]) -> int:
+def _size(entry: Entry) -> int:
     """Bytes that this rank gives."""
     dtypes = entry.get("input_dtypes") or ()
     return sum(math.prod(size) * _BYTES.get(str(dtype), 1) for size, dtype in zip(entry.get("input_sizes") or (), dtypes, strict=False))
-
-
-def _busbw_gbps(name: str, ranks: int, given: int, seconds: float) -> float:
-    factor = _FACTORS.get(operations.spelling(operations.split(name)[1]))
-    return factor(ranks) * given / seconds / 1e9 if factor is not None and ranks > 1 else 0.0

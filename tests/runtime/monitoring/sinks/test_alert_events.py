@@ -6,7 +6,7 @@ import pytest
 from tests.chinese import zh
 
 from unhang.runtime.monitoring.counters import OfFailures, Silent, Straggler
-from unhang.runtime.monitoring.sinks.alert_events import Watch
+from unhang.runtime.monitoring.sinks.alerts import Watch
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 import unhang
 from unhang.errors import MissingExtra
-from unhang.runtime.monitoring.sinks.flat_names import needed
+from unhang.runtime.monitoring.sinks.measures import needed
 
 OF_SINKS = {"TensorBoard": "tensorboard", "WandB": "wandb", "MLflow": "mlflow", "OpenTelemetry": "opentelemetry"}
 

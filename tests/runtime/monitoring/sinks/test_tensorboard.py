@@ -5,7 +5,7 @@ import math
 import pytest
 
 import unhang
-from unhang.runtime.monitoring.sinks.flat_names import flat
+from unhang.runtime.monitoring.sinks.measures import flat
 
 pytest.importorskip("tensorboard")
 

@@ -27,7 +27,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from unhang.diagnosis.redact import redact
-from unhang.runtime.log import log
+from unhang.runtime import log
+
+Message = Mapping[str, Any]
 
 _QUEUED = 32
 _ATTEMPTS = 3
@@ -52,7 +54,7 @@ class Sender(Protocol):
 
     name: str
 
-    def deliver(self, message: Mapping[str, Any]) -> None:
+    def deliver(self, message: Message) -> None:
         """Raises NotDelivered."""
         ...
 
@@ -62,12 +64,12 @@ class Delivery:
 
     def __init__(self, ways: Sequence[Sender], *, pause_s: float = _PAUSE_S) -> None:
         self._ways, self._pause_s = ways, pause_s
-        self._queue: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_QUEUED)
+        self._queue: queue.Queue[Message | None] = queue.Queue(_QUEUED)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unhang alerts", daemon=True)
         self._thread.start()
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         """Never waits."""
         try:
             self._queue.put_nowait(message)
@@ -88,7 +90,7 @@ class Delivery:
             if message is not None:
                 self._lose(message, "the training has ended first")
 
-    def _lose(self, message: Mapping[str, Any], why: str) -> None:
+    def _lose(self, message: Message, why: str) -> None:
         for way in self._ways:
             not_delivered(way, why, message["says"])
 
@@ -97,7 +99,7 @@ class Delivery:
             for way in self._ways:
                 self._deliver(way, message)
 
-    def _deliver(self, way: Sender, message: Mapping[str, Any]) -> None:
+    def _deliver(self, way: Sender, message: Message) -> None:
         for left in reversed(range(_ATTEMPTS)):
             try:
                 way.deliver(message)
@@ -143,7 +145,7 @@ class Command:
     def found(self) -> bool:
         return shutil.which(self._argv[0]) is not None
 
-    def deliver(self, message: Mapping[str, Any]) -> None:
+    def deliver(self, message: Message) -> None:
         """Raises NotDelivered, with the last of what the command says."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "TORCHELASTIC_")) and k not in _OF_RANKS}
         try:
@@ -206,7 +208,7 @@ class Webhook:
     def __repr__(self) -> str:
         return "Webhook(…)"
 
-    def deliver(self, message: Mapping[str, Any]) -> None:
+    def deliver(self, message: Message) -> None:
         """Through the proxy of the environment where it names one. Raises NotDelivered."""
         headers = {"Content-Type": "application/json", "User-Agent": "unhang"}
         request = urllib.request.Request(self._url, json.dumps(message).encode(), headers, method="POST")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from unhang.runtime.monitoring.counters import Snapshot
-from unhang.runtime.monitoring.job_environment import run_dir
+from unhang.runtime.monitoring.sinks.measures import run_dir
 
 
 class JSONL:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from unhang.runtime.monitoring.counters import Snapshot
-from unhang.runtime.monitoring.sinks.flat_names import axis, flat, needed
+from unhang.runtime.monitoring.sinks.measures import axis, flat, needed
 
 # A server takes no more at once.
 _AT_ONCE = 1000

@@ -25,17 +25,14 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
 import unhang
 from unhang.diagnosis.redact import redact
-from unhang.runtime.log import log
+from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Snapshot
-from unhang.runtime.monitoring.sinks.flat_names import needed
-
-Measured = Iterable[tuple[float, dict[str, str | int]]]
+from unhang.runtime.monitoring.sinks.measures import MEASURES, Measure, needed
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _OF_AN_EXPORTER = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
@@ -128,15 +125,20 @@ class OpenTelemetry:
 
         meter = provider.get_meter("unhang", unhang.__version__)
 
-        def made(kind: str, name: str, unit: str, says: str, measured: Any) -> Any:
+        def made(one: Measure) -> Any:
             def observed(_: Any) -> list[Any]:
                 newest = self._newest
                 # Aggregations over what is not finite are lost for good.
-                return [Observation(v, a) for v, a in measured(newest) if math.isfinite(v)] if newest is not None else []
+                return [Observation(v, _attributes(labels)) for v, labels in one.of(newest) if math.isfinite(v)] if newest is not None else []
 
-            return getattr(meter, f"create_observable_{kind}")(f"unhang.{name}", callbacks=[observed], unit=unit, description=says)
+            make = getattr(meter, f"create_observable_{one.kind}")
+            return make(f"unhang.{one.opentelemetry}", callbacks=[observed], unit=one.unit, description=one.description)
 
-        return [made(*one) for one in _INSTRUMENTS]
+        return [made(one) for one in MEASURES if one.opentelemetry]
+
+
+def _attributes(labels: dict[str, str | int]) -> dict[str, str | int]:
+    return {"op" if name == "collective" else name: value for name, value in labels.items()}
 
 
 class _Hush(logging.Filter):
@@ -181,90 +183,3 @@ def _to(endpoint: str | None) -> tuple[Any, Any]:
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf)
     resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "unhang"})
     return MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False), exporter
-
-
-def _durations(snapshot: Snapshot) -> Measured:
-    for one in snapshot.lately:
-        for quantile, value in (("0.5", one.latency_p50_s), ("0.95", one.latency_p95_s), ("0.99", one.latency_p99_s)):
-            if value is not None:
-                yield value, {"group": one.group, "op": one.collective, "quantile": quantile}
-
-
-def _bandwidths(snapshot: Snapshot) -> Measured:
-    for one in snapshot.lately:
-        if one.busbw_p50_gbps is not None:
-            yield one.busbw_p50_gbps * 1e9, {"group": one.group, "op": one.collective, "quantile": "0.5"}
-
-
-def _torch_read(snapshot: Snapshot) -> Measured:
-    return [] if snapshot.torch_collectives is None else [(int(not snapshot.torch_collectives.startswith("not read")), {})]
-
-
-_INSTRUMENTS: tuple[tuple[str, str, str, str, Any], ...] = (
-    (
-        "counter",
-        "collective.count",
-        "{call}",
-        "Guarded calls that have ended well",
-        lambda s: [(one.count, {"group": one.group, "op": one.collective}) for one in s.calls],
-    ),
-    ("gauge", "collective.duration", "s", "Time inside of calls, since the snapshot before", _durations),
-    ("gauge", "collective.bus_bandwidth", "By/s", "Over the busiest link, by the formula of nccl-tests", _bandwidths),
-    (
-        "counter",
-        "collective.failures",
-        "{call}",
-        "Guarded calls that have failed",
-        lambda s: [(one.count, {"group": one.group, "op": one.collective, "cause": one.cause}) for one in s.failures],
-    ),
-    (
-        "gauge",
-        "straggler.share",
-        "1",
-        "A rank's part of all waiting in a group",
-        lambda s: [(one.share, {"group": one.group, "rank": one.rank}) for one in s.stragglers],
-    ),
-    (
-        "gauge",
-        "straggler.waited",
-        "s",
-        "How much less a rank has waited than the most patient one of its group",
-        lambda s: [(one.waited_s, {"group": one.group, "rank": one.rank}) for one in s.stragglers],
-    ),
-    (
-        "gauge",
-        "straggler.interval_share",
-        "1",
-        "A rank's part of all waiting in a group since the snapshot before",
-        lambda s: [(one.share, {"group": one.group, "rank": one.rank}) for one in s.interval_stragglers],
-    ),
-    (
-        "gauge",
-        "straggler.interval_waited",
-        "s",
-        "How much less a rank has waited than the most patient one of its group since the snapshot before",
-        lambda s: [(one.waited_s, {"group": one.group, "rank": one.rank}) for one in s.interval_stragglers],
-    ),
-    ("gauge", "deadline", "s", "Learned deadlines in force", lambda s: [(seconds, {"op": kind}) for kind, seconds in s.deadlines_s.items()]),
-    (
-        "gauge",
-        "ranks",
-        "{rank}",
-        "All ranks, those whose counts are in, those from which nothing new comes",
-        lambda s: [(s.world_size, {"state": "all"}), (s.heard_from, {"state": "heard"}), (len(s.silent), {"state": "silent"})],
-    ),
-    ("counter", "evaluations", "{evaluation}", "Guarded evaluations", lambda s: [(s.evaluations, {})]),
-    ("counter", "evaluation.failures", "{evaluation}", "Guarded evaluations that have failed", lambda s: [(s.evaluation_failures, {})]),
-    ("counter", "restarts", "{restart}", "By torchrun and by unhang run", lambda s: [(s.restarts, {})]),
-    ("counter", "snapshots.dropped", "{snapshot}", "For which a sink had no time", lambda s: [(s.dropped, {})]),
-    (
-        "counter",
-        "collective.unread",
-        "{call}",
-        "Of torch's own, forgotten before they were read",
-        lambda s: [(n, {"group": g}) for g, n in s.unread.items()],
-    ),
-    ("gauge", "torch_read", "1", "Whether torch's own collectives could be read", lambda s: _torch_read(s)),
-    ("gauge", "store_lost", "1", "Whether nothing is heard of other ranks any more", lambda s: [(int(s.store_lost is not None), {})]),
-    ("gauge", "step", "{step}", "The training's own step", lambda s: [(s.step, {})] if s.step is not None else []),
-)

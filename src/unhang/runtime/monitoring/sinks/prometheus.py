@@ -7,11 +7,13 @@ import socketserver
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from unhang.runtime.log import log
+from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Snapshot
+from unhang.runtime.monitoring.sinks.measures import MEASURES
 
 _LAST_PORT = 65535
 
@@ -111,91 +113,35 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-_TIMES = "unhang_call_duration_seconds"
 # 1 us to 17 minutes, as a snapshot counts.
 _BELOW_S = tuple(4.0**power for power in range(-10, 6))
-_HELP = {
-    "unhang_calls_total": "Calls that ended well.",
-    "unhang_call_bytes_total": "The most that a rank has given.",
-    _TIMES: "Latencies of the calls since the start, of all ranks.",
-    "unhang_call_seconds": "Latencies of the calls since the snapshot before.",
-    "unhang_busbw_gigabytes_per_second": "Bus bandwidth as of nccl-tests since the snapshot before, in 10^9 bytes.",
-    "unhang_failures_total": "Calls that have failed.",
-    "unhang_straggler_share": "A rank's part of all waiting in a group since the start.",
-    "unhang_straggler_waited_seconds": "How much less a rank has waited than the most patient one of its group since the start.",
-    "unhang_straggler_interval_share": "A rank's part of all waiting in a group since the snapshot before.",
-    "unhang_straggler_interval_waited_seconds": "How much less a rank has waited than the most patient one of its group since the snapshot before.",
-    "unhang_deadline_seconds": "Learned deadlines in force.",
-    "unhang_unread_calls_total": "Calls of torch's own that its recorder had forgotten before it was read.",
-    "unhang_ranks": "All ranks, those whose counts are in, those from which nothing new comes.",
-    "unhang_step": "The training's own step.",
-    "unhang_restarts_total": "By torchrun and by unhang run.",
-    "unhang_evaluations_total": "Guarded evaluations.",
-    "unhang_evaluation_failures_total": "Guarded evaluations that have failed.",
-    "unhang_snapshots_dropped_total": "For which a sink had no time.",
-    "unhang_snapshot_timestamp_seconds": "When this was told, since 1970: it grows with each snapshot.",
-    "unhang_store_lost": "1 where nothing is heard of other ranks any more.",
-    "unhang_torch_read": "Whether torch's own collectives could be read.",
-}
+_DURATIONS = ("unhang_call_duration_seconds", "histogram", "Latencies of the calls since the start, of all ranks.")
 
 
 def text(snapshot: Snapshot) -> str:
     """In Prometheus's text format."""
-    families: dict[tuple[str, str], list[tuple[str, dict[str, object], float]]] = {}
-
-    def tell(name: str, kind: str, value: float, *, part: str = "", **labels: object) -> None:
-        families.setdefault((name, kind), []).append((part, labels, value))
-
-    for call in snapshot.calls:
-        of = {"group": call.group, "collective": call.collective}
-        tell("unhang_calls_total", "counter", call.count, **of)
-        tell("unhang_call_bytes_total", "counter", call.bytes, **of)
-        if call.latency_counts:
-            timed = sum(call.latency_counts.values())
-            for below_s in _BELOW_S:
-                tell(_TIMES, "histogram", sum(n for s, n in call.latency_counts.items() if s <= below_s), part="_bucket", **of, le=below_s)
-            tell(_TIMES, "histogram", timed, part="_bucket", **of, le="+Inf")
-            tell(_TIMES, "histogram", call.latency_sum_s, part="_sum", **of)
-            tell(_TIMES, "histogram", timed, part="_count", **of)
-    for call in snapshot.lately:
-        of = {"group": call.group, "collective": call.collective}
-        for quantile, value in (("0.5", call.latency_p50_s), ("0.95", call.latency_p95_s), ("0.99", call.latency_p99_s)):
-            if value is not None:
-                tell("unhang_call_seconds", "gauge", value, **of, quantile=quantile)
-        if call.busbw_p50_gbps is not None:
-            tell("unhang_busbw_gigabytes_per_second", "gauge", call.busbw_p50_gbps, **of, quantile="0.5")
-    for failure in snapshot.failures:
-        tell("unhang_failures_total", "counter", failure.count, group=failure.group, collective=failure.collective, cause=failure.cause)
-    for one in snapshot.stragglers:
-        tell("unhang_straggler_share", "gauge", one.share, group=one.group, rank=one.rank)
-        tell("unhang_straggler_waited_seconds", "gauge", one.waited_s, group=one.group, rank=one.rank)
-    for one in snapshot.interval_stragglers:
-        tell("unhang_straggler_interval_share", "gauge", one.share, group=one.group, rank=one.rank)
-        tell("unhang_straggler_interval_waited_seconds", "gauge", one.waited_s, group=one.group, rank=one.rank)
-    for kind, seconds in snapshot.deadlines_s.items():
-        tell("unhang_deadline_seconds", "gauge", seconds, collective=kind)
-    for group, count in snapshot.unread.items():
-        tell("unhang_unread_calls_total", "counter", count, group=group)
-    for state, ranks in (("all", snapshot.world_size), ("heard", snapshot.heard_from), ("silent", len(snapshot.silent))):
-        tell("unhang_ranks", "gauge", ranks, state=state)
-    if snapshot.step is not None:
-        tell("unhang_step", "gauge", snapshot.step)
-    tell("unhang_restarts_total", "counter", snapshot.restarts)
-    tell("unhang_evaluations_total", "counter", snapshot.evaluations)
-    tell("unhang_evaluation_failures_total", "counter", snapshot.evaluation_failures)
-    tell("unhang_snapshots_dropped_total", "counter", snapshot.dropped)
-    tell("unhang_snapshot_timestamp_seconds", "gauge", snapshot.time_s)
-    tell("unhang_store_lost", "gauge", int(snapshot.store_lost is not None))
-    if snapshot.torch_collectives is not None:
-        tell("unhang_torch_read", "gauge", int(not snapshot.torch_collectives.startswith("not read")))
+    families = [((one.prometheus, one.kind, one.help), [("", *sample) for sample in one.of(snapshot)]) for one in MEASURES if one.prometheus]
     lines = []
-    for (name, kind), samples in families.items():
-        lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{part}{_labels(labels)} {value!r}" for part, labels, value in samples]
+    for (name, kind, says), samples in (*families, (_DURATIONS, list(_durations(snapshot)))):
+        if samples:
+            lines += [f"# HELP {name} {says}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{part}{_labels(labels)} {value!r}" for part, value, labels in samples]
     return "\n".join(lines) + "\n"
 
 
-def _labels(labels: dict[str, object]) -> str:
+def _durations(snapshot: Snapshot) -> Iterator[tuple[str, float, dict[str, str | int]]]:
+    for call in snapshot.calls:
+        of: dict[str, str | int] = {"group": call.group, "collective": call.collective}
+        if call.latency_counts:
+            timed = sum(call.latency_counts.values())
+            for below_s in _BELOW_S:
+                yield "_bucket", sum(n for s, n in call.latency_counts.items() if s <= below_s), {**of, "le": str(below_s)}
+            yield "_bucket", timed, {**of, "le": "+Inf"}
+            yield "_sum", call.latency_sum_s, of
+            yield "_count", timed, of
+
+
+def _labels(labels: dict[str, str | int]) -> str:
     return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items()) + "}" if labels else ""
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.runtime.monitoring.counters import Snapshot
-from unhang.runtime.monitoring.job_environment import run_dir
-from unhang.runtime.monitoring.sinks.flat_names import axis, flat, needed
+from unhang.runtime.monitoring.sinks.measures import axis, flat, needed, run_dir
 
 
 class TensorBoard:

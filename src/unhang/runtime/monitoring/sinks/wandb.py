@@ -12,9 +12,9 @@ import os
 from typing import Any
 from urllib.parse import urlsplit
 
-from unhang.runtime.log import log
+from unhang.runtime import log
 from unhang.runtime.monitoring.counters import Snapshot
-from unhang.runtime.monitoring.sinks.flat_names import flat, needed
+from unhang.runtime.monitoring.sinks.measures import flat, needed
 
 _STEP = "unhang/step"
 # Below the patience of the monitor, so that what is told is W&B's own reason.

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from unhang.runtime.monitoring.sinks.flat_names import axis, flat, group_word
+from unhang.runtime.monitoring.sinks.measures import axis, flat, group_word
 
 
 def test_everything_of_a_snapshot_has_a_name(busy):
