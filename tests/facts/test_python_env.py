@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from unhang.facts import python_env, snapshot, snapshot_file
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere
+from unhang.facts.host import Host, NotHere
 
 PYTHON = sys.executable
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -20,10 +20,10 @@ from unhang.errors import RecordError, UnhangError
 from unhang.facts import gpu, snapshot
 from unhang.facts.host import Host
 from unhang.facts.speed import Check
-from unhang.facts.units import size
 from unhang.i18n import msg
 from unhang.remedies import job_fingerprint
 from unhang.settings.installed import installed
+from unhang.text import size
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS baseline (machine TEXT PRIMARY KEY, recorded TEXT, data BLOB);

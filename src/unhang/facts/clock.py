@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
+from unhang.facts.host import Host, Subject
 from unhang.i18n import NOTHING, Text, msg
 
 # STA_UNSYNC of include/uapi/linux/timex.h.

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
+from unhang.facts.host import Host, Subject
 from unhang.i18n import Text, msg, same
 
 if TYPE_CHECKING:

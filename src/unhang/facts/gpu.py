@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from unhang.facts import nvml, pcie
-from unhang.facts.host import Host
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.facts.nvml import Gpu, Seen
-from unhang.facts.subject import NotHere, Subject
-from unhang.facts.units import size
 from unhang.i18n import COMMA, NOTHING, Text, joined, listed, msg
 from unhang.kernel_lines import normal
+from unhang.text import size
 
 # A driver without persistence wakes every GPU first, a second or two each.
 _NVML_S = 15.0

@@ -1,6 +1,6 @@
 """The one door to a machine: a root directory to read from, a way to run commands, and what only the kernel answers.
 
-Tests give another root, and recorded answers; then nothing of this machine is asked.
+Tests give another root, and recorded answers; then nothing of this machine is asked. What collectors look at through it are subjects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from unhang.text import Text
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -246,3 +248,29 @@ class Host:
     def _only_live(self, what: str) -> None:
         if not self.is_live:
             raise FileNotFoundError(f"{what} cannot be had from a machine that is only a directory")
+
+
+class NotHere(Exception):
+    """This machine has nothing of the kind (no GPU, no InfiniBand); the text says how that was seen. What could not be looked at is an OSError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject(Generic[T]):
+    """One subject. Each module of `facts/` that ends in `SUBJECT = Subject(...)` is found there (`snapshot.subjects`).
+
+    `collect` returns frozen data (`facts` is its type), raises NotHere, or OSError and ValueError where it cannot look; nothing else. What it could
+    not see of its subject stands in the data as None, and is named in a field `unread: tuple[str, ...]` where it has one.
+    `summary` is one line with the numbers that a reader would ask for, `details` more lines for who asked for this subject alone.
+    `volatile` are names of fields, at any depth, that change by themselves from minute to minute (what is free, ages, counters): two snapshots are
+    not said to differ for them. `lasting` leaves out what else is there by chance, for the same purpose.
+    """
+
+    id: str
+    title: str
+    facts: type[T]
+    collect: Callable[[Host], T]
+    summary: Callable[[T], Text]
+    details: Callable[[T], Sequence[str]] = lambda facts: ()
+    timeout_s: float = 5.0
+    volatile: tuple[str, ...] = ()
+    lasting: Callable[[T], T] = lambda facts: facts

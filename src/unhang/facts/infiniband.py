@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unhang.facts import job
-from unhang.facts.host import Host
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.facts.job import Setting
-from unhang.facts.subject import NotHere, Subject
-from unhang.facts.units import counted
 from unhang.i18n import NOTHING, Text, joined, msg
+from unhang.text import counted
 
 _BASE = "/sys/class/infiniband"
 _MAX_GIDS = 256

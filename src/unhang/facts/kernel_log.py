@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
+from unhang.facts.host import Host, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
 

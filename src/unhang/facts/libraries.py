@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import distributions, elf, paths, python_env
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import Text, joined, msg, same
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ import re
 from dataclasses import dataclass
 
 from unhang.facts import cgroups
-from unhang.facts.host import Host
+from unhang.facts.host import Host, Subject
 from unhang.facts.numa import numbered
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
 from unhang.i18n import Text, joined, msg
+from unhang.text import size
 
 # Bits of CapEff (linux/capability.h).
 _IPC_LOCK, _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE = 14, 19, 21, 24

@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 
 from unhang.facts import cgroups
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
+from unhang.facts.host import Host, Subject
 from unhang.i18n import Text, msg
+from unhang.text import size
 
 
 @dataclass(frozen=True, kw_only=True)

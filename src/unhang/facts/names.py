@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unhang.facts import job
-from unhang.facts.host import Host
+from unhang.facts.host import Host, Subject
 from unhang.facts.job import Job
-from unhang.facts.subject import Subject
 from unhang.i18n import Text, msg, same
 
 # The resolver itself waits 5 s for each server, twice.

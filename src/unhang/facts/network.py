@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import job, names
-from unhang.facts.host import Host
+from unhang.facts.host import Host, Subject
 from unhang.facts.job import Job, Setting
-from unhang.facts.subject import Subject
 from unhang.i18n import NOTHING, Text, joined, msg, same
 
 if TYPE_CHECKING:

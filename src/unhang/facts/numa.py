@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts import cgroups
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
-from unhang.facts.units import size
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.text import size
 
 _NODES = "/sys/devices/system/node"
 _DEVICES = "/sys/bus/pci/devices"

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
 DEVICES = "/sys/bus/pci/devices"

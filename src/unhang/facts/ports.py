@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from unhang.facts import job
-from unhang.facts.host import Host
+from unhang.facts.host import Host, Subject
 from unhang.facts.job import Job
-from unhang.facts.subject import Subject
-from unhang.facts.units import counted
 from unhang.i18n import Text, msg, same
+from unhang.text import counted
 
 # torchrun, accelerate, DeepSpeed and init_process_group all take it unless they are told another.
 USUAL_PORT = 29500

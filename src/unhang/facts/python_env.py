@@ -14,9 +14,8 @@ from typing import Literal
 
 from unhang.facts import distributions, paths, shebang
 from unhang.facts.distributions import Lead
-from unhang.facts.host import Host
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.facts.shebang import Fault
-from unhang.facts.subject import NotHere, Subject
 from unhang.i18n import NOTHING, Text, msg, same
 
 Kind = Literal["venv", "conda", "system", "installation"]

@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from unhang.facts.host import Host, Space
+from unhang.facts.host import Host, Space, Subject
 from unhang.facts.processes import FIRST_PID_NAMESPACE
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
 from unhang.i18n import NOTHING, Text, msg
+from unhang.text import size
 
 _OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|pym-|vader_segment|sm_segment|ucx_shm)")
 # Of other semaphores nobody knows: one that is kept while no process has it open is what some programs mean to do. So with psm_, the prefix that

@@ -17,8 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from unhang import facts
 from unhang.errors import UnhangError
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Host, NotHere, Subject
 
 T = TypeVar("T")
 State = Literal["read", "absent", "unknown"]

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR
 
-from unhang.facts.host import Host, Space
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
+from unhang.facts.host import Host, Space, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.text import size
 
 _ANSWERS_S = 1.5
 # As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.
