@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 from unhang.facts import nvml, pcie
-from unhang.facts.host import Host, NotHere, Subject
+from unhang.facts.host import Asking, Host, NotHere, Subject
 from unhang.facts.nvml import Gpu, Seen
 from unhang.i18n import COMMA, NOTHING, Text, joined, listed, msg
 from unhang.kernel_lines import normal
@@ -98,7 +98,8 @@ def collect(host: Host) -> Gpus:
     seen: Seen | None = None
     error: str | None = None
     try:
-        seen = _ask_nvml(host)
+        # The driver hangs around a GPU that is gone: what else can be seen must not be lost.
+        seen = Asking(partial(_ask_nvml, host), timeout_s=_NVML_S).answer()
     except FileNotFoundError as e:
         if not on_bus and module is None:
             if not host.path("/sys/class").exists():
@@ -153,28 +154,12 @@ def named(numbers: Iterable[int]) -> Text:
 
 
 def _ask_nvml(host: Host) -> Seen:
-    """Raises TimeoutError where the driver hangs, as it does around a GPU that is gone: what else can be seen must not be lost."""
-    answer: list[Seen | Exception] = []
-
-    def ask() -> None:
-        try:
-            library = host.nvml()
-            try:
-                answer.append(nvml.read(library))
-            finally:
-                with contextlib.suppress(library.NVMLError):
-                    library.nvmlShutdown()
-        except Exception as e:  # raised again by who waits
-            answer.append(e)
-
-    thread = threading.Thread(target=ask, name="facts-nvml", daemon=True)
-    thread.start()
-    thread.join(_NVML_S)
-    if not answer:
-        raise TimeoutError(f"no answer within {_NVML_S:g} s")
-    if isinstance(answer[0], Exception):
-        raise answer[0]
-    return answer[0]
+    library = host.nvml()
+    try:
+        return nvml.read(library)
+    finally:
+        with contextlib.suppress(library.NVMLError):
+            library.nvmlShutdown()
 
 
 def _module(host: Host) -> tuple[str, bool | None] | None:

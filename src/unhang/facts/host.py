@@ -65,6 +65,34 @@ _commands = _Commands()
 atexit.register(_commands.end)
 
 
+class Asking(threading.Thread, Generic[T]):
+    """A question that is asked at once, in a thread that nobody has to wait for: a file server or a driver that hangs holds up nothing else."""
+
+    def __init__(self, ask: Callable[[], T], *, timeout_s: float) -> None:
+        super().__init__(name="facts", daemon=True)
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._until = time.monotonic() + timeout_s
+        self._answers: list[T] = []
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._answers.append(self._ask())
+        except Exception as e:  # raised again by `answer`
+            self._error = e
+
+    def answer(self) -> T:
+        """Raises what the question raised, TimeoutError where it is still open when its time is over."""
+        self.join(max(0.0, self._until - time.monotonic()))
+        if self._error is not None:
+            raise self._error
+        if not self._answers:
+            raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+        return self._answers[0]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ran:
     """A command that ran to its end."""

@@ -5,6 +5,7 @@ Every path is asked by itself, within a bound: a server of a network file system
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
@@ -12,10 +13,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR
 
-from unhang.facts.host import Host, Space, Subject
+from unhang.facts.host import Asking, Host, Space, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 from unhang.text import size
 
@@ -118,34 +120,19 @@ def _timed(host: Host, places: list[Place], unread: list[str]) -> Iterator[Place
         if purpose not in place.purpose or place.space is None:
             yield place
             continue
-        timing = _Timing(host, place)
-        timing.start()
-        timing.join(_WRITING_S + _WRITTEN_OUT_S)
-        if timing.bytes_per_s is None:
-            unread.append(f"the speed of writing to {place.path} ({timing.problem or 'it did not end in time'})")
-        yield replace(place, written_bytes_per_s=timing.bytes_per_s)
-
-
-class _Timing(threading.Thread):
-    """Nobody has to wait for it."""
-
-    def __init__(self, host: Host, place: Place) -> None:
-        super().__init__(name=f"facts-storage-write-{place.path}", daemon=True)
-        self._host = host
-        self._place = place
-        self.bytes_per_s: float | None = None
-        self.problem = ""
-
-    def run(self) -> None:
-        assert self._place.space is not None
-        room = min(_WRITTEN_BYTES, self._place.space.free_bytes // 4)
-        if room < _LEAST_BYTES:
-            self.problem = "too little room"
-            return
+        speed = None
         try:
-            self.bytes_per_s = self._host.write_speed(self._place.path, at_most_bytes=room, at_most_s=_WRITING_S)
+            speed = Asking(partial(_write_speed, host, place.path, place.space), timeout_s=_WRITING_S + _WRITTEN_OUT_S).answer()
         except OSError as e:
-            self.problem = e.strerror or str(e)
+            unread.append(f"the speed of writing to {place.path} ({e.strerror or e})")
+        yield replace(place, written_bytes_per_s=speed)
+
+
+def _write_speed(host: Host, path: str, space: Space) -> float:
+    room = min(_WRITTEN_BYTES, space.free_bytes // 4)
+    if room < _LEAST_BYTES:
+        raise OSError("too little room")
+    return host.write_speed(path, at_most_bytes=room, at_most_s=_WRITING_S)
 
 
 class _Asked(threading.Thread):
@@ -223,38 +210,25 @@ def _home(host: Host, unread: list[str]) -> str | None:
     """Where libraries look for the home of a user whose environment names none; None where there is none, or nobody says within the bound."""
     if not host.is_live:
         return None
-    asked = _Home()
-    asked.start()
-    asked.join(_ANSWERS_S)
-    if asked.is_alive() and asked.path is None:
+    try:
+        home = Asking(lambda: pwd.getpwuid(os.getuid()).pw_dir, timeout_s=_ANSWERS_S).answer()
+    except KeyError:
+        return None
+    except TimeoutError:
         unread.append("the home of this user (the user database does not answer)")
-    # Where it is known and does not answer, that is said of each path in it.
-    return asked.path
+        return None
+    with contextlib.suppress(TimeoutError):
+        return home if Asking(partial(_is_home, home), timeout_s=_ANSWERS_S).answer() else None
+    # That it does not answer is said of each path in it.
+    return home
 
 
-class _Home(threading.Thread):
-    """Nobody has to wait for it: a directory service and a file server may be gone."""
-
-    def __init__(self) -> None:
-        super().__init__(name="facts-storage-home", daemon=True)
-        self.path: str | None = None
-
-    def run(self) -> None:
-        try:
-            home = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:
-            return
-        self.path = home or None
-        try:
-            stat = Path(home).stat()
-        except PermissionError:
-            return
-        except OSError as e:
-            # A stale one is there, and to be told of.
-            self.path = self.path if e.errno == errno.ESTALE else None
-            return
-        if not S_ISDIR(stat.st_mode):
-            self.path = None
+def _is_home(path: str) -> bool:
+    try:
+        return S_ISDIR(Path(path).stat().st_mode)
+    except OSError as e:
+        # A stale one is there, and to be told of.
+        return isinstance(e, PermissionError) or e.errno == errno.ESTALE
 
 
 def _mounts(host: Host) -> dict[str, tuple[str, str, tuple[str, ...]]]:
