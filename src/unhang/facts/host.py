@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -113,8 +114,8 @@ class Space:
 
 
 class Host:
-    """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one); `text`, `listed` and
-    `link_name` return nothing instead.
+    """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one); `text`, `lines`,
+    `number`, `listed` and `link_name` return nothing instead.
     """
 
     def __init__(
@@ -150,6 +151,14 @@ class Host:
     def text(self, path: str) -> str | None:
         """The text of a file without blanks around it."""
         return self._had(lambda: self.read(path).strip(), None)
+
+    def lines(self, path: str) -> list[str]:
+        return (self.text(path) or "").splitlines()
+
+    def number(self, *paths: str) -> int | None:
+        """The whole number that the first of these files holds that can be read; None where it holds a word, as "max" is."""
+        text = next((text for path in paths if (text := self.text(path)) is not None), "")
+        return int(text) if re.fullmatch(r"-?[0-9]{1,30}", text) else None
 
     def listed(self, path: str) -> tuple[str, ...]:
         return self._had(lambda: self.names(path), ())

@@ -170,8 +170,8 @@ def usable(interface: Interface) -> bool:
 def _interface(host: Host, name: str, addresses: tuple[str, ...]) -> Interface:
     base = f"/sys/class/net/{name}"
     state, flags = host.text(f"{base}/operstate"), host.text(f"{base}/flags")
-    up = None if flags is None else bool(_number(flags, 16) & _UP)
-    speed = host.text(f"{base}/speed")
+    up = None if flags is None else bool(_hexadecimal(flags) & _UP)
+    speed = host.number(f"{base}/speed")
     duplex = host.text(f"{base}/duplex")
     virtual = not host.path(f"{base}/device").exists()
     return Interface(
@@ -183,9 +183,9 @@ def _interface(host: Host, name: str, addresses: tuple[str, ...]) -> Interface:
         running=None if up is None or state is None else up and state in ("up", "unknown"),
         state=state,
         # The kernel writes -1, or 2^32 - 1, where the driver does not know.
-        speed_mbps=int(speed) if speed and speed.isascii() and speed.isdigit() and 0 < int(speed) < 1 << 31 else None,
+        speed_mbps=speed if speed is not None and 0 < speed < 1 << 31 else None,
         duplex=duplex if duplex in ("full", "half") else None,
-        mtu_bytes=_number(host.text(f"{base}/mtu") or "") or None,
+        mtu_bytes=host.number(f"{base}/mtu") or None,
         driver=host.link_name(f"{base}/device/driver"),
         member_of=host.link_name(f"{base}/master"),
         addresses=addresses,
@@ -194,7 +194,7 @@ def _interface(host: Host, name: str, addresses: tuple[str, ...]) -> Interface:
 
 def _kind(host: Host, name: str, base: str, virtual: bool) -> Kind:
     number = host.text(f"{base}/type")
-    devtype = next((line[8:] for line in (host.text(f"{base}/uevent") or "").splitlines() if line.startswith("DEVTYPE=")), "")
+    devtype = next((line[8:] for line in host.lines(f"{base}/uevent") if line.startswith("DEVTYPE=")), "")
     if number == _LOOPBACK:
         return "loopback"
     if number == _INFINIBAND:
@@ -336,9 +336,9 @@ def _is(version: int, address: str) -> bool:
     return (":" in address) == (version == 6)
 
 
-def _number(text: str, base: int = 10) -> int:
+def _hexadecimal(text: str) -> int:
     try:
-        return int(text, base)
+        return int(text, 16)
     except ValueError:
         return 0
 

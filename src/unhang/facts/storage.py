@@ -11,7 +11,7 @@ import os
 import pwd
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -81,7 +81,7 @@ class Storage:
 
 def collect(host: Host) -> Storage:
     """Raises OSError where there is no /proc/mounts."""
-    mounts = _mounts(host)
+    known = mounts(host)
     unread: list[str] = []
     asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host, host.environ.get("HOME") or _home(host, unread))]
     for _, _, a in asked:
@@ -90,18 +90,18 @@ def collect(host: Host) -> Storage:
     places = []
     for path, purpose, a in asked:
         a.join(max(0.0, until - time.monotonic()))
-        mount = _mount_of(path, mounts)
-        kind, device, options = mounts.get(mount, (None, None, ())) if mount else (None, None, ())
+        point = mount_of(path, known)
+        mount = known[point] if point is not None else None
         places.append(
             Place(
                 path=path,
                 purpose=purpose,
                 exists=a.exists,
                 is_directory=a.is_directory,
-                mount=mount,
-                kind=kind,
-                device=device,
-                options=options,
+                mount=point,
+                kind=mount.kind if mount else None,
+                device=mount.device if mount else None,
+                options=mount.options if mount else (),
                 space=a.space,
                 writable=a.writable,
                 problem="does not answer" if a.is_alive() else a.problem,
@@ -231,19 +231,27 @@ def _is_home(path: str) -> bool:
         return isinstance(e, PermissionError) or e.errno == errno.ESTALE
 
 
-def _mounts(host: Host) -> dict[str, tuple[str, str, tuple[str, ...]]]:
-    """Mount point to kind, device and options; of several on one point the last, which covers the others."""
+@dataclass(frozen=True)
+class Mount:
+    kind: str
+    device: str
+    options: tuple[str, ...]
+
+
+def mounts(host: Host) -> dict[str, Mount]:
+    """By mount point; of several on one point the last, which covers the others. Raises OSError where there is no /proc/mounts."""
     found = {}
     for line in host.read("/proc/mounts").splitlines():
         fields = line.split()
         if len(fields) >= 4:
             # Blanks are written as \040.
             device, point = (f.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\") for f in fields[:2])
-            found[point] = fields[2], device, tuple(fields[3].split(","))
+            found[point] = Mount(fields[2], device, tuple(fields[3].split(",")))
     return found
 
 
-def _mount_of(path: str, mounts: dict[str, tuple[str, str, tuple[str, ...]]]) -> str | None:
+def mount_of(path: str, mounts: Mapping[str, Mount]) -> str | None:
+    """The mount point that a path lies below."""
     while path not in mounts and path != "/":
         path = str(PurePosixPath(path).parent)
     return path if path in mounts else None
