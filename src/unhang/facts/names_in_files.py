@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from unhang import fsio
+from unhang.facts import elf
 from unhang.facts.variable_readers import Library
 
 _CACHE = "variables-3.json"
@@ -189,24 +190,10 @@ def _words(data: bytes) -> Iterator[str]:
 
 def _read_only_data(file: BinaryIO) -> list[tuple[int, int]]:
     """Where an ELF file's data stands (offset, size), without code and without GPU kernels; the whole file where it is none."""
-    whole = [(0, os.fstat(file.fileno()).st_size)]
-    file.seek(0)
-    head = file.read(64)
-    if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
-        return whole
-    try:
-        (table,) = struct.unpack_from("<Q", head, 0x28)
-        size, count, of_names = struct.unpack_from("<HHH", head, 0x3A)
-        file.seek(table)
-        raw = file.read(size * count)
-        sections = [struct.unpack_from("<IIQQQQ", raw, i * size) for i in range(count)]
-        file.seek(sections[of_names][4])
-        names = file.read(sections[of_names][5])
-    except (struct.error, IndexError, OverflowError, ValueError):
-        return whole
     kept = []
-    for name, kind, flags, _, offset, length in sections:
-        called = names[name : name + 12]
-        if kind == _PROGBITS and flags & _ALLOCATED and not flags & _EXECUTABLE and called.startswith((b".rodata", b".data", b".lrodata")):
-            kept.append((offset, length))
-    return kept or whole
+    with contextlib.suppress(ValueError, struct.error):
+        for section in elf.sections(file):
+            is_data = section.kind == _PROGBITS and section.flags & _ALLOCATED and not section.flags & _EXECUTABLE
+            if is_data and section.name.startswith((b".rodata", b".data", b".lrodata")):
+                kept.append((section.offset, section.size))
+    return kept or [(0, os.fstat(file.fileno()).st_size)]

@@ -34,7 +34,7 @@ TRAINING = frozenset((
 _SYSTEM = ("/usr/bin", "/bin", "/usr/local/bin")
 _MAX_SCRIPTS = 2000
 _WRAPPER_S = 3.0
-_ACTIVATES = re.compile(r"""^\s*(?:export )?VIRTUAL_ENV=(?:"(/[^"$`\n]+)"|'(/[^'\n]+)'|(/[^\s"'$`]+))\s*$""", re.MULTILINE)
+ACTIVATES = re.compile(r"""^\s*(?:export )?VIRTUAL_ENV=(?:"(/[^"$`\n]+)"|'(/[^'\n]+)'|(/[^\s"'$`]+))\s*$""", re.MULTILINE)
 _VERSIONED = re.compile(r"(?:python|pypy)(3\.\d+)t?")
 
 
@@ -364,7 +364,7 @@ class _Looking:
         known = {place: distributions.installed(listed[place]) for place in at.places}
         leads = [distributions.leads_nowhere(host, place, listed[place]) for place in at.own]
         scripts, broken, foreign = self._scripts(at.prefix, at.kind)
-        activate = _ACTIVATES.search(paths.text(host, f"{at.prefix}/bin/activate")) if at.kind == "venv" else None
+        activate = ACTIVATES.search(paths.text(host, f"{at.prefix}/bin/activate")) if at.kind == "venv" else None
         recorded = next((g for g in activate.groups() if g), None) if activate is not None else None
         return Environment(
             prefix=at.prefix,

@@ -5,7 +5,6 @@ From the metadata that pip and conda leave; NCCL as torch would load it. Nothing
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import sysconfig
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from unhang.facts import paths, which_nccl
+from unhang.facts import distributions, paths, which_nccl
 from unhang.facts.host import Host
 
 
@@ -27,18 +26,17 @@ class Library:
     sources: tuple[str, ...] = ()
 
 
-_METADATA = re.compile(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 # Distributions by what they are called here, with the folders of their sources.
 _DISTRIBUTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "torch": ("torch", ("torch",)),
-    "nvidia_nccl_cu11": ("nccl", ()),
-    "nvidia_nccl_cu12": ("nccl", ()),
-    "nvidia_nccl_cu13": ("nccl", ()),
+    "nvidia-nccl-cu11": ("nccl", ()),
+    "nvidia-nccl-cu12": ("nccl", ()),
+    "nvidia-nccl-cu13": ("nccl", ()),
     "accelerate": ("accelerate", ("accelerate",)),
     "transformers": ("transformers", ("transformers",)),
     "deepspeed": ("deepspeed", ("deepspeed",)),
     "lightning": ("lightning", ("lightning",)),
-    "pytorch_lightning": ("lightning", ("pytorch_lightning", "lightning_fabric")),
+    "pytorch-lightning": ("lightning", ("pytorch_lightning", "lightning_fabric")),
     "llamafactory": ("llamafactory", ("llamafactory",)),
 }
 # The others of torch's libraries name no variables of communication.
@@ -104,14 +102,14 @@ def _sites(host: Host) -> Iterator[str]:
 
 
 def _in(host: Host, site: str) -> Iterator[Library]:
-    for name in host.listed(site):
-        found = _METADATA.fullmatch(name)
-        kind = _DISTRIBUTIONS.get(re.sub(r"[-.]+", "_", found["name"]).lower()) if found is not None else None
-        if found is None or kind is None:
+    names = host.listed(site)
+    for package, versions in distributions.installed(names).items():
+        if package not in _DISTRIBUTIONS:
             continue
-        id, folders = kind
+        id, folders = _DISTRIBUTIONS[package]
+        record = distributions.record(names, package)
         sources = tuple(f"{site}/{folder}" for folder in folders if paths.is_dir(host, f"{site}/{folder}")) or _editable(
-            host, f"{site}/{name}", folders
+            host, f"{site}/{record}", folders
         )
         binaries: tuple[str, ...] = ()
         if id == "torch":
@@ -119,14 +117,10 @@ def _in(host: Host, site: str) -> Iterator[Library]:
             binaries = tuple(f"{d}/{f}" for d in folders_of_torch for f in host.listed(d) if _OF_TORCH.fullmatch(f))
         elif id == "nccl":
             binaries = tuple(f"{site}/nvidia/nccl/lib/{f}" for f in host.listed(f"{site}/nvidia/nccl/lib") if _OF_NCCL.fullmatch(f))
-        yield Library(id=id, version=found["version"], binaries=binaries, sources=sources)
+        yield from (Library(id=id, version=version, binaries=binaries, sources=sources) for version in versions)
 
 
 def _editable(host: Host, metadata: str, folders: tuple[str, ...]) -> tuple[str, ...]:
     """Where `pip install -e` has left the sources."""
-    try:
-        url = json.loads(host.read(f"{metadata}/direct_url.json")).get("url", "")
-    except (OSError, ValueError, AttributeError):
-        return ()
-    root = str(url).removeprefix("file://")
-    return tuple(path for folder in folders for path in (f"{root}/src/{folder}", f"{root}/{folder}") if paths.is_dir(host, path))
+    root = distributions.editable_source(host.text(f"{metadata}/direct_url.json") or "")
+    return tuple(path for folder in folders for path in (f"{root}/src/{folder}", f"{root}/{folder}") if root and paths.is_dir(host, path))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from unhang.errors import UnhangError
+from unhang.facts.distributions import editable_source
 from unhang.facts.host import Host
+from unhang.facts.python_env import ACTIVATES
 from unhang.knowledge.commands import command
 from unhang.pack.manifest import LeftOut
 
 _ASK_S = 60.0
-_RECORDED = re.compile(r"""^\s*(?:export )?VIRTUAL_ENV=(?:"(/[^"$`\n]+)"|'(/[^'\n]+)'|(/[^\s"'$`]+))\s*$""", re.MULTILINE)
 # -I: neither PYTHONPATH nor the user's own packages belong to the environment.
 _QUESTION = """
 import importlib.metadata, json, os, site, sys, sysconfig
@@ -119,7 +118,7 @@ def examine(given: Path, host: Host) -> Environment:
     if (kind == "conda" or python.shared) and Path(told["user"]).is_dir():
         strays.append(LeftOut(path=told["user"], why="the user's own packages, which this environment sees, are not taken along"))
     activate = prefix / "bin" / "activate"
-    recorded = [next(filter(None, m.groups())) for m in _RECORDED.finditer(activate.read_text(errors="replace"))] if activate.is_file() else []
+    recorded = [next(filter(None, m.groups())) for m in ACTIVATES.finditer(activate.read_text(errors="replace"))] if activate.is_file() else []
     return Environment(
         prefix=prefix,
         kind=kind,
@@ -149,14 +148,9 @@ def _ask(prefix: Path, host: Host) -> dict[str, Any]:
 
 def _editables(distributions: Sequence[Sequence[str]]) -> Iterator[Editable]:
     for name, _, direct_url in distributions:
-        try:
-            said = json.loads(direct_url)
-            url = urlsplit(said["url"])
-            if said["dir_info"]["editable"] is True and url.scheme == "file":
-                path = os.path.normpath(unquote(url.path))
-                yield Editable(name=name, path=Path(path).resolve(), recorded=path)
-        except (ValueError, KeyError, TypeError):
-            continue
+        if (source := editable_source(direct_url)) is not None:
+            path = os.path.normpath(source)
+            yield Editable(name=name, path=Path(path).resolve(), recorded=path)
 
 
 def _lines(packages: Sequence[Path], prefix: Path) -> Iterator[tuple[Path, Path]]:

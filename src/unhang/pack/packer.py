@@ -17,6 +17,7 @@ from urllib.parse import quote
 from unhang import fsio
 from unhang.errors import UnhangError
 from unhang.facts import elf
+from unhang.facts.distributions import of_torch
 from unhang.facts.host import Host
 from unhang.pack import archive, interpreter
 from unhang.pack.environment import Environment, examine
@@ -182,9 +183,8 @@ def torch(packages: Iterable[Path]) -> Torch | None:
     """The one in these directories, by its own version.py."""
     for place in packages:
         with contextlib.suppress(OSError):
-            said = (place / "torch" / "version.py").read_text()
-            found = dict(re.findall(r"^(__version__|cuda)(?: *: *[^=\n]+)? *= *['\"]([^'\"\n]+)['\"]", said, re.MULTILINE))
-            return Torch(version=found.get("__version__", "unknown"), cuda=found.get("cuda"))
+            found = of_torch((place / "torch" / "version.py").read_text())
+            return Torch(version=found.get("__version__") or "unknown", cuda=found.get("cuda") or None)
     return None
 
 
