@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from unhang.facts import distributions, paths, shebang
+from unhang.facts import distributions, paths
 from unhang.facts.distributions import Lead
 from unhang.facts.host import Host, NotHere, Subject
-from unhang.facts.shebang import Fault
+from unhang.facts.paths import Fault
 from unhang.i18n import NOTHING, Text, msg, same
 
 Kind = Literal["venv", "conda", "system", "installation"]
@@ -181,7 +181,7 @@ class _Looking:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._limit = shebang.limit(host)
+        self._limit = paths.shebang_limit(host)
         self._prefixes: dict[str, str] = {}
         self.unread: list[str] = []
         self.python_path = tuple(p for p in host.environ.get("PYTHONPATH", "").split(":") if p.startswith("/"))
@@ -230,7 +230,7 @@ class _Looking:
         )
 
     def _interpreter(self, path: str) -> tuple[str | None, Fault | None]:
-        found = shebang.read(self._host, path, at_most=self._limit)
+        found = paths.shebang(self._host, path, at_most=self._limit)
         if found is None or not found.interpreter.rpartition("/")[2].startswith(("python", "pypy")):
             return None, None
         if "/" in found.interpreter or found.fault is not None:
@@ -431,7 +431,7 @@ class _Looking:
         foreign: list[Script] = []
         for name in names:
             path = f"{prefix}/bin/{name}"
-            found = shebang.read(self._host, path, at_most=self._limit)
+            found = paths.shebang(self._host, path, at_most=self._limit)
             program = found.interpreter.rpartition("/")[2] if found is not None else ""
             if found is None or not program.startswith(("python", "pypy")):
                 continue
