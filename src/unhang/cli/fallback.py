@@ -29,8 +29,8 @@ from unhang.model import Outcome, Trial, Verdict
 from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import job_fingerprint, ladder, ladder_steps, outcome_store, trial
 from unhang.report import ladder_choice, ladder_report, language, screen
+from unhang.settings.catalogue import PRESETS
 from unhang.settings.installed import installed as find_installed
-from unhang.settings.presets import PRESETS
 from unhang.settings.setting import Choice, Installed, applied
 
 Mode = Literal["auto", "ask", "off"]

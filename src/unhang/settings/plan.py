@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from unhang.errors import UnhangError
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.settings import support
+from unhang.settings.catalogue import OF_THE_SCRIPT, Preset
 from unhang.settings.choosing import NAMES, Here
 from unhang.settings.choosing import preset as ours
 from unhang.settings.configuration import Configuration
-from unhang.settings.presets import OF_THE_SCRIPT, Preset
-from unhang.settings.runtime import LOADER_WORKERS, LOADER_WORKERS_MOST
 from unhang.settings.setting import Applied, Choice, Refused, Spelled, Value, applied, together, worded
+from unhang.settings.spellings import LOADER_WORKERS, LOADER_WORKERS_MOST
 
 # The same thing by an older name: whoever exported one of them has decided.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
