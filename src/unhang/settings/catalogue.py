@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from unhang import data
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, unknown_name
 from unhang.i18n import msg
 from unhang.settings import spellings, support, values
 from unhang.settings.setting import Choice, Installed, Setting, Spell, Spelled, Value, typed, worded
@@ -40,10 +39,9 @@ SETTINGS: Mapping[str, Setting] = {key: _setting(key, known) for key, known in d
 def named(key: str) -> Setting:
     """The setting of that name; _ may stand for -. Raises UnhangError with the names that there are."""
     found = SETTINGS.get(key.strip().lower().replace("_", "-"))
-    if found is not None:
-        return found
-    near = difflib.get_close_matches(key.lower(), SETTINGS, 1)
-    raise UnhangError(f"there is no setting {key!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"settings: {', '.join(SETTINGS)}")
+    if found is None:
+        raise unknown_name(f"there is no setting {key!r}", key.lower(), SETTINGS, "settings")
+    return found
 
 
 def parse(key: str, text: str) -> Value:

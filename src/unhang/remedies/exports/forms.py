@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, unknown_name
 from unhang.knowledge.text import Text, msg
 from unhang.remedies.exports.form_settings import Carried, Layout
 from unhang.remedies.exports.render import literal, render
@@ -427,8 +426,7 @@ def form(name: str) -> Form:
     """Raises UnhangError that lists all."""
     wanted = name.strip().lower()
     if wanted not in NAMES:
-        near = difflib.get_close_matches(wanted, NAMES, 1)
-        raise UnhangError(f"there is no form {name!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"forms: {', '.join(NAMES)}")
+        raise unknown_name(f"there is no form {name!r}", wanted, NAMES, "forms")
     return _BY_NAME[wanted]
 
 
