@@ -232,9 +232,8 @@ def _nccl(host: Host, interfaces: tuple[Interface, ...]) -> Choice:
         return Choice(interfaces=tuple(n for n in ready if job.matches(n, asked.value)), why=why, asked=asked)
     if found := _of(ready, "ib"):
         return Choice(interfaces=found, why="names that begin with ib come first")
-    meeting = job.setting(host, "NCCL_COMM_ID")
-    if meeting is not None and (near := _in_subnet_of(meeting.value, ready, interfaces)):
-        return Choice(interfaces=(near,), why=f"it is in the subnet of NCCL_COMM_ID={meeting.value}", asked=meeting)
+    if (meeting := job.setting(host, "NCCL_COMM_ID")) is not None:
+        return Choice(interfaces=None, why=f"it depends on NCCL_COMM_ID={meeting.value}", asked=meeting)
     steps = (("^docker,lo,virbr", "neither docker, lo nor virbr"), ("docker", "only docker's bridge is left"), ("lo", "only the loopback is left"))
     for pattern, why in (*steps, ("virbr", "only libvirt's bridge is left")):
         if found := _of(ready, pattern):
@@ -244,16 +243,6 @@ def _nccl(host: Host, interfaces: tuple[Interface, ...]) -> Choice:
 
 def _of(ready: tuple[str, ...], pattern: str) -> tuple[str, ...]:
     return tuple(n for n in ready if job.matches(n, pattern))
-
-
-def _in_subnet_of(meeting: str, ready: Iterable[str], interfaces: tuple[Interface, ...]) -> str | None:
-    text = meeting[1:].partition("]")[0] if meeting.startswith("[") else meeting.partition(":")[0]
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    nets = ((i.name, ipaddress.ip_interface(a).network) for n in ready for i in interfaces if i.name == n for a in i.addresses)
-    return next((name for name, net in nets if address.version == net.version and address in net), None)
 
 
 def _gloo(host: Host, interfaces: tuple[Interface, ...]) -> Choice:

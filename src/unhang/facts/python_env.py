@@ -239,21 +239,12 @@ class _Looking:
         return (answers.interpreter, answers.fault) if answers is not None else (found.interpreter, "gone")
 
     def _pyenv(self, root: str, name: str) -> str | None:
-        """What a pyenv shim would start: PYENV_VERSION, .python-version here or above, then the global choice."""
-        chosen = self._host.environ.get("PYENV_VERSION", "").replace(":", " ").split()
-        place = self._host.environ.get("PWD", "")
-        while not chosen and place.startswith("/"):
-            chosen = paths.text(self._host, f"{place}/.python-version", size_bytes=1000).split()
-            place = place.rpartition("/")[0]
-        chosen = chosen or paths.text(self._host, f"{root}/version", size_bytes=1000).split()
-        known = paths.names(self._host, f"{root}/versions")
-        for version in chosen:
-            # "3.11" stands for the newest 3.11.x that is there.
-            alike = sorted((k for k in known if k.startswith(f"{version}.")), key=lambda k: [int(n) for n in re.findall(r"\d+", k)])
-            found = version if version in known else alike[-1] if alike else None
-            if found is not None and paths.is_file(self._host, f"{root}/versions/{found}/bin/{name}"):
-                return f"{root}/versions/{found}/bin/{name}"
-        return None
+        """What a pyenv shim would start."""
+        try:
+            ran = self._host.run([f"{root}/bin/pyenv", "which", name], timeout_s=_WRAPPER_S)
+        except OSError:
+            return None
+        return ran.out.strip() if ran.exitcode == 0 else None
 
     def _wraps(self, path: str) -> bool:
         target = paths.real(self._host, path)
