@@ -18,9 +18,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _RESERVED = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time", "exec", "command", "builtin"))
 _DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
 _FOR_ITSELF = _DECLARING | {"set", "unset", "shopt"}
-_BEGINS = frozenset(("if", "while", "until", "for", "select", "case", "{"))
-_GOES_ON = frozenset(("then", "do", "else", "elif"))
-_ENDS = frozenset(("fi", "done", "esac", "}"))
 _FLAGS = frozenset(("-x", "-e", "--env", "-env", "--setenv", "-E"))
 _PAIR_FLAGS = frozenset(("-genv", "-env"))
 # What `env` and `sudo` take a word for.
@@ -54,28 +51,25 @@ def parse(
     items: list[Item] = []
     exported: set[str] = set()
     all_exported = for_others
-    # The words and brackets that began the blocks which a command stands in.
-    blocks: list[str] = []
-    # By name which settings were made since the last program ran, and which of all are unset: what a program got before stays.
+    # By name which settings were made since the last program ran, and which of all may be unset: what a program got before stays.
     since: dict[str, list[int]] = {}
     undone: set[int] = set()
     ran = commented = 0
     cutter = Cutter(text, finish, indent)
     seen = _Seen(lines=lines, indent=indent)
     arrays: list[Word] = []
-    for between, words in cutter.commands(begin):
+    for words in cutter.commands(begin):
         for one in _of_comments(cutter.comments[commented:], lines):
             if not ran:
                 since.setdefault(one.name, []).append(len(items))
             items.append(one)
         commented = len(cutter.comments)
         found = list(_of_command(words, seen))
-        is_within = _enter(blocks, between, words)
         rest = [w for w in words if w.raw not in _RESERVED]
         first = rest[0].raw if rest else ""
         if first in _DECLARING and _exports(rest):
             exported |= {w.raw for w in rest[1:] if _NAME.fullmatch(w.raw)} | {f.name for f in found}
-        elif first == "unset" and not is_within:
+        elif first == "unset":
             undone.update(i for w in rest[1:] for i in since.pop(w.raw, ()))
         all_exported |= first == "set" and any(w.raw in ("-a", "-o", "allexport") for w in rest[1:])
         if rest and first not in _FOR_ITSELF and not first.startswith("((") and not all(ASSIGNMENT.match(w.raw) for w in rest):
@@ -102,29 +96,6 @@ def parse(
     items += (Said(name="nnodes", value="WORLD_SIZE", line=lines.of(m.start())) for m in _COUNTS_HOSTS.finditer(text, begin, finish))
     items += (Unclosed(what=what, line=lines.of(at)) for what, at in cutter.unclosed)
     return sorted(items, key=lambda item: item.at if isinstance(item, Found) else finish)
-
-
-def _enter(blocks: list[str], between: str, words: list[Word]) -> bool:
-    """Whether a command stands in a block; `between` are the operators before it."""
-    for c in between:
-        if c == "(":
-            blocks.append(c)
-        elif c == ")" and blocks[-1:] == ["("]:
-            blocks.pop()
-    for word in words:
-        if word.raw in _ENDS or word.raw in _GOES_ON:
-            # `then` may follow on the same line: `} then`.
-            del blocks[-1:]
-        if word.raw in _BEGINS or word.raw in _GOES_ON:
-            blocks.append(word.raw)
-        elif word.raw not in _ENDS and word.raw not in ("!", "time"):
-            break
-        if word.raw in ("for", "select", "case"):
-            break
-    is_within = bool(blocks)
-    if words[0].raw == "function" and words[-1].raw == "{":
-        blocks.append("{")
-    return is_within
 
 
 @dataclass(kw_only=True)

@@ -125,7 +125,7 @@ def host_and_port(endpoint: Value) -> tuple[Value, Value | None]:
 
 def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[str, Value], found: Script, depth: int) -> None:
     cutter = Cutter(script.text, len(script.text))
-    for _, cut in cutter.commands(0):
+    for cut in cutter.commands(0):
         if found.words > _MOST_WORDS_OF_ALL:
             raise UnhangError(f"more than {_MOST_WORDS_OF_ALL} words are in it: that is no file of a launcher")
         if max(len(found.assigned), len(variables)) > MOST_SETTINGS:
