@@ -22,7 +22,7 @@ number, as shells say it (`interrupted_by`). `unhang run --pod` also ends with 9
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 EXIT_OK = 0
@@ -52,6 +52,14 @@ class UnhangError(Exception):
         self.message = message
         self.cause = cause
         self.hint = hint
+
+
+def unknown_name(says: str, wanted: str, valid: Collection[str], what: str) -> UnhangError:
+    """For a name that does not exist: what was probably meant, and all that there are."""
+    import difflib
+
+    near = difflib.get_close_matches(wanted, valid, 1)
+    return UnhangError(says, cause=f"did you mean {near[0]}?" if near else None, hint=f"{what}: {', '.join(valid)}")
 
 
 class CommandNotFound(UnhangError):

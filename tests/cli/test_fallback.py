@@ -22,7 +22,7 @@ from unhang.launch.attempt import Result
 from unhang.launch.command import Command
 from unhang.model import Evidence, Finding, Outcome, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
-from unhang.remedies import job_fingerprint, ladder, outcome_store
+from unhang.remedies import ladder, outcome_store
 from unhang.settings.setting import Installed
 
 COMMAND = Command(
@@ -95,7 +95,7 @@ def here(tmp_path, monkeypatch):
     made = Here()
     monkeypatch.setattr(ladder, "climb", made.climb)
     monkeypatch.setattr(fallback, "find_installed", lambda python, host: Installed(torch=(2, 13), nccl=None))
-    monkeypatch.setattr(job_fingerprint, "key", lambda **asked: job_fingerprint.Key(place=str(asked["words"]), versions=made.versions))
+    monkeypatch.setattr(outcome_store, "key", lambda **asked: outcome_store.Key(place=str(asked["words"]), versions=made.versions))
     monkeypatch.setattr(fallback.caches, "folder", lambda: tmp_path / "cache")
     return made
 
@@ -275,7 +275,7 @@ def test_a_memory_that_never_answers_ends_no_run_late(here, monkeypatch):
 
 def test_the_machine_is_not_looked_at_while_the_training_is_watched(here, monkeypatch):
     looked = []
-    monkeypatch.setattr(job_fingerprint, "key", lambda **_: looked.append(1) or job_fingerprint.Key(place="a", versions="b"))
+    monkeypatch.setattr(outcome_store, "key", lambda **_: looked.append(1) or outcome_store.Key(place="a", versions="b"))
     run = here()
     run.at_start(here.told.append)
     run.after(failed(), here.told.append, lambda: False)

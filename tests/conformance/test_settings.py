@@ -11,10 +11,9 @@ from tests.tables import for_each
 
 from unhang.attach import protocol
 from unhang.facts.snapshot import Snapshot
-from unhang.settings import choosing, runtime, support
-from unhang.settings.catalogue import SETTINGS, parse
+from unhang.settings import choosing, spellings, support
+from unhang.settings.catalogue import PRESETS, SETTINGS, parse
 from unhang.settings.choosing import Here
-from unhang.settings.presets import PRESETS
 from unhang.settings.setting import Installed, Refused, Spelled, applied
 from unhang.variables.examine import nothing_to_scan
 from unhang.variables.known import entries
@@ -28,7 +27,7 @@ PLACES = [Installed(torch=t, nccl=n, packages=p, gpus=8 if n is not None else 0)
 EMPTY = Snapshot(host="", taken="")
 CHINESE = re.compile("[\u4e00-\u9fff]")
 # Both sides write these names; torch's own is in no table of variables.
-OF_HOOK = {*protocol.WISHES, runtime.COMPILE_DISABLE}
+OF_HOOK = {*protocol.WISHES, spellings.COMPILE_DISABLE}
 
 
 @for_each("setting", SETTINGS.values(), ids=lambda s: s.key)

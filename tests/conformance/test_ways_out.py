@@ -26,7 +26,7 @@ JUSTIFIED = {
     "report/top/app.py": 2,  # what puts the terminal back as it was found
     "hosts/agent.py": 1,  # these four run by themselves on other hosts; what they print is read
     "pack/import_checks.py": 1,
-    "pack/interpreter.py": 1,
+    "pack/environment.py": 1,
     "pack/relocate.py": 2,
 }
 

@@ -21,4 +21,4 @@ def test_damaged(machine, text):
 
 @pytest.mark.parametrize(("text", "number"), [("12\n", 12), ("-1\n", -1), ("max\n", None), ("", None), ("1 2", None), ("²", None)])
 def test_numbers(machine, text, number):
-    assert cgroups.number(machine({"/x": text}), "/absent", "/x") == number
+    assert machine({"/x": text}).number("/absent", "/x") == number

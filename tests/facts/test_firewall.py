@@ -8,8 +8,7 @@ import pytest
 from tests.tables import for_each
 
 from unhang.facts import firewall, snapshot_file
-from unhang.facts.host import Ran
-from unhang.facts.subject import NotHere
+from unhang.facts.host import NotHere, Ran
 
 FROM_PEER = firewall.Packet(hook="input", interface="eth0", peer="10.0.0.9", own="10.0.0.7", port=46883)
 TO_PEER = firewall.Packet(hook="output", interface="eth0", peer="10.0.0.9", own="10.0.0.7", port=46883)

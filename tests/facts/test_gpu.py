@@ -8,8 +8,7 @@ from tests.hosts.nvml import LOST, NOT_SUPPORTED, Nvml, card, fabric, links
 from tests.hosts.part import GIB
 
 from unhang.facts import gpu, snapshot, snapshot_file
-from unhang.facts.host import Host, Ran
-from unhang.facts.subject import NotHere
+from unhang.facts.host import Host, NotHere, Ran
 
 METAL = {"/proc/cpuinfo": "flags\t\t: fpu sse2\n"}
 

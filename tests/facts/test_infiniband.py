@@ -1,7 +1,7 @@
 import pytest
 
 from unhang.facts import infiniband
-from unhang.facts.subject import NotHere
+from unhang.facts.host import NotHere
 
 ZERO = "0000:0000:0000:0000:0000:0000:0000:0000\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12\n"

@@ -7,8 +7,7 @@ import pytest
 from tests.hosts.elf import library
 
 from unhang.facts import elf, libraries, snapshot, snapshot_file
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere
+from unhang.facts.host import Host, NotHere
 
 SITE = "/env/lib/python3.11/site-packages"
 RPATH = "$ORIGIN/../../nvidia/nccl/lib:$ORIGIN/../../nvidia/cuda_runtime/lib:$ORIGIN"

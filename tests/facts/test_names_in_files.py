@@ -8,8 +8,7 @@ import struct
 
 import pytest
 
-from unhang.facts.names_in_files import Reader
-from unhang.facts.variable_readers import Library
+from unhang.facts.variable_readers import Library, Reader
 
 
 def elf(**sections: bytes) -> bytes:
@@ -69,7 +68,7 @@ def test_the_end_of_a_longer_name_counts(library):
 
 
 def test_a_name_across_two_blocks(library, monkeypatch):
-    monkeypatch.setattr("unhang.facts.names_in_files._BLOCK", 16)
+    monkeypatch.setattr("unhang.facts.variable_readers._BLOCK", 16)
     assert Reader(None).names(library).find("TORCH_NCCL_BLOCKING_WAIT")
 
 
@@ -91,7 +90,7 @@ def test_what_was_seen_is_kept_until_the_file_changes(library, tmp_path, monkeyp
     first = Reader(cache)
     first.names(library)
     first.save()
-    monkeypatch.setattr("unhang.facts.names_in_files._in_binary", lambda file: ["NCCL_SEEN_AGAIN"])
+    monkeypatch.setattr("unhang.facts.variable_readers._in_binary", lambda file: ["NCCL_SEEN_AGAIN"])
     again = Reader(cache).names(library)
     assert again.find("NCCL_IN_TEXT") and not again.find("NCCL_SEEN_AGAIN")
     os.utime(library.binaries[0], ns=(1, 1))

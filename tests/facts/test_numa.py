@@ -1,8 +1,7 @@
 import pytest
 
 from unhang.facts import numa
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere
+from unhang.facts.host import Host, NotHere
 
 NODES = "/sys/devices/system/node"
 PCI = "/sys/bus/pci/devices"

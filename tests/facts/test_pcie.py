@@ -3,8 +3,7 @@ import struct
 import pytest
 
 from unhang.facts import pcie
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere
+from unhang.facts.host import Host, NotHere
 
 BRIDGE, GPU, NIC, SWITCH = "0x060400", "0x030200", "0x020700", "0x068000"
 METAL = {"/proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu sse2 avx512f\n", "/proc/cmdline": "quiet intel_iommu=on iommu=pt ro\n"}

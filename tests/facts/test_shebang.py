@@ -3,13 +3,13 @@ import subprocess
 
 import pytest
 
-from unhang.facts import shebang
+from unhang.facts import paths
 from unhang.facts.host import Host
 
 
 def read(tmp_path, text, *, at_most=255):
     (tmp_path / "script").write_bytes(text.encode())
-    return shebang.read(Host(), str(tmp_path / "script"), at_most=at_most)
+    return paths.shebang(Host(), str(tmp_path / "script"), at_most=at_most)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def read(tmp_path, text, *, at_most=255):
     ],
 )
 def test_what_a_script_begins_with(tmp_path, text, interpreter, fault):
-    assert read(tmp_path, text) == shebang.Shebang(interpreter=interpreter, fault=fault)
+    assert read(tmp_path, text) == paths.Shebang(interpreter=interpreter, fault=fault)
 
 
 @pytest.mark.parametrize("text", ["", "\x7fELF", "#!/bin/sh\necho\n", "#!/usr/bin/env\n", "import os\n"])
@@ -36,7 +36,7 @@ def test_no_script_of_python(tmp_path, text):
 
 def test_a_trampoline_to_the_interpreter_beside_it(tmp_path):
     text = "#!/bin/sh\n'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\"\n' '''\n"
-    assert read(tmp_path, text) == shebang.Shebang(interpreter=f"{tmp_path}/python", fault="gone")
+    assert read(tmp_path, text) == paths.Shebang(interpreter=f"{tmp_path}/python", fault="gone")
     (tmp_path / "python").write_text("")
     assert read(tmp_path, text).fault is None
 
@@ -47,7 +47,7 @@ def test_the_limit_is_the_kernels(tmp_path, length, fault):
     deep.mkdir()
     interpreter = f"{deep}/".ljust(length - 2, "p")
     os.symlink("/bin/true", interpreter)
-    assert read(tmp_path, f"#!{interpreter}\n", at_most=shebang.limit(Host())).fault == fault
+    assert read(tmp_path, f"#!{interpreter}\n", at_most=paths.shebang_limit(Host())).fault == fault
     (tmp_path / "script").chmod(0o755)
     try:
         runs = subprocess.run([str(tmp_path / "script")], check=False).returncode == 0
@@ -58,4 +58,4 @@ def test_the_limit_is_the_kernels(tmp_path, length, fault):
 
 @pytest.mark.parametrize(("release", "limit"), [("4.18.0-553.el8.x86_64", 127), ("5.0.1", 127), ("5.1.0", 255), ("6.8.0-generic", 255), ("?", 255)])
 def test_older_kernels_take_less(machine, release, limit):
-    assert shebang.limit(machine({"/proc/sys/kernel/osrelease": f"{release}\n"})) == limit
+    assert paths.shebang_limit(machine({"/proc/sys/kernel/osrelease": f"{release}\n"})) == limit

@@ -4,8 +4,7 @@ import pytest
 
 from unhang.errors import UnhangError
 from unhang.facts import snapshot, snapshot_file
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Host, NotHere, Subject
 
 
 @pytest.fixture

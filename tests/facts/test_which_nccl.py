@@ -7,7 +7,7 @@ from tests.hosts.elf import library
 from tests.tables import for_each
 
 from unhang.facts import snapshot, variable_readers, variables, which_nccl
-from unhang.facts.names_in_files import Reader
+from unhang.facts.variable_readers import Reader
 from unhang.variables import examine
 
 SITE = "/env/lib/python3.11/site-packages"

@@ -8,8 +8,8 @@ import pytest
 from tests.chinese import zh
 
 from unhang.pack import verify
+from unhang.pack.load import Target, preflight
 from unhang.pack.manifest import Entry, Manifest, Python, Torch
-from unhang.pack.preflight import Target, preflight
 
 MANIFEST = Manifest(
     prefix="/old/env",

@@ -275,7 +275,7 @@ def test_what_a_wrapper_has_started_ends_with_it(group_of, monkeypatch, tmp_path
     with ranks.Ranks(
         wrapper(code), size=1, backend="gloo", stages=["import"], logs=tmp_path, timeout_s=5, environ=dict(os.environ), cwd=tmp_path
     ) as started:
-        assert started.wait("import", 1)[0] == "failed"
+        assert started.wait("import", 1).state == "failed"
     assert (started.held, left()) == ([], [])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from unhang.model import StageResult, StageState
 from unhang.remedies import trial
 from unhang.settings.setting import Installed
 
@@ -47,19 +48,22 @@ class FakeRanks:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def wait(self, stage: str, bound_s: float) -> tuple[str, str, float]:
+    def wait(self, stage: str, bound_s: float) -> StageResult:
         if stage == "process-group" and self._world.now_s is not None:
             takes_s = self._world.takes_s(self._environ)
             self._world.now_s += min(takes_s, bound_s)
             if takes_s > bound_s:
-                return "failed", f"rank 0: nothing was heard within {bound_s:g} s", bound_s
+                return self._result(stage, "failed", f"rank 0: nothing was heard within {bound_s:g} s", bound_s)
         if stage == self._world.fails_at and not self._world.works(self._environ, self._size, self._backend):
-            return "failed", "rank 0: RuntimeError: NCCL error", 0.01
+            return self._result(stage, "failed", "rank 0: RuntimeError: NCCL error")
         said = {
             "sizes": "up to 16 MiB, bus bandwidth 4.5 GB/s (median of 5)",
             "process-group": "gloo at 127.0.0.1" if self._backend == "gloo" else "",
         }
-        return "passed", said.get(stage, ""), 0.01
+        return self._result(stage, "passed", said.get(stage, ""))
+
+    def _result(self, stage: str, state: StageState, says: str, seconds: float = 0.01) -> StageResult:
+        return StageResult(stage=stage, world_size=self._size, state=state, seconds=seconds, says=says)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unhang.remedies.bisect import smallest
+from unhang.remedies.ladder import smallest
 
 KEYS = ["cumem-host", "shm", "p2p", "ib", "interface", "nvls", "timeout", "loader-workers"]
 

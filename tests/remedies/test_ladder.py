@@ -6,7 +6,7 @@ from tests.tables import for_each
 
 from unhang.model import Evidence, Finding, Remedy, Steps, Verdict
 from unhang.remedies import ladder, ladder_steps, trial
-from unhang.settings.presets import PRESETS
+from unhang.settings.catalogue import PRESETS
 
 
 def climb(bench, **more):

@@ -11,9 +11,8 @@ import pytest
 
 from unhang import encoding
 from unhang.model import Outcome
-from unhang.remedies import job_fingerprint, outcome_store
-from unhang.remedies.job_fingerprint import Key, job
-from unhang.remedies.outcome_store import Memory
+from unhang.remedies import outcome_store
+from unhang.remedies.outcome_store import Key, Memory, job
 
 KEY = Key(place="a", versions="torch 2.13")
 FOUND = Outcome(chosen={"interface": "lo"}, rungs=(), confirmed=True, environment={"GLOO_SOCKET_IFNAME": "lo"})
@@ -144,7 +143,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from unhang.model import Outcome
-from unhang.remedies.job_fingerprint import Key
+from unhang.remedies.outcome_store import Key
 from unhang.remedies.outcome_store import Memory
 troubles = []
 for n in range(20):
@@ -197,9 +196,9 @@ def test_another_configuration_by_the_same_name_is_another_job(tmp_path):
 @pytest.mark.parametrize(("kind", "counts"), [("bare", True), ("slurm", True), ("docker", False)])
 def test_the_name_of_a_host_counts_and_that_of_a_container_does_not(monkeypatch, kind, counts):
     box = SimpleNamespace(kind=kind, capabilities=())
-    seen = SimpleNamespace(get=lambda subject: box if subject is job_fingerprint.container.SUBJECT else None)
+    seen = SimpleNamespace(get=lambda subject: box if subject is outcome_store.container.SUBJECT else None)
     found = []
     for name in ("node1", "node2"):
-        monkeypatch.setattr(job_fingerprint.platform, "node", lambda name=name: name)
-        found.append(job_fingerprint.machine(seen))
+        monkeypatch.setattr(outcome_store.platform, "node", lambda name=name: name)
+        found.append(outcome_store.machine(seen))
     assert (found[0] != found[1]) is counts

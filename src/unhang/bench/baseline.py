@@ -20,10 +20,10 @@ from unhang.errors import RecordError, UnhangError
 from unhang.facts import gpu, snapshot
 from unhang.facts.host import Host
 from unhang.facts.speed import Check
-from unhang.facts.units import size
 from unhang.i18n import msg
-from unhang.remedies import job_fingerprint
+from unhang.remedies import outcome_store
 from unhang.settings.installed import installed
+from unhang.text import size
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS baseline (machine TEXT PRIMARY KEY, recorded TEXT, data BLOB);
@@ -47,7 +47,7 @@ def machine(python: str) -> dict[str, str]:
     seen = snapshot.take(host, only=("gpu", "network", "shm", "container", "limits"))
     gpus, found = seen.get(gpu.SUBJECT), installed(python, host)
     words = {
-        **job_fingerprint.machine(seen),
+        **outcome_store.machine(seen),
         "driver": gpus.driver if gpus is not None else None,
         "cores": os.cpu_count(),
         "torch": found.torch and ".".join(map(str, found.torch)),

@@ -20,7 +20,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge.text import msg
 from unhang.launch import events
 from unhang.logs import nccl_lines
-from unhang.settings.runtime import COMPILE_DISABLE
+from unhang.settings.spellings import COMPILE_DISABLE
 
 ARGUMENTS = "arguments"
 WORLD_SIZE = "world size"

@@ -9,8 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from unhang.facts import gpu, nvml
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere
+from unhang.facts.host import Host, NotHere
 
 EVERY_S = 0.5
 # A driver that hangs keeps nobody waiting.

@@ -17,12 +17,12 @@ from unhang.cli.bench import LEAST_ROUNDS, need_scipy
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, UnhangError
 from unhang.facts.speed import FILE
-from unhang.facts.units import size
 from unhang.i18n import msg
 from unhang.probes import live
 from unhang.report import language, screen
 from unhang.report.collective_bench import INTERRUPTED, Report, check_table
 from unhang.settings.installed import installed
+from unhang.text import size
 
 
 def comm(options: SimpleNamespace) -> None:

@@ -17,8 +17,8 @@ from unhang.remedies import cleaning, ladder, ladder_steps, settings_file, trial
 from unhang.report import ladder as climbing
 from unhang.report import ladder_report, repairs, screen
 from unhang.report.language import Language
+from unhang.settings.catalogue import PRESETS
 from unhang.settings.installed import installed
-from unhang.settings.presets import PRESETS
 
 _MOST_BYTES = 1024 * 1024
 # Where one rank alone fails there, no way of talking to others is the answer.

@@ -27,10 +27,10 @@ from unhang.launch.attempt import Result
 from unhang.launch.supervise import Changed
 from unhang.model import Outcome, Trial, Verdict
 from unhang.records.rundir import RunDir, not_written
-from unhang.remedies import job_fingerprint, ladder, ladder_steps, outcome_store, trial
+from unhang.remedies import ladder, ladder_steps, outcome_store, trial
 from unhang.report import ladder_choice, ladder_report, language, screen
+from unhang.settings.catalogue import PRESETS
 from unhang.settings.installed import installed as find_installed
-from unhang.settings.presets import PRESETS
 from unhang.settings.setting import Choice, Installed, applied
 
 Mode = Literal["auto", "ask", "off"]
@@ -105,7 +105,7 @@ class Fallback:
         self._path = None if folder is None else folder / outcome_store.FILE
         self._memory = outcome_store.Memory(self._path, trouble=lambda why: self._tell(events.Note(text=why)))
         self._installed: Installed | None = None
-        self._key: job_fingerprint.Key | None = None
+        self._key: outcome_store.Key | None = None
         self._backend: str | None = None
         self.outcome: Outcome | None = None
 
@@ -410,9 +410,9 @@ class Fallback:
             self._installed = find_installed(self._command.python, self._host)
         return self._installed
 
-    def _keyed(self) -> job_fingerprint.Key:
+    def _keyed(self) -> outcome_store.Key:
         if self._key is None:
-            self._key = job_fingerprint.key(
+            self._key = outcome_store.key(
                 words=self._words,
                 world_size=self._command.world_size or 0,
                 cwd=Path.cwd(),

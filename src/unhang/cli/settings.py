@@ -20,11 +20,11 @@ from unhang.launch.command import Command
 from unhang.settings import catalogue, choosing, configuration, support
 from unhang.settings import plan as planning
 from unhang.settings.choosing import Here
-from unhang.settings.communication import AUTO
 from unhang.settings.configuration import Configuration
 from unhang.settings.installed import installed
 from unhang.settings.plan import Plan
 from unhang.settings.setting import Applied, Installed, Value, worded
+from unhang.settings.spellings import AUTO
 
 _NAMED_BY_OPTION = "activate it, or name its Python with --python PATH"
 # Nobody tells of a variable that nobody reads.

@@ -56,7 +56,7 @@ def vars(
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.facts import variable_readers, variables
     from unhang.facts.host import Host
-    from unhang.facts.names_in_files import Reader
+    from unhang.facts.variable_readers import Reader
     from unhang.report import language, screen
     from unhang.variables import examine
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from unhang.diagnosis.redact import redact_data
 from unhang.facts import snapshot as snapshots
 from unhang.facts import variables
+from unhang.facts.host import Subject
 from unhang.facts.snapshot import Part, Snapshot
-from unhang.facts.subject import Subject
 from unhang.knowledge import catalogue
 from unhang.model import Area, AreaState, Examination, HostFinding, NotExamined, Severity
 from unhang.variables.known import entries, nearest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from unhang.facts.host import Host
@@ -10,11 +9,7 @@ from unhang.facts.host import Host
 
 def directories(host: Host, controller: str, *, holding: Collection[str]) -> tuple[str, ...]:
     """The directories of the group that a controller has this process in, and of the groups around it, innermost first: those with such files."""
-    try:
-        rows = [line.split(":", 2) for line in host.read("/proc/self/cgroup").splitlines()]
-    except OSError:
-        return ()
-    for row in rows:
+    for row in (line.split(":", 2) for line in host.lines("/proc/self/cgroup")):
         if len(row) < 3:
             continue
         number, controllers, path = row
@@ -33,20 +28,8 @@ def directories(host: Host, controller: str, *, holding: Collection[str]) -> tup
     return ()
 
 
-def number(host: Host, *paths: str) -> int | None:
-    """The whole number that the first of these files holds that can be read; None where it holds a word, as "max" is."""
-    for path in paths:
-        if (text := host.text(path)) is None:
-            continue
-        return int(text) if re.fullmatch(r"-?[0-9]{1,30}", text) else None
-    return None
-
-
 def counted(host: Host, path: str, names: Collection[str]) -> int | None:
     """The sum of the named counters in a file of lines like "oom_kill 3"; None where none of them is there."""
-    try:
-        rows = [line.split() for line in host.read(path).splitlines()]
-    except OSError:
-        return None
+    rows = (line.split() for line in host.lines(path))
     found = [int(row[1]) for row in rows if len(row) == 2 and row[0] in names and row[1].isdecimal()]
     return sum(found) if found else None

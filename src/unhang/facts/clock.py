@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
+from unhang.facts import processes
+from unhang.facts.host import Host, Subject
 from unhang.i18n import NOTHING, Text, msg
 
 # STA_UNSYNC of include/uapi/linux/timex.h.
 _UNSYNCHRONISED = 0x40
-_KEEPERS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster", "openntpd", "VBoxService", "vmtoolsd")
+_KEEPERS = frozenset(("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster", "openntpd", "VBoxService", "vmtoolsd"))
 _CHRONY_S = 1.0
 
 
@@ -44,16 +44,7 @@ def collect(host: Host) -> Clock:
         synchronised = not status & _UNSYNCHRONISED
     except OSError:
         unread.append("whether the kernel's clock is synchronised")
-    found = set()
-    for pid in host.names("/proc") if host.path("/proc").is_dir() else ():
-        if pid.isdigit():
-            try:
-                name = host.read(f"/proc/{pid}/comm").strip()
-            except OSError:
-                continue
-            if name in _KEEPERS:
-                found.add(name)
-    keepers = tuple(sorted(found))
+    keepers = tuple(sorted({*processes.names(host).values()} & _KEEPERS))
     source = host.text("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     return Clock(
         now_s=host.now_s(),

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
+from unhang.facts import pcie
+from unhang.facts.host import Host, Subject
 from unhang.i18n import Text, msg, same
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Container:
 def collect(host: Host) -> Container:
     """Never raises: a machine without any sign is bare."""
     signs = list(_signs(host))
-    text = _line(host, "/proc/self/status", whole=True) or ""
+    text = host.text("/proc/self/status") or ""
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
     unread = []
     if not status:
@@ -74,10 +74,10 @@ def collect(host: Host) -> Container:
         no_new_privileges=status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
         seccomp=status["Seccomp"] != "0" if "Seccomp" in status else None,
         devices=tuple(_devices(host)),
-        nvidia_gpus_on_bus=_gpus_on_bus(host),
+        nvidia_gpus_on_bus=len(pcie.gpus(host)),
         infiniband_on_bus=len(host.listed("/sys/class/infiniband")),
         nvidia_driver_capabilities=host.environ.get("NVIDIA_DRIVER_CAPABILITIES"),
-        kernel=_line(host, "/proc/sys/kernel/osrelease"),
+        kernel=host.text("/proc/sys/kernel/osrelease"),
         unread=tuple(unread),
     )
 
@@ -98,7 +98,7 @@ def lacks_verbs(snapshot: Snapshot) -> bool:
 
 def _signs(host: Host) -> Iterator[tuple[Kind, str]]:
     """In the order in which they count: what is further in first."""
-    groups = _line(host, "/proc/self/cgroup", whole=True) or ""
+    groups = host.text("/proc/self/cgroup") or ""
     if "KUBERNETES_SERVICE_HOST" in host.environ:
         yield "kubernetes", "KUBERNETES_SERVICE_HOST"
     if host.path("/var/run/secrets/kubernetes.io").exists():
@@ -114,25 +114,17 @@ def _signs(host: Host) -> Iterator[tuple[Kind, str]]:
     if "/docker/" in groups or "/docker-" in groups:
         yield "docker", "/proc/self/cgroup: docker"
     # PID 1's environment is root's to read; systemd leaves what it says there for all.
-    said = _line(host, "/run/systemd/container") or host.environ.get("container")
+    said = host.text("/run/systemd/container") or host.environ.get("container")
     if said in ("lxc", "lxc-libvirt"):
         yield "lxc", f"container={said}"
     elif said:
         yield "container", f"container={said}"
-    if "microsoft" in (_line(host, "/proc/sys/kernel/osrelease") or "").lower():
+    if "microsoft" in (host.text("/proc/sys/kernel/osrelease") or "").lower():
         yield "wsl", "/proc/sys/kernel/osrelease: microsoft"
     if "SLURM_JOB_ID" in host.environ:
         yield "slurm", "SLURM_JOB_ID"
     if "INVOCATION_ID" in host.environ and any(line.endswith(".service") for line in groups.splitlines()):
         yield "systemd", "INVOCATION_ID"
-
-
-def _line(host: Host, path: str, *, whole: bool = False) -> str | None:
-    try:
-        text = host.read(path)
-    except OSError:
-        return None
-    return text if whole else text.strip()
 
 
 def _capabilities(text: str | None) -> tuple[str, ...] | None:
@@ -149,14 +141,6 @@ def _devices(host: Host) -> Iterator[Device]:
     for path in names:
         if path.startswith(_DEVICES) and not host.path(path).is_dir():
             yield Device(path=path, usable=os.access(host.path(path), os.R_OK | os.W_OK))
-
-
-def _gpus_on_bus(host: Host) -> int:
-    def said(device: str, name: str) -> str:
-        return _line(host, f"/sys/bus/pci/devices/{device}/{name}") or ""
-
-    # Classes 0x0300 (VGA) and 0x0302 (3D controller); NVIDIA's NVSwitches and audio are others.
-    return sum(said(d, "vendor") == "0x10de" and said(d, "class").startswith(("0x0300", "0x0302")) for d in host.listed("/sys/bus/pci/devices"))
 
 
 def _summary(container: Container) -> Text:

@@ -45,6 +45,11 @@ def record(names: Iterable[str], package: str) -> str | None:
     return next((n for n in names if (m := _RECORD.fullmatch(n)) and key(m["name"]) == package), None)
 
 
+def of_torch(version_py: str) -> Mapping[str, str]:
+    """What the texts of torch/version.py are: "__version__", "cuda", "hip"; "" for None."""
+    return dict(re.findall(r"^(\w+)(?: *: *[^=\n]+)? *= *(?:['\"]([^'\"\n]+)['\"]|\S+)", version_py, re.MULTILINE))
+
+
 def pins(metadata: str) -> Mapping[str, str]:
     """Packages that must be installed in exactly one version, on Linux and without extras."""
     found: dict[str, str] = {}
@@ -67,7 +72,7 @@ def leads_nowhere(host: Host, place: str, names: Iterable[str]) -> tuple[tuple[L
     for name in names:
         file = f"{place}/{name}"
         if found := _RECORD.fullmatch(name):
-            source = _source(paths.text(host, f"{file}/direct_url.json", size_bytes=65536)) if name.endswith(".dist-info") else None
+            source = editable_source(paths.text(host, f"{file}/direct_url.json", size_bytes=65536)) if name.endswith(".dist-info") else None
             if source is not None and paths.missing(host, source):
                 editable[key(found["name"])] = Lead(file=f"{file}/direct_url.json", target=source, name=key(found["name"]))
         elif name.endswith(".egg-link"):
@@ -82,7 +87,7 @@ def leads_nowhere(host: Host, place: str, names: Iterable[str]) -> tuple[tuple[L
     return (*editable.values(), *made), tuple(line for line in own if line not in made)
 
 
-def _source(direct_url: str) -> str | None:
+def editable_source(direct_url: str) -> str | None:
     """Where an editable install has its sources."""
     try:
         known = json.loads(direct_url)

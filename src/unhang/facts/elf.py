@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from unhang.facts import paths
 from unhang.facts.host import Host
+
+T = TypeVar("T")
 
 _NEEDED, _STRTAB, _RPATH, _RUNPATH, _LOAD, _DYNAMIC = 1, 5, 15, 29, 1, 2
 _MAX_TABLE_BYTES = 1 << 20
@@ -25,32 +27,48 @@ class Links:
     runpath: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    name: bytes
+    kind: int
+    flags: int
+    offset: int
+    size: int
+
+
 def links(host: Host, path: str) -> Links:
     """Raises OSError, and ValueError for what is no 64-bit library of this byte order."""
-    with host.path(paths.real(host, path)).open("rb") as file:
-        try:
-            return _links(file)
-        except struct.error as e:
-            raise ValueError(f"{path} is cut short: {e}") from e
+    return _opened(host, path, _links)
 
 
 def constants(host: Host, path: str) -> bytes:
     """The section .rodata, where a library has its texts. Raises as `links` does."""
-    with host.path(paths.real(host, path)).open("rb") as file:
-        try:
-            return _section(file, b".rodata")
-        except struct.error as e:
-            raise ValueError(f"{path} is cut short: {e}") from e
+    return _opened(host, path, lambda file: _content(file, b".rodata"))
 
 
 def glibc(host: Host, path: str) -> tuple[int, int] | None:
     """The newest version of glibc that a library asks for; None if it asks for none. Raises as `links` does."""
+    asked = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", _opened(host, path, lambda file: _content(file, b".dynstr")))
+    return max(((int(major), int(minor)) for major, minor in asked), default=None)
+
+
+def sections(file: BinaryIO) -> Iterator[Section]:
+    """Raises ValueError and struct.error for what is no 64-bit library of this byte order."""
+    _, shoff, _, _, _, _, shsize, shnum, shstrndx = _header(file)
+    rows = [struct.unpack_from("<IIQQQQ", row) for row in _rows(file, shoff, shsize, shnum)]
+    if shstrndx >= len(rows):
+        raise ValueError("it has no section names")
+    texts = _at(file, rows[shstrndx][4], min(rows[shstrndx][5], _MAX_TABLE_BYTES))
+    for name, kind, flags, _, offset, size in rows:
+        yield Section(name=texts[name:].partition(b"\0")[0], kind=kind, flags=flags, offset=offset, size=size)
+
+
+def _opened(host: Host, path: str, read: Callable[[BinaryIO], T]) -> T:
     with host.path(paths.real(host, path)).open("rb") as file:
         try:
-            asked = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", _section(file, b".dynstr"))
+            return read(file)
         except struct.error as e:
             raise ValueError(f"{path} is cut short: {e}") from e
-    return max(((int(major), int(minor)) for major, minor in asked), default=None)
 
 
 def _header(file: BinaryIO) -> tuple[int, ...]:
@@ -81,16 +99,9 @@ def _links(file: BinaryIO) -> Links:
     return Links(needed=said(_NEEDED), rpath=where(_RPATH), runpath=where(_RUNPATH))
 
 
-def _section(file: BinaryIO, wanted: bytes) -> bytes:
-    _, shoff, _, _, _, _, shsize, shnum, shstrndx = _header(file)
-    rows: list[tuple[int, ...]] = [struct.unpack_from("<IIQQQQ", row) for row in _rows(file, shoff, shsize, shnum)]
-    if shstrndx >= len(rows):
-        raise ValueError("it has no section names")
-    texts = _at(file, rows[shstrndx][4], min(rows[shstrndx][5], _MAX_TABLE_BYTES))
-    for name, _, _, _, offset, size in rows:
-        if texts[name:].partition(b"\0")[0] == wanted:
-            return _at(file, offset, min(size, _MAX_CONSTANTS_BYTES))
-    return b""
+def _content(file: BinaryIO, wanted: bytes) -> bytes:
+    found = next((s for s in sections(file) if s.name == wanted), None)
+    return b"" if found is None else _at(file, found.offset, min(found.size, _MAX_CONSTANTS_BYTES))
 
 
 def _rows(file: BinaryIO, offset: int, size: int, count: int) -> Iterator[bytes]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from unhang.facts.host import Host, Ran
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Host, NotHere, Ran, Subject
 from unhang.i18n import Text, msg
 
 Hook = Literal["input", "output"]

@@ -8,18 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
-from unhang.facts import nvml, pcie
-from unhang.facts.host import Host
+from unhang.facts import nvml, pcie, processes
+from unhang.facts.host import Asking, Host, NotHere, Subject
 from unhang.facts.nvml import Gpu, Seen
-from unhang.facts.subject import NotHere, Subject
-from unhang.facts.units import size
 from unhang.i18n import COMMA, NOTHING, Text, joined, listed, msg
 from unhang.kernel_lines import normal
+from unhang.text import size
 
 # A driver without persistence wakes every GPU first, a second or two each.
 _NVML_S = 15.0
@@ -99,7 +98,8 @@ def collect(host: Host) -> Gpus:
     seen: Seen | None = None
     error: str | None = None
     try:
-        seen = _ask_nvml(host)
+        # The driver hangs around a GPU that is gone: what else can be seen must not be lost.
+        seen = Asking(partial(_ask_nvml, host), timeout_s=_NVML_S).answer()
     except FileNotFoundError as e:
         if not on_bus and module is None:
             if not host.path("/sys/class").exists():
@@ -154,37 +154,21 @@ def named(numbers: Iterable[int]) -> Text:
 
 
 def _ask_nvml(host: Host) -> Seen:
-    """Raises TimeoutError where the driver hangs, as it does around a GPU that is gone: what else can be seen must not be lost."""
-    answer: list[Seen | Exception] = []
-
-    def ask() -> None:
-        try:
-            library = host.nvml()
-            try:
-                answer.append(nvml.read(library))
-            finally:
-                with contextlib.suppress(library.NVMLError):
-                    library.nvmlShutdown()
-        except Exception as e:  # raised again by who waits
-            answer.append(e)
-
-    thread = threading.Thread(target=ask, name="facts-nvml", daemon=True)
-    thread.start()
-    thread.join(_NVML_S)
-    if not answer:
-        raise TimeoutError(f"no answer within {_NVML_S:g} s")
-    if isinstance(answer[0], Exception):
-        raise answer[0]
-    return answer[0]
+    library = host.nvml()
+    try:
+        return nvml.read(library)
+    finally:
+        with contextlib.suppress(library.NVMLError):
+            library.nvmlShutdown()
 
 
 def _module(host: Host) -> tuple[str, bool | None] | None:
     """The version of the loaded kernel module, and whether it is the open one."""
-    for line in _lines(host, "/proc/driver/nvidia/version"):
+    for line in host.lines("/proc/driver/nvidia/version"):
         # "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ..."
         if line.startswith("NVRM version:") and (found := _VERSION.search(line.partition("Kernel Module")[2])):
             return found[0], "Open Kernel Module" in line
-    for line in _lines(host, "/sys/module/nvidia/version"):
+    for line in host.lines("/sys/module/nvidia/version"):
         if _VERSION.fullmatch(line.strip()):
             return line.strip(), None
     return None
@@ -194,7 +178,7 @@ def _without_nvml(host: Host, on_bus: tuple[str, ...], devices: Mapping[str, pci
     listed = tuple(n for n in host.listed("/proc/driver/nvidia/gpus") if n.count(":") == 2)
     bare_metal = pcie.virtual(host) == ""
     for index, address in enumerate(listed or on_bus):
-        said = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in _lines(host, f"/proc/driver/nvidia/gpus/{address}/information"))}
+        said = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in host.lines(f"/proc/driver/nvidia/gpus/{address}/information"))}
         device = devices.get(normal(address))
         above = devices.get(device.path[-1]) if device and len(device.path) > 1 else None
         # In a virtual machine the widths of the bus are made up.
@@ -255,19 +239,10 @@ def _fabric_manager(host: Host) -> FabricManager:
             ran = host.run(["nv-fabricmanager", "--version"], timeout_s=2)
             found = _VERSION.search(ran.out or ran.err)
             version = found[0] if found else None
-    names = []
-    with contextlib.suppress(OSError):
-        names = [next(iter(_lines(host, f"/proc/{pid}/comm")), "").strip() for pid in host.names("/proc") if pid.isdigit()]
+    names = processes.names(host).values()
     # A name holds 15 characters. Without process 2 (kthreadd) this is a container, or /proc hides what is not ours.
     running = "nv-fabricmanage" in names or (False if "kthreadd" in names else None)
     return FabricManager(running=running, version=version)
-
-
-def _lines(host: Host, path: str) -> list[str]:
-    try:
-        return host.read(path).splitlines()
-    except OSError:
-        return []
 
 
 def _summary(gpus: Gpus) -> Text:

@@ -1,6 +1,6 @@
 """The one door to a machine: a root directory to read from, a way to run commands, and what only the kernel answers.
 
-Tests give another root, and recorded answers; then nothing of this machine is asked.
+Tests give another root, and recorded answers; then nothing of this machine is asked. What collectors look at through it are subjects.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from unhang.text import Text
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -63,6 +66,34 @@ _commands = _Commands()
 atexit.register(_commands.end)
 
 
+class Asking(threading.Thread, Generic[T]):
+    """A question that is asked at once, in a thread that nobody has to wait for: a file server or a driver that hangs holds up nothing else."""
+
+    def __init__(self, ask: Callable[[], T], *, timeout_s: float) -> None:
+        super().__init__(name="facts", daemon=True)
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._until = time.monotonic() + timeout_s
+        self._answers: list[T] = []
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._answers.append(self._ask())
+        except Exception as e:  # raised again by `answer`
+            self._error = e
+
+    def answer(self) -> T:
+        """Raises what the question raised, TimeoutError where it is still open when its time is over."""
+        self.join(max(0.0, self._until - time.monotonic()))
+        if self._error is not None:
+            raise self._error
+        if not self._answers:
+            raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+        return self._answers[0]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ran:
     """A command that ran to its end."""
@@ -83,8 +114,8 @@ class Space:
 
 
 class Host:
-    """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one); `text`, `listed` and
-    `link_name` return nothing instead.
+    """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one); `text`, `lines`,
+    `number`, `listed` and `link_name` return nothing instead.
     """
 
     def __init__(
@@ -120,6 +151,14 @@ class Host:
     def text(self, path: str) -> str | None:
         """The text of a file without blanks around it."""
         return self._had(lambda: self.read(path).strip(), None)
+
+    def lines(self, path: str) -> list[str]:
+        return (self.text(path) or "").splitlines()
+
+    def number(self, *paths: str) -> int | None:
+        """The whole number that the first of these files holds that can be read; None where it holds a word, as "max" is."""
+        text = next((text for path in paths if (text := self.text(path)) is not None), "")
+        return int(text) if re.fullmatch(r"-?[0-9]{1,30}", text) else None
 
     def listed(self, path: str) -> tuple[str, ...]:
         return self._had(lambda: self.names(path), ())
@@ -246,3 +285,29 @@ class Host:
     def _only_live(self, what: str) -> None:
         if not self.is_live:
             raise FileNotFoundError(f"{what} cannot be had from a machine that is only a directory")
+
+
+class NotHere(Exception):
+    """This machine has nothing of the kind (no GPU, no InfiniBand); the text says how that was seen. What could not be looked at is an OSError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject(Generic[T]):
+    """One subject. Each module of `facts/` that ends in `SUBJECT = Subject(...)` is found there (`snapshot.subjects`).
+
+    `collect` returns frozen data (`facts` is its type), raises NotHere, or OSError and ValueError where it cannot look; nothing else. What it could
+    not see of its subject stands in the data as None, and is named in a field `unread: tuple[str, ...]` where it has one.
+    `summary` is one line with the numbers that a reader would ask for, `details` more lines for who asked for this subject alone.
+    `volatile` are names of fields, at any depth, that change by themselves from minute to minute (what is free, ages, counters): two snapshots are
+    not said to differ for them. `lasting` leaves out what else is there by chance, for the same purpose.
+    """
+
+    id: str
+    title: str
+    facts: type[T]
+    collect: Callable[[Host], T]
+    summary: Callable[[T], Text]
+    details: Callable[[T], Sequence[str]] = lambda facts: ()
+    timeout_s: float = 5.0
+    volatile: tuple[str, ...] = ()
+    lasting: Callable[[T], T] = lambda facts: facts

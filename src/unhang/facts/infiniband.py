@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unhang.facts import job
-from unhang.facts.host import Host
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.facts.job import Setting
-from unhang.facts.subject import NotHere, Subject
-from unhang.facts.units import counted
 from unhang.i18n import NOTHING, Text, joined, msg
+from unhang.text import counted
 
 _BASE = "/sys/class/infiniband"
 _MAX_GIDS = 256
@@ -127,7 +126,7 @@ def collect(host: Host) -> Infiniband:
         gpu_driver=driver,
         gpus=_gpus(host),
         settings={name: found for name in _SETTINGS if (found := job.setting(host, name)) is not None},
-        net_mtu_bytes={n: mtu for d in devices for n in d.net_devices if (mtu := _count(_line(host, f"/sys/class/net/{n}/mtu")))},
+        net_mtu_bytes={n: mtu for d in devices for n in d.net_devices if (mtu := host.number(f"/sys/class/net/{n}/mtu"))},
         unread=tuple(unread),
     )
 
@@ -178,8 +177,8 @@ def _port(host: Host, base: str, number: int) -> Port:
     rate = _line(host, f"{base}/rate")
     # "400 Gb/sec (4X NDR)"
     found = re.match(r"([\d.]+) Gb/sec(?: \((\d+)X)?", rate or "")
-    counters = {c: v for c in _COUNTERS if (v := _count(_line(host, f"{base}/counters/{c}"))) is not None}
-    counters |= {c: v for c in _HW_COUNTERS if (v := _count(_line(host, f"{base}/hw_counters/{c}"))) is not None}
+    counters = {c: v for c in _COUNTERS if (v := host.number(f"{base}/counters/{c}")) is not None}
+    counters |= {c: v for c in _HW_COUNTERS if (v := host.number(f"{base}/hw_counters/{c}")) is not None}
     return Port(
         number=number,
         state=_word(_line(host, f"{base}/state")),
@@ -239,22 +238,17 @@ def _gpus(host: Host) -> tuple[str, ...] | None:
         gpus = host.names("/proc/driver/nvidia/gpus")
     except OSError:
         return None
-    texts = (host.text(f"/proc/driver/nvidia/gpus/{g}/information") or "" for g in gpus)
-    return tuple(line.partition(":")[2].strip() for text in texts for line in text.splitlines() if line.startswith("Model:"))
+    texts = (host.lines(f"/proc/driver/nvidia/gpus/{g}/information") for g in gpus)
+    return tuple(line.partition(":")[2].strip() for text in texts for line in text if line.startswith("Model:"))
 
 
 def _line(host: Host, path: str) -> str | None:
-    return next(iter((host.text(path) or "").splitlines()), None)
+    return next(iter(host.lines(path)), None)
 
 
 def _word(text: str | None) -> str | None:
     """ACTIVE of "4: ACTIVE"."""
     return text.rpartition(":")[2].strip() or None if text else None
-
-
-def _count(text: str | None) -> int | None:
-    """A counter that the firmware does not have reads "N/A (no PMA)"."""
-    return int(text) if text and text.isascii() and text.isdigit() else None
 
 
 def _float(text: str) -> float | None:

@@ -56,14 +56,8 @@ def setting(host: Host, name: str) -> Setting | None:
         own = conf_file(host) or (f"{home}/.nccl.conf" if home else None)
     except OSError:
         own = None
-    for path in (own, "/etc/nccl.conf"):
-        if path is None:
-            continue
-        try:
-            lines = host.read(path).splitlines()
-        except OSError:
-            continue
-        for line in lines:
+    for path in filter(None, (own, "/etc/nccl.conf")):
+        for line in host.lines(path):
             said, _, value = line.partition("=")
             if said.strip() == name:
                 return Setting(name=name, value=value.strip(), place=path)

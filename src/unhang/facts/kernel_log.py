@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
+from unhang.facts.host import Host, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
 
@@ -181,20 +180,7 @@ def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterat
         told = read(text)
         if told is None or (told.kind == "link-down" and (age is None or uptime is None or uptime - age < _STARTING_S)):
             continue
-        yield Event(
-            kind=told.kind,
-            text=text[:_MAX_LINE],
-            first_age_s=age,
-            last_age_s=age,
-            device=told.device,
-            code=told.code,
-            severity=told.severity,
-            pid=told.pid,
-            process=told.process,
-            interface=told.interface,
-            what=told.what,
-            seconds=told.seconds,
-        )
+        yield Event(text=text[:_MAX_LINE], first_age_s=age, last_age_s=age, **vars(told))
 
 
 def ago(age_s: float | None) -> Text:

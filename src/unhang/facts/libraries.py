@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import distributions, elf, paths, python_env
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import Text, joined, msg, same
 
 if TYPE_CHECKING:
@@ -138,18 +137,13 @@ def _torch_place(host: Host, places: Sequence[str]) -> str | None:
 
 
 def _torch(host: Host, path: str, search: Search) -> Torch:
-    said = paths.text(host, f"{path}/version.py", size_bytes=65536)
-
-    def value(name: str) -> str | None:
-        found = re.search(rf"^{name}(?: *: *[^=\n]+)? *= *['\"]([^'\"\n]+)['\"]", said, re.MULTILINE)
-        return found[1] if found is not None else None
-
-    cuda = value("cuda")
+    said = distributions.of_torch(paths.text(host, f"{path}/version.py", size_bytes=65536))
+    cuda = said.get("cuda") or None
     return Torch(
-        version=value("__version__") or "unknown",
+        version=said.get("__version__") or "unknown",
         path=path,
         cuda=cuda,
-        hip=value("hip"),
+        hip=said.get("hip") or None,
         architectures=search.architectures() if cuda is not None else None,
         nccl_inside=search.nccl_inside() if cuda is not None else None,
         lacking=search.lacking() if cuda is not None else (),

@@ -11,11 +11,10 @@ import re
 from dataclasses import dataclass
 
 from unhang.facts import cgroups
-from unhang.facts.host import Host
+from unhang.facts.host import Host, Subject
 from unhang.facts.numa import numbered
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
 from unhang.i18n import Text, joined, msg
+from unhang.text import size
 
 # Bits of CapEff (linux/capability.h).
 _IPC_LOCK, _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE = 14, 19, 21, 24
@@ -104,16 +103,16 @@ def collect(host: Host) -> Limits:
         lifts_ptrace=_has(capabilities, _SYS_PTRACE),
         user_threads=_user_threads(host) if processes is not None and processes.soft is not None else None,
         pids=_pids(host),
-        cpus_online=_count(_text(host, "/sys/devices/system/cpu/online")),
+        cpus_online=_count(host.text("/sys/devices/system/cpu/online") or ""),
         cpus_allowed=_count(status.get("Cpus_allowed_list", "")),
         cpu_quota=_quota(host),
         threads=_threads(host),
-        threads_max=cgroups.number(host, "/proc/sys/kernel/threads-max"),
-        pid_max=cgroups.number(host, "/proc/sys/kernel/pid_max"),
+        threads_max=host.number("/proc/sys/kernel/threads-max"),
+        pid_max=host.number("/proc/sys/kernel/pid_max"),
         open_files_of_all=files[0] if files else None,
         file_max=files[2] if len(files) > 2 else None,
-        max_map_count=cgroups.number(host, "/proc/sys/vm/max_map_count"),
-        ptrace_scope=cgroups.number(host, "/proc/sys/kernel/yama/ptrace_scope"),
+        max_map_count=host.number("/proc/sys/vm/max_map_count"),
+        ptrace_scope=host.number("/proc/sys/kernel/yama/ptrace_scope"),
         infiniband=_infiniband(host, unread),
         unread=tuple(unread),
     )
@@ -127,7 +126,7 @@ def _given(text: str) -> dict[str, Limit]:
 
 
 def _status(host: Host) -> dict[str, str]:
-    rows = (line.partition(":") for line in _text(host, "/proc/self/status").splitlines())
+    rows = (line.partition(":") for line in host.lines("/proc/self/status"))
     return {name: value.strip() for name, _, value in rows}
 
 
@@ -137,7 +136,7 @@ def _has(capabilities: int | None, *bits: int) -> bool | None:
 
 def _has_on_machine(host: Host, capabilities: int | None, *bits: int) -> bool | None:
     """Whether the machine grants it, too: a user namespace gives all capabilities to its root, which lift none of the machine's limits."""
-    mapped = _text(host, "/proc/self/uid_map").split()
+    mapped = (host.text("/proc/self/uid_map") or "").split()
     if not (has := _has(capabilities, *bits)):
         return has
     return mapped == ["0", "0", "4294967295"] if mapped else None
@@ -150,7 +149,7 @@ def _user_threads(host: Host) -> int | None:
     for pid in host.names("/proc"):
         if not pid.isdigit():
             continue
-        text = _text(host, f"/proc/{pid}/status")
+        text = host.text(f"/proc/{pid}/status") or ""
         uid, threads = re.search(r"^Uid:\s*([0-9]+)", text, re.MULTILINE), re.search(r"^Threads:\s*([0-9]+)", text, re.MULTILINE)
         if uid and threads and int(uid[1]) == me:
             count += int(threads[1])
@@ -160,9 +159,9 @@ def _user_threads(host: Host) -> int | None:
 def _pids(host: Host) -> Group | None:
     found = []
     for directory in cgroups.directories(host, "pids", holding=("pids.max",)):
-        limit = cgroups.number(host, f"{directory}/pids.max")
+        limit = host.number(f"{directory}/pids.max")
         if limit is not None:
-            found.append(Group(directory=directory, limit=limit, current=cgroups.number(host, f"{directory}/pids.current")))
+            found.append(Group(directory=directory, limit=limit, current=host.number(f"{directory}/pids.current")))
     return min(found, key=lambda group: group.limit - (group.current or 0), default=None)
 
 
@@ -170,11 +169,7 @@ def _quota(host: Host) -> float | None:
     found = []
     for directory in cgroups.directories(host, "cpu", holding=("cpu.max", "cpu.cfs_quota_us")):
         words = _words(host, f"{directory}/cpu.max")
-        quota, period = (
-            words
-            if len(words) == 2
-            else (cgroups.number(host, f"{directory}/cpu.cfs_quota_us"), cgroups.number(host, f"{directory}/cpu.cfs_period_us"))
-        )
+        quota, period = words if len(words) == 2 else (host.number(f"{directory}/cpu.cfs_quota_us"), host.number(f"{directory}/cpu.cfs_period_us"))
         # "max" and -1 are no limit.
         if quota is not None and quota > 0 and period:
             found.append(quota / period)
@@ -183,7 +178,7 @@ def _quota(host: Host) -> float | None:
 
 def _threads(host: Host) -> int | None:
     """All processes and threads of the machine, as the kernel counts them against pid_max and threads-max."""
-    counted = re.search(r" [0-9]+/([0-9]+) ", _text(host, "/proc/loadavg"))
+    counted = re.search(r" [0-9]+/([0-9]+) ", (host.text("/proc/loadavg") or ""))
     return int(counted[1]) if counted else None
 
 
@@ -198,7 +193,7 @@ def _infiniband(host: Host, unread: list[str]) -> tuple[str, ...]:
     return tuple(
         d
         for d in devices
-        if any("ACTIVE" in _text(host, f"/sys/class/infiniband/{d}/ports/{p}/state") for p in host.listed(f"/sys/class/infiniband/{d}/ports"))
+        if any("ACTIVE" in (host.text(f"/sys/class/infiniband/{d}/ports/{p}/state") or "") for p in host.listed(f"/sys/class/infiniband/{d}/ports"))
     )
 
 
@@ -210,15 +205,8 @@ def _count(text: str) -> int | None:
 
 
 def _words(host: Host, path: str) -> list[int]:
-    words = _text(host, path).split()
+    words = (host.text(path) or "").split()
     return [int(word) for word in words] if all(re.fullmatch(r"[0-9]{1,19}", word) for word in words) else []
-
-
-def _text(host: Host, path: str) -> str:
-    try:
-        return host.read(path)
-    except OSError:
-        return ""
 
 
 def said(limit: Limit | None, *, bytes: bool = False) -> str:

@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 
 from unhang.facts import cgroups
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
+from unhang.facts.host import Host, Subject
 from unhang.i18n import Text, msg
+from unhang.text import size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +57,8 @@ def collect(host: Host) -> Memory:
     # The group with the least room of this one and all around it; without a limit, this one.
     groups = []
     for directory in _groups(host):
-        limit = cgroups.number(host, f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
-        used = cgroups.number(host, f"{directory}/memory.current", f"{directory}/memory.usage_in_bytes")
+        limit = host.number(f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
+        used = host.number(f"{directory}/memory.current", f"{directory}/memory.usage_in_bytes")
         # v1 counts the groups below only in its total_ names, v2 always. "file" and "cache" would count tmpfs as well, which nothing takes back.
         totals = cgroups.counted(host, f"{directory}/memory.stat", ("total_active_file", "total_inactive_file"))
         # cgroup v1 writes "no limit" as a number near 2^63.
@@ -78,7 +77,7 @@ def collect(host: Host) -> Memory:
         total_bytes=info["MemTotal"],
         available_bytes=available,
         transparent_huge_pages=_chosen(host, "/sys/kernel/mm/transparent_hugepage/enabled"),
-        overcommit=cgroups.number(host, "/proc/sys/vm/overcommit_memory"),
+        overcommit=host.number("/proc/sys/vm/overcommit_memory"),
         commit_limit_bytes=info.get("CommitLimit"),
         committed_bytes=info.get("Committed_AS"),
         cgroup=group.directory if group else None,

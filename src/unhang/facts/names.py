@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from unhang.facts import job
-from unhang.facts.host import Host
+from unhang.facts.host import Asking, Host, Subject
 from unhang.facts.job import Job
-from unhang.facts.subject import Subject
 from unhang.i18n import Text, msg, same
 
 # The resolver itself waits 5 s for each server, twice.
@@ -55,17 +54,15 @@ def collect(host: Host) -> Names:
     unread: list[str] = []
     name, here = host.hostname(), job.of(host.environ)
     master = here.master_addr
-    asked = {n: _Asking(host, n) for n in dict.fromkeys((name, master)) if n}
-    for asking in asked.values():
-        asking.start()
-    own = asked[name].answer() if name else Answer(name="", addresses=None, error="the host has no name")
+    asked = {n: _asking(host, n) for n in dict.fromkeys((name, master)) if n}
+    own = _answer(name, asked[name]) if name else Answer(name="", addresses=None, error="the host has no name")
     if own.addresses is None and not own.error:
         unread.append("what the host's name resolves to")
     named = {name, *((master,) if master else ())}
     return Names(
         host_name=name,
         own=own,
-        master=asked[master].answer() if master else None,
+        master=_answer(master, asked[master]) if master else None,
         job=here,
         own_addresses=_own_addresses(host, unread),
         dns_servers=_dns_servers(host, unread),
@@ -76,37 +73,29 @@ def collect(host: Host) -> Names:
 
 def ask(host: Host, name: str) -> Answer:
     """What a name resolves to, within bounded time."""
-    asking = _Asking(host, name)
-    asking.start()
-    return asking.answer()
+    return _answer(name, _asking(host, name))
 
 
-class _Asking(threading.Thread):
-    def __init__(self, host: Host, name: str) -> None:
-        super().__init__(name="facts-resolver", daemon=True)
-        self._host = host
-        self._asked = name
-        self._answer: Answer | None = None
+def _asking(host: Host, name: str) -> Asking[Answer]:
+    return Asking(partial(_resolve, host, name), timeout_s=_PATIENCE_S)
 
-    def run(self) -> None:
-        began = time.monotonic()
-        try:
-            found = self._host.resolve(self._asked)
-            self._answer = Answer(name=self._asked, addresses=found, took_s=round(time.monotonic() - began, 3))
-        except FileNotFoundError:
-            self._answer = Answer(name=self._asked, addresses=None)
-        except (OSError, UnicodeError) as e:  # a name that IDNA refuses is a UnicodeError
-            said = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-            self._answer = Answer(name=self._asked, addresses=None, error=said, took_s=round(time.monotonic() - began, 3))
 
-    def start(self) -> None:
-        self._until = time.monotonic() + _PATIENCE_S
-        super().start()
+def _answer(name: str, asking: Asking[Answer]) -> Answer:
+    try:
+        return asking.answer()
+    except TimeoutError:
+        return Answer(name=name, addresses=None, error=str(_late(_PATIENCE_S)), took_s=_PATIENCE_S)
 
-    def answer(self) -> Answer:
-        self.join(max(0.0, self._until - time.monotonic()))
-        late = Answer(name=self._asked, addresses=None, error=str(_late(_PATIENCE_S)), took_s=_PATIENCE_S)
-        return self._answer or late
+
+def _resolve(host: Host, name: str) -> Answer:
+    began = time.monotonic()
+    try:
+        return Answer(name=name, addresses=host.resolve(name), took_s=round(time.monotonic() - began, 3))
+    except FileNotFoundError:
+        return Answer(name=name, addresses=None)
+    except (OSError, UnicodeError) as e:  # a name that IDNA refuses is a UnicodeError
+        said = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        return Answer(name=name, addresses=None, error=said, took_s=round(time.monotonic() - began, 3))
 
 
 def _own_addresses(host: Host, unread: list[str]) -> tuple[str, ...] | None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import job, names
-from unhang.facts.host import Host
+from unhang.facts.host import Host, Subject
 from unhang.facts.job import Job, Setting
-from unhang.facts.subject import Subject
 from unhang.i18n import NOTHING, Text, joined, msg, same
 
 if TYPE_CHECKING:
@@ -171,8 +170,8 @@ def usable(interface: Interface) -> bool:
 def _interface(host: Host, name: str, addresses: tuple[str, ...]) -> Interface:
     base = f"/sys/class/net/{name}"
     state, flags = host.text(f"{base}/operstate"), host.text(f"{base}/flags")
-    up = None if flags is None else bool(_number(flags, 16) & _UP)
-    speed = host.text(f"{base}/speed")
+    up = None if flags is None else bool(_hexadecimal(flags) & _UP)
+    speed = host.number(f"{base}/speed")
     duplex = host.text(f"{base}/duplex")
     virtual = not host.path(f"{base}/device").exists()
     return Interface(
@@ -184,9 +183,9 @@ def _interface(host: Host, name: str, addresses: tuple[str, ...]) -> Interface:
         running=None if up is None or state is None else up and state in ("up", "unknown"),
         state=state,
         # The kernel writes -1, or 2^32 - 1, where the driver does not know.
-        speed_mbps=int(speed) if speed and speed.isascii() and speed.isdigit() and 0 < int(speed) < 1 << 31 else None,
+        speed_mbps=speed if speed is not None and 0 < speed < 1 << 31 else None,
         duplex=duplex if duplex in ("full", "half") else None,
-        mtu_bytes=_number(host.text(f"{base}/mtu") or "") or None,
+        mtu_bytes=host.number(f"{base}/mtu") or None,
         driver=host.link_name(f"{base}/device/driver"),
         member_of=host.link_name(f"{base}/master"),
         addresses=addresses,
@@ -195,7 +194,7 @@ def _interface(host: Host, name: str, addresses: tuple[str, ...]) -> Interface:
 
 def _kind(host: Host, name: str, base: str, virtual: bool) -> Kind:
     number = host.text(f"{base}/type")
-    devtype = next((line[8:] for line in (host.text(f"{base}/uevent") or "").splitlines() if line.startswith("DEVTYPE=")), "")
+    devtype = next((line[8:] for line in host.lines(f"{base}/uevent") if line.startswith("DEVTYPE=")), "")
     if number == _LOOPBACK:
         return "loopback"
     if number == _INFINIBAND:
@@ -233,9 +232,8 @@ def _nccl(host: Host, interfaces: tuple[Interface, ...]) -> Choice:
         return Choice(interfaces=tuple(n for n in ready if job.matches(n, asked.value)), why=why, asked=asked)
     if found := _of(ready, "ib"):
         return Choice(interfaces=found, why="names that begin with ib come first")
-    meeting = job.setting(host, "NCCL_COMM_ID")
-    if meeting is not None and (near := _in_subnet_of(meeting.value, ready, interfaces)):
-        return Choice(interfaces=(near,), why=f"it is in the subnet of NCCL_COMM_ID={meeting.value}", asked=meeting)
+    if (meeting := job.setting(host, "NCCL_COMM_ID")) is not None:
+        return Choice(interfaces=None, why=f"it depends on NCCL_COMM_ID={meeting.value}", asked=meeting)
     steps = (("^docker,lo,virbr", "neither docker, lo nor virbr"), ("docker", "only docker's bridge is left"), ("lo", "only the loopback is left"))
     for pattern, why in (*steps, ("virbr", "only libvirt's bridge is left")):
         if found := _of(ready, pattern):
@@ -245,16 +243,6 @@ def _nccl(host: Host, interfaces: tuple[Interface, ...]) -> Choice:
 
 def _of(ready: tuple[str, ...], pattern: str) -> tuple[str, ...]:
     return tuple(n for n in ready if job.matches(n, pattern))
-
-
-def _in_subnet_of(meeting: str, ready: Iterable[str], interfaces: tuple[Interface, ...]) -> str | None:
-    text = meeting[1:].partition("]")[0] if meeting.startswith("[") else meeting.partition(":")[0]
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    nets = ((i.name, ipaddress.ip_interface(a).network) for n in ready for i in interfaces if i.name == n for a in i.addresses)
-    return next((name for name, net in nets if address.version == net.version and address in net), None)
 
 
 def _gloo(host: Host, interfaces: tuple[Interface, ...]) -> Choice:
@@ -337,9 +325,9 @@ def _is(version: int, address: str) -> bool:
     return (":" in address) == (version == 6)
 
 
-def _number(text: str, base: int = 10) -> int:
+def _hexadecimal(text: str) -> int:
     try:
-        return int(text, base)
+        return int(text, 16)
     except ValueError:
         return 0
 

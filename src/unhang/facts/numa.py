@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from unhang.facts import cgroups
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
-from unhang.facts.units import size
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.text import size
 
 _NODES = "/sys/devices/system/node"
 _DEVICES = "/sys/bus/pci/devices"
@@ -78,7 +76,7 @@ def collect(host: Host) -> Numa:
     if len(nodes) < len(numbers):
         unread.append(f"NUMA nodes {', '.join(str(n) for n in numbers if n not in {node.id for node in nodes})}")
     allowed = _allowed(host)
-    balancing = cgroups.number(host, "/proc/sys/kernel/numa_balancing")
+    balancing = host.number("/proc/sys/kernel/numa_balancing")
     return Numa(
         nodes=nodes,
         cpus_allowed=allowed.get("Cpus"),
@@ -129,10 +127,7 @@ def _node(host: Host, number: int) -> Node | None:
 
 
 def _allowed(host: Host) -> dict[str, str]:
-    try:
-        return dict(re.findall(r"^(Cpus|Mems)_allowed_list:\s*([0-9,-]+)$", host.read("/proc/self/status"), re.MULTILINE))
-    except OSError:
-        return {}
+    return dict(re.findall(r"^(Cpus|Mems)_allowed_list:\s*([0-9,-]+)$", host.text("/proc/self/status") or "", re.MULTILINE))
 
 
 def _devices(host: Host, unread: list[str]) -> tuple[Device, ...]:
@@ -146,25 +141,22 @@ def _devices(host: Host, unread: list[str]) -> tuple[Device, ...]:
     found = []
     for address in addresses:
         directory = f"{_DEVICES}/{address}"
-        try:
-            kind = _kind(host, directory)
-        except OSError:
-            continue
+        kind = _kind(host, directory)
         if kind is None:
             continue
         names = tuple(name for of in ("net", "infiniband") for name in host.listed(f"{directory}/{of}"))
         # Of adapters without a driver, virtual functions that are lent to others among them, nothing here makes use.
         if kind == "network" and not names:
             continue
-        node = cgroups.number(host, f"{directory}/numa_node")
+        node = host.number(f"{directory}/numa_node")
         found.append(Device(kind=kind, address=address, node=node if node is not None and node >= 0 else None, names=names))
     return tuple(found)
 
 
 def _kind(host: Host, directory: str) -> Literal["gpu", "network"] | None:
-    pci = host.read(f"{directory}/class").strip()
+    pci = host.text(f"{directory}/class") or ""
     if pci.startswith(_GPU):
-        return "gpu" if host.read(f"{directory}/vendor").strip() == _NVIDIA else None
+        return "gpu" if host.text(f"{directory}/vendor") == _NVIDIA else None
     return "network" if pci.startswith(_NETWORK) else None
 
 

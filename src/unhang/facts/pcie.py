@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
 DEVICES = "/sys/bus/pci/devices"
@@ -107,7 +106,7 @@ def collect(host: Host) -> Pcie:
     return Pcie(
         devices=(*found, *bridges),
         between=between,
-        iommus=_count(host, "/sys/class/iommu"),
+        iommus=len(host.listed("/sys/class/iommu")),
         iommu_options=_options(host),
         virtual=virtual(host),
         unread=tuple(dict.fromkeys(unread)),
@@ -151,7 +150,7 @@ _UNNAMED = "a virtual machine"
 def virtual(host: Host) -> str | None:
     """The name of the virtual machine that this is; "" on bare metal; None where nothing tells."""
     vendor = " ".join(text for name in ("sys_vendor", "product_name") if (text := host.text(f"/sys/class/dmi/id/{name}")))
-    flags = next((line.split() for line in (host.text("/proc/cpuinfo") or "").splitlines() if line.startswith("flags")), None)
+    flags = next((line.split() for line in host.lines("/proc/cpuinfo") if line.startswith("flags")), None)
     if flags is not None:
         return (vendor or _UNNAMED) if "hypervisor" in flags else ""
     # ARM has no such flag.
@@ -247,12 +246,8 @@ def _speed(host: Host, path: str) -> float | None:
 
 
 def _number(host: Host, path: str, *, least: int, most: int = 1 << 20) -> int | None:
-    text = host.text(path) or ""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 8 and least <= int(text) <= most else None
-
-
-def _count(host: Host, path: str) -> int:
-    return len(host.listed(path))
+    number = host.number(path)
+    return number if number is not None and least <= number <= most else None
 
 
 def _summary(pcie: Pcie) -> Text:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from unhang.facts import job
-from unhang.facts.host import Host
+from unhang.facts.host import Host, Subject
 from unhang.facts.job import Job
-from unhang.facts.subject import Subject
-from unhang.facts.units import counted
 from unhang.i18n import Text, msg, same
+from unhang.text import counted
 
 # torchrun, accelerate, DeepSpeed and init_process_group all take it unless they are told another.
 USUAL_PORT = 29500
@@ -25,26 +24,9 @@ _PATIENCE_S = 1.0
 
 State = Literal["listening", "connected"]
 
-
-@dataclass(frozen=True)
-class _Options:
-    """Those that may stand before a script: alone, with a word behind them, and the one that names a module."""
-
-    alone: str
-    with_word: str = r"(?!)"
-    module: str = r"(?!)"
-
-
-_INTERPRETERS = {
-    r"python[\d.]*|pypy[\d.]*": _Options(r"-[bBdEhiIOPqRsSuvV]+|-[WX].+", with_word=r"-[WX]", module=r"-[bBdEhiIOPqRsSuvV]*m(.*)"),
-    r"perl[\d.]*|ruby[\d.]*": _Options(r"-[wWtTU]+"),
-    r"node|nodejs": _Options(r"--[\w-]+=.*"),
-    r"java": _Options(
-        r"-jar|-[DX].*|-(?:ea|da|server|client)(?::.*)?|-javaagent:.*|--[\w-]+=.*",
-        with_word=r"-cp|-classpath|--class-path|-p|--module-path|--add-\w+",
-    ),
-    r"-?(?:ba|da|k|z)?sh": _Options(r"-[eufxvl]+|--(?:login|norc|noprofile|posix)"),
-}
+_PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*")
+# Python's options that may stand before a script: alone, with a word behind them, and the one that names a module.
+_ALONE, _WITH_WORD, _MODULE = r"-[bBdEhiIOPqRsSuvV]+|-[WX].+", r"-[WX]", r"-[bBdEhiIOPqRsSuvV]*m(.*)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,21 +177,18 @@ def _command(host: Host, pid: int) -> str | None:
 
 
 def _told(words: list[str]) -> str:
-    """The program, and the script or module that it runs. All other words may be credentials: those behind an option that is not known here, too."""
+    """The program, and the script or module that Python runs. All other words may be credentials: those behind an unknown option, too."""
     # Programs that set their title write it as one word.
     program = words[0].split(" ", 1)[0]
-    options = next((o for names, o in _INTERPRETERS.items() if re.fullmatch(names, program.rpartition("/")[2])), None)
-    if options is None:
-        return program
-    rest = iter(words[1:])
+    rest = iter(words[1:] if _PYTHON.fullmatch(program) else ())
     for word in rest:
-        if module := re.fullmatch(options.module, word):
+        if module := re.fullmatch(_MODULE, word):
             return f"{program} -m {module[1] or next(rest, '')}".rstrip()
         if not word.startswith("-"):
             return f"{program} {word}".rstrip()
-        if re.fullmatch(options.with_word, word):
+        if re.fullmatch(_WITH_WORD, word):
             next(rest, None)
-        elif not re.fullmatch(options.alone, word):
+        elif not re.fullmatch(_ALONE, word):
             break
     return program
 

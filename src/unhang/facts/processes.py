@@ -132,6 +132,12 @@ def child(host: Host, pid: int) -> Child | None:
         return None
 
 
+def names(host: Host) -> dict[int, str]:
+    """What the processes that can be seen are called, in 15 characters at most."""
+    pids = (int(name) for name in host.listed("/proc") if name.isdigit())
+    return {pid: name for pid in pids if (name := host.text(f"/proc/{pid}/comm")) is not None}
+
+
 def exists(host: Host, pid: int) -> bool:
     """Whether a process lives; a zombie does not."""
     try:
@@ -232,16 +238,9 @@ def _switches(status: str) -> int:
 
 
 def _io_bytes(host: Host, pid: int) -> int:
-    try:
-        text = host.read(f"/proc/{pid}/io")
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(("rchar:", "wchar:")))
+    return sum(int(line.split()[1]) for line in host.lines(f"/proc/{pid}/io") if line.startswith(("rchar:", "wchar:")))
 
 
 def _wchan(host: Host, path: str) -> str | None:
-    try:
-        name = host.read(path).strip("\0\n ")
-    except OSError:
-        return None
+    name = (host.text(path) or "").strip("\0\n ")
     return name if name and name != "0" else None

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from unhang.facts import distributions, paths, shebang
+from unhang.facts import distributions, paths
 from unhang.facts.distributions import Lead
-from unhang.facts.host import Host
-from unhang.facts.shebang import Fault
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Host, NotHere, Subject
+from unhang.facts.paths import Fault
 from unhang.i18n import NOTHING, Text, msg, same
 
 Kind = Literal["venv", "conda", "system", "installation"]
@@ -35,7 +34,7 @@ TRAINING = frozenset((
 _SYSTEM = ("/usr/bin", "/bin", "/usr/local/bin")
 _MAX_SCRIPTS = 2000
 _WRAPPER_S = 3.0
-_ACTIVATES = re.compile(r"""^\s*(?:export )?VIRTUAL_ENV=(?:"(/[^"$`\n]+)"|'(/[^'\n]+)'|(/[^\s"'$`]+))\s*$""", re.MULTILINE)
+ACTIVATES = re.compile(r"""^\s*(?:export )?VIRTUAL_ENV=(?:"(/[^"$`\n]+)"|'(/[^'\n]+)'|(/[^\s"'$`]+))\s*$""", re.MULTILINE)
 _VERSIONED = re.compile(r"(?:python|pypy)(3\.\d+)t?")
 
 
@@ -182,7 +181,7 @@ class _Looking:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._limit = shebang.limit(host)
+        self._limit = paths.shebang_limit(host)
         self._prefixes: dict[str, str] = {}
         self.unread: list[str] = []
         self.python_path = tuple(p for p in host.environ.get("PYTHONPATH", "").split(":") if p.startswith("/"))
@@ -231,7 +230,7 @@ class _Looking:
         )
 
     def _interpreter(self, path: str) -> tuple[str | None, Fault | None]:
-        found = shebang.read(self._host, path, at_most=self._limit)
+        found = paths.shebang(self._host, path, at_most=self._limit)
         if found is None or not found.interpreter.rpartition("/")[2].startswith(("python", "pypy")):
             return None, None
         if "/" in found.interpreter or found.fault is not None:
@@ -240,21 +239,12 @@ class _Looking:
         return (answers.interpreter, answers.fault) if answers is not None else (found.interpreter, "gone")
 
     def _pyenv(self, root: str, name: str) -> str | None:
-        """What a pyenv shim would start: PYENV_VERSION, .python-version here or above, then the global choice."""
-        chosen = self._host.environ.get("PYENV_VERSION", "").replace(":", " ").split()
-        place = self._host.environ.get("PWD", "")
-        while not chosen and place.startswith("/"):
-            chosen = paths.text(self._host, f"{place}/.python-version", size_bytes=1000).split()
-            place = place.rpartition("/")[0]
-        chosen = chosen or paths.text(self._host, f"{root}/version", size_bytes=1000).split()
-        known = paths.names(self._host, f"{root}/versions")
-        for version in chosen:
-            # "3.11" stands for the newest 3.11.x that is there.
-            alike = sorted((k for k in known if k.startswith(f"{version}.")), key=lambda k: [int(n) for n in re.findall(r"\d+", k)])
-            found = version if version in known else alike[-1] if alike else None
-            if found is not None and paths.is_file(self._host, f"{root}/versions/{found}/bin/{name}"):
-                return f"{root}/versions/{found}/bin/{name}"
-        return None
+        """What a pyenv shim would start."""
+        try:
+            ran = self._host.run([f"{root}/bin/pyenv", "which", name], timeout_s=_WRAPPER_S)
+        except OSError:
+            return None
+        return ran.out.strip() if ran.exitcode == 0 else None
 
     def _wraps(self, path: str) -> bool:
         target = paths.real(self._host, path)
@@ -365,7 +355,7 @@ class _Looking:
         known = {place: distributions.installed(listed[place]) for place in at.places}
         leads = [distributions.leads_nowhere(host, place, listed[place]) for place in at.own]
         scripts, broken, foreign = self._scripts(at.prefix, at.kind)
-        activate = _ACTIVATES.search(paths.text(host, f"{at.prefix}/bin/activate")) if at.kind == "venv" else None
+        activate = ACTIVATES.search(paths.text(host, f"{at.prefix}/bin/activate")) if at.kind == "venv" else None
         recorded = next((g for g in activate.groups() if g), None) if activate is not None else None
         return Environment(
             prefix=at.prefix,
@@ -432,7 +422,7 @@ class _Looking:
         foreign: list[Script] = []
         for name in names:
             path = f"{prefix}/bin/{name}"
-            found = shebang.read(self._host, path, at_most=self._limit)
+            found = paths.shebang(self._host, path, at_most=self._limit)
             program = found.interpreter.rpartition("/")[2] if found is not None else ""
             if found is None or not program.startswith(("python", "pypy")):
                 continue

@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from unhang.facts.host import Host, Space
-from unhang.facts.processes import FIRST_PID_NAMESPACE
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
+from unhang.facts import processes, storage
+from unhang.facts.host import Host, Space, Subject
 from unhang.i18n import NOTHING, Text, msg
+from unhang.text import size
 
 _OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|pym-|vader_segment|sm_segment|ucx_shm)")
 # Of other semaphores nobody knows: one that is kept while no process has it open is what some programs mean to do. So with psm_, the prefix that
@@ -93,13 +92,9 @@ class Shm:
 def collect(host: Host) -> Shm:
     """Raises OSError where there is no /dev/shm and no /proc to say so."""
     unread: list[str] = []
-    # What /dev/shm lies on: the innermost mount around it, and of several at one place the last.
-    found: _Mount | None = None
-    for line in host.read("/proc/mounts").splitlines():
-        fields = line.split()
-        if len(fields) >= 4 and fields[1] in ("/", "/dev", "/dev/shm") and (found is None or len(fields[1]) >= len(found.point)):
-            found = _Mount(fields[1], fields[0], fields[2], tuple(fields[3].split(",")))
-    mount = found
+    mounts = storage.mounts(host)
+    point = storage.mount_of("/dev/shm", mounts)
+    mount = mounts[point] if point is not None else None
     space: Space | None = None
     status: os.stat_result | None = None
     present: bool | None = True
@@ -117,10 +112,10 @@ def collect(host: Host) -> Shm:
     return Shm(
         present=present,
         space=space,
-        mounted=mount is not None and mount.point == "/dev/shm",
+        mounted=point == "/dev/shm",
         kind=mount.kind if mount else None,
         options=mount.options if mount else None,
-        limit_from=_limit_from(host, mount, space) if status is not None else None,
+        limit_from=_limit_from(host, mount, space) if status is not None and mount is not None and point == "/dev/shm" else None,
         mode=stat.S_IMODE(status.st_mode) if status is not None else None,
         owner_uid=status.st_uid if status is not None else None,
         segments=_segments(host, unread) if status is not None else (),
@@ -133,30 +128,20 @@ def _uid(host: Host) -> int:
     return os.geteuid() if host.is_live else 0
 
 
-@dataclass(frozen=True)
-class _Mount:
-    point: str
-    source: str
-    kind: str
-    options: tuple[str, ...]
-
-
-def _limit_from(host: Host, mount: _Mount | None, space: Space | None) -> LimitFrom | None:
-    if mount is None or mount.point != "/dev/shm":
-        return None
+def _limit_from(host: Host, mount: storage.Mount, space: Space | None) -> LimitFrom | None:
     if mount.kind != "tmpfs":
         return "empty-dir" if "kubernetes.io~empty-dir" in _root_of_mount(host) else None
     if not any(option.startswith("size=") for option in mount.options):
         return "half-of-memory"
     # Container runtimes name the source of the mount so; a volume of a pod and an administrator's mount have another.
-    if mount.source == "shm":
+    if mount.device == "shm":
         return "runtime-default" if space is not None and space.total_bytes == RUNTIME_DEFAULT_BYTES else "runtime-option"
     return "empty-dir" if "KUBERNETES_SERVICE_HOST" in host.environ else "mount-option"
 
 
 def _root_of_mount(host: Host) -> str:
     """Which directory of its file system stands at /dev/shm: of a volume on disk that tells whose it is."""
-    rows = [line.split() for line in (host.text("/proc/self/mountinfo") or "").splitlines()]
+    rows = [line.split() for line in host.lines("/proc/self/mountinfo")]
     return next((row[3] for row in reversed(rows) if len(row) > 4 and row[4] == "/dev/shm"), "")
 
 
@@ -180,7 +165,8 @@ def _segments(host: Host, unread: list[str]) -> tuple[Segment, ...]:
     if hidden and any(_in_maps(name) not in users for name, _ in kept):
         missed.append(hidden)
     unread += [f"whether {processes} have segments mapped" for processes in missed]
-    managers = _managers(host) if any(_BY_NAME.match(name) for name, _ in kept) else ()
+    by_name = any(_BY_NAME.match(name) for name, _ in kept)
+    managers = tuple(pid for pid, name in processes.names(host).items() if name == _MANAGER) if by_name else ()
     names_of = _owners(host) if kept else {}
     now = host.now_s()
     return tuple(
@@ -201,7 +187,7 @@ def _segments(host: Host, unread: list[str]) -> tuple[Segment, ...]:
 def _hidden(host: Host) -> str:
     """The processes that /proc does not even list; "" where it lists all."""
     try:
-        if host.link("/proc/self/ns/pid") != FIRST_PID_NAMESPACE:
+        if host.link("/proc/self/ns/pid") != processes.FIRST_PID_NAMESPACE:
             return "processes outside of this container"
     except OSError:
         return "processes outside of this container"
@@ -210,7 +196,7 @@ def _hidden(host: Host) -> str:
 
 
 def _owners(host: Host) -> dict[int, str]:
-    rows = [line.split(":") for line in (host.text("/etc/passwd") or "").splitlines()]
+    rows = [line.split(":") for line in host.lines("/etc/passwd")]
     return {int(row[2]): row[0] for row in reversed(rows) if len(row) > 2 and row[2].isdecimal()}
 
 
@@ -246,15 +232,6 @@ def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], list[str]]:
 
 def _some(pids: list[str]) -> str:
     return f"processes ({', '.join(pids[:3])}{f' and {len(pids) - 3} more' if len(pids) > 3 else ''})"
-
-
-def _managers(host: Host) -> tuple[int, ...]:
-    found = []
-    for pid in host.names("/proc"):
-        with contextlib.suppress(OSError):
-            if pid.isdigit() and host.read(f"/proc/{pid}/comm").strip() == _MANAGER:
-                found.append(int(pid))
-    return tuple(found)
 
 
 def _keepers(host: Host, name: str, managers: tuple[int, ...], *, hidden: bool) -> tuple[int, ...] | None:

@@ -8,17 +8,14 @@ from __future__ import annotations
 import datetime
 import importlib
 import pkgutil
-import threading
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from unhang import facts
 from unhang.errors import UnhangError
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere, Subject
+from unhang.facts.host import Asking, Host, NotHere, Subject
 
 T = TypeVar("T")
 State = Literal["read", "absent", "unknown"]
@@ -87,33 +84,21 @@ def _name(host: Host) -> str:
 
 
 def _collect(host: Host, chosen: Iterable[Subject[Any]]) -> dict[str, Part]:
-    """In threads that nobody has to wait for: a dead NFS server or a driver that hangs holds up its own subject only."""
-    waiting = [(subject, _Looking(subject, host)) for subject in chosen]
-    for _, looking in waiting:
-        looking.start()
-    return {subject.id: looking.answer() for subject, looking in waiting}
+    asked = [(subject, Asking(partial(_look, subject, host), timeout_s=subject.timeout_s)) for subject in chosen]
+    return {subject.id: _answer(subject, asking) for subject, asking in asked}
 
 
-class _Looking(threading.Thread):
-    def __init__(self, subject: Subject[Any], host: Host) -> None:
-        super().__init__(name=f"facts-{subject.id}", daemon=True)
-        self._subject = subject
-        self._host = host
-        self._part: Part | None = None
+def _look(subject: Subject[Any], host: Host) -> Part:
+    try:
+        return Part(state="read", facts=subject.collect(host))
+    except NotHere as e:
+        return Part(state="absent", why=str(e))
+    except Exception as e:  # recorded as not looked at: one collector's fault must not hide what the others see
+        return Part(state="unknown", why=str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}")
 
-    def run(self) -> None:
-        try:
-            self._part = Part(state="read", facts=self._subject.collect(self._host))
-        except NotHere as e:
-            self._part = Part(state="absent", why=str(e))
-        except Exception as e:  # recorded as not looked at: one collector's fault must not hide what the others see
-            said = str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}"
-            self._part = Part(state="unknown", why=said)
 
-    def start(self) -> None:
-        self._until = time.monotonic() + self._subject.timeout_s
-        super().start()
-
-    def answer(self) -> Part:
-        self.join(max(0.0, self._until - time.monotonic()))
-        return self._part or Part(state="unknown", why=f"it did not answer within {self._subject.timeout_s:g} s")
+def _answer(subject: Subject[Any], asking: Asking[Part]) -> Part:
+    try:
+        return asking.answer()
+    except TimeoutError:
+        return Part(state="unknown", why=f"it did not answer within {subject.timeout_s:g} s")

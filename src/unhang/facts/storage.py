@@ -5,20 +5,21 @@ Every path is asked by itself, within a bound: a server of a network file system
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR
 
-from unhang.facts.host import Host, Space
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
+from unhang.facts.host import Asking, Host, Space, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.text import size
 
 _ANSWERS_S = 1.5
 # As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.
@@ -80,7 +81,7 @@ class Storage:
 
 def collect(host: Host) -> Storage:
     """Raises OSError where there is no /proc/mounts."""
-    mounts = _mounts(host)
+    known = mounts(host)
     unread: list[str] = []
     asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host, host.environ.get("HOME") or _home(host, unread))]
     for _, _, a in asked:
@@ -89,18 +90,18 @@ def collect(host: Host) -> Storage:
     places = []
     for path, purpose, a in asked:
         a.join(max(0.0, until - time.monotonic()))
-        mount = _mount_of(path, mounts)
-        kind, device, options = mounts.get(mount, (None, None, ())) if mount else (None, None, ())
+        point = mount_of(path, known)
+        mount = known[point] if point is not None else None
         places.append(
             Place(
                 path=path,
                 purpose=purpose,
                 exists=a.exists,
                 is_directory=a.is_directory,
-                mount=mount,
-                kind=kind,
-                device=device,
-                options=options,
+                mount=point,
+                kind=mount.kind if mount else None,
+                device=mount.device if mount else None,
+                options=mount.options if mount else (),
                 space=a.space,
                 writable=a.writable,
                 problem="does not answer" if a.is_alive() else a.problem,
@@ -119,34 +120,19 @@ def _timed(host: Host, places: list[Place], unread: list[str]) -> Iterator[Place
         if purpose not in place.purpose or place.space is None:
             yield place
             continue
-        timing = _Timing(host, place)
-        timing.start()
-        timing.join(_WRITING_S + _WRITTEN_OUT_S)
-        if timing.bytes_per_s is None:
-            unread.append(f"the speed of writing to {place.path} ({timing.problem or 'it did not end in time'})")
-        yield replace(place, written_bytes_per_s=timing.bytes_per_s)
-
-
-class _Timing(threading.Thread):
-    """Nobody has to wait for it."""
-
-    def __init__(self, host: Host, place: Place) -> None:
-        super().__init__(name=f"facts-storage-write-{place.path}", daemon=True)
-        self._host = host
-        self._place = place
-        self.bytes_per_s: float | None = None
-        self.problem = ""
-
-    def run(self) -> None:
-        assert self._place.space is not None
-        room = min(_WRITTEN_BYTES, self._place.space.free_bytes // 4)
-        if room < _LEAST_BYTES:
-            self.problem = "too little room"
-            return
+        speed = None
         try:
-            self.bytes_per_s = self._host.write_speed(self._place.path, at_most_bytes=room, at_most_s=_WRITING_S)
+            speed = Asking(partial(_write_speed, host, place.path, place.space), timeout_s=_WRITING_S + _WRITTEN_OUT_S).answer()
         except OSError as e:
-            self.problem = e.strerror or str(e)
+            unread.append(f"the speed of writing to {place.path} ({e.strerror or e})")
+        yield replace(place, written_bytes_per_s=speed)
+
+
+def _write_speed(host: Host, path: str, space: Space) -> float:
+    room = min(_WRITTEN_BYTES, space.free_bytes // 4)
+    if room < _LEAST_BYTES:
+        raise OSError("too little room")
+    return host.write_speed(path, at_most_bytes=room, at_most_s=_WRITING_S)
 
 
 class _Asked(threading.Thread):
@@ -224,53 +210,48 @@ def _home(host: Host, unread: list[str]) -> str | None:
     """Where libraries look for the home of a user whose environment names none; None where there is none, or nobody says within the bound."""
     if not host.is_live:
         return None
-    asked = _Home()
-    asked.start()
-    asked.join(_ANSWERS_S)
-    if asked.is_alive() and asked.path is None:
+    try:
+        home = Asking(lambda: pwd.getpwuid(os.getuid()).pw_dir, timeout_s=_ANSWERS_S).answer()
+    except KeyError:
+        return None
+    except TimeoutError:
         unread.append("the home of this user (the user database does not answer)")
-    # Where it is known and does not answer, that is said of each path in it.
-    return asked.path
+        return None
+    with contextlib.suppress(TimeoutError):
+        return home if Asking(partial(_is_home, home), timeout_s=_ANSWERS_S).answer() else None
+    # That it does not answer is said of each path in it.
+    return home
 
 
-class _Home(threading.Thread):
-    """Nobody has to wait for it: a directory service and a file server may be gone."""
-
-    def __init__(self) -> None:
-        super().__init__(name="facts-storage-home", daemon=True)
-        self.path: str | None = None
-
-    def run(self) -> None:
-        try:
-            home = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:
-            return
-        self.path = home or None
-        try:
-            stat = Path(home).stat()
-        except PermissionError:
-            return
-        except OSError as e:
-            # A stale one is there, and to be told of.
-            self.path = self.path if e.errno == errno.ESTALE else None
-            return
-        if not S_ISDIR(stat.st_mode):
-            self.path = None
+def _is_home(path: str) -> bool:
+    try:
+        return S_ISDIR(Path(path).stat().st_mode)
+    except OSError as e:
+        # A stale one is there, and to be told of.
+        return isinstance(e, PermissionError) or e.errno == errno.ESTALE
 
 
-def _mounts(host: Host) -> dict[str, tuple[str, str, tuple[str, ...]]]:
-    """Mount point to kind, device and options; of several on one point the last, which covers the others."""
+@dataclass(frozen=True)
+class Mount:
+    kind: str
+    device: str
+    options: tuple[str, ...]
+
+
+def mounts(host: Host) -> dict[str, Mount]:
+    """By mount point; of several on one point the last, which covers the others. Raises OSError where there is no /proc/mounts."""
     found = {}
     for line in host.read("/proc/mounts").splitlines():
         fields = line.split()
         if len(fields) >= 4:
             # Blanks are written as \040.
             device, point = (f.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\") for f in fields[:2])
-            found[point] = fields[2], device, tuple(fields[3].split(","))
+            found[point] = Mount(fields[2], device, tuple(fields[3].split(",")))
     return found
 
 
-def _mount_of(path: str, mounts: dict[str, tuple[str, str, tuple[str, ...]]]) -> str | None:
+def mount_of(path: str, mounts: Mapping[str, Mount]) -> str | None:
+    """The mount point that a path lies below."""
     while path not in mounts and path != "/":
         path = str(PurePosixPath(path).parent)
     return path if path in mounts else None

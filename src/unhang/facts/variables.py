@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from unhang.facts import job, network, variable_readers, which_nccl
-from unhang.facts.host import Host
-from unhang.facts.subject import Subject
+from unhang.facts.host import Host, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
 # Families whose names are all of interest, and single names.

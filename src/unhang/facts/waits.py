@@ -102,7 +102,7 @@ def _waits_in(host: Host, pid: int, tid: int, idle: Collection[int]) -> Wait | N
     if name == "open":
         # Only opening a FIFO waits for long in the call itself; its path is in the program's memory.
         text = _string(host, pid, args[1])
-        return Wait(kind="fifo" if "partner" in _wchan(host, pid, tid) else "file", what=text)
+        return Wait(kind="fifo" if "partner" in (host.text(f"/proc/{pid}/task/{tid}/wchan") or "") else "file", what=text)
     if name in ("read", "write"):
         return _of_descriptor(host, pid, args[0], reads=name == "read")
     if name in ("poll", "ppoll"):
@@ -261,13 +261,6 @@ def _is_fifo(host: Host, pid: int, fd: int) -> bool:
         return stat.S_ISFIFO(host.path(f"/proc/{pid}/fd/{fd}").stat().st_mode)
     except OSError:
         return False
-
-
-def _wchan(host: Host, pid: int, tid: int) -> str:
-    try:
-        return host.read(f"/proc/{pid}/task/{tid}/wchan")
-    except OSError:
-        return ""
 
 
 def _string(host: Host, pid: int, address: int) -> str | None:

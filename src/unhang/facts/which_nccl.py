@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from unhang.facts import libraries, paths
+from unhang.facts import distributions, libraries, paths
 from unhang.facts.host import Host
 
 _FILE = re.compile(r"libnccl\.so(?:\.\d+)*")
@@ -78,12 +78,12 @@ class Place:
 
 def of_torch(host: Host, place: Place) -> Which | None:
     """None where that torch has no use for NCCL, and none is there."""
-    said = paths.text(host, f"{place.site}/torch/version.py", size_bytes=65536)
+    said = distributions.of_torch(paths.text(host, f"{place.site}/torch/version.py", size_bytes=65536))
     folders = torch_folders(host, place.site)
     held = {f: paths.names(host, f) for f in folders}
     rccl = tuple(f"{f}/{n}" for f in folders for n in held[f] if _RCCL.fullmatch(n))
     cuda = next((f for f in folders if "libtorch_cuda.so" in held[f]), None)
-    if cuda is None and (rccl or "+rocm" in place.version or _is_set(said, "hip") or any("libtorch_hip.so" in held[f] for f in folders)):
+    if cuda is None and (rccl or "+rocm" in place.version or said.get("hip") or any("libtorch_hip.so" in held[f] for f in folders)):
         return Which(is_rccl=True, files=() if _replaced(host, place, "rccl") else rccl[:1] or _of_rocm(host, place))
     if _replaced(host, place, "nccl"):
         return Which()
@@ -100,7 +100,7 @@ def of_torch(host: Host, place: Place) -> Which | None:
     found = tuple(_beside(host, place))
     if len(found) == 1 and "git" not in place.version:
         return found[0]
-    needs_none = "+cpu" in place.version or any("libtorch_cpu.so" in held[f] for f in folders) or _is_set(said, "cuda") is False
+    needs_none = "+cpu" in place.version or any("libtorch_cpu.so" in held[f] for f in folders) or said.get("cuda") == ""
     return None if not found and cuda is None and needs_none and "+cu" not in place.version else Which()
 
 
@@ -139,12 +139,6 @@ def _real(host: Host, path: str) -> str:
         return paths.real(host, path)
     except OSError:
         return path
-
-
-def _is_set(version_py: str, name: str) -> bool | None:
-    """Whether torch was built for it; None where it does not say."""
-    found = re.search(rf"^{name}(?: *: *[^=\n]+)? *= *(?P<value>\S+)", version_py, re.MULTILINE)
-    return None if found is None else found["value"] != "None"
 
 
 def _is_conda(host: Host, place: Place) -> bool:

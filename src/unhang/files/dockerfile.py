@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from unhang.files import shell
-from unhang.files.found import Found, Lines, Parsed
+from unhang.files.found import Found, Item, Lines
 from unhang.files.shell_words import Word, unquoted
 
 _INSTRUCTION = re.compile(r"[ \t]*(?:ONBUILD[ \t]+)?(?P<name>ENV|ARG|RUN|CMD|ENTRYPOINT)[ \t]+(?:--[a-z]+(?:=\S*)?[ \t]+)*", re.IGNORECASE)
@@ -19,11 +20,9 @@ _USED = re.compile(r"\$\{?(\w+)")
 _OLD = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]+(?P<value>.*)")
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> Iterator[Item]:
     lines = Lines(text=text)
     used = set(_USED.findall(text))
-    settings: list[Found] = []
-    scripts: list[Parsed] = []
     row = 0
     rows = text.split("\n")
     while row < len(rows):
@@ -39,24 +38,18 @@ def parse(text: str) -> Parsed:
             end = lines.starts[row] + len(rows[row])
             name = instruction["name"].upper()
             if name == "ENV":
-                settings += _of_env(text, begin, end, first)
+                yield from _of_env(text, begin, end, first)
             elif name == "ARG":
                 # `ENV A=$A` hands it on.
-                settings += [replace(one, only_in_build=one.name not in used) for one in _of_arg(text, begin, end, first)]
+                yield from (replace(one, only_in_build=one.name not in used) for one in _of_arg(text, begin, end, first))
             else:
-                script = _of_command(text, begin, end, lines)
-                scripts.append(script)
-                # `RUN A=b make` is meant for that command.
-                settings += [replace(one, only_in_build=name == "RUN" and one.alone) for one in script.settings]
+                for item in _of_command(text, begin, end, lines):
+                    # `RUN A=b make` is meant for that command.
+                    yield replace(item, only_in_build=name == "RUN" and item.alone) if isinstance(item, Found) else item
         row += 1
-    return Parsed(
-        settings=tuple(settings),
-        options=tuple(o for script in scripts for o in script.options),
-        unclosed=tuple(one for script in scripts for one in script.unclosed),
-    )
 
 
-def _of_command(text: str, begin: int, end: int, lines: Lines) -> Parsed:
+def _of_command(text: str, begin: int, end: int, lines: Lines) -> list[Item]:
     """`RUN`, `CMD` and `ENTRYPOINT`: a script, or a list of words that no shell sees."""
     if here := _ALL_HEREDOC.match(text, begin, end):
         return shell.parse(text, begin=here.end(), finish=text.rfind("\n", here.end() - 1, end) + 1, lines=lines)
@@ -68,7 +61,7 @@ def _of_command(text: str, begin: int, end: int, lines: Lines) -> Parsed:
         for m in _JSON_WORD.finditer(text, begin, end)
         for quoted in [not re.search(r"[\s;&|]", m["word"])]
     ]
-    return shell.of_words(words, lines) if words else Parsed()
+    return shell.of_words(words, lines) if words else []
 
 
 def _of_arg(text: str, begin: int, end: int, line: int) -> list[Found]:

@@ -42,6 +42,9 @@ class Unclosed:
     line: int
 
 
+Item = Found | Said | Unclosed
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
     """What a file sets in the forms that are read here. What stands in another form is in none of these."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePath
 
 from unhang.errors import UnhangError
 from unhang.files import dockerfile, python_file, shell, yaml_file
-from unhang.files.found import Parsed
+from unhang.files.found import Found, Item, Parsed, Said, Unclosed
 
 _SHEBANG_OF_PYTHON = re.compile(r"#!.*\bpython")
 # Files written by hand are far smaller; larger ones take seconds and much memory to parse.
@@ -21,6 +22,15 @@ _FROM = re.compile(r"(?:[ \t\r]*(?:#.*|ARG[ \t].*)?\n)*FROM\s+\S", re.IGNORECASE
 
 def parse(name: str, text: str) -> Parsed:
     """Raises UnhangError where the text is not what its name says, and for scripts of csh and fish."""
+    items = list(_items(name, text))
+    return Parsed(
+        settings=tuple(one for one in items if isinstance(one, Found)),
+        options=tuple(one for one in items if isinstance(one, Said)),
+        unclosed=tuple(one for one in items if isinstance(one, Unclosed)),
+    )
+
+
+def _items(name: str, text: str) -> Iterable[Item]:
     suffix = PurePath(name).suffix.lower()
     if suffix in OTHER_SHELLS or _SHEBANG_OF_OTHERS.match(text):
         raise UnhangError(f"{name} is a script of csh or fish, which is not read")

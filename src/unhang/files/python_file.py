@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 
 from unhang.errors import UnhangError
-from unhang.files.found import Found, Parsed, Said
+from unhang.files.found import Found, Item, Said
 from unhang.variables.known import is_known
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -16,7 +16,7 @@ _UNITS = {"days": 86400.0, "seconds": 1.0, "milliseconds": 0.001, "minutes": 60.
 _MAKES_GROUPS = frozenset(("init_process_group", "InitProcessGroupKwargs", "init_distributed", "DDPStrategy", "new_group"))
 
 
-def parse(text: str, *, name: str) -> Parsed:
+def parse(text: str, *, name: str) -> list[Item]:
     """Raises UnhangError where that is no Python."""
     try:
         with warnings.catch_warnings():
@@ -27,10 +27,8 @@ def parse(text: str, *, name: str) -> Parsed:
         raise UnhangError(f"{name}{at} is no Python: {e.msg if isinstance(e, SyntaxError) else str(e) or 'it is nested too deeply'}") from e
     assignments = [one for node in ast.walk(tree) for one in _assignments(node)]
     assignments.sort(key=lambda one: (one[2].lineno, one[2].col_offset))
-    return Parsed(
-        settings=tuple(Found(name=name, value=value, line=at.lineno - 1) for name, value, at in assignments),
-        options=tuple(option for node in ast.walk(tree) for option in _options(node)),
-    )
+    settings = (Found(name=name, value=value, line=at.lineno - 1) for name, value, at in assignments)
+    return [*settings, *(option for node in ast.walk(tree) for option in _options(node))]
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, str | None, ast.stmt | ast.expr | ast.keyword]]:

@@ -11,16 +11,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from unhang.errors import UnhangError
-from unhang.files.found import Found, Lines, Parsed, Said, Unclosed
+from unhang.files.found import Found, Item, Lines, Said, Unclosed
 from unhang.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RESERVED = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time", "exec", "command", "builtin"))
 _DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
 _FOR_ITSELF = _DECLARING | {"set", "unset", "shopt"}
-_BEGINS = frozenset(("if", "while", "until", "for", "select", "case", "{"))
-_GOES_ON = frozenset(("then", "do", "else", "elif"))
-_ENDS = frozenset(("fi", "done", "esac", "}"))
 _FLAGS = frozenset(("-x", "-e", "--env", "-env", "--setenv", "-E"))
 _PAIR_FLAGS = frozenset(("-genv", "-env"))
 # What `env` and `sudo` take a word for.
@@ -42,109 +39,72 @@ _MOST_HOPS = 20
 _USED = re.compile(r"\$\{?(\w+)")
 
 
-def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int = 0, for_others: bool = False, lines: Lines | None = None) -> Parsed:
+def parse(
+    text: str, *, begin: int = 0, finish: int | None = None, indent: int = 0, for_others: bool = False, lines: Lines | None = None
+) -> list[Item]:
     """`begin` and `finish` cut a script out of a larger text, of which `lines` are known and where each line has `indent` spaces ahead of it.
 
-    `for_others`: what it sets is read by whoever loads it, also without `export`.
+    `for_others`: what it sets is read by whoever loads it, also without `export`. Settings come in their order in the text.
     """
     lines = lines or Lines(text=text)
     finish = len(text) if finish is None else finish
-    settings: list[Found] = []
-    options: list[Said] = []
+    items: list[Item] = []
     exported: set[str] = set()
     all_exported = for_others
-    # The words and brackets that began the blocks which a command stands in.
-    blocks: list[str] = []
-    # By name which settings were made since the last program ran, and which of all are unset: what a program got before stays.
+    # By name which settings were made since the last program ran, and which of all may be unset: what a program got before stays.
     since: dict[str, list[int]] = {}
     undone: set[int] = set()
     ran = commented = 0
     cutter = Cutter(text, finish, indent)
     seen = _Seen(lines=lines, indent=indent)
     arrays: list[Word] = []
-    for between, words in cutter.commands(begin):
+    for words in cutter.commands(begin):
         for one in _of_comments(cutter.comments[commented:], lines):
             if not ran:
-                since.setdefault(one.name, []).append(len(settings))
-            settings.append(one)
+                since.setdefault(one.name, []).append(len(items))
+            items.append(one)
         commented = len(cutter.comments)
-        found, said = _of_command(words, seen)
-        is_within = _enter(blocks, between, words)
+        found = list(_of_command(words, seen))
         rest = [w for w in words if w.raw not in _RESERVED]
         first = rest[0].raw if rest else ""
         if first in _DECLARING and _exports(rest):
             exported |= {w.raw for w in rest[1:] if _NAME.fullmatch(w.raw)} | {f.name for f in found}
-        elif first == "unset" and not is_within:
+        elif first == "unset":
             undone.update(i for w in rest[1:] for i in since.pop(w.raw, ()))
         all_exported |= first == "set" and any(w.raw in ("-a", "-o", "allexport") for w in rest[1:])
         if rest and first not in _FOR_ITSELF and not first.startswith("((") and not all(ASSIGNMENT.match(w.raw) for w in rest):
             ran += 1
             since.clear()
-        for one in found:
-            since.setdefault(one.name, []).append(len(settings))
-            settings.append(one)
-        options += said
+        for item in found:
+            since.setdefault(item.name, []).append(len(items))
+            items.append(item)
         arrays += [w for w in words if w.elements is not None]
-    settings = [s for i, s in enumerate(settings) if i not in undone]
-    settings += _of_comments(cutter.comments[commented:], lines)
-    for script in seen.scripts:
-        settings += script.settings
-        options += script.options
-    if not ran or all_exported:
-        settings = [replace(s, exported=True) for s in settings]
-    else:
-        # What a script sets for itself, and hands on as `--master-addr $MASTER_ADDR`, does its work.
-        exported |= set(_USED.findall(text, begin, finish))
-        settings = [replace(s, exported=s.exported or s.name in exported) for s in settings]
+    items = [item for i, item in enumerate(items) if i not in undone or isinstance(item, Said)]
+    items += _of_comments(cutter.comments[commented:], lines)
+    items += seen.items
+    # What a script sets for itself, and hands on as `--master-addr $MASTER_ADDR`, does its work.
+    exported |= set(_USED.findall(text, begin, finish))
+    for i, item in enumerate(items):
+        if isinstance(item, Found) and not item.exported and (not ran or all_exported or item.name in exported):
+            items[i] = replace(item, exported=True)
     for array in arrays:
-        found, said = _of_array(array, seen)
-        settings += found
-        options += said
-    options += [
+        items += _of_array(array, seen)
+    items += (
         Said(name="per_node", value=m["count"], line=lines.of(start)) for start, stop in cutter.comments if (m := _PER_NODE.match(text, start, stop))
-    ]
-    options += [Said(name="rocm", value=m["release"] or "", line=lines.of(m.start())) for m in _LOADS_ROCM.finditer(text, begin, finish)]
-    options += [Said(name="nnodes", value="WORLD_SIZE", line=lines.of(m.start())) for m in _COUNTS_HOSTS.finditer(text, begin, finish)]
-    return Parsed(
-        settings=tuple(sorted(settings, key=lambda s: s.at)),
-        options=tuple(options),
-        unclosed=(
-            *(Unclosed(what=what, line=lines.of(at)) for what, at in cutter.unclosed),
-            *(one for script in seen.scripts for one in script.unclosed),
-        ),
     )
-
-
-def _enter(blocks: list[str], between: str, words: list[Word]) -> bool:
-    """Whether a command stands in a block; `between` are the operators before it."""
-    for c in between:
-        if c == "(":
-            blocks.append(c)
-        elif c == ")" and blocks[-1:] == ["("]:
-            blocks.pop()
-    for word in words:
-        if word.raw in _ENDS or word.raw in _GOES_ON:
-            # `then` may follow on the same line: `} then`.
-            del blocks[-1:]
-        if word.raw in _BEGINS or word.raw in _GOES_ON:
-            blocks.append(word.raw)
-        elif word.raw not in _ENDS and word.raw not in ("!", "time"):
-            break
-        if word.raw in ("for", "select", "case"):
-            break
-    is_within = bool(blocks)
-    if words[0].raw == "function" and words[-1].raw == "{":
-        blocks.append("{")
-    return is_within
+    items += (Said(name="rocm", value=m["release"] or "", line=lines.of(m.start())) for m in _LOADS_ROCM.finditer(text, begin, finish))
+    items += (Said(name="nnodes", value="WORLD_SIZE", line=lines.of(m.start())) for m in _COUNTS_HOSTS.finditer(text, begin, finish))
+    items += (Unclosed(what=what, line=lines.of(at)) for what, at in cutter.unclosed)
+    return sorted(items, key=lambda item: item.at if isinstance(item, Found) else finish)
 
 
 @dataclass(kw_only=True)
 class _Seen:
-    """The scripts that stand in a script's words."""
+    """What the scripts set that stand in a script's words."""
 
     lines: Lines
     indent: int
-    scripts: list[Parsed] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
 
     def script(self, word: Word) -> None:
         """Read a word as the script that another shell gets; what is quoted in it again is left."""
@@ -152,7 +112,7 @@ class _Seen:
         if found is None or found.lastgroup is None:
             return
         begin, finish = (word.start + at for at in found.span(found.lastgroup))
-        self.scripts.append(parse(self.lines.text, begin=begin, finish=finish, indent=self.indent, lines=self.lines))
+        self.items += parse(self.lines.text, begin=begin, finish=finish, indent=self.indent, lines=self.lines)
 
 
 def _of_comments(comments: list[tuple[int, int]], lines: Lines) -> Iterator[Found]:
@@ -168,25 +128,25 @@ def _exports(words: list[Word]) -> bool:
     return "n" not in flags if words[0].raw == "export" else "x" in flags
 
 
-def _of_command(words: list[Word], seen: _Seen) -> tuple[list[Found], list[Said]]:
+def _of_command(words: list[Word], seen: _Seen) -> Iterator[Found | Said]:
     lines = seen.lines
     i = 0
     while i < len(words) and words[i].raw in _RESERVED:
         i += 1
     body = words[i:]
     if not body:
-        return [], []
+        return
     line = lines.of(words[0].start)
     ahead = _ahead(body)
     plain = ahead == len(body)
-    found = [_found(word, line, lines, exported=not plain, alone=plain) for word in body[:ahead]]
+    yield from (_found(word, line, lines, exported=not plain, alone=plain) for word in body[:ahead])
     if body[0].raw not in _DECLARING:
-        handed, said = _of_arguments(body[ahead:], line, seen)
-        return [*found, *handed], said
+        yield from _of_arguments(body[ahead:], line, seen)
+        return
     named = [_assigned(word) for word in body[1:]]
     alone = all(n is not None or w.raw.startswith("-") for n, w in zip(named, body[1:], strict=True))
     exported = _exports(body)
-    return [_found(word, line, lines, exported=exported, alone=alone) for word in named if word is not None], []
+    yield from (_found(word, line, lines, exported=exported, alone=alone) for word in named if word is not None)
 
 
 def _ahead(words: list[Word]) -> int:
@@ -202,25 +162,23 @@ def _assigned(word: Word) -> Word | None:
     return Word(raw=word.raw[1:].removesuffix(quote[0]), start=word.start + 1, end=word.end)
 
 
-def _of_arguments(words: list[Word], line: int | None, seen: _Seen, hops: int = 0) -> tuple[list[Found], list[Said]]:
+def _of_arguments(words: list[Word], line: int | None, seen: _Seen, hops: int = 0) -> Iterator[Found | Said]:
     """What a program is handed: `env A=b`, `-x A=b`, `--export=ALL,A=b`, and the scripts that shells are, `bash -c 'A=b cmd'`.
 
     Without `line` each setting has the one of its own flag or word. `hops` counts the hosts that ssh has gone through to get there.
     """
     lines = seen.lines
-    found: list[Found] = []
-    said: list[Said] = []
     in_env = of_deepspeed = False
     # Whether the words so far only start the program that follows: `sudo timeout 5 ssh`.
     only_start = True
     of_shell = ""
     previous: Word | None = None
     if words and words[0].raw.rpartition("/")[2] in _OF_TEXT:
-        return [], []
+        return
     if words and words[0].raw == "eval":
         for word in words[1:]:
             seen.script(word)
-        return [], []
+        return
     for n, word in enumerate(words):
         raw = word.raw
         before = "" if previous is None else previous.raw
@@ -230,8 +188,8 @@ def _of_arguments(words: list[Word], line: int | None, seen: _Seen, hops: int = 
         if program == "ssh" and only_start and not before.startswith("--"):
             if hops == _MOST_HOPS:
                 raise UnhangError(f"more than {_MOST_HOPS} hosts, each reached by ssh from the one before: that is no script")
-            handed, told = _of_remote(words[n + 1 :], line, seen, hops + 1)
-            return [*found, *handed], [*said, *told]
+            yield from _of_remote(words[n + 1 :], line, seen, hops + 1)
+            return
         if of_shell and _SCRIPT_FLAG.fullmatch(before):
             seen.script(word)
             of_shell = ""
@@ -245,35 +203,34 @@ def _of_arguments(words: list[Word], line: int | None, seen: _Seen, hops: int = 
             seen.script(word)
             in_env = False
         elif in_env and assigned is not None:
-            found.append(_found(assigned, line, lines))
+            yield _found(assigned, line, lines)
         elif in_env and not raw.startswith("-") and before not in _TAKES_WORD:
             in_env = False
         if assigned is not None and before in _FLAGS:
-            found.append(_found(assigned, line, lines, flag=previous))
+            yield _found(assigned, line, lines, flag=previous)
         elif (m := re.match(r"(?:--env|-e|--setenv)=?(?P<quote>['\"]?)(?=[A-Z_][A-Z0-9_]*=)", raw)) is not None:
             named = Word(raw=raw[m.end() :].removesuffix(m["quote"]), start=word.start + m.end(), end=word.end)
-            found.append(_found(named, line, lines))
+            yield _found(named, line, lines)
         elif before in _PAIR_FLAGS and _NAME.fullmatch(raw) and n + 1 < len(words):
             pair = Word(raw=f"{raw}={words[n + 1].raw}", start=word.start, end=words[n + 1].end)
-            found.append(_found(pair, line, lines, flag=previous))
+            yield _found(pair, line, lines, flag=previous)
         elif (m := re.match(r"(?P<quote>['\"]?)--export=", raw)) is not None:
-            found += _of_list(word.start + m.end(), raw[m.end() :], line, lines, quote=m["quote"])
+            yield from _of_list(word.start + m.end(), raw[m.end() :], line, lines, quote=m["quote"])
         elif before == "--export":
-            found += _of_list(word.start, raw, line, lines)
+            yield from _of_list(word.start, raw, line, lines)
         elif (m := re.match(r"--ddp[_-]timeout(?:=(?P<value>\d+))?$", raw)) is not None:
             given = m["value"] or (words[n + 1].raw if n + 1 < len(words) else "")
             if given.isdigit():
-                said.append(Said(name="ddp_timeout", value=given, line=lines.of(word.start)))
+                yield Said(name="ddp_timeout", value=given, line=lines.of(word.start))
         elif raw in ("--hostfile", "-H") and of_deepspeed:
-            said.append(Said(name="launcher", value="deepspeed", line=lines.of(word.start)))
+            yield Said(name="launcher", value="deepspeed", line=lines.of(word.start))
         of_deepspeed = of_deepspeed or program == "deepspeed"
         is_ahead = raw in _BEFORE_SSH or raw.startswith("-") or raw[:1].isdigit() or ASSIGNMENT.match(raw) is not None or before in _TAKES_WORD
         only_start = only_start and is_ahead
         previous = word
-    return found, said
 
 
-def _of_remote(words: list[Word], line: int | None, seen: _Seen, hops: int) -> tuple[list[Found], list[Said]]:
+def _of_remote(words: list[Word], line: int | None, seen: _Seen, hops: int) -> Iterator[Found | Said]:
     """What stands behind `ssh`: options, the host, and the command."""
     at = 0
     while at < len(words) and words[at].raw.startswith("-"):
@@ -283,28 +240,24 @@ def _of_remote(words: list[Word], line: int | None, seen: _Seen, hops: int) -> t
         seen.script(rest[0])
         rest = rest[1:]
     ahead = _ahead(rest)
-    handed, said = _of_arguments(rest[ahead:], line, seen, hops)
-    return [*(_found(word, line, seen.lines) for word in rest[:ahead]), *handed], said
+    yield from (_found(word, line, seen.lines) for word in rest[:ahead])
+    yield from _of_arguments(rest[ahead:], line, seen, hops)
 
 
-def of_words(words: list[Word], lines: Lines) -> Parsed:
+def of_words(words: list[Word], lines: Lines) -> list[Item]:
     """A command that no shell sees, word by word: `["env", "A=b", "torchrun"]`."""
     seen = _Seen(lines=lines, indent=0)
-    found, said = _of_arguments(words, lines.of(words[0].start), seen)
-    return Parsed(
-        settings=(*found, *(s for script in seen.scripts for s in script.settings)),
-        options=(*said, *(o for script in seen.scripts for o in script.options)),
-        unclosed=tuple(one for script in seen.scripts for one in script.unclosed),
-    )
+    return [*_of_arguments(words, lines.of(words[0].start), seen), *seen.items]
 
 
-def _of_array(array: Word, seen: _Seen) -> tuple[list[Found], list[Said]]:
+def _of_array(array: Word, seen: _Seen) -> Iterator[Found | Said]:
     """What stands in `ENVS=(A=b C=d)` or `ARGS=(-x A=b)`, each on its own line."""
     elements = list(array.elements or ())
-    found, said = _of_arguments(elements, None, seen)
-    taken = {f.at for f in found}
+    found = list(_of_arguments(elements, None, seen))
+    yield from found
+    taken = {f.at for f in found if isinstance(f, Found)}
     named = filter(None, map(_assigned, elements))
-    return [*found, *(_found(word, None, seen.lines) for word in named if word.start not in taken)], said
+    yield from (_found(word, None, seen.lines) for word in named if word.start not in taken)
 
 
 def _found(word: Word, line: int | None, lines: Lines, *, flag: Word | None = None, exported: bool = True, alone: bool = False) -> Found:

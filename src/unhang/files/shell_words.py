@@ -48,11 +48,10 @@ class Cutter:
         self._depth = 0
         self._in_vain = 0
 
-    def commands(self, begin: int) -> Iterator[tuple[str, list[Word]]]:
-        """The words of each simple command, and the operators before it. Redirections are no words."""
+    def commands(self, begin: int) -> Iterator[list[Word]]:
+        """The words of each simple command. Redirections are no words."""
         text, finish = self.text, self.finish
         words: list[Word] = []
-        between = ""
         heredocs: list[tuple[str, bool, int]] = []
         is_target = is_test = False
         i = begin
@@ -66,16 +65,15 @@ class Cutter:
                 i = stop
             elif text.startswith("((", i) and all(w.raw in _BEFORE_COMMANDS or w.raw == "for" for w in words) and (end := self._arithmetic(i)):
                 # `if ((x)) then` needs no ; between.
-                yield between, [*words, self._word(i, end)]
-                words, between, is_test = [], "", False
+                yield [*words, self._word(i, end)]
+                words, is_test = [], False
                 i = end
             elif text.startswith("&>", i):
                 i += 1
             elif c in _OPERATORS:
                 if words:
-                    yield between, words
-                    words, between, is_test = [], "", False
-                between += c
+                    yield words
+                    words, is_test = [], False
                 is_target = False
                 i = self._behind_operator(i, heredocs)
             elif c in " \t\r":
@@ -97,10 +95,10 @@ class Cutter:
                 is_target = False
                 i = end
                 if word.raw == "]]" and is_test:
-                    yield between, words
-                    words, between, is_test = [], "", False
+                    yield words
+                    words, is_test = [], False
         if words:
-            yield between, words
+            yield words
         for _, _, at in heredocs:
             self.unclosed.append(("here-document", at))
 

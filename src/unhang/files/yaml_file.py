@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.files import shell
-from unhang.files.found import Found, Lines, Parsed, Said
+from unhang.files.found import Found, Item, Lines, Said, Unclosed
 from unhang.variables.known import is_known
 
 if TYPE_CHECKING:
@@ -25,29 +25,17 @@ _COMMAND = re.compile(r"[A-Z][A-Z0-9_]+=\S*[\s;]")
 _MAX_DEPTH = 200
 
 
-def parse(text: str, *, name: str, is_json: bool) -> Parsed:
+def parse(text: str, *, name: str, is_json: bool) -> list[Item]:
     """Raises UnhangError where that is no YAML."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    settings: list[Found] = []
-    options: list[Said] = []
-    scripts: list[Parsed] = []
     lines = Lines(text=text)
     try:
         # libyaml composes by recursion and ends the process where its stack does.
         if _depth(yaml.parse(text, Loader=loader)) > _MAX_DEPTH:
             raise UnhangError(f"{name} is nested too deeply: more than {_MAX_DEPTH} levels")
-        for document in yaml.compose_all(text, Loader=loader):
-            for one in _walk(document, lines, set(), 0):
-                if isinstance(one, Said):
-                    options.append(one)
-                elif isinstance(one, Parsed):
-                    scripts.append(one)
-                    settings += one.settings
-                    options += one.options
-                else:
-                    settings.append(one)
+        return [item for document in yaml.compose_all(text, Loader=loader) for item in _walk(document, lines, set(), 0)]
     except yaml.YAMLError as e:
         # PyYAML from 6.0.4 on has a bound of its own.
         if "nesting depth" in str(e):
@@ -57,7 +45,6 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
         raise UnhangError(
             f"{name}{at} is no {'JSON' if is_json else 'YAML'}: {getattr(e, 'problem', None) or e}", cause="a template that is not filled in yet"
         ) from e
-    return Parsed(settings=tuple(settings), options=tuple(options), unclosed=tuple(one for script in scripts for one in script.unclosed))
 
 
 def _depth(events: Iterable[yaml.Event]) -> int:
@@ -75,7 +62,7 @@ def _depth(events: Iterable[yaml.Event]) -> int:
     return most
 
 
-def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> Iterator[Found | Said | Parsed]:
+def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> Iterator[Item]:
     import yaml
 
     if node is None or id(node) in seen or depth > _MAX_DEPTH:
@@ -112,21 +99,20 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
             finish = node.end_mark.index
             indented = _INDENT.match(lines.text, script, finish)
             indent = len(indented["indent"]) if indented is not None else 0
-            yield shell.parse(lines.text, begin=script, finish=finish, indent=indent, lines=lines)
-    elif isinstance(node, yaml.ScalarNode) and _COMMAND.search(node.value) and (command := _on_one_line(node, lines)) is not None:
-        yield command
+            yield from shell.parse(lines.text, begin=script, finish=finish, indent=indent, lines=lines)
+    elif isinstance(node, yaml.ScalarNode) and _COMMAND.search(node.value):
+        yield from _on_one_line(node, lines)
 
 
-def _on_one_line(node: yaml.ScalarNode, lines: Lines) -> Parsed | None:
+def _on_one_line(node: yaml.ScalarNode, lines: Lines) -> list[Item]:
     """`command: bash -c "A=b torchrun"`, where the text of the file is that of the value and it sets something."""
     quoted = node.style in ("'", '"')
     begin, finish = node.start_mark.index + quoted, node.end_mark.index - quoted
     if lines.text[begin:finish] != node.value:
-        return None
+        return []
     inside = shell.parse(lines.text, begin=begin, finish=finish, lines=lines)
-    if not any(is_known(one.name) for one in inside.settings) or inside.unclosed:
-        return None
-    return inside
+    sets = any(isinstance(one, Found) and is_known(one.name) for one in inside)
+    return inside if sets and not any(isinstance(one, Unclosed) for one in inside) else []
 
 
 def _found(name: str, value: str | None, at: yaml.Node) -> Found:

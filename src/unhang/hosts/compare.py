@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from unhang.facts import gpu, libraries, limits, network, python_env, shm, variables
+from unhang.facts.host import Subject
 from unhang.facts.snapshot import Snapshot
-from unhang.facts.subject import Subject
-from unhang.facts.units import size
 from unhang.i18n import Text, joined, msg, same
 from unhang.knowledge import catalogue
 from unhang.model import HostFinding, Severity
+from unhang.text import size
 
 _MOST_NAMED = 8
 # Variables that are a host's own.

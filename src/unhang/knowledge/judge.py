@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unhang.facts.container import Container, Kind
     from unhang.facts.firewall import Firewall
     from unhang.facts.gpu import Gpus
+    from unhang.facts.host import Subject
     from unhang.facts.infiniband import Infiniband
     from unhang.facts.kernel_log import Event, KernelLog
     from unhang.facts.libraries import Libraries
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.facts.speed import Speed
     from unhang.facts.storage import Storage
-    from unhang.facts.subject import Subject
     from unhang.facts.variables import Variables
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ def _ago(event: Any) -> Text:
 
 
 def _size(count: float) -> str:
-    from unhang.facts.units import size
+    from unhang.text import size
 
     return size(count)
 

@@ -25,7 +25,7 @@ import zstandard
 from unhang.errors import UnhangError
 from unhang.pack import manifest as manifests
 from unhang.pack import relocate
-from unhang.pack.files import Item, OnProgress, changed, counted, no_progress
+from unhang.pack.files import Item, OnProgress, changed, no_progress, with_progress
 from unhang.pack.manifest import Entry, Manifest
 from unhang.pack.relocate import THREADS
 
@@ -69,7 +69,7 @@ def write(path: Path, manifest: Manifest, items: Sequence[Item], *, level: int, 
 
             add(zstandard.compress(own, level))
             under_way: deque[Future[bytes]] = deque()
-            for piece in _pieces(counted(items, on_progress)):
+            for piece in _pieces(with_progress(items, on_progress)):
                 under_way.append(pool.submit(compressed, piece))
                 if len(under_way) > 2 * THREADS:
                     add(under_way.popleft().result())
@@ -169,7 +169,7 @@ class Opened:
             if (script := self.tar.next()) is None or script.name != relocate.SCRIPT:
                 raise UnhangError(f"{self.name} is refused: it ends before {relocate.SCRIPT}", cause="it was cut short")
             written: deque[Future[None]] = deque()
-            for entry in counted(self.manifest.entries, on_progress):
+            for entry in with_progress(self.manifest.entries, on_progress):
                 # Hard links come last, after what they share.
                 while len(written) > (0 if entry.kind == "hard" else _AHEAD):
                     written.popleft().result()

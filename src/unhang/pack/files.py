@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from unhang.errors import UnhangError
-from unhang.facts import units
 from unhang.facts.host import Host
 from unhang.pack.manifest import Entry, Kind, LeftOut, Source
 from unhang.pack.relocate import THREADS, How, batches
+from unhang.text import counted, size
 
 # Called with the bytes that are done and the total.
 OnProgress = Callable[[int, int], None]
@@ -163,7 +163,7 @@ def _left_out(top: Path, below: str, name: str, taken: Collection[str]) -> LeftO
     """What git ignores under a name, with its size; None for what can be made again, for environments, and if all of it is taken."""
     name = name.rstrip("/")
     sizes = list(islice((size for path, size in _sizes(top / name, name) if path not in taken), _MOST_COUNTED + 1))
-    many = f"{units.counted(len(sizes), 'file')}, {units.size(sum(sizes))}" if len(sizes) <= _MOST_COUNTED else f"more than {_MOST_COUNTED:,} files"
+    many = f"{counted(len(sizes), 'file')}, {size(sum(sizes))}" if len(sizes) <= _MOST_COUNTED else f"more than {_MOST_COUNTED:,} files"
     return LeftOut(path=f"{below}/{name}", why=f"git ignores it ({many})") if sizes else None
 
 
@@ -227,7 +227,7 @@ def summed(items: Sequence[Item], paths: Sequence[str], on_progress: OnProgress)
     files = [i for i in items if i.kind == "file"]
     with ThreadPoolExecutor(THREADS) as pool:
         read = chain.from_iterable(pool.map(lambda batch: [_read(i, needles) for i in batch], batches(files)))
-        found = {i.path: said for i, said in zip(counted(files, on_progress), read, strict=True)}
+        found = {i.path: said for i, said in zip(with_progress(files, on_progress), read, strict=True)}
     entries, binaries = list[Entry](), list[str]()
     places: dict[str, How] = {}
     for item in items:
@@ -246,7 +246,7 @@ def no_progress(done: int, total: int) -> None:
     """Whom nobody watches."""
 
 
-def counted(items: Sequence[_Sized], on_progress: OnProgress) -> Iterator[_Sized]:
+def with_progress(items: Sequence[_Sized], on_progress: OnProgress) -> Iterator[_Sized]:
     """Each in turn; `on_progress` is called after it."""
     done, total = 0, sum(i.size for i in items)
     for item in items:

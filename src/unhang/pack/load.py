@@ -1,22 +1,159 @@
-"""Puts an archive in its place: checked before anything is written, complete or not there at all."""
+"""Puts an archive in its place, complete or not there at all; before a byte is written, whether it can live on this host at that path."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
+import posixpath
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from unhang.errors import UnhangError
-from unhang.model import HostFinding
+from unhang.facts.host import Host
+from unhang.facts.libraries import number
+from unhang.i18n import msg
+from unhang.knowledge.causes import arch_not_in_build, disk_full, driver_too_old, env_relocation, library_link
+from unhang.knowledge.commands import command
+from unhang.model import HostFinding, Remedy
 from unhang.pack import archive, manifest, relocate
 from unhang.pack.files import OnProgress, no_progress
 from unhang.pack.manifest import Manifest
-from unhang.pack.preflight import preflight, this_host
+from unhang.pack.packer import cpu_flags
+
+_AREA = "place"
+# Directories, inodes and half-filled blocks.
+_PER_ENTRY_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a host is to an environment. `free_inodes` is None where they are not counted; what could not be asked for is None, too."""
+
+    machine: str
+    glibc: str | None
+    free_bytes: int
+    free_inodes: int | None
+    driver: str | None
+    cpu_flags: tuple[str, ...]
+
+
+def this_host(directory: Path, manifest: Manifest) -> Target:
+    """`directory` is where the environment shall lie. The driver is asked for only if torch is for CUDA. Raises OSError."""
+    host = Host()
+    space = host.space(str(directory))
+    gpus = None
+    if manifest.torch is not None and manifest.torch.cuda is not None:
+        from unhang.facts import gpu, snapshot
+
+        gpus = snapshot.take(host, only=(gpu.SUBJECT.id,)).get(gpu.SUBJECT)
+    return Target(
+        machine=platform.machine(),
+        glibc=platform.libc_ver()[1] or None,
+        free_bytes=space.free_bytes,
+        free_inodes=space.free_inodes if space.inodes else None,
+        driver=(gpus.driver or gpus.nvml_driver) if gpus is not None else None,
+        cpu_flags=cpu_flags(host.read("/proc/cpuinfo")),
+    )
+
+
+def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) -> Iterator[HostFinding]:
+    """Errors mean that it cannot work at `dest` on this host; warnings that a part of it may not."""
+    if manifest.machine != host.machine:
+        yield arch_not_in_build.CAUSE.host_finding(
+            area=_AREA,
+            severity="error",
+            says=msg("the environment is for {machine}, and this host is {here}", machine=manifest.machine, here=host.machine),
+            leads_to=msg("its Python does not start: Exec format error"),
+            remedies=(),
+        )
+        return
+    has = host.glibc
+    if manifest.glibc is not None and number(has or "") < number(manifest.glibc):
+        yield library_link.CAUSE.host_finding(
+            area=_AREA,
+            severity="error",
+            says=msg(
+                "libraries of the environment ask for glibc {glibc}, and this host has {version}",
+                glibc=manifest.glibc,
+                version=has or msg("none", "glibc"),
+            ),
+            leads_to=msg("they do not load: version `GLIBC_{glibc}' not found", glibc=manifest.glibc),
+            remedies=("newer-runtime",),
+        )
+    old = min((path for path, new in manifest.moves if not new), key=len, default=manifest.prefix)
+    longer = len(os.fsencode(dest)) > len(os.fsencode(old))
+    if longer and (fixed := [p for p, how in manifest.places.items() if how == "binary"]):
+        yield env_relocation.CAUSE.host_finding(
+            area=_AREA,
+            severity="error",
+            says=msg(
+                "{fixed} binary files hold the path {old}, and have no room for the longer {dest}: {first}",
+                fixed=len(fixed),
+                old=old,
+                dest=dest,
+                first=fixed[0],
+            ),
+            leads_to=msg("programs look for their files at the old place"),
+            remedies=(),
+        )
+    yield from _space(manifest, dest, host, needs_bytes)
+    yield from _driver(manifest, host)
+    if lacking := sorted(set(manifest.cpu_flags) - set(host.cpu_flags)):
+        yield arch_not_in_build.CAUSE.host_finding(
+            area=_AREA,
+            severity="note",
+            says=msg("this CPU lacks {lacking} of the one that packed", lacking=", ".join(lacking)),
+            leads_to=msg("extensions that were compiled there for that very CPU end with Illegal instruction; wheels from an index do not"),
+            remedies=(),
+        )
+
+
+def _space(manifest: Manifest, dest: str, host: Target, needs_bytes: int) -> Iterator[HostFinding]:
+    n = len(manifest.entries)
+    needs = needs_bytes + n * _PER_ENTRY_BYTES
+    lacks_inodes = host.free_inodes is not None and host.free_inodes < n
+    if lacks_inodes or host.free_bytes < needs:
+        free = f"{host.free_inodes} inodes" if lacks_inodes else f"{host.free_bytes / 1e9:.1f} GB"
+        wants = f"{n} inodes" if lacks_inodes else f"{needs / 1e9:.1f} GB"
+        directory = posixpath.dirname(dest)
+        found = disk_full.CAUSE.host_finding(
+            area=_AREA,
+            severity="error",
+            says=msg("{directory} has {free} free, and the environment takes {wants}", directory=directory, free=free, wants=wants),
+            leads_to=msg("unpacking ends with No space left on device"),
+            remedies=(),
+        )
+        says = msg("See what fills it, or choose another place.")
+        look = command("df -h {path:path}; df -i {path:path}", path=directory)
+        yield replace(found, remedies=(Remedy(id="what-fills-it", says=says, command=look),))
+
+
+def _driver(manifest: Manifest, host: Target) -> Iterator[HostFinding]:
+    if manifest.torch is None or manifest.torch.cuda is None:
+        return
+    driver = host.driver
+    minimum = driver_too_old.oldest_driver(manifest.torch.cuda)
+    # Jetson's drivers (35, 540 on Tegra) are counted otherwise.
+    if driver is not None and minimum is not None and (100,) <= number(driver) < number(minimum):
+        yield driver_too_old.CAUSE.host_finding(
+            area=_AREA,
+            severity="warning",
+            says=msg(
+                "torch {version} is for CUDA {cuda}, which needs driver {minimum} or newer; this host has {driver}",
+                version=manifest.torch.version,
+                cuda=manifest.torch.cuda,
+                minimum=minimum,
+                driver=driver,
+            ),
+            leads_to=msg("CUDA does not start on this host"),
+            remedies=("upgrade-the-driver", "older-cuda-build"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,10 @@ from urllib.parse import quote
 from unhang import fsio
 from unhang.errors import UnhangError
 from unhang.facts import elf
+from unhang.facts.distributions import of_torch
 from unhang.facts.host import Host
-from unhang.pack import archive, interpreter
-from unhang.pack.environment import Environment, examine
+from unhang.pack import archive
+from unhang.pack.environment import Environment, base_python, examine
 from unhang.pack.files import Item, OnProgress, check_include, complete, no_progress, sources, summed, walk
 from unhang.pack.manifest import LeftOut, Manifest, Python, Source, Torch
 from unhang.pack.relocate import OWN, PYTHON, THREADS, How
@@ -98,7 +99,7 @@ def _taken(prefix: Path, extras: Extras, without: Path | None, workshop: Path, o
             replace(i, kind="link", target=f"../{program}", source=None, size=0, inode=None) if i.kind == "file" and _PROGRAM.fullmatch(i.path) else i
             for i in items
         ]
-        items += interpreter.collect(env.python, host, workshop)
+        items += base_python(env.python, host, workshop)
     whole = _with_sums(env, complete(items), host, sources=taken, left=left, program=program, on_progress=on_progress)
     return replace(whole, ignored=tuple(ignored))
 
@@ -182,9 +183,8 @@ def torch(packages: Iterable[Path]) -> Torch | None:
     """The one in these directories, by its own version.py."""
     for place in packages:
         with contextlib.suppress(OSError):
-            said = (place / "torch" / "version.py").read_text()
-            found = dict(re.findall(r"^(__version__|cuda)(?: *: *[^=\n]+)? *= *['\"]([^'\"\n]+)['\"]", said, re.MULTILINE))
-            return Torch(version=found.get("__version__", "unknown"), cuda=found.get("cuda"))
+            found = of_torch((place / "torch" / "version.py").read_text())
+            return Torch(version=found.get("__version__") or "unknown", cuda=found.get("cuda") or None)
     return None
 
 

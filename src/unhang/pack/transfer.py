@@ -30,8 +30,8 @@ from unhang.model import Area, HostFinding
 from unhang.pack import archive, import_checks, relocate, verify
 from unhang.pack import manifest as manifests
 from unhang.pack.files import Item
+from unhang.pack.load import Target, preflight
 from unhang.pack.packer import Stock, cpu_flags
-from unhang.pack.preflight import Target, preflight
 from unhang.pack.relocate import PYTHON
 
 SCHEMA = "unhang/pack-send/1"
@@ -85,7 +85,10 @@ def send(
     running: set[subprocess.Popen[bytes]] = set()
     stopped = threading.Event()
     with ThreadPoolExecutor(at_once) as pool:
-        sends = [_Send(taken, encoded, host, dest, options, limit_s, tell, running, stopped) for host in hosts]
+        sends = [
+            _Send(taken=taken, encoded=encoded, host=host, dest=dest, options=options, limit_s=limit_s, tell=tell, running=running, stopped=stopped)
+            for host in hosts
+        ]
         try:
             return tuple(pool.map(_Send.run, sends))
         finally:
@@ -96,26 +99,24 @@ def send(
                 process.kill()
 
 
+@dataclass(kw_only=True)
 class _Send:
-    def __init__(
-        self,
-        taken: Stock,
-        encoded: bytes,
-        host: str,
-        dest: str,
-        options: Sequence[str],
-        limit_s: float,
-        tell: Callable[[str, Text], None],
-        running: set[subprocess.Popen[bytes]],
-        stopped: threading.Event,
-    ) -> None:
-        self._manifest, self._items, self._encoded, self._digest = taken.manifest, taken.items, encoded, manifests.digest(encoded)
-        self._host, self._dest, self._options, self._limit_s, self._tell = host, dest, options, limit_s, tell
-        self._running, self._stopped = running, stopped
-        parent, name = posixpath.split(dest)
+    taken: Stock
+    encoded: bytes
+    host: str
+    dest: str
+    options: Sequence[str]
+    limit_s: float
+    tell: Callable[[str, Text], None]
+    running: set[subprocess.Popen[bytes]]
+    stopped: threading.Event
+    sent_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.manifest, self.digest = self.taken.manifest, manifests.digest(self.encoded)
+        parent, name = posixpath.split(self.dest)
         # Hosts may share the file system.
-        self._incoming = f"{parent}/.{name}.unhang-from-{hashlib.sha256(host.encode()).hexdigest()[:8]}"
-        self._sent_bytes = 0
+        self.incoming = f"{parent}/.{name}.unhang-from-{hashlib.sha256(self.host.encode()).hexdigest()[:8]}"
 
     def run(self) -> Sent:
         began = time.monotonic()
@@ -127,15 +128,15 @@ class _Send:
             state, findings = self._bring()
             if state in ("sent", "unchanged"):
                 told = self._ask()
-                files = verify.files(self._dest, self._manifest, self._differences(), told)
-                found = [files, *verify.interpret(told, self._manifest)]
+                files = verify.files(self.dest, self.manifest, self._differences(), told)
+                found = [files, *verify.interpret(told, self.manifest)]
                 areas, findings = tuple(a for a, _ in found), (*findings, *(f for _, fs in found for f in fs))
         except (_Failed, UnhangError, OSError) as e:
             state, findings, why = "failed", (), str(e)
         return Sent(
-            host=self._host,
+            host=self.host,
             state=state,
-            sent_bytes=self._sent_bytes,
+            sent_bytes=self.sent_bytes,
             took_s=round(time.monotonic() - began, 3),
             why=why,
             areas=areas,
@@ -144,12 +145,12 @@ class _Send:
 
     def _bring(self) -> tuple[Literal["sent", "unchanged", "refused"], tuple[HostFinding, ...]]:
         target, received, placed, has = self._state()
-        if placed.get("manifest") == self._digest and placed.get("dest") == self._dest:
+        if placed.get("manifest") == self.digest and placed.get("dest") == self.dest:
             if not (wrong := {path for path, _ in self._differences()}):
                 return "unchanged", ()
             has = {content: path for content, path in has.items() if path not in wrong}
         needed = self._needed(has)
-        findings = tuple(preflight(self._manifest, self._dest, target, needs_bytes=sum(i.size for i in needed)))
+        findings = tuple(preflight(self.manifest, self.dest, target, needs_bytes=sum(i.size for i in needed)))
         if any(f.severity == "error" for f in findings):
             return "refused", findings
         self._pieces(needed, received)
@@ -157,18 +158,18 @@ class _Send:
             self._assemble()
         except _Failed as e:
             # Files there were changed since they were placed, or an older sending left others.
-            self._tell(self._host, msg("{e}: everything is sent anew", e=e))
-            self._ssh(f"rm -rf {shlex.quote(self._incoming)}")
+            self.tell(self.host, msg("{e}: everything is sent anew", e=e))
+            self._ssh(f"rm -rf {shlex.quote(self.incoming)}")
             self._pieces(self._needed({}), frozenset())
             self._assemble()
         return "sent", findings
 
     def _state(self) -> tuple[Target, frozenset[str], Mapping[str, Any], Mapping[tuple[str, int], str]]:
         """The host, which pieces it has received already, and what stands at the place: how it was placed, and its paths by sum and mode."""
-        names = {"dest": self._dest, "parent": posixpath.dirname(self._dest), "incoming": self._incoming}
+        names = {"dest": self.dest, "parent": posixpath.dirname(self.dest), "incoming": self.incoming}
         code, out, err = self._ssh_code("".join(f"{k}={shlex.quote(v)}; " for k, v in names.items()) + _STATE)
         if code == _TAKEN:
-            raise _Failed(f"{self._dest} exists there, and is a link or was not placed by unhang pack; choose another with --to")
+            raise _Failed(f"{self.dest} exists there, and is a link or was not placed by unhang pack; choose another with --to")
         *parts, old = out.split(f"\n{_MARK}\n".encode(), 8)
         if code or len(parts) != 8:
             raise _Failed(err or f"the host does not answer as one with sh does (exit code {code})")
@@ -189,19 +190,19 @@ class _Send:
         has: dict[tuple[str, int], str] = {}
         with contextlib.suppress(ValueError, OSError, UnhangError, EOFError, zlib.error):
             told = relocate.parse_placed(parts[-1])
-            there = manifests.decode(gzip.decompress(old) if old[:2] == b"\x1f\x8b" else old, name=self._host)
+            there = manifests.decode(gzip.decompress(old) if old[:2] == b"\x1f\x8b" else old, name=self.host)
             has = {(e.sum, e.mode): e.path for e in there.entries if e.kind == "file" and e.path not in told["changed"]}
         return target, frozenset(ends.split()), told, has
 
     def _needed(self, has: Mapping[tuple[str, int], str]) -> list[Item]:
-        files = [(i, (e.sum, e.mode)) for i, e in zip(self._items, self._manifest.entries, strict=True) if i.kind == "file"]
+        files = [(i, (e.sum, e.mode)) for i, e in zip(self.taken.items, self.manifest.entries, strict=True) if i.kind == "file"]
         # The interpreter starts before the files of two places are put together: all of it comes from one.
-        own = f"{PYTHON}/" if self._manifest.python.interpreter is not None else ""
+        own = f"{PYTHON}/" if self.manifest.python.interpreter is not None else ""
         whole = any(content not in has for i, content in files if i.path.startswith(own)) if own else not has
         return [i for i, content in files if content not in has or (whole and i.path.startswith(own))]
 
     def _pieces(self, needed: Sequence[Item], received: frozenset[str]) -> None:
-        sums = {e.path: e.sum for e in self._manifest.entries}
+        sums = {e.path: e.sum for e in self.manifest.entries}
         pieces: list[list[Item]] = [[]]
         for item in needed:
             if pieces[-1] and sum(i.size for i in pieces[-1]) + item.size > _PIECE_BYTES:
@@ -211,13 +212,13 @@ class _Send:
             name = hashlib.sha256("".join(f"{i.path} {sums[i.path]}\n" for i in piece).encode()).hexdigest()
             if name not in received:
                 self._piece(piece, {f"{_ENDS}/{name}": b""})
-            self._tell(self._host, msg("piece {n} of {pieces}", n=n, pieces=len(pieces)))
+            self.tell(self.host, msg("piece {n} of {pieces}", n=n, pieces=len(pieces)))
         scripts = {relocate.SCRIPT: Path(relocate.__file__).read_bytes()}
-        self._piece((), {**scripts, f"{relocate.MANIFEST}.gz": gzip.compress(self._encoded, 6, mtime=0), f"{_ENDS}/{self._digest}": b""})
+        self._piece((), {**scripts, f"{relocate.MANIFEST}.gz": gzip.compress(self.encoded, 6, mtime=0), f"{_ENDS}/{self.digest}": b""})
 
     def _piece(self, items: Sequence[Item], own: Mapping[str, bytes]) -> None:
         """A tar stream that ends in a file of its own: one that was cut short between two files looks complete to tar."""
-        incoming, last = shlex.quote(self._incoming), shlex.quote(list(own)[-1])
+        incoming, last = shlex.quote(self.incoming), shlex.quote(list(own)[-1])
         command = f"mkdir -p {incoming} && cd {incoming} && rm -f {last} && tar -xf - && [ -f {last} ]"
         with self._started(command) as (process, errors):
             assert process.stdin is not None
@@ -225,17 +226,17 @@ class _Send:
             with contextlib.suppress(BrokenPipeError):
                 for data in stream:
                     process.stdin.write(data)
-                    self._sent_bytes += len(data)
+                    self.sent_bytes += len(data)
             process.communicate()
             said = _last(errors)
         if process.returncode:
             raise _Failed(said or f"ssh ended with {process.returncode} while files were sent")
 
     def _assemble(self) -> None:
-        interpreter = self._manifest.python.interpreter or self._own_python()
-        there, here = (shlex.quote(f"{p}/{interpreter}") for p in (self._incoming, self._dest))
-        script = shlex.quote(f"{self._incoming}/{relocate.SCRIPT}")
-        run = f"{shlex.quote(self._incoming)} {shlex.quote(self._dest)}"
+        interpreter = self.manifest.python.interpreter or self._own_python()
+        there, here = (shlex.quote(f"{p}/{interpreter}") for p in (self.incoming, self.dest))
+        script = shlex.quote(f"{self.incoming}/{relocate.SCRIPT}")
+        run = f"{shlex.quote(self.incoming)} {shlex.quote(self.dest)}"
         command = f'p={there}; [ -f "$p" ] || p={here}; exec "$p" -I {script} {run}'
         until = time.monotonic() + _BUSY_S
         while (ended := self._ssh_code(command))[0] == relocate.BUSY and time.monotonic() < until:
@@ -244,7 +245,7 @@ class _Send:
             raise _Failed(ended[2] or f"ssh ended with {ended[0]}")
 
     def _own_python(self) -> str:
-        links = {e.path: e.target for e in self._manifest.entries if e.kind == "link"}
+        links = {e.path: e.target for e in self.manifest.entries if e.kind == "link"}
         path = "bin/python"
         while path in links:
             path = posixpath.normpath(posixpath.join(posixpath.dirname(path), links.pop(path)))
@@ -252,7 +253,7 @@ class _Send:
 
     def _differences(self) -> list[tuple[str, str]]:
         script = Path(relocate.__file__).read_bytes()
-        code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self._dest}/bin/python')} -I - check {shlex.quote(self._dest)}", script)
+        code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self.dest}/bin/python')} -I - check {shlex.quote(self.dest)}", script)
         try:
             return [(path, why) for path, why in json.loads(out)]
         except ValueError:
@@ -261,7 +262,7 @@ class _Send:
     def _ask(self) -> Mapping[str, Any] | str:
         """What the Python there finds out of its environment, or why it does not."""
         script = Path(import_checks.__file__).read_bytes()
-        code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self._dest}/bin/python')} -I - {self._limit_s}", script)
+        code, out, err = self._ssh_code(f"exec {shlex.quote(f'{self.dest}/bin/python')} -I - {self.limit_s}", script)
         try:
             found: dict[str, Any] = json.loads(out.decode(errors="replace").strip().splitlines()[-1])
         except (ValueError, IndexError):
@@ -280,22 +281,22 @@ class _Send:
 
     @contextlib.contextmanager
     def _started(self, command: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
-        if self._stopped.is_set():
+        if self.stopped.is_set():
             raise _Failed("interrupted")
         # Whatever the user's shell there is.
-        argv = ["ssh", *_CONNECT, *self._options, "--", self._host, f"sh -c {shlex.quote(command)}"]
+        argv = ["ssh", *_CONNECT, *self.options, "--", self.host, f"sh -c {shlex.quote(command)}"]
         # A pipe that nobody reads while files are sent would fill: tar has a line for each if the disk is full.
         with tempfile.TemporaryFile() as errors:
             try:
                 process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
             except FileNotFoundError as e:
                 raise _Failed("there is no ssh on this host; install OpenSSH") from e
-            self._running.add(process)
+            self.running.add(process)
             with process:
                 try:
                     yield process, errors
                 finally:
-                    self._running.discard(process)
+                    self.running.discard(process)
 
 
 def _last(errors: BinaryIO) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from unhang.facts.units import size
 from unhang.i18n import NOTHING, Text, joined, msg
 from unhang.plan.memory_model import GIB, Counts, Estimate, Tracked, Widths, counts, estimate
 from unhang.plan.model_shape import Shape
 from unhang.plan.training import Strategy, Training
+from unhang.text import size
 
 MOST_BATCH = 4096
 FITS = {"fits": msg("fits"), "tight": msg("tight"), "no": msg("does not fit"), "unknown": msg("not known", "recommend")}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import importlib
 import itertools
 import json
 import math
@@ -17,36 +16,38 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unhang.probes import worker
+else:
+    # Beside this file, which is run by its path.
+    import worker
 
 _LEAST_CALLS, _MOST_CALLS = 5, 1000
 _FLOAT_BYTES = 4
 _COPY_BYTES = 64 << 20
 _PAIR_BYTES = 16 << 20
 _TIMEOUT_S = 180
-_PERIOD = 3
 
 
-class Group:
-    """The ranks, the device, and the store through which ranks agree. All ranks make the same calls in the same order."""
+class Group(worker.Rank):
+    """The ranks, and the store through which they agree. All ranks make the same calls in the same order."""
 
     def __init__(self, backend: str, time_s: float) -> None:
-        import torch
-
-        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.cuda = backend == "nccl"
-        local = int(os.environ.get("LOCAL_RANK", self.rank))
-        self.device = torch.device("cuda", local % max(torch.cuda.device_count(), 1)) if self.cuda else torch.device("cpu")
-        self.backend, self.time_s = backend, time_s
+        super().__init__(backend=backend, port=0, timeout_s=_TIMEOUT_S)
+        self.local = int(os.environ.get("LOCAL_RANK", self.rank))
+        self.time_s = time_s
         self._asked = 0
         if self.cuda:
+            import torch
+
             torch.cuda.set_device(self.device)
 
     def join(self) -> None:
         import torch.distributed as dist
 
-        dist.init_process_group(self.backend, timeout=datetime.timedelta(seconds=_TIMEOUT_S))
+        dist.init_process_group(self.backend, timeout=datetime.timedelta(seconds=self.timeout_s))
         self._store = dist.PrefixStore("unhang-comm", dist.distributed_c10d._get_default_store())
 
     def agree(self, value: Any, combine: Callable[[list[Any]], Any]) -> Any:
@@ -54,113 +55,13 @@ class Group:
         self._asked += 1
         self._store.set(f"{self._asked}/{self.rank}", json.dumps(value))
         if self.rank == 0:
-            values = [json.loads(self._store.get(f"{self._asked}/{rank}")) for rank in range(self.size)]
+            values = [json.loads(self._store.get(f"{self._asked}/{rank}")) for rank in range(self.world_size)]
             self._store.set(f"{self._asked}", json.dumps(combine(values)))
         return json.loads(self._store.get(f"{self._asked}"))
 
     def first(self, value: Any) -> Any:
         """The first value that is one, in the order of the ranks; else None."""
         return self.agree(value, lambda values: next(filter(None, values), None))
-
-    def done(self) -> None:
-        """NCCL's calls return before anything has happened."""
-        if self.cuda:
-            import torch
-
-            torch.cuda.synchronize()
-
-    def zeros(self, count: int) -> Any:
-        import torch
-
-        return torch.zeros(count, device=self.device)
-
-    def ramp(self, count: int, plus: Sequence[int]) -> Any:
-        """For each of `plus` one part of `count` numbers: 0, 1, 2, 0, ... with it added. float32 holds all of their sums."""
-        import torch
-
-        base = torch.arange(_PERIOD, device=self.device, dtype=torch.float32).repeat(count // _PERIOD + 1)[:count]
-        return torch.cat([base + one for one in plus]) if plus else self.zeros(0)
-
-
-@dataclass
-class Case:
-    """One operation from `given` into `got` (the same where it works in place), both of parts of `part` numbers.
-
-    For a check the parts of `given` are ramps with `sends` added; those of `got` have to be ramps with `receives` added, `summed` over the ranks.
-    """
-
-    group: Group
-    call: Callable[[], Any]
-    part: int
-    given: Any
-    got: Any
-    sends: Sequence[int]
-    receives: Sequence[int]
-    summed: bool = False
-
-    def check(self) -> str:
-        """What is wrong with the result of one call; "" if nothing is. Leaves zeros, whose sums stay finite."""
-        n = self.group.size
-        self.got.zero_()
-        self.given.copy_(self.group.ramp(self.part, self.sends))
-        self.call()
-        self.group.done()
-        wanted, said = self.group.ramp(self.part, self.receives), ""
-        if self.summed:
-            wanted = wanted * n + n * (n - 1) // 2
-        if self.receives and not bool((self.got == wanted).all()):
-            wrong = (self.got != wanted).nonzero()
-            i = int(wrong[0])
-            said = f"rank {self.group.rank}: {len(wrong)} of {len(wanted)} numbers are wrong; number {i} is {self.got[i]:g}, not {wanted[i]:g}"
-        self.given.zero_()
-        return said
-
-
-def case(group: Group, op: str, size_bytes: int) -> Case:
-    """An operation on an array of `size_bytes`: of all ranks together where it is divided among them (nccl-tests)."""
-    import torch.distributed as dist
-
-    n, me = group.size, group.rank
-    everyone = range(n)
-    of_root = everyone if me == 0 else ()
-    sends, receives = {
-        "all_reduce": ((me,), (0,)),
-        "reduce": ((me,), (0,) if me == 0 else ()),
-        "broadcast": ((5 if me == 0 else 0,), (5,)),
-        "all_gather": ((me,), everyone),
-        "reduce_scatter": ([me + r for r in everyone], (me,)),
-        "all_to_all": ([n * r + me for r in everyone], [n * me + r for r in everyone]),
-        "gather": ((me,), of_root),
-        "scatter": (of_root, (me,)),
-        "send_recv": ((me,), ((me - 1) % n,)),
-        "barrier": ((), ()),
-    }[op]
-    part = max(1, size_bytes // _FLOAT_BYTES // (n if op in DIVIDED else 1))
-    x = group.zeros(part * len(sends))
-    out = x if op in ("all_reduce", "reduce", "broadcast") else group.zeros(part * len(receives))
-    parts = list((out if op == "gather" else x).chunk(n)) if me == 0 and op in ("gather", "scatter") else None
-
-    def around() -> None:
-        both = [dist.P2POp(dist.isend, x, (me + 1) % n), dist.P2POp(dist.irecv, out, (me - 1) % n)]
-        for work in dist.batch_isend_irecv(both):
-            work.wait()
-
-    # Since torch 2.13 the older names warn.
-    gather_all = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    scatter_sum = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    calls: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(x),
-        "reduce": lambda: dist.reduce(x, 0),
-        "broadcast": lambda: dist.broadcast(x, 0),
-        "all_gather": lambda: gather_all(out, x),
-        "reduce_scatter": lambda: scatter_sum(out, x),
-        "all_to_all": lambda: dist.all_to_all_single(out, x),
-        "gather": lambda: dist.gather(x, parts),
-        "scatter": lambda: dist.scatter(out, parts),
-        "send_recv": around,
-        "barrier": dist.barrier,
-    }
-    return Case(group, calls[op], part, x, out, sends, receives, op in ("all_reduce", "reduce", "reduce_scatter"))
 
 
 DIVIDED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -221,20 +122,22 @@ def row(op: str, size_bytes: int, times: Sequence[float], by: float | None, **mo
 
 
 def collective(group: Group, op: str, size_bytes: int) -> dict[str, Any]:
-    """Raises what a collective raises, unless the backend does not have it: then `lacking` says so."""
-    one = case(group, op, size_bytes)
+    """On an array of `size_bytes`: of all ranks together where it is divided among them (nccl-tests).
+
+    Raises what a collective raises, unless the backend does not have it: then `lacking` says so.
+    """
+    one = worker.case(group, op, max(1, size_bytes // _FLOAT_BYTES // (group.world_size if op in DIVIDED else 1)))
     try:
         wrong = one.check()
     except Exception as e:
-        # Beside this file, which is run by its path.
-        if not importlib.import_module("worker").is_lacking(group.backend, op, e):
+        if not worker.is_lacking(group.backend, op, e):
             raise
         return {"op": op, "size_bytes": size_bytes, "lacking": " ".join(str(e).split())[:200]}
     times = measured(group, one.call)
     # Once more, hot. All ranks take part, whatever the first time brought.
     again = one.check()
-    size_bytes = one.part * _FLOAT_BYTES * (group.size if op in DIVIDED else op != "barrier")
-    return row(op, size_bytes, times, factor(op, group.size), wrong=group.first(wrong or again) or "")
+    size_bytes = one.part * _FLOAT_BYTES * (group.world_size if op in DIVIDED else op != "barrier")
+    return row(op, size_bytes, times, factor(op, group.world_size), wrong=group.first(wrong or again) or "")
 
 
 def pairs(group: Group, size_bytes: int) -> Iterator[dict[str, Any]]:
@@ -243,10 +146,10 @@ def pairs(group: Group, size_bytes: int) -> Iterator[dict[str, Any]]:
 
     count = max(1, size_bytes // _FLOAT_BYTES)
     x, nothing = group.zeros(count), group.zeros(0)
-    for source, target in itertools.permutations(range(group.size), 2):
+    for source, target in itertools.permutations(range(group.world_size), 2):
         sends = group.rank == source
         call = functools.partial(dist.send, x, target) if sends else functools.partial(dist.recv, x, source)
-        one = Case(group, call, count, x if sends else nothing, nothing if sends else x, (9,) if sends else (), () if sends else (9,))
+        one = worker.Case(group, call, count, x if sends else nothing, nothing if sends else x, (9,) if sends else (), () if sends else (9,))
         takes_part = group.rank in (source, target)
         wrong = one.check() if takes_part else ""
         times = measured(group, call, takes_part=takes_part, counts=group.rank == target)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from unhang import fsio
@@ -60,7 +61,7 @@ def examine(
     held: list[int] = []
     with fsio.temporary_directory("live-") as folder:
         for world_size in plan.ladder(several):
-            world = _World(chosen, world_size, backend, folder, around, begun, ended)
+            world = _World(python=chosen, size=world_size, backend=backend, folder=folder, environ=around, begun=begun, ended=ended)
             results += world.run(stopped=any(r.state == "failed" for r in results))
             held += world.held
             # What failed can be read again.
@@ -155,55 +156,46 @@ def _may_be_opened(device: Path) -> bool:
     return True
 
 
+@dataclass(kw_only=True)
 class _World:
     """The stages of one world size. After a failure the rest goes on in fresh processes."""
 
-    def __init__(
-        self,
-        python: str,
-        size: int,
-        backend: str,
-        folder: Path,
-        environ: Mapping[str, str],
-        begun: Callable[[Stage, int], None],
-        ended: Callable[[Stage, StageResult], None],
-    ) -> None:
-        self._python = python
-        self._size = size
-        self._backend = backend
-        self._folder = folder
-        self._environ = environ
-        self._begun = begun
-        self._ended = ended
-        self._results: list[StageResult] = []
-        self.held: list[int] = []
+    python: str
+    size: int
+    backend: str
+    folder: Path
+    environ: Mapping[str, str]
+    begun: Callable[[Stage, int], None]
+    ended: Callable[[Stage, StageResult], None]
+    held: list[int] = field(default_factory=list)
+    _results: list[StageResult] = field(default_factory=list)
 
     def run(self, *, stopped: bool) -> list[StageResult]:
-        left = list(plan.stages_of(self._size))
+        left = list(plan.stages_of(self.size))
         while left and not stopped:
             done = self._in_fresh_processes(left)
             left = left[done:]
             failed = [r.stage for r in self._results if r.state == "failed"]
             stopped = len(failed) >= _MAX_FAILURES or any(s.needed and s.id in failed for s in plan.STAGES)
         for stage in left:
-            self._results.append(StageResult(stage=stage.id, world_size=self._size, state="not-tested"))
+            self._results.append(StageResult(stage=stage.id, world_size=self.size, state="not-tested"))
         return self._results
 
     def _in_fresh_processes(self, stages: list[Stage]) -> int:
         """How many stages were answered: all, or up to the first that failed."""
         again = [id for id in plan.before(stages[0].id) if id not in {s.id for s in stages}]
         bounds = {s.id: s.bound_s for s in plan.STAGES}
-        logs = self._folder / f"{self._size}-{stages[0].id}"
+        logs = self.folder / f"{self.size}-{stages[0].id}"
         logs.mkdir()
         ranks = Ranks(
-            self._python,
-            size=self._size,
-            backend=self._backend,
+            self.python,
+            size=self.size,
+            backend=self.backend,
             stages=[*again, *(s.id for s in stages)],
             logs=logs,
             # Longer than any stage: who does not come is for us to name.
             timeout_s=2 * max(bounds.values()),
-            environ=self._environ,
+            environ=self.environ,
             cwd=logs,
         )
         try:
@@ -214,34 +206,23 @@ class _World:
     def _through(self, ranks: Ranks, again: list[str], stages: list[Stage], bounds: Mapping[str, float]) -> int:
         with ranks:
             for id in again:
-                state, why, took_s = ranks.wait(id, bounds[id])
-                if state != "passed":
-                    return self._fail(stages[0], f"{id}: {why}", took_s, ranks.logs)
+                result = ranks.wait(id, bounds[id])
+                if result.state != "passed":
+                    return self._fail(stages[0], replace(result, stage=stages[0].id, says=f"{id}: {result.says}"), ranks.logs)
             for done, stage in enumerate(stages):
-                self._begun(stage, self._size)
-                state, why, took_s = ranks.wait(stage.id, stage.bound_s)
-                if state == "failed":
-                    return done + self._fail(stage, why, took_s, ranks.logs)
-                result = StageResult(
-                    stage=stage.id, world_size=self._size, state="passed" if state == "passed" else "lacking", seconds=round(took_s, 3), says=why
-                )
+                self.begun(stage, self.size)
+                result = ranks.wait(stage.id, stage.bound_s)
+                if result.state == "failed":
+                    return done + self._fail(stage, result, ranks.logs)
                 self._results.append(result)
-                self._ended(stage, result)
+                self.ended(stage, result)
         shutil.rmtree(ranks.logs[0].parent, ignore_errors=True)
         return len(stages)
 
-    def _fail(self, stage: Stage, why: str, took_s: float, logs: list[Path]) -> int:
-        result = StageResult(
-            stage=stage.id,
-            world_size=self._size,
-            state="failed",
-            seconds=round(took_s, 3),
-            says=why,
-            verdict=verdict_of(logs),
-            logs=str(logs[0].parent),
-        )
+    def _fail(self, stage: Stage, found: StageResult, logs: list[Path]) -> int:
+        result = replace(found, state="failed", verdict=verdict_of(logs), logs=str(logs[0].parent))
         self._results.append(result)
-        self._ended(stage, result)
+        self.ended(stage, result)
         return 1
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from unhang.i18n import NOTHING, Text, joined, msg
+from unhang.model import StageResult, StageState
 from unhang.probes import worker
 
 _WORKER = Path(worker.__file__)
@@ -156,25 +157,27 @@ class Ranks:
         self._processes.append(process)
         self._selector.register(os.fdopen(reads, "rb", buffering=0), selectors.EVENT_READ, process)
 
-    def wait(self, stage: str, bound_s: float) -> tuple[str, str, float]:
-        """Until all ranks have a stage behind them: its state ("passed", "failed", "lacking"), what was said, and how long the slowest rank took."""
+    def wait(self, stage: str, bound_s: float) -> StageResult:
+        """Until all ranks have a stage behind them: passed, failed or lacking, with what was said, and how long the slowest rank took."""
         since = time.monotonic()
         until = since + bound_s
         while True:
             told = [p.told.get(stage, Told()) for p in self._processes]
             if all(t.state in ("passed", "lacking") for t in told):
-                state = "lacking" if any(t.state == "lacking" for t in told) else "passed"
-                why = next((t.why for t in told if t.state == state and t.why), "")
-                return state, why, max(t.seconds for t in told)
+                state: StageState = "lacking" if any(t.state == "lacking" for t in told) else "passed"
+                says = next((t.why for t in told if t.state == state and t.why), "")
+                return self._result(stage, state, says, max(t.seconds for t in told))
             broken = any(t.state == "failed" for t in told) or any(exitcode(p.popen) is not None and not self._open(p) for p in self._processes)
             if broken:
                 until = min(until, time.monotonic() + _GRACE_S)
             if self._cancelled():
-                return "failed", msg("interrupted"), time.monotonic() - since
-            if not self._read(min(_LOOK_S, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
-                return "failed", self._why(stage, bound_s), time.monotonic() - since
-            if broken and not any(self._open(p) for p in self._processes):
-                return "failed", self._why(stage, bound_s), time.monotonic() - since
+                return self._result(stage, "failed", msg("interrupted"), time.monotonic() - since)
+            is_over = not self._read(min(_LOOK_S, max(0.0, until - time.monotonic()))) and time.monotonic() >= until
+            if is_over or (broken and not any(self._open(p) for p in self._processes)):
+                return self._result(stage, "failed", self._why(stage, bound_s), time.monotonic() - since)
+
+    def _result(self, stage: str, state: StageState, says: str, seconds: float) -> StageResult:
+        return StageResult(stage=stage, world_size=self._size, state=state, seconds=round(seconds, 3), says=says)
 
     def _open(self, process: _Process) -> bool:
         return any(key.data is process for key in self._selector.get_map().values())

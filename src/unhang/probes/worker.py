@@ -16,12 +16,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 _MIB = 1024 * 1024
 _PR_SET_PDEATHSIG = 1
 _PATTERN = 3
+# Numbers in each part of what ranks exchange.
+_PART = 4096
 # bfloat16 holds every integer up to 256: sums of the pattern over more ranks would have to be rounded.
 _MOST_ADDING = {"bfloat16": 32}
 _SIZES_BYTES = {"nccl": (4096, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB), "gloo": (4096, _MIB, 16 * _MIB)}
@@ -63,18 +66,31 @@ class Rank:
         self.port = port
         self.timeout_s = timeout_s
         self.cuda = backend == "nccl"
+        # Which of this host's devices; more ranks than GPUs is for NCCL to refuse, in its own words.
+        self.local = self.rank
 
     @property
     def device(self) -> Any:
         import torch
 
-        # More ranks than GPUs is for NCCL to refuse, in its own words.
-        return torch.device("cuda", self.rank % max(torch.cuda.device_count(), 1)) if self.cuda else torch.device("cpu")
+        return torch.device("cuda", self.local % max(torch.cuda.device_count(), 1)) if self.cuda else torch.device("cpu")
 
     def pattern(self, elements: int, dtype: Any) -> Any:
         import torch
 
         return torch.arange(elements, device=self.device).remainder_(_PATTERN).to(dtype)
+
+    def zeros(self, count: int) -> Any:
+        import torch
+
+        return torch.zeros(count, device=self.device)
+
+    def ramp(self, count: int, plus: Sequence[int]) -> Any:
+        """For each of `plus` one part of `count` numbers: 0, 1, 2, 0, ... with it added. float32 holds all of their sums."""
+        import torch
+
+        base = self.pattern(count, torch.float32)
+        return torch.cat([base + one for one in plus]) if plus else self.zeros(0)
 
     def done(self) -> None:
         """NCCL's calls return before anything has happened."""
@@ -192,80 +208,90 @@ def _all_reduce(dtype: str) -> Callable[[Rank, Callable[[str], None]], str]:
     return stage
 
 
-def broadcast(rank: Rank, at: Callable[[str], None]) -> str:
-    import torch
+@dataclass
+class Case:
+    """One operation from `given` into `got` (the same where it works in place), both of parts of `part` numbers.
+
+    For a check the parts of `given` are ramps with `sends` added; those of `got` have to be ramps with `receives` added, `summed` over the ranks.
+    """
+
+    rank: Rank
+    call: Callable[[], Any]
+    part: int
+    given: Any
+    got: Any
+    sends: Sequence[int]
+    receives: Sequence[int]
+    summed: bool = False
+
+    def check(self) -> str:
+        """What is wrong with the result of one call; "" if nothing is. Leaves zeros, whose sums stay finite."""
+        n = self.rank.world_size
+        self.got.zero_()
+        self.given.copy_(self.rank.ramp(self.part, self.sends))
+        self.call()
+        self.rank.done()
+        wanted = self.rank.ramp(self.part, self.receives)
+        if self.summed:
+            wanted = wanted * n + n * (n - 1) // 2
+        said = _difference(self.rank, self.got, wanted) if self.receives else ""
+        self.given.zero_()
+        return said
+
+
+def case(rank: Rank, op: str, part: int) -> Case:
+    """An operation on parts of so many numbers."""
     import torch.distributed as dist
 
-    last = rank.world_size - 1
-    x = rank.pattern(4096, torch.float32) if rank.rank == last else torch.zeros(4096, device=rank.device)
-    dist.broadcast(x, src=last)
-    rank.done()
-    _expect(rank, x, rank.pattern(4096, torch.int64))
-    return ""
+    n, me = rank.world_size, rank.rank
+    everyone = range(n)
+    of_root = everyone if me == 0 else ()
+    sends, receives = {
+        "all_reduce": ((me,), (0,)),
+        "reduce": ((me,), (0,) if me == 0 else ()),
+        "broadcast": ((5 if me == 0 else 0,), (5,)),
+        "all_gather": ((me,), everyone),
+        "reduce_scatter": ([me + r for r in everyone], (me,)),
+        "all_to_all": ([n * r + me for r in everyone], [n * me + r for r in everyone]),
+        "gather": ((me,), of_root),
+        "scatter": (of_root, (me,)),
+        "send_recv": ((me,), ((me - 1) % n,)),
+        "barrier": ((), ()),
+    }[op]
+    x = rank.zeros(part * len(sends))
+    out = x if op in ("all_reduce", "reduce", "broadcast") else rank.zeros(part * len(receives))
+    parts = list((out if op == "gather" else x).chunk(n)) if me == 0 and op in ("gather", "scatter") else None
+
+    def around() -> None:
+        both = [dist.P2POp(dist.isend, x, (me + 1) % n), dist.P2POp(dist.irecv, out, (me - 1) % n)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+
+    # Since torch 2.13 the older names warn.
+    gather_all = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter_sum = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(x),
+        "reduce": lambda: dist.reduce(x, 0),
+        "broadcast": lambda: dist.broadcast(x, 0),
+        "all_gather": lambda: gather_all(out, x),
+        "reduce_scatter": lambda: scatter_sum(out, x),
+        "all_to_all": lambda: dist.all_to_all_single(out, x),
+        "gather": lambda: dist.gather(x, parts),
+        "scatter": lambda: dist.scatter(out, parts),
+        "send_recv": around,
+        "barrier": dist.barrier,
+    }
+    return Case(rank, calls[op], part, x, out, sends, receives, op in ("all_reduce", "reduce", "reduce_scatter"))
 
 
-def all_gather(rank: Rank, at: Callable[[str], None]) -> str:
-    import torch
-    import torch.distributed as dist
+def _exchange(op: str) -> Callable[[Rank, Callable[[str], None]], str]:
+    def stage(rank: Rank, at: Callable[[str], None]) -> str:
+        if wrong := case(rank, op, _PART).check():
+            raise Wrong(wrong)
+        return ""
 
-    parts = [torch.zeros(1024, device=rank.device) for _ in range(rank.world_size)]
-    dist.all_gather(parts, rank.pattern(1024, torch.float32) + rank.rank)
-    rank.done()
-    for r, part in enumerate(parts):
-        _expect(rank, part, rank.pattern(1024, torch.int64) + r)
-    return ""
-
-
-def reduce_scatter(rank: Rank, at: Callable[[str], None]) -> str:
-    import torch
-    import torch.distributed as dist
-
-    x = rank.pattern(1024 * rank.world_size, torch.float32) + rank.rank
-    out = torch.zeros(1024, device=rank.device)
-    dist.reduce_scatter_tensor(out, x)
-    rank.done()
-    whole = rank.pattern(1024 * rank.world_size, torch.int64) * rank.world_size + sum(range(rank.world_size))
-    _expect(rank, out, whole[1024 * rank.rank : 1024 * (rank.rank + 1)])
-    return ""
-
-
-def all_to_all(rank: Rank, at: Callable[[str], None]) -> str:
-    import torch
-    import torch.distributed as dist
-
-    x = torch.arange(rank.world_size, device=rank.device).repeat_interleave(64) * 1000 + rank.rank
-    out = torch.zeros_like(x)
-    dist.all_to_all_single(out, x)
-    rank.done()
-    _expect(rank, out, torch.arange(rank.world_size, device=rank.device).repeat_interleave(64) + 1000 * rank.rank)
-    return ""
-
-
-def send_recv(rank: Rank, at: Callable[[str], None]) -> str:
-    """Around the ring; one rank begins by receiving, lest all wait in send."""
-    import torch
-    import torch.distributed as dist
-
-    x = rank.pattern(4096, torch.float32) + rank.rank
-    got = torch.zeros_like(x)
-    before, after = (rank.rank - 1) % rank.world_size, (rank.rank + 1) % rank.world_size
-    if rank.rank == 0:
-        dist.recv(got, src=before)
-        dist.send(x, dst=after)
-    else:
-        dist.send(x, dst=after)
-        dist.recv(got, src=before)
-    rank.done()
-    _expect(rank, got, rank.pattern(4096, torch.int64) + before)
-    return ""
-
-
-def barrier(rank: Rank, at: Callable[[str], None]) -> str:
-    import torch.distributed as dist
-
-    dist.barrier()
-    rank.done()
-    return ""
+    return stage
 
 
 def pairs(rank: Rank, at: Callable[[str], None]) -> str:
@@ -362,15 +388,15 @@ STAGES: dict[str, Callable[[Rank, Callable[[str], None]], str]] = {
     "device": device,
     "train-step": train_step,
     "process-group": process_group,
-    "barrier": barrier,
-    "broadcast": broadcast,
+    "barrier": _exchange("barrier"),
+    "broadcast": _exchange("broadcast"),
     "all_reduce-float32": _all_reduce("float32"),
     "all_reduce-bfloat16": _all_reduce("bfloat16"),
     "all_reduce-int64": _all_reduce("int64"),
-    "all_gather": all_gather,
-    "reduce_scatter": reduce_scatter,
-    "all_to_all": all_to_all,
-    "send-recv": send_recv,
+    "all_gather": _exchange("all_gather"),
+    "reduce_scatter": _exchange("reduce_scatter"),
+    "all_to_all": _exchange("all_to_all"),
+    "send-recv": _exchange("send_recv"),
     "pairs": pairs,
     "sizes": sizes,
     "ddp-step": ddp_step,
@@ -389,13 +415,18 @@ def is_lacking(backend: str, stage: str, error: Exception) -> bool:
 
 
 def _expect(rank: Rank, got: Any, expected: Any) -> None:
-    import torch
+    if wrong := _difference(rank, got, expected.to(got.dtype)):
+        raise Wrong(wrong)
 
-    wrong = int((got.to(torch.int64) != expected.to(torch.int64)).sum())
-    if wrong:
-        i = int((got.to(torch.int64) != expected.to(torch.int64)).nonzero()[0])
-        values = {"rank": rank.rank, "wrong": wrong, "all": got.numel(), "i": i, "got": got[i].item(), "expected": expected[i].item()}
-        raise Wrong(Said("rank {rank}: {wrong} of {all} numbers are wrong; number {i} is {got}, not {expected}", **values))
+
+def _difference(rank: Rank, got: Any, expected: Any) -> str:
+    """What is wrong with numbers; "" if nothing is."""
+    wrong = (got != expected).nonzero()
+    if not len(wrong):
+        return ""
+    i = int(wrong[0])
+    values = {"rank": rank.rank, "wrong": len(wrong), "all": got.numel(), "i": i, "got": f"{got[i]:g}", "expected": f"{expected[i]:g}"}
+    return Said("rank {rank}: {wrong} of {all} numbers are wrong; number {i} is {got}, not {expected}", **values)
 
 
 def _size(count: int) -> str:

@@ -17,9 +17,9 @@ import psutil
 
 from unhang.knowledge.text import Text, msg
 from unhang.model import Finding, Verdict
-from unhang.settings.communication import AUTO
-from unhang.settings.presets import OF_THE_SCRIPT
+from unhang.settings.catalogue import OF_THE_SCRIPT
 from unhang.settings.setting import Choice, Installed, applied
+from unhang.settings.spellings import AUTO
 
 # In the order in which they are turned off.
 TRANSPORTS = ("cumem-host", "shm", "p2p", "ib", "nvls")

@@ -173,20 +173,12 @@ def _stages(bench: Bench, environ: Mapping[str, str], size: int, backend: str, f
         for id in ids:
             bound_s = known[id].bound_s if id in _SLOW_TO_START else min(_BOUND_S, known[id].bound_s)
             left_s = max(0.5, until - time.monotonic())
-            state, why, took_s = ranks.wait(id, min(bound_s, left_s))
-            if state == "failed" and (bench.cancelled() or took_s >= left_s):
-                cut = True
+            result = ranks.wait(id, min(bound_s, left_s))
+            failed = result.state == "failed"
+            cut = failed and (bench.cancelled() or result.seconds >= left_s)
+            if cut:
                 break
-            failed = state == "failed"
-            results.append(
-                StageResult(
-                    stage=id,
-                    world_size=size,
-                    state="failed" if failed else "passed" if state == "passed" else "lacking",
-                    seconds=round(took_s, 3),
-                    says=why,
-                )
-            )
+            results.append(result)
             if failed:
                 break
     results += [StageResult(stage=id, world_size=size, state="not-tested") for id in ids[len(results) :]]

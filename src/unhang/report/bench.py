@@ -23,11 +23,11 @@ from unhang.bench.explain import explain
 from unhang.bench.records import last_words
 from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.bench.step_breakdown import summarize
-from unhang.facts.units import counted
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.printable import strip_unprintable
 from unhang.report import bench_metrics, language, screen
 from unhang.report.folding import fold
+from unhang.text import counted
 
 OUTCOMES: dict[Outcome, Text] = {
     "faster": msg("faster"),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from unhang.bench.arms import Arm
 from unhang.bench.comparison import Comparison
-from unhang.facts.units import size
 from unhang.i18n import Text, msg, same
+from unhang.text import size
 
 _WIDEST = 72
 

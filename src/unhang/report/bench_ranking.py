@@ -9,9 +9,9 @@ from typing import Any
 from unhang.bench.arms import Arm
 from unhang.bench.comparison import CONFIDENCE, Comparison
 from unhang.bench.explain import explain
-from unhang.facts.units import counted
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, SAID, Report, margin_of, percent
+from unhang.text import counted
 
 _BEATEN = {
     "faster": msg("faster, another one is faster still"),

@@ -14,10 +14,10 @@ from unhang.bench.baseline import Baseline, named
 from unhang.bench.collective_bench import Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.bench.hardware import Limit
-from unhang.facts.units import counted, size
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.report import language
 from unhang.report.bench import NOT_USEFUL, OUTCOMES, duration, interval, percent, table
+from unhang.text import counted, size
 
 _BAR_CELLS = 20
 INTERRUPTED = msg("interrupted: the rest was not measured")

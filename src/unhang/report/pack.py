@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from unhang.facts.units import size
 from unhang.i18n import Text, msg
 from unhang.model import Area, Examination, HostFinding, NotExamined
 from unhang.pack import verify
@@ -17,6 +16,7 @@ from unhang.pack.transfer import Sent
 from unhang.pack.verify import Verification
 from unhang.report import doctor
 from unhang.report.language import Language
+from unhang.text import size
 
 _MOST = 20
 _MORE = msg("  … {more} more: --json has all")

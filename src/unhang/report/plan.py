@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
-from unhang.facts.units import counted, size
 from unhang.i18n import COMMA, Text, joined, msg
 from unhang.plan.memory_model import Estimate, Term, total
 from unhang.plan.recommend import FITS, MOST_BATCH, Plan, Row
 from unhang.plan.training import Training
+from unhang.text import counted, size
 
 if TYPE_CHECKING:
     from rich.console import Console

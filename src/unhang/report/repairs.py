@@ -8,13 +8,13 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from unhang.facts.units import size
 from unhang.i18n import Labels
 from unhang.remedies import settings_file
 from unhang.remedies.cleaning import Outcome, Step
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import Language
+from unhang.text import size
 
 _SHOWN = 20
 _MARKS: Mapping[Outcome, tuple[str, str]] = {"proposed": ("→", "green"), "left": ("-", "dim"), "removed": ("✓", "green"), "refused": ("!", "yellow")}

@@ -11,8 +11,8 @@ from unhang.i18n import COMMA, Labels, in_language, joined, same
 from unhang.knowledge.text import THEN, Text, msg
 from unhang.report.folding import styled
 from unhang.report.language import Language
+from unhang.settings.catalogue import Preset
 from unhang.settings.plan import Met, Plan, in_place_of_ours
-from unhang.settings.presets import Preset
 from unhang.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, typed
 from unhang.settings.support import reader
 

@@ -18,8 +18,8 @@ from unhang.report.language import Language
 from unhang.report.terminal import unseen
 from unhang.variables.examine import Examined
 from unhang.variables.judge import Judged, Remark
+from unhang.variables.known import CONTEXT
 from unhang.variables.readers import Reader
-from unhang.variables.variable import CONTEXT
 
 _MARKS: Mapping[str, tuple[str, str]] = {
     "ok": ("✓", "green"),

@@ -1,24 +1,24 @@
-"""All settings by key."""
+"""All settings by key, and presets: settings that go together, each with its reason. `choosing` adds to some presets what a machine has."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from unhang import data
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, unknown_name
 from unhang.i18n import msg
-from unhang.settings import communication, runtime, support, timeouts, values
-from unhang.settings.setting import Installed, Setting, Spell, Spelled, Value, typed, worded
-from unhang.text import Text
+from unhang.settings import spellings, support, values
+from unhang.settings.setting import Choice, Installed, Setting, Spell, Spelled, Value, typed, worded
+from unhang.text import NOTHING, Text
 
 
 def _spelling(key: str, known: Mapping[str, Any]) -> Spell:
     if "hook" in known:
-        return runtime.by_hook(known["hook"])
+        return spellings.by_hook(known["hook"])
     if "variable" not in known:
-        return {**communication.SPELLINGS, **timeouts.SPELLINGS, **runtime.SPELLINGS}.get(key) or runtime.by_script(known.get("llamafactory"))
+        return spellings.SPELLINGS.get(key) or spellings.by_script(known.get("llamafactory"))
 
     def spell(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
         return support.by_variable(installed, "nccl", known["variable"], known.get("written", {}).get(typed(value), str(value)))
@@ -39,10 +39,9 @@ SETTINGS: Mapping[str, Setting] = {key: _setting(key, known) for key, known in d
 def named(key: str) -> Setting:
     """The setting of that name; _ may stand for -. Raises UnhangError with the names that there are."""
     found = SETTINGS.get(key.strip().lower().replace("_", "-"))
-    if found is not None:
-        return found
-    near = difflib.get_close_matches(key.lower(), SETTINGS, 1)
-    raise UnhangError(f"there is no setting {key!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"settings: {', '.join(SETTINGS)}")
+    if found is None:
+        raise unknown_name(f"there is no setting {key!r}", key.lower(), SETTINGS, "settings")
+    return found
 
 
 def parse(key: str, text: str) -> Value:
@@ -59,3 +58,40 @@ def of_value(key: str, value: object) -> Value:
     if not isinstance(value, (bool, int, float, str)):
         raise UnhangError(f"{key} = {value!r}: a setting is a word, a number, true or false")
     return parse(key, worded(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """`why` has the reason of each key. `origin` is the file that a preset of the user's stands in, "" for ours.
+
+    `unfit` says why it does not suit this machine, NOTHING where it does or where nobody looked.
+    """
+
+    name: str
+    title: Text
+    cost: Text
+    settings: Choice
+    why: Mapping[str, Text] = field(default_factory=dict)
+    origin: str = ""
+    unfit: Text = NOTHING
+
+
+# What belongs to the model and its data: a starting point for a script that names its flag, never in the place of what LLaMA-Factory's file says.
+OF_THE_SCRIPT = ("batch", "gpu-cache")
+
+
+def _presets() -> Mapping[str, Preset]:
+    found: dict[str, Preset] = {}
+    for name, known in data.table("settings/presets").items():
+        like = found.get(known.get("like", ""))
+        found[name] = Preset(
+            name=name,
+            title=msg(known["title"], "preset"),
+            cost=msg(known["cost"], "preset"),
+            settings={**(like.settings if like else {}), **known["settings"]},
+            why={**(like.why if like else {}), **{key: msg(reason, "preset") for key, reason in known["why"].items()}},
+        )
+    return found
+
+
+PRESETS = _presets()

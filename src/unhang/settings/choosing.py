@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from unhang.facts import container, infiniband, network, numa, shm
 from unhang.facts.snapshot import Snapshot
 from unhang.i18n import NOTHING, Text, msg
-from unhang.settings.presets import PRESETS, Preset
+from unhang.settings.catalogue import PRESETS, Preset
 from unhang.settings.setting import Installed, Value
 
 # The areas of a snapshot that are looked at.

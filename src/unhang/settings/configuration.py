@@ -21,7 +21,6 @@ causes = ["causes"]
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang import fsio
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, unknown_name
 from unhang.settings import catalogue, values
 from unhang.settings.setting import Choice, Value, flag, worded
 from unhang.text import NOTHING, Text
@@ -229,5 +228,4 @@ def _name(name: str) -> str:
 
 
 def _unknown(path: Path, where: str, name: str, valid: tuple[str, ...], what: str) -> UnhangError:
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), valid, 1)
-    return UnhangError(f"{path}: there is no {where}", cause=f"did you mean {near[0]}?" if near else None, hint=f"{what}: {', '.join(valid)}")
+    return unknown_name(f"{path}: there is no {where}", name.lower().replace("_", "-"), valid, what)

@@ -6,8 +6,7 @@ import json
 import re
 
 from unhang.facts import gpu, which_nccl
-from unhang.facts.host import Host
-from unhang.facts.subject import NotHere
+from unhang.facts.host import Host, NotHere
 from unhang.settings.setting import Installed
 
 PACKAGES = ("accelerate", "deepspeed", "lightning", "transformers", "llamafactory", "ray")

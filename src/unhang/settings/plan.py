@@ -6,19 +6,18 @@ unhang.toml would change it, and is told; --set and --timeout win over it, and t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, unknown_name
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.settings import support
+from unhang.settings.catalogue import OF_THE_SCRIPT, Preset
 from unhang.settings.choosing import NAMES, Here
 from unhang.settings.choosing import preset as ours
 from unhang.settings.configuration import Configuration
-from unhang.settings.presets import OF_THE_SCRIPT, Preset
-from unhang.settings.runtime import LOADER_WORKERS, LOADER_WORKERS_MOST
 from unhang.settings.setting import Applied, Choice, Refused, Spelled, Value, applied, together, worded
+from unhang.settings.spellings import LOADER_WORKERS, LOADER_WORKERS_MOST
 
 # The same thing by an older name: whoever exported one of them has decided.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -114,9 +113,8 @@ def _preset(name: str, here: Here, configuration: Configuration, above: tuple[st
             f"{configuration.path}: [presets.{wanted}] builds on itself: {' -> '.join((*above[above.index(wanted) :], wanted))}",
             hint=f"presets: {', '.join(valid)}",
         )
-    near = difflib.get_close_matches(wanted, valid, 1)
     where = f"{configuration.path}: [presets.{above[-1]}] base: " if above else asked_in
-    raise UnhangError(f"{where}there is no preset {name!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"presets: {', '.join(valid)}")
+    raise unknown_name(f"{where}there is no preset {name!r}", wanted, valid, "presets")
 
 
 def names(configuration: Configuration) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from unhang.settings.setting import Parse, Value
 
 _ON = ("on", "true", "yes", "1")
 _OFF = ("off", "false", "no", "0")
-_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_SIZE = re.compile(r"\s*(\d{1,12}(?:\.\d{1,3})?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE | re.ASCII)
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 # torch keeps timeouts in milliseconds of 64 bits; more than this is no timeout any more.
 _LONGEST_S = 30 * 86400
@@ -64,11 +65,19 @@ def one_of(*words: str) -> Parse:
 
 def size(text: str) -> Value:
     """Bytes: 8388608, 8M, 8MiB."""
-    found = re.fullmatch(r"\s*(\d{1,12})\s*([kmg]?)(?:i?b)?\s*", text.lower(), re.ASCII)
-    told = int(found[1]) * _UNITS[found[2]] if found is not None else 0
-    if not 1 <= told <= _LARGEST_BYTES:
-        raise ValueError("it is a number of bytes below 2G, such as 8388608 or 8M")
-    return told
+    with contextlib.suppress(ValueError):
+        if (told := parse_size(text)) <= _LARGEST_BYTES:
+            return told
+    raise ValueError("it is a number of bytes below 2G, such as 8388608 or 8M")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "8", "64k", "1.5 GiB", always in powers of 1024. Raises ValueError for what is no size, or none at all."""
+    found = _SIZE.fullmatch(text)
+    count = 0 if found is None else int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+    if count < 1:
+        raise ValueError(text)
+    return count
 
 
 def duration(text: str) -> Value:

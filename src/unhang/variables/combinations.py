@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from unhang.facts import job
 from unhang.facts.variables import beyond, visible_gpus
 from unhang.i18n import msg
 from unhang.model import Severity
 from unhang.variables import value_parsers
 from unhang.variables.judge import Judged, Option, Place, Remark
-from unhang.variables.known import entries
+from unhang.variables.known import Text, entries
 from unhang.variables.readers import release
-from unhang.variables.variable import Text
 
 _DAY_S = 86_400
 _NCCL_TIMEOUT_S = 600
@@ -81,7 +81,7 @@ def _without_guess(judged: Judged, place: Place) -> Judged:
     )
     if not guess or not value_parsers.is_known(judged.value):
         return judged
-    return Judged(**{**vars(judged), "remarks": tuple(r for r in judged.remarks if r.kind != "effect")})
+    return replace(judged, remarks=tuple(r for r in judged.remarks if r.kind != "effect"))
 
 
 def _without_new_name(judged: Judged, view: _View) -> Judged:
@@ -158,22 +158,14 @@ def _interfaces(view: _View) -> Iterator[_Said]:
 def _missing(name: str, wanted: str, have: tuple[str, ...]) -> str:
     if not name.startswith("NCCL_"):
         return ", ".join(w for w in wanted.split(",") if w and w not in have)
-    return "" if wanted.startswith("^") or any(_takes(wanted, i) for i in have) else wanted.lstrip("=")
-
-
-def _takes(wanted: str, name: str) -> bool:
-    """Whether NCCL's list of prefixes (`^` excludes, `=` is exact, `:port`) takes a device."""
-    excludes, rest = wanted.startswith("^"), wanted.removeprefix("^")
-    exact, rest = rest.startswith("="), rest.removeprefix("=")
-    tokens = [t.partition(":")[0] for t in rest.split(",") if t]
-    return any(name == t if exact else name.startswith(t) for t in tokens) != excludes
+    return "" if wanted.startswith("^") or any(job.matches(i, wanted) for i in have) else wanted.lstrip("=")
 
 
 def _adapters(view: _View) -> Iterator[_Said]:
     have, wanted = view.place.adapters, view.text("NCCL_IB_HCA")
     if have is None or wanted is None or not wanted.strip():
         return
-    taken = [a for a in have if _takes(wanted.strip(), a)]
+    taken = [a for a in have if job.matches(a, wanted.strip())]
     if not have and wanted.strip().startswith("^"):
         return
     if not have:
@@ -199,7 +191,7 @@ def _adapters(view: _View) -> Iterator[_Said]:
         yield "NCCL_IB_HCA", _remark(severity, msg("it takes {taken} and leaves {left} unused", taken=", ".join(taken), left=left))
     named = [] if not taken or wanted.strip().startswith("^") else wanted.strip().removeprefix("=").split(",")
     exact = "=" if wanted.strip().startswith("=") else ""
-    absent = ", ".join(n for n in named if n and not any(_takes(exact + n, a) for a in have))
+    absent = ", ".join(n for n in named if n and not any(job.matches(a, exact + n) for a in have))
     if absent:
         yield "NCCL_IB_HCA", _of_host("note", msg("there is no {absent} here: {have}", absent=absent, have=", ".join(have)))
 

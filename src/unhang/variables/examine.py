@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from unhang.facts import variables
-from unhang.facts.names_in_files import Reader
-from unhang.facts.variable_readers import Library
+from unhang.facts.variable_readers import Library, Reader
 from unhang.files.found import Parsed
 from unhang.model import NotExamined
 from unhang.variables import value_parsers

@@ -12,9 +12,8 @@ from unhang.facts.variables import kept, touches
 from unhang.i18n import NOTHING, msg, same
 from unhang.model import Severity
 from unhang.variables import value_parsers
-from unhang.variables.known import entries, foreign, nearest, owned
+from unhang.variables.known import Text, Variable, entries, foreign, nearest, owned
 from unhang.variables.readers import Reader, Scan, is_early, release, table
-from unhang.variables.variable import Text, Variable
 
 # "not-here": the library that reads it is not installed. "foreign": a program reads it that no list covers.
 State = Literal["read", "in-binary", "logged", "not-read", "not-here", "foreign", "unknown"]

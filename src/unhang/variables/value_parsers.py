@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from unhang.facts.variables import half_read, visible_gpus
 from unhang.i18n import NOTHING, msg
 from unhang.model import Severity
-from unhang.variables.variable import Kind, Text, Trap, Variable
+from unhang.variables.known import Kind, Text, Trap, Variable
 
 _STRTOLL = re.compile(r"\s*[+-]?(?:0[xX][0-9a-fA-F]+|\d+)")
 _STOI = re.compile(r"\s*[+-]?\d+")

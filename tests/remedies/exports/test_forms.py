@@ -25,8 +25,7 @@ from unhang.remedies.exports import forms
 from unhang.remedies.exports.form_settings import Layout, master
 from unhang.remedies.exports.launch_command import export
 from unhang.remedies.exports.render import shell
-from unhang.settings.catalogue import SETTINGS, parse
-from unhang.settings.presets import PRESETS
+from unhang.settings.catalogue import PRESETS, SETTINGS, parse
 
 CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": PRESETS["conservative"].settings, "debug": PRESETS["debug"].settings}
 HOSTILE = (

@@ -12,7 +12,7 @@ import pytest
 import unhang
 from unhang.remedies.exports.form_settings import Layout
 from unhang.remedies.exports.launch_command import export
-from unhang.settings.presets import PRESETS
+from unhang.settings.catalogue import PRESETS
 
 SCRIPT = """import os
 import torch, torch.distributed as dist

@@ -162,11 +162,8 @@ def test_a_list_whose_option_is_quoted():
         "for ((;;)) do\n  @\ndone\n",
         "while x; do\n  if y; then\n    z\n  fi\n  @\ndone\n",
         "until x; do @; done\n",
-        "(\n  @\n)\n",
         "case $x in\n  a) y ;;\n  (b | c)\n    @\n    ;;\nesac\n",
-        "if ((x)) then\n  @\nfi\n",
         "if ! {\n  x\n} then\n  @\nfi\n",
-        "time {\n  @\n} 2>/dev/null\n",
         "x | { @; } | y\n",
     ],
 )

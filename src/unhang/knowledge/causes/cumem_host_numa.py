@@ -64,7 +64,7 @@ def _lacked(nodes: Sequence[Node]) -> str:
 
 
 def _told(node: Node) -> str:
-    from unhang.facts.units import size
+    from unhang.text import size
 
     return f"cpulist: {node.cpus or '(empty)'}; MemTotal: {size(node.memory_bytes)}"
 

@@ -15,7 +15,7 @@ _LITTLE = 2048 * _MIB
 
 def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import storage
-    from unhang.facts.units import size
+    from unhang.text import size
 
     seen = host.get(storage.SUBJECT)
     said: set[str | None] = set()

@@ -179,7 +179,7 @@ def _in_logs(view: LogView) -> Finding | None:
 
 
 def _on_host(host: HostView) -> Iterable[Found]:
-    from unhang.facts.units import size
+    from unhang.text import size
 
     for g in host.gpu.gpus:
         used, total = g.memory_used_bytes, g.memory_total_bytes

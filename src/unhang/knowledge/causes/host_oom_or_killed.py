@@ -37,7 +37,7 @@ _WITH_CUDA_BYTES = 4 * 1024**3
 
 def _on_host(host: HostView) -> Iterable[Found]:
     from unhang.facts import kernel_log, numa
-    from unhang.facts.units import size
+    from unhang.text import size
 
     told = host.events
     yield from _faulty_memory(told)
@@ -99,7 +99,7 @@ def _faulty_memory(events: Iterable[Event]) -> Iterable[Found]:
 
 
 def _evidence(seen: Memory) -> tuple[Evidence, ...]:
-    from unhang.facts.units import size
+    from unhang.text import size
 
     used, back = size(seen.cgroup_used_bytes or 0), size(seen.cgroup_reclaimable_bytes or 0)
     text = f"limit {size(seen.cgroup_limit_bytes or 0)}, used {used}, of which {back} are cache that can be taken back"

@@ -47,7 +47,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
 
 
 def _says(segments: list[Segment], ours: list[Segment], held: int, which: Text) -> Text:
-    from unhang.facts.units import size
+    from unhang.text import size
 
     count = "1 segment" if len(segments) == 1 else f"{len(segments)} segments"
     others = len(segments) - len(ours)
@@ -63,7 +63,7 @@ def _says(segments: list[Segment], ours: list[Segment], held: int, which: Text) 
 
 
 def _evidence(segment: Segment) -> Evidence:
-    from unhang.facts.units import size
+    from unhang.text import size
 
     who = segment.owner or f"user {segment.uid}"
     return Evidence(source=f"/dev/shm/{segment.name}", text=f"{size(segment.size_bytes)}, of {who}, {segment.age_s / 3600:.1f} h old")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from unhang.errors import UnhangError
 from unhang.i18n import msg
-from unhang.settings.catalogue import SETTINGS
-from unhang.settings.presets import OF_THE_SCRIPT
+from unhang.settings.catalogue import OF_THE_SCRIPT, SETTINGS
 from unhang.settings.setting import Applied, Choice, Installed, Refused, Value, applied, typed, worded
 
 _OF_HOOK = "UNHANG_"

@@ -8,49 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from unhang.knowledge.text import msg, same
-from unhang.remedies.lint.documents import Key, Layout, Problem, known, nearest
+from unhang.remedies.lint.documents import Key, Layout, Problem, known, nearest, table
 
-_TYPES = (
-    *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU", "MULTI_NEURON"),
-    *("DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM"),
-)
 _TYPE_OF = {"deepspeed_config": "DEEPSPEED", "fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM"}
 # accelerate puts these in front of the section's keys where they lack them.
 _PREFIX = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
-_VALUES: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("compute_environment",): ("LOCAL_MACHINE", "AMAZON_SAGEMAKER"),
-    ("distributed_type",): _TYPES,
-    ("mixed_precision",): ("no", "fp16", "bf16", "fp8"),
-    ("rdzv_backend",): ("static", "c10d", "etcd", "etcd-v2"),
-    ("same_network",): ("True", "False"),
-    ("use_cpu",): ("True", "False"),
-    ("deepspeed_config", "zero_stage"): ("0", "1", "2", "3"),
-    ("deepspeed_config", "offload_optimizer_device"): ("none", "cpu", "nvme"),
-    ("deepspeed_config", "offload_param_device"): ("none", "cpu", "nvme"),
-    ("deepspeed_config", "deepspeed_multinode_launcher"): ("pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"),
-    ("fsdp_config", "fsdp_version"): ("1", "2"),
-    ("fsdp_config", "fsdp_auto_wrap_policy"): ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"),
-    ("fsdp_config", "fsdp_sharding_strategy"): ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"),
-    ("fsdp_config", "fsdp_backward_prefetch"): ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
-    ("fsdp_config", "fsdp_state_dict_type"): ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
-}
 # Compared as they are; the others in any case of letters.
 _EXACT = ("compute_environment", "distributed_type")
 _BY_NUMBER = ("fsdp_sharding_strategy", "fsdp_backward_prefetch", "fsdp_state_dict_type")
 # From the least to the most; -1 processes are those that the command line tells (ClusterConfig's default).
 _NUMBERS = {"num_processes": (1, None), "num_machines": (1, None), "machine_rank": (0, None), "main_process_port": (0, 65535)}
-_LLAMAFACTORY_VALUES = {
-    "stage": ("pt", "sft", "rm", "ppo", "dpo", "kto"),
-    "finetuning_type": ("lora", "oft", "freeze", "full"),
-    "ddp_backend": ("nccl", "gloo", "mpi", "ccl", "hccl", "cncl", "mccl", "xccl"),
-}
-# Written in many a file, and a field of none.
-_LLAMAFACTORY_OTHERS = {
-    "backend": "ddp_backend",
-    "dist_backend": "ddp_backend",
-    "batch_size": "per_device_train_batch_size",
-    "timeout": "ddp_timeout",
-}
 
 
 def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
@@ -76,10 +43,9 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
         path = _whole(key.path)
         if len(path) == 1 and path[0] == "backend":
             says = msg("accelerate has no key `backend`, and aborts on it")
-            yield Problem(
-                line=key.line,
-                says=says,
-                instead=msg(
+            yield key.problem(
+                says,
+                msg(
                     'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")]) in the script, ddp_backend="gloo" with the Trainer, '
                     "or unhang run --set backend=gloo accelerate launch ..."
                 ),
@@ -88,11 +54,11 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
             says = msg("accelerate has no key `{path}`, and aborts on it", path=path[0])
             home = next((section for section in _TYPE_OF if path[0] in names[section]), None)
             instead = msg("{path} in {home}", path=path[0], home=home) if home else nearest(path[0], names["top"])
-            yield Problem(line=key.line, says=says, instead=instead)
+            yield key.problem(says, instead)
         elif len(path) == 2 and path[0] in names and path[1] not in names[path[0]]:
             says = msg("accelerate has no key `{path}` in {path2}, and ignores it", path=key.path[1], path2=path[0])
             instead = msg("{path} at the top level", path=path[1]) if path[1] in names["top"] else nearest(path[1], names[path[0]])
-            yield Problem(line=key.line, says=says, instead=instead)
+            yield key.problem(says, instead)
     yield from _values(by_path)
     yield from _sections(by_path, top)
     yield from _kind(top, "mpirun_hostfile" in {path[-1] for path in by_path})
@@ -107,23 +73,23 @@ def _whole(path: tuple[str | int, ...]) -> tuple[str, ...]:
 
 
 def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
-    for path, valid in _VALUES.items():
-        key = by_path.get(path)
+    for path, words in table("accelerate", "values").items():
+        key, name, valid = by_path.get(tuple(path.split("."))), path.rpartition(".")[2], words.split()
         if key is not None and not key.is_leaf:
-            yield _holds_more(key, path[-1])
+            yield _holds_more(key, name)
         if key is None or key.value is None:
             continue
-        value, name = str(key.value), path[-1]
+        value = str(key.value)
         if key.value is False and name == "mixed_precision":
             # YAML 1.1 takes a bare no for false.
             says = msg("mixed_precision: no without quotes is false in YAML, and accelerate fails on it")
-            yield Problem(line=key.line, says=says, instead=same('mixed_precision: "no"'))
+            yield key.problem(says, 'mixed_precision: "no"')
         elif (key.value is False and name == "distributed_type") or (name in _BY_NUMBER and value.isdigit() and 1 <= int(value) <= len(valid)):
             continue
         elif value not in valid and (name in _EXACT or value.lower() not in {v.lower() for v in valid}):
             says = msg("{name} is {value}: accelerate knows no such one", name=name, value=value)
             near = next((v for v in valid if v.lower() == value.lower()), None)
-            yield Problem(line=key.line, says=says, instead=same(near) if near else nearest(value, valid) or same(", ".join(valid)))
+            yield key.problem(says, near or nearest(value, valid) or ", ".join(valid))
     for name, (least, most) in _NUMBERS.items():
         key = by_path.get((name,))
         if key is not None and not key.is_leaf:
@@ -131,35 +97,35 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         elif key is not None and type(key.value) is int and (name, key.value) != ("num_processes", -1):
             if key.value < least or (most is not None and key.value > most):
                 span = msg("{least} or more", least=least) if most is None else msg("from {least} to {most}", least=least, most=most)
-                yield Problem(line=key.line, says=msg("{name} is {value}: it is {span}", name=name, value=key.value, span=span))
+                yield key.problem(msg("{name} is {value}: it is {span}", name=name, value=key.value, span=span))
         elif key is not None and key.value is not None and type(key.value) is not int:
             says = msg("{name} is a whole number, not {value!r}", name=name, value=key.value)
-            yield Problem(line=key.line, says=says)
+            yield key.problem(says)
     backend = by_path.get(("rdzv_backend",))
     if backend is not None and backend.value in ("c10d", "etcd", "etcd-v2"):
         says = msg("rdzv_backend: {value} is not read from the file, which leaves static", value=backend.value)
-        yield Problem(line=backend.line, says=says, instead=same(f"accelerate launch --rdzv_backend {backend.value} ..."))
+        yield backend.problem(says, f"accelerate launch --rdzv_backend {backend.value} ...")
 
 
 def _holds_more(key: Key, name: str) -> Problem:
     kind = msg("a list") if key.is_list else msg("a mapping")
-    return Problem(line=key.line, says=msg("{name} is {kind}, where one value belongs", name=name, kind=kind))
+    return key.problem(msg("{name} is {kind}, where one value belongs", name=name, kind=kind))
 
 
 def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) -> Iterator[Problem]:
     kind = top.get("distributed_type")
     for section, wanted in _TYPE_OF.items():
         filled = any(path[0] == section and len(path) > 1 for path in by_path)
-        if filled and kind is not None and kind.value != wanted and kind.value in _TYPES:
+        if filled and kind is not None and kind.value != wanted and kind.value in table("accelerate", "values")["distributed_type"].split():
             says = msg("{section} is not read with distributed_type: {value}", section=section, value=kind.value)
-            yield Problem(line=top[section].line, says=says, instead=same(f"distributed_type: {wanted}"))
+            yield top[section].problem(says, f"distributed_type: {wanted}")
     if ("deepspeed_config", "deepspeed_config_file") in by_path:
         refused = {("deepspeed_config", name) for name in known("accelerate")["of_deepspeed_file"]} | {("mixed_precision",)}
         for path in refused & set(by_path):
             if by_path[path].value is None:
                 continue
             says = msg("{path} beside deepspeed_config_file: accelerate refuses both", path=path[-1])
-            yield Problem(line=by_path[path].line, says=says, instead=msg("in DeepSpeed's file"))
+            yield by_path[path].problem(says, msg("in DeepSpeed's file"))
     stage = by_path.get(("deepspeed_config", "zero_stage"))
     for name, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
         device = by_path.get(("deepspeed_config", f"{name}_device"))
@@ -171,12 +137,12 @@ def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) ->
             and int(stage.value) < lowest
         ):
             says = msg("{name}_device has no effect with zero_stage {value}", name=name, value=stage.value)
-            yield Problem(line=device.line, says=says, instead=same(f"zero_stage: {max(lowest, 2)}"))
+            yield device.problem(says, f"zero_stage: {max(lowest, 2)}")
     version = by_path.get(("fsdp_config", "fsdp_version"))
     prefetch = by_path.get(("fsdp_config", "fsdp_forward_prefetch"))
     if version is not None and str(version.value) == "2" and prefetch is not None and prefetch.value in (True, "true"):
         says = msg("fsdp_forward_prefetch is refused with fsdp_version: 2")
-        yield Problem(line=prefetch.line, says=says, instead=same("fsdp_forward_prefetch: false"))
+        yield prefetch.problem(says, "fsdp_forward_prefetch: false")
 
 
 def _kind(top: Mapping[str, Key], by_mpi: bool) -> Iterator[Problem]:
@@ -189,16 +155,16 @@ def _kind(top: Mapping[str, Key], by_mpi: bool) -> Iterator[Problem]:
         says = msg("there is no num_processes: accelerate asks for --num_processes")
         hosts = top["num_machines"].value if "num_machines" in top else 1
         each = hosts * (1 if hosts > 1 else 2) if isinstance(hosts, int) and hosts > 0 else 2
-        yield Problem(line=kind.line, says=says, instead=same(f"num_processes: {each}"))
+        yield kind.problem(says, f"num_processes: {each}")
     if count is None or not isinstance(count.value, int) or count.value < 2:
         return
     if kind.value in ("NO", False):
         says = msg("distributed_type NO starts one process, not {value}", value=count.value)
-        yield Problem(line=kind.line, says=says, instead=same("distributed_type: MULTI_GPU"))
+        yield kind.problem(says, "distributed_type: MULTI_GPU")
     elif kind.value == "MULTI_CPU" and not by_mpi:
         says = msg("distributed_type MULTI_CPU starts one process, not {value}: others are left to mpirun", value=count.value)
         instead = msg("distributed_type: MULTI_GPU with the variable ACCELERATE_USE_CPU=true")
-        yield Problem(line=kind.line, says=says, instead=instead)
+        yield kind.problem(says, instead)
 
 
 def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
@@ -209,41 +175,40 @@ def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
         # A port needs no key: all take 29500.
         if "main_process_ip" not in top or top["main_process_ip"].value is None:
             says = msg("{hosts} machines, and no main_process_ip: they do not find one another", hosts=hosts)
-            yield Problem(line=machines.line, says=says, instead=same("main_process_ip: first-host"))
+            yield machines.problem(says, "main_process_ip: first-host")
         address = top.get("main_process_ip")
         if address is not None and address.value in ("localhost", "127.0.0.1", "0.0.0.0"):
             says = msg("{hosts} machines, and each takes itself for the first: {value}", hosts=hosts, value=address.value)
-            yield Problem(line=address.line, says=says, instead=msg("the first host's name or address"))
+            yield address.problem(says, msg("the first host's name or address"))
     if rank is not None and isinstance(rank.value, int) and hosts is not None and not 0 <= rank.value < hosts:
         says = msg("machine_rank is {value}, and {hosts} machines count from 0", value=rank.value, hosts=hosts)
-        yield Problem(line=rank.line, says=says, instead=same(f"machine_rank: {max(hosts - 1, 0)}"))
+        yield rank.problem(says, f"machine_rank: {max(hosts - 1, 0)}")
     if processes is not None and hosts and total is not None and total % hosts:
         says = msg("num_processes counts those of all hosts: {total} does not divide by {hosts}", total=total, hosts=hosts)
-        yield Problem(line=processes.line, says=says)
+        yield processes.problem(says)
     if processes is not None and layout.world is not None and total is not None and total != layout.world:
         says = msg("num_processes is {total}, and the job has {world} (it counts those of all hosts)", total=total, world=layout.world)
-        yield Problem(line=processes.line, says=says, instead=same(f"num_processes: {layout.world}"))
+        yield processes.problem(says, f"num_processes: {layout.world}")
 
 
 def check_llamafactory(keys: tuple[Key, ...]) -> Iterator[Problem]:
     """LLaMA-Factory's own fields and the Trainer's. A field of neither is refused, unless ALLOW_EXTRA_ARGS is set."""
     top = {str(k.path[0]): k for k in keys if len(k.path) == 1}
-    fields = known("llamafactory")["own"] | known("llamafactory")["trainer"]
+    fields, others = known("llamafactory")["own"] | known("llamafactory")["trainer"], table("llamafactory", "instead")
     # A file for `llamafactory-cli eval` has others.
     for name, key in () if "task" in top else top.items():
         if name not in fields:
             says = msg("LLaMA-Factory has no field `{name}`, and refuses the file", name=name)
-            yield Problem(
-                line=key.line, says=says, instead=same(_LLAMAFACTORY_OTHERS[name]) if name in _LLAMAFACTORY_OTHERS else nearest(name, fields)
-            )
-    for name, valid in _LLAMAFACTORY_VALUES.items():
+            yield key.problem(says, others.get(name) or nearest(name, fields))
+    for name, words in table("llamafactory", "values").items():
+        valid = words.split()
         if name in top and top[name].value is not None and top[name].value not in valid:
             says = msg("{name} is {value}: there is no such one", name=name, value=top[name].value)
-            yield Problem(line=top[name].line, says=says, instead=same(", ".join(valid)))
+            yield top[name].problem(says, ", ".join(valid))
     if (both := top.get("fp16")) is not None and both.value is True and "bf16" in top and top["bf16"].value is True:
-        yield Problem(line=both.line, says=msg("bf16 and fp16 are both on: the Trainer refuses that"))
+        yield both.problem(msg("bf16 and fp16 are both on: the Trainer refuses that"))
     workers = top.get("dataloader_num_workers")
     for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
         if name in top and top[name].value and (workers is None or not workers.value):
             says = msg("{name} without workers: DataLoader raises ValueError", name=name)
-            yield Problem(line=top[name].line, says=says, instead=same("dataloader_num_workers: 2"))
+            yield top[name].problem(says, "dataloader_num_workers: 2")

@@ -7,61 +7,26 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from unhang.knowledge.text import Text, joined, msg, same
-from unhang.remedies.lint.documents import Key, Layout, Problem, dotted, known, nearest
+from unhang.remedies.lint.documents import Key, Layout, Problem, dotted, known, nearest, table
 
 _TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _ZERO = "zero_optimization"
 _DEVICES = ("none", "cpu", "nvme")
 _BATCHES = (_TRAIN, _MICRO, _STEPS)
-_EXAMPLES = {
-    "zero_optimization": '{"stage": 2}',
-    "optimizer": '{"type": ..., "params": {...}}',
-    "scheduler": '{"type": ..., "params": {...}}',
-    "offload_optimizer": '{"device": "cpu"}',
-    "offload_param": '{"device": "cpu"}',
-    "bf16": '{"enabled": true}',
-    "fp16": '{"enabled": true}',
-}
-# Where each key has one value, but for those that hold more.
-_PLAIN = (*_BATCHES, "gradient_clipping", "steps_per_print", "communication_data_type", "wall_clock_breakdown", "prescale_gradients")
-_PLAIN_WITHIN = (_ZERO, f"{_ZERO}.offload_optimizer", f"{_ZERO}.offload_param", "bf16", "fp16")
-_HOLD = ("leaf_module", "zenflow")
 # Not one of them is DeepSpeed's, and all mean the same.
 _BACKENDS = frozenset(
     f"{of}backend{end}" for of in ("", "comm_", "communication_", "dist_", "distributed_", "ddp_", "process_group_") for end in ("", "_name", "_type")
 )
-# transformers/integrations/deepspeed.py (trainer_config_process) and accelerate/utils/dataclasses.py (DeepSpeedPlugin) match these.
-_FILLED = frozenset(
-    (
-        *_BATCHES, "gradient_clipping", "bf16.enabled", "fp16.enabled", "amp.enabled", "amp.opt_level",
-        *(f"optimizer.params.{name}" for name in ("lr", "betas", "eps", "weight_decay")),
-        *(f"scheduler.params.{name}" for name in ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")),
-        *(
-            f"{_ZERO}.{name}"
-            for name in (
-                "stage", "reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-                "stage3_gather_16bit_weights_on_model_save", "offload_optimizer.device", "offload_optimizer.nvme_path", "offload_param.device",
-                "offload_param.nvme_path",
-            )
-        ),
-    )
-)  # fmt: skip
-_REPLACED = {
-    "cpu_offload": '"offload_optimizer": {"device": "cpu"}',
-    "cpu_offload_param": '"offload_param": {"device": "cpu"}',
-    "cpu_offload_use_pin_memory": '"pin_memory" in offload_optimizer or offload_param',
-    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
-}
 
 
 def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
     by_path = {tuple(map(str, k.path)): k for k in keys}
-    filled = [key for key in keys if key.value == "auto" and dotted(key.path) in _FILLED]
+    filled = [key for key in keys if key.value == "auto" and dotted(key.path) in table("deepspeed", "words")["auto"].split()]
     for key in keys:
         if key.value == "auto" and key not in filled:
             name = dotted(key.path)
             says = msg("{name} is auto, and nothing fills that in: neither DeepSpeed, the Hugging Face Trainer nor accelerate", name=name)
-            yield Problem(line=key.line, says=says, instead=msg("a number or true/false"))
+            yield key.problem(says, msg("a number or true/false"))
     if filled:
         first, more = dotted(filled[0].path), len(filled) - 1
         also = msg(" and {more} more are", more=more, all=more + 1) if more else msg(" is")
@@ -70,7 +35,7 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
             first=first,
             also=also,
         )
-        yield Problem(line=filled[0].line, says=says, note=True)
+        yield filled[0].problem(says, note=True)
     yield from _names(keys)
     yield from _kinds(by_path)
     yield from _precision(by_path)
@@ -91,15 +56,15 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
         # People write their remarks as keys, since JSON has no comments.
         if name.startswith(("_", "#", "//")) or "comment" in name or isinstance(key.path[-1], int):
             continue
-        if section == _ZERO and name in _REPLACED:
+        if section == _ZERO and name in table("deepspeed", "instead"):
             says = msg("{path} is deprecated", path=dotted(key.path))
-            yield Problem(line=key.line, says=says, instead=same(_REPLACED[name]))
+            yield key.problem(says, table("deepspeed", "instead")[name])
         elif not section and name in names["removed"]:
             says = msg("`{name}` is refused by DeepSpeed 0.19.8: the feature was removed", name=name)
-            yield Problem(line=key.line, says=says)
+            yield key.problem(says)
         elif name in _BACKENDS and name not in names.get(section or "top", ()) and section in names.keys() | {""}:
             says = msg("DeepSpeed's JSON has no key for the backend")
-            yield Problem(line=key.line, says=says, instead=same('deepspeed.init_distributed(dist_backend="gloo")'))
+            yield key.problem(says, 'deepspeed.init_distributed(dist_backend="gloo")')
         elif (section or "top") in names and name not in names[section or "top"]:
             does = msg("refuses the file") if section in names["strict"] else msg("ignores it")
             says = (
@@ -107,7 +72,7 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
                 if section
                 else msg("DeepSpeed has no key `{name}`, and {does}", name=name, does=does)
             )
-            yield Problem(line=key.line, says=says, instead=_elsewhere(name, section) or nearest(name, names[section or "top"]))
+            yield key.problem(says, _elsewhere(name, section) or nearest(name, names[section or "top"]))
 
 
 def _elsewhere(name: str, section: str) -> Text | None:
@@ -137,22 +102,22 @@ def _kinds(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         section = dotted(path)
         if path == (_ZERO,) and isinstance(key.value, bool):
             says = msg("zero_optimization is a section; true alone is deprecated, and means stage 1")
-            yield Problem(line=key.line, says=says, instead=same('"zero_optimization": {"stage": 2}'))
+            yield key.problem(says, '"zero_optimization": {"stage": 2}')
         elif section in names and section not in ("top", "removed", "strict"):
             if key.is_list or (key.is_leaf and key.value is not None):
                 shown = _shown(key)
                 says = msg("{section} is a section, not {shown}", section=section, shown=shown)
-                yield Problem(line=key.line, says=says, instead=same(f'"{path[-1]}": {_EXAMPLES.get(path[-1], "{...}")}'))
-        elif not key.is_leaf and (path[-1] in _PLAIN if len(path) == 1 else _is_plain_within(path)):
+                yield key.problem(says, f'"{path[-1]}": {table("deepspeed", "examples").get(path[-1], "{...}")}')
+        elif not key.is_leaf and (path[-1] in table("deepspeed", "words")["plain"].split() if len(path) == 1 else _is_plain_within(path)):
             shown = _shown(key)
             says = msg("{section} is {shown}: one value belongs there", section=section, shown=shown)
-            yield Problem(line=key.line, says=says, instead=same(f'"{path[-1]}": ...'))
+            yield key.problem(says, f'"{path[-1]}": ...')
 
 
 def _is_plain_within(path: tuple[str, ...]) -> bool:
     """Of a name that DeepSpeed does not have nothing is known but that."""
-    section, name = dotted(path[:-1]), path[-1]
-    return section in _PLAIN_WITHIN and name not in _HOLD and name in known("deepspeed").get(section, ())
+    section, name, words = dotted(path[:-1]), path[-1], table("deepspeed", "words")
+    return section in words["plain_within"].split() and name not in words["hold"].split() and name in known("deepspeed").get(section, ())
 
 
 def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
@@ -172,12 +137,12 @@ def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
             shown = _shown(key)
             says = msg("zero_optimization.stage is {shown}: there are 0 to 3", shown=shown)
             # Which was meant nobody can tell.
-            yield Problem(line=key.line, says=says, instead=same("0, 1, 2, 3"))
+            yield key.problem(says, "0, 1, 2, 3")
             return
         stage = int(stage)
     if given is None:
         says = msg("zero_optimization without stage is stage 0: ZeRO is off")
-        yield Problem(line=section.line, says=says, instead=same('"stage": 2'))
+        yield section.problem(says, '"stage": 2')
     for name, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
         device = by_path.get((_ZERO, name, "device"))
         if device is None or device.value in (None, "none", "auto"):
@@ -185,17 +150,17 @@ def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         if device.value not in _DEVICES:
             shown = _shown(device)
             says = msg("{name}.device is {shown}: DeepSpeed refuses it", name=name, shown=shown)
-            yield Problem(line=device.line, says=says, instead=same("cpu, nvme, none"))
+            yield device.problem(says, "cpu, nvme, none")
         elif stage < lowest:
             says = msg("{name} has no effect with stage {stage}", name=name, stage=stage)
-            yield Problem(line=device.line, says=says, instead=same(f'"stage": {max(lowest, 2)}'))
+            yield device.problem(says, f'"stage": {max(lowest, 2)}')
         if device.value == "nvme" and (_ZERO, name, "nvme_path") not in by_path:
             says = msg("{name} goes to nvme, and nvme_path is missing", name=name)
-            yield Problem(line=device.line, says=says, instead=same('"nvme_path": "/local_nvme"'))
+            yield device.problem(says, '"nvme_path": "/local_nvme"')
     ratio = by_path.get((_ZERO, "offload_optimizer", "ratio"))
     if ratio is not None and stage != 3 and isinstance(ratio.value, int | float) and ratio.value < 1:
         says = msg("offload_optimizer.ratio below 1 is refused with any stage but 3")
-        yield Problem(line=ratio.line, says=says, instead=same('"stage": 3'))
+        yield ratio.problem(says, '"stage": 3')
 
 
 def _shown(key: Key) -> Text:
@@ -212,10 +177,10 @@ def _batches(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
             continue
         if type(key.value) is not int:
             says = msg("{name} is a whole number, not {key}", name=name, key=_shown(key))
-            yield Problem(line=key.line, says=says)
+            yield key.problem(says)
             return
         if key.value < 1:
-            yield Problem(line=key.line, says=msg("{name} is {value}: it is at least 1", name=name, value=key.value))
+            yield key.problem(msg("{name} is {value}: it is at least 1", name=name, value=key.value))
             return
         numbers[name] = key.value
     if _TRAIN not in numbers:

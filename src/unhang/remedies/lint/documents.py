@@ -59,6 +59,9 @@ class Key:
     is_list: bool = False
     document: int = 0
 
+    def problem(self, says: Text, instead: str = NOTHING, *, note: bool = False) -> Problem:
+        return Problem(line=self.line, says=says, instead=same(instead) if instead else NOTHING, note=note)
+
 
 # Which form a file has is asked first, then what is wrong with it: PyYAML takes a second for a thousand containers.
 @functools.lru_cache(maxsize=1)
@@ -126,7 +129,7 @@ def twice(found: Iterable[Key]) -> Iterator[Problem]:
         if not any(place[:i] in told for i in range(2, len(place))):
             name, line = dotted(key.path), first[place].line
             says = msg("{name} stands here again, first in line {line}: one of both is lost", name=name, line=line)
-            yield Problem(line=key.line, says=says, instead=msg("one of them", "documents"))
+            yield key.problem(says, msg("one of them", "documents"))
         told.add(place)
 
 
@@ -135,21 +138,32 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 @functools.cache
-def known(program: str) -> Mapping[str, frozenset[str]]:
-    """Names by section; those of nested sections by their dotted path."""
+def _known(program: str) -> Mapping[str, Any]:
     import yaml
 
-    read = yaml.safe_load(resources.files(__package__).joinpath("known").joinpath(f"{program}.yaml").read_text("utf-8"))
-    return {path: frozenset(words.split()) for path, words in read.items()}
+    read: Mapping[str, Any] = yaml.safe_load(resources.files(__package__).joinpath("known").joinpath(f"{program}.yaml").read_text("utf-8"))
+    return read
 
 
-def nearest(name: str, among: Collection[str]) -> Text:
+@functools.cache
+def known(program: str) -> Mapping[str, frozenset[str]]:
+    """Names by section; those of nested sections by their dotted path."""
+    return {path: frozenset(words.split()) for path, words in _known(program).items() if isinstance(words, str)}
+
+
+def table(program: str, name: str) -> Mapping[str, str]:
+    """What else is known: "values" that names may have, what to write "instead" of them, "examples", further "words"."""
+    found: Mapping[str, str] = _known(program)[name]
+    return found
+
+
+def nearest(name: str, among: Collection[str]) -> str:
     """What to write instead; nothing where none is near."""
     small = name.lower()
     near = next(iter(difflib.get_close_matches(small, sorted(among), 1, 0.6)), None)
     if near is None and len(small) > 2:
         near = next((one for one in sorted(among) if one.startswith(small)), None)
-    return same(near) if near else NOTHING
+    return near or ""
 
 
 def _of_json(text: str) -> Iterator[Key]:

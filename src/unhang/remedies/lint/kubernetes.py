@@ -41,10 +41,10 @@ def _memory(keys: tuple[Key, ...]) -> Iterator[Problem]:
     in_memory = any(k.path[-2:] == ("emptyDir", "medium") and k.value == "Memory" for k in keys)
     if pods and not mounted:
         says = msg("no volume at /dev/shm: a container's own has 64 MiB, too little for NCCL and loader workers")
-        yield Problem(line=pods[0].line, says=says, instead=same("volumes: [{name: shm, emptyDir: {medium: Memory}}], mountPath: /dev/shm"))
+        yield pods[0].problem(says, "volumes: [{name: shm, emptyDir: {medium: Memory}}], mountPath: /dev/shm")
     elif mounted and not in_memory and not any(k.path[-1] in ("hostPath", "persistentVolumeClaim") for k in keys):
         says = msg("the volume at /dev/shm is on disk")
-        yield Problem(line=mounted[0].line, says=says, instead=same("emptyDir: {medium: Memory}"))
+        yield mounted[0].problem(says, "emptyDir: {medium: Memory}")
 
 
 def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
@@ -80,7 +80,7 @@ def _job(keys: Mapping[_Path, Key], services: Sequence[Mapping[_Path, Key]]) -> 
     pod: _Path = ("spec", "template", "spec")
     if _value(keys, *pod, "restartPolicy") not in ("Never", "OnFailure"):
         says = msg("a Job's restartPolicy is Never or OnFailure: the API server refuses it")
-        yield Problem(line=spec.line, says=says, instead=same("restartPolicy: Never"))
+        yield spec.problem(says, "restartPolicy: Never")
     parallel, completions = _value(keys, "spec", "parallelism"), _value(keys, "spec", "completions")
     if not isinstance(parallel, int) or parallel < 2:
         return
@@ -109,7 +109,7 @@ def _job(keys: Mapping[_Path, Key], services: Sequence[Mapping[_Path, Key]]) -> 
         name, address = _value(service, "metadata", "name"), service.get(("spec", "clusterIP"))
         if name == subdomain and (address is None or address.value != "None"):
             says = msg("Service {name} has an address of its own: pods get no names by it", name=name)
-            yield Problem(line=(address or service[("kind",)]).line, says=says, instead=same("clusterIP: None"))
+            yield (address or service[("kind",)]).problem(says, "clusterIP: None")
 
 
 def _value(keys: Mapping[_Path, Key], *path: str | int) -> object:

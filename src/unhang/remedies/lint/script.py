@@ -7,10 +7,11 @@ import re
 import shlex
 import subprocess
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
-from unhang.knowledge.text import NOTHING, joined, msg, same
+from unhang.knowledge.text import NOTHING, Text, joined, msg, same
 from unhang.remedies.lint.documents import Problem
 from unhang.remedies.lint.starts import Script, Start, Value, host_and_port, read
 
@@ -52,7 +53,14 @@ _NAMES_OF_SCRIPTS = re.compile(r"-|(?:.*/)?(?:[^./]+|.+\.(?:sh|bash|sbatch|slurm
 _ELSEWHERE = re.compile(r"extglob|\r")
 _SAID_BY_BASH = re.compile(r"line (?P<line>\d{1,9}): (?P<what>.*)")
 
-_At = Callable[[int], int]
+
+class _Remark(NamedTuple):
+    """`on`: what of the script it is about."""
+
+    on: Value | Start
+    says: Text
+    instead: str = ""
+    note: bool = False
 
 
 def check_syntax(name: str, text: str) -> Iterator[Problem]:
@@ -81,12 +89,13 @@ def check(
     `rank_is_of_host`: what starts it sets RANK by host. `hosts_are_alike`: none has a file of its own that would tell accelerate its number, as
     Slurm's hosts have not, which share their home.
     """
-
     ends = [m.start() for m in re.finditer("\n", text)]
+    for one in _remarks(text, given=given, rank_is_of_host=rank_is_of_host, hosts_are_alike=hosts_are_alike):
+        instead = same(one.instead) if one.instead else NOTHING
+        yield Problem(line=bisect_left(ends, one.on.offset) + first, says=one.says, instead=instead, note=one.note)
 
-    def at(offset: int) -> int:
-        return bisect_left(ends, offset) + first
 
+def _remarks(text: str, *, given: Collection[str], rank_is_of_host: bool, hosts_are_alike: bool) -> Iterator[_Remark]:
     by_slurm = "#SBATCH" in text
     asked = _asked(text)
     hosts = _count(asked, "--nodes")
@@ -96,19 +105,19 @@ def check(
     # Whoever says something of it anywhere has thought of it.
     port_said = "MASTER_PORT" in text or "MASTER_PORT" in given
     for one in script.starts:
-        yield from _launchers(one, at)
-        yield from _counts(one, at)
+        yield from _launchers(one)
+        yield from _counts(one)
         if (several := _several(one)) is not None or _is_by_slurm(one):
-            yield from _addresses(one, script.assigned, by_slurm, at)
+            yield from _addresses(one, script.assigned, by_slurm)
         if several is not None:
-            yield from _meeting(one, several, port_said, by_slurm, at)
-            yield from _rendezvous(one, several, given, at)
+            yield from _meeting(one, several, port_said, by_slurm)
+            yield from _rendezvous(one, several, given)
             if not by_platform:
-                yield from _numbered(one, several, given, by_slurm, hosts_are_alike or by_slurm, at)
-    yield from _ports(script.starts, at)
-    yield from _ranks(script, by_platform, by_slurm, at)
+                yield from _numbered(one, several, given, by_slurm, hosts_are_alike or by_slurm)
+    yield from _ports(script.starts)
+    yield from _ranks(script, by_platform, by_slurm)
     if by_slurm and script.starts:
-        yield from _slurm(text, script.starts, asked, at)
+        yield from _slurm(text, script.starts, asked)
 
 
 def _asked(text: str) -> Mapping[str, Value]:
@@ -154,43 +163,43 @@ def _gpus_of_each_host(started: Sequence[Start]) -> str:
     return "N"
 
 
-def _launchers(one: Start, at: _At) -> Iterator[Problem]:
+def _launchers(one: Start) -> Iterator[_Remark]:
     if "torch.distributed.launch" in one.names:
         says = msg("torch.distributed.launch is replaced by torchrun")
-        yield Problem(line=at(one.offset), says=says, instead=same("torchrun"))
+        yield _Remark(one, says, "torchrun")
     if len(one.names) > 1:
         shown = " > ".join(one.names)
         says = msg("one launcher inside of another ({shown}): each process of the outer one starts all of the inner one's", shown=shown)
-        yield Problem(line=at(one.offset), says=says, instead=msg("one of them", "script"))
+        yield _Remark(one, says, msg("one of them", "script"))
     count = one.option("--num-nodes")
     if one.names[0] == "deepspeed" and count is not None and count.text != "1" and one.option("--hostfile", "-H") is None:
         says = msg("deepspeed --num_nodes {text} without --hostfile: DeepSpeed refuses it where there is no /job/hostfile", text=count.text)
-        yield Problem(line=at(one.offset), says=says, instead=same("--hostfile=hosts"))
+        yield _Remark(one, says, "--hostfile=hosts")
     for name in _MISCOUNTED if _is_torchrun(one) else ():
         number = one.option(name)
         if number is not None and re.fullmatch(r"-[0-9]+|0+", shown := one.filled(number).text):
             says = msg("{name} is {shown}: it is at least 1", name=name, shown=shown)
-            yield Problem(line=at(number.offset), says=says)
+            yield _Remark(number, says)
     for word in one.words:
         if word.text.partition("=")[0] == "--local_rank":
             says = msg("--local_rank: launchers pass --local-rank, or the variable LOCAL_RANK only (torchrun)")
-            yield Problem(line=at(word.offset), says=says, instead=same('int(os.environ["LOCAL_RANK"])'))
+            yield _Remark(word, says, 'int(os.environ["LOCAL_RANK"])')
 
 
-def _counts(one: Start, at: _At) -> Iterator[Problem]:
+def _counts(one: Start) -> Iterator[_Remark]:
     """What does not go together, and what is not read."""
     total, hosts, rank = _number(one, "--num-processes"), _number(one, *_NODES), _number(one, *_NODE_RANK)
     if total is not None and hosts and total % hosts:
         fits = [f"--num_processes={n}" for n in (total // hosts * hosts, (total // hosts + 1) * hosts) if n]
         says = msg("--num_processes counts those of all machines: {total} does not divide by {hosts}", total=total, hosts=hosts)
-        yield Problem(line=at(one.offset), says=says, instead=joined(fits, msg(" or ")))
+        yield _Remark(one, says, joined(fits, msg(" or ")))
     if hosts and rank is not None and rank >= hosts and not _by_store(one):
         says = msg("{one} is {rank}, and {hosts} hosts count from 0", one=_rank_option(one), rank=rank, hosts=hosts)
-        yield Problem(line=at(one.offset), says=says, instead=same(f"{_rank_option(one)}={hosts - 1}"))
+        yield _Remark(one, says, f"{_rank_option(one)}={hosts - 1}")
     given = one.option(*_NODE_RANK)
     if given is not None and _is_torchrun(one) and (backend := _backend(one)) not in (None, "static"):
         says = msg("--node-rank has no effect with --rdzv-backend={backend}: hosts are numbered as they come", backend=backend)
-        yield Problem(line=at(given.offset), says=says, note=True)
+        yield _Remark(given, says, note=True)
 
 
 def _is_torchrun(one: Start) -> bool:
@@ -247,18 +256,18 @@ def _address_and_port(one: Start) -> tuple[Value | None, Value | None]:
     return address and one.filled(address), port and one.filled(port)
 
 
-def _meeting(one: Start, several: Value, port_said: bool, by_slurm: bool, at: _At) -> Iterator[Problem]:
+def _meeting(one: Start, several: Value, port_said: bool, by_slurm: bool) -> Iterator[_Remark]:
     port = _address_and_port(one)[1]
     # A batch script of Slurm runs once, on its first host; what is in single quotes runs on each.
     if port is not None and (_BY_HOST.search(port.text) or _BY_CHANCE.search(port.text)) and (not by_slurm or port.each):
         says = msg("the port differs by host: they do not find one another")
-        yield Problem(line=at(port.offset), says=says, instead=msg("one number for all hosts"))
+        yield _Remark(port, says, msg("one number for all hosts"))
     if port is None and not port_said and _is_factory(one):
         says = msg("several hosts, and no MASTER_PORT: LLaMA-Factory takes a free port on each, and they do not find one another")
-        yield Problem(line=at(several.offset), says=says, instead=same(f"export MASTER_PORT={_DEFAULT_PORT}"))
+        yield _Remark(several, says, f"export MASTER_PORT={_DEFAULT_PORT}")
 
 
-def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool, at: _At) -> Iterator[Problem]:
+def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool) -> Iterator[_Remark]:
     """Addresses of which each host makes another one, or one that nobody else reaches."""
     address, _ = _address_and_port(one)
     # What is assigned twice is so in branches, one of them for the first host.
@@ -269,7 +278,7 @@ def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool
     of_slurm = by_slurm or "SLURM_" in address.text
     if _LOOPBACK.fullmatch(address.text):
         says = msg("several hosts, and each takes itself for the first: {text}", text=address.text)
-        yield Problem(line=at(address.offset), says=says, instead=instead)
+        yield _Remark(address, says, instead)
     elif (fallback := _FALLS_BACK.search(address.text)) and not _OF_JOB.search(address.text):
         outside = msg(", as outside of a job step") if _OF_STEP.search(address.text) else NOTHING
         missing = msg("{name} is not set{outside}") if fallback["name"] else msg("that fails")
@@ -278,20 +287,20 @@ def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool
             missing=missing.fill(name=fallback["name"] or "", outside=outside),
         )
         if of_slurm:
-            instead = same('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
-        yield Problem(line=at(address.offset), says=says, instead=instead)
+            instead = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+        yield _Remark(address, says, instead)
     elif found := _OWN_ADDRESSES.search(address.text):
         says = msg("{found} gives what the host's own name stands for: the loopback on some systems, several addresses on others", found=found[0])
         host = re.search(r"(?:-w|--nodelist|ssh)[ =]*\"?(?P<host>\$\{?\w+\}?)", address.text)
-        yield Problem(line=at(address.offset), says=says, instead=same(host["host"]) if host else instead)
+        yield _Remark(address, says, host["host"] if host else instead)
     # A batch script of Slurm, and what starts the launcher on others, runs on the first host alone.
     elif (own := _OWN_NAME.search(address.text)) and _number(one, *_NODE_RANK) != 0 and (address.each or not (by_slurm or _is_on_hosts(one))):
         name = own[0].strip("$({` ")
         says = msg("each host gives its own name ({name}): it takes itself for the first", name=name)
-        yield Problem(line=at(address.offset), says=says, instead=instead)
+        yield _Remark(address, says, instead)
 
 
-def _rendezvous(one: Start, several: Value, given: Collection[str], at: _At) -> Iterator[Problem]:
+def _rendezvous(one: Start, several: Value, given: Collection[str]) -> Iterator[_Remark]:
     """Where torchrun's hosts meet: what it takes where nothing is said, and what it does not read."""
     known = {*given, *one.variables}
     if not _is_torchrun(one) or "--standalone" in one.options:
@@ -303,15 +312,15 @@ def _rendezvous(one: Start, several: Value, given: Collection[str], at: _At) -> 
             if _backend(one) == "c10d":
                 says = msg("several hosts, and no --rdzv-endpoint: each takes itself for the first (localhost:29400)")
                 number = "$MASTER_PORT" if "MASTER_PORT" in one.variables else "29400"
-                yield Problem(line=at(several.offset), says=says, instead=same(f"--rdzv-endpoint=$MASTER_ADDR:{number}"))
+                yield _Remark(several, says, f"--rdzv-endpoint=$MASTER_ADDR:{number}")
         elif one.option(*_PORT) is None and not {"PET_MASTER_PORT", "PET_RDZV_BACKEND"} & set(given):
             port = one.variables.get("MASTER_PORT")
             if port is not None and "PET_MASTER_PORT" not in known and one.filled(port).text != _DEFAULT_PORT:
                 says = msg("torchrun does not read MASTER_PORT: without --master-port its hosts meet on {DEFAULT_PORT}", DEFAULT_PORT=_DEFAULT_PORT)
-                yield Problem(line=at(port.offset), says=says, instead=same("--master-port=$MASTER_PORT"))
+                yield _Remark(port, says, "--master-port=$MASTER_PORT")
 
 
-def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool, hosts_are_alike: bool, at: _At) -> Iterator[Problem]:
+def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool, hosts_are_alike: bool) -> Iterator[_Remark]:
     """Hosts that a launcher is to number by what it is told."""
     by_accelerate = one.names[0] == "accelerate launch" and hosts_are_alike and "--config-file" not in one.options
     if not (_is_torchrun(one) or by_accelerate) or _by_store(one):
@@ -324,15 +333,15 @@ def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool
         fails = msg("fails, or ") if by_accelerate else NOTHING
         says = msg("several hosts, and no {option}: {name} {fails}takes each for number 0", option=option, name=name, fails=fails)
         instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else f"{option}=$NODE_RANK"
-        yield Problem(line=at(several.offset), says=says, instead=same(instead))
+        yield _Remark(several, says, instead)
     if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
         option = "--main_process_ip" if by_accelerate else "--master-addr"
         unread = msg(" ({name} does not read MASTER_ADDR)", name=one.names[0]) if "MASTER_ADDR" in known else NOTHING
         says = msg("several hosts, and no {option}: each takes itself for the first{unread}", option=option, unread=unread)
-        yield Problem(line=at(several.offset), says=says, instead=same(f"{option}=$MASTER_ADDR"))
+        yield _Remark(several, says, f"{option}=$MASTER_ADDR")
 
 
-def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:
+def _ports(started: Sequence[Start]) -> Iterator[_Remark]:
     """Of hosts that one script starts one by one. Runs that come one after the other have the same number of the host."""
     first: dict[str, Value] = {}
     others: dict[str, None] = {}
@@ -343,11 +352,11 @@ def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:
         if others and port.text not in others and rank.text not in first:
             shown = ", ".join(sorted({port.text, *islice(others, _MOST_PORTS)}))
             says = msg("ports of one job differ: {shown}", shown=shown)
-            yield Problem(line=at(port.offset), says=says, instead=same(next(iter(others))))
+            yield _Remark(port, says, next(iter(others)))
         others[first.setdefault(rank.text, port).text] = None
 
 
-def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterator[Problem]:
+def _ranks(script: Script, by_platform: bool, by_slurm: bool) -> Iterator[_Remark]:
     assigned = {name for name, _ in script.assigned}
     named = [value for name, value in script.assigned if name in ("NODE_RANK", "PET_NODE_RANK")]
     given = [(one, rank) for one in script.starts if (rank := one.option(*_NODE_RANK)) is not None and not _by_store(one)]
@@ -355,49 +364,49 @@ def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterat
     for one, number in () if by_platform else starts:
         if found := _PROCESS.match(number.text):
             says = msg("{found} is a process's number, not the host's: where it is unset every host takes itself for the first", found=found["name"])
-            yield Problem(line=at(number.offset), says=says, instead=same("$SLURM_NODEID" if by_slurm else "$NODE_RANK"))
+            yield _Remark(number, says, "$SLURM_NODEID" if by_slurm else "$NODE_RANK")
         elif by_slurm and (found := _UNSET_BY_SLURM.match(number.text)) and found["name"] not in assigned:
             says = msg("nothing sets {found}: Slurm calls a host's number SLURM_NODEID", found=found["name"])
-            yield Problem(line=at(number.offset), says=says, instead=same(_by_node(one) if one is not None else "$SLURM_NODEID"))
+            yield _Remark(number, says, _by_node(one) if one is not None else "$SLURM_NODEID")
     if any(map(_is_factory, script.starts)) and "NODE_RANK" not in assigned:
         for name, value in script.assigned:
             if name == "RANK":
                 says = msg("LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first")
-                yield Problem(line=at(value.offset), says=says, instead=same("NODE_RANK="))
+                yield _Remark(value, says, "NODE_RANK=")
                 break
     for name, value in script.assigned:
         if name == "WORLD_SIZE" and (found := _BY_HOSTS.match(value.text)) and "*" not in value.text:
             says = msg("WORLD_SIZE counts processes, and {found} hosts", found=found["name"])
             instead = msg("hosts x processes of each; torchrun sets it itself")
-            yield Problem(line=at(value.offset), says=says, instead=instead)
+            yield _Remark(value, says, instead)
 
 
-def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: _At) -> Iterator[Problem]:
+def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value]) -> Iterator[_Remark]:
     tasks, hosts = _count(asked, "--ntasks-per-node"), _count(asked, "--nodes")
     by_tasks = [one for one in started if _is_on_hosts(one) and one.names[0] != "deepspeed"]
     if tasks is not None and int(tasks.text) > 1 and by_tasks:
         says = msg("{text} tasks on each host, and each starts a launcher with all its processes", text=tasks.text)
-        yield Problem(line=at(tasks.offset), says=says, instead=same("#SBATCH --ntasks-per-node=1"))
+        yield _Remark(tasks, says, "#SBATCH --ntasks-per-node=1")
     if hosts is not None and int(hosts.text) > 1:
         if any(map(_is_torchrun, started)) and all(_nodes(one) is None for one in started if _is_torchrun(one)):
             alone = msg("each trains by itself") if by_tasks else msg("it trains on one of them")
             says = msg("{text} hosts, and torchrun without --nnodes: {alone}", text=hosts.text, alone=alone)
-            yield Problem(line=at(hosts.offset), says=says, instead=same("--nnodes=$SLURM_NNODES"))
+            yield _Remark(hosts, says, "--nnodes=$SLURM_NNODES")
             if not any(map(_is_on_hosts, started)):
-                yield _without_srun(next(filter(_is_torchrun, started)), hosts.text, at)
+                yield _without_srun(next(filter(_is_torchrun, started)), hosts.text)
         for one in started:
-            yield from _on_all_hosts(one, hosts.text, at)
+            yield from _on_all_hosts(one, hosts.text)
     on_cpus = re.search(r"--set\s+backend=gloo|use_cpu|--cpu\b|CUDA_VISIBLE_DEVICES=['\"]{2}|unhang export", text)
     if not _asks_for_gpus(asked, started) and not on_cpus:
         says = msg("no GPUs are asked for")
-        yield Problem(line=at(text.index("#SBATCH")), says=says, instead=same(f"#SBATCH --gpus-per-node={_gpus_of_each_host(started)}"))
+        yield _Remark(Value("", text.index("#SBATCH")), says, f"#SBATCH --gpus-per-node={_gpus_of_each_host(started)}")
 
 
-def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:
+def _on_all_hosts(one: Start, hosts: str) -> Iterator[_Remark]:
     if not _is_on_hosts(one):
         # DeepSpeed goes to the other hosts itself.
         if _several(one) is not None and one.names[0] != "deepspeed":
-            yield _without_srun(one, hosts, at)
+            yield _without_srun(one, hosts)
         return
     given = one.option(*_NODE_RANK)
     rank = given and one.filled(given)
@@ -405,12 +414,12 @@ def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:
         if _in_script(one) and found["name"] not in rank.once:
             return
         says = msg("{found} is filled in once, by the batch script on the first host: every host is number 0", found=found["name"])
-        yield Problem(line=at(rank.offset), says=says, instead=same(_by_node(one)))
+        yield _Remark(rank, says, _by_node(one))
 
 
-def _without_srun(one: Start, hosts: str, at: _At) -> Problem:
+def _without_srun(one: Start, hosts: str) -> _Remark:
     says = msg("{names} without srun: a batch script runs on the first of its {hosts} hosts only", names=one.names[0], hosts=hosts)
-    return Problem(line=at(one.offset), says=says, instead=same(f"srun {one.names[0]} ..."))
+    return _Remark(one, says, f"srun {one.names[0]} ...")
 
 
 def _is_on_hosts(one: Start) -> bool:

@@ -15,6 +15,7 @@ from itertools import dropwhile, islice
 from unhang.errors import UnhangError
 from unhang.files.opening import MOST_SETTINGS
 from unhang.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
+from unhang.remedies.lint.documents import known
 
 _MODULES = {
     "torch.distributed.run": "torchrun",
@@ -25,21 +26,6 @@ _MODULES = {
     "deepspeed.launcher.launch": "deepspeed",
 }
 _SECOND = {"accelerate": "launch", "llamafactory-cli": "train", "lmf": "train"}
-# Launchers' options that take no value; behind any other one a launcher's name is a value.
-_FLAGS = frozenset(
-    {"--standalone", "--no-python", "--module", "-m", "--run-path", "--use-env", "--no-ssh", "--no-ssh-check", "--force-multi", "--"}
-    | {"--multi-gpu", "--use-deepspeed", "--use-fsdp", "--cpu", "--quiet", "-q", "-c", "--debug", "--same-network", "--tpu", "--ipex", "--use-xpu"}
-    | {"--downcast-bf16", "--enable-cpu-affinity", "--use-megatron-lm", "--use-parallelism-config", "--dynamo-use-dynamic", "--save-pid"}
-    | {"--dynamo-use-fullgraph", "--bind-cores-to-rank", "--elastic-training", "--no-local-rank", "--virtual-local-rank"}
-)
-# Behind these options of whatever stands before a launcher is a name, and it may well be a launcher's: `conda run -n deepspeed`.
-_NAMING = frozenset({"-n", "--name", "-J", "--job-name", "-t", "--tag", "--comment", "--role", "-s", "-H", "--host", "--hostname"})
-_START_NOTHING = frozenset(
-    {"cd", "pip", "pip3", "git", "echo", "printf", "ls", "mkdir", "which", "source", ".", "cat", "grep", "rm", "apt", "apt-get", "test", "[", "[["}
-    | {"type", "hash", "tail", "head", "sed", "awk", "cp", "mv", "tar", "touch", "tee", "kill", "pkill", "sleep", "unset", "for", "case", "function"}
-)
-# These start a program in an environment by `run`, and by nothing else.
-_ENVIRONMENTS = frozenset({"conda", "mamba", "micromamba", "uv", "poetry", "pixi", "pdm", "hatch", "rye", "pipenv"})
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _RESERVED = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "exec", "command", "builtin"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
@@ -139,7 +125,7 @@ def host_and_port(endpoint: Value) -> tuple[Value, Value | None]:
 
 def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[str, Value], found: Script, depth: int) -> None:
     cutter = Cutter(script.text, len(script.text))
-    for _, cut in cutter.commands(0):
+    for cut in cutter.commands(0):
         if found.words > _MOST_WORDS_OF_ALL:
             raise UnhangError(f"more than {_MOST_WORDS_OF_ALL} words are in it: that is no file of a launcher")
         if max(len(found.assigned), len(variables)) > MOST_SETTINGS:
@@ -246,9 +232,9 @@ def _starts_nothing(values: Sequence[Value]) -> bool:
     if first in ("-v", "-V"):
         # command -v NAME
         return True
-    if first in _ENVIRONMENTS:
+    if first in known("scripts")["environments"]:
         return not any(v.text == "run" for v in values[1:4])
-    return first in _START_NOTHING or any(v.text == "pip" for v in values[:3])
+    return first in known("scripts")["start_nothing"] or any(v.text == "pip" for v in values[:3])
 
 
 def _inner(values: Sequence[Value]) -> int | None:
@@ -303,7 +289,7 @@ def _options(values: Sequence[Value]) -> tuple[Mapping[str, Value], Sequence[Val
         name = f"-{name}" if re.fullmatch(r"-\w{2,}", name) else name
         name = name.replace("_", "-")
         following = values[i + 1] if i + 1 < len(values) else None
-        if joined or name in _FLAGS:
+        if joined or name in known("scripts")["flags"]:
             found[name] = replace(values[i], text=given)
         elif following is None or following.text.endswith(".py"):
             found[name] = replace(values[i], text="")
@@ -316,14 +302,18 @@ def _options(values: Sequence[Value]) -> tuple[Mapping[str, Value], Sequence[Val
 
 def _launchers(words: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Each with its place. Strict with options from the first one on; before, they are those of srun, env and the like."""
-    inside = False
+    inside, listed = False, known("scripts")
     for i, word in enumerate(words):
         before, after = words[i - 1] if i else "", words[i + 1] if i + 1 < len(words) else ""
         base = word.rsplit("/", 1)[-1] if "/bin/" in word or "/" not in word else word
         name = None
         if before == "-m":
             name = _MODULES.get(word)
-        elif before not in _NAMING if not inside else not before.startswith("-") or "=" in before or before.replace("_", "-") in _FLAGS:
+        elif (
+            before not in listed["naming"]
+            if not inside
+            else not before.startswith("-") or "=" in before or before.replace("_", "-") in listed["flags"]
+        ):
             if base in ("torchrun", "deepspeed"):
                 name = base
             elif _SECOND.get(base) == after:

@@ -14,7 +14,6 @@ from typing import Any
 from unhang import flight
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
-from unhang.facts.units import size
 from unhang.flight import CollectiveWait, Flight, Stall, dump
 from unhang.flight.timeline_rows import lanes_of_flight
 from unhang.frames import Frame, place, short_path, user_frame
@@ -25,6 +24,7 @@ from unhang.records.rundir import RunDir
 from unhang.report.html.diverging import focus_on, group_at, sides_of, with_missing
 from unhang.report.html.of_lanes import scene_of
 from unhang.report.html.scene import Concern, Divergence, Fact, Facts, RankRow, Scene, StackGroup, StackLine
+from unhang.text import size
 from unhang.user_files import is_user_file
 
 _MOST_FACTS = 60
