@@ -67,6 +67,7 @@ _TABLES = {
     "knowledge/environments": "environment",
     "knowledge/other_libraries": "library",
     "knowledge/packages": "names",
+    "logs/signatures": "signature",
     "settings/presets": "preset",
     "settings/settings": "setting",
     "variables/launchers": "variable",

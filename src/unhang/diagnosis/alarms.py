@@ -11,8 +11,7 @@ from unhang.knowledge import words
 from unhang.knowledge.caught_exceptions import STEPS, that_ended_something
 from unhang.knowledge.cause import filled
 from unhang.knowledge.text import msg
-from unhang.logs import trailing_lines
-from unhang.logs.alarms import CRASHES, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
+from unhang.logs.alarms import CRASHES, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL, at_the_end
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
@@ -62,7 +61,7 @@ def unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
 
 def ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
     """What the last lines say where no line was recognised at all. `tails`: of each log its last bytes, and how many lines it has."""
-    found = [(source, line) for source, (tail, lines) in tails.items() for line in trailing_lines.at_the_end(tail, lines)]
+    found = [(source, line) for source, (tail, lines) in tails.items() for line in at_the_end(tail, lines)]
     if not found:
         return None
     says = msg("the log ends in words of a failure or of waiting that nothing here recognises")

@@ -2,7 +2,7 @@
 
 `discovery` and `sources` (files, archives, standard input) > `line` (prefixes, rank, host, pid, time) > `signature` > `needles` (the engine) >
 `blocks` > `line_matcher` > `search`. `log_facts` holds what a log says about the job beside its errors; `watchdog`, `exits`, `nccl_lines`,
-`slow_work`, `attempts` and `job_size` read it.
+`alarms` and `attempts` read it; `signatures.toml` lists most of what they look for.
 """
 
 from unhang.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from unhang.logs.harmless import HARMLESS
-from unhang.logs.job_size import MAX_WORLD_SIZE
-from unhang.logs.log_facts import At, Call, Init, NcclSaid, at
-from unhang.logs.signature import Hit, Signature, compiled
+from unhang.logs.log_facts import MAX_WORLD_SIZE, At, Call, Init, NcclSaid, at
+from unhang.logs.signature import HARMLESS, Hit, Signature, compiled
 
 # What a trace's numbers mean (ncclResult_t, nccl.h).
 RESULTS: Mapping[int, str] = {

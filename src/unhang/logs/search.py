@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from unhang.errors import RecordError
+from unhang.logs.alarms import TAIL_BYTES
 from unhang.logs.blocks import Block, blocks
 from unhang.logs.line import Readable
 from unhang.logs.line_matcher import MAX_GLANCES, MAX_PIECES, BlockSearch, Budget, Found, Kept
@@ -25,7 +26,6 @@ from unhang.logs.prefixes import rank_at
 from unhang.logs.signature import Hit, Signature
 from unhang.logs.timestamps import Stamp, resolve
 from unhang.logs.tracebacks import Traceback, writer
-from unhang.logs.trailing_lines import TAIL_BYTES
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

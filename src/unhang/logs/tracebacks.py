@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.frames import Frame
-from unhang.logs.harmless import RETRIED
+from unhang.logs.signature import RETRIED
 from unhang.model import Evidence
 from unhang.patterns import lazily
 

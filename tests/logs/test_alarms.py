@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.logs import NEAR_LINES, scan, slow_work
+from unhang.logs import NEAR_LINES, alarms, scan
 
 SAVES = "[INFO] Saving model checkpoint to /out/checkpoint-{n}"
 STEP = "{{'loss': 0.5, 'step': {n}}}"
@@ -16,7 +16,7 @@ def whats(tmp_path):
     def whats(*lines):
         path = tmp_path / "log"
         path.write_text("\n".join(lines) + "\n")
-        return [(h.line, h.groups["what"]) for h in scan(path, slow_work.SIGNATURES)]
+        return [(h.line, h.groups["what"]) for h in scan(path, alarms.WORK)]
 
     return whats
 
