@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.logs.scanned import scan
 
-from unhang.logs import NEAR_LINES, alarms, scan
+from unhang.logs import NEAR_LINES, alarms
 
 SAVES = "[INFO] Saving model checkpoint to /out/checkpoint-{n}"
 STEP = "{{'loss': 0.5, 'step': {n}}}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.logs.scanned import scan
 from tests.tables import for_each
 
-from unhang.logs import log_facts, nccl_lines, scan
+from unhang.logs import log_facts, nccl_lines
 
 
 @for_each(

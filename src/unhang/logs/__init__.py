@@ -5,11 +5,11 @@
 `alarms` and `attempts` read it; `signatures.toml` lists most of what they look for.
 """
 
-from unhang.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse
+from unhang.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, parse
 from unhang.logs.needles import Needles
 from unhang.logs.owner import Owner, owner_of
 from unhang.logs.prefixes import Writer, rank_at, writer_at
-from unhang.logs.search import LogRead, Stopped, read, scan
+from unhang.logs.search import LogRead, Stopped, read
 from unhang.logs.signature import NEAR_LINES, Hit, Role, Signature, by_cause, match
 from unhang.logs.timestamps import Stamp, resolve
 from unhang.logs.tracebacks import Traceback
@@ -32,13 +32,11 @@ __all__ = [
     "clean",
     "decode",
     "last_lines",
-    "lines",
     "match",
     "owner_of",
     "parse",
     "rank_at",
     "read",
     "resolve",
-    "scan",
     "writer_at",
 ]

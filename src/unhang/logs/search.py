@@ -93,13 +93,6 @@ def read(
     return part.as_log(latest_s=latest_s, at_most=at_most)
 
 
-def scan(
-    path: Path, signatures: Iterable[Signature], *, limit_bytes: int | None = None, source: str | None = None, rank: int | None = None
-) -> list[Hit]:
-    """The hits of signatures in one file, in its order. Raises RecordError."""
-    return list(read(path, Needles(signatures), source=source, limit_bytes=limit_bytes, rank=rank).hits)
-
-
 @dataclass(kw_only=True)
 class Part:
     """What was found in a part of a log, to be joined with those before and behind it. Lines are counted from the beginning of the part."""
