@@ -14,16 +14,14 @@ from pathlib import Path
 from unhang.diagnosis import job, proven_in_logs
 from unhang.diagnosis.alarms import ends_badly, unrecognised
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
-from unhang.diagnosis.job import Unfinished, unfinished
+from unhang.diagnosis.job import Unfinished, standing_in_stacks, unfinished
 from unhang.diagnosis.kernel_log_scope import Doubt, Recorded, sifted, weighed
 from unhang.diagnosis.missing_ranks import MissingRanks, absent
-from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
-from unhang.diagnosis.stack_summary import standing_in_stacks
 from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, ZERO_BUCKETS, only_symptoms_in_logs
 from unhang.diagnosis.unrelated import newest_job
-from unhang.diagnosis.verdict import ask, besides
+from unhang.diagnosis.verdict import Order, ask, besides, by_precedence
 from unhang.errors import UnhangError
 from unhang.fsio import as_argument
 from unhang.knowledge import catalogue, collective_waits, environments, words
