@@ -28,10 +28,8 @@ LEAST_SHARE = 0.95
 CHINESE = re.compile("[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 # Where code reads Chinese (of logs, and what is told of them), or writes a page of both languages.
 ALLOWED = {
-    "diagnosis/proven_in_logs.py",
     "diagnosis/redact.py",
     "logs/alarms.py",
-    "logs/attempts.py",
     "report/cause_page.py",
     "report/language.py",
     "report/settings_page.py",

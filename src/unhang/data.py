@@ -69,6 +69,7 @@ _TABLES = {
     "knowledge/other_libraries": "library",
     "knowledge/packages": "names",
     "remedies/exports/forms": "form",
+    "logs/signatures": "signature",
     "settings/presets": "preset",
     "settings/settings": "setting",
     "variables/launchers": "variable",

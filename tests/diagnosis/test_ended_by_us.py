@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.diagnosis import ended_by_us
+from unhang.diagnosis import interrupted
 from unhang.model import Finding, Verdict
 
 STOPPED = Verdict(primary=Finding(cause="launcher-teardown", standing="not-established", says="the job was ended from outside"))
@@ -33,7 +33,7 @@ def test_who_ended_it(build, events, options, ours):
     rundir.events.write_text(events)
     logs = rundir.logs(0)
     logs.mkdir(parents=True)
-    v = ended_by_us.told(STOPPED, rundir, logs / "launcher.err", called="runs/x y")
+    v = interrupted.ended_by_us(STOPPED, rundir, logs / "launcher.err", called="runs/x y")
     if not ours:
         assert v is STOPPED
         return
@@ -41,4 +41,4 @@ def test_who_ended_it(build, events, options, ours):
     assert (v.primary.standing, v.primary.remedies[0].command) == ("not-established", "unhang why 'runs/x y'")
     # What the logs themselves name stays.
     named = Verdict(primary=Finding(cause="gpu-oom", standing="established", says="x"))
-    assert ended_by_us.told(named, rundir, logs, called="x") is named
+    assert interrupted.ended_by_us(named, rundir, logs, called="x") is named

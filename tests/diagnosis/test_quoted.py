@@ -8,7 +8,7 @@ import pytest
 from tests.flight import jobs
 from tests.flight.test_outcome import ALL4, gloo, history, last
 
-from unhang.diagnosis import phrases, quoted
+from unhang.diagnosis import quoted
 from unhang.diagnosis.quoted import Quoted
 from unhang.flight.read_all import record_all
 from unhang.flight.wait_graph import judge
@@ -43,7 +43,7 @@ def test_the_call_that_is_waited_in_and_the_last_one_are_found(read):
 def test_frames_are_read_once_and_of_a_few_ranks_only(read, monkeypatch):
     found, asked = read(waiting()), []
     monkeypatch.setattr(quoted, "flight", lambda recording: asked.append(recording.rank))
-    monkeypatch.setattr(phrases, "QUOTED", 1)
+    monkeypatch.setattr(quoted, "QUOTED", 1)
     for rank in (0, 0, 1, 2, 3):
         found.flight(rank)
     assert asked == [0, 1, 2, 3]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.chinese import both, zh
 
-from unhang.diagnosis import still_there
+from unhang.diagnosis import rerun_command
 from unhang.diagnosis.why import judge
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -31,7 +31,7 @@ def told(rank: RankRecord, command: str, alive: bool | None = None) -> Remedy:
     remedy = Remedy(id="a", says=both("Do it.", "这样做。"), command=command.format(pid=rank.pid))
     other = Remedy(id="b", says="b", command="unhang run -- COMMAND")
     finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy, other))
-    found = still_there.told(Verdict(primary=finding, symptoms=(finding,)), (rank,), is_alive=lambda process: alive)
+    found = rerun_command.with_living_processes(Verdict(primary=finding, symptoms=(finding,)), (rank,), is_alive=lambda process: alive)
     assert found.primary.remedies == found.symptoms[0].remedies and found.primary.remedies[1] == other
     return found.primary.remedies[0]
 
@@ -57,7 +57,7 @@ def test_who_is_about_to_be_ended_is_not_prescribed_for(ours, alive):
     def ending(rank):
         remedy = Remedy(id="a", says=both("Do it.", "这样做。"), command=f"kill -CONT {ours.pid}")
         finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy,))
-        return still_there.told(Verdict(primary=finding), (rank,), ends=True, is_alive=lambda process: alive).primary.remedies[0]
+        return rerun_command.with_living_processes(Verdict(primary=finding), (rank,), ends=True, is_alive=lambda process: alive).primary.remedies[0]
 
     found = ending(record(ours))
     assert (found.says, found.command) == (f"Do it. unhang run ends process {ours.pid} together with the other ranks.", None)
@@ -75,7 +75,7 @@ def test_what_the_user_has_typed_names_no_process(ours, command):
 def test_what_cannot_be_seen_is_said_once(ours):
     remedy = told(record(ours), COMMANDS[0])
     finding = Finding(cause="process-stuck", standing="established", says="", remedies=(remedy,))
-    (again,) = still_there.told(Verdict(primary=finding), (record(ours),), is_alive=lambda process: None).primary.remedies
+    (again,) = rerun_command.with_living_processes(Verdict(primary=finding), (record(ours),), is_alive=lambda process: None).primary.remedies
     assert again == remedy
 
 

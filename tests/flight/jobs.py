@@ -5,6 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from unhang.flight.dump import flight_of
+from unhang.flight.dump_file import decoded
+from unhang.flight.entries import Flight, alone
+
 T0 = 1_795_000_000_000_000_000
 TRAIN = "/home/user/train.py"
 
@@ -140,3 +144,8 @@ def run(plan: Plan, changed=None, *, ring: int = 2000, ahead: int = 0):
 
 def fits(e: dict[str, object]) -> tuple[object, ...]:
     return e["profiling_name"], str(e["input_sizes"]), str(e["output_sizes"]), str(e["input_dtypes"])
+
+
+def parse(data: bytes) -> Flight:
+    """The dump in these bytes, in objects."""
+    return flight_of(alone(decoded(data, "the dump"), "the dump"), source="the dump")

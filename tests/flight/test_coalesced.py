@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 from tests.flight import jobs
+from tests.flight.jobs import parse
 
 from unhang.flight.coalesced import ENDLESS, SHIFTED, marks_batches, told_as_usual
 from unhang.flight.dump_file import DumpFile
-from unhang.flight.entries import parse
 from unhang.flight.recording import recording_of
 
 DEFAULT = ("0", "default_pg")

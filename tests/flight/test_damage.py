@@ -8,10 +8,10 @@ import random
 
 import pytest
 from tests.flight import jobs
+from tests.flight.jobs import parse
 from tests.tables import for_each
 
 from unhang.errors import RecordError
-from unhang.flight import parse
 from unhang.flight.dump_file import decoded
 from unhang.flight.recording import recording_of
 from unhang.flight.wait_graph import judge

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 from tests.flight import jobs
+from tests.flight.jobs import parse
 from tests.flight.test_outcome import history, message, recordings
 
-from unhang.flight import parse
 from unhang.flight.messages import settled
 from unhang.flight.wait_graph import judge
 

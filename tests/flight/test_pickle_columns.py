@@ -15,7 +15,7 @@ from tests.tables import for_each
 from unhang.errors import RecordError
 from unhang.flight.dump_file import opened
 from unhang.flight.pickle_columns import repeats
-from unhang.flight.recording import columns_and_frames, recording_of
+from unhang.flight.recording import columns_of, recording_of
 from unhang.testing.dumps import pickled
 
 DEFAULT = ("0", "default_pg")
@@ -64,6 +64,11 @@ def shortened(raw):
     assert {k: v for k, v in short.items() if k != "entries"} == {k: v for k, v in raw.items() if k != "entries"}
     assert len(short["entries"]) == found.forms and len(found.data) < len(data)
     return found
+
+
+def columns_and_frames(dump):
+    columns, entries = columns_of(dump)
+    return columns, [entry.get("frames") or () for entry in entries]
 
 
 def read(tmp_path, data):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from array import array
 
-import pytest
 from tests.flight import jobs
 
-from unhang.flight.call_sites import sites_of
 from unhang.flight.dump_file import DumpFile
-from unhang.flight.entries import flight_of
-from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, columns_and_frames
-from unhang.flight.timeline_rows import MOST_COLUMNS, NOTHING, CallKind, lanes_of, lanes_of_flight
+from unhang.flight.entries import sites_of
+from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, columns_of
+from unhang.flight.timeline_rows import MOST_COLUMNS, NOTHING, CallKind, lanes_of
 
 DEFAULT = ("0", "default_pg")
 
@@ -22,8 +20,8 @@ def entry(n, state="completed", op="all_reduce", *, record=None, group=DEFAULT, 
 
 
 def lanes(*entries, groups=None, **more):
-    columns, frames = columns_and_frames(DumpFile(raw=jobs.dump(entries, groups)))
-    return lanes_of(columns, sites_of(frames), **more)
+    columns, read = columns_of(DumpFile(raw=jobs.dump(entries, groups)))
+    return lanes_of(columns, sites_of(read), **more)
 
 
 def ids(column):
@@ -102,33 +100,6 @@ def test_the_newest_are_kept_where_not_all_can_be():
 
 def test_columns_without_times_have_none():
     assert lanes(entry(0, record=0, time_created_ns=0)).lanes[0].starts_ns is None
-
-
-def plain(found):
-    return [
-        (
-            x.group,
-            x.p2p,
-            x.gloo,
-            x.first,
-            [found.calls[i] for i in ids(x.ops)],
-            [found.sites[i] for i in ids(x.sites)],
-            list(x.ends.replace(bytes([STARTED]), bytes([ISSUED]))),
-            x.starts_ns,
-        )
-        for x in found.lanes
-    ]
-
-
-@pytest.mark.parametrize("changed", [{}, {"ring": 30}, {"ahead": 2}])
-def test_the_same_from_columns_and_from_objects(changed):
-    plan = jobs.Plan(world=8, tp=2, steps=5)
-    stray = plan.calls(5)
-    stray[20] = (stray[20][0], "broadcast", 99, 77)
-    for raw in jobs.run(plan, {5: stray}, **changed).values():
-        dump = DumpFile(raw=raw)
-        columns, frames = columns_and_frames(dump)
-        assert plain(lanes_of(columns, sites_of(frames))) == plain(lanes_of_flight(flight_of(dump, source="x")))
 
 
 def test_gloo_is_told_apart():

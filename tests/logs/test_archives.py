@@ -334,18 +334,6 @@ def test_a_consumer_may_stop_reading_a_stream(tmp_path):
     assert [s.read(1) for s in streams] == [b"", b"", b""]
 
 
-def test_a_source_can_be_opened_again(tmp_path):
-    path = put(tmp_path, gzip.compress(tar_of([("a", b"a\n"), ("same", b"1\n"), ("same", b"2\n")])))
-    sources = [o.source for o in walk(find([str(path)]).sources, pytest.fail)]
-    for source, data in zip(sources, (b"a\n", b"1\n", b"2\n"), strict=True):
-        with source.open() as f:
-            assert f.read(10) == data
-    checkpoint = put(tmp_path, zip_of([("archive/version", b"3\n"), ("archive/data", b"a\n")]), "m.pt")
-    *_, last = [o.source for o in walk(find([str(checkpoint)]).sources, pytest.fail)]
-    with last.open() as f:
-        assert f.read(10) == b"a\n"
-
-
 SMALL = Limits(always_bytes=1_000_000, ratio=1, unpacked_bytes=10_000_000, members=50, spool_bytes=100_000)
 
 

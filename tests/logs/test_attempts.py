@@ -8,9 +8,9 @@ import pytest
 from tests.tables import for_each
 
 from unhang.logs import Hit, exits, match
-from unhang.logs.attempts import AGENTS, GAVE_UP, LIBRARIES, STEPS, Failure, Marks, attempt_of, starts_of, unsaid_start
+from unhang.logs.attempts import AGENTS, GAVE_UP, LIBRARIES, NCCL_VERSION, STEPS, Failure, Marks, attempt_of, starts_of, unsaid_start
 
-LIGHTNING, _, NCCL_VERSION, _ = LIBRARIES
+LIGHTNING = LIBRARIES[0]
 
 
 def start(place, at_s=None, signature=AGENTS[0], host=None, pid=None):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.logs.scanned import scan
 from tests.tables import for_each
 
-from unhang.logs import exits, scan
+from unhang.logs import exits
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.logs.scanned import scan
 
-from unhang.logs import nccl_lines, scan
+from unhang.logs import nccl_lines
 
 LOG = """node7:4711:4711 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>
 node7:4711:4711 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0

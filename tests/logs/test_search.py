@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.logs.scanned import scan
 
 from unhang.errors import RecordError
 from unhang.knowledge import catalogue
-from unhang.logs import Needles, Signature, blocks, line_matcher, match, read, scan
-from unhang.logs.line import lines, parse
+from unhang.logs import Needles, Signature, blocks, line_matcher, match, read
+from unhang.logs.line import parse, wanted_lines
 
 # The package has a function of the same name.
 BOOM = Signature(needle="boom", pattern=r"boom (?P<n>\d+)")
@@ -80,7 +81,9 @@ def test_hostile_text_takes_little_more_time_than_ordinary_text(tmp_path, hostil
 
     # Patterns are compiled when they are first used.
     read(write(tmp_path, hostile[:10_000]), needles)
-    assert seconds(lambda path: read(path, needles), hostile) < MOST_TIMES * seconds(lambda path: [*lines(path)], HARMLESS)
+    assert seconds(lambda path: read(path, needles), hostile) < MOST_TIMES * seconds(
+        lambda path: [*wanted_lines(path, lambda number, raw: True)], HARMLESS
+    )
 
 
 def test_only_what_belongs_to_the_incident_is_read(tmp_path):

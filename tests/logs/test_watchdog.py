@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.logs.scanned import scan
 
-from unhang.logs import scan, watchdog
+from unhang.logs import watchdog
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from unhang.ras import Address, ask
+from unhang.ras import Address, fetch, parse
 
 KINDS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 ERRORS = {1: "Unhandled CUDA error", 2: "System error", 6: "Remote process error"}
@@ -286,7 +286,7 @@ class Server:
     over: threading.Event = field(default_factory=threading.Event)
 
     def ask(self, **how):
-        return ask(Address(host="127.0.0.1", port=self.port), **how)
+        return fetch(Address(host="127.0.0.1", port=self.port), **how).report()
 
 
 @contextmanager
@@ -371,6 +371,14 @@ def nccl(version, job, *, middle=None):
     return handle
 
 
-def answer_of(version, job, **how):
+def answer_of(version, job, *, format=None, verbose=True):
+    """What that version answers to a client that asks for its newest format, and for words; or to another one."""
+    if format == "text" or not verbose:
+        return parse("".join(in_text(version, job, verbose)).encode())
     with listening(nccl(version, job)) as server:
-        return server.ask(**how)
+        return server.ask()
+
+
+def troubled(report):
+    """The communicators that anything is found about."""
+    return [c for c in report.communicators if c.incomplete or c.failures or c.behind or len(c.states) > 1 or any(s.outside for s in c.states)]

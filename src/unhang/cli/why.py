@@ -239,9 +239,9 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
             say(belongs.fill(path=one_line(paths[0]), run=run, more=more))
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
         if holding is not None and alone is not None:
-            from unhang.diagnosis import ended_by_us
+            from unhang.diagnosis.interrupted import ended_by_us
 
-            verdict = ended_by_us.told(verdict, holding, alone, called=_shortest(holding.path))
+            verdict = ended_by_us(verdict, holding, alone, called=_shortest(holding.path))
         return verdict, judged
 
 
@@ -304,8 +304,7 @@ def _verdict_on(found: Discovered, paths: list[str], attempt: int | None, *, qui
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
-    from unhang.diagnosis.explained import explained
-    from unhang.diagnosis.recorders import examine, examine_with_logs, times
+    from unhang.diagnosis.recorders import examine, examine_with_logs, explained, times
     from unhang.flight.read_all import record_all
     from unhang.report.screen import reading
 

@@ -17,8 +17,7 @@ from typing import NamedTuple, TypeVar
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
 from unhang.knowledge.cause import LogView
-from unhang.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl_lines, owner_of, slow_work, watchdog
-from unhang.logs.alarms import CRASHES
+from unhang.logs import Hit, LogRead, Signature, Traceback, alarms, attempts, by_cause, exits, log_facts, nccl_lines, owner_of, watchdog
 from unhang.logs.attempts import Failure, Marks
 from unhang.logs.line import Readable
 from unhang.logs.timestamps import Stamp, resolve
@@ -34,11 +33,11 @@ CONTEXT: tuple[Signature, ...] = tuple(
             *watchdog.SIGNATURES,
             *exits.SIGNATURES,
             *nccl_lines.SIGNATURES,
-            *slow_work.SIGNATURES,
-            *slow_work.FINISHED,
-            *slow_work.ENDS,
+            *alarms.WORK,
+            *alarms.FINISHED,
+            *alarms.ENDS,
             *attempts.SIGNATURES,
-            *job_size.SIGNATURES,
+            *log_facts.SIZES,
             *stacks_in_logs.SIGNATURES,
         )
     )
@@ -51,10 +50,10 @@ _ENDED = _FAILED - frozenset(exits.SUBPROCESS)
 _TEARDOWN = "launcher-teardown"
 # Of what a teardown may look like, this also happens in runs that go on: some tool failed, a data loader was closed.
 _NO_END = ("subprocess.CalledProcessError: Command", "is killed by signal: Terminated")
-_WORK, _STARTS, _SIZES = frozenset(slow_work.SIGNATURES), frozenset(attempts.STARTS), frozenset(job_size.SIGNATURES)
+_WORK, _STARTS, _SIZES = frozenset(alarms.WORK), frozenset(attempts.STARTS), frozenset(log_facts.SIZES)
 _STACKS = frozenset(stacks_in_logs.SIGNATURES)
-_CRASHES, _ENDS = frozenset(CRASHES), frozenset(slow_work.ENDS)
-_OVER = _ENDS.union(slow_work.FINISHED)
+_CRASHES, _ENDS = frozenset(alarms.CRASHES), frozenset(alarms.ENDS)
+_OVER = _ENDS.union(alarms.FINISHED)
 # These tell attempts apart, and nothing else.
 _COURSE = frozenset((attempts.GAVE_UP, *attempts.STEPS))
 
@@ -206,9 +205,9 @@ def _attempt(
         nccl=nccl_lines.read(h for h in own if h.signature in _NCCL),
         work=tuple(h for h in own if h.signature in _WORK),
         printed=printed | {h.rank for h in own if h.rank is not None},
-        world_size=job_size.read(h for h in own if h.signature in _SIZES or h.signature in _NCCL),
+        world_size=log_facts.world_size(h for h in own if h.signature in _SIZES or h.signature in _NCCL),
         lines=lines,
-        finished=any(h.signature in slow_work.FINISHED for h in own),
+        finished=any(h.signature in alarms.FINISHED for h in own),
         ends=tuple(h for h in own if h.signature in _ENDS),
         crashed=tuple(h for h in own if h.signature in _CRASHES),
     )
@@ -370,7 +369,7 @@ def _ranks_of_communicators(hits: Sequence[Hit]) -> list[tuple[Hit, int]]:
 
     Where two processes have one rank, the communicators were parts of a larger job.
     """
-    size = job_size.read(h for h in hits if h.signature in _SIZES or h.signature in _NCCL)
+    size = log_facts.world_size(h for h in hits if h.signature in _SIZES or h.signature in _NCCL)
     found = [
         (h, int(h.groups["comm_rank"])) for h in hits if h.signature in (nccl_lines.START, nccl_lines.COMPLETE) and int(h.groups["nranks"]) == size
     ]

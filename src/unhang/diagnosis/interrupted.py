@@ -1,9 +1,13 @@
-"""What may be said of a training that somebody ended: where it stood, and that a hang was not established where its time had not come."""
+"""What may be said of a training that somebody ended: where it stood, that a hang was not established where its time had not come, and that unhang
+itself ended it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from unhang import logs
 from unhang.diagnosis import run_history
@@ -11,7 +15,7 @@ from unhang.errors import UnhangError
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import seen, text, words
 from unhang.knowledge.text import continued, joined, msg
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.records.status import fewer
 
 if TYPE_CHECKING:
@@ -141,3 +145,60 @@ def _stood(rundir: RunDir) -> list[_Stood]:
                 found[t.rank] = _Stood(source=t.source, line=t.line, rank=t.rank, frame=frame)
     known = [found[rank] for rank in sorted(r for r in found if r is not None)]
     return known or list(found.values())
+
+
+# A launcher that was told to stop may have been told by `unhang run` itself, once it had found a hang: its logs, read alone, do not know.
+# After such a verdict unhang ends the training, unless it was told to leave it alone.
+_ENDING = ("hang",)
+
+
+class _Options(msgspec.Struct):
+    leave_hung: bool = False
+
+
+class _Run(msgspec.Struct):
+    options: _Options = msgspec.field(default_factory=_Options)
+
+
+def ended_by_us(verdict: Verdict, rundir: RunDir, logs: Path, *, called: str) -> Verdict:
+    """The verdict on the logs of an attempt, where it is that the job was ended from outside: by unhang, if its records say so.
+
+    `called`: the run directory, as it may be named to `unhang why`.
+    """
+    primary = verdict.primary
+    if primary is None or primary.cause != "launcher-teardown" or (attempt := rundir.attempt_of(logs)) is None:
+        return verdict
+    number = _incident(rundir, attempt)
+    if number is None:
+        return verdict
+    at = f"{called}/{rundir.relative(rundir.events)}"
+    return replace(
+        verdict,
+        primary=replace(
+            primary,
+            standing="not-established",
+            says=msg(
+                "unhang run ended the job itself, once it had found that it hung (incident {number}); why it hung these logs alone do not tell",
+                number=number,
+            ),
+            evidence=(words.stated(at, msg("incident {n} was opened and judged", n=number)), *primary.evidence),
+            remedies=(
+                Remedy(
+                    id="judge-the-run",
+                    says=msg("Have the whole run directory judged: it has stacks, flight recorders and counters of that moment."),
+                    command=run_history.why(called),
+                ),
+            ),
+        ),
+    )
+
+
+def _incident(rundir: RunDir, attempt: int) -> int | None:
+    """The incident for which unhang ended an attempt."""
+    try:
+        if rundir.read(rundir.run, _Run).options.leave_hung:
+            return None
+        ended = run_history.drawn(rundir.events, attempt=attempt, kinds=_ENDING)
+    except (UnhangError, OSError):
+        return None
+    return ended[-1] if ended else None

@@ -1,16 +1,13 @@
-"""What the logs tell of the job itself, in words: its size, NCCL's versions, ways and settings, how its processes ended."""
+"""What the logs tell of the job itself, in words: its size, NCCL's versions, ways and settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.text import Text, msg, ranks
 from unhang.logs.log_facts import At
 from unhang.logs.nccl_lines import RESULTS
-from unhang.model import Evidence
 
 MAX_VALUES = 12
 
@@ -59,45 +56,3 @@ def _values(values: Mapping[str, Sequence[At]]) -> str:
 
 def _distinct(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(texts))[:MAX_VALUES]
-
-
-# Communicators that were begun and never completed: which ranks began, and which never did.
-@dataclass(frozen=True, kw_only=True)
-class Unfinished:
-    """One communicator. `begun` are the ranks (of the communicator) that printed "Init START", `missing` those that did not."""
-
-    nranks: int
-    begun: tuple[int, ...]
-    missing: tuple[int, ...]
-    evidence: tuple[Evidence, ...]
-
-    @property
-    def absent(self) -> tuple[int, ...]:
-        """Those to look at: where most are missing, it is their logs that are not here."""
-        return self.missing if 2 * len(self.missing) < self.nranks else ()
-
-    @property
-    def says(self) -> Text:
-        began = msg("{who} began a communicator of {n} and none completed it")
-        began = began.fill(who=ranks(self.begun), n=self.nranks)
-        if not self.missing:
-            return began + msg(": all of them came, the connection between them did not")
-        if not self.absent:
-            return began + msg("; of the others nothing is in the logs")
-        return began + msg("; {who} never began", who=ranks(self.missing))
-
-
-def unfinished(view: LogView) -> Unfinished | None:
-    """The first communicator that nobody completed; None where every one was completed by somebody, or none was begun."""
-    ids: dict[object, list[tuple[int, int, Evidence, bool]]] = {}
-    for i in view.nccl.inits:
-        evidence = i.at.evidence()
-        ids.setdefault((i.comm_id, i.nranks), []).append((i.rank, i.nranks, evidence, i.completed))
-    for members in ids.values():
-        if any(completed for *_, completed in members):
-            continue
-        begun = tuple(sorted({rank for rank, *_ in members}))
-        nranks = members[0][1]
-        missing = tuple(sorted(set(range(nranks)) - set(begun)))
-        return Unfinished(nranks=nranks, begun=begun, missing=missing, evidence=tuple(e for _, _, e, _ in members[:3]))
-    return None

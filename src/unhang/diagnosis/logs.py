@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from unhang.diagnosis import job, proven_in_logs
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
-from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
-from unhang.diagnosis.verdict import ask, besides
+from unhang.diagnosis.verdict import Order, ask, besides, by_precedence
 from unhang.errors import UnhangError
 from unhang.fsio import as_argument
 from unhang.knowledge import catalogue, environments

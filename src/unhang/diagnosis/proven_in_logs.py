@@ -13,51 +13,16 @@ from unhang.diagnosis.remains import SUPERVISE
 from unhang.knowledge import words
 from unhang.knowledge.commands import command
 from unhang.knowledge.text import Text, msg
-from unhang.logs import Hit, Signature
+from unhang.logs import Hit
+from unhang.logs.signature import listed
 from unhang.model import Remedy, Verdict
 
 if TYPE_CHECKING:
     from unhang.diagnosis.rerun_command import RunCommand
 
-CLIMBING = Signature(
-    needle=": settings may answer it; trying ", pattern=r"(?P<cause>[\w-]{1,60}): settings may answer it; trying them on this machine", role="context"
-)
-FELL_BACK = Signature(
-    needle=": from here on ",
-    pattern=(
-        r"^(?:unhang: )?(?P<what>[a-z-]+=\S.{0,300}?) (?:is the smallest change that works here|works here, and passed twice|was chosen)"
-        r"[;,:].{0,200}?: from here on (?P<set>.{1,600})$"
-    ),
-    role="context",
-)
-TAKEN_BACK = Signature(
-    needle=" it failed ",
-    pattern=r"^(?:unhang: )?with [a-z-]+=\S.{0,300}? it failed (?:before its first step: taken back|all the same: that is (?:forgotten|taken back))",
-    role="context",
-)
-FINISHED = Signature(needle="unhang: training finished after ", role="context")
-# The same as they are said in Chinese.
-CLIMBING_ZH = Signature(
-    needle="：更改设置也许能解决；正在本机用 ", pattern=r"(?P<cause>[\w-]{1,60})：更改设置也许能解决；正在本机用 ", role="context"
-)
-FELL_BACK_ZH = Signature(
-    needle="；从现在起使用 ",
-    pattern=(
-        r"^(?:unhang: )?(?:选择了 )?(?P<what>[a-z-]+=\S.{0,300}?)(?: 是此处可行的最小改动，已通过两次| 在此可行，已通过两次|，已通过两次)"
-        r".{0,200}?；从现在起使用 (?P<set>.{1,600})$"
-    ),
-    role="context",
-)
-TAKEN_BACK_ZH = Signature(
-    needle="失败：已",
-    pattern=r"^(?:unhang: )?以 [a-z-]+=\S.{0,300}? 训练(?:在第一步之前失败：已撤回|仍然失败：(?:已忘记|已撤回))",
-    role="context",
-)
-FINISHED_ZH = Signature(needle="unhang: 训练正常结束，用时 ", role="context")
-_CLIMBING, _FELL_BACK = (CLIMBING, CLIMBING_ZH), (FELL_BACK, FELL_BACK_ZH)
-_TAKEN_BACK, ENDED_WELL = (TAKEN_BACK, TAKEN_BACK_ZH), (FINISHED, FINISHED_ZH)
+_CLIMBING, _FELL_BACK, _TAKEN_BACK, ENDED_WELL = map(listed, ("climbing", "fell-back", "taken-back", "ended-well"))
 # Printed where something was found on the way.
-RECORDS = Signature(needle="; unhang why ", pattern=r"unhang: (?:records in|记录在) \S.{0,300}?; unhang why (?P<run>\S.{0,300})$", role="context")
+(RECORDS,) = listed("records")
 SIGNATURES = (*_CLIMBING, *_FELL_BACK, *_TAKEN_BACK, *ENDED_WELL, RECORDS)
 
 

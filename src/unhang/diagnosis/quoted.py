@@ -1,18 +1,104 @@
-"""The calls and lines that an outcome of flight recorders rests on: read again, with their frames, of the few ranks that are quoted."""
+"""The calls and lines that an outcome of flight recorders rests on, read again, with their frames, of the few ranks that are quoted; and what calls,
+steps and counters of it are called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from unhang.diagnosis import phrases
 from unhang.flight import Call, Flight
-from unhang.flight.outcome import Outcome
+from unhang.flight.mismatch import DIFFERENT
+from unhang.flight.outcome import Counted, Outcome, Step
 from unhang.flight.read_all import flight
 from unhang.flight.recording import Recording
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import words
-from unhang.knowledge.text import NOTHING, Text, msg
+from unhang.knowledge.text import NOTHING, Text, joined, msg, ranks, same
 from unhang.model import Evidence
+
+# How many ranks are quoted, and their frames read.
+QUOTED = 6
+# Where ranks have issued calls that do not go together: there is no one call that all wait in.
+MISMATCHES = (*DIFFERENT, "p2p-both-send", "groups-crossed")
+# Of all files that were given.
+ALL_COPIES = msg("all dumps are copies of one, equal to the nanosecond")
+
+
+def named(call: str) -> Text:
+    """The operation of a call, or what is sent or received."""
+    if not is_message(call):
+        return same(call.split("+")[0].split(" ")[0]) if call.split("+")[0].split(" ")[0] else msg("a call")
+    kind, _, partner = call.partition(" to " if call.startswith("send") else " from ")
+    whom = msg(partner)
+    return msg("a {kind} to {whom}", kind=kind, whom=whom) if kind == "send" else msg("a {kind} from {whom}", kind=kind, whom=whom)
+
+
+def numbered(at: Step) -> Text:
+    return msg("{call} #{number} of group {group}", call=named(at.call), number=str(at.number), group=at.group)
+
+
+def wait(numbers: Sequence[int], where: Text) -> Text:
+    """ "ranks 0 and 2 wait in ..."."""
+    waits = words.verb(numbers, "waits", "wait")
+    return msg("{who} {waits} in {where}", who=ranks(numbers), waits=waits, where=where)
+
+
+def step(at: Step) -> Text:
+    """ "rank 4 waits in all_reduce #2 of group tp2 for rank 5"."""
+    waits = wait(at.waiting, this(at))
+    return waits if is_message(at.call) else waits + msg(" for {who}", who=ranks(at.lacking))
+
+
+def this(at: Step) -> Text:
+    return named(at.call) if is_message(at.call) else numbered(at)
+
+
+def path(outcome: Outcome) -> Text:
+    """How the chain led there, where it has more than one place."""
+    steps = outcome.path
+    told = [step(s) for s in steps if s.lacking] if len(steps) > 1 else []
+    return msg(" ({told})", told=joined(told)) if told else NOTHING
+
+
+def seq(outcome: Outcome) -> Text:
+    """ "all_reduce #2 of group tp2": where all wait, or part."""
+    return msg(
+        "{call} #{number} of group {group}",
+        call=msg("call") if outcome.kind in MISMATCHES else named(outcome.call),
+        number=str(outcome.number),
+        group=str(outcome.group),
+    )
+
+
+def counters_say(c: Counted) -> Text:
+    """ "#2 of group 1 is not over by the counters of rank 0 (#1 is), and it has been overwritten there; rank 3 has issued none of it"."""
+    says = msg(
+        "#{n} of group {group} is not over by the counters of {who}{over}, and it has been overwritten there",
+        n=str(c.number),
+        group=c.group,
+        who=ranks(c.ranks),
+        over=msg(" (#{n} is)", n=str(c.completed)) if c.completed else NOTHING,
+    )
+    for rank, newest in c.fewer[:QUOTED]:
+        says += msg(
+            "; rank {rank} has issued {after}",
+            rank=rank,
+            after=msg("nothing after #{n} of it", n=newest) if newest else msg("none of it"),
+        )
+    return says
+
+
+def issued(call: Call) -> Text:
+    """ "all_reduce #3 of group 0"."""
+    return msg("{op} #{seq} of group {group}", op=call.op, seq=call.seq, group=call.group)
+
+
+def what(call: Call) -> Text:
+    """ "all_reduce of [8] Float"."""
+    return words.call(call)
+
+
+def is_message(call: str) -> bool:
+    return call.startswith(("send to", "receive from"))
 
 
 def at(call: Call | None) -> Text:
@@ -41,7 +127,7 @@ class Quoted:
     def flight(self, rank: int) -> Flight | None:
         if rank not in self._flights:
             recording = self._recordings.get(rank)
-            self._flights[rank] = flight(recording) if recording is not None and len(self._flights) < 4 * phrases.QUOTED else None
+            self._flights[rank] = flight(recording) if recording is not None and len(self._flights) < 4 * QUOTED else None
         return self._flights[rank]
 
     def calls(self, rank: int) -> Mapping[int, Call]:
@@ -63,7 +149,7 @@ class Quoted:
 
     def waited(self, rank: int) -> Call | None:
         """The call that the outcome is about, as this rank issued it."""
-        return self.message(rank) if phrases.is_message(self._outcome.call) or self._outcome.kind == "p2p-size" else self.call(rank)
+        return self.message(rank) if is_message(self._outcome.call) or self._outcome.kind == "p2p-size" else self.call(rank)
 
     def last(self, rank: int) -> Call | None:
         """The newest call of a rank, in any group."""
@@ -101,7 +187,7 @@ class Quoted:
 
     def pending(self, rank: int) -> list[Evidence]:
         """What a rank waits in."""
-        here = None if self._outcome.kind in phrases.MISMATCHES else self.waited(rank)
+        here = None if self._outcome.kind in MISMATCHES else self.waited(rank)
         oldest = here or self.oldest(rank)
         if oldest is None:
             return []

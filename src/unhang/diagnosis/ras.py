@@ -131,7 +131,7 @@ class _Scene:
         """Processes that do not answer."""
         report = self.report
         count = report.silent_count + report.dead_count
-        missing = [(c, n) for c in report.communicators if "INCOMPLETE" in c.problems and (n := _absent(c))]
+        missing = [(c, n) for c in report.communicators if c.incomplete and (n := _absent(c))]
         if not count and not missing:
             return None
         first = next(iter((*report.dead, *report.silent)), None)

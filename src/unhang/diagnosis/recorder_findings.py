@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from unhang.diagnosis import phrases, quoted
+from unhang.diagnosis import quoted
 from unhang.diagnosis.quoted import Quoted
 from unhang.diagnosis.remains import NCCL_DEBUG, SUPERVISE, TRANSPORT, WAITING
 from unhang.diagnosis.untold import Untold
@@ -25,7 +25,7 @@ from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, crossed_b
 from unhang.model import Evidence, Finding, Standing
 
 # What keeps others waiting, and is told beside another one that does.
-ROOTS = (*phrases.MISMATCHES, "missing", "p2p-alone")
+ROOTS = (*quoted.MISMATCHES, "missing", "p2p-alone")
 _MORE_RANKS = msg("; whether more ranks belong to the group is not in the dumps")
 
 
@@ -46,7 +46,7 @@ class Wording:
         if found is None or not self.unsure or not found.ranks or self.unnumbered:
             return found
         each = msg("rank {r} is {file}")
-        files = joined(each.fill(r=r, file=self._file(r)) for r in found.ranks[: phrases.QUOTED] if r in self.recordings)
+        files = joined(each.fill(r=r, file=self._file(r)) for r in found.ranks[: quoted.QUOTED] if r in self.recordings)
         standing: Standing = "possible" if found.standing in ("established", "likely") else found.standing
         untold = msg("; names of files do not tell ranks here: {files}", files=files)
         return replace(continued(found, untold), standing=standing)
@@ -61,7 +61,7 @@ class Wording:
         o = self.outcome
         if o.kind == "nothing-wrong":
             return None
-        if o.kind in phrases.MISMATCHES:
+        if o.kind in quoted.MISMATCHES:
             return self._mismatch()
         if o.kind in ("missing", "p2p-alone"):
             return self._missing()
@@ -72,7 +72,7 @@ class Wording:
     def odd(self) -> tuple[int, ...]:
         """Who went astray; () where nobody did, or where that cannot be told."""
         o = self.outcome
-        if o.kind not in phrases.MISMATCHES or o.kind in ("groups-crossed", "p2p-both-send", "p2p-size"):
+        if o.kind not in quoted.MISMATCHES or o.kind in ("groups-crossed", "p2p-both-send", "p2p-size"):
             return ()
         if o.by != "nothing":
             return o.ranks if len(o.ranks) < sum(len(s.ranks) for s in o.sides) else ()
@@ -84,7 +84,7 @@ class Wording:
         """Two sides of one size: whose line issued something else before may still tell."""
         o = self.outcome
         ranks = [r for s in o.sides for r in s.ranks]
-        if o.by != "nothing" or o.number is None or not o.sides or len(ranks) > 2 * phrases.QUOTED:
+        if o.by != "nothing" or o.number is None or not o.sides or len(ranks) > 2 * quoted.QUOTED:
             return None
         dumps = {r: f for r in ranks if (f := self._quoted.flight(r)) is not None}
         return parting_of(o, dumps)
@@ -113,7 +113,7 @@ class Wording:
         if o.by == "sums":
             says = msg(
                 "what is sent in {here} is not what is received: {sums}",
-                here=phrases.seq(self.outcome),
+                here=quoted.seq(self.outcome),
                 sums=joined(sums(s.call, s.ranks) for s in sides[:3]),
             )
             how = msg("; whose sizes are wrong cannot be told from this")
@@ -121,7 +121,7 @@ class Wording:
             says = msg("a message of {sent} is received as {got}", sent=self._sized(0), got=self._sized(1))
         else:
             says = msg(
-                "{one} as {here}, where {other}", one=said[0], here=phrases.seq(self.outcome), other=joined(said[1:], AND) if not usual else said[1]
+                "{one} as {here}, where {other}", one=said[0], here=quoted.seq(self.outcome), other=joined(said[1:], AND) if not usual else said[1]
             )
             if usual:
                 says += joined((msg(", and {more}", more=more) for more in said[2:]), NOTHING)
@@ -129,7 +129,7 @@ class Wording:
         shown = self._quoted.place(sides[0].ranks[0]) if o.by != "nothing" or by_history or o.kind == "p2p-size" else None
         if o.by == "sums" and any(self._quoted.place(s.ranks[0]) != shown for s in sides[1:3]):
             shown = None
-        for rank, newest in o.late[: phrases.QUOTED]:
+        for rank, newest in o.late[: quoted.QUOTED]:
             says += msg("; rank {rank} has issued nothing {after}", rank=rank, after=msg("after #{n}", n=newest) if newest else msg("in it"))
         # The calls that differ first: the rest is cut where there is little room.
         around = [self._quoted.around(s.ranks[0]) for s in sides[:3]]
@@ -151,7 +151,7 @@ class Wording:
     def _did(self, numbers: Sequence[int]) -> Text:
         call = self._quoted.call(numbers[0])
         side = next(s for s in self.outcome.sides if s.ranks == tuple(numbers))
-        what = phrases.what(call) if call is not None and "+" not in side.call else same(side.call)
+        what = quoted.what(call) if call is not None and "+" not in side.call else same(side.call)
         return msg("{who} issued {what}{at}", who=ranks(numbers), what=what, at=quoted.at(call))
 
     def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[Text, Evidence, Frame] | None:
@@ -178,7 +178,7 @@ class Wording:
             says = msg("ranks send to each other, and none of them receives: {told}")
         else:
             says = msg("ranks wait for each other in a circle, each in another call: {told}")
-        says = says.fill(told=joined(phrases.step(s) for s in o.path[:4]))
+        says = says.fill(told=joined(quoted.step(s) for s in o.path[:4]))
         where, steps = None, sorted(o.path[:4], key=lambda s: o.by == "nothing" or not set(o.ranks) & set(s.waiting))
         if o.by != "nothing":
             says += crossed_by(o.by, o.ranks, steps[0].group, steps[1].group)
@@ -199,8 +199,8 @@ class Wording:
         waiting, absent = o.waiting, o.ranks
         first = waiting[0]
         at = quoted.at(self._quoted.waited(first))
-        here = phrases.seq(self.outcome) if o.kind == "missing" else phrases.named(o.call)
-        last = {r: self._quoted.last(r) for r in absent[: phrases.QUOTED]}
+        here = quoted.seq(self.outcome) if o.kind == "missing" else quoted.named(o.call)
+        last = {r: self._quoted.last(r) for r in absent[: quoted.QUOTED]}
         shown = next((c for c in last.values() if c is not None), None)
         says = msg(
             "{absent} {never} {here}, in which {waiting} {waits}{at}",
@@ -211,7 +211,7 @@ class Wording:
             waits=msg("gave up") if o.gave_up else msg(words.verb(waiting, "waits", "wait"), "verb"),
             at=at,
         )
-        told = {r: phrases.issued(c) + quoted.at(c) for r, c in last.items() if c is not None}
+        told = {r: quoted.issued(c) + quoted.at(c) for r, c in last.items() if c is not None}
         if shown is not None and len(set(told.values())) == 1 and len(told) == len(last):
             says += msg("; {its} last call was {call}", its=words.verb(absent, "its", "their"), call=next(iter(told.values())))
         elif shown is not None:
@@ -224,7 +224,7 @@ class Wording:
             if (earlier := self._earlier(waiting, absent)) is not None:
                 says += msg(": ") + earlier[0]
                 surplus = earlier[2]
-        says += phrases.path(self.outcome) + self._likewise()
+        says += quoted.path(self.outcome) + self._likewise()
         if not o.known:
             says += _MORE_RANKS
         if o.kind == "missing" and self._quoted.on_gloo() and not self.unsure:
@@ -255,14 +255,14 @@ class Wording:
     def _joined(self) -> Finding:
         o = self.outcome
         at = quoted.at(self._quoted.waited(o.waiting[0]))
-        here = (phrases.named(o.call) if phrases.is_message(o.call) else phrases.seq(self.outcome)) + at
+        here = (quoted.named(o.call) if quoted.is_message(o.call) else quoted.seq(self.outcome)) + at
         parts: dict[str, Text | str] = {
             "here": here,
             "over": ranks(o.finished),
             "who": ranks(o.waiting),
             "waits": words.verb(o.waiting, "waits", "wait"),
         }
-        if o.finished and phrases.is_message(o.call):
+        if o.finished and quoted.is_message(o.call):
             says = msg("both sides of {here} were posted, and it is over on {over} only: {who} waits; look at the link between them", **parts)
         elif o.finished:
             says = msg(
@@ -281,7 +281,7 @@ class Wording:
             )
         else:
             says = msg("{who} {waits} in {here} and nobody is missing: the code agrees, the data does not arrive", **parts)
-        if o.finished and not phrases.is_message(o.call) and self._went_on(o):
+        if o.finished and not quoted.is_message(o.call) and self._went_on(o):
             says += msg("; or {its} taken a moment before the others'", its=msg(words.verb(o.waiting, "its dump was", "their dumps were"), "verb"))
         if not o.known:
             says += _MORE_RANKS
@@ -289,7 +289,7 @@ class Wording:
         if rooted and not o.unstarted:
             says += msg("; or ranks gave different roots, which no recorder holds")
         causes = ("collective-mismatch", *TRANSPORT) if rooted else TRANSPORT
-        says += phrases.path(self.outcome) + self._likewise() + possible(WAITING if o.unstarted else causes)
+        says += quoted.path(self.outcome) + self._likewise() + possible(WAITING if o.unstarted else causes)
         return words.unestablished(
             says,
             ranks=self._alike(),
@@ -306,7 +306,7 @@ class Wording:
 
     def _same(self) -> list[Outcome]:
         """The other ends that are of the same kind."""
-        return [a for a in self.outcome.also if a.kind == self.outcome.kind and a.kind not in phrases.MISMATCHES]
+        return [a for a in self.outcome.also if a.kind == self.outcome.kind and a.kind not in quoted.MISMATCHES]
 
     def _alike(self) -> tuple[int, ...]:
         return tuple(sorted({r for o in (self.outcome, *self._same()) for r in o.ranks}))
@@ -314,9 +314,9 @@ class Wording:
     def _likewise(self) -> Text:
         """ "; likewise rank 5 never came to all_reduce #1 of group dp1 (dp), in which rank 1 waits"."""
         told = []
-        for o in (alike := self._same())[: phrases.QUOTED]:
-            here = phrases.named(o.call)
-            if not phrases.is_message(o.call):
+        for o in (alike := self._same())[: quoted.QUOTED]:
+            here = quoted.named(o.call)
+            if not quoted.is_message(o.call):
                 here = msg("{call} #{number} of group {group}", call=here, number=str(o.number), group=o.group)
             if o.kind in ("missing", "p2p-alone"):
                 never = msg("never came to") if o.kind == "missing" else msg("posted nothing that fits")
@@ -331,10 +331,10 @@ class Wording:
                     )
                 )
             else:
-                told.append(phrases.wait(o.waiting, here))
+                told.append(quoted.wait(o.waiting, here))
         if not told:
             return NOTHING
-        more = len(alike) - phrases.QUOTED
+        more = len(alike) - quoted.QUOTED
         if more > 0:
             told.append(msg("{n} more like that", n=more))
         return msg("; likewise {told}", told=joined(told))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.diagnosis.job import Unfinished, unfinished
 from unhang.diagnosis.missing_ranks import MissingRanks, absent
 from unhang.diagnosis.remains import NATIVE_STACK, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, WHOLE_LOG, ZERO_BUCKETS
-from unhang.diagnosis.stack_summary import standing_in_stacks
 from unhang.diagnosis.unknown import only_symptoms_in_logs
 from unhang.frames import Frame, place, user_frame
-from unhang.knowledge import catalogue, words
+from unhang.knowledge import catalogue, collective_waits, words
 from unhang.knowledge.caught_exceptions import STEPS, that_ended_something
 from unhang.knowledge.cause import filled
-from unhang.knowledge.text import msg, possible
-from unhang.logs import trailing_lines
-from unhang.logs.alarms import CRASHES, FATAL, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL
+from unhang.knowledge.text import Text, joined, msg, possible, ranks
+from unhang.logs.alarms import CRASHES, FATAL, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL, at_the_end
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from unhang.diagnosis.assemble import Attempt
     from unhang.knowledge.cause import LogView
     from unhang.logs import Hit, Signature
+    from unhang.logs.log_facts import Stack
 
 _SHOWN = 5
 # A hang prints nothing after its last words, but other ranks and launchers do.
@@ -124,7 +123,7 @@ def _unrecognised(view: LogView, hits: Sequence[Hit]) -> Finding | None:
 
 def _ends_badly(tails: Mapping[str, tuple[bytes, int]]) -> Finding | None:
     """What the last lines say where no line was recognised at all. `tails`: of each log its last bytes, and how many lines it has."""
-    found = [(source, line) for source, (tail, lines) in tails.items() for line in trailing_lines.at_the_end(tail, lines)]
+    found = [(source, line) for source, (tail, lines) in tails.items() for line in at_the_end(tail, lines)]
     if not found:
         return None
     says = msg("the log ends in words of a failure or of waiting that nothing here recognises")
@@ -190,3 +189,105 @@ def _rank(hit: Hit) -> tuple[int, bool]:
 
 def _in_order(alarms: Iterable[Hit], signature: Signature) -> list[Hit]:
     return sorted((h for h in alarms if h.signature == signature), key=lambda h: h.place)
+
+
+# Communicators that were begun and never completed: which ranks began, and which never did.
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """One communicator. `begun` are the ranks (of the communicator) that printed "Init START", `missing` those that did not."""
+
+    nranks: int
+    begun: tuple[int, ...]
+    missing: tuple[int, ...]
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Those to look at: where most are missing, it is their logs that are not here."""
+        return self.missing if 2 * len(self.missing) < self.nranks else ()
+
+    @property
+    def says(self) -> Text:
+        began = msg("{who} began a communicator of {n} and none completed it")
+        began = began.fill(who=ranks(self.begun), n=self.nranks)
+        if not self.missing:
+            return began + msg(": all of them came, the connection between them did not")
+        if not self.absent:
+            return began + msg("; of the others nothing is in the logs")
+        return began + msg("; {who} never began", who=ranks(self.missing))
+
+
+def unfinished(view: LogView) -> Unfinished | None:
+    """The first communicator that nobody completed; None where every one was completed by somebody, or none was begun."""
+    ids: dict[object, list[tuple[int, int, Evidence, bool]]] = {}
+    for i in view.nccl.inits:
+        evidence = i.at.evidence()
+        ids.setdefault((i.comm_id, i.nranks), []).append((i.rank, i.nranks, evidence, i.completed))
+    for members in ids.values():
+        if any(completed for *_, completed in members):
+            continue
+        begun = tuple(sorted({rank for rank, *_ in members}))
+        nranks = members[0][1]
+        missing = tuple(sorted(set(range(nranks)) - set(begun)))
+        return Unfinished(nranks=nranks, begun=begun, missing=missing, evidence=tuple(e for _, _, e, _ in members[:3]))
+    return None
+
+
+# Where everybody stands by the stacks in the logs, if no cause speaks.
+_STACKS_SHOWN = 4
+_MISMATCHED = ("collective-mismatch", "rank0-guarded-collective")
+
+
+def standing_in_stacks(view: LogView) -> Finding | None:
+    """Where the processes stand, and no blame: all in one collective, in several, or in none. None without stacks near the ends of their logs."""
+    shown = collective_waits.recent(view)
+    if not shown:
+        return None
+    found = collective_waits.scene(view)
+    alone = [s for s in shown if not collective_waits.op_of(s)]
+    nobodys = _of_nobody([s for s in shown if s.rank is None and collective_waits.op_of(s)])
+    if len(found.inside) == 1 and not (alone or nobodys):
+        op, frame, stacks = found.inside[0]
+        numbers = [s.rank for s in stacks if s.rank is not None]
+        where = op if frame is None else f"{op} ({place(frame, '')})"
+        says = msg("{who} stand in {op}", who=ranks(numbers), op=where)
+        if len(numbers) == 1:
+            says = msg("{who} stands in {op}", who=ranks(numbers), op=where)
+        unseen = sorted(set(range(view.world_size)) - set(numbers)) if view.world_size is not None else []
+        if len(numbers) == 1 and view.world_size is None:
+            says += msg("; of no other rank there is a stack") + possible(WAITING)
+        elif unseen:
+            says += msg("; of {who} there is no stack", who=ranks(unseen)) + possible(WAITING)
+        else:
+            says += msg("; by these stacks nobody is missing") + possible((*TRANSPORT, *WAITING[:1]))
+    elif len(found.inside) > 1 and not (alone or nobodys):
+        says = collective_waits.within(found) + msg("; whether these belong to one group is not in the stacks") + possible(_MISMATCHED)
+    else:
+        says = joined((collective_waits.stands(s) for s in alone[:_STACKS_SHOWN]), msg(", ", "stack_summary"))
+        if len(alone) > _STACKS_SHOWN:
+            says += msg(", and {n} more", n=len(alone) - _STACKS_SHOWN)
+        inside = [t for t in (collective_waits.within(found), *nobodys) if t]
+        says = joined(t for t in (says, *inside) if t)
+        if not inside:
+            says += msg(", and none of them is in a collective")
+        says += msg("; whether they stay there is not in evidence")
+    return Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says,
+        ranks=tuple(sorted({s.rank for s in shown if s.rank is not None})),
+        evidence=collective_waits.evidence(shown[:_STACKS_SHOWN]),
+        remedies=(SUPERVISE,),
+    )
+
+
+def _of_nobody(stacks: Sequence[Stack]) -> list[Text]:
+    """ "2 stacks of ranks that are not told are in all_reduce": they may be of one process, seen twice."""
+    counts: dict[str, int] = {}
+    for stack in stacks:
+        op = collective_waits.op_of(stack)
+        counts[op] = counts.get(op, 0) + 1
+    return [
+        msg("{n} whose rank is not told {are} in {op}", n=f"{n} stack{'' if n == 1 else 's'}", are="is" if n == 1 else "are", zh=n, op=op)
+        for op, n in counts.items()
+    ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale
-from unhang.logs import Hit, LogRead, Signature, Traceback, attempts, job_size, nccl_lines, owner, owner_of
+from unhang.logs import Hit, LogRead, Signature, Traceback, attempts, log_facts, nccl_lines, owner, owner_of
 from unhang.model import NotExamined
 from unhang.patterns import lazily
 
@@ -25,8 +25,8 @@ _SHOWN = 3
 # Each log is compared with each job: what belongs to none of so many goes to the nearest.
 MAX_JOBS = 32
 
-_SIZES = frozenset(job_size.SIGNATURES)
-_BEGINS = frozenset((*attempts.STARTS, *job_size.SIGNATURES, nccl_lines.START))
+_SIZES = frozenset(log_facts.SIZES)
+_BEGINS = frozenset((*attempts.STARTS, *log_facts.SIZES, nccl_lines.START))
 # A job's number, as a scheduler gives it: the pods of one job are job-0 and job-1.
 _NAMED = lazily(r"(?<![a-z])(?:slurm|job(?:id)?)[-_.=]?(\d{4,})", re.ASCII | re.IGNORECASE)
 # What only logs of one job have in common: a number (the second is Ray's), a directory of a job, what stands before the number of an attempt.

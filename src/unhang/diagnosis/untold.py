@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from unhang.diagnosis import phrases, quoted
+from unhang.diagnosis import quoted
 from unhang.diagnosis.quoted import Quoted
 from unhang.diagnosis.remains import SUPERVISE, TRACE, WAITING
 from unhang.flight.outcome import Outcome, Step
@@ -64,8 +64,8 @@ class Untold:
         why += self._of_no_use()
         awaited = {r for s in o.path[-1:] for r in s.lacking}
         goes_on = msg(": what goes on there now is in no dump")
-        why += [self._beside(s, phrases.this(s)) + goes_on for s in o.aside[:2] if awaited & set(s.waiting)]
-        if o.ahead and phrases.is_message(o.call):
+        why += [self._beside(s, quoted.this(s)) + goes_on for s in o.aside[:2] if awaited & set(s.waiting)]
+        if o.ahead and quoted.is_message(o.call):
             why.append(
                 msg("the rings have overwritten what went before it, and unequally many are pending on {who}", who=ranks((*o.waiting, *o.ahead)))
             )
@@ -94,15 +94,15 @@ class Untold:
             why.append(
                 msg(
                     "{told}: if these belong to both groups, they were called in different orders",
-                    told=joined(phrases.wait(s.waiting, phrases.this(s)) for s in o.elsewhere[:3]),
+                    told=joined(quoted.wait(s.waiting, quoted.this(s)) for s in o.elsewhere[:3]),
                 )
             )
-        here = (phrases.named(o.call) if phrases.is_message(o.call) else phrases.seq(o)) + at
+        here = (quoted.named(o.call) if quoted.is_message(o.call) else quoted.seq(o)) + at
         whether = msg("; whether anybody is missing cannot be told: ")
         if o.buried:
             whether = msg(" and nobody is missing there; what they wait for cannot be told: ")
-        says = phrases.wait(o.waiting, here) + whether + joined(why)
-        says += phrases.path(o) + possible(WAITING)
+        says = quoted.wait(o.waiting, here) + whether + joined(why)
+        says += quoted.path(o) + possible(WAITING)
         evidence = [e for r in (*o.waiting[:2], *(s.waiting[0] for s in o.elsewhere[:3])) for e in self._quoted.pending(r)]
         lacks = tuple(r for r in o.unseen if r in o.perhaps_older)
         last = self._quoted.last(lacks[0]) if len(lacks) == 1 else None
@@ -127,8 +127,8 @@ class Untold:
             found = [unexamined(STACKS, why), *self._only_counted()]
             return [*found, _NO_MESSAGES] if self._quoted.on_gloo() else found
         meant = msg(": whether that is meant is in no dump")
-        found = [*(unexamined(phrases.this(s), self._beside(s, msg("it")) + meant) for s in o.aside[:3]), *self._only_counted()]
-        if o.kind not in phrases.MISMATCHES and o.waiting and not o.gave_up:
+        found = [*(unexamined(quoted.this(s), self._beside(s, msg("it")) + meant) for s in o.aside[:3]), *self._only_counted()]
+        if o.kind not in quoted.MISMATCHES and o.waiting and not o.gave_up:
             found.append(unexamined(msg("for how long {who} had waited", who=ranks(o.waiting)), ONE_LOOK))
         return [*found, _NO_MESSAGES] if o.kind in ("missing", "cannot-tell") and self._quoted.on_gloo() else found
 
@@ -136,7 +136,7 @@ class Untold:
         """How more would be told."""
         o = self._outcome
         if self._closed:
-            files = [file for _, file in sorted(self._closed.items())[: phrases.QUOTED]]
+            files = [file for _, file in sorted(self._closed.items())[: quoted.QUOTED]]
             return replace(_READABLE, command=command("sudo chmod a+r {files:path*}", files=files))
         given = [self._recordings.get(r) for r in o.unseen]
         if any(r is None or r.cut or r.skipped for r in given):
@@ -152,9 +152,9 @@ class Untold:
         parts += self._of_no_use()
         if o.ahead:
             parts.append(msg("the ring of {who} has overwritten all that the others still have", who=ranks(o.ahead)))
-        parts += [self._beside(s, phrases.this(s)) for s in o.aside[:2]]
+        parts += [self._beside(s, quoted.this(s)) for s in o.aside[:2]]
         counted = [c for c in o.counted if not c.lagging]
-        parts += [phrases.counters_say(c) for c in counted[:2]]
+        parts += [quoted.counters_say(c) for c in counted[:2]]
         for s in o.last:
             if s.lacking and len(parts) < 3:
                 parts.append(
@@ -162,7 +162,7 @@ class Untold:
                         "{who} {has} not issued {call}, and may have been wanted in it",
                         who=ranks(s.lacking),
                         has=words.verb(s.lacking, "has", "have"),
-                        call=phrases.numbered(s),
+                        call=quoted.numbered(s),
                     )
                 )
         if o.unproven:
@@ -189,7 +189,7 @@ class Untold:
         return [
             unexamined(
                 msg("call #{n} of group {group}", n=str(c.number), group=c.group),
-                phrases.counters_say(c) + (lags if c.lagging else NOTHING),
+                quoted.counters_say(c) + (lags if c.lagging else NOTHING),
             )
             for c in [c for c in o.counted if c.lagging or not told][:3]
         ]
@@ -212,7 +212,7 @@ class Untold:
                 "; {its} last call of group {group}, {call} #{number}, is over{where}",
                 its="its" if alone else "the",
                 group=s.group,
-                call=phrases.named(s.call),
+                call=quoted.named(s.call),
                 number=str(s.number),
                 where=where,
             )
@@ -233,7 +233,7 @@ class Untold:
         last = self._quoted.last(step.lacking[0])
         if last is None:
             return says
-        return says + msg(" (the last call of rank {rank} is {call})", rank=step.lacking[0], call=phrases.issued(last))
+        return says + msg(" (the last call of rank {rank} is {call})", rank=step.lacking[0], call=quoted.issued(last))
 
     def _blind(self, numbers: Sequence[int]) -> Text:
         """Why dumps do not tell what these ranks have done."""
@@ -249,7 +249,7 @@ class Untold:
             elif r is None and rank in self._copied:
                 reason = msg("the files of {who} hold copies of one dump, equal to the nanosecond")
             elif r is None and self._all_copies:
-                reason = phrases.ALL_COPIES
+                reason = quoted.ALL_COPIES
             elif r is None and self._unnumbered:
                 reason = msg("of the other ranks there is no dump")
             elif r is None:

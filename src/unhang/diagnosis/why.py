@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unhang.diagnosis import chain, interrupted, proven_change, rerun_command, run_history, still_there, verdict
+from unhang.diagnosis import chain, interrupted, proven_change, rerun_command, run_history, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
@@ -69,7 +69,7 @@ def _but_for(found: Verdict, left: tuple[NotExamined, ...]) -> Verdict:
 
 def _incident(rundir: RunDir, number: int) -> Verdict:
     incident, found = _chained(rundir, number)
-    return still_there.told(found, incident.ranks)
+    return rerun_command.with_living_processes(found, incident.ranks)
 
 
 def _chained(rundir: RunDir, number: int, most: int = _MOST_CHAINED) -> tuple[Incident, Verdict]:

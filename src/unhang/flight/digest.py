@@ -25,9 +25,8 @@ import msgspec
 
 from unhang import fsio
 from unhang.errors import RecordError
-from unhang.flight.call_sites import sites_of
 from unhang.flight.dump_file import MAX_BYTES, DumpFile, bytes_of, head_of, is_dump
-from unhang.flight.entries import not_understood
+from unhang.flight.entries import not_understood, sites_of
 from unhang.flight.rank_from_name import is_rank
 from unhang.flight.reader_processes import extend_budget
 from unhang.flight.recording import FIELDS, recording_of
@@ -144,7 +143,7 @@ def summed(dump: DumpFile, *, where: Name, clean: Clean) -> Summed:
 def _packed(dump: DumpFile, where: Name, clean: Clean) -> bytes:
     entries = [e if isinstance(e, Mapping) else {} for e in dump.raw.get("entries") or ()]
     known, forms, form_of = dict[bytes, int](), list[dict[str, Any]](), list[int]()
-    for entry, site in zip(entries, sites_of([e.get("frames") or () for e in entries]), strict=True):
+    for entry, site in zip(entries, sites_of(entries), strict=True):
         form = {name: entry[name] for name in _OF_ENTRY if name in entry}
         if site is not None:
             form["frames"] = [{"filename": site[0], "line": site[1], "name": site[2]}]

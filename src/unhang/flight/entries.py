@@ -1,4 +1,4 @@
-"""One rank's dump in objects: every shape is brought into one, whatever backend and version wrote it.
+"""What stands in a dump, whatever backend and version wrote it: its calls as objects, its groups and what is counted of them.
 
 What may surprise: Gloo never moves an entry's `state` from "scheduled", only `retired` marks its end, and its `pg_config` is keyed ''; NCCL's
 `retired` without "completed" is a timeout, and of calls that were launched together only the last entry, "coalesced", ever completes; a group that
@@ -8,28 +8,29 @@ frames. Dumps that unhang took carry the members of the groups behind the pickle
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
-from unhang.flight import operations
-from unhang.flight.coalesced import COALESCED, has_lost, is_message, told_as_usual
-from unhang.flight.dump_file import DumpFile, decoded, opened
+from unhang.flight.dump_file import DumpFile
 from unhang.flight.rank_from_name import is_rank
-from unhang.frames import Frame
+from unhang.frames import Frame, user_frame
 from unhang.model import Counters
+from unhang.user_files import is_user_file
 
 Sizes = tuple[tuple[int, ...], ...]
+# File, line, function.
+Site = tuple[str, int, str]
 
 _MOST_GROUPS = 10_000
 # Of all groups of a process together: 40 with 100,000 ranks each.
 _MOST_MEMBERS = 4_000_000
-_NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
+NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,24 +79,13 @@ class Flight:
     understood.
     """
 
-    version: str
-    groups: dict[str, Group] = field(default_factory=dict)
-    calls: dict[str, tuple[Call, ...]] = field(default_factory=dict)
-    counters: dict[str, Counters] = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    calls: Mapping[str, tuple[Call, ...]] = field(default_factory=dict)
+    counters: Mapping[str, Counters] = field(default_factory=dict)
     lost: bool = False
     cut: str | None = None
     untold: str | None = None
     skipped: int = 0
-
-
-def load(path: Path) -> Flight:
-    """Read the dump of one rank. Raises RecordError where it is missing, foreign or refused, or nothing of it can be read."""
-    return flight_of(alone(opened(path), str(path)), source=str(path))
-
-
-def parse(data: bytes, *, source: str = "the dump") -> Flight:
-    """The same, of bytes in hand."""
-    return flight_of(alone(decoded(data, source), source), source=source)
 
 
 def alone(found: tuple[DumpFile, ...], source: str) -> DumpFile:
@@ -105,60 +95,13 @@ def alone(found: tuple[DumpFile, ...], source: str) -> DumpFile:
     return found[0]
 
 
-def flight_of(dump: DumpFile, *, source: str) -> Flight:
-    """One dump in objects. Raises RecordError where it is none."""
+@contextlib.contextmanager
+def understood(source: str) -> Iterator[None]:
+    """Raises RecordError in place of whatever a dump that is none raises where it is read."""
     try:
-        found = _normalise(dump.raw)
-        return replace(found, cut=dump.cut or found.cut or not_understood(found.skipped))
-    except _NOT_UNDERSTOOD as e:
+        yield
+    except NOT_UNDERSTOOD as e:
         raise RecordError(f"{source} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
-
-
-def _normalise(raw: Mapping[str, Any]) -> Flight:
-    if not any(name in raw for name in ("entries", "pg_status", "pg_config")):
-        raise ValueError("neither entries nor pg_status")
-    calls: dict[str, list[Call]] = {}
-    groups: dict[str, Group] = {}
-    name_of_id: dict[str, str] = {}
-    lost = has_lost(raw.get("entries"))
-    told = told_as_usual(newest_generation(raw)[0])
-    raw = told.raw
-    shared = _Shared()
-    skipped = 0
-    for entry in raw.get("entries") or ():
-        try:
-            name, desc = group_of(entry)
-            call = _call(entry, name, shared)
-        except _NOT_UNDERSTOOD:
-            skipped += 1
-            continue
-        name_of_id[str(entry.get("pg_id", name))] = name
-        groups.setdefault(name, Group(name=name, desc=desc))
-        calls.setdefault(name, []).append(call)
-    if skipped and not calls:
-        raise ValueError("none of its entries is one")
-    groups.update(configured(raw, groups))
-    counters = counters_of(raw, name_of_id)
-    if raw.get("pg_status") and not (calls or counters or groups):
-        raise ValueError("nothing in it is what a recorder writes")
-    return Flight(
-        version=str(raw.get("version", "")),
-        groups=groups,
-        calls={name: in_order(found) for name, found in calls.items()},
-        counters=counters,
-        lost=lost,
-        cut=told.cut,
-        untold=told.untold,
-        skipped=skipped,
-    )
-
-
-def in_order(calls: Sequence[Call]) -> tuple[Call, ...]:
-    """The calls of one group, oldest first; those that were launched together have ended where the last entry of their number has."""
-    ended = {(c.is_p2p, c.seq): c.done for c in calls if c.op == COALESCED}
-    if ended:
-        calls = [replace(c, done=done) if c.done is not (done := ended.get((c.is_p2p, c.seq), c.done)) else c for c in calls]
-    return tuple(sorted(calls, key=lambda c: (c.created_ns, c.seq)))
 
 
 def newest_generation(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
@@ -173,7 +116,7 @@ def newest_generation(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
         try:
             name, desc = group_of(entry)
             pg = int(entry["pg_id"])
-        except _NOT_UNDERSTOOD:
+        except NOT_UNDERSTOOD:
             continue
         of_name = span.setdefault(name, {})
         of_name[pg] = (of_name.get(pg, (place, place))[0], place)
@@ -214,7 +157,7 @@ def counters_of(raw: Mapping[str, Any], name_of_id: Mapping[str, str]) -> dict[s
             found[name_of_id.get(str(pg), str(pg))] = Counters(
                 enqueued=int(told.get("last_enqueued_collective", -1)), completed=int(told.get("last_completed_collective", -1))
             )
-        except _NOT_UNDERSTOOD:
+        except NOT_UNDERSTOOD:
             continue
     return found
 
@@ -293,58 +236,6 @@ def group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
     return str(entry.get("pg_id", "0")), ""
 
 
-class _Shared:
-    """Frames and sizes repeat: in a pickle the very same objects stand in thousands of entries."""
-
-    def __init__(self) -> None:
-        self.frames: dict[tuple[int, ...], tuple[Frame, ...]] = {}
-        self.frame: dict[int, Frame] = {}
-        self.sizes: dict[str, Sizes] = {}
-
-    def frames_of(self, raw: Any) -> tuple[Frame, ...]:
-        if not raw:
-            return ()
-        key = tuple(map(id, raw))
-        if (found := self.frames.get(key)) is None:
-            found = self.frames[key] = tuple(self.frame.get(i) or self._frame(f, i) for i, f in zip(reversed(key), reversed(raw), strict=True))
-        return found
-
-    def _frame(self, raw: Mapping[str, Any], key: int) -> Frame:
-        line = int(raw.get("line") or 0)
-        self.frame[key] = found = Frame(file=str(raw.get("filename", "")), line=line if 0 <= line < 1 << 31 else 0, name=str(raw.get("name", "")))
-        return found
-
-    def sizes_of(self, raw: Any) -> Sizes:
-        if not raw:
-            return ()
-        if (found := self.sizes.get(key := repr(raw))) is None:
-            found = tuple(tuple(int(n) for n in size) for size in raw)
-            operations.elements(found)
-            self.sizes[key] = found
-        return found
-
-
-def _call(entry: Mapping[str, Any], group: str, shared: _Shared) -> Call:
-    backend, op = operations.split(str(entry.get("profiling_name") or ""))
-    p2p = is_message(op, entry.get("is_p2p"))
-    seq = entry.get("p2p_seq_id") if p2p else entry.get("collective_seq_id", entry.get("seq_id"))
-    completed = entry.get("state") == "completed"
-    return Call(
-        group=group,
-        seq=int(seq or 0),
-        op=op,
-        backend=backend,
-        input_sizes=shared.sizes_of(entry.get("input_sizes")),
-        output_sizes=shared.sizes_of(entry.get("output_sizes")),
-        dtypes=tuple(map(str, entry.get("input_dtypes") or ())),
-        done=bool(entry.get("retired")) or completed if backend == "gloo" else completed,
-        op_id=None if entry.get("op_id") is None else int(entry["op_id"]),
-        is_p2p=p2p,
-        frames=shared.frames_of(entry.get("frames")),
-        created_ns=int(entry.get("time_created_ns") or 0),
-    )
-
-
 def members_of(raw: Any) -> tuple[int, ...]:
     """`ranks` is a string, "[0, 1]", in every version so far; () for what cannot be understood, which is no list of members."""
     return _members_in(raw) if isinstance(raw, str) else _members(raw)
@@ -363,3 +254,35 @@ def _members(raw: Any) -> tuple[int, ...]:
     except (TypeError, ValueError, OverflowError):
         return ()
     return members if all(map(is_rank, members)) else ()
+
+
+def sites_of(entries: Sequence[Mapping[str, Any]]) -> list[Site | None]:
+    """The line of the user's code that issued each entry, as the dump has it; None where no line is the user's, or its frames are none."""
+    frames = [entry.get("frames") or () for entry in entries]
+    # In a pickle the very same frames stand in thousands of entries, and often the very same list of them.
+    of_list: dict[int, Site | None] = {}
+    of_frames: dict[tuple[int, ...], Site | None] = {}
+    for stack in frames:
+        if id(stack) not in of_list:
+            key = tuple(map(id, stack)) if isinstance(stack, (list, tuple)) else ()
+            if key not in of_frames:
+                of_frames[key] = _site(stack) if key else None
+            of_list[id(stack)] = of_frames[key]
+    return [of_list[id(stack)] for stack in frames]
+
+
+def _site(stack: Sequence[Mapping[str, Any]]) -> Site | None:
+    try:
+        # As `user_frame` does, and mostly done before the frames are brought into objects.
+        for f in stack:
+            if _is_user_file(file := str(f.get("filename", ""))):
+                return file, int(f.get("line") or 0), str(f.get("name", ""))
+        frame = user_frame(
+            [Frame(file=str(f.get("filename", "")), line=int(f.get("line") or 0), name=str(f.get("name", ""))) for f in reversed(stack)]
+        )
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return None if frame is None else (frame.file, frame.line, frame.name)
+
+
+_is_user_file = lru_cache(maxsize=4096)(is_user_file)

@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from unhang.errors import RecordError, UnhangError
 from unhang.flight import digest, dump_selection
-from unhang.flight.call_sites import Site, sites_of
+from unhang.flight.dump import flight_of
 from unhang.flight.dump_file import DumpFile, opened, size_of
 from unhang.flight.dump_selection import Placed
-from unhang.flight.entries import Flight, Group, flight_of, not_understood, together
+from unhang.flight.entries import NOT_UNDERSTOOD, Flight, Group, Site, not_understood, sites_of, together
 from unhang.flight.rank_from_name import closed_ranks, is_rank, is_second, ranks_of
 from unhang.flight.reader_processes import map_bounded, run_bounded
-from unhang.flight.recording import Recording, columns_and_frames, compared, recording_of, with_second
+from unhang.flight.recording import Recording, columns_of, compared, recording_of, with_second
 from unhang.flight.timeline_rows import CallKind, Lanes, lanes_of
 from unhang.logs.readers import cores
 from unhang.model import NotExamined
@@ -32,7 +32,6 @@ _FEW_BYTES = 4 * 1024**2
 # Of so many calls of all dumps together, 16 bytes each, and of so many of each file in any case.
 _MOST_DRAWN = 16_000_000
 _LEAST_DRAWN = 1_000
-_NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 _SECOND_OF = re.compile(r"(?:^|/)cpu$")
 # CPU time that reading a file once has left for `flight`, which reads it again.
 _left_s = dict[Path, float]()
@@ -351,7 +350,7 @@ def _flight(path: Path, rank: int, place: int) -> Flight | None:
     def read(path: Path) -> Flight | None:
         if digest.is_digest(path):
             read = digest.read(path)
-            return flight_of(read.dump(place)[0].whole(), source=str(path)) if place < len(read) else None
+            return flight_of(read.dump(place)[0], source=str(path)) if place < len(read) else None
         dumps = opened(path)
         told = [d for d in dumps if d.rank == rank]
         alone = told[0] if told else dumps[place] if place < len(dumps) else None
@@ -467,14 +466,14 @@ def _recorded(dump: DumpFile, rank: int, path: str, size: int, drawn: int) -> tu
     if not drawn:
         return recording_of(dump, rank=rank, source=path, size=size), None
     try:
-        columns, frames = columns_and_frames(dump)
+        columns, entries = columns_of(dump)
         recording = compared(columns, rank=rank, source=path, size=size)
-    except _NOT_UNDERSTOOD:
+    except NOT_UNDERSTOOD:
         # Says why it is none.
         return recording_of(dump, rank=rank, source=path, size=size), None
     try:
-        return recording, lanes_of(columns, sites_of(frames), most=drawn)
-    except _NOT_UNDERSTOOD:
+        return recording, lanes_of(columns, sites_of(entries), most=drawn)
+    except NOT_UNDERSTOOD:
         return recording, None
 
 

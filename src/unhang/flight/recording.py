@@ -18,11 +18,20 @@ from itertools import compress, islice
 from operator import itemgetter
 from typing import Any, Literal
 
-from unhang.errors import RecordError
 from unhang.flight import operations
 from unhang.flight.coalesced import COALESCED, has_lost, is_message, marks_batches, told_as_usual
 from unhang.flight.dump_file import DumpFile
-from unhang.flight.entries import Group, configured, counters_of, group_of, names_of_all, newest_generation, not_understood
+from unhang.flight.entries import (
+    NOT_UNDERSTOOD,
+    Group,
+    configured,
+    counters_of,
+    group_of,
+    names_of_all,
+    newest_generation,
+    not_understood,
+    understood,
+)
 from unhang.flight.pickle_columns import Repeating
 from unhang.model import Counters
 
@@ -134,7 +143,6 @@ class Recording:
     second_place: int = 0
     place: int = 0
     bytes: int = 0
-    version: str = ""
     calls: tuple[str, ...] = ("",)
     tracks: tuple[Track, ...] = ()
     groups: tuple[Group, ...] = ()
@@ -186,30 +194,27 @@ def with_second(accelerator: Recording, cpu: Recording) -> Recording:
 
 def recording_of(dump: DumpFile, *, rank: int, source: str, size: int = 0) -> Recording:
     """One dump in columns. Raises RecordError where it is none."""
-    try:
-        return compared(columns_of(dump), rank=rank, source=source, size=size)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
-        raise RecordError(f"{source} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
+    with understood(source):
+        return compared(columns_of(dump)[0], rank=rank, source=source, size=size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """The entries of one dump, oldest first, one item of each column for each entry.
 
-    `kinds` are the different calls as the dump has them (group, name, sizes in and out, dtypes in and out, whether it is a message), `kind_of` tells
-    which one an entry is. `message_numbers` are those of sends and receives, by the place of the entry. `configured` are the groups that the dump's
-    configuration tells of, `counters` the newest operation that was enqueued, by group. `worlds`, `status`, `patience_ns`: as in `Recording`.
+    `kinds` are the different calls, `kind_of` tells which one an entry is. `message_numbers` are those of sends and receives, by the place of the
+    entry. `configured` are the groups that the dump's configuration tells of, `counters` what is counted, by group. `worlds`, `status`,
+    `patience_ns`: as in `Recording`.
     """
 
-    version: str = ""
-    kinds: tuple[What, ...] = ()
+    kinds: Sequence[CallForm] = ()
     kind_of: array[int]
     numbers: array[int]
     ends: bytearray
     created: array[int]
     message_numbers: Mapping[int, int] = field(default_factory=dict)
     configured: Mapping[str, Group] = field(default_factory=dict)
-    counters: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, Counters] = field(default_factory=dict)
     lost: bool = False
     cut: str | None = None
     untold: str | None = None
@@ -219,23 +224,21 @@ class Columns:
     patience_ns: int = 0
 
 
-def columns_of(dump: DumpFile) -> Columns:
-    """Raises KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError or RecursionError where it is no dump."""
-    return columns_and_frames(dump)[0]
+def columns_of(dump: DumpFile) -> tuple[Columns, Sequence[Mapping[str, Any]]]:
+    """The entries in columns, and as the dump has them, with their frames, innermost first; of those that differ only in numbers one for all.
 
-
-def columns_and_frames(dump: DumpFile) -> tuple[Columns, list[Sequence[Mapping[str, Any]]]]:
-    """The same with the frames of every entry, innermost first, as the dump has them."""
+    Raises one of NOT_UNDERSTOOD where it is no dump.
+    """
     raw, repeats = dump.raw, dump.repeats
     skipped = 0
     try:
         entries = raw.get("entries") or []
         read = _entries_in_columns(entries)
         if repeats is not None and (read.ids > len({kind.group for kind in read.kinds}) or _unusual(read.kinds, raw.get("version"))):
-            return columns_and_frames(dump.whole())
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+            return columns_of(dump.whole())
+    except NOT_UNDERSTOOD:
         if repeats is not None:
-            return columns_and_frames(dump.whole())
+            return columns_of(dump.whole())
         entries, skipped = _evened(raw.get("entries") or [])
         read = _entries_in_columns(entries, evened=True)
     if skipped and not entries:
@@ -252,21 +255,19 @@ def columns_and_frames(dump: DumpFile) -> tuple[Columns, list[Sequence[Mapping[s
         entries = raw["entries"]
         read = _entries_in_columns(entries, evened=True)
     names = {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read.kinds)}
-    counters, status = dict[str, int](), dict[str, Counters]()
+    counters, status = dict[str, Counters](), dict[str, Counters]()
     if raw.get("pg_status"):
         name_of_id = {str(entry.get("pg_id")): read.kinds[k].group for k, entry in dict(zip(read.kind_of, entries, strict=True)).items()}
-        counters = {name: c.enqueued for name, c in counters_of(raw, name_of_id).items()}
+        counters = counters_of(raw, name_of_id)
         status = _status(raw, name_of_id, read.kinds) if lost else {}
     configuration = configured(raw, names)
     if raw.get("pg_status") and not (entries or counters or configuration):
         raise ValueError("nothing in it is what a recorder writes")
     patience_ns = _patience_ns(entries, read.ends)
-    frames = [entry.get("frames") or () for entry in entries]
     if repeats is not None:
-        read, frames = _repeated(read, repeats), [frames[form] for form in repeats.form_of]
+        read, entries = _repeated(read, repeats), [entries[form] for form in repeats.form_of]
     columns = Columns(
-        version=str(raw.get("version", "")),
-        kinds=read.whats,
+        kinds=read.kinds,
         kind_of=read.kind_of,
         numbers=read.numbers,
         ends=read.ends,
@@ -282,7 +283,7 @@ def columns_and_frames(dump: DumpFile) -> tuple[Columns, list[Sequence[Mapping[s
         status=status,
         patience_ns=patience_ns,
     )
-    return columns, frames
+    return columns, entries
 
 
 def _patience_ns(entries: Sequence[Any], ends: bytearray) -> int:
@@ -291,9 +292,9 @@ def _patience_ns(entries: Sequence[Any], ends: bytearray) -> int:
     return min(max((ms for ms in told if isinstance(ms, int) and ms > 0), default=0), _MOST_PATIENT_MS) * 1_000_000
 
 
-def _status(raw: Mapping[str, Any], name_of_id: Mapping[str, str], kinds: Sequence[_Kind]) -> dict[str, Counters]:
+def _status(raw: Mapping[str, Any], name_of_id: Mapping[str, str], kinds: Sequence[CallForm]) -> dict[str, Counters]:
     """What NCCL counts of each group but those with messages, which have numbers of their own: the newest of either kind is counted."""
-    if not all(k.nccl for k in kinds):
+    if not all(k.backend == "nccl" for k in kinds):
         return {}
     messages = {k.group for k in kinds if k.p2p}
     names = names_of_all(raw, name_of_id, {k.group for k in kinds if k.desc == "default_pg"})
@@ -304,8 +305,7 @@ def _status(raw: Mapping[str, Any], name_of_id: Mapping[str, str], kinds: Sequen
 class _Entries:
     """The columns that the entries alone tell. `ids`: how many groups they are of, by the numbers that the process gave them."""
 
-    whats: tuple[What, ...]
-    kinds: list[_Kind]
+    kinds: Sequence[CallForm]
     ids: int
     kind_of: array[int]
     numbers: array[int]
@@ -323,7 +323,6 @@ def _entries_in_columns(entries: Sequence[Any], *, evened: bool = False) -> _Ent
     kinds = list(map(_kind, index))
     messages = {n for n, kind in enumerate(kinds) if kind.p2p}
     return _Entries(
-        whats=tuple(marshal.loads(key) for key in index),
         kinds=kinds,
         ids=len(set(map(_pg, entries))),
         kind_of=kind_of,
@@ -334,9 +333,9 @@ def _entries_in_columns(entries: Sequence[Any], *, evened: bool = False) -> _Ent
     )
 
 
-def _unusual(kinds: Sequence[_Kind], version: object) -> bool:
+def _unusual(kinds: Sequence[CallForm], version: object) -> bool:
     """Whether messages have to be told in another way (`batches`)."""
-    return any(k.p2p and k.endless for k in kinds) or (any(k.p2p for k in kinds) and not marks_batches(version))
+    return any(k.p2p and k.backend == "xccl" for k in kinds) or (any(k.p2p for k in kinds) and not marks_batches(version))
 
 
 def _repeated(forms: _Entries, repeats: Repeating) -> _Entries:
@@ -357,7 +356,7 @@ def _repeated(forms: _Entries, repeats: Repeating) -> _Entries:
 
 def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Recording:
     """What is compared between ranks. Raises ValueError for numbers that are none."""
-    kinds = kinds_of(columns)
+    kinds = columns.kinds
     groups: dict[str, Group] = {}
     for kind in kinds:
         groups.setdefault(kind.group, Group(name=kind.group, desc=kind.desc))
@@ -372,11 +371,10 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         rank=rank,
         source=source,
         bytes=size,
-        version=columns.version,
         calls=tuple(texts),
         tracks=tracks,
         groups=tuple(g for name, g in columns.configured.items() if name not in groups),
-        counters=columns.counters,
+        counters={name: c.enqueued for name, c in columns.counters.items()},
         messages=_messages(columns, kinds, used),
         oldest_ns=oldest,
         newest_ns=newest,
@@ -392,36 +390,34 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
     )
 
 
-def kinds_of(columns: Columns) -> list[_Kind]:
-    """What is known of each of its different calls."""
-    return [_kind(marshal.dumps(what, 2)) for what in columns.kinds]
-
-
-class _Kind:
+class CallForm:
     """All entries with the same group, name and sizes."""
 
-    __slots__ = ("desc", "dtypes", "elements", "endless", "gloo", "group", "nccl", "op", "p2p", "sums", "text")
+    __slots__ = ("backend", "desc", "dtypes", "elements", "group", "input_dtypes", "input_sizes", "op", "output_sizes", "p2p", "sums", "text")
 
     def __init__(self, what: What) -> None:
         group, name, sent, got, sent_types, got_types, p2p = what
         self.group, self.desc = (str(group[0]), str(group[1]) if len(group) > 1 else "") if isinstance(group, (list, tuple)) else (str(group), "")
-        backend, self.op = operations.split(str(name))
-        self.gloo = backend == "gloo"
-        self.nccl = backend == "nccl"
-        self.endless = backend == "xccl"
+        self.backend, self.op = operations.split(str(name))
         self.p2p = is_message(self.op, p2p)
-        self.dtypes = tuple(dict.fromkeys(map(str, (*(sent_types or ()), *(got_types or ())))))
+        self.input_dtypes = tuple(map(str, sent_types or ()))
+        self.dtypes = tuple(dict.fromkeys((*self.input_dtypes, *map(str, got_types or ()))))
         self.elements = operations.elements(sent or got or ())
         self.text = operations.key(self.op, sent or (), got or (), sent_types or (), got_types or ())
         self.sums = (
             (operations.elements(sent or ()), operations.elements(got or ())) if operations.rule(operations.spelling(self.op)) == "sums" else None
         )
+        self.input_sizes, self.output_sizes = (tuple(tuple(map(int, size)) for size in sizes or ()) for sizes in (sent, got))
+
+    @property
+    def gloo(self) -> bool:
+        return self.backend == "gloo"
 
 
 @lru_cache(maxsize=4096)
-def _kind(marshalled: bytes) -> _Kind:
+def _kind(marshalled: bytes) -> CallForm:
     """Ranks issue the same calls."""
-    return _Kind(marshal.loads(marshalled))
+    return CallForm(marshal.loads(marshalled))
 
 
 def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
@@ -447,19 +443,20 @@ def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
                 "state": str(entry.get("state")),
                 "retired": bool(entry.get("retired")),
                 "time_created_ns": int(entry.get("time_created_ns") or 0),
+                "op_id": entry.get("op_id"),
                 "timeout_ms": entry.get("timeout_ms"),
                 "frames": entry.get("frames"),
             }
             _kind(marshal.dumps(_what(even), 2))
             # What is no number of 64 bits is none.
             whole[:] = array("q", (even["collective_seq_id"], even["p2p_seq_id"], even["time_created_ns"]))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError):
+        except NOT_UNDERSTOOD:
             continue
         found.append(even)
     return found, len(entries) - len(found)
 
 
-def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group], texts: dict[str, int]) -> tuple[tuple[Track, ...], int]:
+def _tracks(columns: Columns, kinds: Sequence[CallForm], groups: Mapping[str, Group], texts: dict[str, int]) -> tuple[tuple[Track, ...], int]:
     """With how many entries have a number that is none."""
     for kind in kinds:
         if not kind.p2p:
@@ -506,7 +503,7 @@ def split(
     )
 
 
-def _sums(columns: Columns, kinds: Sequence[_Kind]) -> dict[str, dict[int, tuple[int, int]]]:
+def _sums(columns: Columns, kinds: Sequence[CallForm]) -> dict[str, dict[int, tuple[int, int]]]:
     """Of the newest calls of each group that has any."""
     told = [None if k.p2p or k.sums is None else (k.group, k.sums) for k in kinds]
     newest: dict[str, dict[int, tuple[int, int]]] = {}
@@ -609,7 +606,7 @@ def _filled(
     return full, states, times
 
 
-def _messages(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group]) -> tuple[Message, ...]:
+def _messages(columns: Columns, kinds: Sequence[CallForm], groups: Mapping[str, Group]) -> tuple[Message, ...]:
     """The pending ones, oldest first. Those that were launched together end with the entry "coalesced" of their number."""
     numbers, ends = columns.message_numbers, columns.ends
     of_message = [(place, kinds[columns.kind_of[place]], number) for place, number in numbers.items()]

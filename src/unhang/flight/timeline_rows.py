@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple, TypeVar
 
-from unhang.flight.call_sites import Site
 from unhang.flight.coalesced import COALESCED
-from unhang.flight.entries import Call, Flight, Group
-from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, Columns, What, kinds_of, split
-from unhang.frames import Frame, user_frame
+from unhang.flight.entries import Group, Site
+from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, CallForm, Columns, split
 
 _K = TypeVar("_K")
 
@@ -81,13 +79,13 @@ def lanes_of(columns: Columns, sites: Sequence[Site | None], *, most: int = MOST
 
     Raises TypeError, ValueError, AttributeError or OverflowError where a dump has something else in place of sizes, numbers or frames.
     """
-    kinds = kinds_of(columns)
+    kinds = columns.kinds
     calls: dict[CallKind, int] = {CallKind(): 0}
     lines = _numbers_of(sites)
     keys = {key: n for n, key in enumerate(sorted({(kind.group, kind.p2p) for kind in kinds}))}
     gloo = {(kind.group, kind.p2p) for kind in kinds if kind.gloo}
     descs = {kind.group: kind.desc for kind in reversed(kinds)}
-    of_kind = tuple((keys[kind.group, kind.p2p], numbered(calls, _drawn(kind.op, what))) for kind, what in zip(kinds, columns.kinds, strict=True))
+    of_kind = tuple((keys[kind.group, kind.p2p], numbered(calls, _drawn(kind))) for kind in kinds)
     of_entry = array("H", map(lines.__getitem__, sites))
     numbers = columns.numbers
     if columns.message_numbers:
@@ -136,46 +134,9 @@ def _numbers_of(sites: Iterable[Site | None]) -> dict[Site | None, int]:
     return {site: n if n < MOST_IDS else 0 for n, site in enumerate(dict.fromkeys((None, *sites)))}
 
 
-def lanes_of_flight(flight: Flight) -> Lanes:
-    """The same of a dump in objects."""
-    calls: dict[CallKind, int] = {CallKind(): 0}
-    found = []
-    sites = {id(c.frames): _site(user_frame(c.frames)) for of_group in flight.calls.values() for c in {id(c.frames): c for c in of_group}.values()}
-    lines = _numbers_of(sites.values())
-    for name, of_group in sorted(flight.calls.items()):
-        for p2p in (False, True):
-            kept = [c for c in of_group if c.is_p2p is p2p and 0 <= c.seq < 1 << 62]
-            if not kept:
-                continue
-            lane = _lane(
-                flight.groups.get(name) or Group(name=name),
-                array("I", (numbered(calls, _of_call(c)) for c in kept)),
-                array("q", (c.seq for c in kept)),
-                bytearray(ISSUED if not c.done else ENDED if c.backend == "gloo" else COMPLETED for c in kept),
-                array("q", (c.created_ns for c in kept)),
-                array("H", (lines[sites[id(c.frames)]] for c in kept)),
-                calls,
-                p2p=p2p,
-                gloo=any(c.backend == "gloo" for c in kept),
-            )
-            if lane is not None:
-                found.append(lane)
-    return Lanes(calls=tuple(calls), sites=tuple(lines)[:MOST_IDS], lanes=tuple(found))
-
-
-def _site(frame: Frame | None) -> Site | None:
-    return None if frame is None else (frame.file, frame.line, frame.name)
-
-
-def _of_call(call: Call) -> CallKind:
-    sizes = (call.input_sizes or call.output_sizes)[:_MOST_TENSORS]
-    return CallKind(op=call.op, elements=tuple(map(_elements, sizes)), dtypes=tuple(dict.fromkeys(call.dtypes)))
-
-
-def _drawn(op: str, what: What) -> CallKind:
-    _, _, sent, got, sent_types, got_types, _ = what
-    elements = tuple(map(_elements, (sent or got or ())[:_MOST_TENSORS]))
-    return CallKind(op=op, elements=elements, dtypes=tuple(dict.fromkeys(map(str, (sent_types if sent else got_types) or ()))))
+def _drawn(kind: CallForm) -> CallKind:
+    sizes = (kind.input_sizes or kind.output_sizes)[:_MOST_TENSORS]
+    return CallKind(op=kind.op, elements=tuple(map(_elements, sizes)), dtypes=tuple(dict.fromkeys(kind.input_dtypes or kind.dtypes)))
 
 
 def _elements(size: Sequence[int]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unhang.logs import owner_of
-from unhang.logs.harmless import DOES_INSTEAD
+from unhang.logs.signature import DOES_INSTEAD
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:

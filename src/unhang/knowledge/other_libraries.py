@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from unhang import data
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.logs import Hit, Signature
-from unhang.logs.harmless import NOT_INSTEAD
-from unhang.logs.signature import compiled
+from unhang.logs.signature import NOT_INSTEAD, compiled
 from unhang.model import Remedy
 from unhang.patterns import lazily
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang import flight, fsio
-from unhang.diagnosis import still_there, why
+from unhang.diagnosis import rerun_command, why
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts import memory, processes
@@ -222,7 +222,7 @@ class Incidents:
 
     def _revised(self) -> Judged | None:
         for i, drawn in enumerate(self._drawn, 1):
-            now = still_there.told(drawn.judged, drawn.incident.ranks, ends=drawn.ends)
+            now = rerun_command.with_living_processes(drawn.judged, drawn.incident.ranks, ends=drawn.ends)
             if now != drawn.told:
                 drawn.told = now
                 self._write_verdict(drawn.rundir, drawn.incident.number, now, is_last=i == len(self._drawn))
@@ -244,7 +244,7 @@ class Incidents:
             rundir.write(rundir.incident(opened.number), incident)
         judged = why.judge(rundir, number=opened.number)
         ends = opened.kind in self.ends and not opened.spares
-        told = still_there.told(judged, incident.ranks, ends=True) if ends else judged
+        told = rerun_command.with_living_processes(judged, incident.ranks, ends=True) if ends else judged
         self._write_verdict(rundir, opened.number, told, is_last=True)
         return _Drawn(rundir=rundir, incident=incident, judged=judged, told=told, ends=ends)
 

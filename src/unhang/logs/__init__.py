@@ -2,14 +2,14 @@
 
 `discovery` and `sources` (files, archives, standard input) > `line` (prefixes, rank, host, pid, time) > `signature` > `needles` (the engine) >
 `blocks` > `line_matcher` > `search`. `log_facts` holds what a log says about the job beside its errors; `watchdog`, `exits`, `nccl_lines`,
-`slow_work`, `attempts` and `job_size` read it.
+`alarms` and `attempts` read it; `signatures.toml` lists most of what they look for.
 """
 
-from unhang.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse
+from unhang.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, parse
 from unhang.logs.needles import Needles
 from unhang.logs.owner import Owner, owner_of
 from unhang.logs.prefixes import Writer, rank_at, writer_at
-from unhang.logs.search import LogRead, Stopped, read, scan
+from unhang.logs.search import LogRead, Stopped, read
 from unhang.logs.signature import NEAR_LINES, Hit, Role, Signature, by_cause, match
 from unhang.logs.timestamps import Stamp, resolve
 from unhang.logs.tracebacks import Traceback
@@ -32,13 +32,11 @@ __all__ = [
     "clean",
     "decode",
     "last_lines",
-    "lines",
     "match",
     "owner_of",
     "parse",
     "rank_at",
     "read",
     "resolve",
-    "scan",
     "writer_at",
 ]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.logs import exits, tracebacks
-from unhang.logs.signature import Hit, Signature
+from unhang.logs.signature import Hit, listed
 from unhang.patterns import lazily
 
 # From the end of a process to the first step of the one that takes its place.
@@ -31,38 +31,12 @@ class Failure:
     gone: bool = False
 
 
-def _start(needle: str, pattern: str = "") -> Signature:
-    return Signature(needle=needle, pattern=pattern, role="context", keep=512)
-
-
-# Only a launcher that starts several processes itself prints these.
-AGENTS = (
-    _start("Setting OMP_NUM_THREADS environment variable for each process"),
-    _start("Starting elastic_operator with launch configs"),
-    _start("] Restarting worker group"),
-    _start("Worker group RUNNING at ", r"restart_count=[1-9]"),
-    _start("attempts left; will restart worker group"),
-    _start("[INFO] [runner.py:", r"cmd = "),
-    _start("unhang: starting again"),
-    _start("unhang: 重新启动（第 "),
-    _start("torch.distributed.launch is deprecated"),
-)
-NCCL_VERSION = _start("NCCL version ", r"NCCL version (?P<version>\d{1,4}\.\d{1,4}\.\d{1,4})\+cuda")
-LIBRARIES = (
-    _start("Initializing distributed: GLOBAL_RANK: 0,"),
-    _start("Initializing TorchBackend in DeepSpeed with backend"),
-    NCCL_VERSION,
-    _start("Started a local Ray instance"),
-)
+AGENTS = listed("agent", keep=512)
+(NCCL_VERSION,) = listed("nccl-started", keep=512)
+LIBRARIES = (*listed("library", keep=512), NCCL_VERSION)
 STARTS = (*AGENTS, *LIBRARIES)
-# The agent's last words, behind its last attempt.
-GAVE_UP = _start("multiprocessing.errors.ChildFailedError")
-# What trainings print of their steps: the first and the last ones of a log. A needle as frequent as this has to match nearly always to cost nothing,
-# and a second one in the same lines (it/s) would make the search slower by a half.
-STEPS = tuple(
-    Signature(needle=f"{first}oss", pattern=rf"{first}oss\b(?:[^.(/*+]{{1,12}}\d|.{{1,4}}(?:nan|inf|tensor\())", role="context", keep=8)
-    for first in "lL"
-)
+(GAVE_UP,) = listed("gave-up", keep=512)
+STEPS = listed("loss", keep=8)
 SIGNATURES = (*STARTS, GAVE_UP, *STEPS)
 # Losses of an evaluation, and of the whole training.
 _OF_MORE_THAN_A_STEP = lazily(

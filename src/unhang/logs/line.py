@@ -110,27 +110,8 @@ def clean(text: str) -> tuple[str, int | None]:
 
 
 def decode(raw: bytes) -> str:
-    """UTF-8, or GB18030 where the bytes are that and Chinese; anything else as UTF-8 with replacements. Without NULs, cut at MAX_LINE_BYTES."""
-    raw = raw[:MAX_LINE_BYTES]
-    if b"\0" in raw:
-        raw = raw.replace(b"\0", b"")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        text = raw.decode("utf-8", "replace")
-    broken = text.count("\ufffd")
-    # Characters of three bytes are no accident: this is UTF-8 with damage, or cut inside a character.
-    if sum("\u0800" <= c != "\ufffd" for c in text) >= broken:
-        return text
-    for end in (len(raw), len(raw) - 1):
-        try:
-            chinese = raw[:end].decode("gb18030")
-        except UnicodeDecodeError:
-            continue
-        wide = [c for c in chinese if c > "\x7f"]
-        if wide and 2 * sum("\u4e00" <= c <= "\u9fff" or "\u3000" <= c <= "\u303f" or "\uff00" <= c <= "\uffef" for c in wide) > len(wide):
-            return chinese
-    return text
+    """UTF-8 with replacements for what is none. Without NULs, cut at MAX_LINE_BYTES."""
+    return raw[:MAX_LINE_BYTES].replace(b"\0", b"").decode("utf-8", "replace")
 
 
 def _plain(text: str) -> str:
@@ -159,12 +140,6 @@ def _end(text: str) -> int:
     return end
 
 
-def lines(path: Path, *, limit_bytes: int | None = None, offset: int = 0, number: int = 1) -> Iterator[Line]:
-    """The cleaned lines of a file, from a place that `offset` and `number` give, up to `limit_bytes`. Raises RecordError."""
-    for count, raw in _of_file(path, limit_bytes=limit_bytes, offset=offset, number=number):
-        yield from _parts(raw, count)
-
-
 def wanted_lines(log: Path | Readable, wanted: Callable[[int, bytes], bool]) -> Iterator[Line]:
     """The cleaned lines of a file, or of a stream, that are `wanted` by their number and as they stand: cleaning takes a hundred times as long as
     reading. Raises RecordError."""
@@ -180,6 +155,7 @@ def _parts(raw: bytes, number: int) -> Iterator[Line]:
             yield line
 
 
+_LAST_LINES = 3
 # How torchrun sums up, whatever the failure was.
 _SAYS_NOTHING = lazily(
     r"^\s*(?:[=*-]{4,}|\[\d+\]:|Root Cause \(first observed failure\):|(?:time|host|rank) {2,}: .*|error_file: <N/A>|<NO_OTHER_FAILURES>"
@@ -187,42 +163,20 @@ _SAYS_NOTHING = lazily(
 )
 
 
-def last_lines(path: Path, *, limit_bytes: int | None = None, count: int = 3) -> tuple[Line, ...]:
+def last_lines(path: Path, *, limit_bytes: int | None = None) -> tuple[Line, ...]:
     """The last lines that say anything. Raises RecordError."""
     try:
-        size = path.stat().st_size
-    except OSError as e:
-        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
-    tail = max(0, (size if limit_bytes is None else min(size, limit_bytes)) - MAX_LINE_BYTES)
-    for offset, number, chunk in chunks(path, limit_bytes=limit_bytes):
-        if offset + len(chunk) > tail:
-            cut = chunk.find(b"\n", tail - offset) + 1 if tail > offset else 0
-            found = lines(path, limit_bytes=limit_bytes, offset=offset + cut, number=number + chunk.count(b"\n", 0, cut))
-            return tuple(deque((line for line in found if not _SAYS_NOTHING.match(line.text)), maxlen=count))
-    return ()
-
-
-def chunks(path: Path, *, limit_bytes: int | None) -> Iterator[tuple[int, int, bytes]]:
-    """(offset, line number, bytes), cut at line ends wherever a line is shorter than a chunk."""
-    offset, number, rest = 0, 1, b""
-    remaining = limit_bytes
-    try:
         with path.open("rb") as f:
-            while remaining is None or remaining > 0:
-                data = f.read(CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining))
-                if not data:
-                    break
-                if remaining is not None:
-                    remaining -= len(data)
-                data = rest + data
-                cut = data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK_BYTES else 0)
-                chunk, rest = data[:cut], data[cut:]
-                if chunk:
-                    yield offset, number, chunk
-                    offset += len(chunk)
-                    number += chunk.count(b"\n")
-            if rest:
-                yield offset, number, rest
+            size = f.seek(0, io.SEEK_END) if limit_bytes is None else min(limit_bytes, f.seek(0, io.SEEK_END))
+            number, before = 1, max(0, size - MAX_LINE_BYTES)
+            f.seek(0)
+            while data := f.read(min(CHUNK_BYTES, before - f.tell())):
+                number += data.count(b"\n")
+            if before:
+                # The rest of a line says nothing.
+                number += f.readline(MAX_LINE_BYTES).endswith(b"\n")
+            found = (line for count, raw in _raw_lines(f, size - f.tell(), number) for line in _parts(raw, count))
+            return tuple(deque((line for line in found if not _SAYS_NOTHING.match(line.text)), maxlen=_LAST_LINES))
     except OSError as e:
         raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
 
@@ -243,11 +197,10 @@ class _Raw(io.RawIOBase):
         return len(data)
 
 
-def _of_file(path: Path, *, limit_bytes: int | None = None, offset: int = 0, number: int = 1) -> Iterator[tuple[int, bytes]]:
+def _of_file(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as f:
-            f.seek(offset)
-            yield from _raw_lines(f, None if limit_bytes is None else limit_bytes - offset, number)
+            yield from _raw_lines(f, None, 1)
     except OSError as e:
         raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
 

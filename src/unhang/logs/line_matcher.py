@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from unhang.logs import tracebacks, watchdog
 from unhang.logs.alarms import CRASHES, OF_ANY_LEVEL
-from unhang.logs.harmless import HARMLESS
 from unhang.logs.line import JSON_BEGINS, MAX_LINE_BYTES, Line, decode, parse
 from unhang.logs.needles import TRACEBACK
 from unhang.logs.prefixes import writer_at
-from unhang.logs.signature import NEAR_LINES, Hit, Signature, compiled, groups_of, unanchored
+from unhang.logs.signature import HARMLESS, NEAR_LINES, Hit, Signature, compiled, groups_of, unanchored
 from unhang.logs.timestamps import Stamp
 from unhang.logs.tracebacks import Traceback
 from unhang.patterns import lazily

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from unhang.logs.signature import Hit, listed
 from unhang.model import Evidence
 
 if TYPE_CHECKING:
     from unhang.frames import Frame
-    from unhang.logs.signature import Hit
+
+# No job is larger: such a number stands in a torn line, or is no size. Ranks are counted up to the size by those who read it.
+SIZES = listed("size", keep=8)
+MAX_WORLD_SIZE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,3 +143,22 @@ class NcclSaid:
 def at(hit: Hit) -> At:
     """Where a hit stands, and of whom it is."""
     return At(source=hit.source, line=hit.line, text=hit.text, rank=hit.rank, host=hit.host, pid=hit.pid, at_s=hit.at_s)
+
+
+def world_size(hits: Iterable[Hit]) -> int | None:
+    """The world size: what the logs say most often of it, but never less than the largest communicator.
+
+    From 1 to MAX_WORLD_SIZE; None where nothing tells it.
+    """
+    told: dict[int, int] = {}
+    largest = 0
+    for h in hits:
+        size = int(h.groups.get("world_size") or h.groups.get("nranks") or 0)
+        if size > MAX_WORLD_SIZE:
+            continue
+        if "world_size" in h.groups:
+            told[size] = told.get(size, 0) + 1
+        else:
+            largest = max(largest, size)
+    said = max(told, key=lambda n: (told[n], n), default=0)
+    return max(said, largest) or None

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from unhang.logs.harmless import HARMLESS
-from unhang.logs.job_size import MAX_WORLD_SIZE
-from unhang.logs.log_facts import At, Call, Init, NcclSaid, at
-from unhang.logs.signature import Hit, Signature, compiled
+from unhang.logs.log_facts import MAX_WORLD_SIZE, At, Call, Init, NcclSaid, at
+from unhang.logs.signature import HARMLESS, Hit, Signature, compiled
 
 # What a trace's numbers mean (ncclResult_t, nccl.h).
 RESULTS: Mapping[int, str] = {
@@ -77,6 +75,16 @@ LAST_ERROR = (
     ),
 )
 SIGNATURES = (VERSION, START, COMPLETE, TRANSPORT, INTERFACE, SETTING, TRACE, CALL, BUS_ID, GUESSED, WARN, *LAST_ERROR)
+# Which field of NcclSaid a value belongs to, and how it is put together.
+_VALUES: Mapping[Signature, tuple[str, str]] = {
+    VERSION: ("versions", "{version}"),
+    TRANSPORT: ("transports", "{via}"),
+    INTERFACE: ("interfaces", "{kind} {interface}"),
+    SETTING: ("settings", "{name}={value}"),
+    GUESSED: ("guessed", "{device}"),
+    WARN: ("warnings", "{said}"),
+    **dict.fromkeys(LAST_ERROR, ("last_errors", "{said}")),
+}
 # Each rank sends and receives as often as it has to: their communicators are not counted alike.
 _POINT_TO_POINT = ("Send", "Recv")
 # Source, host, pid and pointer, which is only unique within its process.
@@ -93,60 +101,33 @@ def gpu_of(hit: Hit) -> str | None:
 
 def read(hits: Iterable[Hit]) -> NcclSaid:
     """All of it, each value with the places where it stood."""
-    versions: dict[str, list[At]] = {}
-    transports: dict[str, list[At]] = {}
-    interfaces: dict[str, list[At]] = {}
-    settings: dict[str, list[At]] = {}
+    values: dict[str, dict[str, list[At]]] = {field: {} for field, _ in _VALUES.values()}
     inits: dict[tuple[_Communicator, str], Init] = {}
     traces: list[At] = []
     calls: dict[str, list[Hit]] = {}
-    guessed: dict[str, list[At]] = {}
-    warnings: dict[str, list[At]] = {}
-    last_errors: dict[str, list[At]] = {}
     for h in hits:
-        signature = h.signature
-        if signature == VERSION:
-            versions.setdefault(h.groups["version"], []).append(at(h))
-        elif signature == TRANSPORT:
-            transports.setdefault(h.groups["via"], []).append(at(h))
-        elif signature == INTERFACE:
-            interfaces.setdefault(f"{h.groups['kind']} {h.groups['interface'].strip()}", []).append(at(h))
-        elif signature == SETTING:
-            settings.setdefault(f"{h.groups['name']}={h.groups['value']}", []).append(at(h))
-        elif signature == TRACE:
+        if (of := _VALUES.get(h.signature)) is not None:
+            field, said = of
+            values[field].setdefault(said.format_map(h.groups).strip(), []).append(at(h))
+        elif h.signature == TRACE:
             traces.append(at(h))
-        elif signature == GUESSED:
-            guessed.setdefault(h.groups["device"], []).append(at(h))
-        elif signature == WARN:
-            warnings.setdefault(h.groups["said"].strip(), []).append(at(h))
-        elif signature in LAST_ERROR:
-            last_errors.setdefault(h.groups["said"].strip(), []).append(at(h))
-        elif signature == CALL:
+        elif h.signature == CALL:
             calls.setdefault(h.source, []).append(h)
-        elif signature in (START, COMPLETE):
-            if int(h.groups["nranks"]) > MAX_WORLD_SIZE:
-                continue
+        elif h.signature in (START, COMPLETE) and int(h.groups["nranks"]) <= MAX_WORLD_SIZE:
             key = (_communicator(h), h.groups["comm_rank"])
-            done = signature == COMPLETE or (key in inits and inits[key].completed)
             inits[key] = Init(
                 at=at(h),
                 comm=h.groups["comm"],
                 comm_id=h.groups.get("comm_id"),
                 rank=int(h.groups["comm_rank"]),
                 nranks=int(h.groups["nranks"]),
-                completed=done,
+                completed=h.signature == COMPLETE or (key in inits and inits[key].completed),
             )
     return NcclSaid(
-        versions=_frozen(versions),
         inits=tuple(inits.values()),
-        transports=_frozen(transports),
-        interfaces=_frozen(interfaces),
-        settings=_frozen(settings),
         traces=tuple(traces),
-        guessed=_frozen(guessed),
-        warnings=_frozen(warnings),
-        last_errors=_frozen(last_errors),
         calls=tuple(_last_calls(calls.values(), {c: i.comm_id for (c, _), i in inits.items()})),
+        **{field: {value: tuple(places) for value, places in found.items()} for field, found in values.items()},
     )
 
 
@@ -166,10 +147,6 @@ def _last_calls(logs: Iterable[list[Hit]], ids: Mapping[_Communicator, str | Non
 
 def _communicator(hit: Hit) -> _Communicator:
     return (hit.source, hit.host, hit.pid, hit.groups["comm"])
-
-
-def _frozen(found: Mapping[str, list[At]]) -> dict[str, tuple[At, ...]]:
-    return {k: tuple(v) for k, v in found.items()}
 
 
 # What one process used. The wording is that of net.cc, p2p.cc, shm.cc, init.cc and enqueue.cc of NCCL 2.20 to 2.29.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from unhang.errors import RecordError
+from unhang.logs.alarms import TAIL_BYTES
 from unhang.logs.blocks import Block, blocks
 from unhang.logs.line import Readable
 from unhang.logs.line_matcher import MAX_GLANCES, MAX_PIECES, BlockSearch, Budget, Found, Kept
@@ -25,7 +26,6 @@ from unhang.logs.prefixes import rank_at
 from unhang.logs.signature import Hit, Signature
 from unhang.logs.timestamps import Stamp, resolve
 from unhang.logs.tracebacks import Traceback, writer
-from unhang.logs.trailing_lines import TAIL_BYTES
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -91,13 +91,6 @@ def read(
     """
     part = read_part(log, needles, source=source, limit_bytes=limit_bytes, rank=rank, pool=pool, progress=progress, stop=stop)
     return part.as_log(latest_s=latest_s, at_most=at_most)
-
-
-def scan(
-    path: Path, signatures: Iterable[Signature], *, limit_bytes: int | None = None, source: str | None = None, rank: int | None = None
-) -> list[Hit]:
-    """The hits of signatures in one file, in its order. Raises RecordError."""
-    return list(read(path, Needles(signatures), source=source, limit_bytes=limit_bytes, rank=rank).hits)
 
 
 @dataclass(kw_only=True)

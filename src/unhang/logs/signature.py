@@ -1,4 +1,7 @@
-"""How something looks in a log: a signature, and the hit that says where it was found."""
+"""How something looks in a log: a signature, and the hit that says where it was found.
+
+`signatures.toml` lists those that tell of no cause.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from unhang import data
 from unhang.model import Evidence
 from unhang.patterns import lazily
 
@@ -17,6 +21,20 @@ if TYPE_CHECKING:
 # A context signature belongs to no cause: it is read for what it tells about the job (ranks, versions, transports, exit codes). An alarm belongs to
 # none either: it is shown if nothing else was recognised.
 Role = Literal["root", "symptom", "context", "alarm"]
+
+# What looks like trouble and is none, logged at the level of errors by programs that go on: TensorFlow registers twice, the linker's preloads,
+# sockets that close at teardown.
+HARMLESS = (
+    r"[Uu]nable to register cu\w+ |computation placer already registered|from LD_PRELOAD cannot be preloaded|[Aa]ccept failed|XDG_RUNTIME_DIR"
+    r"|destroy_process_group|[Cc]onnection closed by (?:local|remote)|\b0 errors?\b|errors? ?[:=] ?0\b|pip's dependency resolver"
+    r"|\b[Aa]s expected\b|import failed$|which can lead to "
+)
+# What is tried again has ended nothing.
+RETRIED = r"(?:will be retried|retrying|retries? (?:remaining|left))"
+# What a program does instead: in a warning that tells of it, and in any line.
+DOES_INSTEAD = rf"(?:{RETRIED}|trying|falling back|skipping)"
+INSTEAD = rf"(?:{DOES_INSTEAD}|retry|again|skip(?:ped)?|continu(?:es?|ing)|ignor(?:ed|ing)|instead)"
+NOT_INSTEAD = rf"(?!.{{0,300}}\b(?i:{INSTEAD})\b)"
 
 # Lines before and after a hit in which `near` and `unless` are looked for.
 NEAR_LINES = 8
@@ -57,6 +75,11 @@ class Signature(NamedTuple):
     @property
     def lasts(self) -> int:
         return self.keep - self.firsts
+
+
+def listed(what: str, **of_all: Any) -> tuple[Signature, ...]:
+    """The signatures of one part of `signatures.toml`. `of_all`: fields of all that do not have them there; the role is "context" by default."""
+    return tuple(Signature(**{"role": "context", **of_all, **known}) for known in data.table("logs/signatures")[what])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

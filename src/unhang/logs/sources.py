@@ -11,9 +11,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
-from unhang.errors import RecordError
 from unhang.logs import decompress, tars
 from unhang.logs.kinds import FLIGHT, Misses, is_binary, no_log
 from unhang.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, words
@@ -33,7 +31,7 @@ class Source:
     `name` is what is shown ("job.tar.gz!logs/rank3.err"), safe to print. `path` is the file on disk that holds it, None for standard input.
     `seekable`: the bytes of `path` are the log, to be read at any place; otherwise it exists as a stream only. `size_bytes` is None while unknown.
     `kind` says what a file that was named looks like, if not like a log ("a model checkpoint").
-    `named`: the file on disk was named, not found. `place` counts the logs in it.
+    `named`: the file on disk was named, not found.
     """
 
     name: str
@@ -44,25 +42,6 @@ class Source:
     kind: str | None = None
     named: bool = False
     spool: SpooledBytes | None = field(default=None, repr=False, compare=False)
-    place: int = 0
-
-    @contextlib.contextmanager
-    def open(self, *, limits: Limits | None = None) -> Iterator[IO[bytes] | LogStream]:
-        """The log once more, unpacked; of a source that was not walked, the first in it. Reads an archive from its front. Raises RecordError."""
-        if self.seekable and self.path:
-            try:
-                f = self.path.open("rb")
-            except OSError as e:
-                raise RecordError(f"cannot read {self.name}: {words(e)}") from e
-            with f:
-                yield f
-            return
-        with contextlib.closing(_Walk(self, limits or Limits(), lambda _: None).run()) as walk:
-            for opened in walk:
-                if opened.source.place == self.place and opened.stream:
-                    yield opened.stream
-                    return
-        raise RecordError(f"cannot read {self.name}: it is no longer there, or damaged")
 
 
 class LogStream:
@@ -248,7 +227,6 @@ class _Walk:
             kind=source.kind,
             named=self.source.named,
             spool=self.source.spool,
-            place=self.place,
         )
         self.place += 1
         stream = LogStream(data, lambda e: self._damaged(e, source.name))

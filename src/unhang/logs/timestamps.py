@@ -30,19 +30,13 @@ class Stamp:
     """A time in a log.
 
     `seconds` counts from 1970 as if the printed time were UTC; `offset_s` is its zone, east positive, None where none was printed. Without
-    `has_year` it lies in NO_YEAR. On the "boot" clock it counts from the start of the machine. `resolution_s` is the last digit's worth.
+    `has_year` it lies in NO_YEAR. On the "boot" clock it counts from the start of the machine.
     """
 
     seconds: float
     has_year: bool = True
-    resolution_s: float = 1.0
     offset_s: int | None = None
     clock: Literal["wall", "boot"] = "wall"
-
-    @property
-    def utc_s(self) -> float | None:
-        """Seconds since the epoch; None where year or zone are not known."""
-        return self.seconds - self.offset_s if self.offset_s is not None and self.has_year and self.clock == "wall" else None
 
 
 def wall(year: str | int | None, month: str | int, day: str | int, clock: str, fraction: str | None = None, zone: str | None = None) -> Stamp | None:
@@ -56,7 +50,6 @@ def wall(year: str | int | None, month: str | int, day: str | int, clock: str, f
     return Stamp(
         seconds=seconds,
         has_year=year is not None,
-        resolution_s=10.0 ** -len(fraction) if fraction else 1.0,
         offset_s=None if zone is None else _offset_s(zone),
     )
 
@@ -72,10 +65,9 @@ def counted(seconds: str) -> Stamp | None:
     value = float(seconds)
     if value > _LATEST_UNIX_S:
         return None
-    resolution_s = 10.0 ** -len(seconds.partition(".")[2])
     if value >= 1e9:
-        return Stamp(seconds=value, resolution_s=resolution_s, offset_s=0)
-    return Stamp(seconds=value, has_year=False, resolution_s=resolution_s, clock="boot")
+        return Stamp(seconds=value, offset_s=0)
+    return Stamp(seconds=value, has_year=False, clock="boot")
 
 
 def resolve(stamps: Sequence[Stamp | None], *, latest_s: float | None = None) -> list[Stamp | None]:

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.frames import Frame
-from unhang.logs.harmless import RETRIED
+from unhang.logs.signature import RETRIED
 from unhang.model import Evidence
 from unhang.patterns import lazily
 
@@ -361,15 +361,10 @@ def sums_up(text: str) -> bool:
     return _SUMMARY.match(text) is not None
 
 
-def steps(lines: Iterable[Line], *, at_most: int = BEHIND) -> tuple[str, ...]:
+def steps(lines: Iterable[Line]) -> tuple[str, ...]:
     """The first steps that the next lines count, each once."""
-    found: dict[str, None] = {}
-    for line in islice(lines, BEHIND):
-        if (told := step_of(line.text)) and not sums_up(line.text):
-            found[told] = None
-            if len(found) == at_most:
-                break
-    return tuple(found)
+    told = (step_of(line.text) for line in islice(lines, BEHIND) if not sums_up(line.text))
+    return tuple(dict.fromkeys(step for step in told if step))
 
 
 def _plain(lines: Iterable[Line], frames: list[_Place]) -> _Body | None:

@@ -1,4 +1,4 @@
-"""Asking a running job: NCCL's RAS protocol, lines of text over TCP, with every wait and every size bounded.
+"""Asking a running job: NCCL's RAS protocol, lines of text over TCP, with every wait and every size bounded; and answers that were kept in files.
 
 What may surprise: all processes of a host listen on the same port (SO_REUSEPORT), and the kernel picks one for each connection. A process that is
 stopped is picked like any other and never answers, so a greeting that is not answered within a second is tried again on a new connection. RAS
@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from unhang.errors import RecordError
-from unhang.ras.answer import MAX_BYTES, parse
+from unhang.ras import json_answer, text_answer
 from unhang.ras.model import Format, Report
+
+# A rank of a JSON answer is about 600 bytes: 128 MiB are 200,000 of them, ten communicators on each of 20,000 GPUs.
+MAX_BYTES = 128 * 1024 * 1024
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 28028
@@ -45,18 +49,54 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+# What the server said before the answer, where somebody kept a whole conversation (`nc localhost 28028 > file`).
+_BEFORE = re.compile(rb"\s*(?:SERVER PROTOCOL [^\n]*\n|OK\r?\n|ERROR: Unknown command [^\n]*\n)", re.IGNORECASE)
+
+
+def load(path: Path) -> Report:
+    """Read an answer that was kept in a file. Raises RecordError where it is missing, no file, larger than `MAX_BYTES`, or no answer of RAS."""
+    try:
+        # Devices and pipes have no end, whatever their size says.
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{path} is no regular file")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as e:
+        raise RecordError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
+    if len(data) > MAX_BYTES:
+        raise RecordError(f"{path} is larger than any answer of NCCL's RAS (more than {MAX_BYTES} bytes)")
+    return parse(data, source=str(path))
+
+
+def parse(data: bytes, *, source: str = "the answer", cut: str | None = None) -> Report:
+    """Bring an answer into one shape, JSON (2.28.7 and later) or text (all versions).
+
+    `cut`: why no more came, if the reader knows that something is missing. Text that ends early is read as far as it goes, and says so in
+    `Report.cut`; JSON is read whole or not at all. Raises RecordError where it is no answer of RAS, or damaged. Source: NCCL,
+    src/ras/client_support.cc.
+    """
+    start = 0
+    while before := _BEFORE.match(data, start):
+        start = before.end()
+    body = data[start:].strip()
+    if not body:
+        raise RecordError(f"{source} is empty" + (f": {cut}" if cut else ""), cause="the process that was asked ended, or is stopped")
+    if body.startswith(b"{"):
+        return json_answer.parse(body, source=source, cut=cut)
+    return text_answer.parse(body, source=source, cut=cut)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the server sent, as it came, to be kept and parsed later.
-
-    `cut`: why it is not whole. `protocol`: the version that the server says it speaks.
-    """
+    """What the server sent, as it came. `cut`: why it is not whole."""
 
     source: str
     data: bytes
-    format: Format
-    protocol: int | None = None
     cut: str | None = None
+
+    @property
+    def format(self) -> Format:
+        return "json" if self.data.startswith(b"{") else "text"
 
     def report(self) -> Report:
         """The answer in one shape. Raises RecordError as `parse` does."""
@@ -71,13 +111,13 @@ class _NoAnswer(RecordError):
     """The greeting was not answered in time: another process on the same port may."""
 
 
-def address(text: str | None = None, *, environ: Mapping[str, str] | None = None) -> Address:
+def address(text: str | None = None) -> Address:
     """Where to ask: `text`, else NCCL_RAS_ADDR, else localhost:28028. Takes HOST, HOST:PORT, :PORT, [IPV6]:PORT and a bare IPv6 address.
 
     "All addresses" (0.0.0.0, ::), which a job may listen on, is asked for on this host. NCCL_RAS_ADDR in NCCL's own files (/etc/nccl.conf) is not
     looked at. Raises RecordError where it is no address. Source: NCCL, src/ras/client_support.cc and src/misc/socket.cc.
     """
-    given = (text if text is not None else (os.environ if environ is None else environ).get("NCCL_RAS_ADDR", "")).strip()
+    given = (text if text is not None else os.environ.get("NCCL_RAS_ADDR", "")).strip()
     host, port = given, ""
     if given.startswith("["):
         host, closed, behind = given[1:].partition("]")
@@ -99,57 +139,23 @@ def address(text: str | None = None, *, environ: Mapping[str, str] | None = None
     return Address(host=host or DEFAULT_HOST, port=int(port or DEFAULT_PORT))
 
 
-def ask(
-    where: Address | None = None,
-    *,
-    format: Format | Literal["auto"] = "auto",
-    verbose: bool = True,
-    peers_timeout_s: float = 5.0,
-    connect_timeout_s: float = 5.0,
-    total_timeout_s: float = 30.0,
-) -> Report:
-    """Ask a running job how it is. The same as `fetch`, parsed; raises RecordError where either does."""
-    return fetch(
-        where,
-        format=format,
-        verbose=verbose,
-        peers_timeout_s=peers_timeout_s,
-        connect_timeout_s=connect_timeout_s,
-        total_timeout_s=total_timeout_s,
-    ).report()
-
-
-def fetch(
-    where: Address | None = None,
-    *,
-    format: Format | Literal["auto"] = "auto",
-    verbose: bool = True,
-    peers_timeout_s: float = 5.0,
-    connect_timeout_s: float = 5.0,
-    total_timeout_s: float = 30.0,
-) -> Answer:
-    """Ask a running job how it is, and return what it sent, at most `MAX_BYTES`.
+def fetch(where: Address | None = None, *, peers_timeout_s: float = 5.0, connect_timeout_s: float = 5.0, total_timeout_s: float = 30.0) -> Answer:
+    """Ask a running job how it is, and return what it sent, at most `MAX_BYTES`: JSON, or text from versions that have none.
 
     All times in seconds. `peers_timeout_s`: how long the process that is asked waits for the others of the job (whole seconds, rounded up; NCCL's
     default is 5); it may take `EXTRA_S` more, and so long is waited for the answer. `connect_timeout_s`: for finding a process that answers the
-    greeting, over all addresses of the host, retries included. `total_timeout_s`: for everything. `format` "auto" asks for JSON and takes text from
-    versions that have none; `verbose` makes text name more ranks.
+    greeting, over all addresses of the host, retries included. `total_timeout_s`: for everything.
 
-    Text that ends early is returned with `cut`. Raises RecordError where nobody listens, nobody answers in time, it is no RAS server, it refuses
-    (`format` "json" before 2.28.7), or it sends without end. Source: NCCL, src/ras/client.cc and src/ras/client_support.cc.
+    Text that ends early is returned with `cut`. Raises RecordError where nobody listens, nobody answers in time, it is no RAS server, or it sends
+    without end. Source: NCCL, src/ras/client.cc and src/ras/client_support.cc.
     """
     where = where or address()
     peers_s = max(1, math.ceil(peers_timeout_s))
     end = time.monotonic() + total_timeout_s
-    line = _greeted(where, min(end, time.monotonic() + connect_timeout_s))
-    with line:
-        protocol = line.protocol
-        line.order(f"TIMEOUT {peers_s}", _soon(end), needed=False)
-        spoken: Format = "text"
-        if format != "text":
-            refused = line.order("SET FORMAT json", _soon(end), needed=format == "json")
-            spoken = "text" if refused else "json"
-        line.send("VERBOSE STATUS" if verbose else "STATUS", _soon(end))
+    with _greeted(where, min(end, time.monotonic() + connect_timeout_s)) as line:
+        line.order(f"TIMEOUT {peers_s}", _soon(end))
+        line.order("SET FORMAT json", _soon(end))
+        line.send("VERBOSE STATUS", _soon(end))
         data, cut = line.rest(min(end, time.monotonic() + peers_s + EXTRA_S + GREETING_TIMEOUT_S))
     if not data:
         raise RecordError(
@@ -157,7 +163,7 @@ def fetch(
         )
     if data.startswith(b"ERROR"):
         raise RecordError(f"{where} refused: {_shown(data)}", cause="it speaks another version of NCCL's RAS protocol")
-    return Answer(source=str(where), data=data, format=spoken, protocol=protocol, cut=cut)
+    return Answer(source=str(where), data=data, cut=cut)
 
 
 class _Line:
@@ -167,7 +173,6 @@ class _Line:
         self._socket = connection
         self._where = where
         self._held = b""
-        self.protocol: int | None = None
 
     def __enter__(self) -> _Line:
         return self
@@ -189,32 +194,21 @@ class _Line:
                     f"{self._where} takes connections and does not answer", cause="the process that was asked is stopped, or is no NCCL job"
                 ) from e
             said = self._held
-        words = said.upper().split()
-        if words[:2] != [b"SERVER", b"PROTOCOL"]:
+        if said.upper().split()[:2] != [b"SERVER", b"PROTOCOL"]:
             raise RecordError(
                 f"{self._where} is no RAS server: it says {_shown(said)}" if said else f"{self._where} is no RAS server: it closes the connection",
                 cause="another program listens on that port",
             )
-        number = words[2] if len(words) > 2 else b""
-        self.protocol = int(number) if number.isdigit() and len(number) < 10 else None
 
-    def order(self, command: str, end: float, *, needed: bool) -> bytes:
-        """Send a command that is answered with OK; b"" where it was, else what was said instead.
-
-        Raises RecordError where nothing is, or OK is `needed`.
-        """
+    def order(self, command: str, end: float) -> None:
+        """Send a command that is answered by a line; older versions refuse it there. Raises RecordError where none comes."""
         try:
             self.send(command, end)
             said = self._answer(end)
         except (TimeoutError, OSError) as e:
             raise RecordError(f"{self._where} does not answer {command}: {_why(e)}") from e
-        if said.strip().upper() == b"OK":
-            return b""
         if not said:
             raise RecordError(f"{self._where} closed the connection at {command}", cause="the process that was asked ended")
-        if needed:
-            raise RecordError(f"{self._where} refuses {command}: {_shown(said)}", cause="JSON comes with NCCL 2.28.7", hint="ask for text")
-        return said
 
     def send(self, command: str, end: float) -> None:
         """Send one line. Raises OSError."""

@@ -6,19 +6,31 @@ The text answer judges; here the same rules are applied, so that both say the sa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import get_args
 
 import msgspec
 
 from unhang import encoding
 from unhang.errors import RecordError
-from unhang.ras.model import Communicator, Failure, InState, Launched, Member, Missing, Phase, Problem, Process, Report, State
+from unhang.ras.model import (
+    MAX_COMMUNICATORS,
+    Communicator,
+    Failure,
+    InState,
+    Launched,
+    Member,
+    Missing,
+    Phase,
+    Process,
+    Report,
+    State,
+    normal_hash,
+)
 
 # 200,000 ranks are ten communicators on each of 20,000 GPUs. A rank has about 18 fields.
 MAX_RANKS = 1 << 18
 MAX_FIELDS = 18 * MAX_RANKS
-# Of the text answer, too.
-MAX_COMMUNICATORS = 65_536
 # NCCL 2.32 counts 13 kinds of operations.
 _MAX_KINDS = 256
 # Ranks that have launched equally much share what they have launched.
@@ -78,7 +90,6 @@ class _Communicator(msgspec.Struct):
 
 
 class _Ras(msgspec.Struct):
-    collection_time_sec: float | None = None
     timeouts_count: int = 0
 
 
@@ -122,8 +133,6 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
         format="json",
         nccl_version=whole.nccl_version,
         timestamp=whole.timestamp,
-        nodes=len({r.host for r in named if r.host is not None}) or None,
-        processes=len({(r.host, r.pid) for r in named if r.pid is not None}) or None,
         gpus=len({(r.host, r.pid, r.nvml_dev) for r in named if r.pid is not None and r.nvml_dev is not None}) or None,
         communicators=communicators,
         silent=silent,
@@ -131,7 +140,6 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
         dead=dead,
         dead_count=len(dead),
         timeouts=whole.ras.timeouts_count if whole.ras else 0,
-        took_s=whole.ras.collection_time_sec if whole.ras else None,
     )
 
 
@@ -147,7 +155,21 @@ def _communicators(written: Iterable[msgspec.Raw], source: str) -> Iterator[Comm
 
 
 def _communicator(raw: _Communicator, source: str) -> Communicator:
-    members = tuple(_members(raw.ranks))
+    members, failed = list[Member](), {phase: defaultdict[int, list[int]](list) for phase in get_args(Phase)}
+    kept: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+    for written in raw.ranks:
+        rank = _RANK.decode(written)
+        if len(kept) >= _KEPT_COUNTS:
+            kept.clear()
+        counts = kept.setdefault(tuple(rank.collective_counts.items()), rank.collective_counts)
+        status = rank.status
+        state = None if status is None else _state(status)
+        members.append(
+            Member(rank=rank.rank, host=_host(rank.host), pid=_known(rank.pid), nvml_dev=_known(rank.nvml_dev), state=state, counts=counts)
+        )
+        for phase, result in zip(failed, () if status is None else (status.init_state, status.async_error), strict=False):
+            if result not in (_SUCCESS, _IN_PROGRESS):
+                failed[phase][result].append(rank.rank)
     if len(set().union(*(m.counts for m in members))) > _MAX_KINDS:
         raise RecordError(f"{source} is damaged: communicator {raw.hash[:40]!r} has more than {_MAX_KINDS} kinds of operations")
     missing = tuple(_missing(_MISSING_RANK.decode(m)) for m in raw.missing_ranks)
@@ -156,11 +178,6 @@ def _communicator(raw: _Communicator, source: str) -> Communicator:
         raise RecordError(f"{source} is damaged: communicator {raw.hash[:40]!r} of {raw.size} ranks has a rank twice, or one that is not among them")
     # A rank that is listed nowhere has told nothing either.
     missing_count = max(raw.missing_ranks_count, raw.size - len(members))
-    launched = tuple(_launched(members))
-    failures = (
-        *_failures("initialization", ((m.rank, m.init_result) for m in members)),
-        *_failures("asynchronous", ((m.rank, m.async_result) for m in members)),
-    )
     ranks: defaultdict[State, list[int]] = defaultdict(list)
     for m in members:
         if m.state is not None:
@@ -169,37 +186,27 @@ def _communicator(raw: _Communicator, source: str) -> Communicator:
         if gone.unresponsive is False:
             ranks["NOCOMM"].append(gone.rank)
     found = [InState(state=state, ranks_count=len(of), ranks=tuple(sorted(of))) for state, of in ranks.items()]
-    states = tuple(sorted(found, key=lambda s: -s.ranks_count))
-    kinds = [group.op for group in launched]
-    problems: list[Problem] = []
-    if any(m.unresponsive is not False for m in missing) or missing_count > len(missing):
-        problems.append("INCOMPLETE")
-    if failures:
-        problems.append("ERROR")
-    if len(states) > 1 or any(s.outside for s in states) or len(kinds) > len(set(kinds)):
-        problems.append("MISMATCH")
     return Communicator(
         hash=normal_hash(raw.hash),
         secondary=raw.secondary_hash,
         size=raw.size,
-        state=next((s for s in _ORDER if any(s == i.state for i in states)), None),
-        problems=tuple(problems),
-        members=members,
+        state=next((s for s in _ORDER if s in ranks), None),
+        incomplete=any(m.unresponsive is not False for m in missing) or missing_count > len(missing),
+        members=tuple(members),
         missing=missing,
         missing_count=missing_count,
-        launched=launched,
-        failures=failures,
-        states=states,
+        launched=tuple(_launched(members)),
+        failures=tuple(_failure(phase, result, of) for phase, results in failed.items() for result, of in _most_first(results)),
+        states=tuple(sorted(found, key=lambda s: -s.ranks_count)),
     )
 
 
-def _members(ranks: Iterable[msgspec.Raw]) -> Iterator[Member]:
-    kept: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-    for written in ranks:
-        raw = _RANK.decode(written)
-        if len(kept) >= _KEPT_COUNTS:
-            kept.clear()
-        yield _member(raw, kept.setdefault(tuple(raw.collective_counts.items()), raw.collective_counts))
+def _most_first(results: Mapping[int, list[int]]) -> list[tuple[int, list[int]]]:
+    return sorted(results.items(), key=lambda item: -len(item[1]))
+
+
+def _failure(phase: Phase, result: int, ranks: Sequence[int]) -> Failure:
+    return Failure(phase=phase, says=_RESULTS.get(result, f"Unexpected error {result}"), ranks_count=len(ranks), ranks=tuple(ranks))
 
 
 def _missing(raw: _MissingRank) -> Missing:
@@ -213,19 +220,6 @@ def _missing(raw: _MissingRank) -> Missing:
     )
 
 
-def _member(raw: _Rank, counts: dict[str, int]) -> Member:
-    return Member(
-        rank=raw.rank,
-        host=_host(raw.host),
-        pid=_known(raw.pid),
-        nvml_dev=_known(raw.nvml_dev),
-        state=_state(raw.status) if raw.status else None,
-        counts=counts,
-        init_result=raw.status.init_state if raw.status else None,
-        async_result=raw.status.async_error if raw.status else None,
-    )
-
-
 def _state(status: _RankStatus) -> State:
     # ncclCommAbort sets both flags.
     if status.abort_flag:
@@ -235,7 +229,7 @@ def _state(status: _RankStatus) -> State:
     return "RUNNING" if status.init_state == _SUCCESS else "INIT"
 
 
-def _launched(members: tuple[Member, ...]) -> Iterable[Launched]:
+def _launched(members: Sequence[Member]) -> Iterable[Launched]:
     """Kinds that nobody has used are left out; one that a rank does not count is not taken for zero."""
     found: dict[str, dict[int, list[int]]] = {}
     for m in members:
@@ -244,15 +238,6 @@ def _launched(members: tuple[Member, ...]) -> Iterable[Launched]:
     for op, ranks in found.items():
         if any(ranks):
             yield from (Launched(op=op, count=count, ranks_count=len(ranks[count]), ranks=tuple(ranks[count])) for count in sorted(ranks))
-
-
-def _failures(phase: Phase, results: Iterable[tuple[int, int | None]]) -> Iterable[Failure]:
-    ranks: defaultdict[int, list[int]] = defaultdict(list)
-    for rank, result in results:
-        if result is not None and result not in (_SUCCESS, _IN_PROGRESS):
-            ranks[result].append(rank)
-    for result, found in sorted(ranks.items(), key=lambda item: -len(item[1])):
-        yield Failure(phase=phase, says=_RESULTS.get(result, f"Unexpected error {result}"), ranks_count=len(found), ranks=tuple(found))
 
 
 def _processes(missing: Iterable[Missing]) -> tuple[Process, ...]:
@@ -273,11 +258,3 @@ def _host(host: str | None) -> str | None:
 def _known(number: int | None) -> int | None:
     """RAS writes -1 for what it does not know."""
     return number if number is not None and number >= 0 else None
-
-
-def normal_hash(written: str) -> str:
-    """A communicator's hash in 16 hexadecimal digits, as text answers and NCCL's debug output have it (JSON writes 0x without leading zeros)."""
-    try:
-        return f"{int(written, 16):016x}"
-    except ValueError:
-        return written

@@ -14,8 +14,20 @@ from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
 from unhang.errors import RecordError
-from unhang.ras.json_answer import MAX_COMMUNICATORS, normal_hash
-from unhang.ras.model import Communicator, Failure, InState, Launched, Member, Missing, Phase, Problem, Process, Report, State
+from unhang.ras.model import (
+    MAX_COMMUNICATORS,
+    Communicator,
+    Failure,
+    InState,
+    Launched,
+    Member,
+    Missing,
+    Phase,
+    Process,
+    Report,
+    State,
+    normal_hash,
+)
 
 # No job comes near; a damaged number must not fill the memory.
 MAX_RANKS = 1 << 20
@@ -28,7 +40,7 @@ _LIST_BYTES = 1000
 _N = r"([0-9]{1,19})"
 _DEV = r"(-?[0-9]{1,9})"
 _VERSION = re.compile(r"NCCL version (\S+)")
-_TOOK = re.compile(r"Communicators\.\.\.(?: \(([0-9]{1,9}\.[0-9]{1,9})s\))?$")
+_TOOK = re.compile(r"Communicators\.\.\.(?: \([0-9]{1,9}\.[0-9]{1,9}s\))?$")
 _ROW = re.compile(
     rf"{_N} +{_N} +{_N} +(?:[0-9-]{{1,40}}) +{_N} +{_N} +(NOCOMM|UNKNOWN|INIT|RUNNING|FINALIZE|ABORT)"
     r" +(OK|(?:INCOMPLETE|ERROR|MISMATCH)(?:,(?:ERROR|MISMATCH))*)$"
@@ -80,7 +92,7 @@ class _Row:
     count: int
     size: int
     state: State
-    problems: tuple[Problem, ...]
+    problems: tuple[str, ...]
 
 
 class _Reader:
@@ -89,8 +101,7 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self.source = source
         self.version = ""
-        self.totals: tuple[int, int, int] | None = None
-        self.took_s: float | None = None
+        self.gpus: int | None = None
         self.rows: list[_Row] = []
         self.details: dict[str, _Detail] = {}
         self.silent: list[Process] = []
@@ -114,10 +125,9 @@ class _Reader:
         if line in ("Job summary", "Errors", "Warnings"):
             self.section = line
             self._begin(None, "")
-        elif found := _TOOK.match(line):
+        elif _TOOK.match(line):
             self.known = True
             self.section = "Communicators"
-            self.took_s = float(found[1]) if found[1] else None
         elif found := _VERSION.match(line):
             self.version = found[1]
         elif self.section == "Job summary":
@@ -128,7 +138,7 @@ class _Reader:
                 numbers = line.split()
                 if len(numbers) in (3, 5) and all(n.isascii() and n.isdigit() and len(n) < 10 for n in numbers):
                     self.known = True
-                    self.totals = (int(numbers[0]), int(numbers[-2]), int(numbers[-1]))
+                    self.gpus = int(numbers[-1])
         elif self.section == "Communicators":
             if found := _ROW.match(line):
                 self._row(found)
@@ -136,13 +146,12 @@ class _Reader:
             self._problems(line)
 
     def _row(self, found: re.Match[str]) -> None:
-        problems = () if found[7] == "OK" else tuple(dict.fromkeys(found[7].split(",")))
         row = _Row(
             number=int(found[1]),
             count=int(found[2]),
             size=int(found[4]),
             state=cast(State, found[6]),
-            problems=cast("tuple[Problem, ...]", problems),
+            problems=tuple(found[7].split(",")),
         )
         self._communicators += row.count
         if not 0 < row.size <= MAX_RANKS or self._communicators > MAX_COMMUNICATORS or len(self.rows) > MAX_COMMUNICATORS:
@@ -253,16 +262,13 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
         source=source,
         format="text",
         nccl_version=reader.version,
-        nodes=reader.totals[0] if reader.totals else None,
-        processes=reader.totals[1] if reader.totals else None,
-        gpus=reader.totals[2] if reader.totals else None,
+        gpus=reader.gpus,
         communicators=tuple(_communicators(reader)),
         silent=tuple(reader.silent),
         silent_count=max(reader.silent_count, len(reader.silent)),
         dead=tuple(reader.dead),
         dead_count=max(reader.dead_count, len(reader.dead)),
         timeouts=reader.timeouts,
-        took_s=reader.took_s,
         cut=cut,
     )
 
@@ -279,7 +285,7 @@ def _communicators(reader: _Reader) -> Iterator[Communicator]:
                 states = (
                     (InState(state=row.state, ranks_count=row.size),) if "INCOMPLETE" not in row.problems and "MISMATCH" not in row.problems else ()
                 )
-                yield Communicator(label=label, size=row.size, state=row.state, problems=row.problems, states=states)
+                yield Communicator(label=label, size=row.size, state=row.state, incomplete="INCOMPLETE" in row.problems, states=states)
                 continue
             budget -= row.size * (1 + len({(g.kind, g.what) for g in detail.groups}))
             yield _described(label, row, detail, reader, fill=budget >= 0)
@@ -337,7 +343,7 @@ def _described(label: str, row: _Row, detail: _Detail, reader: _Reader, *, fill:
         label=label,
         size=row.size,
         state=row.state,
-        problems=row.problems,
+        incomplete="INCOMPLETE" in row.problems,
         members=tuple(members),
         missing=tuple(missing[rank] for rank in sorted(missing)),
         missing_count=missing_count,

@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import dataclass
+
 from tests.report.html import jobs
 
-from unhang.flight import Call, Flight, Group
-from unhang.flight.timeline_rows import lanes_of_flight
-from unhang.frames import Frame
+from unhang.flight.entries import Group, Site
+from unhang.flight.recording import COMPLETED, ENDED, ISSUED, CallForm, Columns
+from unhang.flight.timeline_rows import Lanes, lanes_of
 from unhang.report.html import of_lanes, render
 from unhang.report.html.packing import pack, unpacked
 from unhang.report.html.scene import Scene, State
 
-LINE = (Frame(file="/home/u/p/train.py", line=20, name="step"),)
+LINE = ("/home/u/p/train.py", 20, "step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    seq: int
+    op: str = "all_reduce"
+    backend: str = "nccl"
+    done: bool = True
+    created_ns: int
+    is_p2p: bool = False
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    site: Site | None = LINE
+
+    @property
+    def end(self) -> int:
+        return ISSUED if not self.done else ENDED if self.backend == "gloo" else COMPLETED
 
 
 def call(seq: int, **more) -> Call:
-    return Call(**({"group": "0", "seq": seq, "op": "all_reduce", "backend": "nccl", "done": True, "created_ns": 1000 + seq, "frames": LINE} | more))
+    return Call(**({"seq": seq, "created_ns": 1000 + seq} | more))
 
 
-def flight(*calls: Call, group: str = "0", members: tuple[int, ...] = (0, 1), desc: str = "default_pg") -> Flight:
-    return Flight(version="2.10", groups={group: Group(name=group, desc=desc, members=members)}, calls={group: calls})
+def flight(*calls: Call, group: str = "0", members: tuple[int, ...] = (0, 1), desc: str = "default_pg") -> Lanes:
+    columns = Columns(
+        kinds=[CallForm(((group, desc), f"{c.backend}:{c.op}", c.input_sizes, (), c.dtypes, (), c.is_p2p)) for c in calls],
+        kind_of=array("I", range(len(calls))),
+        numbers=array("q", (0 if c.is_p2p else c.seq for c in calls)),
+        ends=bytearray(c.end for c in calls),
+        created=array("q", (c.created_ns for c in calls)),
+        message_numbers={n: c.seq for n, c in enumerate(calls) if c.is_p2p},
+        configured={group: Group(name=group, desc=desc, members=members)},
+    )
+    return lanes_of(columns, [c.site for c in calls])
 
 
-def scene_of(flights, **more) -> Scene:
-    return of_lanes.scene_of({rank: (lanes_of_flight(f),) for rank, f in flights.items()}, **more)
+def scene_of(lanes, **more) -> Scene:
+    return of_lanes.scene_of({rank: (of,) for rank, of in lanes.items()}, **more)
 
 
 def states(scene: Scene, track: int = 0) -> list[State]:

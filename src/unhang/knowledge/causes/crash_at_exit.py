@@ -11,7 +11,7 @@ from unhang.knowledge.cause import LogView, cause
 from unhang.knowledge.causes.store_disconnect import AT_THE_END
 from unhang.knowledge.judge import Found
 from unhang.knowledge.watchdogs import collective
-from unhang.logs.slow_work import DONE, FULL, LEAVING, SAVED
+from unhang.logs.alarms import DONE, FULL, LEAVING, SAVED
 from unhang.model import Standing
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 from unhang.flight import COALESCED
-from unhang.flight.call_sites import Site
 from unhang.flight.entries import Group as DumpGroup
+from unhang.flight.entries import Site
 from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED
 from unhang.flight.timeline_rows import CallKind, Lanes, TimelineRow, numbered
 from unhang.frames import Frame, place

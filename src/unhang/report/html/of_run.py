@@ -14,8 +14,7 @@ from typing import Any
 from unhang import flight
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
-from unhang.flight import CollectiveWait, Flight, Stall, dump
-from unhang.flight.timeline_rows import lanes_of_flight
+from unhang.flight import CollectiveWait, Stall, dump
 from unhang.frames import Frame, place, short_path, user_frame
 from unhang.printable import one_line
 from unhang.records import stack_tree
@@ -36,7 +35,7 @@ class _Left:
     """What could be read of one incident."""
 
     incident: Incident
-    flights: Mapping[int, Flight]
+    dumps: Mapping[int, dump.Dump]
     frames: Mapping[int, tuple[Frame, ...]]
     waits: Mapping[int, CollectiveWait]
     front: Stall | None
@@ -49,14 +48,13 @@ def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
         try:
             incident = rundir.read_incident(n)
             given = [(path, r.rank) for r in incident.ranks if r.flight and rundir.holds(path := rundir.path / r.flight)]
-            with closing(dump.read_all(given)) as found:
+            with closing(dump.read_all(given, drawn=True)) as found:
                 dumps = {rank: d for (_, rank), d in zip(given, found, strict=True) if isinstance(d, dump.Dump)}
             frames = stack_tree.main_threads(rundir, incident)
             records = {r.rank: r for r in incident.ranks}
             alive = [rank for rank, r in records.items() if r.ended is None or r.raised is not None]
             stands = flight.standstill(records, dumps, frames, at_s=incident.at_s, alive=alive)
-            flights = {rank: d.flight for rank, d in dumps.items()}
-            left = _Left(incident=incident, flights=flights, frames=frames, waits=stands.waits, front=stands.front)
+            left = _Left(incident=incident, dumps=dumps, frames=frames, waits=stands.waits, front=stands.front)
         except UnhangError:
             continue
         scene = _scene(left, scene)
@@ -67,7 +65,7 @@ def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
 def _scene(left: _Left, scene: Scene) -> Scene:
     incident = left.incident
     drawn = scene_of(
-        {rank: (lanes_of_flight(f),) for rank, f in left.flights.items()},
+        {rank: (d.lanes,) if d.lanes is not None else () for rank, d in left.dumps.items()},
         cwd=incident.cwd,
         hosts={r.rank: r.host for r in incident.ranks},
         until_ns=_nanoseconds(incident.at),
@@ -103,7 +101,7 @@ def _divergence(left: _Left, scene: Scene) -> Divergence | None:
     name, number = (front.group, front.seq) if parting is None else (parting.group, parting.seq)
     records = {r.rank: r for r in left.incident.ranks}
     absent = [r for r in front.absent if r not in left.waits] if parting is None else []
-    known = tuple(r for r in absent if r in left.flights or name in records[r].groups)
+    known = tuple(r for r in absent if r in left.dumps or name in records[r].groups)
     unknown = (*(r for r in absent if r not in known), *(() if parting is not None else front.unseen))
     odd = parting.odd if parting is not None else ()
     group = group_at(scene, name, (*odd, *known)) if name is not None else None
@@ -124,7 +122,7 @@ def _row(record: RankRecord, left: _Left, divergence: Divergence | None) -> Rank
         where=place(frame, left.incident.cwd) if frame is not None else "",
         step=record.step,
         exitcode=record.ended.exitcode if record.ended is not None else None,
-        unseen=record.rank not in left.flights,
+        unseen=record.rank not in left.dumps,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.chinese import both
 
-from unhang.diagnosis import precedence
-from unhang.diagnosis.precedence import Order, by_precedence
+from unhang.diagnosis import verdict
+from unhang.diagnosis.verdict import Order, by_precedence
 from unhang.knowledge.cause import Cause
 from unhang.logs import Hit, Signature
 from unhang.model import Evidence, Finding, Remedy
@@ -21,9 +21,9 @@ def cause(id, leads_to=()):
 @pytest.fixture(autouse=True)
 def catalogue(monkeypatch):
     known = {c.id: c for c in (cause("disk", ("exception",)), cause("exception"), cause("kill"))}
-    monkeypatch.setattr(precedence.catalogue, "load", lambda: known)
+    monkeypatch.setattr(verdict.catalogue, "load", lambda: known)
     # Kept once it was asked for: what is made up here would stay for other tests.
-    monkeypatch.setattr(precedence.catalogue, "signatures", dict)
+    monkeypatch.setattr(verdict.catalogue, "signatures", dict)
 
 
 def found(id, line, *, standing="established", source="a.log"):
@@ -57,14 +57,14 @@ def test_what_follows_from_another_one_stands_behind_it():
 
 
 def test_what_was_printed_again_long_after_led_to_it_all_the_same():
-    far = 20 + 10 * precedence.SAME_EVENT_LINES
+    far = 20 + 10 * verdict.SAME_EVENT_LINES
     again = found("disk", 20)
     again = replace(again, evidence=(*again.evidence, replace(again.evidence[0], line=far)))
     assert first(found("exception", 10), again, hits=[hit(10), hit(20), hit(far)]) == "disk"
 
 
 def test_what_came_long_after_led_to_nothing():
-    far = 10 + precedence.SAME_EVENT_LINES + 1
+    far = 10 + verdict.SAME_EVENT_LINES + 1
     assert first(found("exception", 10), found("disk", far), hits=[hit(10), hit(far)]) == "exception"
     hits = [hit(10, at_s=100.0), hit(5, source="b.log", at_s=200.0)]
     assert first(found("exception", 10), found("disk", 5, source="b.log"), hits=hits) == "exception"
@@ -97,12 +97,12 @@ def test_a_kill_by_somebody_unknown_stands_behind_what_befell_its_process():
 
 
 def test_what_follows_from_a_kill_explains_none():
-    precedence.catalogue.load()["kill"] = cause("kill", ("exception",))
+    verdict.catalogue.load()["kill"] = cause("kill", ("exception",))
     both = [replace(killed(20), ranks=(1,)), replace(found("exception", 10), ranks=(1,))]
     assert first(*both, hits=[hit(10), hit(20)]) == "kill"
 
 
 def test_causes_that_lead_to_each_other_leave_one(monkeypatch):
     known = {c.id: c for c in (cause("a", ("b",)), cause("b", ("a",)))}
-    monkeypatch.setattr(precedence.catalogue, "load", lambda: known)
+    monkeypatch.setattr(verdict.catalogue, "load", lambda: known)
     assert first(found("b", 10), found("a", 20), hits=[hit(10), hit(20)]) == "b"

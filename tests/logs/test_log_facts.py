@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.logs.scanned import scan
 from tests.tables import for_each
 
-from unhang.logs import job_size, nccl_lines, scan
+from unhang.logs import log_facts, nccl_lines
 
 
 @for_each(
@@ -28,4 +29,4 @@ from unhang.logs import job_size, nccl_lines, scan
 def test_sizes(tmp_path, text, size):
     path = tmp_path / "log"
     path.write_text(text)
-    assert job_size.read(scan(path, (*job_size.SIGNATURES, *nccl_lines.SIGNATURES))) == size
+    assert log_facts.world_size(scan(path, (*log_facts.SIZES, *nccl_lines.SIGNATURES))) == size

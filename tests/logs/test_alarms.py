@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.logs.scanned import scan
 
-from unhang.logs import NEAR_LINES, scan, slow_work
+from unhang.logs import NEAR_LINES, alarms
 
 SAVES = "[INFO] Saving model checkpoint to /out/checkpoint-{n}"
 STEP = "{{'loss': 0.5, 'step': {n}}}"
@@ -16,7 +17,7 @@ def whats(tmp_path):
     def whats(*lines):
         path = tmp_path / "log"
         path.write_text("\n".join(lines) + "\n")
-        return [(h.line, h.groups["what"]) for h in scan(path, slow_work.SIGNATURES)]
+        return [(h.line, h.groups["what"]) for h in scan(path, alarms.WORK)]
 
     return whats
 
