@@ -10,7 +10,7 @@ from rich.text import Text
 
 from unhang.diagnosis.doctor import SEVERITIES
 from unhang.facts import snapshot
-from unhang.i18n import Labels, in_language
+from unhang.i18n import Words, in_language
 from unhang.model import Area, Difference, Examination, HostFinding
 from unhang.report import screen
 from unhang.report.folding import fold
@@ -27,17 +27,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "note": ("i", "cyan"),
 }
 _OURS = "unhang doctor --fix"
-_WORDS = Labels(
-    {
-        "same": "{a} and {b} do not differ in what was looked at",
-        "taken": "{host}, as it was on {taken}",
-        "leads_to": "leads to",
-        "unread": "not looked at",
-        "besides": "; not looked at: {what}",
-        "comma": ", ",
-        "totals": "errors {error}, warnings {warning}, notes {note}; areas without fault {ok}, not wholly looked at {unknown}, not here {absent}",
-    }
-)
+_WORDS = Words("doctor")
 
 
 def render(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from unhang.i18n import Labels, in_language
+from unhang.i18n import Words, in_language
 from unhang.model import Outcome, Trial
 from unhang.remedies.ladder import Told
 from unhang.report import screen
@@ -21,18 +21,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "inconclusive": ("?", "yellow"),
     "skipped": ("-", "dim"),
 }
-_WORDS = Labels(
-    {
-        "begin": "trying changes of settings, from the least to the most costly, {s:g} s at most",
-        "nothing": "everything that was tested works: no setting has to be changed",
-        "not-settings": "that fails before ranks talk to each other: no setting of communication is the answer",
-        "skipped": "not tried: {why}",
-        "again": "{what}, once more",
-        "alone": "{what} alone",
-        "cost": "cost: {cost}",
-        "only-by-run": "variables alone do not bring it about: {command}",
-    }
-)
+_WORDS = Words("ladder")
 
 
 def render_begin(limit_s: float, console: Console, *, lang: Language) -> None:

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unhang.i18n import Labels
+from unhang.i18n import Words
 from unhang.report.ladder_report import Way, best_of, spread, stars_of, what
 from unhang.report.language import Language
 
-_WORDS = Labels(
-    {
-        "head": "what works on this machine (speed and stability as measured just now):",
-        "none": "none of them: start again as it is",
-        "ask": "which one? [1]: ",
-        "again": "a number from 0 to {most}, please",
-        "not-measured": "not measured",
-        "cost": "cost: {cost}",
-        "step": ", {s:.3g} s/step",
-        "varies": "no stars for speed: one way differs from itself more than twofold, so these speeds rank nothing",
-    }
-)
+_WORDS = Words("ladder-choice")
 
 
 def menu(found: Sequence[Way], *, lang: Language) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from unhang.diagnosis.rerun_command import RunCommand, again
-from unhang.i18n import Labels, in_language, joined, msg
+from unhang.i18n import Words, in_language, joined, msg
 from unhang.model import Outcome, Trial, Tried
 from unhang.printable import strip_unprintable
 from unhang.probes.plan import LOADER, STAGES
@@ -25,45 +25,7 @@ _STARS = 5
 # Small trials on a machine that others use, too, differ by half among themselves.
 _STEADY = 2.0
 _MOST_SAID = 160
-_WORDS = Labels(
-    {
-        "title": "What works on this machine",
-        "because": "Tried because of: {cause}.",
-        "conclusion": "Conclusion",
-        "failed": "What failed, stage by stage",
-        "failed-with": "With {what}, {n} ranks over {backend}:",
-        "failed-as-is": "As it is, {n} ranks over {backend}:",
-        "not-reached": "not reached: {stages}",
-        "ways": "The ways",
-        "head": "| way | result | speed | stability | measured | cost |",
-        "passed": "works",
-        "fails": "fails",
-        "inconclusive": "not decided",
-        "skipped": "not tried: {why}",
-        "not-measured": "not measured",
-        "of-trials": "{n} of {all} trials passed",
-        "dropped": "What of it is needed",
-        "drop-passed": "works",
-        "drop-failed": "does not work",
-        "drop-inconclusive": "not decided",
-        "again": "{what}, once more",
-        "alone": "{what} alone",
-        "chosen": "What was chosen",
-        "nothing": "Nothing: no change of settings is proven to work here.",
-        "as-is": "Nothing: the probes pass as it is, and so can prove no change.",
-        "unseen": "the probes pass",
-        "by-hand": "By hand, on every rank:",
-        "by-run": "Or under unhang run:",
-        "only-by-run": "Under unhang run (variables alone do not bring it about):",
-        "used": "What the ranks then used",
-        "transports": "transports: {what}",
-        "interfaces": "interfaces: {what}",
-        "took": "All of it took {s:.0f} s on this machine.",
-        "as-it-is": "as it is",
-        "step": "{s:.3g} s a step",
-        "to": " to ",
-    }
-)
+_WORDS = Words("ladder-report")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from unhang.i18n import Labels, in_language
+from unhang.i18n import Words, in_language
 from unhang.model import Live, StageResult
 from unhang.probes.plan import STAGES, Stage
 from unhang.report import screen
@@ -22,16 +22,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "lacking": ("-", "dim"),
     "not-tested": ("?", "yellow"),
 }
-_WORDS = Labels(
-    {
-        "ranks": "{n} ranks",
-        "rank": "1 rank",
-        "not-tested": "not tested",
-        "lacking": "not there: {why}",
-        "logs": "what the ranks wrote: {path}",
-        "python": "run with {python}",
-    }
-)
+_WORDS = Words("probing")
 
 
 class Progress:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.facts.units import size
-from unhang.i18n import Labels
+from unhang.i18n import Words
 from unhang.remedies import settings_file
 from unhang.remedies.cleaning import Outcome, Step
 from unhang.report import screen
@@ -18,25 +18,7 @@ from unhang.report.language import Language
 
 _SHOWN = 20
 _MARKS: Mapping[Outcome, tuple[str, str]] = {"proposed": ("→", "green"), "left": ("-", "dim"), "removed": ("✓", "green"), "refused": ("!", "yellow")}
-_WORDS = Labels(
-    {
-        "nothing": "nothing can be repaired without a guess",
-        "would-remove": "would remove {n} segments that no process seen here uses, {size}, each once the kernel has confirmed it",
-        "would-remove-one": "would remove 1 segment that no process seen here uses, {size}, once the kernel has confirmed it",
-        "removed": "removed {n} of {all} segments, {size}",
-        "would-write": "would write to {file}, for `. ./{file}` before the training is started",
-        "written": "written: {file}; load it with `. ./{file}` before the training is started",
-        "segment": "{path}: {size}, of {owner}, {age} old",
-        "more": "and {n} more",
-        "remove": "Remove them?",
-        "write": "Write the settings?",
-        "overwrite": "The file is there already. Overwrite it?",
-        "not-removed": "nothing was removed",
-        "not-written": "nothing was written",
-        "nobody-asked": "nothing was changed: there is no terminal to ask on; --yes agrees beforehand",
-    },
-    "repairs",
-)
+_WORDS = Words("repairs", "repairs")
 
 
 def question(id: str, lang: Language) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text as Shown
 
 from unhang.diagnosis.redact import redact
-from unhang.i18n import Labels, chinese
+from unhang.i18n import Words, chinese
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
@@ -30,32 +30,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "note": ("i", "cyan"),
 }
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
-_WORDS = Labels(
-    {
-        "environment": "environment",
-        "nothing": "no setting of a variable that touches communication was found",
-        "libraries": "looked at: {libraries}",
-        "release": "of unknown release",
-        "none": "no library that reads such variables is installed here",
-        "reads": "read by {who}",
-        "logs": "only logged by {who}",
-        "in-binary": "the name stands in {who}; whether it is read is not known",
-        "table": "checked table",
-        "scan": "found in {where}",
-        "documentation": "documentation",
-        "not-here": "what reads it is not installed here",
-        "foreign": "a program reads it that is in no table here",
-        "unknown": "whether it is read here could not be found out",
-        "unknown-as-it-is": "whether anything here reads the name as it stands could not be found out",
-        "default": "default: {default}",
-        "values": "values: {values}",
-        "since": "since {since}",
-        "removed": "gone {removed}",
-        "hidden": "(not shown)",
-        "not_examined": "not looked at",
-        "totals": "variables {n}: errors {error}, warnings {warning}, notes {note}",
-    }
-)
+_WORDS = Words("vars")
 
 
 def redacted(examined: Examined) -> Examined:

@@ -13,11 +13,12 @@ from tests.flight import jobs as dumped
 from tests.report.html import chromium, jobs
 from tests.report.html.test_of_dumps import crossed
 from tests.report.html.test_page import HOSTILE, hostile
+from tests.report.html.unpacking import unpacked
 
 from unhang.diagnosis.recorders import examine
 from unhang.report.html import render
 from unhang.report.html.of_dumps import scene_of
-from unhang.report.html.packing import pack, unpacked
+from unhang.report.html.packing import pack
 from unhang.report.html.scene import Divergence, Group
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tests.report.html import jobs
+from tests.report.html.unpacking import unpacked
 
 from unhang.flight import Call, Flight, Group
 from unhang.flight.timeline_rows import lanes_of_flight
 from unhang.frames import Frame
 from unhang.report.html import of_lanes, render
-from unhang.report.html.packing import pack, unpacked
+from unhang.report.html.packing import pack
 from unhang.report.html.scene import Scene, State
 
 LINE = (Frame(file="/home/u/p/train.py", line=20, name="step"),)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.report.html import jobs
+from tests.report.html.unpacking import unpacked
 
-from unhang.report.html.packing import pack, unpacked
+from unhang.report.html.packing import pack
 from unhang.report.html.scene import Divergence, Group, Scene, State, Track
 
 

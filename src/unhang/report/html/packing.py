@@ -2,7 +2,7 @@
 
 Ranks repeat each other and training loops repeat themselves, so that operation ids of 1,024 ranks come to a few kilobytes. Times do not: they are
 cut to units of a 4-millionth of the whole, stored as differences, and laid out byte plane by byte plane (all lowest bytes first), which deflate
-packs a third smaller than interleaved ones. The reader is `data.js`; `unpacked` is the same in Python, for tests.
+packs a third smaller than interleaved ones. The reader is `data.js`.
 """
 
 from __future__ import annotations
@@ -69,42 +69,6 @@ def pack(scene: Scene, *, max_bars: int = MAX_BARS) -> Packed:
         until=until,
         left_out=left_out + scene.left_out,
     )
-
-
-def unpacked(packed: Packed) -> list[Track]:
-    """The tracks again, their times rounded down to units."""
-    raw = {name: zlib.decompress(base64.b64decode(text), -15) for name, text in packed.blocks.items()}
-    ops, sites = _of_planes(raw["ops"], 2), _of_planes(raw["sites"], 2)
-    starts, ends = _of_planes(raw["starts"], 4), _of_planes(raw["ends"], 4)
-    tracks, at = [], 0
-    for i in range(0, len(packed.tracks), 5):
-        rank, group, first, count, timed = packed.tracks[i : i + 5]
-        units, now = array("q"), 0
-        for delta in starts[at : at + count]:
-            now = (now + delta) & _MASK
-            units.append(now)
-        tracks.append(
-            Track(
-                rank=rank,
-                group=group,
-                first=first,
-                ops=array("H", ops[at : at + count]),
-                states=raw["states"][at : at + count],
-                sites=array("H", sites[at : at + count]),
-                starts_ns=array("q", [packed.t0_ns + u * packed.unit_ns for u in units]) if timed else None,
-                ends_ns=array(
-                    "q",
-                    [
-                        packed.t0_ns + (u + lasted - 1) * packed.unit_ns if lasted != NOT_RECORDED else 0
-                        for u, lasted in zip(units, ends[at : at + count], strict=True)
-                    ],
-                )
-                if timed
-                else None,
-            )
-        )
-        at += count
-    return tracks
 
 
 def _bounded(scene: Scene, max_bars: int) -> tuple[Sequence[Track], int]:
@@ -176,15 +140,6 @@ def _planes(columns: Iterable[array[int]], width: int) -> bytes:
     whole = b"".join(column.tobytes() for column in columns)
     planes = [whole[i::width] for i in range(width)]
     return b"".join(planes if sys.byteorder == "little" else reversed(planes))
-
-
-def _of_planes(data: bytes, width: int) -> array[int]:
-    count = len(data) // width
-    planes = [data[i * count : (i + 1) * count] for i in range(width)]
-    whole = bytearray(len(data))
-    for i, plane in enumerate(planes if sys.byteorder == "little" else reversed(planes)):
-        whole[i::width] = plane
-    return array({2: "H", 4: "I"}[width], bytes(whole))
 
 
 def _deflated(data: bytes) -> str:

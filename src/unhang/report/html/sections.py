@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from unhang.i18n import Words
 from unhang.knowledge import catalogue
 from unhang.knowledge.words import ranges
 from unhang.model import Evidence, Finding, Remedy, Verdict
-from unhang.report.html.labels import KEYS, PAGE
 from unhang.report.html.markup import Markup, element, many
 from unhang.report.html.scene import Divergence, Group, Scene, StackGroup
 from unhang.report.language import LABELS, STANDINGS, Language
 from unhang.report.terminal import nothing, ran, says, stood, title, unseen, went_well, where
 
+PAGE = Words("page", "page")
 MAX_STACKS = 64
 _MAX_SIDES = 32
 
@@ -147,13 +148,6 @@ def inputs(verdict: Verdict, lang: Language) -> Markup | None:
     if len(rows) > 12:
         return element("section", element("details", element("summary", element("h2", total, id="inputs-title")), table), class_="card", id="inputs")
     return section("inputs", total, table, class_="card")
-
-
-def keys(lang: Language) -> Markup:
-    """The help on keys, shown by a dialog."""
-    words = PAGE[lang]
-    pairs = ((element("dt", *(element("kbd", k) for k in keys.split())), element("dd", words[what])) for keys, what in KEYS)
-    return many(element("dl", pairs, class_="keys"), element("p", words["mouse"], class_="quiet"))
 
 
 def section(id: str, heading: str, *children: Markup | Sequence[Markup] | None, class_: str) -> Markup:
