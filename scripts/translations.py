@@ -34,7 +34,6 @@ ALLOWED = {
     "logs/attempts.py",
     "report/cause_page.py",
     "report/language.py",
-    "report/settings_page.py",
     "text.py",
 }
 
@@ -49,11 +48,10 @@ def strings(node: Any) -> set[str]:
 
 def messages(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """(context, English) of what code says."""
-    for call in (
-        n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ("msg", "Said") and n.args
-    ):
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ("msg", "Said") and n.args):
         context = next((a.value for a in call.args[1:] if isinstance(a, ast.Constant)), "")
-        chosen = [one for v in call.args[:1] for one in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else v.args if isinstance(v, ast.Call) else (v,))]
+        v = call.args[0]
+        chosen = (v.body, v.orelse) if isinstance(v, ast.IfExp) else v.args if isinstance(v, ast.Call) else (v,)
         yield from ((context, v.value) for v in chosen if isinstance(v, ast.Constant))
 
 

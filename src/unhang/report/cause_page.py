@@ -1,4 +1,4 @@
-"""What is known of one cause, as a page: for the documentation (Markdown, both languages) and for the terminal."""
+"""What is known of one cause, as a page for the terminal."""
 
 from __future__ import annotations
 
@@ -14,30 +14,9 @@ from unhang.report.markdown import code
 from unhang.report.terminal import says
 
 
-def page(cause: Cause) -> str:
-    """The page of a release, English first."""
-    return "\n".join([f"# {cause.id}", "", *_part(cause, "en"), "---", "", *_part(cause, "zh")])
-
-
-def index(causes: Iterable[Cause]) -> str:
-    """The table of all causes."""
-    lines = [
-        "<!-- made by scripts/generate_docs.py; do not edit -->",
-        "# Causes",
-        "",
-        "Every verdict names one of these. A root can be the primary cause; a symptom only says that somebody else failed or was late.",
-        "`unhang explain CAUSE` prints all that is known of one: why it happens, how it looks, what to do, what it is mistaken for.",
-        "",
-        "| cause | role | what it means | 含义 |",
-        "|---|---|---|---|",
-    ]
-    lines += [f"| {c.id} | {c.role} | {c.title} | {c.title.of('zh')} |" for c in causes]
-    return "\n".join(lines) + "\n"
-
-
 def for_terminal(cause: Cause, lang: Language) -> str:
-    """The same in one language, as Markdown that rich can show."""
-    return "\n".join([f"# {cause.id}", "", *_part(cause, lang)])
+    """As Markdown that rich can show."""
+    return "\n".join([f"# {cause.id}", "", *part(cause, lang)])
 
 
 def list_for_terminal(causes: Iterable[Cause], lang: Language, width: int) -> Iterator[str]:
@@ -56,7 +35,8 @@ def list_for_terminal(causes: Iterable[Cause], lang: Language, width: int) -> It
         yield from fold(in_language(c.title, lang), width, first=head, deeper=" " * cell_len(head))
 
 
-def _part(cause: Cause, lang: Language) -> Iterator[str]:
+def part(cause: Cause, lang: Language) -> Iterator[str]:
+    """The page in one language, without its heading, in lines of Markdown."""
     labels = LABELS[lang]
     yield f"## {in_language(cause.title, lang)}"
     yield ""
