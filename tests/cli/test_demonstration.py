@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from unhang.cli import demonstration
 from unhang.records.rundir import RunDir
+from unhang.report.console import Console
 from unhang.testing.scenarios import SCENARIOS
 
 LINES = {"dataloader-deadlock": "evaluation.py:43", "collective-mismatch": "evaluation.py:62", "rank0-guarded-collective": "checkpoint.py:120"}
@@ -58,7 +58,7 @@ def rows() -> list[demonstration.Row]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits(width):
     file = io.StringIO()
-    demonstration._show(Console(file=file, width=width), rows(), 200.0)
+    demonstration._show(Console(file, width=width), rows(), 200.0)
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
     assert "…" not in file.getvalue()
@@ -80,7 +80,7 @@ def test_the_table_fits(width):
 def test_what_was_not_as_it_should_be_is_said_below():
     file = io.StringIO()
     bad = row(name="killed", ok=False, problems=("cause None, not host-oom-or-killed", "0 restarts"))
-    demonstration._show(Console(file=file, width=80), [row(), bad], 5.0)
+    demonstration._show(Console(file, width=80), [row(), bad], 5.0)
     assert "killed: cause None, not host-oom-or-killed; 0 restarts\n1 of 2 runs" in file.getvalue()
 
 

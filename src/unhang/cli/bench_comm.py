@@ -115,7 +115,7 @@ def _measured(asked: Asked, prefix: str = "") -> Result:
         if status.console.is_terminal:
             status.update(f"{prefix}{row.op} {size(row.size_bytes)}")
         elif row.op != last:
-            status.console.print(f"unhang: {prefix}{row.op}", markup=False)
+            status.console.print(f"unhang: {prefix}{row.op}")
         last = row.op
 
     with screen.status(f"{prefix}...") as status:

@@ -18,7 +18,6 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from unhang.errors import EXIT_FOUND, MissingExtra, RecordError, RunDirError, UnhangError, interrupted_by
@@ -27,6 +26,7 @@ from unhang.launch.supervise import run_path
 from unhang.launch.terminate import die_with_parent
 from unhang.records.rundir import RunDir, new_directory
 from unhang.report import screen
+from unhang.report.console import Console
 from unhang.testing.scenarios import QUICK, SCENARIOS, Scenario, places
 
 RANKS = 2
@@ -70,7 +70,7 @@ def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: 
         raise RunDirError(f"cannot create {e.filename}: {e.strerror}", hint="name another place with --dir DIR") from e
     console = screen.console(stderr=True)
     data = base / "data"
-    console.print(f"unhang demo: {recipe.name} with {RANKS} ranks; everything is kept in {base}", markup=False, soft_wrap=True)
+    console.print(f"unhang demo: {recipe.name} with {RANKS} ranks; everything is kept in {base}")
     _call([sys.executable, str(recipe / "train.py"), "prepare", "--rows", str(ROWS), "--out", str(data)])
     started = time.monotonic()
     rows = [_one(console, recipe, base, data, None, None)]
@@ -184,14 +184,17 @@ def _show(console: Console, rows: list[Row], elapsed_s: float) -> None:
     table = _table(rows, wide=True)
     if console.measure(table, options=console.options.update(max_width=1000)).maximum > console.width:
         table = _table(rows, wide=False)
-    console.print("\nWhat was injected, and what became of it", style="italic")
+    console.print()
+    console.print("What was injected, and what became of it", style="italic")
     console.print(table)
     console.print(
-        "found: from the fault to the first verdict; lost: training steps done again; loss: at the end, that of the undisturbed run", style="dim"
+        "found: from the fault to the first verdict; lost: training steps done again; loss: at the end, that of the undisturbed run",
+        style="dim",
+        soft_wrap=False,
     )
     for row in rows:
         if not row.ok:
-            console.print(f"{row.name}: {'; '.join(row.problems)}", style="red", markup=False)
+            console.print(f"{row.name}: {'; '.join(row.problems)}", style="red")
     good = sum(row.ok for row in rows)
     console.print(f"{good} of {len(rows)} runs as they should be, in {elapsed_s:.0f} s.", style="green" if good == len(rows) else "red")
 

@@ -71,12 +71,12 @@ def explain(
         return
     if show_list:
         for line in list_for_terminal(catalogue.load().values(), chosen, screen.width(console)):
-            console.print(line, soft_wrap=True, markup=False)
+            console.print(line)
         return
     if cause is None:
         raise UnhangError("name a cause", hint="unhang explain --list")
     if cause.strip().lower() == "unknown":
-        console.print(f"unknown: {language.LABELS[chosen]['unknown']}", markup=False)
+        console.print(f"unknown: {language.LABELS[chosen]['unknown']}")
         return
     page = Markdown(for_terminal(catalogue.get(cause), chosen))
     if console.is_terminal:

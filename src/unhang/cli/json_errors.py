@@ -14,7 +14,7 @@ import typer
 from unhang.i18n import msg
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from unhang.report.console import Console
 
 REFUSAL_SCHEMA = "unhang/refusal/1"
 _answered = False

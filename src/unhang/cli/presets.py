@@ -61,7 +61,7 @@ def presets(
             _print_json(encoding.encode({"schema": report.PRESETS_SCHEMA, "settings": listed}))
             return
         for line in report.catalogue(SETTINGS.values(), screen.width(console), chosen):
-            console.print(line, soft_wrap=True)
+            console.print(line)
         return
     here, configured, names = asked.presets(python, [name] if name is not None else [])
     found = [plan.preset(n, here, configured) for n in names]
@@ -76,7 +76,7 @@ def presets(
     else:
         lines = report.overview(judged, here.installed, width, chosen)
     for line in lines:
-        console.print(line, soft_wrap=True)
+        console.print(line)
 
 
 def _print_json(text: bytes) -> None:

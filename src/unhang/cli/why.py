@@ -175,7 +175,7 @@ def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Languag
 
         render_stacks(beside.trunk, beside.cwd, console, lang=lang, label="stacks" if judged is None else "stacks_in_logs")
     for said in beside.untold:
-        console.print(f"  {said}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"  {said}")
     if judged is not None:
         from unhang.report.timeline import render
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from unhang.i18n import in_language
 from unhang.knowledge.cause import Cause
-from unhang.report.folding import fold
+from unhang.report.console import fold
 from unhang.report.language import LABELS, Language
 from unhang.report.markdown import code
 from unhang.report.terminal import says

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from unhang.bench.baseline import Baseline, named
@@ -18,6 +17,7 @@ from unhang.facts.units import counted, size
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.report import language
 from unhang.report.bench import NOT_USEFUL, OUTCOMES, duration, interval, percent, table
+from unhang.report.console import Console
 
 _BAR_CELLS = 20
 INTERRUPTED = msg("interrupted: the rest was not measured")
@@ -47,7 +47,7 @@ class Report:
             if pairs := {row.pair: row for row in rows if row.pair is not None}:
                 console.print(self._matrix(pairs))
         for says in self.says():
-            console.print(says.of(self.lang), markup=False, soft_wrap=True)
+            console.print(says.of(self.lang))
 
     def says(self) -> Iterable[Text]:
         group, result = self.result.group, self.result

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.console import Console
 from rich.text import Text
 
 from unhang.i18n import Words, in_language
 from unhang.model import Outcome, Trial
 from unhang.remedies.ladder import Told
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, fold
 from unhang.report.ladder_report import by_run, variables, what
 from unhang.report.language import Language
 
@@ -25,12 +24,12 @@ _WORDS = Words("ladder")
 
 
 def render_begin(limit_s: float, console: Console, *, lang: Language) -> None:
-    console.print(Text(_WORDS[lang]["begin"].format(s=limit_s), style="bold"), soft_wrap=True)
+    console.print(Text(_WORDS[lang]["begin"].format(s=limit_s), style="bold"))
 
 
 def render_needless(why: str, console: Console, *, lang: Language) -> None:
     """Nothing is tried: "nothing" is wrong, or what is wrong is none of settings ("not-settings")."""
-    console.print(Text(_WORDS[lang][why]), soft_wrap=True)
+    console.print(Text(_WORDS[lang][why]))
 
 
 def render_told(told: Told, console: Console, *, lang: Language) -> None:
@@ -54,9 +53,9 @@ def render_end(outcome: Outcome, console: Console, *, lang: Language) -> None:
     for rung in outcome.rungs:
         if outcome.chosen and rung.trial is not None and rung.trial.choice == outcome.chosen:
             cost = in_language(rung.cost, lang)
-            console.print(Text(f"  {_WORDS[lang]['cost'].format(cost=cost)}", style="dim"), soft_wrap=True)
+            console.print(Text(f"  {_WORDS[lang]['cost'].format(cost=cost)}", style="dim"))
     if outcome.chosen and not variables(outcome):
-        console.print(Text(f"  {_WORDS[lang]['only-by-run'].format(command=by_run(outcome))}", style="green"), soft_wrap=True)
+        console.print(Text(f"  {_WORDS[lang]['only-by-run'].format(command=by_run(outcome))}", style="green"))
 
 
 def _line(title: str, trial: Trial, console: Console, lang: Language) -> None:
@@ -68,4 +67,4 @@ def _line(title: str, trial: Trial, console: Console, lang: Language) -> None:
 def _print(state: str, text: str, console: Console) -> None:
     mark, style = _MARKS[state]
     for i, line in enumerate(fold(text, screen.width(console), first="  ", deeper="      ")):
-        console.print(Text.assemble((mark, style), line[1:]) if i == 0 else Text(line), soft_wrap=True)
+        console.print(Text.assemble((mark, style), line[1:]) if i == 0 else Text(line))

@@ -16,7 +16,7 @@ from unhang.model import Outcome, Trial, Tried
 from unhang.printable import strip_unprintable
 from unhang.probes.plan import LOADER, STAGES
 from unhang.remedies.settings_file import in_shell
-from unhang.report.folding import cut
+from unhang.report.console import cut
 from unhang.report.language import Language
 from unhang.settings.setting import Choice, typed
 

@@ -18,8 +18,6 @@ import time
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from rich.console import Console
-
 from unhang import fsio
 from unhang.i18n import in_language
 from unhang.knowledge import seen
@@ -27,7 +25,7 @@ from unhang.knowledge.text import NOTHING, Text, joined, msg, same
 from unhang.launch import events
 from unhang.model import Finding
 from unhang.report import language, screen, stall_line, terminal
-from unhang.report.folding import cut, fold
+from unhang.report.console import Console, cut, fold
 from unhang.report.stall_line import clock
 
 _BUFFER_BYTES = 1 << 16
@@ -133,7 +131,7 @@ class Live:
         lines = fold(text, self._console.width, first=begin, deeper=" " * (len(begin) + 2)) if folds and self._console.is_terminal else [begin + text]
         with self._console.capture() as said:
             for line in lines:
-                self._console.print(line, style=style, markup=False, soft_wrap=True)
+                self._console.print(line, style=style)
         self._put(said.get())
 
     def _say_skipped(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from rich.console import Console
 from rich.text import Text
 
 from unhang.facts.units import size
@@ -13,7 +12,7 @@ from unhang.i18n import Words
 from unhang.remedies import settings_file
 from unhang.remedies.cleaning import Outcome, Step
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, fold
 from unhang.report.language import Language
 
 _SHOWN = 20
@@ -62,7 +61,7 @@ def render_written(file: str, why: str, console: Console, *, lang: Language) -> 
 
 def _print(console: Console, lines: Iterable[Text]) -> None:
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
 
 
 def _steps(steps: Sequence[Step], console: Console, lang: Language) -> Iterator[Text]:

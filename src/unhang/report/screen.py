@@ -13,8 +13,9 @@ from unhang.patterns import lazily
 from unhang.printable import escape, styled
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.status import Status
+
+    from unhang.report.console import Console
 
 MIN_WIDTH = 40
 # Longer lines are hard to read; a file or a pager behind a pipe has no width of its own.

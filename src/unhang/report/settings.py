@@ -9,7 +9,7 @@ from rich.text import Text as Shown
 
 from unhang.i18n import COMMA, Words, in_language, joined, same
 from unhang.knowledge.text import THEN, Text, msg
-from unhang.report.folding import styled
+from unhang.report.console import styled
 from unhang.report.language import Language
 from unhang.settings.plan import Met, Plan, in_place_of_ours
 from unhang.settings.presets import Preset

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.text import Text
 
 from unhang.frames import short_path
 from unhang.knowledge import words
 from unhang.records.stack_tree import Trunk
+from unhang.report.console import Console
 from unhang.report.language import LABELS, Language
 from unhang.user_files import is_user_file
 
@@ -22,7 +22,7 @@ def render(trunk: Trunk, cwd: str, console: Console, *, lang: Language, label: s
     console.print(Text(LABELS[lang][label], style="bold"))
     lines = list(_lines(trunk, cwd, lang, 1))
     for line in lines[:MAX_LINES]:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
     if len(lines) > MAX_LINES:
         console.print(Text(" " * _INDENT + LABELS[lang]["more"].format(n=len(lines) - MAX_LINES), style="dim"))
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 from rich.text import Text
 
 from unhang.i18n import in_language
 from unhang.knowledge import catalogue
 from unhang.model import ONLY_NEWEST, Contradiction, Evidence, Finding, NotExamined, Remedy, Verdict
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, fold
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
 
 MAX_LINES = 25
@@ -47,7 +46,7 @@ def render(
     else:
         lines = _lines(verdict, language, width, whole=whole, again=again)
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
 
 
 def title(finding: Finding, lang: Language) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.text import Text
 
 from unhang.diagnosis.logs import Judged, Moment
+from unhang.report.console import Console
 from unhang.report.language import LABELS, Language
 
 # A job of thousands of ranks says the same thousands of times.
@@ -21,10 +21,10 @@ def render(judged: Judged, console: Console, *, lang: Language) -> None:
     if judged.job:
         console.print(Text(LABELS[lang]["job"], style="bold"))
         for what, said in judged.job:
-            console.print(Text(f"  {what:<16} {_plain(said)}"), soft_wrap=True, highlight=False)
+            console.print(Text(f"  {what:<16} {_plain(said)}"))
     console.print(Text(LABELS[lang]["timeline"].format(attempt=judged.attempt, attempts=judged.attempts), style="bold"))
     for line in _lines(judged, lang):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
 
 
 def _lines(judged: Judged, lang: Language) -> Iterator[Text]:

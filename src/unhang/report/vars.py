@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from rich.console import Console
 from rich.text import Text as Shown
 
 from unhang.diagnosis.redact import redact
@@ -13,7 +12,7 @@ from unhang.i18n import Words, chinese
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
-from unhang.report.folding import fold, styled
+from unhang.report.console import Console, fold, styled
 from unhang.report.language import Language
 from unhang.report.terminal import unseen
 from unhang.variables.examine import Examined
@@ -51,7 +50,7 @@ def _clean(text: str) -> str:
 def render(examined: Examined, console: Console, *, lang: Language) -> None:
     """Print all; `examined` is redacted already."""
     for line in _lines(examined, screen.width(console), lang):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
 
 
 def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
