@@ -96,7 +96,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(ladder, "climb", made.climb)
     monkeypatch.setattr(fallback, "find_installed", lambda python, host: Installed(torch=(2, 13), nccl=None))
     monkeypatch.setattr(job_fingerprint, "key", lambda **asked: job_fingerprint.Key(place=str(asked["words"]), versions=made.versions))
-    monkeypatch.setattr(fallback.caches, "folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(fallback, "cache_folder", lambda: tmp_path / "cache")
     return made
 
 
@@ -338,7 +338,7 @@ def test_a_file_of_which_nothing_can_be_told_may_name_hosts(here, tmp_path):
 
 
 def test_a_cache_that_cannot_be_is_no_reason_to_stop(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(fallback.caches, "folder", lambda: tmp_path / ("long" * 100))
+    monkeypatch.setattr(fallback, "cache_folder", lambda: tmp_path / ("long" * 100))
     assert here().at_start(here.told.append, looks_only=True) is None
 
 

@@ -44,7 +44,6 @@ _WORK = {
 }
 # An arm that sets an environment variable names it with this prefix.
 _VARIABLE = "env."
-_GOES_ON = msg("goes on with {command}")
 # Options of a comparison that goes on: the others are those that it began with.
 _ANEW = frozenset({"--resume", "--budget", "--markdown", "--json", "--no-color"})
 
@@ -79,9 +78,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         directory = BenchDir.create(command.name, asked, private=private)
     directory.lock()
     if options.resume is not None:
-        screen.echo(
-            f"unhang: {_GOES_ON.fill(command=json_errors.shown(shlex.join(redact_command(command.argv)))).of(language.spoken())}", stderr=True
-        )
+        screen.say(msg("goes on with {command}", command=json_errors.shown(shlex.join(redact_command(command.argv)))))
     again = f"unhang bench {verb} --resume {fsio.as_argument(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
         result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()
@@ -275,7 +272,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
     started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     commands.check_reach(started, {**os.environ, **plan.applied.env, **variables})
     for said in settings.notes(plan, language.spoken()) if reports else ():
-        screen.echo(f"unhang: {name}: {said}", stderr=True)
+        screen.say(f"{name}: {said}")
     return Arm(
         name=name,
         asked=text,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from unhang.attach import protocol
 from unhang.cli import several_hosts
-from unhang.cli.stderr import say_once
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.launch import command as commands
 from unhang.launch.command import Command
+from unhang.report import screen
 from unhang.settings import catalogue, choosing, configuration, support
 from unhang.settings import plan as planning
 from unhang.settings.choosing import Here
@@ -166,11 +166,5 @@ def configured(start: Path) -> Configuration:
     """Read unhang.toml; if it is ignored, say why. Raises UnhangError."""
     found = configuration.load(start)
     if found.ignored:
-        say_once(found.ignored)
+        screen.say_once(found.ignored)
     return found
-
-
-def presets(python: str | None, names: Sequence[str]) -> tuple[Here, Configuration, tuple[str, ...]]:
-    """The machine, the configuration, and the names of the presets that were asked for, all where none was."""
-    found = configured(Path.cwd())
-    return here(python or commands.training_python(), looks=True), found, tuple(names) or planning.names(found)

@@ -22,7 +22,7 @@ def resolve(words: Sequence[str], *, module: bool, nproc_per_node: int | None, p
     """`typed` are our own options before the command, for hints. Notes a --python without effect. Raises UnhangError."""
     command = commands.resolve(words, module=module, nproc_per_node=nproc_per_node, python=python, typed=typed)
     if python is not None and command.python_from == "command" and not commands.is_same_python(python, command.python):
-        screen.echo(f"unhang: {language.refusal(_in_vain(python, words[0], command.python))}", stderr=True)
+        screen.say(language.refusal(_in_vain(python, words[0], command.python)))
     if command.needs_torch and environment.torch_version(command.python) is None:
         raise UnhangError(
             f"{command.python} has no torch",

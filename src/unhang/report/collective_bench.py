@@ -68,8 +68,7 @@ class Report:
             yield msg("the link: {what}, {gbps} GB/s", what=self.limit.what, gbps=f"{self.limit.gbps:.4g}")
         if of_pairs := list({row.pair: row for row in result.rows if row.pair is not None and row.calls}.values()):
             low, high = (duration(of(row.mean_s for row in of_pairs)) for of in (min, max))
-            says = msg("pairs: {size} in {low} to {high} (mean of each pair)")
-            yield says.fill(size=size(of_pairs[0].size_bytes), low=low, high=high)
+            yield msg("pairs: {size} in {low} to {high} (mean of each pair)", size=size(of_pairs[0].size_bytes), low=low, high=high)
         for row in result.rows:
             if row.wrong or row.lacking:
                 how = msg("wrong result: {why}") if row.wrong else msg("not in this backend: {why}")

@@ -60,6 +60,16 @@ def styled(text: str, width: int, indent: str, style: str = "") -> Iterator[Text
     return (Text(line, style=style) for line in fold(text, width, first=indent))
 
 
+def marked(mark: tuple[str, str], text: str, width: int, *, indent: str = "", deeper: str, style: str = "") -> Iterator[Text]:
+    """`fold` behind a mark, which is a sign and its style; lines after the first begin with `deeper`."""
+    sign, colour = mark
+    for i, line in enumerate(fold(text, width, first=f"{indent}{sign} ", deeper=deeper)):
+        shown = Text(line, style=style)
+        if i == 0:
+            shown.stylize(colour, len(indent), len(indent) + len(sign))
+        yield shown
+
+
 def cut(text: str, most: int) -> str:
     """As much of it as fits, cut behind a word, and visibly."""
     text = " ".join(text.split())

@@ -1,5 +1,7 @@
 """What was tried after a failure of communication: stage by stage what failed, the ways with what was measured, what was chosen, and how to apply it.
 
+`menu` offers the ways that work for one of them to be chosen (`unhang run --fallback ask`).
+
 Stars are measurements: of speed, the bandwidth (the median of a way's trials) as a share of the best, unless one way differs from itself so much that
 a rank among ways would be noise; of stability, how many of the trials of that way passed.
 """
@@ -79,6 +81,42 @@ def ways(outcome: Outcome, lang: Language) -> tuple[Way, ...]:
         title, cost, trials = (before.title, before.cost, before.trials) if before else (what(trial.choice, lang), "", ())
         found[_key(trial)] = Way(title=title, cost=cost, trials=(*trials, trial))
     return tuple(sorted(found.values(), key=lambda way: (way.passed == 0, -(way.busbw_gbps or 0.0) if way.passed else 0.0)))
+
+
+def menu(found: Sequence[Way], *, lang: Language) -> str:
+    """Numbered from 1, which is what an empty answer takes; 0 changes nothing."""
+    words = _WORDS[lang]
+    best = best_of(found)
+    lines = [words["offer"]]
+    for number, way in enumerate(found, 1):
+        speed = way.busbw_gbps
+        measured = spread(way, lang) if speed is not None else words["not-measured"]
+        if way.step_s is not None:
+            measured += words["offer-step"].format(s=way.step_s)
+        stars = f"{stars_of(speed / best) if speed is not None and best else '-' * 5} {stars_of(way.passed / len(way.trials))}"
+        lines.append(f"  {number}) {stars}  {what(way.trials[0].choice, lang)}  ({way.title}): {measured}")
+        if way.cost:
+            lines.append(f"     {words['cost'].format(cost=way.cost)}")
+    if best is None and any(way.speeds_gbps for way in found):
+        lines.append(f"  {words['varies']}")
+    lines.append(f"  0) {words['none']}")
+    return "\n".join(lines)
+
+
+def question(*, lang: Language) -> str:
+    return _WORDS[lang]["ask"]
+
+
+def read_choice(answer: str, most: int) -> int | None:
+    """The number that was chosen; None where it is none of them."""
+    text = answer.strip()
+    if not text:
+        return 1
+    return int(text) if text.isdecimal() and int(text) <= most else None
+
+
+def not_understood(most: int, *, lang: Language) -> str:
+    return _WORDS[lang]["no-choice"].format(most=most)
 
 
 def render(outcome: Outcome, *, lang: Language, command: Sequence[str] = ()) -> str:

@@ -11,7 +11,7 @@ from unhang.i18n import Words, in_language
 from unhang.model import Live, StageResult
 from unhang.probes.plan import STAGES, Stage
 from unhang.report import screen
-from unhang.report.console import Console, fold
+from unhang.report.console import Console, fold, marked
 from unhang.report.language import STANDINGS, Language
 from unhang.report.terminal import ran, says
 
@@ -58,10 +58,9 @@ def render_end(live: Live, console: Console, *, lang: Language) -> None:
         for line in fold(f"{_WORDS[lang]['not-tested']}: {named}", width, first="? ", deeper="  "):
             console.print(Text(line, style="yellow"))
     console.print(Text(_WORDS[lang]["python"].format(python=live.python), style="dim"))
-    mark, style = _MARKS["failed" if any(r.state == "failed" for r in live.stages) else "passed"]
-    said = in_language(live.conclusion, lang)
-    for i, line in enumerate(fold(said, width, first="  ")):
-        console.print(Text.assemble((mark, style), " ", (line[2:], "bold")) if i == 0 else Text(line, style="bold"))
+    mark = _MARKS["failed" if any(r.state == "failed" for r in live.stages) else "passed"]
+    for shown in marked(mark, in_language(live.conclusion, lang), width, deeper="  ", style="bold"):
+        console.print(shown)
 
 
 def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:

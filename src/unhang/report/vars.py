@@ -12,11 +12,11 @@ from unhang.i18n import Words, chinese
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
-from unhang.report.console import Console, fold, styled
+from unhang.report.console import Console, marked, styled
 from unhang.report.language import Language
 from unhang.report.terminal import unseen
 from unhang.variables.examine import Examined
-from unhang.variables.judge import Judged, Remark
+from unhang.variables.judge import Judged
 from unhang.variables.readers import Reader
 from unhang.variables.variable import CONTEXT
 
@@ -83,7 +83,7 @@ def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     for who in _who(replace(one, state="not-read") if is_misspelt else one, lang):
         yield from styled(who, width, "    ", style="dim")
     for remark in one.remarks:
-        yield from _remark(remark, width, lang)
+        yield from marked(_MARKS[remark.severity], remark.says.of(lang), width, indent="    ", deeper="      ")
     if is_misspelt:
         yield from styled(_WORDS[lang]["unknown-as-it-is"], width, "    ", style="dim")
 
@@ -107,12 +107,3 @@ def _who(one: Judged, lang: Language) -> Iterator[str]:
 def _reader(reader: Reader, words: Mapping[str, str]) -> str:
     by = words[reader.how].format(where=reader.where.rpartition("/")[2])
     return f"{f'{reader.library} {reader.version}'.strip()} ({by})"
-
-
-def _remark(remark: Remark, width: int, lang: Language) -> Iterator[Shown]:
-    mark, style = _MARKS[remark.severity]
-    for i, line in enumerate(fold(remark.says.of(lang), width, first="      ", deeper="      ")):
-        text = Shown(f"    {mark} {line.lstrip()}" if i == 0 else line)
-        if i == 0:
-            text.stylize(style, 4, 5)
-        yield text
