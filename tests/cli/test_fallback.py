@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 from tests.chinese import both, zh
 
-from unhang.cli import fallback, several_hosts
+from unhang.cli import fallback, training_command
 from unhang.cli.fallback import Fallback
 from unhang.launch import command as commands
 from unhang.launch import events
@@ -343,7 +343,7 @@ def test_a_cache_that_cannot_be_is_no_reason_to_stop(here, tmp_path, monkeypatch
 
 
 def test_so_may_the_files_that_launchers_read_by_themselves(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(several_hosts, "_HOSTFILE", tmp_path / "hostfile")
+    monkeypatch.setattr(training_command, "_HOSTFILE", tmp_path / "hostfile")
     default = tmp_path / "accelerate/default_config.yaml"
     default.parent.mkdir()
     deepspeed, accelerate, told = ("deepspeed", "t.py"), ("accelerate", "launch", "t.py"), ("accelerate", "launch", "--num_machines", "1", "t.py")

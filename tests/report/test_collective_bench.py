@@ -6,8 +6,7 @@ import pytest
 from tests.bench.test_baseline import made
 
 from unhang.bench import baseline
-from unhang.bench.collective_bench import Group, Result, Row
-from unhang.bench.hardware import Limit
+from unhang.bench.collective_bench import Group, Limit, Result, Row
 from unhang.report.collective_bench import Report, check_table
 from unhang.report.console import Console
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import typer
 
-from unhang.bench import baseline, hardware
+from unhang.bench import baseline
 from unhang.bench import collective_bench as measuring
 from unhang.bench.collective_bench import LOCAL, OPS, Asked, Result, Row
 from unhang.bench.comparison import Comparison
@@ -31,7 +31,7 @@ def comm(options: SimpleNamespace) -> None:
     asked = _asked(options)
     result = _measured(asked)
     memory = next((row.algbw_gbps for row in result.rows if row.op == "memory"), None)
-    report = Report(result=result, limit=None if result.group is None else hardware.limit(result.group, memory_gbps=memory))
+    report = Report(result=result, limit=None if result.group is None else measuring.link_limit(result.group, memory_gbps=memory))
     json_errors.answer(report.json(), report.print, as_json=options.as_json)
     raise typer.Exit(1 if result.stopped == "failed" or any(row.wrong for row in result.rows) else 0)
 

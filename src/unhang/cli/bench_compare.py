@@ -18,10 +18,8 @@ import typer
 
 from unhang import fsio
 from unhang.attach.step_times import is_of_interest, is_secret
-from unhang.bench import presets as ready_made
-from unhang.bench.arms import Arm, Rules
+from unhang.bench.arms import NONE, READY_MADE, Arm, Rules, ready_made_arms
 from unhang.bench.effective_settings import ARGUMENTS, BY_HOOK, REPORTED_AS, WORLD_SIZE
-from unhang.bench.presets import NONE, READY_MADE
 from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
 from unhang.cli import json_errors, training_command
@@ -136,12 +134,12 @@ def _with_ready_made(command: Command, asked: Asked, names: Iterable[str] = READ
     here = of_settings.here(command.python, looks=True, hosts=commands.master(command)[1])
     batch = _work_of(Arm(name="", asked="", command=command), "batch")
     if asked.ready_made is not None:
-        arms = _apply(command, asked.ready_made, ready_made.arms(asked.ready_made, here, batch=batch))
+        arms = _apply(command, asked.ready_made, ready_made_arms(asked.ready_made, here, batch=batch))
         return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)))
     arms, left_out = [_of_settings(command, "none", NONE)], {}
     for name in names:
         try:
-            arms += _apply(command, name, ready_made.arms(name, here, batch=batch)[1:], arms)
+            arms += _apply(command, name, ready_made_arms(name, here, batch=batch)[1:], arms)
         except UnhangError as e:
             left_out[name] = e.message
     if len(arms) == 1:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from unhang.cli import own_steps as of_own_steps
-from unhang.cli import several_hosts
+from unhang.cli import training_command
 from unhang.cli.options import cache_folder
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
@@ -377,7 +377,7 @@ class Fallback:
 
     def _several(self) -> str | None:
         """What says that ranks run elsewhere, too: on other hosts, or under another unhang."""
-        told = several_hosts.told(self._command, self._environ)
+        told = training_command.several_hosts(self._command, self._environ)
         return told or ("more ranks have joined than run here" if self._elsewhere else None)
 
     def _bench(self, *, loaders: bool, cancelled: Callable[[], bool]) -> trial.Bench:

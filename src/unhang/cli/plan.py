@@ -20,7 +20,7 @@ from unhang.report import language, screen
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from unhang.bench.hardware import Limit
+    from unhang.bench.collective_bench import Limit
     from unhang.i18n import Text
     from unhang.launch.command import Command
     from unhang.plan.memory_model import Tracked
@@ -264,11 +264,11 @@ def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, cpu
 def _links(asked: Training) -> Limit | None:
     import socket
 
-    from unhang.bench import collective_bench, hardware
+    from unhang.bench import collective_bench
 
     here = socket.gethostname()
     hosts = tuple(here if rank < asked.per_node else "another" for rank in range(asked.world_size))
-    return hardware.limit(collective_bench.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
+    return collective_bench.link_limit(collective_bench.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
 
 
 def _tracked(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unhang.attach import protocol
-from unhang.cli import several_hosts
+from unhang.cli import training_command
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
@@ -150,7 +150,7 @@ def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str
         return found
     said = msg("{origin} interface: this machine has no {missing}", origin=one.origin, missing=", ".join(missing))
     listed = ", ".join(here)
-    if one.is_typed and several_hosts.told(command, environ) is None:
+    if one.is_typed and training_command.several_hosts(command, environ) is None:
         raise UnhangError(
             said,
             cause="the name is misspelt, or another machine's",

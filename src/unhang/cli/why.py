@@ -171,15 +171,15 @@ def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Languag
     console = screen.console()
     terminal.render(verdict, console, lang=lang, whole=everything, again=again)
     if beside.trunk is not None:
-        from unhang.report.stacks import render as render_stacks
+        from unhang.report.details import render_stacks
 
         render_stacks(beside.trunk, beside.cwd, console, lang=lang, label="stacks" if judged is None else "stacks_in_logs")
     for said in beside.untold:
         console.print(f"  {said}")
     if judged is not None:
-        from unhang.report.timeline import render
+        from unhang.report.details import render_timeline
 
-        render(judged, console, lang=lang)
+        render_timeline(judged, console, lang=lang)
 
 
 def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict:

@@ -18,10 +18,9 @@ from unhang.bench.arms import Arm, Rules
 from unhang.bench.comparison import CONFIDENCE, LEAST_DECIDING, Comparison, Outcome
 from unhang.bench.effective_settings import OBSERVED, WORLD_SIZE, Difference, find_changes
 from unhang.bench.elimination import RaceState
-from unhang.bench.explain import explain
+from unhang.bench.explain import explain, summarize
 from unhang.bench.records import last_words
 from unhang.bench.runner import Progress, Result, RunProgress
-from unhang.bench.step_breakdown import summarize
 from unhang.facts.units import counted
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.printable import strip_unprintable

@@ -10,9 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from unhang.bench.baseline import Baseline, named
-from unhang.bench.collective_bench import Result, Row
+from unhang.bench.collective_bench import Limit, Result, Row
 from unhang.bench.comparison import Comparison
-from unhang.bench.hardware import Limit
 from unhang.facts.units import counted, size
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.report import language

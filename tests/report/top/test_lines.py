@@ -13,9 +13,8 @@ from tests.report.top.pictures import MONITORED, TOLD, TROUBLE, picture, rank, t
 from tests.tables import for_each
 
 from unhang.launch import events
-from unhang.records.monitor_file import Calls
 from unhang.records.run_snapshot import PHASES, STATES, Memory
-from unhang.records.run_so_far import Happened
+from unhang.records.run_so_far import Calls, Happened
 from unhang.report.console import Console
 from unhang.report.top import lines, words
 from unhang.report.top.choosing import choose
