@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 
@@ -208,7 +209,7 @@ def test_every_report_shows_both_statements(build, lab):
     verdict = b.judge()
     out = io.StringIO()
     terminal.render(verdict, Console(out, width=100), lang="en", whole=True)
-    for text in (out.getvalue(), markdown.render(verdict), page(verdict)):
+    for text in (out.getvalue(), markdown.render(verdict), html.unescape(page(verdict))):
         flat = " ".join(text.replace("\\", "").split())
         assert "sources disagree" in flat
         assert "its heartbeat counts 9 calls issued in group 0" in flat and "rank 2: its recorder's newest is #5" in flat

@@ -9,7 +9,7 @@ from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.printable import strip_unprintable
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import nothing, ran, says, stood, title, unseen, where
+from unhang.report.terminal import nothing, ran, says, source, stood, title, unseen, where
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
@@ -77,8 +77,7 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
 
 
 def _stands(evidence: Evidence, lang: Language) -> str:
-    place = f"{evidence.source}{f':{evidence.line}' if evidence.line is not None else ''}"
-    return f"{code(place)}: {code(stood(evidence, lang))}"
+    return f"{code(source(evidence))}: {code(stood(evidence, lang))}"
 
 
 def _remedy(remedy: Remedy, lang: Language) -> str:

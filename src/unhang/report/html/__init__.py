@@ -8,56 +8,74 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
+import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 import unhang
 from unhang.i18n import Words
+from unhang.knowledge import catalogue
+from unhang.knowledge.words import ranges
 from unhang.model import Verdict
 from unhang.printable import strip_unprintable
-from unhang.report.html import sections
-from unhang.report.html.markup import Markup, column, data, element, many
-from unhang.report.html.packing import MAX_BARS, pack
-from unhang.report.html.scene import Scene
-from unhang.report.html.sections import PAGE
-from unhang.report.language import Language
-from unhang.report.terminal import nothing, title
+from unhang.report import terminal
+from unhang.report.html.packing import MAX_BARS, Packed, pack
+from unhang.report.html.scene import Group, Scene
+from unhang.report.language import LABELS, STANDINGS, Language
 
+PAGE = Words("page", "page")
+# What the page's script does not need.
+_STATIC = Words("page-static", "page")
 _SCRIPTS = ("data.js", "painter.js", "view.js", "timeline.js", "search.js", "steering.js", "table.js", "boot.js")
 # What a page of ours begins with, of any version and language.
 HEAD_BYTES = 4096
 _OURS = re.compile("<!doctype html>.{0,2000} · unhang</title>".encode(), re.DOTALL)
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
-_STATIC = Words("page-static", "page")
 
 
 def render(verdict: Verdict, scene: Scene | None = None, *, lang: Language = "en", max_bars: int = MAX_BARS) -> str:
     """The page. Without a scene it has no timeline and no ranks, and says so."""
-    words = {**PAGE[lang], **_STATIC[lang]}
     style, script = _static("page.css"), "\n".join(map(_static, _SCRIPTS))
-    scene = scene or Scene()
-    words["ranks_caption"] = words["ranks_caption"].format(n=f"{len(scene.ranks):,}")
-    words["made_by"] = words["made_by"].format(version=unhang.__version__)
-    words |= {"title": f"{_headline(verdict, lang)} · unhang", "run": scene.title, "taken": scene.taken, "rows": str(len(scene.ranks) + 1)}
-    texts = {name: Markup(html.escape(word)) for name, word in words.items()}
-    parts = {
-        "lang": Markup("zh-CN" if lang == "zh" else "en"),
-        "policy": Markup(f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"),
-        "style": Markup(style),
-        "verdict": many(sections.verdict_section(verdict, lang), sections.contradictions(verdict, lang), sections.not_examined(verdict, lang)),
-        "divergence": many(sections.divergences(scene, lang)),
-        "lanes": _filled("timeline.html", texts) if scene.tracks else element("p", words["no_timeline"], class_="quiet"),
-        "ranks": _filled("ranks.html", texts) if scene.ranks else many(),
-        "stacks": many(sections.stacks(scene, lang)),
-        "others": sections.others(verdict, lang),
-        "facts": many(sections.facts(scene, lang), sections.inputs(verdict, lang)),
-        "data": _data(scene, lang, max_bars),
-        "script": Markup(script),
-    }
-    return strip_unprintable(_filled("page.html", {**texts, **parts}))
+    scene, primary = scene or Scene(), verdict.primary
+    packed = pack(scene, max_bars=max_bars)
+    cause = catalogue.load().get(primary.cause) if primary is not None else None
+    text = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            PAGE[lang],
+            **_STATIC[lang],
+            words=PAGE[lang],
+            labels=LABELS[lang],
+            standings=STANDINGS[lang],
+            lang=lang,
+            policy=f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'",
+            style=style,
+            script=script,
+            version=unhang.__version__,
+            title=terminal.title(primary, lang) if primary is not None else terminal.nothing(verdict, lang),
+            verdict=verdict,
+            fine=terminal.went_well(verdict),
+            explained=cause.explain[lang] if cause is not None else "",
+            scene=scene,
+            stack_groups=sorted(scene.stacks, key=lambda g: (len(g.ranks), g.ranks)),
+            data=_json(_drawn(scene, packed, lang)),
+            columns=packed.blocks,
+        )
+    )
+    return strip_unprintable(text)
+
+
+@cache
+def _environment() -> Environment:
+    """Every text and every attribute comes out as text: nothing that stood in a log can become markup."""
+    made = Environment(autoescape=True, undefined=StrictUndefined, loader=FunctionLoader(_static), trim_blocks=True, lstrip_blocks=True)
+    made.filters.update(ranges=ranges, **{name: getattr(terminal, name) for name in ("ran", "says", "source", "stood", "unseen", "where")})
+    made.globals["called"] = called
+    return made
 
 
 def is_page(head: bytes) -> bool:
@@ -65,20 +83,20 @@ def is_page(head: bytes) -> bool:
     return _OURS.match(head) is not None
 
 
-def _headline(verdict: Verdict, lang: Language) -> str:
-    return title(verdict.primary, lang) if verdict.primary is not None else nothing(verdict, lang)
+def called(group: Group, lang: Language) -> tuple[str, str]:
+    """What a group is called, in full and in short. torch names groups by number, and describes those that it was told nothing of as "undefined"."""
+    if group.desc in ("", "undefined", group.name):
+        name = f"{PAGE[lang]['group']} {group.name}" if group.name.isdigit() else group.name
+        return name, name
+    return f"{group.desc} ({group.name})", group.desc
 
 
-def _filled(name: str, parts: Mapping[str, Markup]) -> Markup:
-    return Markup(_PLACE.sub(lambda found: parts[found[1]], _static(name)))
-
-
-def _data(scene: Scene, lang: Language, max_bars: int) -> Markup:
-    packed = pack(scene, max_bars=max_bars)
-    value = {
+def _drawn(scene: Scene, packed: Packed, lang: Language) -> dict[str, Any]:
+    """What the page's script draws, without the columns."""
+    return {
         "labels": PAGE[lang],
         "ranks": [[r.rank, r.concern, r.host, r.says, r.where, r.step, r.exitcode, int(r.unseen)] for r in scene.ranks],
-        "groups": [[*sections.called(g, lang), _spans(g.members), int(g.point_to_point)] for g in scene.groups],
+        "groups": [[*called(g, lang), _spans(g.members), int(g.point_to_point)] for g in scene.groups],
         "operations": [[o.name, o.says] for o in scene.operations],
         "sites": list(scene.sites),
         "tracks": packed.tracks,
@@ -91,7 +109,14 @@ def _data(scene: Scene, lang: Language, max_bars: int) -> Markup:
         "left_out": packed.left_out,
         "hosts_differ": scene.hosts_differ,
     }
-    return many(data("scene", value), (column(f"column-{name}", text) for name, text in packed.blocks.items()))
+
+
+def _json(value: object) -> str:
+    """JSON in which no text can end the element that it stands in."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
 
 
 def _spans(members: tuple[int, ...]) -> list[int]:
