@@ -34,7 +34,7 @@ LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "llamafactory")
 
 def page(cause: Cause) -> str:
     """The page of a release, English first."""
-    return "\n".join([f"# {cause.id}", "", *part(cause, "en"), "---", "", *part(cause, "zh")])
+    return f"# {cause.id}\n\n{part(cause, 'en')}\n---\n\n{part(cause, 'zh')}"
 
 
 def index(causes: Iterable[Cause]) -> str:

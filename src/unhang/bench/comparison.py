@@ -1,10 +1,10 @@
 """An arm against the baseline, by paired log ratios: what all rounds together allow to be said.
 
 The interval is a confidence sequence for a mean of unknown variance: it covers the mean at all sample sizes at once, so it may be looked at after
-each round. The e-value of a mean is the Bayes factor of the sequential t-test: the right Haar prior on the standard deviation, and a normal prior on the
-distance from that mean in standard deviations. Under a normal distribution it is a test martingale, so Ville's inequality holds at any stopping time
-(Lai 1976; Wang and Ramdas, "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance", 2024). Several prior variances
-are averaged: an average of e-values is one.
+each round. The e-value of a mean is the Bayes factor of the sequential t-test: the right Haar prior on the standard deviation, and a normal prior
+on the distance from that mean in standard deviations. Under a normal distribution it is a test martingale, so Ville's inequality holds at any
+stopping time (Lai 1976; Wang and Ramdas, "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance", 2024). Several
+prior variances are averaged: an average of e-values is one.
 """
 
 from __future__ import annotations
