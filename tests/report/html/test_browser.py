@@ -121,7 +121,6 @@ def test_the_page_reads_what_python_packed(opened, made):
         "lines": [n for t in back for n in t.sites],
         "states": [n for t in back for n in t.states],
         "starts": [(s - packed.t0_ns) // packed.unit_ns for t in back for s in t.starts_ns],
-        "ends": [max((e - packed.t0_ns) // packed.unit_ns, 1) if e else 0 for t in back for e in t.ends_ns],
     }.items():
         assert page.evaluate(f"Array.from(unhang.scene.{name})") == value, name
 

@@ -106,7 +106,7 @@ def test_no_text_becomes_markup(made, lang):
     plain = Read(render(*jobs.small(), lang=lang))
     tags = {tag for tag, _ in page.elements}
     assert tags <= {tag for tag, _ in plain.elements} | {"article", "h4"} and not tags & {"img", "b", "iframe", "object", "svg", "link", "base"}
-    assert len(page.attribute("script")) == 7 and set(page.scripts) == set(plain.scripts)
+    assert len(page.attribute("script")) == 6 and set(page.scripts) == set(plain.scripts)
     assert not [
         (t, a) for t, attributes in page.elements for a in attributes if a.startswith("on") or a in ("style", "srcdoc", "action", "formaction")
     ]

@@ -7,7 +7,7 @@ import sys
 import zlib
 from array import array
 
-from unhang.report.html.packing import NOT_RECORDED, Packed
+from unhang.report.html.packing import Packed
 from unhang.report.html.scene import Track
 
 
@@ -15,7 +15,7 @@ def unpacked(packed: Packed) -> list[Track]:
     """The tracks again, their times rounded down to units."""
     raw = {name: zlib.decompress(base64.b64decode(text), -15) for name, text in packed.blocks.items()}
     ops, sites = _of_planes(raw["ops"], 2), _of_planes(raw["sites"], 2)
-    starts, ends = _of_planes(raw["starts"], 4), _of_planes(raw["ends"], 4)
+    starts = _of_planes(raw["starts"], 4)
     tracks, at = [], 0
     for i in range(0, len(packed.tracks), 5):
         rank, group, first, count, timed = packed.tracks[i : i + 5]
@@ -32,15 +32,6 @@ def unpacked(packed: Packed) -> list[Track]:
                 states=raw["states"][at : at + count],
                 sites=array("H", sites[at : at + count]),
                 starts_ns=array("q", [packed.t0_ns + u * packed.unit_ns for u in units]) if timed else None,
-                ends_ns=array(
-                    "q",
-                    [
-                        packed.t0_ns + (u + lasted - 1) * packed.unit_ns if lasted != NOT_RECORDED else 0
-                        for u, lasted in zip(units, ends[at : at + count], strict=True)
-                    ],
-                )
-                if timed
-                else None,
             )
         )
         at += count
